@@ -193,6 +193,26 @@ def test_a_survivor_tells_the_size_of_what_failed_under_it_though_gloo_calls_tha
     assert alert.evidence["side1_operation"] == "all_reduce of [[500]] Float"
 
 
+@pytest.mark.parametrize("odd", [0, 2, 3])
+def test_of_several_ranks_the_one_whose_tensor_differs_is_named_though_gloo_aborted_another(
+    stage, odd
+) -> None:
+    for rank in (0, 2, 3):
+        sizes, dtype = ("[[500]]", "Double") if rank == odd else ("[[500]]", "Float")
+        failed = (op(3, done=True), op(4, sizes=sizes, done=True)._replace(dtype=dtype))
+        stage.answer(
+            rank,
+            waits(ALL_REDUCE, line=60 + rank),
+            operations=failed,
+            number=0,
+            reason=f"RuntimeError: {RESET}",
+        )
+    aborted(stage, call=ALL_REDUCE)
+    alert = next(alert for alert in stage.frame().alerts if alert.kind == "mismatch")
+    assert (alert.rank, alert.evidence["side0_operation"]) == (odd, "all_reduce of [[500]] Double")
+    assert alert.evidence["side1_operation"] == "all_reduce of [[500]] Float"
+
+
 def test_an_abort_in_the_users_code_is_no_mismatch(stage) -> None:
     stage.answer(1, (Stack("MainThread", True, (load(),)),), number=0, reason="Fatal Python error: Aborted")
     stage.tell("lost_rank", 1, exit_code=-6, signal="SIGABRT")

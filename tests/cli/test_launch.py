@@ -202,6 +202,26 @@ print(SubprocessContext.close is PContext.close)
     assert done.stdout.splitlines() in [[*told, result, "True"] for result in results], done.stderr
 
 
+def test_where_a_rank_aborted_the_others_may_fail_themselves_before_they_are_ended(home: Path) -> None:
+    script = """
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+from ddptop.training.torch_compat.launcher import reporting_exits
+with reporting_exits(lambda ended: None):
+    commands = ("kill -ABRT $$", "until [ -e aborted ]; do sleep 0.02; done; exit 5")
+    arguments = {rank: ("-c", command) for rank, command in enumerate(commands)}
+    context = start_processes("x", "/bin/sh", arguments, {0: {}, 1: {}}, DefaultLogsSpecs())
+    close = type(context).close
+    def late(self, *args, **kwargs):
+        open("aborted", "w").close()
+        return close(self, *args, **kwargs)
+    type(context).close = late
+    result = context.wait(60, 0.05)
+print([handler.proc.returncode for handler in context.subprocess_handlers.values()])
+"""
+    done = run([sys.executable, "-c", script], environment(home), home)
+    assert done.stdout.splitlines() == ["[-6, 5]"], done.stderr
+
+
 def test_a_killed_rank_ends_the_run_as_torchrun_says_it_and_is_on_record(home: Path) -> None:
     recording = home / "killed.ddptop"
     words = ["--ddptop-record", str(recording), *TWO, "train.py", "0", "100000", "0.02"]

@@ -28,6 +28,9 @@ SCRIPT = Path(__file__).parent / "incident_script.py"
 STALL_S = 5
 """`--ddptop-stall`."""
 
+DEADLINE_S = 400.0
+"""Until a fault, or the end of a run."""
+
 STEPS, EARLIEST, LATEST = 100_000, 60, 200
 """Steps of a run, and between which of them the fault is."""
 
@@ -147,11 +150,15 @@ def run(row: Incident, folder: Path, seed: int) -> None:
         env = environment(Path(home))
         with started([*DDPTOP_RUN, *options, str(SCRIPT), str(folder), json.dumps(spec)], env, folder) as ran:
             if row.group in ("hang", "mismatch"):
-                until(lambda: (folder / "fault.json").exists() or ran.poll() is not None, "the fault")
+                until(
+                    lambda: (folder / "fault.json").exists() or ran.poll() is not None,
+                    "the fault",
+                    DEADLINE_S,
+                )
                 _watch(row, rank, folder, env, ran)
                 (folder / "ended").write_text(str(time.time()))
             else:
-                ran.communicate(timeout=100)
+                ran.communicate(timeout=DEADLINE_S)
     with suppress(OSError):
         Path((folder / "cgroup").read_text()).rmdir()
 

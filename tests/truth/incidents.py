@@ -60,6 +60,6 @@ GROUPS = {"hangs": "hang", "deaths": "death", "mismatches": "mismatch", "ends": 
 
 
 def named(names: list[str]) -> list[Incident]:
-    """The rows of these names, or of these groups."""
-    groups = {GROUPS[name] for name in names if name in GROUPS}
+    """The rows of these names, or of these groups; of `all` all."""
+    groups = {group for name, group in GROUPS.items() if name in names or "all" in names}
     return [one for one in INCIDENTS if one.name in names or one.group in groups]

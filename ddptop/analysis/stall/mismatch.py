@@ -8,8 +8,10 @@ ends it.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
@@ -116,6 +118,8 @@ def fatal_mismatch(
     """Both sides of a mismatch that killed a rank, or only that rank's; empty: no mismatch killed a rank.
 
     `ended`: ranks that failed or died, the cause first; `followers`: those that failed because of it.
+    The rank that gloo aborted need not be the one that differs: where the others are in collectives of
+    different sizes, the smaller side of these comes first.
     """
     if not ended or not _aborted_in_collective(ranks[ended[0]]):
         return []
@@ -123,8 +127,39 @@ def fatal_mismatch(
     if own is None:
         return []
     peers = (*followers, *(rank for rank in range(len(ranks)) if rank not in ended))
-    other = next((side for rank in peers if (side := _fatal_side(rank, ranks[rank])) is not None), None)
-    return [own] if other is None else [own, other]
+    others = [side for rank in peers if (side := _fatal_side(rank, ranks[rank])) is not None]
+    return _odd_and_usual(ranks, others) or [own, *others[:1]]
+
+
+def _odd_and_usual(ranks: Sequence[RankState], sides: Sequence[FatalSide]) -> list[FatalSide]:
+    """Of these ranks one of the smallest side and one of the largest; empty: all are in the same collective.
+
+    The rank that was aborted has a smaller tensor than what it received: it counts for the smallest one.
+    """
+    alike: dict[tuple[str, ...], list[FatalSide]] = defaultdict(list)
+    n_bytes: dict[tuple[str, ...], int] = {}
+    for side in sides:
+        op = _operation_of(ranks[side.rank].exit_evidence or ranks[side.rank].evidence)
+        if op is not None and op.sizes:
+            alike[_signature(op)].append(side)
+            n_bytes[_signature(op)] = _n_bytes(op)
+    if len(alike) < 2:
+        return []
+    smallest = min(n_bytes, key=lambda signature: n_bytes[signature])
+    order = sorted(alike, key=lambda signature: len(alike[signature]) + (signature == smallest))
+    return [alike[order[0]][0], alike[order[-1]][0]]
+
+
+def _n_bytes(op: Operation) -> int:
+    """Of its tensors."""
+    numbers = [
+        [int(n) for n in re.findall(r"\d+", shape)] for shape in re.findall(r"\[([\d, ]*)\]", op.sizes)
+    ]
+    return sum(prod(shape) for shape in numbers) * _WIDTHS.get(op.dtype, 4)
+
+
+_WIDTHS = {"Double": 8, "Long": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
+"""Bytes of an element, by the names of flight recorders; 4 of the others."""
 
 
 def _aborted_in_collective(rank_state: RankState) -> bool:
@@ -146,9 +181,16 @@ def _fatal_side(rank: int, rank_state: RankState) -> FatalSide | None:
 def called_operation(evidence: Evidence) -> str:
     """The collective that a rank is in, or was in when it failed: `all_reduce of [[1000]] Float`, `backward`;
     empty: none seen."""
-    # gloo marks a collective that failed as done: for a rank that has ended use the newest one.
-    newest = evidence.operations[-1] if evidence.operations and evidence.reason else None
-    known = operation_phrase(pending_operation(evidence) or newest)
+    known = operation_phrase(_operation_of(evidence))
     return (
         known or collective_called(evidence.stacks) or ("backward" if in_collective(evidence.stacks) else "")
     )
+
+
+def _operation_of(evidence: Evidence | None) -> Operation | None:
+    """The collective that a rank is in, or was in when it failed."""
+    if evidence is None:
+        return None
+    # gloo marks a collective that failed as done: for a rank that has ended use the newest one.
+    newest = evidence.operations[-1] if evidence.operations and evidence.reason else None
+    return pending_operation(evidence) or newest

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from signal import SIGABRT
 from typing import Any, TypeAlias
 
 from ddptop.host.address_exchange import Job
@@ -24,7 +26,11 @@ Report: TypeAlias = "Callable[[Sequence[tuple[int, int]]], None]"
 
 @contextmanager
 def reporting_exits(report: Report) -> Iterator[None]:
-    """Inside the block, report how ranks exited: the first before the launcher ends the others."""
+    """Inside the block, report how ranks exited: the first before the launcher ends the others.
+
+    Where it aborted, the others have a moment to fail themselves: gloo aborts a rank whose tensor is smaller
+    than another's, and only the error of the others has the sizes.
+    """
     try:
         from torch.distributed.elastic.multiprocessing.api import SubprocessContext
     except ImportError:
@@ -35,6 +41,7 @@ def reporting_exits(report: Report) -> Iterator[None]:
     @functools.wraps(original)
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:
         _report_exited(self, report)
+        _await_others_of_aborted(self)
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -60,6 +67,22 @@ def _report_exited(context: Any, report: Report) -> None:
         if exited:
             known.update(pid for pid, _ in exited)
             report(exited)
+    except (AttributeError, TypeError, OSError):
+        return
+
+
+FAIL_S = 1.0
+"""Within which a rank fails that has lost the connection to one that aborted."""
+
+
+def _await_others_of_aborted(context: Any) -> None:
+    """Where a rank aborted, wait until the others have exited, too, FAIL_S at most."""
+    try:
+        processes = [handler.proc for handler in context.subprocess_handlers.values()]
+        aborted = any(process.returncode == -SIGABRT for process in processes)
+        end = time.monotonic() + FAIL_S
+        while aborted and time.monotonic() < end and any(process.poll() is None for process in processes):
+            time.sleep(0.02)
     except (AttributeError, TypeError, OSError):
         return
 

@@ -55,13 +55,11 @@ class Axis:
 
 
 def ladder(at_least: float) -> float:
-    """The next of 0.05, 0.075, 0.1, 0.15, 0.2 ...: a chart is never less than two thirds full for long."""
+    """The next of 0.05, 0.05625, 0.0625 ... 0.1, 0.1125 ...: a chart is at least eight ninths full."""
     step = FINEST_S
-    while step < at_least:
-        if step * 1.5 >= at_least:
-            return step * 1.5
+    while 2 * step <= at_least:
         step *= 2
-    return step
+    return max(step, math.ceil(at_least / step * 8) * step / 8)
 
 
 def binned(values: Column, edges: Indices, how: str) -> Column:

@@ -145,19 +145,23 @@ def chart(
     for at, picture in enumerate(pictures):
         lines.append(Line(labels.get(at, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
     if below:
-        lines.append(Line(" " * gutter).add("└", "rule").extend(_axis_row(curve.happened, axis, room)))
+        lines.append(Line(" " * gutter).add("└", "rule").extend(_axis_row(curve, axis, room)))
     return lines, plot
 
 
-def _axis_row(happened: Happened, axis: Axis, width: int) -> Line:
-    """Labels where they belong, the episodes of a straggler, and the events."""
+def _axis_row(curve: Curve, axis: Axis, width: int) -> Line:
+    """Labels where they belong, none of a moment to come; the episodes of a straggler, and the events."""
     end = axis.begin_s + axis.bin_s * axis.columns
-    time_axis, origin = TimeAxis(axis.begin_s, end, width), happened.origin
+    time_axis, happened = TimeAxis(axis.begin_s, end, width), curve.happened
+    both = (curve.x, curve.behind_x)
+    origin, newest = happened.origin, max(x[-1] for x in both if x is not None and len(x))
     track, taken = Track(time_axis), {time_axis.cell(at) for at, _, _ in happened.events}
     track.put(axis.begin_s, end, "─", "rule")
     for begin, until in happened.episodes:
         track.put(begin, until, "═", "warn", least=1)
     for at, label in happened.ticks(axis.begin_s + origin, end + origin, width // TICKS_APART):
+        if at - origin > newest:
+            break
         first, size = time_axis.cell(at - origin), len(label)
         # A label in part would be another time: beside an event it stands on the other side of its tick.
         for left, text in ((first, f"┴{label}"), (first - size, f"{label}┴")):

@@ -222,8 +222,11 @@ def suspect_phrase(s: Suspect, where: str = "") -> str:
 
 
 def skew_phrase(pct: float, error_pct: float | None) -> str:
-    """`0.8% ±0.2% of step time lost to skew`; without the error where that is unknown."""
+    """`0.8% ±0.2% of step time lost to skew`; without the error where that is unknown, `up to 9% ...` where
+    it is larger than the figure."""
     digits = 0 if pct >= UNEVEN_PCT else 1
+    if error_pct is not None and error_pct > pct:
+        return f"up to {min(100.0, pct + error_pct):.{digits}f}% of step time lost to skew"
     error = "" if error_pct is None else f" ±{error_pct:.{digits}f}%"
     return f"{pct:.{digits}f}%{error} of step time lost to skew"
 
@@ -235,10 +238,13 @@ UNEVEN_PCT = 5.0
 def what_if_phrase(
     ms: float | None, low_ms: float | None = None, high_ms: float | None = None, digits: int = 1
 ) -> str:
-    """`26.6 ±0.4`: a step time as it would have been; the error is the farther end of its interval."""
+    """`26.6 ±0.4`: a step time as it would have been; the error is the farther end of its interval. Where it
+    is larger than the figure: `roughly 27`."""
     if ms is None:
         return "–"
     error_ms = interval_error(ms, low_ms, high_ms)
+    if error_ms is not None and error_ms > ms:
+        return f"roughly {ms:,.0f}"
     return f"{ms:,.{digits}f}" + ("" if error_ms is None else f" ±{error_ms:,.{digits}f}")
 
 

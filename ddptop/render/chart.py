@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DAY_S = 86_400
 
 FINEST_S = 0.05
-"""Bins are this long, or a step of the ladder longer."""
+"""Cells are this long, or a step of the ladder longer."""
 
 JOINED_GAP = 3.0
 """A hole is drawn through while it is at most so many times the usual distance between points."""
@@ -38,14 +38,17 @@ class Axis:
     columns: int
 
     @classmethod
-    def over(cls, time_s: Column, columns: int, span_s: float | None) -> Axis:
-        """The last `span_s` seconds, or everything. Edges lie on multiples of the bin: they stay put."""
+    def over(cls, time_s: Column, cells: int, span_s: float | None, across: int = 1) -> Axis:
+        """The last `span_s` seconds, or everything. Edges lie on multiples of a cell: they stay put.
+
+        `across`: bins of a cell. However many, the same time is shown.
+        """
         first_s, last_s = float(time_s[0]), float(time_s[-1])
-        if span_s is None or last_s - first_s <= span_s:
-            bin_s = ladder((last_s - first_s) / max(1, columns - 1))
-            return cls(math.floor(first_s / bin_s) * bin_s, bin_s, columns)
-        bin_s = ladder(span_s / max(1, columns - 1))
-        return cls((math.floor(last_s / bin_s) - columns + 1) * bin_s, bin_s, columns)
+        lasts_s = last_s - first_s
+        whole = span_s is None or lasts_s <= span_s
+        cell_s = ladder(min(lasts_s, span_s or lasts_s) / max(1, cells - 1))
+        first = math.floor(first_s / cell_s) if whole else math.floor(last_s / cell_s) - cells + 1
+        return cls(first * cell_s, cell_s / across, cells * across)
 
     def edges(self, time_s: Column) -> Indices:
         """Index of the first point of every bin, and one more."""

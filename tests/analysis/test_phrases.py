@@ -115,11 +115,14 @@ def test_a_suspect() -> None:
 def test_the_cost_of_skew_has_its_error() -> None:
     assert skew_phrase(0.84, 0.21) == "0.8% ±0.2% of step time lost to skew"
     assert skew_phrase(19.6, 1.4) == "20% ±1% of step time lost to skew"
+    assert skew_phrase(19.6, 30.0) == "up to 50% of step time lost to skew"
+    assert skew_phrase(38.0, 160.0) == "up to 100% of step time lost to skew"
     assert skew_phrase(19.6, None) == "20% of step time lost to skew"
 
 
 def test_a_what_if_has_the_farther_end_of_its_interval() -> None:
     assert what_if_phrase(26.6, 26.4, 27.0) == "26.6 ±0.4"
+    assert what_if_phrase(26.6, 20.0, 80.0) == "roughly 27"
     assert what_if_phrase(26.6) == "26.6"
     assert what_if_phrase(None, 1.0, 2.0) == "–"
     assert interval_error(26.6, 26.1, 26.7) == pytest.approx(0.5)

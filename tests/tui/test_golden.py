@@ -287,6 +287,10 @@ def test_in_ascii_a_sign_has_one_meaning() -> None:
 def test_in_one_line_no_figure_lacks_what_it_is_of() -> None:
     for case, line in (("live", "● no straggler"), ("waiting", "○ waiting for ranks 2 and 3")):
         assert sketch(FakeSource(CASES[case]()), (30, 6)).splitlines()[1] == line
+    uneven = replace(live(), group=replace(live().group, no_straggler_ms=20.0))
+    short = "no consistent straggler"
+    for width, words in ((30, short), (55, f"25% lost to skew; {short}")):
+        assert sketch(FakeSource(uneven), (width, 6)).splitlines()[1] == f"● {words}"
     assert sketch(FakeSource(live()), (40, 6)).splitlines()[1] == "● no straggler · 0.8% lost to skew"
 
 

@@ -167,7 +167,7 @@ def _axis_row(curve: Curve, axis: Axis, width: int) -> Line:
         for left, text in ((first, f"┴{label}"), (first - size, f"{label}┴")):
             covered = {*range(left, left + size + 1)} - {first}
             if not taken & covered and track.write(left, text, "faint"):
-                taken |= covered
+                taken |= {min(covered) - 1, *covered, max(covered) + 1}
                 break
     for at, sign, role in happened.events:
         track.mark(at, sign, role)
@@ -188,11 +188,11 @@ class _Drawn:
 
     @classmethod
     def of(cls, curve: Curve, values: Column, width: int, across: int) -> _Drawn:
-        axis, gutter = Axis.over(curve.x, 2, curve.span_s), GUTTER
+        gutter = GUTTER
         high: Column | None = None
         behind: Column | None = None
         for _ in range(2):  # the width of the labels depends on the scale, which depends on the width
-            axis = Axis.over(curve.x, max(2, (width - gutter - 1) * across), curve.span_s)
+            axis = Axis.over(curve.x, max(1, width - gutter - 1), curve.span_s, across)
             edges = axis.edges(curve.x)
             if curve.band:
                 main, high = quantiles(values, edges, P50_P95)

@@ -86,6 +86,8 @@ def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
     if shown.kind in _RED or shown.kind == "unreachable":
         return scene.clean(trouble_brief(shown, room))
     short = scene.clean(shown.sentence.replace("of step time lost", "lost"))
+    if shown.kind == "uneven" and cells(short) > room:  # that no rank is slow matters more than the figure
+        short = short.rpartition("; ")[2]
     ends = [
         end.start() for end in re.finditer(r" · | \| |; |: |$", short) if cells(short[: end.start()]) <= room
     ]

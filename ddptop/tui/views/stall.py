@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddptop.frames.phrases import death_phrase
+from ddptop.frames.remedies import next_action
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import evidence
 from ddptop.render.hosts import SILENT_STATES
@@ -20,12 +21,16 @@ from ddptop.render.trouble import PAGE_KINDS, in_trouble
 from ddptop.tui.scene import Layout, Page, Scene
 from ddptop.tui.views.events import event_line
 from ddptop.tui.views.text_page import below, text_page
+from ddptop.tui.views.why import advice
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
 
 ROOM_FOR_FOOT = 6
 """Lines from which one is spared for what the keys do."""
+
+ROOM_FOR_ACTION = 14
+"""Lines from which what to do next comes before the stacks."""
 
 SMALL = 6
 """Lines below which the sentence is cut to make room for the place in the code."""
@@ -37,6 +42,8 @@ EARLIER = 5
 def stall_page(scene: Scene, width: int, height: int) -> Page:
     """As much as fits from where it was scrolled to, and at the foot what there is more."""
     body = evidence(scene, width, every=scene.place.every) or _calm(scene, width)
+    if height >= ROOM_FOR_ACTION:
+        body = _with_action(scene, body, width)
     if height < SMALL and in_trouble(scene.frame):
         body = [*_small(scene, width), *body]
     room = height - 1 if height >= ROOM_FOR_FOOT else height
@@ -45,6 +52,12 @@ def stall_page(scene: Scene, width: int, height: int) -> Page:
         return Page(lines, Layout(scroll))
     lines += [Line()] * (room - len(lines))
     return Page([*lines, _foot(scene, width, below(scroll, body, room))], Layout(scroll))
+
+
+def _with_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
+    """What to do next, below what has happened."""
+    at = next((at for at, line in enumerate(body) if not line.width), len(body))
+    return [*body[:at], *advice(scene.clean(next_action(scene.frame)), width), *body[at:]]
 
 
 def _small(scene: Scene, width: int) -> list[Line]:

@@ -171,20 +171,33 @@ def to_try(scene: Scene, rank: int, width: int) -> list[Line]:
     return lines
 
 
+TRY = "  try: "
+
+
 def to_try_first(scene: Scene, width: int) -> list[Line]:
-    """What to do next, in one line: about a run that makes no steps, else about all flagged ranks. Up to the
-    last comma, colon, question mark or full stop that fits."""
-    late, head = scene.frame.straggler, "  try: "
-    action = scene.clean(next_action(scene.frame))
+    """What to do next, in one line, on a narrow screen in two: about a run that makes no steps, else about
+    all flagged ranks. Up to the last comma, colon, question mark or full stop that fits."""
+    late, action = scene.frame.straggler, next_action(scene.frame)
     if not action and late is not None and verdict(scene.frame).kind == "straggler":
         who = f"ranks {first_ranks(late.ranks)}" if len(late.ranks) > 1 else f"rank {late.rank}"
         action = _action(scene, late, late.rank, who)
-    room = width - len(head)
+    action, room = scene.clean(action), width - len(TRY)
+    room *= 1 if width >= WIDE else 2
     ends = [end.start() for end in re.finditer(r"[,:;.](?= |$)|(?<=\?)(?= |$)", action[: room + 1])]
     if not action or (not ends and width >= WIDE):
         return []
-    text = action[: ends[-1]] if ends else action
-    return [Line(head, "accent").add(text[0].lower() + text[1:], "dim").cut(width)]
+    return advice(action[: ends[-1]] if ends else action, width)[:2]
+
+
+def advice(action: str, width: int) -> list[Line]:
+    """`try: ...`, in as many lines as it takes."""
+    lines = [
+        Line(" " * len(TRY)).add(text, "dim")
+        for text in wrap(action[:1].lower() + action[1:], width - len(TRY))
+    ]
+    for line in lines[:1]:
+        line.pieces[0] = (TRY, "accent")
+    return lines
 
 
 def _action(scene: Scene, late: Straggler, rank: int, who: str) -> str:

@@ -181,6 +181,13 @@ def test_the_overview_says_what_to_try() -> None:
             assert text.count("without the straggler") == 1 or size[0] == 50
 
 
+@pytest.mark.parametrize("case", ["missing", "mismatch", "died", "lost"])
+def test_the_page_of_a_stall_says_what_to_try_and_never_that_all_is_well(case: str) -> None:
+    text = sketch(FakeSource({**CASES, **TROUBLES}[case]()), (80, 24), "7")
+    assert f"  try: {ACTIONS[case]}".lower()[:60] in text.lower()
+    assert "nothing is stalled" not in text
+
+
 def test_a_verdict_takes_one_line_where_a_shorter_cause_makes_it_fit() -> None:
     lines = sketch(FakeSource(CASES["several"]()), (80, 24)).splitlines()
     assert lines[1] == "▲ ranks 1 and 3 take 20.3 ±0.1 ms longer in 96% of steps · data · costs 43%"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
+from ddptop.frames.verdict import SIGNS, run_state, verdict
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import evidence
 from ddptop.render.hosts import SILENT_STATES
@@ -42,7 +43,7 @@ EARLIER = 5
 def stall_page(scene: Scene, width: int, height: int) -> Page:
     """As much as fits from where it was scrolled to, and at the foot what there is more."""
     body = evidence(scene, width, every=scene.place.every) or _calm(scene, width)
-    if height >= ROOM_FOR_ACTION:
+    if height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical":
         body = _with_action(scene, body, width)
     if height < SMALL and in_trouble(scene.frame):
         body = [*_small(scene, width), *body]
@@ -56,7 +57,9 @@ def stall_page(scene: Scene, width: int, height: int) -> Page:
 
 def _with_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
     """What to do next, below what has happened."""
-    at = next((at for at, line in enumerate(body) if not line.width), len(body))
+    grey = [bool(line.pieces) and line.pieces[-1][1] == "dim" for line in body]
+    ends = (at for at in range(1, len(body)) if not body[at].width or (grey[at - 1] and not grey[at]))
+    at = next(ends, len(body))
     return [*body[:at], *advice(scene.clean(next_action(scene.frame)), width), *body[at:]]
 
 
@@ -78,9 +81,12 @@ def _small(scene: Scene, width: int) -> list[Line]:
 
 
 def _calm(scene: Scene, width: int) -> list[Line]:
-    """That nothing is stalled, and what this page is for."""
-    frame = scene.frame
-    lines = [Line("● ", "good").add("nothing is stalled, and no rank has died", "strong")]
+    """That nothing is stalled, or what else is wrong; and what this page is for."""
+    frame, shown = scene.frame, verdict(scene.frame)
+    grave = shown.sign == "critical" and run_state(frame) != "live"
+    head = shown.sentence if grave else "nothing is stalled, and no rank has died"
+    lines = [Line("  ").add(text, "strong") for text in wrap(scene.clean(head), width - 2)]
+    lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", "bad") if grave else ("● ", "good")
     if frame.group.step is not None:
         lines.append(Line("  ").add(f"last complete step {count(frame.group.step)}", "dim"))
     words = (

@@ -181,6 +181,14 @@ def test_the_overview_says_what_to_try() -> None:
             assert text.count("without the straggler") == 1 or size[0] == 50
 
 
+def test_medians_beside_a_rank_that_is_seldom_late_say_so() -> None:
+    frame = straggler()
+    assert "medians do not show" not in sketch(FakeSource(frame), (80, 24), "w")
+    assert frame.straggler is not None
+    frame = replace(frame, straggler=replace(frame.straggler, pattern="intermittent", last_pct=8.0))
+    assert "medians do not show what it loses in 8% of steps" in sketch(FakeSource(frame), (80, 24), "w")
+
+
 @pytest.mark.parametrize("case", ["missing", "mismatch", "died", "lost"])
 def test_the_page_of_a_stall_says_what_to_try_and_never_that_all_is_well(case: str) -> None:
     text = sketch(FakeSource({**CASES, **TROUBLES}[case]()), (80, 24), "7")

@@ -80,6 +80,11 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
         if np.isfinite(column).any():
             line = Line(f"    {name:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
             lines.append(line.add(f"{fixed(_median(np.delete(column, rank))):>8}", "dim").cut(width))
+    late = scene.frame.straggler
+    if late is not None and rank in scene.stragglers and late.pattern == "intermittent":
+        lines.append(
+            Line(f"  medians do not show what it loses in {late.last_pct:.0f}% of steps", "dim").cut(width)
+        )
     return lines
 
 

@@ -117,7 +117,16 @@ def _with_way(lines: list[Line], width: int, most: int) -> list[Line]:
 
 
 def _wrapped(scene: Scene, text: str, width: int) -> list[str]:
-    return wrap(scene.clean(text), width - INDENT)
+    """Broken between its clauses, where that takes no more lines than between words."""
+    text, room = scene.clean(text), width - INDENT
+    clauses: list[str] = []
+    for clause in text.split(" · "):
+        if clauses and cells(joined := f"{clauses[-1]} · {clause}") <= room:
+            clauses[-1] = joined
+        else:
+            clauses.append(clause)
+    words = wrap(text, room)
+    return clauses if len(clauses) <= len(words) and max(map(cells, clauses)) <= room else words
 
 
 CHARTS_MOST = 26

@@ -122,6 +122,7 @@ def _detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) ->
         ],
         width,
     )
+    busy = f", {fixed(host.gpu_util_pct, 0, '%')} busy" if known(host.gpu_util_pct) else ""
     memory = f"{size(host.memory_used_bytes)} of {size(host.memory_bytes)}"
     load = gather(
         [
@@ -129,9 +130,7 @@ def _detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) ->
             .add(fixed(host.cpu_pct, 0, "%"))
             .add(f" of {count(host.cores)} cores", "dim"),
             Line("memory ", "dim").add(memory),
-            Line("gpus ", "dim").add(f"{host.gpus}, {fixed(host.gpu_util_pct, 0, '%')} busy")
-            if host.gpus
-            else Line(),
+            Line("gpus ", "dim").add(f"{host.gpus}{busy}") if host.gpus else Line(),
             Line("in ", "dim").add(f"{size(host.received_bytes_s)}/s"),
             Line("out ", "dim").add(f"{size(host.sent_bytes_s)}/s"),
         ],

@@ -163,6 +163,10 @@ def _after_death(death: Death) -> str:
         if death.signal == "SIGKILL":
             return f"dmesg -T on {host}: was it out of memory? Fewer workers, smaller batches."
         return f"See the output of rank {death.rank} on {host} and its core dump (coredumpctl, ulimit -c)."
+    if death.reason.startswith("KeyboardInterrupt"):
+        return (
+            "Start again from the last checkpoint: somebody has interrupted it (Ctrl-C), nothing is to mend."
+        )
     if call is not None:
         return f"Mend {_place(call)} (rank {death.rank}), and start again from the last checkpoint."
     return f"See the output of rank {death.rank} on {host}, and start again from the last checkpoint."

@@ -181,6 +181,12 @@ def test_the_overview_says_what_to_try() -> None:
             assert text.count("without the straggler") == 1 or size[0] == 50
 
 
+def test_a_run_that_was_interrupted_has_nothing_to_mend() -> None:
+    deaths = tuple(replace(death, reason="KeyboardInterrupt", signal=None) for death in died().deaths)
+    lines = sketch(FakeSource(replace(died(), deaths=deaths)), (80, 24)).splitlines()
+    assert "  try: start again from the last checkpoint" in lines[2:5]
+
+
 def test_medians_beside_a_rank_that_is_seldom_late_say_so() -> None:
     frame = straggler()
     assert "medians do not show" not in sketch(FakeSource(frame), (80, 24), "w")

@@ -16,8 +16,9 @@ from ddptop.frames.phrases import straggler_phrase
 WORK_MS, TRANSFER_MS = 8.0, 2.0
 
 
-def flags_of(work, waits, *, known: bool = True):
-    """(step, flag, figures) after each evaluation; `work` and `waits` are (steps, ranks) in ms."""
+def flags_of(work, waits, *, known: bool = True, pauses=None):
+    """(step, flag, figures) after each evaluation; `work` and `waits` are (steps, ranks) in ms. `pauses`: for
+    garbage collection, a part of both."""
     steps, ranks = work.shape
     window, flags = StepWindow(ranks, 100), StepFlags()
     flagging, groups = StepFlagging(flags), [np.arange(ranks)]
@@ -28,6 +29,7 @@ def flags_of(work, waits, *, known: bool = True):
     parts = {"backward": own, "cpu": waits if known else np.full(own.shape, np.nan), "exposed": wall - own}
     parts["exposed_wait"] = parts["exposed"] - parts["exposed"].min(axis=1, keepdims=True)
     zeros, seen = np.zeros(own.shape), []
+    parts["gc"] = zeros if pauses is None else pauses
     for at in range(0, steps - 7, 8):
         run = slice(at, at + 8)
         columns = np.stack([wall, *[zeros] * (len(STEP_COLUMNS) - 1)])[:, run]
@@ -89,6 +91,17 @@ def test_a_rank_that_waits_for_ten_seconds_is_not_flagged() -> None:
     waits = busy(800, 2, 1.0)
     waits[400:540, 1] += 60.0
     assert not [step for step, flag, _ in flags_of(work_of(800, 2), waits) if flag is not None]
+
+
+def test_pauses_that_wait_for_a_cpu_as_well_are_flagged_without_a_gap() -> None:
+    work, waits, pauses = work_of(600, 2), busy(600, 2, 1.0), np.zeros((600, 2))
+    pauses[200::5, 1] = 30.0
+    work[200::5, 1] += 10.0
+    waits[200::5, 1] += 20.0
+    flags = [flag for step, flag, _ in flags_of(work, waits, pauses=pauses) if step > 320]
+    assert {(flag.rank, flag.place, flag.pattern) if flag else None for flag in flags} == {
+        (1, "gc", "intermittent")
+    }
 
 
 def test_where_waits_are_not_known_own_time_decides() -> None:

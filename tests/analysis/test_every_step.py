@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.straggler import every_step
+from ddptop.analysis.straggler import every_step, flagged
 from ddptop.frames.snapshot import snapshot
 
 STEP_MS = 10.0
@@ -60,6 +60,15 @@ def test_a_persistent_delay_is_flagged_in_time_with_onset_and_size(delay_ms: flo
     assert late.excess_ms == pytest.approx(delay_ms, abs=0.15)
 
 
+def test_a_small_delay_that_is_alike_takes_fewer_steps_than_one_that_scatters() -> None:
+    own = noise(1, 2, 300, scale=0.01)
+    own[1, 120:] += 1.0
+    scattered = own.copy()
+    scattered[1, 120::3] -= 0.4
+    assert flagged_after(own, 120)[1] == 40
+    assert flagged_after(scattered, 120)[1] == 72
+
+
 def test_two_late_ranks_of_four_are_flagged_together_the_later_first() -> None:
     own = noise(2, 4, scale=0.05)
     own[1] += 5.0
@@ -91,6 +100,15 @@ def test_a_flag_ends_with_the_delay_and_not_before() -> None:
     assert not any(kept[kept.index(False) :])
 
 
+def test_waits_for_a_cpu_are_cleared_after_more_steps_than_work() -> None:
+    over, wall = np.full(200, 5.0), np.full(200, 10.0)
+    over[-14:] = 0.0
+    assert not every_step.still_late(over, wall, 5.0)
+    assert every_step.still_late(over, wall, 5.0, bursts=True)
+    over[-17:] = 0.0
+    assert not every_step.still_late(over, wall, 5.0, bursts=True)
+
+
 def test_one_step_in_twenty_is_intermittent_within_150_steps() -> None:
     own = noise(6, 2, 150, scale=0.3)
     own[1, 7::20] += 100.0
@@ -105,8 +123,14 @@ def test_it_is_over_when_no_step_was_late_for_a_while() -> None:
     own = noise(7, 2, 256, scale=0.3)
     own[1, 7:170:20] += 100.0
     excess, wall = case(own)
-    assert every_step.intermittent(excess[:, :200], wall[:200]) is not None
-    assert every_step.intermittent(excess[:, :240], wall[:240]) is None
+    assert every_step.intermittent(excess[:, :192], wall[:192]) is not None
+    assert every_step.intermittent(excess[:, :208], wall[:208]) is None
+
+
+def test_it_is_over_sooner_the_more_often_it_was() -> None:
+    assert every_step.silence(np.arange(0, 100, 5)) == every_step.SOONEST
+    assert every_step.silence(np.array([0, 20, 50, 60])) == pytest.approx(1.4 * 30)
+    assert every_step.silence(np.array([0, 50])) == every_step.FRESH
 
 
 def test_large_excesses_of_both_ranks_or_in_one_burst_are_no_pattern() -> None:
@@ -157,7 +181,7 @@ def test_the_gain_takes_the_delay_away_and_no_more(delay_ms: float) -> None:
     even = np.abs(noise(14, 4, 200, scale=0.3)) + 8.0
     own = even.copy()
     own[2] += delay_ms
-    gain = every_step.gain(own, np.arange(4) == 2)
+    gain = flagged.gain(own, np.arange(4) == 2)
     assert (gain >= 0).all()
     without = float(np.median(own.max(axis=0) - gain))
     assert without == pytest.approx(float(np.median(even.max(axis=0))), rel=0.02)
@@ -168,13 +192,13 @@ def test_a_delay_that_varies_is_taken_away_too() -> None:
     even = np.abs(noise(15, 3, 200, scale=0.3)) + 8.0
     own = even.copy()
     own[0] += rng.exponential(6.0, 200)
-    without = own.max(axis=0) - every_step.gain(own, np.arange(3) == 0)
+    without = own.max(axis=0) - flagged.gain(own, np.arange(3) == 0)
     assert float(np.median(without)) == pytest.approx(float(np.median(even.max(axis=0))), rel=0.03)
 
 
 def test_without_a_late_rank_the_gain_is_what_scatter_costs() -> None:
     own = np.array([[8.0, 9.0, 8.0], [8.0, 8.0, 12.0], [8.0, 8.0, 10.0]])
-    assert every_step.gain(own, np.zeros(3, bool)).tolist() == [0.0, 1.0, 2.0]
+    assert flagged.gain(own, np.zeros(3, bool)).tolist() == [0.0, 1.0, 2.0]
 
 
 delays = st.sampled_from([0.0, 0.4, 1.0, 3.0, 20.0])

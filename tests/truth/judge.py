@@ -27,6 +27,12 @@ BELOW = ("cpu", "gc", "uneven_work")
 WINDOW = 100
 """Steps that a frame's figures are medians over."""
 
+KEPT = 256
+"""Steps in which a change of the verdict is searched: more than between two frames."""
+
+FIRST = 10
+"""Steps at the begin of a window with which what-if figures are not compared."""
+
 
 @dataclass
 class Stamps:
@@ -63,8 +69,38 @@ class Stamps:
         return list(late[window]) if window < len(late) else []
 
     def median_wall(self, begin: int, end: int) -> float:
-        """Median over the steps of the median over the ranks, without the first steps of the window."""
+        """Median over the steps of the median over the ranks."""
         return float(np.median(np.median(self.wall[begin:end], axis=1)))
+
+    def known_ms(self, row: Row) -> float | None:
+        """The median step without the fault, or without communication, over all windows that are so; None:
+        ranks that compute are not equally fast in all of them."""
+        if not row.asleep_ms:
+            return None
+        silent = row.kind == "no_sync"
+        numbers = [w for w in range(self.windows()) if (w % 2 if silent else not self.ranks(w))]
+        parts = [self.wall[w * self.size + FIRST : (w + 1) * self.size] for w in numbers]
+        steps = np.concatenate(parts)
+        # Ranks that do not communicate do not wait for each other: a step of the group lasts as long as its
+        # longest.
+        return float(np.median(steps.max(axis=1) if silent else np.median(steps, axis=1)))
+
+
+class WhatIf(NamedTuple):
+    """A what-if figure and its interval of 95 %, in ms; NaN: unknown."""
+
+    ms: float
+    low_ms: float
+    high_ms: float
+
+    def holds(self, truth_ms: float | None) -> bool | None:
+        """Whether the interval holds the truth; None: one of them is unknown."""
+        if truth_ms is None or not np.isfinite(self.low_ms):
+            return None
+        return self.low_ms <= truth_ms <= self.high_ms
+
+
+UNKNOWN = WhatIf(float("nan"), float("nan"), float("nan"))
 
 
 class Look(NamedTuple):
@@ -80,10 +116,12 @@ class Look(NamedTuple):
     part_ms: float = float("nan")
     """The part of it in the phase that is the cause; the whole for mixed causes."""
     step_ms: float = float("nan")
-    no_straggler_ms: float = float("nan")
-    no_exposed_ms: float = float("nan")
+    no_straggler: WhatIf = UNKNOWN
+    no_exposed: WhatIf = UNKNOWN
     disagrees: bool = False
     detail_every: int | None = None
+    changed: int = 0
+    """The step whose evaluation made it what it is."""
 
 
 def looks(records: Iterable[Received]) -> list[Look]:
@@ -98,20 +136,35 @@ def looks(records: Iterable[Received]) -> list[Look]:
         frame = reducer.frame(received.t_ns, cursor=cursor)
         cursor = frame.history.start + len(frame.history.step)
         flagged, group = frame.straggler, frame.group
-        figures = [
-            float("nan") if ms is None else ms
-            for ms in (group.step_ms_p50, group.no_straggler_ms, group.no_exposed_comm_ms)
-        ]
-        every = frame.overhead.detail_every
+        step_ms = float("nan") if group.step_ms_p50 is None else group.step_ms_p50
+        figures = (
+            step_ms,
+            _what_if(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms),
+            _what_if(group.no_exposed_comm_ms, group.no_exposed_comm_low_ms, group.no_exposed_comm_high_ms),
+        )
+        every, changed = frame.overhead.detail_every, _changed(reducer)
         if flagged is None:
             none = (None, (), None, None, None, float("nan"), float("nan"))
-            seen.append(Look(step, *none, *figures, False, every))
+            seen.append(Look(step, *none, *figures, False, every, changed))
             continue
         ranks, place = flagged.ranks or (flagged.rank,), getattr(flagged, "place", None)
         part = flagged.parts_ms.get(flagged.cause, flagged.lateness_ms)  # type: ignore[call-overload]
         head = (step, flagged.rank, ranks, flagged.pattern, flagged.cause, place, flagged.lateness_ms, part)
-        seen.append(Look(*head, *figures, bool(getattr(flagged, "disagrees", False)), every))
+        seen.append(Look(*head, *figures, bool(getattr(flagged, "disagrees", False)), every, changed))
     return seen
+
+
+def _changed(reducer: Reducer) -> int:
+    """The number of the step at which the verdict of every step's own times last changed; 0: before those
+    that are kept."""
+    figures = reducer.state.figures
+    since = figures.flags.changes[-1].since
+    kept = figures.steps.group.recent(KEPT)
+    return int(figures.steps.group.of("number", np.array([since]))[0]) if since in kept else 0
+
+
+def _what_if(*figures: float | None) -> WhatIf:
+    return WhatIf(*(float("nan") if ms is None else ms for ms in figures))
 
 
 @dataclass
@@ -124,6 +177,9 @@ class Window:
     """Steps from the onset to the first look at which a late rank is flagged."""
     cleared_after: int | None = None
     """Steps from the end to the first look at which none of them is flagged."""
+    rule_flagged_after: int | None = None
+    """Likewise to the evaluation that flags it. Ranks report twice a second: frames are later."""
+    rule_cleared_after: int | None = None
     cause_right: bool | None = None
     cause: str = ""
     all_ranks: bool | None = None
@@ -138,6 +194,10 @@ class Window:
     """Of the lateness: it has what the ranks lose or win otherwise as well."""
     what_if_error: float | None = None
     """Of the step without the straggler (or with all communication hidden), as a share."""
+    known_error: float | None = None
+    """Likewise, against `Stamps.known_ms`."""
+    held: bool | None = None
+    """Whether the interval of the what-if figure holds that."""
     disagrees: int = 0
 
 
@@ -166,6 +226,7 @@ def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
     walls = np.median(np.concatenate([stamps.wall[w * size : (w + 1) * size] for w in even]))
     judged = Judged(row, float(walls), stamps.header["how"])
     judged.detail_every = [look.detail_every for look in seen if look.detail_every is not None]
+    known_ms = stamps.known_ms(row)
     held: set[int] = set()  # late in the fault window before, and flagged since then
     for number in range(count):
         begin, end = number * size, (number + 1) * size
@@ -187,8 +248,11 @@ def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
         after = [look for look in seen if end <= look.step < end + size]
         if row.kind == "no_sync":
             judged.faults.append(Window(number, [], what_if_error=_overlapped(stamps, seen, number)))
+            before = [look.no_exposed for look in seen if look.step < begin]
+            _compare(judged.faults[-1], before, known_ms)
         else:
             judged.faults.append(_window(row, stamps, number, here, after))
+            _compare(judged.faults[-1], [look.no_straggler for look in here], known_ms)
         held = {one for one in (*stamps.ranks(number), here[-1].rank if here else None) if one is not None}
     return judged
 
@@ -206,7 +270,9 @@ def _window(row: Row, stamps: Stamps, number: int, here: list[Look], after: list
         return window
     window.flagged_after = right[0].step - begin + 1
     clear = next((look for look in after if look.rank not in ranks), None)
-    window.cleared_after = None if clear is None else clear.step - end + 1
+    window.rule_flagged_after = right[0].changed - begin + 1
+    if clear is not None:
+        window.cleared_after, window.rule_cleared_after = clear.step - end + 1, clear.changed - end + 1
     last = right[-1]
     window.cause = last.place or str(last.cause)
     named = row.place if last.place and row.cause not in BELOW else row.cause
@@ -218,8 +284,15 @@ def _window(row: Row, stamps: Stamps, number: int, here: list[Look], after: list
         truth = float(np.median(over[over > 0]))
         window.size_error = abs(last.part_ms - truth) / truth
         window.excess_error = abs(last.late_ms - truth) / truth
-    window.what_if_error = _between(stamps, number, here[-1].no_straggler_ms)
+    window.what_if_error = _between(stamps, number, here[-1].no_straggler.ms)
     return window
+
+
+def _compare(window: Window, figures: list[WhatIf], known_ms: float | None) -> None:
+    """The newest what-if figure with what is known."""
+    if known_ms is not None and figures and np.isfinite(figures[-1].ms):
+        window.known_error = abs(figures[-1].ms - known_ms) / known_ms
+        window.held = figures[-1].holds(known_ms)
 
 
 def _between(stamps: Stamps, number: int, figure: float) -> float | None:
@@ -228,7 +301,7 @@ def _between(stamps: Stamps, number: int, figure: float) -> float | None:
     if number + 2 > stamps.windows() or number < 1 or not np.isfinite(figure):
         return None
     before = stamps.median_wall((number - 1) * size + size - WINDOW, number * size)
-    after = stamps.median_wall((number + 1) * size + 10, (number + 2) * size)
+    after = stamps.median_wall((number + 1) * size + FIRST, (number + 2) * size)
     truth = (before + after) / 2
     return abs(figure - truth) / truth if abs(before - after) < CALM * truth else None
 
@@ -239,10 +312,10 @@ def _overlapped(stamps: Stamps, seen: list[Look], number: int) -> float | None:
     There the ranks do not wait for each other: a step of the group lasts as long as its longest.
     """
     size = stamps.size
-    begin, end = number * size + 10, (number + 1) * size
+    begin, end = number * size + FIRST, (number + 1) * size
     truth = float(np.median(stamps.wall[begin:end].max(axis=1)))
     figures = []
     for last in (number * size - 1, (number + 2) * size - 1):
-        found = [look.no_exposed_ms for look in seen if last - EVERY * 6 < look.step <= last]
+        found = [look.no_exposed.ms for look in seen if last - EVERY * 6 < look.step <= last]
         figures += found[-1:]
     return abs(float(np.mean(figures)) - truth) / truth if len(figures) == 2 else None

@@ -27,6 +27,9 @@ class Row:
     micro: int = 1
     """Micro-steps of a step; the fault is in the middle one."""
     bucket_mb: float = 0.39
+    asleep_ms: float = 0.0
+    """The ranks' work is sleep of this mean instead of a model's compute: what a step takes without the fault
+    is then the same in all windows, and known."""
     metric: bool = False
     """All-reduce a metric between forward and backward."""
     cause: str | None = None
@@ -81,6 +84,9 @@ ROWS: tuple[Row, ...] = (
     Row("micro-step", place="forward", ms=20, micro=4, cause="forward"),
     Row("metric", place="before_backward", ms=20, metric=True, cause="other"),
     Row("overlapped", kind="no_sync"),
+    Row("asleep-20", place="data", ms=20, asleep_ms=8, cause="data"),
+    Row("asleep-3", place="before_optimizer", ms=3, asleep_ms=8, cause="other"),
+    Row("asleep-overlapped", kind="no_sync", asleep_ms=8),
     Row("healthy", kind="none"),
     Row("healthy-4-ranks", kind="none", world=4),
 )

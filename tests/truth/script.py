@@ -30,6 +30,10 @@ WIDTH, LAYERS, BATCH = 320, 4, 48
 DATA_S = 0.002
 """Every batch takes this."""
 
+ASLEEP_WIDTH, VARIES = 16, 0.1
+"""Of ranks whose work is sleep: a model that takes next to nothing, and the standard deviation of a sleep as
+a share of its mean. They do not need a core at the same time, so that the machine changes little."""
+
 SMALLEST, LARGEST, LARGER = 16, 1024, 3
 """Sizes of uneven batches, and how many times as many samples a larger one has."""
 
@@ -143,6 +147,7 @@ class Fault:
     def __init__(self, spec: dict[str, Any], rank: int, world: int) -> None:
         self.spec, self.rank, self.world = spec, rank, world
         self.step = self.micro = 0
+        self.width = ASLEEP_WIDTH if spec.get("asleep_ms") else WIDTH
         self.late_ms = 0.0
         """Of the present step; of an after-optimizer delay, which lies in the next step, see `after`."""
         self.quota: Quota | Hog | None = None
@@ -185,6 +190,13 @@ class Fault:
             time.sleep(spec["ms"] / 1e3)
         self.late_ms += (time.monotonic_ns() - begin) / 1e6
 
+    def work(self) -> None:
+        """Sleep as the work of this step: the time is drawn for each rank and step."""
+        mean_ms = self.spec.get("asleep_ms", 0.0)
+        if mean_ms:
+            drawn = random.Random(f"{self.spec['seed']} {self.rank} {self.step}").gauss(1.0, VARIES)
+            time.sleep(mean_ms * max(0.0, drawn) / 1e3)
+
     def samples(self, step: int) -> int:
         """How many samples the batch of this step has."""
         kind, late = self.spec["kind"], self.late_ranks(step)
@@ -206,7 +218,7 @@ class Batches(Dataset):
         time.sleep(DATA_S)
         self._fault.micro = index % micro
         self._fault.at("data", index // micro)
-        return torch.ones(self._fault.samples(index // micro) // micro, WIDTH)
+        return torch.ones(self._fault.samples(index // micro) // micro, self._fault.width)
 
 
 class LateBackward(torch.autograd.Function):
@@ -225,12 +237,14 @@ class LateBackward(torch.autograd.Function):
 class Net(nn.Module):
     def __init__(self, fault: Fault) -> None:
         super().__init__()
-        layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+        width = fault.width
+        layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(width, width), nn.ReLU())]
         self.first, self.second = nn.Sequential(*layers[:LAYERS]), nn.Sequential(*layers[LAYERS:])
         self._fault = fault
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._fault.at("forward")
+        self._fault.work()
         return self.second(LateBackward.apply(self.first(x)))
 
 

@@ -46,10 +46,14 @@ ERRORS = 6.0
 10 ms the rules are evaluated 22,500 times: chance alone reaches 4.2 errors once, and load on a machine comes
 and goes more slowly than neighbouring steps show."""
 
-STEPS_NEEDED = ((0.4, 24), (0.15, 40), (0.07, 72), (0.0, 100))
-"""(least excess as a share of the step, steps since it began that are needed): the smaller a delay, the more
-like it are seconds of load on one core. A delay of twice the step is 0.67 of the longer step, one of 3 ms in
-steps of 10 ms 0.23, one of 1 ms 0.09."""
+STEPS_NEEDED = ((0.4, 24, 24), (0.15, 40, 24), (0.07, 72, 40), (0.0, 100, 56))
+"""(least excess as a share of the step, steps since it began that are needed, steps where it is alike): the
+smaller a delay, the more like it are seconds of load on one core. A delay of twice the step is 0.67 of the
+longer step, one of 3 ms in steps of 10 ms 0.23, one of 1 ms 0.09."""
+
+ALIKE_SHARE = 0.75
+"""An excess is alike when its 20th percentile is this share of its median in both halves of the steps: load
+on a core does not take the same time in every step."""
 
 NEWEST = 24
 """Newest steps in which a rank must already have been late to be considered: the least of STEPS_NEEDED."""
@@ -63,15 +67,15 @@ LEVEL_STEPS = 16
 TOGETHER_SHARE = 0.5
 """Ranks are stragglers together when the excess of each is this share of the largest one."""
 
-KEEP_SHARE, KEEP_STEPS = 0.3, 64
-"""A flagged rank stays flagged while the median excess of the newest KEEP_STEPS is this share of the one that
-it was flagged with, and half of what flagging takes: the flag of a small delay must not flicker with noise.
-After the end of a delay the median falls below that within 48 steps. With 80 of them
-one more of 59 windows of recorded traces was cleared after more than 60, and no flag was steadier."""
+KEEP_SHARE, KEEP_STEPS = 0.3, 48
+"""A flagged rank stays flagged while the median excess of the newest KEEP_STEPS is this share of the one
+that it was flagged with, and half of what flagging takes: the flag of a small delay must not flicker."""
 
-OVER_SHARE, OVER_STEPS = 0.5, 24
+OVER_SHARE, OVER_STEPS = 0.5, 16
 """It is cleared as soon as the excess is below this share in four of five of so many newest steps."""
 
+BURSTS = 4 / 3
+"""So many times as many steps clear a rank that waits for a CPU, because such waits come in bursts."""
 
 AGREES = 0.5
 """The rules are applied to the excess in each place as well: own backward scatters by several ms where ranks
@@ -156,18 +160,19 @@ def lasting(over: Column, wall: Column) -> float | None:
     level, step = float(np.median(over)), float(median(wall))
     if level < max(FLAG_MS, FLAG_SHARE * step):
         return None
-    if steps < next(needed for share, needed in STEPS_NEEDED if level >= share * step):
+    parts = (over, over[: steps // 2], over[steps // 2 :])
+    low = min(float(formulas.quantile(part, LOW)) for part in parts)
+    scattered, alike = next(needed for share, *needed in STEPS_NEEDED if level >= share * step)
+    if low < LOW_SHARE * level or steps < (alike if low >= ALIKE_SHARE * level else scattered):
         return None
-    for part in (over, over[: steps // 2], over[steps // 2 :]):
-        if float(formulas.quantile(part, LOW)) < LOW_SHARE * level:
-            return None
     return level if formulas.certainty(over) >= ERRORS else None
 
 
-def still_late(over: Column, wall: Column, level_ms: float) -> bool:
+def still_late(over: Column, wall: Column, level_ms: float, *, bursts: bool = False) -> bool:
     """Whether a rank flagged with a median excess of `level_ms` stays flagged. `over`: (n,) its excess."""
-    kept, newest = over[-KEEP_STEPS:], over[-OVER_STEPS:]
-    step = float(median(wall[-KEEP_STEPS:]))
+    factor = BURSTS if bursts else 1
+    kept, newest = (over[-int(factor * steps) :] for steps in (KEEP_STEPS, OVER_STEPS))
+    step = float(median(wall[-len(kept) :]))
     least = max(KEEP_SHARE * level_ms, 0.5 * max(FLAG_MS, FLAG_SHARE * step))
     if not float(median(kept)) >= least:
         return False
@@ -216,8 +221,9 @@ WORTH = 0.03
 NOW_AND_THEN = 0.5
 """Largest share of late steps since the first: what is late in most steps is no pattern."""
 
-FRESH = 56
-"""Steps without an occurrence after which the pattern is over."""
+FRESH, SOONEST, LONGEST = 56, 32, 1.4
+"""Steps without an occurrence after which the pattern is over: LONGEST times the longest gap between its
+occurrences, at least SOONEST and at most FRESH."""
 
 LEAST_STEPS = 64
 """Least steps in which patterns are searched."""
@@ -234,9 +240,8 @@ def intermittent(
     `large_share`: of the step, from which on an excess is large.
     `held`: a rank is flagged for this already, and two thirds of what flagging takes are enough.
     """
-    fewest, times, outstanding_by = FEWEST, TIMES, OUTSTANDING
-    if held:
-        fewest, times, outstanding_by = 2 * FEWEST // 3, 2 * TIMES // 3, OUTSTANDING * 2 / 3
+    ease = 2 / 3 if held else 1.0
+    fewest, times, outstanding_by = ease * FEWEST, ease * TIMES, ease * OUTSTANDING
     if len(wall) < LEAST_STEPS or len(excess) < 2:
         return None
     least, worth = max(LARGE_MS, large_share * float(median(wall))), WORTH * float(np.nansum(wall))
@@ -257,7 +262,7 @@ def intermittent(
     for again in mine[1:][gaps > FRESH].tolist():  # the pattern was over: before it was another one
         late[:again] = False
         mine = mine[mine >= again]
-    if len(mine) < fewest or len(wall) - mine[-1] > FRESH or not (held or _spread(mine, len(wall))):
+    if len(mine) < fewest or len(wall) - mine[-1] > silence(mine) or not (held or _spread(mine, len(wall))):
         return None
     if excess[rank, late].sum() < worth or late[mine[0] :].mean() > NOW_AND_THEN:
         return None
@@ -282,6 +287,11 @@ def occurrences(late: Mask) -> Indices:
             counted = at
         previous = at
     return np.array(begins, np.int64)
+
+
+def silence(begins: Indices) -> float:
+    """Steps without an occurrence after which a pattern with these occurrences is over."""
+    return min(FRESH, max(SOONEST, LONGEST * float(np.diff(begins).max(initial=0))))
 
 
 def _spread(begins: Indices, steps: int) -> bool:
@@ -363,36 +373,3 @@ def suspect(excess: Column, wall: Column) -> tuple[Late, int] | None:
     if level < max(FLAG_MS, FLAG_SHARE * step) or float(formulas.quantile(over, LOW)) < LOW_SHARE * level:
         return None
     return Late((rank,), len(wall) - len(over), level), last
-
-
-DRAWN = 8
-"""Other ranks whose own times a straggler's are drawn from."""
-
-
-def gain(own: Column, late: Mask, part: Column | None = None, *, rotating: bool = False) -> Column:
-    """(n,) ms by which the slowest rank of each step had been faster had the late ranks worked as the others.
-
-    `own`: (ranks, n) own times. The late ranks get the distribution of the others' times, in their own order
-    among the steps: a draw from the others that keeps what the ranks' times have in common. `part`: likewise,
-    the times in the place that is late, when only these are drawn.
-
-    Without late ranks: if all had worked as the median rank of the step, which is what uneven ranks cost.
-    `rotating`: the slowest rank of each step is the late one.
-    """
-    if len(own) < 2 or not own.shape[1]:
-        return np.full(own.shape[1], np.nan)
-    part, slowest = own if part is None else part, np.fmax.reduce(own, axis=0)
-    if rotating:
-        at = np.where(np.isnan(own), -np.inf, own).argmax(axis=0), np.arange(own.shape[1])
-        own, part = (np.concatenate([values, values[at][None]]) for values in (own, part))
-        own[at] = part[at] = np.nan
-        late = np.arange(len(own)) == len(own) - 1
-    others = part[~late]
-    few = others[np.linspace(0, len(others) - 1, min(len(others), DRAWN)).astype(np.int64)]
-    pool = np.sort(few[~np.isnan(few)])
-    if not late.any() or not len(pool):
-        return np.asarray(slowest - median(own.T))
-    order = part[late].argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    drawn = own[late] - part[late] + pool[((order + 0.5) * len(pool) / own.shape[1]).astype(np.int64)]
-    even = np.fmax(np.fmax.reduce(own[~late], axis=0), drawn.max(axis=0))
-    return np.asarray(np.clip(slowest - even, 0.0, None))

@@ -247,6 +247,39 @@ def arrivals_disagree(figures: Figures, slot: int) -> bool:
     return False
 
 
+DRAWN = 8
+"""Other ranks whose own times a straggler's are drawn from."""
+
+
+def gain(own: Column, late: Mask, part: Column | None = None, *, rotating: bool = False) -> Column:
+    """(n,) ms by which the slowest rank of each step had been faster had the late ranks worked as the others.
+
+    `own`: (ranks, n) own times. The late ranks get the distribution of the others' times, in their own order
+    among the steps: a draw from the others that keeps what the ranks' times have in common. `part`: likewise,
+    the times in the place that is late, when only these are drawn.
+
+    Without late ranks: if all had worked as the median rank of the step, which is what uneven ranks cost.
+    `rotating`: the slowest rank of each step is the late one.
+    """
+    if len(own) < 2 or not own.shape[1]:
+        return np.full(own.shape[1], np.nan)
+    part, slowest = own if part is None else part, np.fmax.reduce(own, axis=0)
+    if rotating:
+        at = np.where(np.isnan(own), -np.inf, own).argmax(axis=0), np.arange(own.shape[1])
+        own, part = (np.concatenate([values, values[at][None]]) for values in (own, part))
+        own[at] = part[at] = np.nan
+        late = np.arange(len(own)) == len(own) - 1
+    others = part[~late]
+    few = others[np.linspace(0, len(others) - 1, min(len(others), DRAWN)).astype(np.int64)]
+    pool = np.sort(few[~np.isnan(few)])
+    if not late.any() or not len(pool):
+        return np.asarray(slowest - median(own.T))
+    order = part[late].argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    drawn = own[late] - part[late] + pool[((order + 0.5) * len(pool) / own.shape[1]).astype(np.int64)]
+    even = np.fmax(np.fmax.reduce(own[~late], axis=0), drawn.max(axis=0))
+    return np.asarray(np.clip(slowest - even, 0.0, None))
+
+
 def own_gain(
     steps: StepWindow,
     slots: Indices,
@@ -256,7 +289,7 @@ def own_gain(
     *,
     rotating: bool = False,
 ) -> Column:
-    """(n,) `every_step.gain` of some ranks; without backward in steps where a last gradient is unknown."""
+    """(n,) `gain` of some ranks; without backward in steps where a last gradient is unknown."""
     if place == "uneven_work":
         gained = uneven_work.gain(steps, slots, members)
         if not np.isnan(gained).all():
@@ -268,4 +301,4 @@ def own_gain(
         rest = [steps.place(name, slots)[members] for name in PLACES if name != "backward"]
         own = np.where(unknown.any(axis=0), sum(rest[1:], rest[0]), own)
     part = None if place is None else steps.place(place, slots)[members]
-    return every_step.gain(own, np.isin(members, ranks), part, rotating=rotating)
+    return gain(own, np.isin(members, ranks), part, rotating=rotating)

@@ -80,8 +80,7 @@ class _Group:
         self.large_ms += _large_ms(excess, steps.wall(fresh))
         if len(self.members) <= every_step.PLACE_RANKS:
             self.paused_ms.append(np.nan_to_num(steps.place("gc", fresh)[self.members]).sum(axis=1))
-        gone = fresh - SUM_STEPS
-        gone = gone[gone >= self.first]
+        gone = fresh[fresh - SUM_STEPS >= self.first] - SUM_STEPS
         if len(gone):
             self.large_ms -= _large_ms(steps.work_excess(gone, self.members), steps.wall(gone))
         self.late.extend(np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0).tolist())
@@ -149,9 +148,10 @@ class StepFlagging:
         held = self._flags.flag
         if held is not None and held.pattern == "persistent":
             slots = np.arange(max(0, held.since, slot + 1 - OWN_STEPS), slot + 1)
-            if every_step.still_late(held.excess(steps, slots), steps.wall(slots), held.level_ms):
+            over, wall, level_ms = held.excess(steps, slots), steps.wall(slots), held.level_ms
+            if every_step.still_late(over, wall, level_ms, bursts=held.place == "cpu"):
                 again = next((flag for flag in found if flag.rank in held.ranks), None)
-                if best is None or best.rank in held.ranks or best.level_ms < SWITCH * held.level_ms:
+                if best is None or best.rank in held.ranks or best.level_ms < SWITCH * level_ms:
                     if again is None or (again.place is None and held.place is not None):
                         return held
                     return again.led_by(held.rank)
@@ -224,7 +224,8 @@ def _now_and_then_in(
     if late is None:
         return None
     hits = over[late.ranks[0]] > every_step.HALF * late.excess_ms
-    excess = steps.work_excess(slots[hits], members[list(late.ranks)])
+    total = steps.excess if place == "gc" else steps.work_excess  # a pause has what it waited for a CPU
+    excess = total(slots[hits], members[list(late.ranks)])
     if not median(excess[0]) >= every_step.AGREES * late.excess_ms:
         return None
     return _flag(late, "intermittent", group, rows, slots, place)

@@ -41,6 +41,8 @@ class Stamps:
     header: dict[str, Any]
     wall: Any
     late: Any
+    backward: Any = None
+    """None: not known."""
 
     @classmethod
     def read(cls, folder: Path) -> Stamps:
@@ -48,11 +50,11 @@ class Stamps:
         paths = sorted(folder.glob("rank-*.jsonl"))
         files = [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
         steps = min(len(lines) for lines in files) - 1
-        wall, late = (
-            np.array([[line[name] for line in lines[1 : steps + 1]] for lines in files]).T
-            for name in ("wall_ms", "late_ms")
+        columns = (
+            np.array([[line.get(name, np.nan) for line in lines[1 : steps + 1]] for lines in files]).T
+            for name in ("wall_ms", "late_ms", "backward_ms")
         )
-        return cls(files[0][0], wall, late)
+        return cls(files[0][0], *columns)
 
     @property
     def size(self) -> int:
@@ -72,18 +74,20 @@ class Stamps:
         """Median over the steps of the median over the ranks."""
         return float(np.median(np.median(self.wall[begin:end], axis=1)))
 
-    def known_ms(self, row: Row) -> float | None:
-        """The median step without the fault, or without communication, over all windows that are so; None:
-        ranks that compute are not equally fast in all of them."""
-        if not row.asleep_ms:
+    def known_ms(self, row: Row, begin: int, end: int) -> float | None:
+        """The median of these steps without what the ranks were late, or with all communication hidden.
+
+        None: it is not known, because ranks that compute take time from each other.
+        """
+        if not row.asleep_ms or self.backward is None:
             return None
-        silent = row.kind == "no_sync"
-        numbers = [w for w in range(self.windows()) if (w % 2 if silent else not self.ranks(w))]
-        parts = [self.wall[w * self.size + FIRST : (w + 1) * self.size] for w in numbers]
-        steps = np.concatenate(parts)
-        # Ranks that do not communicate do not wait for each other: a step of the group lasts as long as its
-        # longest.
-        return float(np.median(steps.max(axis=1) if silent else np.median(steps, axis=1)))
+        wall, late = self.wall[begin:end], self.late[begin:end]
+        own = wall - self.backward[begin:end]
+        if row.kind == "no_sync":
+            silent = np.arange(len(self.wall)) // self.size % 2 == 1
+            return float(np.median(own.max(axis=1)) + np.median(self.backward[silent]))
+        gained = own.max(axis=1) - (own - late).max(axis=1)
+        return float(np.median(np.median(wall, axis=1) - gained))
 
 
 class WhatIf(NamedTuple):
@@ -93,11 +97,9 @@ class WhatIf(NamedTuple):
     low_ms: float
     high_ms: float
 
-    def holds(self, truth_ms: float | None) -> bool | None:
-        """Whether the interval holds the truth; None: one of them is unknown."""
-        if truth_ms is None or not np.isfinite(self.low_ms):
-            return None
-        return self.low_ms <= truth_ms <= self.high_ms
+    def holds(self, truth_ms: float) -> bool:
+        """Whether the interval holds the truth."""
+        return bool(self.low_ms <= truth_ms <= self.high_ms)
 
 
 UNKNOWN = WhatIf(float("nan"), float("nan"), float("nan"))
@@ -195,7 +197,7 @@ class Window:
     what_if_error: float | None = None
     """Of the step without the straggler (or with all communication hidden), as a share."""
     known_error: float | None = None
-    """Likewise, against `Stamps.known_ms`."""
+    """Likewise, against `Stamps.known_ms` of the same steps."""
     held: bool | None = None
     """Whether the interval of the what-if figure holds that."""
     disagrees: int = 0
@@ -226,7 +228,6 @@ def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
     walls = np.median(np.concatenate([stamps.wall[w * size : (w + 1) * size] for w in even]))
     judged = Judged(row, float(walls), stamps.header["how"])
     judged.detail_every = [look.detail_every for look in seen if look.detail_every is not None]
-    known_ms = stamps.known_ms(row)
     held: set[int] = set()  # late in the fault window before, and flagged since then
     for number in range(count):
         begin, end = number * size, (number + 1) * size
@@ -248,11 +249,11 @@ def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
         after = [look for look in seen if end <= look.step < end + size]
         if row.kind == "no_sync":
             judged.faults.append(Window(number, [], what_if_error=_overlapped(stamps, seen, number)))
-            before = [look.no_exposed for look in seen if look.step < begin]
-            _compare(judged.faults[-1], before, known_ms)
+            before = [look for look in seen if look.step < begin]
+            _compare(judged.faults[-1], row, stamps, before[-1:])
         else:
             judged.faults.append(_window(row, stamps, number, here, after))
-            _compare(judged.faults[-1], [look.no_straggler for look in here], known_ms)
+            _compare(judged.faults[-1], row, stamps, here[-1:])
         held = {one for one in (*stamps.ranks(number), here[-1].rank if here else None) if one is not None}
     return judged
 
@@ -288,11 +289,14 @@ def _window(row: Row, stamps: Stamps, number: int, here: list[Look], after: list
     return window
 
 
-def _compare(window: Window, figures: list[WhatIf], known_ms: float | None) -> None:
-    """The newest what-if figure with what is known."""
-    if known_ms is not None and figures and np.isfinite(figures[-1].ms):
-        window.known_error = abs(figures[-1].ms - known_ms) / known_ms
-        window.held = figures[-1].holds(known_ms)
+def _compare(window: Window, row: Row, stamps: Stamps, newest: list[Look]) -> None:
+    """The what-if figure of a frame with what is known of its steps."""
+    for look in newest:
+        known_ms = stamps.known_ms(row, max(0, look.step + 1 - WINDOW), look.step + 1)
+        figure = look.no_exposed if row.kind == "no_sync" else look.no_straggler
+        if known_ms is not None and np.isfinite(figure.ms):
+            window.known_error = abs(figure.ms - known_ms) / known_ms
+            window.held = figure.holds(known_ms)
 
 
 def _between(stamps: Stamps, number: int, figure: float) -> float | None:

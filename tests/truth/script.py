@@ -2,7 +2,7 @@
 
 script.py FOLDER SPEC: SPEC is a JSON object of the fields of `Row` (rows.py) plus `steps` (of a window),
 `windows`, `seed` and `seconds`. Odd windows have the fault; its rank is drawn for each. Each rank writes
-FOLDER/rank-N.jsonl: a header, then for every step its wall time and how long it was late, and where.
+FOLDER/rank-N.jsonl: a header, then for every step its wall time, how long it was late, and its backward.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Fault:
     def __init__(self, spec: dict[str, Any], rank: int, world: int) -> None:
         self.spec, self.rank, self.world = spec, rank, world
         self.step = self.micro = 0
-        self.width = ASLEEP_WIDTH if spec.get("asleep_ms") else WIDTH
+        self.width = ASLEEP_WIDTH if spec["asleep_ms"] else WIDTH
         self.late_ms = 0.0
         """Of the present step; of an after-optimizer delay, which lies in the next step, see `after`."""
         self.quota: Quota | Hog | None = None
@@ -192,7 +192,7 @@ class Fault:
 
     def work(self) -> None:
         """Sleep as the work of this step: the time is drawn for each rank and step."""
-        mean_ms = self.spec.get("asleep_ms", 0.0)
+        mean_ms = self.spec["asleep_ms"]
         if mean_ms:
             drawn = random.Random(f"{self.spec['seed']} {self.rank} {self.step}").gauss(1.0, VARIES)
             time.sleep(mean_ms * max(0.0, drawn) / 1e3)
@@ -267,6 +267,7 @@ def train(fault: Fault, out: Any) -> None:
     metric, go_on = torch.zeros(1), torch.ones(1)
     begin = first = time.monotonic_ns()
     throttled = fault.quota.throttled_ms() if fault.quota else 0.0
+    backward_ms = 0.0
     for index, x in enumerate(DataLoader(Batches(fault), batch_size=None)):
         step, micro = divmod(index, spec["micro"])
         fault.step = step
@@ -278,7 +279,9 @@ def train(fault: Fault, out: Any) -> None:
             if spec["metric"]:
                 metric.fill_(1.0)
                 dist.all_reduce(metric)
+            started = time.monotonic_ns()
             loss.backward()
+            backward_ms += (time.monotonic_ns() - started) / 1e6
         if micro < spec["micro"] - 1:
             continue
         fault.at("before_optimizer")
@@ -289,8 +292,8 @@ def train(fault: Fault, out: Any) -> None:
             before, throttled = throttled, fault.quota.throttled_ms()
             fault.late_ms = throttled - before
         stamp = {"step": step, "wall_ms": (now - begin) / 1e6, "late_ms": fault.late_ms}
-        begin, fault.late_ms = now, 0.0
-        out.write(json.dumps(stamp) + "\n")
+        out.write(json.dumps(stamp | {"backward_ms": backward_ms}) + "\n")
+        begin, fault.late_ms, backward_ms = now, 0.0, 0.0
         fault.at("after_optimizer", step + 1)
         if (step + 1) % spec["steps"] == 0:
             if fault.quota:

@@ -40,7 +40,8 @@ flagged after, cleared: steps to the first frame that shows it, median and large
 size error: of the cause's part, against the script's stamps; excess error: of the whole excess, which has
   also what the ranks lose or win otherwise; what-if error: of the step without the straggler, against the
   windows around: median, 90th percentile (windows); known error: likewise where ranks sleep instead of
-  computing, against all windows without the fault; interval: windows whose interval of 95 % holds that
+  computing, against the same steps without what they were late; interval: windows whose interval of 95 %
+  holds that
 wrong: frames in which another rank is flagged; flips: times that a right flag is dropped or moves
 false in even: flags raised in windows without a fault, of these windows
 disagrees: frames in which bucket arrivals contradict the verdict

@@ -27,6 +27,9 @@ KEPT = ("wall_us", "data_us", "forward_us", "backward_us", "optimizer_us")
 COLUMNS = (*KEPT, *OwnTime._fields)
 """Before the stamps. Where phases begin follows from these; the script's own wall time is the rank's."""
 
+STAMPS = ("late", "backward")
+"""Of the script. The first traces have only the one."""
+
 BATCH = 10
 """Steps of a message."""
 
@@ -35,8 +38,9 @@ def write(path: Path, row: Row, folder: Path, windows: int = 5) -> None:
     """Pack the first windows of a recording and its stamps. Every rank must have own times in every step."""
     stamps = Stamps.read(folder)
     ranks, steps = stamps.wall.shape[1], min(len(stamps.wall), windows * stamps.size)
-    table = np.zeros((len(COLUMNS) + 1, steps, ranks), "<i4")
-    table[-1] = np.round(1000 * stamps.late[:steps])
+    table = np.zeros((len(COLUMNS) + len(STAMPS), steps, ranks), "<i4")
+    for at, name in enumerate(STAMPS, len(COLUMNS)):
+        table[at] = np.round(1000 * getattr(stamps, name)[:steps])
     missing = np.ones((steps, ranks), bool)
     begin_ns, throttled = 0, []
     with Recording.open(folder / "run.ddptop") as recording:
@@ -50,14 +54,18 @@ def write(path: Path, row: Row, folder: Path, windows: int = 5) -> None:
             begin_ns = begin_ns or message.base_ns + 1000 * message.rows[0].begin_us
             for step, one in enumerate(message.rows, message.first_step):
                 if step < steps and one.own is not None:
-                    table[:-1, step, received.rank] = [*(getattr(one, name) for name in KEPT), *one.own]
+                    table[: len(COLUMNS), step, received.rank] = [
+                        *(getattr(one, name) for name in KEPT),
+                        *one.own,
+                    ]
                     missing[step, received.rank] = False
     if missing.any():
         raise ValueError(f"{path.name}: {missing.sum()} steps have no own times")
     stamps.header |= {"row": row.name, "throttled": throttled}
     path.parent.mkdir(parents=True, exist_ok=True)
     planes = table.view(np.uint8).reshape(*table.shape, 4).transpose(3, 0, 2, 1)
-    head = json.dumps(stamps.header | {"steps": steps, "ranks": ranks, "columns": len(COLUMNS)}).encode()
+    shape = {"steps": steps, "ranks": ranks, "columns": len(COLUMNS), "stamps": STAMPS}
+    head = json.dumps(stamps.header | shape).encode()
     path.write_bytes(lzma.compress(head + b"\n" + planes.tobytes(), preset=9 | lzma.PRESET_EXTREME))
 
 
@@ -67,15 +75,16 @@ def read(path: Path) -> tuple[Row, Stamps, Iterator[Received]]:
     header = json.loads(head)
     steps, ranks = header["steps"], header["ranks"]
     columns = header.get("columns", len(KEPT) + LEAST_OWN)
-    planes = np.frombuffer(data, np.uint8).reshape(4, columns + 1, ranks, steps)
+    stamped = header.get("stamps", STAMPS[:1])
+    planes = np.frombuffer(data, np.uint8).reshape(4, columns + len(stamped), ranks, steps)
     table = np.ascontiguousarray(planes.transpose(1, 3, 2, 0)).view("<i4")[..., 0]
-    stamps = Stamps(header, table[0] / 1000, table[-1] / 1000)
+    stamps = Stamps(header, table[0] / 1000, *table[columns:] / 1000)
     row = BY_NAME[header["row"]]
     if row.cause == "gc" and columns <= COLUMNS.index("gc"):  # an earlier version knows only the phase
         row = replace(row, cause=cause_of(row.place))
     if row.kind == "quota" and "throttled" not in header:  # likewise
         row = replace(row, cause=None)
-    return row, stamps, _messages(table[:-1], ranks, header.get("throttled", []))
+    return row, stamps, _messages(table[:columns], ranks, header.get("throttled", []))
 
 
 def _messages(table: Any, ranks: int, throttled: list[list[int]]) -> Iterator[Received]:

@@ -61,10 +61,8 @@ class CpuWaits:
 
     def take(self, steps: StepWindow, fresh: Indices) -> None:
         """Steps that are new since the last evaluation."""
-        if np.isnan(steps.place("cpu", fresh)).all():  # not known: nothing is kept
-            return
         over = place_excess(steps, "cpu", fresh, self._members)
-        if np.isnan(over).all():
+        if np.isnan(over).all():  # not known: nothing is kept
             return
         self._block_over += np.nan_to_num(over).sum(axis=1)
         self._block_wall += float(steps.wall(fresh).sum())

@@ -71,11 +71,9 @@ KEEP_SHARE, KEEP_STEPS = 0.3, 48
 """A flagged rank stays flagged while the median excess of the newest KEEP_STEPS is this share of the one
 that it was flagged with, and half of what flagging takes: the flag of a small delay must not flicker."""
 
-OVER_SHARE, OVER_STEPS = 0.5, 16
-"""It is cleared as soon as the excess is below this share in four of five of so many newest steps."""
-
-BURSTS = 4 / 3
-"""So many times as many steps clear a rank that waits for a CPU, because such waits come in bursts."""
+OVER_SHARE, OVER_STEPS, BURSTS = 0.5, 16, 4 / 3
+"""It is cleared as soon as the excess is below this share in four of five of so many newest steps. Where it
+waits for a CPU, both take BURSTS times as many steps, because such waits come in bursts."""
 
 AGREES = 0.5
 """The rules are applied to the excess in each place as well: own backward scatters by several ms where ranks
@@ -157,11 +155,12 @@ def lasting(over: Column, wall: Column) -> float | None:
     steps = len(over)
     if steps < STEPS_NEEDED[0][1]:
         return None
-    level, step = float(np.median(over)), float(median(wall))
+    ordered = np.sort(over)
+    level, step = float(ordered[(steps - 1) // 2] + ordered[steps // 2]) / 2, float(median(wall))
     if level < max(FLAG_MS, FLAG_SHARE * step):
         return None
-    parts = (over, over[: steps // 2], over[steps // 2 :])
-    low = min(float(formulas.quantile(part, LOW)) for part in parts)
+    parts = (ordered, np.sort(over[: steps // 2]), np.sort(over[steps // 2 :]))
+    low = min(float(part[int(LOW * len(part))]) for part in parts)
     scattered, alike = next(needed for share, *needed in STEPS_NEEDED if level >= share * step)
     if low < LOW_SHARE * level or steps < (alike if low >= ALIKE_SHARE * level else scattered):
         return None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.state import StepFlags
     from ddptop.analysis.steps.windows import StepWindow
+    from ddptop.analysis.straggler.every_step import Late
     from ddptop.frames.columns import Column, Indices
     from ddptop.protocol.vocabulary import OwnPlace, Pattern
 
@@ -60,16 +61,13 @@ class _Group:
             self._end, self._wall = steps.ranks.count, steps.wall(slots)
             self._whole = steps.work_excess(slots, self.members)
             if len(self.members) <= every_step.PLACE_RANKS:
-                own = np.stack([steps.place(place, slots)[self.members] for place in STEADY])
-                self._in_places = formulas.lateness(own.swapaxes(1, 2)).swapaxes(1, 2)
+                self._in_places = _excess_in_places(steps, slots, self.members)
         stop = len(self._wall) - (self._end - slot - 1)
         at = slice(max(0, stop - newest), stop)
         wall = self._wall[at]
         if len(wall) < newest:
             return False, []
         whole = bool(every_step.late_often(self._whole[:, at], wall).any())
-        if not self._in_places.shape[-1]:
-            return whole, []
         often = every_step.late_often(self._in_places[..., at], wall).any(axis=1)
         return whole, [STEADY[place] for place in np.flatnonzero(often).tolist()]
 
@@ -91,6 +89,12 @@ def _large_ms(excess: Column, wall: Column) -> Column:
     least = np.maximum(every_step.LARGE_MS, every_step.LARGE_SHARE * wall)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(excess > least, excess, 0.0).sum(axis=1), np.float64)
+
+
+def _excess_in_places(steps: StepWindow, slots: Indices, members: Indices) -> Column:
+    """(STEADY, members, n) of each place."""
+    own = np.stack([steps.place(place, slots)[members] for place in STEADY])
+    return np.asarray(formulas.lateness(own.swapaxes(1, 2)).swapaxes(1, 2), np.float64)
 
 
 class StepFlagging:
@@ -189,24 +193,30 @@ class StepFlagging:
         if len(slots) < every_step.LEAST_STEPS or len(group.members) < 2:
             return None
         wall = steps.wall(slots)
-        if float(group.large_ms.max()) >= every_step.WORTH * float(wall.sum()):
+        worth_ms = every_step.WORTH * float(wall.sum())
+        if float(group.large_ms.max()) >= worth_ms:
             rows = np.argsort(-group.large_ms, kind="stable")[: every_step.RIVALS + 1]
-            members = group.members[rows]
-            excess = steps.work_excess(slots, members)
-            late = every_step.intermittent(excess, wall, held=held)
+            members, small = group.members[rows], len(group.members) <= every_step.PLACE_RANKS
+            late = every_step.intermittent(steps.work_excess(slots, members), wall, held=held)
             if late is not None:
                 return _flag(late, "intermittent", group, rows, slots)
-            for place in STEADY if len(group.members) <= every_step.PLACE_RANKS else ():
-                if (found := _now_and_then_in(place, group, rows, steps, slots, held)) is not None:
+            least_ms = max(every_step.LARGE_MS, every_step.LARGE_SHARE * float(median(wall)))
+            in_places = _excess_in_places(steps, slots, members) if small else np.zeros((0, 1, 1))
+            large_ms = np.where(in_places > least_ms, in_places, 0.0).sum(axis=-1).max(axis=-1)
+            for at in np.flatnonzero(large_ms >= worth_ms).tolist():
+                place, over = STEADY[at], in_places[at]
+                if (found := _now_and_then_in(place, over, group, rows, steps, slots, held)) is not None:
                     return found
         paused_ms = np.sum(group.paused_ms, axis=0)
-        if float(np.max(paused_ms)) >= every_step.WORTH * float(wall.sum()):
+        if float(np.max(paused_ms)) >= worth_ms:
             rows = np.argsort(-paused_ms, kind="stable")[: every_step.RIVALS + 1]
-            if (found := _now_and_then_in("gc", group, rows, steps, slots, held)) is not None:
+            over = place_excess(steps, "gc", slots, group.members[rows])
+            if (found := _now_and_then_in("gc", over, group, rows, steps, slots, held)) is not None:
                 return found
-        turns = (np.array(group.late), np.array(group.gain))
-        late = every_step.rotating(*turns, wall, len(group.members), held=held)
-        late = late or _uneven(group, steps, slots, held)
+        last, gain = np.array(group.late), np.array(group.gain)
+        late = every_step.rotating(last, gain, wall, len(group.members), held=held) or _uneven(
+            group, steps, slots, held
+        )
         if late is None:
             return None
         found = _flag(late, "rotating", group, np.arange(len(group.members)), slots)
@@ -214,11 +224,10 @@ class StepFlagging:
 
 
 def _now_and_then_in(
-    place: OwnPlace, group: _Group, rows: Indices, steps: StepWindow, slots: Indices, held: bool
+    place: OwnPlace, over: Column, group: _Group, rows: Indices, steps: StepWindow, slots: Indices, held: bool
 ) -> StepFlag | None:
-    """The intermittent straggler in one place, among some members."""
+    """The intermittent straggler in one place, among some members with this excess in it."""
     members, wall = group.members[rows], steps.wall(slots)
-    over = place_excess(steps, place, slots, members)
     share = every_step.LARGE_SHARE if place != "gc" else every_step.LARGE_PAUSE_SHARE
     late = every_step.intermittent(over, wall, held=held, large_share=share)
     if late is None:
@@ -231,7 +240,7 @@ def _now_and_then_in(
     return _flag(late, "intermittent", group, rows, slots, place)
 
 
-def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> every_step.Late | None:
+def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Late | None:
     """The ranks that are late in turn because their batches differ, where that costs enough."""
     newest, last = slots[-every_step.ROTATING_STEPS :], np.array(group.late)
     gain = uneven_work.gain(steps, newest, group.members)
@@ -261,32 +270,26 @@ def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> S
 
 
 def _late_in(group: _Group, steps: StepWindow, slots: Indices, place: OwnPlace | None) -> StepFlag | None:
-    def excess(slots: Indices, members: Indices) -> Column:
+    def excess(slots: Indices, rows: Indices | slice) -> Column:
         if place is None:
-            return steps.work_excess(slots, members)
-        return place_excess(steps, place, slots, group.members)[np.isin(group.members, members)]
+            return steps.work_excess(slots, group.members[rows])
+        return place_excess(steps, place, slots, group.members)[rows]
 
     newest = slots[-every_step.NEWEST :]
-    rows = np.sort(every_step.candidates(excess(newest, group.members), steps.wall(newest)))
+    rows = np.sort(every_step.candidates(excess(newest, slice(None)), steps.wall(newest)))
     if not len(rows):
         return None
-    members = group.members[rows]
-    late = every_step.persistent(excess(slots, members), steps.wall(slots), len(group.members))
+    late = every_step.persistent(excess(slots, rows), steps.wall(slots), len(group.members))
     if late is None:
         return None
-    whole = median(steps.work_excess(slots[late.first :], members[[late.ranks[0]]])[0])
+    whole = median(steps.work_excess(slots[late.first :], group.members[rows[list(late.ranks[:1])]])[0])
     if not whole >= every_step.AGREES * late.excess_ms:
         return None
     return _flag(late, "persistent", group, rows, slots, place)
 
 
 def _flag(
-    late: every_step.Late,
-    pattern: Pattern,
-    group: _Group,
-    rows: Indices,
-    slots: Indices,
-    place: OwnPlace | None = None,
+    late: Late, pattern: Pattern, group: _Group, rows: Indices, slots: Indices, place: OwnPlace | None = None
 ) -> StepFlag:
     """`rows`: the members that the rule was given, `slots`: the steps."""
     ranks = tuple(int(group.members[rows[rank]]) for rank in late.ranks)

@@ -104,6 +104,13 @@ def test_pauses_that_wait_for_a_cpu_as_well_are_flagged_without_a_gap() -> None:
     }
 
 
+def test_a_rank_whose_work_is_longer_only_because_the_other_waited_is_not_flagged() -> None:
+    work, waits = work_of(600, 2), busy(600, 2, 1.0)
+    waits[200::7, 1] += 20.0
+    work[200::7, 1] -= 20.0  # both took the same time
+    assert not [flag for _, flag, _ in flags_of(work, waits) if flag is not None and flag.rank == 0]
+
+
 def test_where_waits_are_not_known_own_time_decides() -> None:
     waits = np.zeros((400, 2))
     waits[100:, 1] = 20.0
@@ -133,11 +140,14 @@ def test_long_steps_all_wait_for_the_quota() -> None:
     assert level_ms > 290
 
 
+@pytest.mark.parametrize("wait_ms", [22.0, 60.0], ids=["5 % of the newest 40 steps", "one long wait"])
 @pytest.mark.parametrize(("held", "flagged"), [(False, False), (True, True)])
-def test_a_flagged_rank_needs_half_of_the_waits_to_stay_flagged(held: bool, flagged: bool) -> None:
+def test_a_flagged_rank_needs_half_of_the_waits_to_stay_flagged(
+    held: bool, flagged: bool, wait_ms: float
+) -> None:
     over, wall = quota(200, 40, 200)
     over[160:] = 0.0
-    over[180] = 22.0  # 5 % of the newest 40 steps
+    over[180] = wait_ms
     assert (waits_by_quota(over, wall, 30, 190, held=held) is not None) == flagged
 
 

@@ -155,8 +155,8 @@ def waits_by_quota(
     `over`: (n,) ms that it waits longer than the others; `begin`, `end`: the steps for which readings show
     that its quota was used up; later ones need not be like them. A period of a quota is 100 ms: of short
     steps one in several is late, by the rest of the period, of long ones each.
-    None: it costs less than WORTHWHILE of the time, since then or in the newest STILL steps; half of that
-    in these is enough where the rank is flagged already (`held`).
+    None: it costs less than WORTHWHILE of the time, since then or in the newest STILL steps, of which two are
+    late; in these one, and half of the time, are enough where the rank is flagged already (`held`).
     """
     over = np.nan_to_num(over)
     step, level_ms = float(median(wall)), float(median(over[begin:end]))
@@ -169,6 +169,7 @@ def waits_by_quota(
         return None
     newest = max(late[0], len(over) - STILL)
     for first, share in ((late[0], WORTHWHILE), (newest, WORTHWHILE / 2 if held else WORTHWHILE)):
-        if over[late[late >= first]].sum() < share * wall[first:].sum():
+        here = late[late >= first]
+        if over[here].sum() < share * wall[first:].sum() or len(here) < 2 - held:
             return None
     return pattern, int(late[0]), level_ms

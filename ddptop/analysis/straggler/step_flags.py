@@ -16,7 +16,7 @@ from ddptop.analysis.straggler.cpu_waits import CpuWaits, throttled
 from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ddptop.analysis.state import StepFlags
     from ddptop.analysis.steps.windows import StepWindow
@@ -193,26 +193,17 @@ class StepFlagging:
         if len(slots) < every_step.LEAST_STEPS or len(group.members) < 2:
             return None
         wall = steps.wall(slots)
-        worth_ms = every_step.WORTH * float(wall.sum())
-        if float(group.large_ms.max()) >= worth_ms:
-            rows = np.argsort(-group.large_ms, kind="stable")[: every_step.RIVALS + 1]
-            members, small = group.members[rows], len(group.members) <= every_step.PLACE_RANKS
-            late = every_step.intermittent(steps.work_excess(slots, members), wall, held=held)
-            if late is not None:
-                return _flag(late, "intermittent", group, rows, slots)
-            least_ms = max(every_step.LARGE_MS, every_step.LARGE_SHARE * float(median(wall)))
-            in_places = _excess_in_places(steps, slots, members) if small else np.zeros((0, 1, 1))
-            large_ms = np.where(in_places > least_ms, in_places, 0.0).sum(axis=-1).max(axis=-1)
-            for at in np.flatnonzero(large_ms >= worth_ms).tolist():
-                place, over = STEADY[at], in_places[at]
-                if (found := _now_and_then_in(place, over, group, rows, steps, slots, held)) is not None:
-                    return found
-        paused_ms = np.sum(group.paused_ms, axis=0)
-        if float(np.max(paused_ms)) >= worth_ms:
-            rows = np.argsort(-paused_ms, kind="stable")[: every_step.RIVALS + 1]
-            over = place_excess(steps, "gc", slots, group.members[rows])
-            if (found := _now_and_then_in("gc", over, group, rows, steps, slots, held)) is not None:
-                return found
+        for place, rows, over in _large_in(group, steps, slots):
+            share = every_step.LARGE_SHARE if place != "gc" else every_step.LARGE_PAUSE_SHARE
+            late = every_step.intermittent(over, wall, held=held, large_share=share)
+            if late is None:
+                continue
+            hits = slots[over[late.ranks[0]] > every_step.HALF * late.excess_ms]
+            # A pause has what it waited for a CPU; and work is not late where the others have waited longer.
+            total = steps.excess if place in (None, "gc") else steps.work_excess
+            excess = total(hits, group.members[rows[list(late.ranks)]])
+            if median(excess[0]) >= every_step.AGREES * late.excess_ms:
+                return _flag(late, "intermittent", group, rows, slots, place)
         last, gain = np.array(group.late), np.array(group.gain)
         late = every_step.rotating(last, gain, wall, len(group.members), held=held) or _uneven(
             group, steps, slots, held
@@ -223,21 +214,25 @@ class StepFlagging:
         return found if flag is None else found.led_by(flag.rank)
 
 
-def _now_and_then_in(
-    place: OwnPlace, over: Column, group: _Group, rows: Indices, steps: StepWindow, slots: Indices, held: bool
-) -> StepFlag | None:
-    """The intermittent straggler in one place, among some members with this excess in it."""
-    members, wall = group.members[rows], steps.wall(slots)
-    share = every_step.LARGE_SHARE if place != "gc" else every_step.LARGE_PAUSE_SHARE
-    late = every_step.intermittent(over, wall, held=held, large_share=share)
-    if late is None:
-        return None
-    hits = over[late.ranks[0]] > every_step.HALF * late.excess_ms
-    total = steps.excess if place == "gc" else steps.work_excess  # a pause has what it waited for a CPU
-    excess = total(slots[hits], members[list(late.ranks)])
-    if not median(excess[0]) >= every_step.AGREES * late.excess_ms:
-        return None
-    return _flag(late, "intermittent", group, rows, slots, place)
+def _large_in(
+    group: _Group, steps: StepWindow, slots: Indices
+) -> Iterator[tuple[OwnPlace | None, Indices, Column]]:
+    """Where large excesses cost enough: the place (None: all of own time), some members and their excess."""
+    wall = steps.wall(slots)
+    worth_ms = every_step.WORTH * float(wall.sum())
+    if float(group.large_ms.max()) >= worth_ms:
+        rows = np.argsort(-group.large_ms, kind="stable")[: every_step.RIVALS + 1]
+        yield None, rows, steps.work_excess(slots, group.members[rows])
+        if len(group.members) <= every_step.PLACE_RANKS:
+            over = _excess_in_places(steps, slots, group.members[rows])
+            least_ms = max(every_step.LARGE_MS, every_step.LARGE_SHARE * float(median(wall)))
+            large_ms = np.where(over > least_ms, over, 0.0).sum(axis=-1).max(axis=-1)
+            for place in np.flatnonzero(large_ms >= worth_ms).tolist():
+                yield STEADY[place], rows, over[place]
+    paused_ms = np.sum(group.paused_ms, axis=0)
+    if float(np.max(paused_ms)) >= worth_ms:
+        rows = np.argsort(-paused_ms, kind="stable")[: every_step.RIVALS + 1]
+        yield "gc", rows, place_excess(steps, "gc", slots, group.members[rows])
 
 
 def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Late | None:

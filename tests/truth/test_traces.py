@@ -23,7 +23,7 @@ DATA = sorted((Path(__file__).parent / "data").glob("*.trace"))
 LARGE = 0.1
 """A delay of this share of a step, in most steps, is to be flagged in nearly every window."""
 
-NOISY = 7
+NOISY = 5
 """Flags in the windows without a fault of all traces, some 90: four in `quota-no-readings` beside busy loops.
 None in `healthy`. A lower number is progress."""
 

@@ -46,7 +46,7 @@ ERRORS = 6.0
 10 ms the rules are evaluated 22,500 times: chance alone reaches 4.2 errors once, and load on a machine comes
 and goes more slowly than neighbouring steps show."""
 
-STEPS_NEEDED = ((0.4, 24, 24), (0.15, 40, 24), (0.07, 72, 40), (0.0, 100, 56))
+STEPS_NEEDED = ((0.4, 24, 24), (0.15, 56, 24), (0.07, 72, 40), (0.0, 100, 56))
 """(least excess as a share of the step, steps since it began that are needed, steps where it is alike): the
 smaller a delay, the more like it are seconds of load on one core. A delay of twice the step is 0.67 of the
 longer step, one of 3 ms in steps of 10 ms 0.23, one of 1 ms 0.09."""

@@ -7,7 +7,7 @@ NaN where unknown. Ranks are indices in the arrays.
 
 Persistent: one rank, or several together, have an excess in most steps since it began. Intermittent: one rank
 has the large excesses to itself. Rotating: in most steps one rank is late, but not always the same one. What
-scatter without any of these costs is in `cost.py`: a figure, not a flag.
+scatter without any of these costs is in `cost.py`: a figure, not a flag. METRICS.md has the constants' trade.
 """
 
 from __future__ import annotations

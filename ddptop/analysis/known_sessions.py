@@ -100,7 +100,10 @@ class KnownSessions:
 
     def take_rows(self, which: Integers, first: Integers, count: Integers, micro_steps: Integers) -> None:
         """STEPS messages that follow each other in every session: whose, first step, rows, micro steps."""
-        seen, at = np.unique(which, return_index=True)
+        firsts = np.full(len(self.rows), -1)
+        firsts[which[::-1]] = np.arange(len(which))[::-1]
+        seen = np.flatnonzero(firsts >= 0)
+        at = firsts[seen]
         self.rows += np.bincount(which, count, len(self.rows)).astype(np.int64)
         self.rows[seen] += first[at] - self.next_step[seen]  # before the tail
         self.next_step[which] = first + count  # of each the last one stays; likewise below

@@ -366,8 +366,10 @@ class UsualMessages:
         readings = np.concatenate(parts, axis=1)
         if not readings.shape[1]:
             return
-        readings = readings[:, np.lexsort((readings[1], readings[0]))]
-        numbers, begins = np.unique(readings[0], return_index=True)
+        rank, place = readings[:2]
+        readings = readings[:, np.argsort(rank * (int(place.max()) + 1) + place)]
+        begins = np.flatnonzero(np.diff(readings[0], prepend=-1))
+        numbers = readings[0, begins]
         state = self._state
         if known.clocks is None:
             known.clocks = clocks_of(state.ranks)

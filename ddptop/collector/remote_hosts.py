@@ -206,10 +206,12 @@ class RemoteHosts:
 
     def newly_lost(self, now_ns: int) -> bool:
         """Whether a host with ranks that run has become lost since the last call."""
-        running = {member.host for member in self._reducer.state.ranks if member.running}
+        silent = [one for one in self.receiver.agents() if now_ns - one.heard_ns > LOST_NS]
+        members = self._reducer.state.ranks if silent else ()
+        running = {member.host for member in members if member.running}
         lost = {
             agent.host.session
-            for agent in self.receiver.agents()
+            for agent in silent
             if self._silence_ns(agent.heard_ns, now_ns) > LOST_NS and self._name_of(agent.host) in running
         }
         before, self._lost = self._lost, lost

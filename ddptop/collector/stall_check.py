@@ -62,7 +62,8 @@ class StallCheck:
             return
         if self._hosts is not None and self._hosts.newly_lost(now_ns):
             self._intake.note_death(now_ns)
-        sessions = self._intake.askable_sessions(now_ns)
+        asks = since_ns is not None or self._stalls.asking
+        sessions = self._intake.askable_sessions(now_ns) if asks else ()
         self._stalls.work(now_ns, since_ns, sessions)
         self._ask_about_finished(now_ns)
         answered = self._stalls.take_complete(now_ns, sessions)

@@ -47,6 +47,11 @@ class StallWatch:
         self._round: _Round | None = None
         self._newest = 0
 
+    @property
+    def asking(self) -> bool:
+        """Whether ranks are being asked, so that their sessions are needed although nothing is stalled."""
+        return self._round is not None
+
     def work(self, now_ns: int, stalled_since_ns: int | None, sessions: Collection[int]) -> None:
         """Ask the living `sessions` what is due. `stalled_since_ns`: None while there is no stall."""
         current = self._round

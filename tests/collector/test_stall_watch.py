@@ -44,6 +44,7 @@ def asked():
 
 def test_nobody_is_asked_while_steps_move(asked):
     assert asked.after(1, since_ns=None) == asked.after(100, since_ns=None) == []
+    assert not asked.watch.asking
 
 
 def test_each_rank_is_asked_once_and_again_until_it_answers(asked):
@@ -117,8 +118,10 @@ def test_at_a_death_the_others_are_asked_at_once_and_once_more(asked):
     asked.watch.note_death(BEGAN + NS, (12,))  # many ranks go when one has gone
     assert asked == []
     asked.watch.answered(11, number)
+    assert asked.watch.asking  # so that those which have not answered are known although nothing is stalled
     assert asked.after(ASK_AGAIN_NS / NS, since_ns=None, sessions=(11, 12)) == [(12, number)]
     assert asked.after(10, since_ns=None) == asked.after(30, since_ns=None) == []
+    assert not asked.watch.asking
 
 
 def test_what_ranks_said_at_a_death_does_not_answer_for_the_stall_after_it(asked):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ddptop.frames.frame import Frame
@@ -47,6 +48,15 @@ def test_two_runs_at_the_same_step(size: tuple[int, int]) -> None:
     text = screen(Two(replay(), second()), size)
     check(f"runs-{size[0]}x{size[1]}", text)
     assert "-6.8" in text, "the difference in step time"
+
+
+def test_losses_that_span_decades_are_compared_on_a_logarithmic_axis() -> None:
+    def titled(frame: Frame) -> bool:
+        page = compare_runs_page(Scene(frame, Place(), other=second()), 80, 22)
+        return any("loss by step ━ A ┄ B log" in str(line) for line in page.lines)
+
+    decades = replace(replay().history, loss_mean=np.geomspace(60.0, 0.01, len(replay().history.step)))
+    assert titled(replace(replay(), history=decades)) and not titled(replay())
 
 
 @pytest.mark.parametrize("size", [(30, 6), (20, 5)])

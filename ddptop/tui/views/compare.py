@@ -19,6 +19,7 @@ from ddptop.render.phases import PARTS
 from ddptop.render.rank_table import state_piece
 from ddptop.render.text import cells, fit, fit_tail
 from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.views.charts import logarithmic
 from ddptop.tui.views.curve import Curve, chart
 from ddptop.tui.views.text_page import text_page
 
@@ -281,7 +282,7 @@ def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]
 def _figures_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
     room = WIDE if width >= WIDE[0] + 3 * WIDE[1] + WIDE[2] else NARROW
     named, value, percent = room
-    head = Line(" " * named)
+    head = Line(fit(f"at step {count(first.group.step)}", named), "faint")
     for letter in "AB":
         head.add(fit(letter, value, right=True), "accent")
     lines = [
@@ -311,21 +312,17 @@ def _difference(a: float | None, b: float | None, digits: int, more: bool) -> tu
 def _buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
     """Both layouts by index; a bucket that only one of them has gets dashes."""
     a, b = ({one.index: one for one in frame.buckets if one.model == 0} for frame in (first, second))
-    columns = ("wait A", "wait B", "move A", "move B", "busbw A", "busbw B")
-    head = (
-        Line(fit("bucket", 8), "dim")
-        .add(fit("MB A", 9, right=True), "dim")
-        .add(fit("MB B", 9, right=True), "dim")
-    )
-    for column in columns:
-        head.add(fit(column, 9, right=True), "dim")
+    head = Line(fit("bucket", 8), "dim")
+    for name, cell, _ in OF_BUCKETS:
+        for letter in "AB":
+            head.add(fit(f"{name} {letter}", cell, right=True), "dim")
     lines = [head.cut(width)]
     for index in sorted({*a, *b}):
         pair = (a.get(index), b.get(index))
         line = Line(fit(str(index), 8), "strong")
-        for texts in (_megabytes, _wait, _move, _busbw):
+        for _, cell, text in OF_BUCKETS:
             for one in pair:
-                line.add(fit(UNKNOWN if one is None else texts(one), 9, right=True))
+                line.add(fit(UNKNOWN if one is None else text(one), cell, right=True))
         lines.append(line.cut(width))
     return lines
 
@@ -334,22 +331,19 @@ def _megabytes(bucket: BucketFigures) -> str:
     return fixed(None if bucket.bytes is None else bucket.bytes / 1e6)
 
 
-def _wait(bucket: BucketFigures) -> str:
-    return fixed(bucket.wait_ms, 2)
-
-
-def _move(bucket: BucketFigures) -> str:
-    return fixed(bucket.transfer_ms, 2)
-
-
-def _busbw(bucket: BucketFigures) -> str:
-    return fixed(bucket.busbw_gbps, 2)
+OF_BUCKETS: tuple[tuple[str, int, Callable[[BucketFigures], str]], ...] = (
+    ("MB", 8, _megabytes),
+    ("wait", 8, lambda bucket: fixed(bucket.wait_ms, 2)),
+    ("transfer", 11, lambda bucket: fixed(bucket.transfer_ms, 2)),
+    ("busbw", 9, lambda bucket: fixed(bucket.busbw_gbps, 2)),
+)
+"""Figures of a bucket: title, cells of a column, and how one is written."""
 
 
 def _charts(scene: Scene, a: History, b: History, width: int, height: int) -> list[Line]:
     """Both runs over the same steps: A drawn, B faintly behind it."""
     both = [
-        _curve("loss", _last_life(a), _last_life(b), "loss_mean", zero=False),
+        _curve("loss", _last_life(a), _last_life(b), "loss_mean", log=logarithmic(scene)),
         _curve("step ms", _last_life(a), _last_life(b), "step_ms", zero=True),
     ]
     half = (width + 1) // 2
@@ -357,11 +351,20 @@ def _charts(scene: Scene, a: History, b: History, width: int, height: int) -> li
     return beside(left, right, half)
 
 
-def _curve(name: str, a: tuple[History, slice], b: tuple[History, slice], field: str, *, zero: bool) -> Curve:
+def _curve(
+    name: str,
+    a: tuple[History, slice],
+    b: tuple[History, slice],
+    field: str,
+    *,
+    zero: bool = False,
+    log: bool = False,
+) -> Curve:
     (first, mine), (second, theirs) = a, b
     title = [Line(f"{name} by step", "dim"), Line("━ A", "accent"), Line("┄ B", "faint")]
+    title += [Line("log", "dim")] if log else []
     return Curve(
-        title, first.step[mine], getattr(first, field)[mine], "accent", zero=zero,
+        title, first.step[mine], getattr(first, field)[mine], "accent", zero=zero, log=log,
         behind=getattr(second, field)[theirs], behind_x=second.step[theirs],
     )  # fmt: skip
 

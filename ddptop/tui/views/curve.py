@@ -241,8 +241,9 @@ def _behind(curve: Curve, axis: Axis) -> Column | None:
     if curve.behind is None:
         return None
     if curve.behind_x is not None:
-        return binned(curve.behind, axis.edges(curve.behind_x), "mean")
-    behind = binned(curve.behind, axis.edges(curve.x), "max")
+        behind = binned(curve.behind, axis.edges(curve.behind_x), "mean")
+    else:
+        behind = binned(curve.behind, axis.edges(curve.x), "max")
     if not curve.log:
         return behind
     with np.errstate(divide="ignore", invalid="ignore"):

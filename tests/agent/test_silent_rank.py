@@ -21,7 +21,7 @@ class Ranks:
     def __init__(self, pids: list[int]) -> None:
         self.asked = {1, 2}
         self.events: list[Event] = []
-        self.silent_since_ns = {pids[0]: 0, pids[1]: SILENT_NS + 1}
+        self.silent_since_ns = {pids[0]: 0, pids[1]: 2 * SILENT_NS}
 
     def report(self, message: Any, now_ns: int, **_: object) -> None:
         if isinstance(message, Event):

@@ -229,6 +229,7 @@ def test_a_question_of_ssh_is_asked_on_the_terminal(far: Far, screen: Terminal) 
         far.sshd.trust_host()
 
 
+@needs_sshd
 def test_srun_and_kubectl_are_given_what_they_take(far: Far, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     give = f'PATH={far.sshd.place}/far:$PATH XDG_RUNTIME_DIR={far.far["XDG_RUNTIME_DIR"]} exec "$@"'
@@ -242,6 +243,7 @@ def test_srun_and_kubectl_are_given_what_they_take(far: Far, tmp_path: Path) -> 
     assert seen.read_text() == f"exec -i pod-0 -- ddptop relay {far.name}\n"
 
 
+@needs_sshd
 def test_what_srun_says_without_a_ddptop_there(far: Far, tmp_path: Path) -> None:
     said = "slurmstepd: error: execve(): ddptop: No such file or directory\nsrun: error: task 0: exit code 2"
     srun = script(tmp_path / "srun", f"echo '{said}' >&2; exit 2")

@@ -234,7 +234,7 @@ def test_no_block_is_read_twice_and_frames_are_few(
     monkeypatch.setattr(build, "WHOLE_ROWS", whole_rows)
     blocks: list[int] = []
     frames: list[int] = []
-    read_block, whole_block, frame = BlockReader.read, BlockReader.unpacked, Reducer.frame
+    read_block, whole_block, frame = BlockReader.read, BlockReader.raw, Reducer.frame
 
     def counted_read(reader: BlockReader, entry: Entry, selects: Selector) -> list[Received]:
         if selects(Type.STEPS):
@@ -250,7 +250,7 @@ def test_no_block_is_read_twice_and_frames_are_few(
         return frame(reducer, now_ns, **options)
 
     monkeypatch.setattr(BlockReader, "read", counted_read)
-    monkeypatch.setattr(BlockReader, "unpacked", counted_whole)
+    monkeypatch.setattr(BlockReader, "raw", counted_whole)
     monkeypatch.setattr(Reducer, "frame", counted_frame)
     report_of(path)
     assert len(blocks) == len(set(blocks)) > 10

@@ -5,6 +5,10 @@ microseconds: `mmap` for a page, and `Py_AddPendingCall`, which only notes what 
 next safe point. The page holds the line of Python to be called; it stays, 4 KiB. Nothing is allocated by
 malloc: the main thread may have been stopped inside it.
 
+Before the first call gdb changes a register and changes it back: a gdb that does not know the CPU (13 and
+AMX) cannot write all of its registers, and the process would die of a call that fails for that, in the middle
+of a system call that was interrupted.
+
 A gdb that is killed with SIGKILL during one of these calls leaves its breakpoint behind, and the process
 dies of it, as with memray attach and debugpy. So gdb has a session of its own, no terminal and no pipe, and
 is never killed from here.
@@ -13,6 +17,7 @@ is never killed from here.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -25,6 +30,9 @@ GDB_S = 60.0
 """How long gdb is waited for: it takes under a second on an idle machine."""
 
 _CALLED = "ddptop: noted"
+
+_HARMLESS = "set $mxcsr = $mxcsr ^ 0x20"
+"""Of x86: whether a result was rounded, which nothing in torch or Python reads."""
 
 
 class InjectionError(Exception):
@@ -112,6 +120,7 @@ def _commands(pid: int, line: str) -> str:
             "set unwindonsignal on",
             "set auto-solib-add off",  # reading all of torch's symbols takes seconds
             f"attach {pid}",
+            *([_HARMLESS] * 2 if platform.machine() == "x86_64" else ()),
             "sharedlibrary libpython",
             "sharedlibrary libc\\.",
             "set $page = ((long (*)(long, long, int, int, int, long)) mmap)(0, 4096, 3, 0x22, -1, 0)",
@@ -172,5 +181,7 @@ def _reason(pid: int, text: str) -> str:
         return f"process {pid} may not be traced ({how})"
     if "No symbol" in text:
         return f"gdb finds no interpreter in process {pid}: is its Python stripped?"
+    if "Couldn't write" in text:
+        return f"this gdb cannot write the registers of this CPU, so process {pid} was left alone: try gdb 14"
     last = text.strip().splitlines()[-1:] or ["no output"]
     return f"gdb could not reach process {pid}: {last[0]}"

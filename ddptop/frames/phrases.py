@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Straggler, Suspect
     from ddptop.frames.stall import Death
     from ddptop.protocol.machine import Usage
-    from ddptop.protocol.vocabulary import OwnPlace
+    from ddptop.protocol.vocabulary import OwnPlace, RankStatus
 
 MAX_LISTED_RANKS = 4
 """More ranks than this are counted, not listed, so that the line fits 80 columns."""
@@ -28,6 +28,22 @@ def ranks_phrase(ranks: Sequence[int], world: int) -> str:
     if len(ranks) <= MAX_LISTED_RANKS:
         return f"ranks {joined(sorted(ranks))}"
     return f"{len(ranks)} of {world} ranks"
+
+
+def in_state(frame: Frame, state: RankStatus) -> str:
+    """`host gpu-3 is lost`, `rank 2 makes no progress`: hosts in this state, else ranks; empty where there
+    are none, or all ranks are."""
+    names = [host.name for host in frame.hosts if host.state == state]
+    ranks = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
+    if names:
+        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        return f"host {names[0]}{more} {'are' if more else 'is'} {state}"
+    if not ranks or len(ranks) == len(frame.ranks.state):
+        return ""
+    one, who = len(ranks) == 1, ranks_phrase(ranks, len(frame.ranks.state))
+    if state == "stalled":
+        return f"{who} {'makes' if one else 'make'} no progress"
+    return f"{who} {'is' if one else 'are'} {state}"
 
 
 def joined(ranks: Sequence[int]) -> str:

@@ -113,7 +113,7 @@ def remedy(
 
 
 def next_action(frame: Frame) -> str:
-    """What to do next about a run that is stalled, has failed, is lost, unreachable or waits for ranks.
+    """What to do next about a run that is stalled, failed, lost, stale or unreachable, or waits for ranks.
 
     Empty of any other run. The first clause is what to do; what follows may be cut off.
     """
@@ -132,6 +132,8 @@ def next_action(frame: Frame) -> str:
         missing = [rank for rank, own in enumerate(frame.ranks.state) if own == "waiting"]
         who = "the ranks" if len(missing) in (0, len(frame.ranks.state)) else _named(missing)
         return f"See the output of {who}: did init_process_group return?"
+    if state == "stale":
+        return "See whether the collector has CPU time or is stopped (top): training goes on without it."
     if state in ("failed", "lost"):
         gone = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
         who = _named(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"

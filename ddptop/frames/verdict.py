@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -12,9 +12,9 @@ from ddptop.frames.phrases import (
     blamed,
     cause_phrase,
     first_ranks,
+    in_state,
     interval_error,
     on_hosts,
-    ranks_phrase,
     skew_phrase,
     straggler_phrase,
     suspect_phrase,
@@ -293,7 +293,7 @@ def _failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
 def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = _ended(frame)
     if alert is None:
-        who = _in_state(frame, "lost") or "the run sends no updates any more"
+        who = in_state(frame, "lost") or "the run sends no updates any more"
         return Verdict("lost", "critical", f"LOST · {who}", _last_step(frame))
     detail = alerts["mismatch"].message if "mismatch" in alerts else _last_step(frame)
     return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
@@ -304,22 +304,6 @@ def _ended(frame: Frame) -> Alert | None:
     return next((alert for alert in frame.alerts if alert.kind in ENDS), None)
 
 
-def _in_state(frame: Frame, state: RankStatus) -> str:
-    """`host gpu-3 is lost`, `rank 2 makes no progress`: hosts in this state, else ranks; empty where there
-    are none, or all ranks are."""
-    names = [host.name for host in frame.hosts if host.state == state]
-    ranks = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
-    if names:
-        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-        return f"host {names[0]}{more} {'are' if more else 'is'} {state}"
-    if not ranks or len(ranks) == len(frame.ranks.state):
-        return ""
-    one, who = len(ranks) == 1, ranks_phrase(ranks, len(frame.ranks.state))
-    if state == "stalled":
-        return f"{who} {'makes' if one else 'make'} no progress"
-    return f"{who} {'is' if one else 'are'} {state}"
-
-
 def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = alerts.get("stall")
     if alert is None and frame.stall is not None:  # by a host or a process, which has an alert of its own
@@ -327,7 +311,7 @@ def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
         sentence = f"STALLED {since} · {frame.stall.sentence}"
         return Verdict("stalled", "critical", sentence, _last_step(frame))
     if alert is None:
-        sentence = f"STALLED · {_in_state(frame, 'stalled') or 'no progress'}"
+        sentence = f"STALLED · {in_state(frame, 'stalled') or 'no progress'}"
         return Verdict("stalled", "critical", sentence, _last_step(frame))
     since = duration(frame.unix_s - alert.since_s)
     detail = _last_step(frame)
@@ -349,7 +333,7 @@ def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
 
 def _unreachable(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = alerts.get("unreachable_host")
-    who = alert.message if alert is not None else _in_state(frame, "unreachable")
+    who = alert.message if alert is not None else in_state(frame, "unreachable")
     sentence = f"UNREACHABLE · {who or 'nothing arrives from a host'}"
     return Verdict("unreachable", "warning", sentence, _last_step(frame))
 
@@ -379,12 +363,25 @@ def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
 
 
 def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
-    ages = frame.ranks.age_ms
-    known = ages[np.isfinite(ages)] if len(ages) else ages
-    silent = float(known.min()) / 1e3 if len(known) else 0.0
+    silent = silent_s(frame)
     # Where the viewer gets no frames any more, the ages in its last frame are those at that time.
-    since = f"last update {silent:.1f} s ago" if silent >= 1.5 else "no fresh data"
-    return Verdict("stale", "doubt", f"STALE · {since}: the figures may be outdated", _last_step(frame))
+    since = f"last update {_exact(silent)} ago" if silent >= 1.5 else "no fresh data"
+    detail = _last_step(frame)
+    if frame.group.step is not None:
+        before = verdict(replace(frame, run=replace(frame.run, state="live")))
+        detail = f"last known: {before.sentence}"
+    return Verdict("stale", "doubt", f"STALE · {since}: the figures may be outdated", detail)
+
+
+def silent_s(frame: Frame) -> float:
+    """Time since the newest message of any rank; 0 where no rank has sent any."""
+    known = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
+    return float(known.min()) / 1e3 if len(known) else 0.0
+
+
+def _exact(seconds: float) -> str:
+    """`4.2 s`; from ten seconds on as `duration`."""
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
 
 
 def _last_step(frame: Frame) -> str:

@@ -202,7 +202,8 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     if word == "live" and ranks.joined[rank] > 0:  # out of inputs: it only answers the others
         return f"{sign} joined", role
     text = f"{sign} {word}"
-    if word in (*AGED_STATES, "lost") and known(age):
+    is_aged = word in (*AGED_STATES, "lost") and known(age)
+    if is_aged and not (word == context.frame.run.state == "stale"):  # the headline tells that age
         aged = f"{text} {age / 1e3:.0f}s"
         text = aged if cells(aged) <= width else text
     return text, "dim" if word == "live" and width <= UNREACHABLE_WIDTH else role

@@ -64,6 +64,9 @@ class Link(Protocol):
     def broken(self) -> str | None:
         """Why the collector cannot be reached now, in a few words; None: it can."""
 
+    def who(self) -> str:
+        """`the collector (PID 4310)`, or without the PID where that is not known."""
+
     def close(self) -> None:
         """Close it; may be called twice."""
 
@@ -233,8 +236,8 @@ class CollectorSource(Source):
             self._status = broken or (f"{self._name} does not answer yet" if running else gone)
             return
         silent_s = now - self._received_s
-        reason = broken or f"the collector {'does not answer' if running else 'is gone'}"
-        self._status = f"{reason}; this is the run as it was {silent_s:.0f} s ago"
+        reason = broken or f"{self._link.who()} {'does not answer' if running else 'is gone'}"
+        self._status = f"{reason}; the picture is that of the last update"
         self._frame = aged(last, silent_s, "stale" if running else "lost")
 
     def _final_frame(self, last: Frame | None) -> Frame | None:
@@ -301,6 +304,11 @@ class LocalLink:
         run = read_run_file(self._directory)  # again: a restarted collector has another pid
         return run is not None and is_alive(run)
 
+    def who(self) -> str:
+        """See Link."""
+        run = read_run_file(self._directory)
+        return "the collector" if run is None else f"the collector (PID {run.pid})"
+
     def broken(self) -> str | None:
         """Never: over ipc a living collector can be reached."""
         return None
@@ -324,6 +332,10 @@ class TcpLink:
     def running(self) -> bool:
         """See Link: not known without a connection."""
         return True
+
+    def who(self) -> str:
+        """See Link."""
+        return "the collector"
 
     def broken(self) -> str | None:
         """See Link."""

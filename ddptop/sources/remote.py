@@ -171,6 +171,10 @@ class RemoteLink:
         """See Link; without a connection: as the far end reported it last."""
         return self._running
 
+    def who(self) -> str:
+        """See Link."""
+        return "the collector"
+
     def broken(self) -> str | None:
         """See Link."""
         where, now_s = self._remote.where, time.monotonic()

@@ -195,8 +195,13 @@ def test_failed_and_finished(scene) -> None:
 
 
 def test_stale_and_unreachable(scene) -> None:
-    line, _ = both(scene(30, size=2, after_s=4.2))
+    line, second = both(scene(30, size=2, after_s=4.2))
     assert line == "◌ STALE · last update 4.2 s ago: the figures may be outdated"
+    assert second == f"last known: {both(scene(30, size=2))[0].removeprefix('● ')}"
+    late = {(1, "data"): 20_000}
+    _, second = both(scene(60, size=2, after_s=4.2, delays=late))
+    assert second == f"last known: {both(scene(60, size=2, delays=late))[0].removeprefix('▲ ')}"
+    assert second.startswith("last known: rank 1 ") and " costs " in second
     frame = scene(30, size=2)
     held = replace(frame, run=replace(frame.run, state="stale"))
     assert both(held)[0] == "◌ STALE · no fresh data: the figures may be outdated"

@@ -136,6 +136,7 @@ def test_silence_makes_it_stale_and_a_dead_collector_lost(play):
     play.wait_for(lambda: play.source.latest().run.state == "stale")
     stale = play.source.latest()
     assert stale.unix_s > first.unix_s
+    assert f"the collector (PID {play.run.pid}) does not answer" in play.source.status()
     write_run_file(play.run.directory, replace(play.run, process_start=1))
     play.wait_for(lambda: play.source.latest().run.state == "lost")
     assert "is gone" in play.source.status()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -53,6 +54,15 @@ def test_on_a_low_page_all_ranks_come_before_a_chart() -> None:
     assert sum("● live" in line for line in lines) == 8
     assert not any(line.startswith("loss") for line in lines)
     assert any(line.startswith("loss") for line in sketch(FakeSource(live(8)), (80, 24)).splitlines())
+
+
+def test_a_stale_run_keeps_its_straggler_and_has_one_age() -> None:
+    lines = sketch(FakeSource(out_of_reach()), (160, 50)).splitlines()
+    known = verdict(straggler()).sentence
+    assert lines[2].strip() == f"last known: {known}" and " costs " in known
+    assert lines[3].strip().startswith("try: see whether the collector has CPU time or is stopped")
+    ages = [line for line in lines if re.search(r"\d\.\d s\b|stale \d", line)]
+    assert ages == lines[:2] and "STALE 4.3 s" in ages[0] and "4.3 s ago" in ages[1], ages
 
 
 @pytest.mark.parametrize("size", SIZES)

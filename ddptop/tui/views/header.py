@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.verdict import restart_phrase, run_state
+from ddptop.frames.verdict import restart_phrase, run_state, silent_s
 from ddptop.render.line import Line, gather, of_state
 from ddptop.render.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
 from ddptop.render.text import cells
@@ -89,11 +89,14 @@ def _condition(frame: Frame, short: bool) -> Line:
 
 
 def _lasts(frame: Frame) -> str | None:
-    """Time since the last update of the rank that is silent longest, or without progress."""
+    """Time without progress, or since the last update: of a stale run of any rank, else of the rank that is
+    silent longest."""
     own = run_state(frame)
     if own == "stalled" and frame.stall is not None:
         return age(frame.unix_s - frame.stall.since_s)
-    if own in ("stale", "unreachable", "lost"):
+    if own == "stale":
+        return duration(silent_s(frame))
+    if own in ("unreachable", "lost"):
         ages = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
         if len(ages):
             return duration(float(ages.max()) / 1e3)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.frames.columns import Column
     from ddptop.protocol.vocabulary import HostState
 
 
@@ -66,6 +67,23 @@ class HostFigures:
     """The least of the last minutes."""
     link_lost_pct: float | None = None
     """Share of the segments that were lost and sent again."""
+
+
+def presumed_hosts(host_of: tuple[str, ...], local_rank: Column) -> tuple[str, ...]:
+    """The host of every rank, also of missing ranks whose neighbours' hosts and local ranks are known.
+
+    As torchrun numbers ranks: a host's ranks follow one another, and every host has as many.
+    """
+    here = np.flatnonzero(np.isfinite(local_rank)).tolist()
+    if "" not in host_of or not here:
+        return host_of
+    each, hosts = int(np.nanmax(local_rank)) + 1, list(host_of)
+    firsts = {rank - int(local_rank[rank]): host_of[rank] for rank in here}
+    missing = [rank for rank, host in enumerate(hosts) if not host]
+    for rank in missing:
+        before = max((first for first in range(rank, rank - each, -1) if first in firsts), default=None)
+        hosts[rank] = "" if before is None else firsts[before]
+    return tuple(hosts)
 
 
 SHORT_ENOUGH = 12

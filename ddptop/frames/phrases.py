@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddptop.frames.hosts import host_index
+from ddptop.frames.hosts import host_index, without_domain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +78,19 @@ def first_ranks(ranks: Sequence[int]) -> str:
     if len(ranks) <= MAX_LISTED_RANKS:
         return joined(ranks)
     return ", ".join(map(str, ranks[:MAX_LISTED_RANKS])) + ", ..."
+
+
+def missing_phrase(missing: Sequence[int], host_of: Sequence[str], here: str) -> str:
+    """`waiting for ranks 2 and 3 (node1): 2 of 4 are here`; of more than four ranks first how many: `77 ranks
+    missing, 4,019 of 4,096 are here · waiting for ranks 12, 13, 14, 20, ... (gpu-001, gpu-002, ...)`."""
+    names = without_domain(tuple(dict.fromkeys(host_of[rank] for rank in missing if host_of[rank])))
+    hosts = f" ({', '.join([*names[:2], *['...'][: len(names[2:])]])})" if names else ""
+    who = f"waiting for {'rank' if len(missing) == 1 else 'ranks'} {first_ranks(missing)}{hosts}"
+    return (
+        f"{len(missing):,} ranks missing, {here} · {who}"
+        if len(missing) > MAX_LISTED_RANKS
+        else f"{who}: {here}"
+    )
 
 
 def step_phrase(step: int, incarnation: int) -> str:

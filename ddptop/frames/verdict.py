@@ -11,9 +11,9 @@ from ddptop.frames.phrases import (
     UNEVEN_PCT,
     blamed,
     cause_phrase,
-    first_ranks,
     in_state,
     interval_error,
+    missing_phrase,
     on_hosts,
     skew_phrase,
     straggler_phrase,
@@ -342,11 +342,10 @@ def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
     states = frame.ranks.state
     missing = [rank for rank, state in enumerate(states) if state == "waiting"]
     if len(missing) == len(states):
-        return Verdict("waiting", "busy", "waiting for ranks: none has reported yet", RANKS_APPEAR)
-    reporting = len(states) - len(missing)
-    who = "rank" if len(missing) == 1 else "ranks"
-    sentence = f"waiting for {who} {first_ranks(missing)}: {reporting} of {len(states)} are here"
-    return Verdict("waiting", "busy", sentence, RANKS_APPEAR)
+        none = f"none of {len(states):,}" if states else "none"
+        return Verdict("waiting", "busy", f"waiting for ranks: {none} has reported yet", RANKS_APPEAR)
+    here = f"{len(states) - len(missing):,} of {len(states):,} are here"
+    return Verdict("waiting", "busy", missing_phrase(missing, frame.ranks.host, here), RANKS_APPEAR)
 
 
 def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:

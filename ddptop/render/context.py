@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.phrases import blamed
+from ddptop.frames.verdict import run_state
 from ddptop.render.line import RED_STATES, worst_sign
 from ddptop.render.phases import Breakdown
 from ddptop.render.text import clean
@@ -31,6 +32,9 @@ CALM = 6
 
 _PLACES = {**dict.fromkeys(RED_STATES, 1), "unreachable": 2, "stale": 4}
 """Places of the states that need attention."""
+
+_MISSING = {"waiting": 4}
+"""The same while ranks are missing."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,17 @@ class RenderContext:
         first = {death.rank for death in deaths[:1]}
         return frozenset((*(stall.ranks if stall is not None else ()), *first, *alike))
 
+    @cached_property
+    def gathers(self) -> bool:
+        """Whether ranks are missing that have not reported yet; the others wait for these, and are silent."""
+        return run_state(self.frame) == "waiting"
+
     def state_word(self, rank: int) -> str:
         """The state of a rank in a word. Those that only wait in a stall are `waiting`, those that have ended
         because another rank died `ended`: the rank that it is due to stands out."""
         state = self.frame.ranks.state[rank]
+        if self.gathers:
+            return {"waiting": "missing", "stale": "here"}.get(state, state)
         if not self.responsible or rank in self.responsible:
             return state
         if state == "stalled":
@@ -102,9 +113,9 @@ class RenderContext:
     def attention(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(ranks,) how soon each rank needs attention, 0 first, and within a place its size, largest first.
 
-        0: a stall is due to it. 1: failed, lost or stalled. 2: unreachable. 3: a straggler. 4: stale. 5: its
-        excess is more than OF_STEP of the step. 6: none (CALM). The size is the excess in units of OF_STEP of
-        the step, so that ranks which differ by less keep their order.
+        0: a stall is due to it. 1: failed, lost or stalled. 2: unreachable. 3: a straggler. 4: stale or
+        missing. 5: its excess is more than OF_STEP of the step. 6: none (CALM). The size is the excess in
+        units of OF_STEP of the step, so that ranks which differ by less keep their order.
         """
         frame = self.frame
         states, total = frame.ranks.state, len(frame.ranks.state)
@@ -114,9 +125,10 @@ class RenderContext:
             excess = np.nan_to_num(np.asarray(frame.ranks.excess_ms, np.float64), nan=0.0)
             size = np.floor(np.maximum(excess, 0.0) / unit).astype(np.int64)
         place = np.where(size > 0, CALM - 1, CALM)
-        for rank, state in enumerate(states) if _PLACES.keys() & set(states) else ():
-            if state in _PLACES:
-                place[rank] = min(int(place[rank]), _PLACES[state])
+        places = _MISSING if self.gathers else _PLACES
+        for rank, state in enumerate(states) if places.keys() & set(states) else ():
+            if state in places:
+                place[rank] = min(int(place[rank]), places[state])
         for ranks, at in ((self.stragglers, 3), (self.responsible, 0)):
             for rank in ranks:
                 if rank < total:

@@ -223,6 +223,8 @@ _STATES: dict[str, tuple[str, Role]] = {
     "finished": ("✓", "good"),
     "failed": ("✗", "bad"),
     "ended": ("○", "dim"),
+    "here": ("●", "dim"),
+    "missing": ("○", "warn"),
 }
 
 _SEVERITIES: dict[str, tuple[str, Role]] = {

@@ -59,7 +59,7 @@ def test_straggler_in_ascii(scene) -> None:
 
 def test_waiting(scene) -> None:
     assert both(Reducer().frame(START_NS))[0] == "○ waiting for ranks: none has reported yet"
-    assert both(scene(0, size=4, without=2))[0] == "○ waiting for ranks 0 and 1: 2 of 4 are here"
+    assert both(scene(0, size=4, without=2))[0] == "○ waiting for ranks 0 and 1 (node0): 2 of 4 are here"
 
 
 def test_before_the_first_step(scene) -> None:

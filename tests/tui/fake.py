@@ -224,17 +224,21 @@ def replay(playing: bool = True) -> Frame:
     return replace(straggler(), source="replay", playback=played)
 
 
-def waiting() -> Frame:
-    """Two of four ranks are there, no step is taken."""
-    frame = live()
+def waiting(world: int = 4) -> Frame:
+    """Two ranks of `world` are there, no step is taken."""
+    frame = live(world)
     blank = {field.name: None for field in dataclasses.fields(Group)}
     empty = {field.name: column() for field in dataclasses.fields(History) if field.name != "start"}
-    ranks = unknown_ranks(4)
+    ranks = unknown_ranks(world)
     return replace(
         frame,
         run=replace(frame.run, state="waiting", elapsed_s=3.2),
         group=Group(**blank),
-        ranks=replace(ranks, state=("live", "live", "waiting", "waiting"), host=("node0", "node0", "", "")),
+        ranks=replace(
+            ranks,
+            state=("live", "live", *["waiting"] * (world - 2)),
+            host=("node0", "node0", *[""] * (world - 2)),
+        ),
         buckets=(),
         events=(),
         overhead=Overhead(None, None, None, None, 0),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddptop.frames.frame import Alert, Clocks, LoggedEvent, Straggler
-from ddptop.frames.hosts import HostFigures
-from tests.tui.fake import NOW, live, straggler
+from ddptop.frames.hosts import HostFigures, presumed_hosts
+from tests.tui.fake import NOW, live, straggler, waiting
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -156,3 +156,25 @@ def with_state(frame: Frame, host: int, each: int, state: Any, age_ms: float) ->
     for rank in own:
         states[rank], age[rank], step[rank] = state, age_ms, 12_479.0
     return replace(frame, ranks=replace(frame.ranks, state=tuple(states), age_ms=age, step=step))
+
+
+def gathering() -> Frame:
+    """Of 64 ranks on 8 hosts five have not reported: two of gpu-002 and three of gpu-005. The others wait."""
+    missing = (18, 23, 40, 41, 47)
+    frame = spread(waiting(64), 8)
+    states: list[Any] = ["waiting" if rank in missing else "stale" for rank in range(64)]
+    local = frame.ranks.local_rank.copy()
+    local[list(missing)] = np.nan
+    names = tuple("" if rank in missing else host for rank, host in enumerate(frame.ranks.host))
+    ranks = replace(
+        frame.ranks,
+        state=tuple(states),
+        host=presumed_hosts(names, local),
+        local_rank=local,
+        age_ms=np.full(64, 5_000.0),
+    )
+    few = [
+        replace(host, running=sum(states[rank] != "waiting" for rank in range(8 * at, 8 * at + 8)))
+        for at, host in enumerate(frame.hosts)
+    ]
+    return replace(frame, ranks=ranks, hosts=tuple(few))

@@ -9,7 +9,7 @@ import pytest
 
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.frame import LoggedEvent
-from ddptop.frames.hosts import short_names
+from ddptop.frames.hosts import presumed_hosts, short_names
 from ddptop.frames.snapshot import snapshot
 from ddptop.render.host_table import SORTS
 from ddptop.render.hosts import host_figures
@@ -20,7 +20,7 @@ from ddptop.tui.views.hosts import exactly
 from ddptop.tui.views.rank_order import passing, table_rows
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import NOW, FakeSource, unknown_ranks, waiting
-from tests.tui.fake_hosts import SLOW, healthy, names_of, silent, slow_rank, with_state
+from tests.tui.fake_hosts import SLOW, gathering, healthy, names_of, silent, slow_rank, with_state
 from tests.tui.fake_views import WantedSource, clock_free
 from tests.tui.screens import check
 
@@ -317,3 +317,24 @@ def test_a_host_shows_the_state_of_its_worst_rank() -> None:
 def test_an_order_in_which_no_host_is_worse_is_not_called_so() -> None:
     assert "worst first" not in sketch(FakeSource(healthy(64, 8)), (80, 24))
     assert "worst first" in sketch(FakeSource(slow_rank(64, 8)), (80, 24))
+
+
+def test_hosts_with_missing_ranks_come_first_and_the_others_are_not_stale() -> None:
+    text = shown(gathering(), "80x24")
+    check("overview-gathering-80x24", text)
+    assert "5 ranks missing, 59 of 64 are here" in text and "stale" not in text
+    assert "waiting for ranks 18, 23, 40, 41, ... (gpu-002, gpu-005)" in text
+    for size, *keys in (("80x24",), ("160x50",), ("160x50", "8")):
+        lines = shown(gathering(), size, *keys).splitlines()
+        rows = [line for line in lines if "gpu-" in line and "/8 " in line]
+        assert "gpu-002" in rows[0] and "6/8" in rows[0], rows[0]
+        assert "gpu-005" in rows[1] and "5/8" in rows[1], rows[1]
+        assert all("8/8" in row for row in rows[2:8])
+
+
+def test_a_missing_rank_is_presumed_on_the_host_of_its_neighbours() -> None:
+    nan = float("nan")
+    local = np.array([0, nan, 2, nan, nan, nan, nan, 1, 2])
+    hosts = ("a", "", "a", "", "", "", "", "c", "c")
+    assert presumed_hosts(hosts, local) == ("a", "a", "a", "", "", "", "c", "c", "c")
+    assert presumed_hosts(("", ""), np.array([nan, nan])) == ("", "")

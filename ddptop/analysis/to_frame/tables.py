@@ -18,6 +18,7 @@ from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
 from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks
 from ddptop.frames.history import RankSteps
+from ddptop.frames.hosts import presumed_hosts
 from ddptop.frames.phrases import blamed, blocked_reason, cpu_reason, disk_reason
 from ddptop.protocol.machine import GpuReading
 
@@ -64,13 +65,12 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     age_ms = np.maximum(now_ns - reports.integers("heard_ns"), 0) / 1e6
     bucket, sequence, phase = (reports.beat(name) for name in ("bucket", "sequence", "phase"))
     here = (bucket >= 0) & (reports.beat("step") == step)
-    joined = reports.integers("joined").astype(np.float64)
     best = unknown if window is None else np.fmin(window.best_self, own)
     individual = np.divide(best, own, out=np.full_like(own, np.nan), where=own > 0)
     if window is None or np.isnan(window.best_self).all():
         individual = unknown
     return Ranks(
-        host=hellos.host,
+        host=presumed_hosts(hellos.host, hellos.local_rank),
         device=hellos.device,
         state=tuple(states),
         phase=tuple(map(phase_name, np.nan_to_num(phase, nan=-1).tolist(), repeat(""))),
@@ -96,7 +96,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         lost_records=reports.integers("lost_records").astype(np.float64),
         rss_bytes=reports.usage("rss_bytes").copy(),
         cpu_pct=narrow(reports.usage("cpu_pct")),
-        joined=narrow(np.where(introduced, joined, np.nan)),
+        joined=narrow(np.where(introduced, reports.integers("joined").astype(np.float64), np.nan)),
         micro_steps=narrow(reports.numbers("micro_steps")),
         **{f"own_{name}_ms": narrow(every.get(name, unknown)) for name in PHASES[:4]},
         **{f"{name}_ms": narrow(every.get(name, unknown)) for name in OWN_FIGURES},

@@ -152,7 +152,8 @@ def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
 
 def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
     states, stragglers = scene.frame.ranks.state, {*scene.stragglers, *scene.responsible}
-    front = [rank for rank in chosen if states[rank] in PROBLEM_STATES or rank in stragglers]
+    unwell = ("waiting",) if scene.gathers else PROBLEM_STATES
+    front = [rank for rank in chosen if states[rank] in unwell or rank in stragglers]
     lifted = set(front)
     front.sort(
         key=lambda rank: (

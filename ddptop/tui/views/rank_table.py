@@ -261,6 +261,8 @@ def tally(scene: Scene, rows: RankRows) -> str:
     words = _of_hosts(rows) if rows.table.grouped else _of_ranks(rows, total)
     if rows.table.grouped:
         words.append(counted(total, "rank") if len(order) == total else f"{len(order):,} of {total:,} ranks")
+    missing = frame.ranks.state.count("waiting")
+    words += [f"{missing:,} missing"] if missing else []
     worst = worst_is_first(scene, rows.table.grouped)
     if worst and (scene.attention[0] < CALM).any():
         words.append("worst first")

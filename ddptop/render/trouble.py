@@ -66,6 +66,17 @@ _AS_OF = {
 }
 
 
+LONG_WAIT_S = 60.0
+"""From so long on after its start a run that waits for ranks is a warning."""
+
+
+def waits_long(frame: Frame) -> bool:
+    """Whether the run has waited for ranks for so long that something is likely to be wrong."""
+    from ddptop.frames.verdict import run_state
+
+    return run_state(frame) == "waiting" and frame.run.elapsed_s >= LONG_WAIT_S
+
+
 def in_trouble(frame: Frame) -> bool:
     """Whether the stall page has something to show."""
     return frame.stall is not None or bool(frame.deaths)

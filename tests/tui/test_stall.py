@@ -12,7 +12,7 @@ import pytest
 
 from ddptop.frames.frame import Frame
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
-from tests.tui.fake import NOW, FakeSource, live, several
+from tests.tui.fake import NOW, FakeSource, live, nobody, out_of_reach, several, waiting
 from tests.tui.fake_views import timeline
 from tests.tui.troubles import SENTENCE, died, drifting, hostile, mismatch, missing, stalled_in_replay
 
@@ -237,3 +237,26 @@ def test_the_steps_before_the_stuck_one_can_be_picked() -> None:
     assert seen.place.timeline.step == 12_210
     seen.press("full_stop")
     assert "under way" in seen.press("full_stop")
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (nobody(), "no rank has reported yet: nothing can be said"),
+        (waiting(), "2 ranks have not reported yet: of these nothing can be said"),
+        (out_of_reach(), "no update comes: at the last one nothing was stalled, and no rank had died"),
+    ],
+)
+def test_nothing_is_said_to_be_well_that_cannot_be_known(frame, words) -> None:
+    person = Sketch(FakeSource(frame), (100, 24))
+    assert f"○ {words}" in person.press("7") and "● nothing is stalled" not in person.text()
+    assert person.lines[1].pieces[0] == ("○ ", "dim")
+
+
+def test_a_long_wait_is_a_warning() -> None:
+    for elapsed_s, roles in ((59.0, ("dim", "strong")), (60.0, ("warn", "warn"))):
+        frame = waiting()
+        frame = replace(frame, run=replace(frame.run, elapsed_s=elapsed_s))
+        header, headline = Sketch(FakeSource(frame), (80, 24)).lines[:2]
+        assert [role for _, role in headline.pieces[:2]] == list(roles)
+        assert [role for text, role in header.pieces if "WAITING" in text] == [roles[0]]

@@ -11,7 +11,7 @@ from ddptop.frames.verdict import restart_phrase, run_state, silent_s
 from ddptop.render.line import Line, gather, of_state
 from ddptop.render.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
 from ddptop.render.text import cells
-from ddptop.render.trouble import step_now
+from ddptop.render.trouble import step_now, waits_long
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import Scene
 
@@ -80,6 +80,7 @@ def state(scene: Scene, short: bool = False) -> Line:
 def _condition(frame: Frame, short: bool) -> Line:
     own = run_state(frame)
     sign, role = of_state(own)
+    role = "warn" if waits_long(frame) else role
     word = Line(f"{sign} {own.upper()}", role)
     if own == "failed" and frame.run.exit_code is not None:
         word.add(f" {'exit' if short else 'exit code'} {frame.run.exit_code}", "text")

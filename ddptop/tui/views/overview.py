@@ -12,7 +12,7 @@ from ddptop.render.line import Line, Role, rule
 from ddptop.render.numbers import counted
 from ddptop.render.phases import legend
 from ddptop.render.text import cells, wrap
-from ddptop.render.trouble import in_trouble, shortened, trouble_brief
+from ddptop.render.trouble import in_trouble, shortened, trouble_brief, waits_long
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import TO_STALL, Layout, Page, Scene
 from ddptop.tui.views.charts import charts, excess_strip, strip_size
@@ -44,10 +44,10 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     """At most `most` lines; a sentence that is too long for one goes on below, indented."""
     shown = verdict(scene.frame)
     red = shown.kind in _RED
-    role: Role = "bad" if red else _ROLES[shown.sign]
+    role: Role = "bad" if red else "warn" if waits_long(scene.frame) else _ROLES[shown.sign]
     words = _short_cause(scene, shown, width)
     sentence = _wrapped(scene, words, width) if most > 1 else [_in_one_line(scene, shown, width)]
-    own: Role = "bad" if red else "dim" if shown.kind == "uneven" else "strong"
+    own: Role = role if red or waits_long(scene.frame) else "dim" if shown.kind == "uneven" else "strong"
     lines = [Line("  ").add(text, own) for text in sentence]
     if shown.kind in _QUIET and sentence and " · " in sentence[0]:
         state, _, figure = sentence[0].partition(" · ")

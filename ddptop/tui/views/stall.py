@@ -14,7 +14,7 @@ from ddptop.frames.verdict import SIGNS, run_state, verdict
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import evidence
 from ddptop.render.hosts import SILENT_STATES
-from ddptop.render.line import Line, of_state, rule
+from ddptop.render.line import Line, Piece, of_state, rule
 from ddptop.render.numbers import count, counted, duration
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import cells, wrap
@@ -84,9 +84,11 @@ def _calm(scene: Scene, width: int) -> list[Line]:
     """That nothing is stalled, or what else is wrong; and what this page is for."""
     frame, shown = scene.frame, verdict(scene.frame)
     grave = shown.sign == "critical" and run_state(frame) != "live"
-    head = shown.sentence if grave else "nothing is stalled, and no rank has died"
+    unknown = _unknown(frame)
+    head = shown.sentence if grave else unknown or "nothing is stalled, and no rank has died"
     lines = [Line("  ").add(text, "strong") for text in wrap(scene.clean(head), width - 2)]
-    lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", "bad") if grave else ("● ", "good")
+    good: Piece = ("○ ", "dim") if unknown else ("● ", "good")
+    lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", "bad") if grave else good
     if frame.group.step is not None:
         lines.append(Line("  ").add(f"last complete step {count(frame.group.step)}", "dim"))
     words = (
@@ -100,6 +102,19 @@ def _calm(scene: Scene, width: int) -> list[Line]:
         lines += [Line(), Line("  ").add("earlier in this run", "dim")]
         lines += [Line("  ").extend(event_line(scene, event)) for event in reversed(past[-EARLIER:])]
     return lines
+
+
+def _unknown(frame: Frame) -> str:
+    """Why a stall or a death would not be seen now; empty: it would."""
+    state, silent = run_state(frame), frame.ranks.state.count("waiting")
+    if state == "stale":
+        return "no update comes: at the last one nothing was stalled, and no rank had died"
+    if state != "waiting":
+        return ""
+    if silent == len(frame.ranks.state):
+        return "no rank has reported yet: nothing can be said"
+    have = "has" if silent == 1 else "have"
+    return f"{counted(silent, 'rank')} {have} not reported yet: of these nothing can be said"
 
 
 def _silent_hosts(scene: Scene, width: int) -> list[Line]:

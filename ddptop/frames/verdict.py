@@ -13,6 +13,7 @@ from ddptop.frames.phrases import (
     cause_phrase,
     in_state,
     interval_error,
+    median_phrase,
     missing_phrase,
     on_hosts,
     skew_phrase,
@@ -141,7 +142,7 @@ def step_line(frame: Frame) -> str:
     group = frame.group
     if group.step is None or group.step_ms_p50 is None:
         return ""
-    text = f"median step {group.step_ms_p50:,.1f} ms"
+    text = median_phrase(group.step_ms_p50, group.steps_per_s)
     if group.window_steps < min(WINDOW, group.step + 1):
         text += f" over the last {group.window_steps} steps"
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:

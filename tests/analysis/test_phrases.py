@@ -11,6 +11,7 @@ from ddptop.frames.phrases import (
     PLACES,
     cause_phrase,
     interval_error,
+    median_phrase,
     skew_phrase,
     step_phrase,
     steps_phrase,
@@ -128,6 +129,12 @@ def test_a_what_if_has_the_farther_end_of_its_interval() -> None:
     assert interval_error(26.6, 26.1, 26.7) == pytest.approx(0.5)
     assert interval_error(26.6, None, 26.7) is None
     assert interval_error(26.6, 26.7, 26.6) == 0.0
+
+
+def test_the_mean_step_is_told_where_it_differs_from_the_median() -> None:
+    assert median_phrase(91.8, 6.0) == "median step 91.8 ms, mean 167"
+    assert median_phrase(20.0, 1e3 / 23.1) == "median step 20.0 ms, mean 23.1"
+    assert median_phrase(20.0, 1e3 / 22.9) == median_phrase(20.0, None) == "median step 20.0 ms"
 
 
 def test_the_second_line_in_80_columns() -> None:

@@ -124,6 +124,7 @@ def test_a_what_if_has_its_interval_and_so_has_the_cost_of_skew(scene) -> None:
     frame = scene(60, size=2)
     group = replace(
         frame.group,
+        steps_per_s=8.0,
         step_ms_p50=20.0,
         no_straggler_ms=16.0,
         no_straggler_low_ms=15.8,
@@ -131,7 +132,7 @@ def test_a_what_if_has_its_interval_and_so_has_the_cost_of_skew(scene) -> None:
     )
     line, second = both(replace(frame, group=group))
     assert line == "● 20% ±2% of step time lost to skew; no consistent straggler"
-    assert second.startswith("median step 20.0 ms · 16.0 ±0.4 without skew · ")
+    assert second.startswith("median step 20.0 ms, mean 125 · 16.0 ±0.4 without skew · ")
     group = replace(group, no_straggler_ms=19.9, no_straggler_low_ms=19.8, no_straggler_high_ms=20.0)
     assert both(replace(frame, group=group))[0] == "● no straggler · 0.5% ±0.5% of step time lost to skew"
 

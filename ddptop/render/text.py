@@ -63,7 +63,7 @@ def fit_tail(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells, broken at spaces where there are any."""
+    """Lines of at most `width` cells, broken at spaces where there are any; a `·` between two is left out."""
     lines: list[str] = []
     line = ""
     for word in text.split():
@@ -71,8 +71,8 @@ def wrap(text: str, width: int) -> list[str]:
         if cells(joined) <= width:
             line = joined
             continue
-        lines += [line] if line else []
-        line = word
+        lines += [line.removesuffix(" ·")] if line else []
+        line = "" if word == "·" else word
     return [*lines, line] if line else lines
 
 

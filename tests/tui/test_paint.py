@@ -93,6 +93,11 @@ def test_the_cells_of_a_line_that_changed_are_sent() -> None:
     assert changed_spans(before, Line("step 1", ground="cursor"), 20) == [(0, 20)]
 
 
+def test_no_line_begins_or_ends_with_the_dot_between_clauses() -> None:
+    assert wrap("rank 1 · data loading · costs 43%", 8) == ["rank 1", "data", "loading", "costs", "43%"]
+    assert wrap("rank 1 · data loading · costs 43%", 9) == ["rank 1", "data", "loading", "costs 43%"]
+
+
 def test_wrap_and_gather() -> None:
     assert wrap("one two three", 7) == ["one two", "three"]
     assert str(gather([Line("ab"), Line(""), Line("cd"), Line("too long"), Line("e")], 8)) == "ab  cd"

@@ -57,6 +57,12 @@ def several_hosts(frame: Frame) -> bool:
     return frame.run.nodes > 1 or len(frame.hosts) > 1
 
 
+def host_total(frame: Frame) -> int:
+    """How many hosts the run has: those of its ranks, and those without ranks whose agents report."""
+    of_ranks = set(host_index(frame.ranks.host).names) - {""}
+    return len(of_ranks | {host.name for host in frame.hosts})
+
+
 def on_hosts(frame: Frame, ranks: Sequence[int]) -> str:
     """` on gpu-017`, ` on 3 hosts`: where some ranks are; empty where the run has one host."""
     return which_hosts(frame.ranks.host, ranks) if several_hosts(frame) else ""

@@ -13,6 +13,7 @@ import numpy as np
 from ddptop.frames.hosts import HostFigures, host_index
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.render.context import CALM
+from ddptop.render.numbers import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,15 +115,13 @@ def figures_by_name(frame: Frame) -> dict[str, HostFigures]:
 
 def host_troubles(frame: Frame) -> list[str]:
     """What is the matter with how many hosts: silent, recording by themselves, detail left out."""
-    hosts = frame.hosts
-    words = []
-    for state in SILENT_STATES:
-        count = sum(host.state == state for host in hosts)
-        words += [f"{count:,} {state}"] if count else []
-    local = sum(host.local_recording is not None for host in hosts)
-    words += [f"{local:,} recording locally"] if local else []
-    thinned = sum(host.thinned > 0 for host in hosts)
-    return [*words, f"{thinned:,} leaving out bucket detail"] if thinned else words
+    counts = {state: sum(host.state == state for host in frame.hosts) for state in SILENT_STATES}
+    counts["recording locally"] = sum(host.local_recording is not None for host in frame.hosts)
+    counts["leaving out bucket detail"] = sum(host.thinned > 0 for host in frame.hosts)
+    found = [(count, what) for what, count in counts.items() if count]
+    if len(found) > 1:  # the unit once: room is scarce
+        return [f"hosts: {', '.join(f'{count:,} {what}' for count, what in found)}"]
+    return [f"{counted(count, 'host')} {what}" for count, what in found]
 
 
 def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:

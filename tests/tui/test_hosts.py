@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.frame import LoggedEvent
 from ddptop.frames.hosts import presumed_hosts, short_names
+from ddptop.frames.phrases import host_total
 from ddptop.frames.snapshot import snapshot
 from ddptop.render.host_table import SORTS
 from ddptop.render.hosts import host_figures
@@ -200,7 +202,7 @@ def test_hosts_are_sorted_by_trouble_and_filtered() -> None:
 def test_what_agents_do_is_said_where_it_matters() -> None:
     frame = silent(64, 8)
     overview = sketch(FakeSource(frame), (160, 50))
-    assert "1 unreachable · 1 lost · 1 recording locally · 1 leaving out bucket detail" in overview
+    assert "hosts: 1 unreachable, 1 lost, 1 recording locally, 1 leaving out bucket detail" in overview
     person = Sketch(FakeSource(frame), (160, 50))
     page = person.press("8", "slash", *"gpu-005", "enter")
     assert "records locally to /root/.local/state/ddptop/train-k7qf-gpu-005.ddptop" in page
@@ -338,3 +340,19 @@ def test_a_missing_rank_is_presumed_on_the_host_of_its_neighbours() -> None:
     hosts = ("a", "", "a", "", "", "", "", "c", "c")
     assert presumed_hosts(hosts, local) == ("a", "a", "a", "", "", "", "c", "c", "c")
     assert presumed_hosts(("", ""), np.array([nan, nan])) == ("", "")
+
+
+def test_hosts_are_counted_alike_on_every_page_with_their_unit() -> None:
+    """Of 512 hosts all are lost, one has no rank that has reported, so that the launcher knows of 511."""
+    frame = slow_rank(512, 8)
+    names = tuple("" if rank < 8 else host for rank, host in enumerate(frame.ranks.host))
+    gone = tuple(replace(host, state="lost") for host in frame.hosts)
+    frame = replace(
+        frame, run=replace(frame.run, nodes=511), ranks=replace(frame.ranks, host=names), hosts=gone
+    )
+    assert host_total(frame) == 512
+    for keys in ((), ("8",)):
+        text = shown(frame, "160x50", *keys)
+        assert "512 hosts lost" in text, keys
+        assert not re.search(r"51[13]|\b512 (?!hosts)", text.partition("gpu-")[0]), keys
+    assert "512 hosts" in shown(frame, "160x50", "6")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddptop.frames.hosts import host_index
+from ddptop.frames.phrases import host_total
 from ddptop.render import table
 from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes
 from ddptop.render.hosts import SILENT_STATES, host_figures, host_troubles, rank_spans
@@ -172,7 +173,7 @@ def _agent(host: HostFigures) -> list[str]:
 
 
 def _tally(scene: Scene, found: list[HostFigures]) -> str:
-    total = len(scene.frame.hosts) or len(host_index(scene.frame.ranks.host).names)
+    total = host_total(scene.frame)
     state = scene.place.hosts
     words = [counted(total, "host") if len(found) == total else f"{len(found):,} of {counted(total, 'host')}"]
     words += [f"filter {scene.clean(state.filter)!r}"] if state.filter else []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.hosts import host_index
+from ddptop.frames.phrases import host_total
 from ddptop.render import table
 from ddptop.render.context import CALM, OF_STEP
 from ddptop.render.hosts import NOT_RUNNING, SILENT_STATES, figures_by_name, host_troubles
@@ -262,7 +263,7 @@ def tally(scene: Scene, rows: RankRows) -> str:
     if rows.table.grouped:
         words.append(counted(total, "rank") if len(order) == total else f"{len(order):,} of {total:,} ranks")
     missing = frame.ranks.state.count("waiting")
-    words += [f"{missing:,} missing"] if missing else []
+    words += [f"{counted(missing, 'rank')} missing"] if missing else []
     worst = worst_is_first(scene, rows.table.grouped)
     if worst and (scene.attention[0] < CALM).any():
         words.append("worst first")
@@ -273,7 +274,7 @@ def tally(scene: Scene, rows: RankRows) -> str:
     if place.filter:
         words.append(f"filter {scene.clean(place.filter)!r}")
     if frame.run.nodes > 1 and not rows.table.grouped:
-        words.append(counted(frame.run.nodes, "host"))
+        words.append(counted(host_total(frame), "host"))
     words += host_troubles(frame) if frame.run.nodes > 1 else []
     if scene.clock_free:
         words.append("~ clock-free")
@@ -292,8 +293,8 @@ def _of_ranks(rows: RankRows, total: int) -> list[str]:
 
 def _of_hosts(rows: RankRows) -> list[str]:
     """`1–9 of 64 hosts`: those whose rows are on the screen."""
-    hosts = [host_of(row) is not None for row in rows.table.rows]
-    before = sum(hosts[: rows.shown.start])
-    seen = sum(hosts[rows.shown.start : rows.shown.stop])
-    text = counted(len(rows.table.leads), "host")
-    return [f"{before + 1:,}–{before + seen:,} of {text}" if 0 < seen < len(rows.table.leads) else text]
+    hosts = [host_of(row) for row in rows.table.rows]
+    named = [host is not None and rows.table.hosts[host] != "" for host in hosts]
+    before, seen = sum(named[: rows.shown.start]), sum(named[rows.shown.start : rows.shown.stop])
+    text = counted(sum(named), "host")
+    return [f"{before + 1:,}–{before + seen:,} of {text}" if 0 < seen < sum(named) else text]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.frames.phrases import host_total
 from ddptop.render import table
 from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, rule
@@ -201,7 +202,7 @@ def _run(scene: Scene) -> list[Fact]:
         Fact("state", run.state if run.exit_code is None else f"{run.state}, exit code {run.exit_code}"),
         Fact("started", clock(run.started_at)),
         Fact("for", duration(run.elapsed_s)),
-        Fact("ranks", f"{run.world_size:,} on {counted(run.nodes, 'host')}"),
+        Fact("ranks", f"{run.world_size:,} on {counted(host_total(scene.frame), 'host')}"),
         Fact("backend", run.backend or UNKNOWN),
         Fact("torch", run.torch or UNKNOWN),
         Fact("recording", recorded, "text" if run.recording else "warn"),

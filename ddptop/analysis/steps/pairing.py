@@ -132,13 +132,13 @@ class Pairing:
             message, at, step, weight = message[fresh], at[fresh], step[fresh], weight[fresh]
         if not len(step):
             return len(rank), []
-        if len(self._steps) + len(np.unique(step)) > ALWAYS_KEPT:  # may be too much to hold: stop before
+        order = np.argsort(step, kind="stable")
+        numbers, begins = np.unique(step[order], return_index=True)
+        if len(self._steps) + len(numbers) > ALWAYS_KEPT:  # may be too much to hold: stop before
             full = np.flatnonzero(self.held + np.cumsum(weight) > MAX_HELD)
             if len(full):
                 n = int(message[full[0]])
                 return self.add_run(messages, low, rank[:n], layout[:n], stop_step)
-        order = np.argsort(step, kind="stable")
-        numbers, begins = np.unique(step[order], return_index=True)
         ends = [*begins[1:].tolist(), len(order)]
         rows = [*zip(numbers.tolist(), begins.tolist(), ends, strict=True)]
         for number, begin, end in rows:

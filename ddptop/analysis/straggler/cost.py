@@ -273,7 +273,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     excess = (steps.excess if flag.place == "cpu" else steps.work_excess)(slots, members)
     late, is_last = _late_in(flag, steps, slots, excess)
     rows = np.flatnonzero(np.isin(members, flag.ranks))
-    others = np.setdiff1d(np.arange(len(members)), rows)
+    others = np.delete(np.arange(len(members)), rows)
     if len(others) > COMPARED:
         others = others[np.linspace(0, len(others) - 1, COMPARED).astype(np.int64)]
     compared = np.concatenate([rows, others]) if flag.pattern != "rotating" else np.arange(len(members))

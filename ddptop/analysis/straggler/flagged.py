@@ -200,7 +200,7 @@ def _waited_elsewhere(steps: StepWindow, flag: StepFlag, slot: int) -> bool:
     """Whether the other ranks wait for the flagged one in collectives of the script's own.
 
     Then it is slow, and all ranks' buckets arrive on time."""
-    others = np.setdiff1d(flag.members, flag.ranks)
+    others = flag.members[~np.isin(flag.members, flag.ranks)]
     waited = steps.waited(np.arange(max(0, slot + 1 - every_step.NEWEST), slot + 1))[others]
     return bool(float(median(waited.ravel())) >= ON_TIME * flag.level_ms)
 

@@ -180,10 +180,8 @@ class HostWatch:
         for late in self._starts.late():
             rest: dict[str, Scalar] = {"world": late.world, "late_s": late.late_s, "torch": late.torch}
             rest |= {"waiting": " ".join(map(str, late.waiting))} | dict(late.view._asdict())
-            event, process = (
-                Event("not_initialized", now_ns, late.rank, -1, rest),
-                RankProcess(0, late.rank, late.view.pid),
-            )
+            event = Event("not_initialized", now_ns, late.rank, -1, rest)
+            process = RankProcess(0, late.rank, late.view.pid)
             self._ranks.report(event, now_ns, about=process)
             self._calls.request(process, [late.view.pid], now_ns)
 

@@ -47,7 +47,8 @@ class KnownSessions:
         self.next_step = np.array([session.next_step for session in self.sessions], np.int64)
         ranks, numbers = state.ranks, self.rank.tolist()
         self.ranks: list[RankState] = [ranks[rank] if rank < len(ranks) else ABSENT for rank in numbers]
-        current = [one.session == n for one, n in zip(self.ranks, self.numbers.tolist(), strict=True)]
+        pairs = zip(self.ranks, self.numbers.tolist(), strict=True)
+        current = [one is not ABSENT and one.session == number for one, number in pairs]
         self.current = np.array(current, bool)
         """Whether it is its rank's process."""
         usual = [one.bad_loss_step is None and not one.joined and one.bye is None for one in self.ranks]

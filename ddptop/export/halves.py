@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import psutil
 
 from ddptop.analysis.event_log import TOGETHER_S
 from ddptop.analysis.steps.windows import LONG, OWN_STEPS
@@ -29,7 +31,7 @@ from ddptop.recording.reader import Recording
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-    from typing import TypeAlias
+    from typing import IO, TypeAlias
 
     from ddptop.export.columns import Rows
     from ddptop.export.reading import Selection
@@ -67,6 +69,10 @@ class Plan(NamedTuple):
     stop: int
 
 
+STOPPED_S = 5
+"""After which a second process that is stopped is given up."""
+
+
 class Known(NamedTuple):
     """What a process knows at the seam."""
 
@@ -80,6 +86,8 @@ class Known(NamedTuple):
     events: Sequence[LoggedEvent]
     records: Array
     """(2, ranks) step records received, and lost."""
+    refused: int
+    """Messages that were not valid."""
 
 
 class Half(NamedTuple):
@@ -126,7 +134,8 @@ def export(make: Make, recording: Recording, selection: Selection, folder: Path)
             sink.append(other)
             recording.reader.merge(half.reader)
             spans = (min(sink.span_s[0], end.span_s[0]), max(sink.span_s[1], end.span_s[1]))
-            return sink.end(end._replace(refused=sink.refused + end.refused, span_s=spans))
+            refused = sink.refused + end.refused - half.known.refused
+            return sink.end(end._replace(refused=refused, span_s=spans))
 
 
 def plan_of(recording: Recording, blocks: range) -> Plan | None:
@@ -162,7 +171,7 @@ def known(sink: TableSink, recording: Recording, seam: int) -> Known:
     )
     rows = {} if sink.latest is None else step_rows(sink.latest)
     records = np.stack([frame.ranks.records, frame.ranks.lost_records])
-    return Known(state.unix_s(seam_ns), compared, rows, state.log.all(), records)
+    return Known(state.unix_s(seam_ns), compared, rows, state.log.all(), records, sink.refused)
 
 
 def joined(here: Known, half: Half) -> End | None:
@@ -213,22 +222,37 @@ def second_process(request: Request) -> Iterator[Callable[[], Half | None]]:
         yield lambda: None
         return
     assert process.stdin is not None and process.stdout is not None
-    with process.stdin as words, process.stdout as result:
+    stdin, stdout = process.stdin, process.stdout
 
-        def take() -> Half | None:
-            with suppress(EOFError, OSError, pickle.UnpicklingError):
-                half: Half = pickle.load(result)
-                return half
+    def take() -> Half | None:
+        if not _answers(process.pid, stdout):
             return None
+        with suppress(Exception):  # whatever it has sent: the first process goes on alone
+            half: Half = pickle.load(stdout)
+            return half
+        return None
 
-        try:
+    try:
+        with suppress(BrokenPipeError):
+            stdin.write(pickle.dumps(request))
+            stdin.flush()
+        yield take
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (stdin, stdout):
             with suppress(BrokenPipeError):
-                words.write(pickle.dumps(request))
-                words.flush()
-            yield take
-        finally:
-            process.kill()
-            process.wait()
+                pipe.close()
+
+
+def _answers(pid: int, stdout: IO[bytes]) -> bool:
+    """Wait until it has written, or ended; False: it has been stopped for STOPPED_S."""
+    stopped = 0
+    while not select.select([stdout], [], [], 1.0)[0]:
+        stopped = stopped + 1 if psutil.Process(pid).status() == psutil.STATUS_STOPPED else 0
+        if stopped >= STOPPED_S:
+            return False
+    return True
 
 
 _CODE = "import sys; sys.path[:] = sys.argv[1:]; from ddptop.export.halves import main; main()"
@@ -238,6 +262,14 @@ def main() -> None:
     """The second process: what it exports is pickled in stdin, and its result in stdout."""
     request: Request = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_the_first, daemon=True).start()
+    try:
+        pickle.dump(_half(request), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    finally:
+        os._exit(0)  # the thread holds the lock of stdin, at which an orderly end would abort
+
+
+def _half(request: Request) -> Half:
     plan = request.plan
     with Recording.open(request.path) as recording:
         with closing(request.make(recording, request.selection, request.folder)) as sink:
@@ -252,7 +284,7 @@ def main() -> None:
             sink.takes = True
             sink.read(plan.seam, plan.stop)
             end = sink.rest(plan.stop)
-        pickle.dump(Half(here, end, recording.reader), sys.stdout.buffer)
+        return Half(here, end, recording.reader)
 
 
 def _end_with_the_first() -> None:

@@ -78,10 +78,13 @@ def presumed_hosts(host_of: tuple[str, ...], local_rank: Column) -> tuple[str, .
     if "" not in host_of or not here:
         return host_of
     each, hosts = int(np.nanmax(local_rank)) + 1, list(host_of)
-    firsts = {rank - int(local_rank[rank]): host_of[rank] for rank in here}
+    firsts: dict[int, str] = {}
+    for rank in here:
+        if firsts.setdefault(rank - int(local_rank[rank]), host_of[rank]) != host_of[rank]:
+            return host_of  # numbered otherwise, or local ranks are not known
     missing = [rank for rank, host in enumerate(hosts) if not host]
     for rank in missing:
-        before = max((first for first in range(rank, rank - each, -1) if first in firsts), default=None)
+        before = next((first for first in range(rank, rank - each, -1) if first in firsts), None)
         hosts[rank] = "" if before is None else firsts[before]
     return tuple(hosts)
 

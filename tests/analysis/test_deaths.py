@@ -213,6 +213,17 @@ def test_of_several_ranks_the_one_whose_tensor_differs_is_named_though_gloo_abor
     assert alert.evidence["side1_operation"] == "all_reduce of [[500]] Float"
 
 
+def test_ranks_in_different_buckets_are_no_sides_of_a_mismatch(stage) -> None:
+    """Rank 3 answered in an earlier collective, whose tensors have another size."""
+    for rank, number, size in ((0, 4, "[[500]]"), (2, 4, "[[500]]"), (3, 3, "[[900]]")):
+        failed = (op(number, sizes=size, done=True),)
+        reason = f"RuntimeError: {RESET}"
+        stage.answer(rank, waits(ALL_REDUCE), operations=failed, number=0, reason=reason)
+    aborted(stage, call=ALL_REDUCE)
+    alert = next(alert for alert in stage.frame().alerts if alert.kind == "mismatch")
+    assert alert.rank == 1
+
+
 def test_an_abort_in_the_users_code_is_no_mismatch(stage) -> None:
     stage.answer(1, (Stack("MainThread", True, (load(),)),), number=0, reason="Fatal Python error: Aborted")
     stage.tell("lost_rank", 1, exit_code=-6, signal="SIGABRT")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from ddptop.export import halves
 from ddptop.export.output import write
 from ddptop.export.reading import Selection
+from ddptop.export.tables import CsvSink
 from ddptop.recording.reader import Recording
 from tests.benchmarks.bench_export import make
 
@@ -119,3 +124,34 @@ def test_where_the_second_process_fails_the_first_goes_on(
     monkeypatch.setattr(halves, "_CODE", "import os; os.write(1, b'nonsense')")
     assert tables(recording, tmp_path / "two") == expected
     assert joined == []
+
+
+def test_a_second_process_that_is_stopped_is_not_waited_for(
+    recording: Path,
+    expected: dict[str, object],
+    tmp_path: Path,
+    joined: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(halves, "STOPPED_S", 1)
+    monkeypatch.setattr(halves, "_CODE", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    assert tables(recording, tmp_path / "two") == expected
+    assert joined == []
+
+
+def test_the_second_process_ends_well_while_the_first_still_reads(
+    recording: Path, tmp_path: Path, joined: list[bool]
+) -> None:
+    """Its thread then waits for the end of stdin, and holds the lock of that."""
+    with Recording.open(recording) as opened, closing(CsvSink(opened, WHOLE, tmp_path)) as sink:
+        plan = halves.plan_of(opened, sink.blocks())
+    assert plan is not None
+    request = halves.Request(CsvSink, recording, WHOLE, tmp_path, plan)
+    command = [sys.executable, "-c", halves._CODE, *sys.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(pickle.dumps(request))
+        process.stdin.flush()
+        assert isinstance(pickle.load(process.stdout), halves.Half)
+        assert process.wait(60) == 0

@@ -340,6 +340,10 @@ def test_a_missing_rank_is_presumed_on_the_host_of_its_neighbours() -> None:
     hosts = ("a", "", "a", "", "", "", "", "c", "c")
     assert presumed_hosts(hosts, local) == ("a", "a", "a", "", "", "", "c", "c", "c")
     assert presumed_hosts(("", ""), np.array([nan, nan])) == ("", "")
+    # Without local ranks of the launcher every rank reports its rank: of whose host nothing follows.
+    unknown = np.array([0, 1, nan, 3, 4, 5, nan, 7])
+    hosts = ("a", "a", "", "a", "b", "b", "", "b")
+    assert presumed_hosts(hosts, unknown) == hosts
 
 
 def test_hosts_are_counted_alike_on_every_page_with_their_unit() -> None:

@@ -213,7 +213,7 @@ def _fatal_mismatch(state: RunState) -> Alert | None:
     evidence["cause"] = "gloo aborted: the tensors differ in size, or a call was left out"
     rank_state = state.ranks[sides[0].rank]
     message = "mismatch: " + ", ".join(side.words() for side in sides)
-    since_s = state.unix_s(ended_ns(rank_state))
+    since_s = state.unix_s(ended_ns(state.ranks[ended[0]]))
     return Alert("mismatch", "critical", sides[0].rank, rank_state.step, since_s, message, evidence)
 
 

@@ -134,15 +134,19 @@ def fatal_mismatch(
 def _odd_and_usual(ranks: Sequence[RankState], sides: Sequence[FatalSide]) -> list[FatalSide]:
     """Of these ranks one of the smallest side and one of the largest; empty: all are in the same collective.
 
+    Compared are ranks in the collective of the same number in the same group, as stalls are.
     The rank that was aborted has a smaller tensor than what it received: it counts for the smallest one.
     """
-    alike: dict[tuple[str, ...], list[FatalSide]] = defaultdict(list)
-    n_bytes: dict[tuple[str, ...], int] = {}
+    numbered: dict[tuple[str, int], list[tuple[Operation, FatalSide]]] = defaultdict(list)
     for side in sides:
         op = _operation_of(ranks[side.rank].exit_evidence or ranks[side.rank].evidence)
         if op is not None and op.sizes:
-            alike[_signature(op)].append(side)
-            n_bytes[_signature(op)] = _n_bytes(op)
+            numbered[op.group, op.sequence].append((op, side))
+    alike: dict[tuple[str, ...], list[FatalSide]] = defaultdict(list)
+    n_bytes: dict[tuple[str, ...], int] = {}
+    for op, side in max(numbered.values(), key=len, default=[]):
+        alike[_signature(op)].append(side)
+        n_bytes[_signature(op)] = _n_bytes(op)
     if len(alike) < 2:
         return []
     smallest = min(n_bytes, key=lambda signature: n_bytes[signature])

@@ -68,8 +68,12 @@ def note_kernel(rank_state: RankState, event: Event, t_ns: int) -> None:
         rank_state.kernel = kernel_report(event, t_ns)
         return
     pid, call = event.fields.get("pid"), event.fields.get("call")
-    if isinstance(pid, int) and isinstance(call, str) and len(rank_state.worker_calls) < MAX_WORKER_CALLS:
-        rank_state.worker_calls[pid] = t_ns, call
+    if isinstance(pid, int) and isinstance(call, str):
+        calls = rank_state.worker_calls
+        calls.pop(pid, None)
+        calls[pid] = t_ns, call
+        if len(calls) > MAX_WORKER_CALLS:
+            del calls[next(iter(calls))]  # the oldest
 
 
 def kernel_since(rank_state: RankState, since_ns: int) -> KernelReport | None:

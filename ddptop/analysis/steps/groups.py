@@ -27,7 +27,7 @@ class Layouts:
         self._numbers: dict[Shape, int] = {}
         self._buckets: dict[int, tuple[Bucket, ...]] = {}
         self._next = 0
-        self._last: tuple[tuple[Bucket, ...], int] = (), -1
+        self._last: tuple[tuple[Bucket, ...] | None, int] = None, -1
         """The last content, and its number: that of many ranks is one object."""
 
     def number(self, buckets: tuple[Bucket, ...]) -> int:

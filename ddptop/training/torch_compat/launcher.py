@@ -41,11 +41,14 @@ def reporting_exits(report: Report) -> Iterator[None]:
     @functools.wraps(original)
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:
         _report_exited(self, report)
-        _await_others_of_aborted(self)
         try:
-            return original(self, *args, **kwargs)
-        finally:
-            _report_exited(self, report)
+            _await_others_of_aborted(self)
+        finally:  # also where the launcher's signal handlers raise an exception meanwhile
+            try:
+                closed = original(self, *args, **kwargs)
+            finally:
+                _report_exited(self, report)
+        return closed
 
     SubprocessContext.close = close
     try:

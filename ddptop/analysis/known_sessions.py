@@ -92,11 +92,9 @@ class KnownSessions:
             none = np.full(len(self.sessions), -1)
             self._newest[readings.kind] = [], none, none.copy(), none.copy()
         before, part, at, arrived_ns = self._newest[readings.kind]
-        part[which], at[which], arrived_ns[which] = (
-            len(before),
-            np.arange(len(which)),
-            t_ns,
-        )  # the last one stays
+        # Of each session the last one stays.
+        part[which], at[which] = len(before), np.arange(len(which))
+        arrived_ns[which] = t_ns
         before.append(readings)
 
     def take_rows(self, which: Integers, first: Integers, count: Integers, micro_steps: Integers) -> None:

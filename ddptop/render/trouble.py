@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ddptop.frames.verdict import run_state
 from ddptop.render.numbers import age
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ def kind_phrase(kind: str) -> str:
 
 def as_of(frame: Frame) -> str:
     """`before the stall`: of which time the figures of a run are that makes no steps now; empty: of now."""
-    from ddptop.frames.verdict import run_state
-
     return _AS_OF.get(run_state(frame), "")
 
 
@@ -72,8 +71,6 @@ LONG_WAIT_S = 60.0
 
 def waits_long(frame: Frame) -> bool:
     """Whether the run has waited for ranks for so long that something is likely to be wrong."""
-    from ddptop.frames.verdict import run_state
-
     return run_state(frame) == "waiting" and frame.run.elapsed_s >= LONG_WAIT_S
 
 

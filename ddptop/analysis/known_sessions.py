@@ -54,6 +54,10 @@ class KnownSessions:
         usual = [one.bad_loss_step is None and not one.joined and one.bye is None for one in self.ranks]
         self.present = self.current & np.array(usual, bool)
         """Whether it is its rank's process, and messages of it may be usual."""
+        self._of_rank = np.zeros(int(self.rank.max(initial=-1)) + 2, np.int64)
+        """By rank one of its sessions, its present one if it has any; the last is of no rank."""
+        self._of_rank[self.rank] = np.arange(len(self.rank))
+        self._of_rank[self.rank[self.current]] = np.flatnonzero(self.current)
         self.begun = np.array([session.begun for session in self.sessions], bool)
         self.rows = np.zeros(len(self.sessions), np.int64)
         """Rows since the last `write`."""
@@ -71,10 +75,15 @@ class KnownSessions:
         self.seen_ns: Integers | None = None
         """(ranks,) `RankState.seen_ns`; None: to be read again."""
 
-    def find(self, numbers: Integers) -> tuple[Integers, NDArray[np.bool_]]:
-        """(n,) of which session each of these numbers is, and whether it is any."""
+    def find(self, ranks: Integers, numbers: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+        """(n,) of which session each of these numbers is, of messages that name these ranks, and whether it is
+        any."""
         if not len(self.numbers):
             return np.zeros(len(numbers), np.int64), np.zeros(len(numbers), bool)
+        which = self._of_rank[np.clip(ranks, -1, len(self._of_rank) - 1)]
+        found = self.numbers[which] == numbers
+        if found.all():
+            return which, found
         which = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
         return which, np.asarray(self.numbers[which] == numbers)
 

@@ -153,7 +153,7 @@ class UsualMessages:
         first that is not."""
         steps = run.steps
         assert steps is not None
-        which, found = known.find(run.heads[2, run.places[low:high]])
+        which, found = known.find(*run.heads[1:3, run.places[low:high]])
         first, count = steps.first_step[low:high], steps.counts[low:high]
         order = np.argsort(which, kind="stable")
         before = np.empty(len(order), np.int64)
@@ -265,7 +265,7 @@ class UsualMessages:
             part = readings.within(begin, stop)
             if not len(part.places):
                 continue
-            which, found = known.find(run.heads[2, part.places])
+            which, found = known.find(*run.heads[1:3, part.places])
             if part.kind in OF_AGENTS and not found.any():
                 of_hosts.append(part)
                 continue

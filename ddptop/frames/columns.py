@@ -79,6 +79,10 @@ def fold(values: Column, edges: Indices, *, worst_is_least: bool = False) -> tup
     return found, np.where(unknown, np.nan, who)
 
 
+WRITTEN_TOGETHER = 8
+"""Steps of a ring that are written at once, unless they are read before."""
+
+
 class Ring:
     """Named columns of the last `size` steps, (columns, *shape, size), in float32: 1 us in 8 s is resolved.
 
@@ -95,27 +99,41 @@ class Ring:
         self._size = size
         self.count = 0
         """Steps added since the ring was made."""
+        self._waiting: list[Column] = []
+        """Steps that were added last and are to be written, (columns, n, *shape): steps of many ranks are far
+        apart in memory, and a few of them are written in the time of one."""
+        self._steps_waiting = 0
         self._medians: dict[tuple[str, bytes], Column] = {}
         """Those computed since the last step was added: frames are made more often than long steps end."""
 
     def add(self, values: Column) -> None:
         """Add n steps: (columns, n, *shape)."""
-        self._make()
         self._medians = {}
         steps = values.shape[1]
-        if steps > self._size:
-            self.count += steps - self._size
-            values = values[:, -self._size :]
+        self._waiting.append(values)
+        self._steps_waiting += steps
+        self.count += steps
+        if self._steps_waiting >= WRITTEN_TOGETHER:
+            self._write()
+
+    def _write(self) -> None:
+        """Write the steps that wait."""
+        if not self._waiting:
+            return
+        self._make()
+        values = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting, axis=1)
+        self._waiting, self._steps_waiting = [], 0
+        values = values[:, -self._size :]
         steps = values.shape[1]
         last = values.transpose(0, *range(2, values.ndim), 1)  # steps to the last axis
-        first = self.count % self._size
+        first = (self.count - steps) % self._size
         before_end = min(steps, self._size - first)
         self._data[..., first : first + before_end] = last[..., :before_end]
         self._data[..., : steps - before_end] = last[..., before_end:]
-        self.count += steps
 
     def pass_over(self, steps: int) -> None:
         """Add steps of which nothing is known, as NaN."""
+        self._write()
         self._make()
         self._medians = {}
         kept = min(steps, self._size)
@@ -134,6 +152,7 @@ class Ring:
     def of(self, name: str, slots: Indices, ranks: Indices | None = None) -> Column:
         """One column of all or some ranks in the given slots, (*shape, n), oldest first. They must still be
         kept."""
+        self._write()
         column = self._data[self._index[name]]
         if ranks is not None and 8 * len(ranks) > len(column):  # whole rows are read ten times as fast
             return np.asarray(self.of(name, slots)[ranks])
@@ -150,6 +169,7 @@ class Ring:
     def known(self, name: str, slots: Indices, ranks: Indices | None = None) -> Column:
         """One column of all or some ranks in the given slots, (ranks, n), as float64; NaN where a step is not
         kept (any more)."""
+        self._write()
         if not self._data.shape[-1]:
             return np.full((self._shape[1] if ranks is None else len(ranks), len(slots)), np.nan)
         values = self.of(name, slots, ranks).astype(np.float64)

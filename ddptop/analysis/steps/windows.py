@@ -105,11 +105,12 @@ class StepWindow:
         """(n,) median over ranks of the step's wall time."""
         return self.group.of("step", slots)
 
-    def own(self, slots: Indices) -> Column:
-        """(ranks, n) own time: wall - exposed communication - what was waited in other collectives.
+    def own(self, slots: Indices, ranks: Indices | None = None) -> Column:
+        """(ranks, n) own time: wall - exposed communication - what was waited in other collectives; of all or
+        some ranks.
 
         NaN where the last gradient is unknown."""
-        return self._own.known("own", slots)
+        return self._own.known("own", slots, ranks)
 
     def excess(self, slots: Indices, ranks: Indices | None = None) -> Column:
         """(ranks, n) own time - median over the other ranks of the same process group; of all or some ranks.
@@ -118,9 +119,9 @@ class StepWindow:
         is NaN and the excess is not."""
         return self._own.known("excess", slots, ranks)
 
-    def work(self, slots: Indices) -> Column:
+    def work(self, slots: Indices, ranks: Indices | None = None) -> Column:
         """(ranks, n) own time - what of it was waited for a CPU, where that is known of all ranks."""
-        return np.asarray(self.own(slots) - np.nan_to_num(self.place("cpu", slots)))
+        return np.asarray(self.own(slots, ranks) - np.nan_to_num(self.place("cpu", slots, ranks)))
 
     def work_excess(self, slots: Indices, ranks: Indices | None = None) -> Column:
         """(ranks, n) as `excess`, of `work`: who is slow by itself, and not for want of a CPU."""
@@ -149,12 +150,12 @@ class StepWindow:
         """(ranks, n) waited in collectives that are not DDP's, in all phases. Kept like `place`."""
         return self._parts.known("waited", slots)
 
-    def place(self, name: OwnPlace, slots: Indices) -> Column:
+    def place(self, name: OwnPlace, slots: Indices, ranks: Indices | None = None) -> Column:
         """(ranks, n) own time in one place; `cpu`, `gc`: of all of it, what was waited for a CPU, paused.
 
         With more than 512 ranks fewer steps are kept than OWN_STEPS, at least those of the window; NaN in
         the earlier ones."""
-        return self._parts.known(name, slots)
+        return self._parts.known(name, slots, ranks)
 
     def own_medians(self, slots: Indices, phases: Mapping[str, Column]) -> dict[str, Column]:
         """(ranks,) medians over steps of the window of what frames show of OWN_COLUMNS and PART_COLUMNS.
@@ -166,9 +167,9 @@ class StepWindow:
         parts = tuple(name for name in PART_COLUMNS if name not in (*known, "cpu", "gc", "elements"))
         return self._own.medians(OWN_COLUMNS[:2], slots) | self._parts.medians(parts, slots) | known
 
-    def places(self, slots: Indices) -> dict[OwnPlace, Column]:
+    def places(self, slots: Indices, ranks: Indices | None = None) -> dict[OwnPlace, Column]:
         """`place` for all of PLACES: they add up to `own`."""
-        return {name: self.place(name, slots) for name in PLACES}
+        return {name: self.place(name, slots, ranks) for name in PLACES}
 
 
 WAITS = ("collective", "wait", "transfer", "exposed", "exposed_wait")

@@ -277,24 +277,25 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     if len(others) > COMPARED:
         others = others[np.linspace(0, len(others) - 1, COMPARED).astype(np.int64)]
     compared = np.concatenate([rows, others]) if flag.pattern != "rotating" else np.arange(len(members))
-    late_rows = late[compared]
+    late_rows, at = late[compared], members[compared]
+    first = int(np.flatnonzero(at == flag.rank)[0])
 
-    def over(values: Column, rank: int | None = None) -> Column:
-        """Of one rank, or of the late (rank, step): the value less the median of those that are not late."""
-        usual = median(np.where(late_rows, np.nan, values[members[compared]]).T)
-        of_one = rank is not None
-        return np.asarray(values[rank] - usual if of_one else (values[members[compared]] - usual)[late_rows])
+    def over(values: Column, rank: bool = False) -> Column:
+        """Of `values` of the compared ranks, those of the flagged one (`rank`) or of the late (rank, step):
+        the value less the median of those that are not late."""
+        usual = median(np.where(late_rows, np.nan, values).T)
+        return np.asarray(values[first] - usual if rank else (values - usual)[late_rows])
 
-    places = steps.places(slots)
+    places = steps.places(slots, at)
     each: dict[OwnPlace, Column] = {name: over(places[name]) for name in PLACES}
     parts: dict[StepPhase, float] = {causes.PHASE_OF[name]: float(median(each[name])) for name in PLACES[:4]}
     parts["other"] = float(median(over(sum((places[name] for name in PLACES[5:]), places[PLACES[4]]))))
     place = causes.late_place(each)
     if flag.place == "cpu":
-        place, places["cpu"] = "cpu", steps.place("cpu", slots)
+        place, places["cpu"] = "cpu", steps.place("cpu", slots, at)
     persistent = flag.pattern == "persistent"
     if place is not None:  # ranks that wait save time elsewhere, for the cores are free: no part of the delay
-        lateness = over(places[place], flag.rank if persistent else None)
+        lateness = over(places[place], persistent)
     elif persistent:
         lateness = excess[members == flag.rank][0]
         if len(rows) > 1:
@@ -303,17 +304,16 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
             lateness = np.where(np.isnan(apart), lateness, apart)
     else:
         lateness = excess[late]
-    pauses = over(steps.place("gc", slots), flag.rank if persistent else None)
+    pauses = over(steps.place("gc", slots, at), persistent)
     if place != "cpu" and causes.carried(pauses, lateness):
         place, lateness = "gc", pauses
-    sizes = np.full(places["data"].shape, np.nan)
-    sizes[members] = steps.elements(slots, members)
-    more, ratio = over(sizes, flag.rank if persistent else None), None
+    sizes = steps.elements(slots, at)
+    more, ratio = over(sizes, persistent), None
     if place not in ("cpu", "gc"):
         each_ms = uneven_work.ms_per_element(steps, slots, members)
         if uneven_work.explains(lateness, more, each_ms):
             place = "uneven_work"
-            larger = sizes[flag.rank] if persistent else sizes[members[compared]][late_rows]
+            larger = sizes[first] if persistent else sizes[late_rows]
             ratio = known(median(larger / (larger - more)))
     gain = flagged.own_gain(
         steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating"

@@ -295,10 +295,10 @@ def own_gain(
         if not np.isnan(gained).all():
             return gained
         place = None
-    own = steps.own(slots)[members]
+    own = steps.own(slots, members)
     unknown = steps.unknown(own, slots, members)
     if unknown is not None and unknown.any():
-        rest = [steps.place(name, slots)[members] for name in PLACES if name != "backward"]
+        rest = [steps.place(name, slots, members) for name in PLACES if name != "backward"]
         own = np.where(unknown.any(axis=0), sum(rest[1:], rest[0]), own)
-    part = None if place is None else steps.place(place, slots)[members]
+    part = None if place is None else steps.place(place, slots, members)
     return gain(own, np.isin(members, ranks), part, rotating=rotating)

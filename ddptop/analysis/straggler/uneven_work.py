@@ -49,7 +49,7 @@ def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float
     usual = sizes.mean(axis=1, keepdims=True)
     if float((sizes - usual).std()) < VARIES * float(usual.mean()):
         return _of_constant_sizes(steps, slots, members, median(sizes))
-    over, work = (formulas.lateness(values.T).T for values in (sizes, steps.work(slots)[members]))
+    over, work = (formulas.lateness(values.T).T for values in (sizes, steps.work(slots, members)))
     known = ~np.isnan(work)
     if known.sum() < LEAST_STEPS:
         return None
@@ -64,7 +64,7 @@ def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float
 
 def _of_constant_sizes(steps: StepWindow, slots: Indices, members: Indices, size: Column) -> float | None:
     """Every rank always has the same size: time of forward and own backward for each element of it."""
-    compute = median(steps.place("forward", slots)[members] + steps.place("backward", slots)[members])
+    compute = median(steps.place("forward", slots, members) + steps.place("backward", slots, members))
     others = formulas.median_of_others(size)
     larger = size >= LARGER * others
     if not larger.any() or larger.all():
@@ -79,7 +79,7 @@ def gain(steps: StepWindow, slots: Indices, members: Indices) -> Column:
     each = ms_per_element(steps, slots, members)
     if each is None:
         return np.full(len(slots), np.nan)
-    own = steps.own(slots)[members]
+    own = steps.own(slots, members)
     sizes = steps.elements(slots, members)
     even = np.fmax.reduce(own - each * (sizes - sizes.mean(axis=0)), axis=0)
     return np.asarray(np.clip(np.fmax.reduce(own, axis=0) - even, 0.0, None))

@@ -76,8 +76,8 @@ class KnownSessions:
         """(ranks,) `RankState.seen_ns`; None: to be read again."""
 
     def find(self, ranks: Integers, numbers: Integers) -> tuple[Integers, NDArray[np.bool_]]:
-        """(n,) of which session each of these numbers is, of messages that name these ranks, and whether it is
-        any."""
+        """(n,) of which session each of these numbers is, and whether it is any. `ranks`: which the messages
+        name."""
         if not len(self.numbers):
             return np.zeros(len(numbers), np.int64), np.zeros(len(numbers), bool)
         which = self._of_rank[np.clip(ranks, -1, len(self._of_rank) - 1)]

@@ -112,17 +112,26 @@ class Reducer:
         recording: str | None = None,
         want: str = "",
         gpus: bool = True,
+        hosts: bool = True,
     ) -> Frame:
         """The group at `now_ns` (collector's clock), with the history from point `cursor` on.
 
         `focus`: the rank whose single steps it holds. `want`: the text of a request for a timeline or a
-        heat map (`ddptop.frames.detail`); empty: none. `gpus`: with the GPU and memory of every rank.
+        heat map (`ddptop.frames.detail`); empty: none. `gpus`: with the GPU and memory of every rank;
+        `hosts`: with the figures of every host.
         """
         state = self.state
         state.settle()
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300, infinite or NaN
             frame = build(
-                state, now_ns, cursor=cursor, focus=focus, source=source, recording=recording, gpus=gpus
+                state,
+                now_ns,
+                cursor=cursor,
+                focus=focus,
+                source=source,
+                recording=recording,
+                gpus=gpus,
+                hosts=hosts,
             )
             return with_requested(state, frame, want)
 

@@ -36,6 +36,15 @@ def _median_of(ordered: Column) -> Column:
     return np.where(known[..., 0] > 0, ((low + high) / 2)[..., 0], np.nan)
 
 
+def quantile_between(values: Column, share: float) -> float:
+    """As `numpy.quantile` of (n,) values without NaN, n > 0, which imports masked arrays first: 20 ms."""
+    ordered, place = np.sort(values), (len(values) - 1) * share
+    low = int(place)
+    below, above = float(ordered[low]), float(ordered[min(low + 1, len(values) - 1)])
+    part = place - low
+    return below + (above - below) * part if part < 0.5 else above - (above - below) * (1 - part)
+
+
 BLOCK, REPLICATES = 8, 200
 """Least steps of a block of the bootstrap, and replicates. Neighbouring steps are alike, for a busy machine
 stays busy for some steps: so blocks are drawn."""

@@ -99,7 +99,7 @@ def finish(
     refused: int = 0,
 ) -> Report:
     """The report of what was sampled. `growing`: the recording is still being written."""
-    last = sampler.take_sample()
+    last = sampler.take_sample(hosts=True)
     if sampler.reducer.stalled_since(sampler.last_ns) is not None:
         sampler.incidents.note_stall(last)
     state = "lost" if not growing and last.run.state in NOT_ENDED else last.run.state

@@ -175,9 +175,9 @@ class RunSampler:
         self.incidents.end_stall(self.last_ns)
         self._in_gap = True
 
-    def take_sample(self) -> Frame:
-        """Sample the group now."""
-        frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=False)
+    def take_sample(self, *, hosts: bool = False) -> Frame:
+        """Sample the group now. `hosts`: with the figures of every host."""
+        frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=False, hosts=hosts)
         self._cursor += len(frame.history.step)
         self._sampled_step = self.reducer.state.complete_step
         if len(frame.history.step):
@@ -306,7 +306,7 @@ class Incidents:
         self._stalled_ns = since_ns
         if now_ns - self._diagnosed_ns >= min(MAX_STALL_INTERVAL_NS, (now_ns - since_ns) // STALL_AGE_SHARE):
             self._diagnosed_ns = now_ns
-            self.note_stall(self._reducer.frame(now_ns, gpus=False))
+            self.note_stall(self._reducer.frame(now_ns, gpus=False, hosts=False))
 
     def note_stall(self, frame: Frame) -> None:
         """Note the stall of a frame. The newest diagnosis counts unless only an earlier one is conclusive."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.steps.windows import DETAILED_BACK
+from ddptop.frames.columns import median
 from ddptop.frames.verdict import compares_own_times, skew_pct
 from ddptop.report.content import Span
 
@@ -227,7 +228,7 @@ def _span(table: StepTable, at: Indices, samples: Sequence[Sample], begin_s: flo
     rank, cause = _most_flagged(table, at, samples)
     lost_s = _sum(table.lost_s(table.cost)[at])
     spent_s = float(table.seconds[at][~np.isnan(cost)].sum()) if len(at) else 0.0
-    p50 = known(np.median(step_ms)) if len(at) else None
+    p50 = known(median(step_ms)) if len(at) else None
     even_ms = (step_ms * (1 - table.uneven[at]))[~np.isnan(table.uneven[at])]
     return Span(
         begin_s=begin_s,
@@ -241,7 +242,7 @@ def _span(table: StepTable, at: Indices, samples: Sequence[Sample], begin_s: flo
         step_ms=p50,
         wait_pct=_share(table.wait_ms[at], step_ms),
         transfer_pct=_share(table.transfer_ms[at], step_ms),
-        no_straggler_ms=known(np.median(even_ms)) if len(even_ms) else None,
+        no_straggler_ms=known(median(even_ms)) if len(even_ms) else None,
         rank=rank,
         cause=cause,
         cost_pct=100 * lost_s / spent_s if lost_s is not None and spent_s > 0 else None,

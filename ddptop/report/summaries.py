@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import fields
+from itertools import starmap
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
+from ddptop.frames.columns import median, quantile_between
 from ddptop.frames.phrases import interval_error
 from ddptop.report.content import (
     BucketSummary,
@@ -50,19 +53,19 @@ def weighted(values: Sequence[float | None], weights: Column) -> float | None:
 def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> tuple[RankSummary, ...]:
     """One summary for each rank of the group at the end of the run."""
     world = len(last.ranks.state)
-    means = {name: _column_mean(samples, weights, name, world) for name in RANK_COLUMNS}
     ranks = last.ranks
-    return tuple(
-        RankSummary(
-            rank=rank,
-            host=ranks.host[rank],
-            device=ranks.device[rank],
-            state=ranks.state[rank],
-            **{name: known(means[name][rank]) for name in RANK_COLUMNS},
-            lost_records=None if np.isnan(ranks.lost_records[rank]) else int(ranks.lost_records[rank]),
-        )
-        for rank in range(world)
-    )
+    columns: dict[str, Sequence[object]] = {"rank": range(world)}
+    columns |= {name: getattr(ranks, name) for name in ("host", "device", "state")}
+    columns |= {name: _or_none(_column_mean(samples, weights, name, world)) for name in RANK_COLUMNS}
+    lost = _or_none(ranks.lost_records)
+    columns["lost_records"] = [None if one is None else int(one) for one in lost]
+    rows = zip(*(columns[field.name] for field in fields(RankSummary)), strict=True)
+    return tuple(starmap(RankSummary, rows))
+
+
+def _or_none(values: Column) -> list[float | None]:
+    """(n,) numbers; None where one is NaN or infinite."""
+    return [one if is_known else None for one, is_known in zip(values.tolist(), np.isfinite(values).tolist())]
 
 
 def host_summaries(
@@ -74,10 +77,11 @@ def host_summaries(
         of_hosts[rank.host].append(rank)
     figures = {host.name: host for host in last.hosts}
     bounds: dict[str, float] = {}
+    own = next((host.name for host in last.hosts if host.collector), None)
     for sample in samples:
-        for host in sample.frame.hosts:
-            if host.clock_bound_ms is not None:
-                bounds[host.name] = max(bounds.get(host.name, 0.0), host.clock_bound_ms)
+        for clock in sample.frame.clocks:
+            if clock.host != own and clock.offset_ms is not None and clock.bound_ms is not None:
+                bounds[clock.host] = max(bounds.get(clock.host, 0.0), clock.bound_ms)
     silent = [event.message for event in events if event.kind == "host_unreachable"]
     return tuple(
         _host_summary(name, mine, figures.get(name), bounds.get(name), silent)
@@ -176,8 +180,8 @@ def communication(
     both = None if both is None else min(ms for ms in (both, hidden, no_straggler) if ms is not None)
     return Communication(
         step_ms=step_ms,
-        step_ms_p50=known(np.median(table.step_ms)) if len(table.step_ms) else None,
-        step_ms_p95=known(np.quantile(table.step_ms, 0.95)) if len(table.step_ms) else None,
+        step_ms_p50=known(median(table.step_ms)) if len(table.step_ms) else None,
+        step_ms_p95=known(quantile_between(table.step_ms, 0.95)) if len(table.step_ms) else None,
         step_ms_max=None if longest is None else float(table.step_ms[longest]),
         step_of_max=None if longest is None else int(table.step[longest]),
         incarnation_of_max=0 if longest is None else int(table.incarnation[longest]),

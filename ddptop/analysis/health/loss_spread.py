@@ -79,8 +79,8 @@ def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[
 
 
 def _apart(losses: Column, rank: int) -> Apart:
-    others = np.median(np.delete(losses, rank, axis=1), axis=1)
-    return Apart(rank, float(np.median(losses[:, rank])), float(np.median(others)), len(losses))
+    others = median(np.delete(losses, rank, axis=1))
+    return Apart(rank, float(median(losses[:, rank])), float(median(others)), len(losses))
 
 
 class LossSpread:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.columns import median
 from ddptop.frames.overhead import MeasuredCost
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class ShadowCost:
         sampled = min(plain[left].sum(), plain[right].sum()) >= SIDE
         if sampled:
             left, right = left[plain[left]], right[plain[right]]
-        beside = (np.median(wall[left[-SIDE:]]) + np.median(wall[right[:SIDE]])) / 2
-        without = np.median(wall[begin + SETTLE : end - 1])
+        beside = (median(wall[left[-SIDE:]]) + median(wall[right[:SIDE]])) / 2
+        without = median(wall[begin + SETTLE : end - 1])
         extra = _detail_cost(wall, detail, np.arange(begin)[aside[:begin] == 0]) if sampled else 0.0
         self._blocks.append(float((beside - without + extra) / without))
         return True
@@ -97,7 +98,7 @@ def _detail_cost(wall: Column, detail: Column, steps: Indices) -> float:
     if not len(at):
         return 0.0
     beside = wall[at - 2] + wall[at - 1] + wall[at + 2] + wall[at + 3]
-    return float(np.median(wall[at] + wall[at + 1] - beside / 2)) * len(at) / len(steps)
+    return float(median(wall[at] + wall[at + 1] - beside / 2)) * len(at) / len(steps)
 
 
 def estimate(shares: Column) -> MeasuredCost | None:
@@ -110,5 +111,5 @@ def estimate(shares: Column) -> MeasuredCost | None:
     count = len(means)
     below = max(1, int(count / 2 - Z * np.sqrt(n * (n + 1) * (2 * n + 1) / 24)))
     return MeasuredCost(
-        pct=float(np.median(means)), low=float(means[below - 1]), high=float(means[count - below]), blocks=n
+        pct=float(median(means)), low=float(means[below - 1]), high=float(means[count - below]), blocks=n
     )

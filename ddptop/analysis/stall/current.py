@@ -26,6 +26,7 @@ from ddptop.analysis.stall.rank_position import (
     sequence_of,
 )
 from ddptop.frames.calls import function_entered, in_collective
+from ddptop.frames.columns import median
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import MAX_POSITIONS, Stall
 from ddptop.protocol.limits import NS
@@ -98,7 +99,7 @@ def stall_limit_ns(state: RunState) -> int:
     state.settle()
     steps = state.figures.steps
     walls = steps.group.of("step", steps.slots())
-    median_ms = float(np.median(walls)) if len(walls) else 0.0
+    median_ms = float(median(walls)) if len(walls) else 0.0
     return int(max(least_ns, STALL_STEPS * median_ms * 1e6))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.chance import block_length, student_quantile
-from ddptop.frames.columns import resampled_medians
+from ddptop.frames.columns import median, resampled_medians
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Mask
@@ -285,7 +285,7 @@ def interval_of_median(values: Column, wider: float = 1.0) -> tuple[float, float
 
     `wider`: factor on its half, for what the series does not show of its error.
     """
-    middle = float(np.median(values))
+    middle = float(median(values))
     length = block_length(np.sign(values - middle))
     error = float(resampled_medians(values, length).std())
     error /= np.sqrt(1 - length / len(values))  # the blocks vary around their own median

@@ -38,8 +38,8 @@ OWN_COLUMNS = ("own", "excess", "work_excess")
 OWN_STEPS, BATCH = 256, 128
 """Steps whose own times are kept for the rules, and most steps added at once: so many more are kept."""
 
-BATCH_CELLS = 2**18
-"""Steps are added at once until they have so many integers: their arrays take a few MB."""
+BATCH_CELLS = 2**19
+"""Steps are added at once until they have so many integers: their arrays take some 10 MB."""
 
 ROW_INTEGERS = 24
 """Integers in a row without bucket detail."""

@@ -160,7 +160,7 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
         gain = own_gain
         both = np.fmax(both, gain + hidden if straggler.ranks else gain)
     step: Column = figures.steps.group.of("step", found.steps)
-    p50 = known(np.median(step))
+    p50 = known(median(step))
 
     def without(gain: Column) -> float | None:
         share = gain / window.group.of("step", detail.slots)
@@ -168,7 +168,7 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
         if not len(at):
             return None
         near = _nearest(at, figures.steps.group.of("point", found.steps).astype(np.int64))
-        return known(np.median(step * (1 - np.clip(share[~np.isnan(share)], 0.0, 1.0)[near])))
+        return known(median(step * (1 - np.clip(share[~np.isnan(share)], 0.0, 1.0)[near])))
 
     what_if = WhatIf(without(gain), without(hidden), without(np.fmax(both, np.fmax(gain, hidden))))
     if detail.clock_free:
@@ -388,6 +388,6 @@ def what_if(
     for values, wider in ((wall - gain, drawn), (slowest, 1.0), (slowest - gain, drawn)):
         values = values[~np.isnan(values)]
         enough = len(values) >= BLOCK and several
-        found.append(float(np.median(values)) if enough else None)
+        found.append(float(median(values)) if enough else None)
         intervals += formulas.interval_of_median(values, wider) if enough else (None, None)
     return WhatIf(*found, *intervals)

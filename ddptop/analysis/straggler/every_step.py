@@ -252,9 +252,9 @@ def intermittent(
     others = excess[np.argsort(-time_ms, kind="stable")[: min(RIVALS, len(excess) - 1)]]
     noise = float(np.fmax.reduce(formulas.quantile(np.clip(others, 0.0, None), 0.95)))
     large = excess[rank][excess[rank] > max(least, LARGE_NOISE * noise)]
-    if len(large) < fewest or float(np.median(large)) < outstanding_by * noise:
+    if len(large) < fewest or float(median(large)) < outstanding_by * noise:
         return None
-    least = HALF * float(np.median(large))
+    least = HALF * float(median(large))
     late = excess[rank] > least
     mine = occurrences(late)
     gaps = np.diff(mine)
@@ -272,7 +272,7 @@ def intermittent(
     rivals = over[over.sum(axis=1) * times > len(mine)]  # the others have too few late steps
     if any(len(occurrences(rival)) * times > len(mine) for rival in rivals):
         return None
-    return Late((rank,), int(mine[0]), float(np.median(excess[rank, late])))
+    return Late((rank,), int(mine[0]), float(median(excess[rank, late])))
 
 
 def occurrences(late: Mask) -> Indices:

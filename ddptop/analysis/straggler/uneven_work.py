@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.frames.columns import median
+from ddptop.frames.columns import median, quantile_between
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.windows import StepWindow
@@ -55,7 +55,7 @@ def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float
         return None
     work = work - formulas.mean(work)[:, None]
     x, y = (over - formulas.mean(np.where(known, over, np.nan))[:, None])[known], work[known]
-    limit = 2 * float(np.quantile(np.abs(y), 0.8))
+    limit = 2 * quantile_between(np.abs(y), 0.8)
     y = np.clip(y, -limit, limit)  # a busy machine makes some steps late by several times that
     product, squares = float((x * y).sum()), float((x * x).sum())
     follows = product > 0 and product >= FOLLOWS * float(np.sqrt(squares * (y * y).sum()))
@@ -70,7 +70,7 @@ def _of_constant_sizes(steps: StepWindow, slots: Indices, members: Indices, size
     if not larger.any() or larger.all():
         return None
     each = compute / size
-    usual = float(np.median(each[~larger]))
+    usual = float(median(each[~larger]))
     return usual if usual > 0 and (each[larger] <= ALIKE * usual).all() else None
 
 

@@ -25,7 +25,7 @@ from ddptop.analysis.to_frame.tables import (
     with_reasons,
 )
 from ddptop.analysis.to_frame.timeline import timeline
-from ddptop.frames.columns import median
+from ddptop.frames.columns import median, quantile_between
 from ddptop.frames.detail import TimelineRequest, parse_request
 from ddptop.frames.frame import Clocks, Frame, Group, RunInfo
 from ddptop.frames.overhead import Overhead
@@ -56,6 +56,7 @@ def build(
     source: FrameSource,
     recording: str | None,
     gpus: bool,
+    hosts: bool,
 ) -> Frame:
     """The frame at `now_ns`. Arguments as in `Reducer.frame`."""
     figures = state.figures
@@ -90,7 +91,7 @@ def build(
         logged=logged(state, focus),
         gpus=gpu_facts(state) if gpus else (),
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
-        hosts=host_figures(state, columns, straggler, clocks, now_ns),
+        hosts=host_figures(state, columns, straggler, clocks, now_ns) if hosts else (),
     )
 
 
@@ -134,7 +135,7 @@ def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None)
 def _group(state: RunState, shown: FrameSteps) -> Group:
     figures, slots, detail = state.figures, shown.steps, shown.detail
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
-    p50 = known(np.median(step)) if len(step) else None
+    p50 = known(median(step)) if len(step) else None
     span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
     loss = np.where(figures.has_loss, figures.loss, np.nan)
     finite = np.isfinite(loss).any()
@@ -143,7 +144,7 @@ def _group(state: RunState, shown: FrameSteps) -> Group:
         step=state.complete_step,
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
         step_ms_p50=p50,
-        step_ms_p95=known(np.quantile(step, 0.95)) if len(step) else None,
+        step_ms_p95=known(quantile_between(step, 0.95)) if len(step) else None,
         loss_mean=known(figures.loss[figures.has_loss].mean()) if figures.has_loss.any() else None,
         loss_min=known(np.nanmin(loss)) if finite else None,
         loss_max=known(np.nanmax(loss)) if finite else None,
@@ -182,7 +183,7 @@ def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, float | None]:
     )
     if np.isnan(wait_ms).all():
         exposed, wait = detail.over_ranks("exposed"), detail.over_ranks("exposed_wait")
-        step = known(np.median(wall)) if len(wall) else None
+        step = known(median(wall)) if len(wall) else None
         return {
             "exposed_comm_ms": exposed,
             "exposed_wait_ms": wait,

@@ -9,6 +9,7 @@ import numpy as np
 
 from ddptop.analysis.steps import bucket_times, formulas
 from ddptop.analysis.steps.kept import HEAD
+from ddptop.frames.columns import median
 from ddptop.frames.detail import Lane, Reduce, Span, Timeline
 from ddptop.protocol.messages import Flag
 
@@ -169,7 +170,7 @@ def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -
         detailed=bool(worked),
         clock_free=shift is None,
         micro_steps=int(packed.head[HEAD.index("micro_steps")].max()),
-        step_ms=float(np.median(walls)),
+        step_ms=float(median(walls)),
         span_ms=float((begins + walls).max()),
         exposed_ms=exposed,
         overlap_pct=overlap,

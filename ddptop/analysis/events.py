@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.figures import Figures
 from ddptop.analysis.health.exits import (
     describe_exit,
     exit_known,
@@ -17,7 +18,6 @@ from ddptop.analysis.health.exits import (
 )
 from ddptop.analysis.ranks import ABSENT, NotInitialized, RankState, Session
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
-from ddptop.analysis.state import Figures
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
@@ -50,13 +50,13 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
     state.sampling_changed()
     again = f"elastic restart {hello.incarnation}" if hello.incarnation else "restarted"
     kind, text = ("restart", again) if restarted else ("joined", "joined")
-    state.log.add_rank(state.unix_s(t_ns), kind, text, hello.rank, len(state.ranks))
+    state.log.add_rank(state.unix_s(t_ns), kind, text, hello.rank, state.world)
 
 
 def return_to_session(state: RunState, number: int, t_ns: int) -> None:
     """The newer process exited first; the rank belongs to the older one (session `number`) again."""
     session = state.sessions.get(number)
-    if session is None or session.rank >= len(state.ranks):
+    if session is None or session.rank >= state.world:
         return
     rank_state = state.ranks[session.rank]
     if rank_state.session == number or session.hello.incarnation < state.incarnation:
@@ -89,13 +89,11 @@ def count_unsent(state: RunState, rank_state: RankState, steps: int, t_ns: int) 
 
 def note_left_early(state: RunState, t_ns: int) -> None:
     """Log the ranks that are now known to have exited while the others needed them."""
-    if not state.has_evidence or not 0 < 2 * len(state.finished) <= len(state.ranks):
+    if not state.has_evidence or not 0 < 2 * len(state.finished) <= state.world:
         return
     for rank in update_left_early(state.ranks):
         text = describe_exit(state.ranks[rank])
-        state.log.add_rank(
-            state.unix_s(t_ns), "failed_rank", text, rank, len(state.ranks), severity="critical"
-        )
+        state.log.add_rank(state.unix_s(t_ns), "failed_rank", text, rank, state.world, severity="critical")
 
 
 def _remember(state: RunState, hello: Hello) -> None:
@@ -139,7 +137,7 @@ def _regroup(state: RunState, hello: Hello) -> None:
 
 
 def _begin_group(state: RunState) -> None:
-    world = len(state.ranks)
+    world = state.world
     state.pairing = Pairing(world)
     state.figures = Figures(world, state.figures.size)
     state.replicas.restart(world)
@@ -156,7 +154,7 @@ def _replaces(state: RunState, hello: Hello) -> bool:
     known = state.sessions_of.get(hello.rank)
     before = state.sessions.get(known[-1]) if known else None
     if before is None:
-        return hello.world_size == len(state.ranks)  # a rank that the group before did not have
+        return hello.world_size == state.world  # a rank that the group before did not have
     return hello.unix_ns > before.hello.unix_ns
 
 
@@ -187,7 +185,7 @@ PLAIN_FAILURE = 1
 
 def on_event(state: RunState, event: Event, t_ns: int) -> None:
     """Take one event. An event of an unknown rank or an earlier process is ignored."""
-    rank_state = state.ranks[event.rank] if 0 <= event.rank < len(state.ranks) else None
+    rank_state = state.ranks[event.rank] if 0 <= event.rank < state.world else None
     if event.kind in _OF_RANKS:
         if (
             rank_state is not None
@@ -318,10 +316,10 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
     world, late_s = _whole(event.fields.get("world")) or 0, event.fields.get("late_s")
     if not isinstance(late_s, (int, float)) or not 0 <= event.rank < world <= MAX_SHOWN_WORLD:
         return
-    if late_s < LATE_STALLS * state.stall_s or (state.ranks and event.rank >= len(state.ranks)):
+    if late_s < LATE_STALLS * state.stall_s or (state.ranks and event.rank >= state.world):
         return
     if not state.ranks:
-        state.ranks += [ABSENT] * world
+        state.ranks.extend([ABSENT] * world)
         _begin_group(state)
         state.presence_changed()
     if state.ranks[event.rank] is ABSENT:
@@ -384,7 +382,7 @@ _OF_RANKS = {
 
 
 def _log(state: RunState, event: Event, text: str, t_ns: int, *, severity: Severity = "info") -> None:
-    world = len(state.ranks)
+    world = state.world
     state.log.add_rank(state.unix_s(t_ns), event.kind, text, event.rank, world, severity=severity)
 
 

@@ -13,15 +13,15 @@ import numpy as np
 
 from ddptop.analysis.ranks import ABSENT
 from ddptop.protocol.machine import Usage
+from ddptop.protocol.message_run import Readings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
-    from ddptop.protocol.message_run import Readings
     from ddptop.protocol.messages import Message
 
     Integers = NDArray[np.int64]
@@ -30,6 +30,8 @@ CLOCK_FIELDS = ("own_ns", "delay_ns", "stood_ns", "step", "moved_ns", "heard_ns"
 _CLOCK = attrgetter(*CLOCK_FIELDS)
 NO_DELAY = -(2**62)
 _NO_OVERFLOW = 2.0**62
+MOST_RUNS = 8
+"""Runs whose readings are held until the ranks are read: each has some hundred kilobytes."""
 
 
 Offsets: TypeAlias = "tuple[Sequence[int], Sequence[str], Integers]"
@@ -61,13 +63,14 @@ class KnownSessions:
         self.begun = np.array([session.begun for session in self.sessions], bool)
         self.rows = np.zeros(len(self.sessions), np.int64)
         """Rows since the last `write`."""
+        self._counted = self.rows.copy()
+        """Those of them that are in the columns."""
         self.micro_steps = np.zeros(len(self.sessions), np.int64)
         """0: not known."""
         self.clocks: Integers | None = None
         """(fields of _CLOCK, ranks); None: to be read again."""
         self.beats: Beats | None = None
-        self._newest: dict[type[Message], tuple[list[Readings], Integers, Integers, Integers]] = {}
-        """By kind: readings, and by session in which of them the newest is (-1: none), where, its arrival."""
+        self._newest: dict[type[Message], _Newest] = {}
         self._layouts: dict[int, Integers] = {}
         self._changed = False
         self._moved: NDArray[np.bool_] | None = None
@@ -97,14 +100,13 @@ class KnownSessions:
 
     def take_newest(self, readings: Readings, which: Integers, t_ns: Integers) -> None:
         """Readings of present processes: of which session each is, and when it arrived."""
-        if readings.kind not in self._newest:
-            none = np.full(len(self.sessions), -1)
-            self._newest[readings.kind] = [], none, none.copy(), none.copy()
-        before, part, at, arrived_ns = self._newest[readings.kind]
+        newest = self._newest.get(readings.kind)
+        if newest is None:
+            newest = self._newest[readings.kind] = _Newest(len(self.sessions))
         # Of each session the last one stays.
-        part[which], at[which] = len(before), np.arange(len(which))
-        arrived_ns[which] = t_ns
-        before.append(readings)
+        newest.part[which], newest.at[which] = len(newest.readings), np.arange(len(which))
+        newest.arrived_ns[which] = t_ns
+        newest.readings.append(readings)
 
     def take_rows(self, which: Integers, first: Integers, count: Integers, micro_steps: Integers) -> None:
         """STEPS messages that follow each other in every session: whose, first step, rows, micro steps."""
@@ -127,57 +129,107 @@ class KnownSessions:
         self._moved[ranks] = True
         self.clocks = clocks
 
-    def latest(self, ranks: Sequence[RankState]) -> dict[str, Integers] | None:
+    def latest(self, state: RunState) -> dict[str, Integers] | None:
         """(ranks,) when each last moved, was heard and was seen; None where the ranks are to be read."""
         if self.clocks is None:
             return None
         if self.seen_ns is None:
-            self.seen_ns = np.array([one.seen_ns for one in ranks], np.int64)
+            self.seen_ns = np.array([one.seen_ns for one in state.ranks], np.int64)
         if Usage in self._newest:
-            _, part, _, arrived_ns = self._newest[Usage]
-            read = part >= 0
-            self.seen_ns[self.rank[read]] = arrived_ns[read]
+            newest = self._newest[Usage]
+            read = newest.part >= 0
+            self.seen_ns[self.rank[read]] = newest.arrived_ns[read]
         moved, heard = (self.clocks[CLOCK_FIELDS.index(name)] for name in ("moved_ns", "heard_ns"))
         return {"moved_ns": moved, "heard_ns": heard, "seen_ns": self.seen_ns}
 
+    def write_columns(self, state: RunState) -> bool:
+        """Put what was taken since the last call into the columns of `state`. Returns whether sessions or
+        ranks are to be written too."""
+        reports = state.reports
+        if self._changed:
+            fresh = self.rows - self._counted
+            seen = np.flatnonzero(fresh)
+            reports.add_rows(self.rank[seen], fresh[seen], self.micro_steps[seen])
+            self._counted[:] = self.rows
+        if self._moved is not None and self.clocks is not None:
+            moved = np.flatnonzero(self._moved)
+            for name, column in zip(CLOCK_FIELDS, self.clocks, strict=True):
+                reports.put(name, moved, column[moved])
+        for kind, newest in self._newest.items():
+            for readings, sessions in newest.parts(newest.put):
+                reports.take(readings, newest.at[sessions], self.rank[sessions])
+            newest.join()
+            if kind is Usage:
+                read = np.flatnonzero(newest.part >= 0)
+                reports.put("seen_ns", self.rank[read], newest.arrived_ns[read])
+        return self._changed or self._moved is not None or bool(self._newest)
+
     def write(self, state: RunState) -> None:
-        """Put what was taken since the last call into the sessions and ranks."""
-        ranks = state.ranks
+        """Put what was taken since the last call into the sessions and ranks, and into the columns."""
+        if not self.write_columns(state):
+            return
         if self._changed:
             self._changed = False
             seen = np.flatnonzero(self.rows)
-            state.reports.add_rows(self.rank[seen], self.rows[seen], self.micro_steps[seen])
             columns = (column[seen].tolist() for column in (self.next_step, self.rows, self.micro_steps))
             for n, following, rows, micro_steps in zip(seen.tolist(), *columns, strict=True):
                 session, one = self.sessions[n], self.ranks[n]
                 session.begun, session.next_step = True, following
                 one.records += rows
                 one.micro_steps = micro_steps or one.micro_steps
-            self.rows[:] = 0
+            self.rows[:] = self._counted[:] = 0
         if self._moved is not None and self.clocks is not None:
             moved = np.flatnonzero(self._moved)
             for rank, values in zip(moved.tolist(), self.clocks[:, moved].T.tolist(), strict=True):
-                one = ranks[rank]
+                one = state.ranks[rank]
                 one.own_ns, one.delay_ns, one.stood_ns, one.step, one.moved_ns, one.heard_ns = values
-            for name, column in zip(CLOCK_FIELDS, self.clocks, strict=True):
-                state.reports.put(name, moved, column[moved])
             self._moved = None
-        for kind, (parts, part, at, arrived_ns) in self._newest.items():
-            for number in range(len(parts)):
-                of_sessions = np.flatnonzero(part == number)
-                if not len(of_sessions):
-                    continue
-                of_ranks, places = self.rank[of_sessions], at[of_sessions]
-                placed = [*zip(repeat(parts[number]), places.tolist())]
-                for n, newest in zip(of_sessions.tolist(), placed, strict=True):
-                    self.ranks[n].readings[kind] = newest
-                state.reports.take(parts[number], places, of_ranks, placed)
+        for kind, newest in self._newest.items():
+            for readings, sessions in newest.parts(0):
+                placed = [*zip(repeat(readings), newest.at[sessions].tolist())]
+                for n, message in zip(sessions.tolist(), placed, strict=True):
+                    self.ranks[n].readings[kind] = message
+                state.reports.note(kind, self.rank[sessions], placed)
             if kind is Usage:
-                read = np.flatnonzero(part >= 0)
-                for rank, t_ns in zip(self.rank[read].tolist(), arrived_ns[read].tolist(), strict=True):
-                    ranks[rank].seen_ns = t_ns
-                state.reports.put("seen_ns", self.rank[read], arrived_ns[read])
+                read = np.flatnonzero(newest.part >= 0)
+                for n, t_ns in zip(read.tolist(), newest.arrived_ns[read].tolist(), strict=True):
+                    self.ranks[n].seen_ns = t_ns
         self._newest.clear()
+
+
+class _Newest:
+    """The newest readings of a kind of each session, which are not in its rank yet."""
+
+    def __init__(self, sessions: int) -> None:
+        self.readings: list[Readings] = []
+        self.part = np.full(sessions, -1)
+        """(sessions,) in which of `readings` the newest is; -1: in none."""
+        self.at = np.zeros(sessions, np.int64)
+        """(sessions,) where in it."""
+        self.arrived_ns = np.zeros(sessions, np.int64)
+        self.put = 0
+        """So many of `readings` are in the columns."""
+
+    def join(self) -> None:
+        """All are in the columns. Where they are in many runs, hold a copy of them and not the runs."""
+        if len(self.readings) > MOST_RUNS:
+            parts = [(readings, sessions, self.at[sessions]) for readings, sessions in self.parts(0)]
+            places = np.concatenate([readings.places[at] for readings, _, at in parts])
+            columns = zip(
+                *([column[at] for column in readings.values] for readings, _, at in parts), strict=True
+            )
+            values = tuple(np.concatenate(column) for column in columns)
+            sessions = np.concatenate([sessions for _, sessions, _ in parts])
+            self.readings = [Readings(self.readings[0].kind, places, values)]
+            self.part[sessions], self.at[sessions] = 0, np.arange(len(sessions))
+        self.put = len(self.readings)
+
+    def parts(self, first: int) -> Iterator[tuple[Readings, Integers]]:
+        """From number `first` on: readings, and the sessions whose newest is among them."""
+        for number, readings in enumerate(self.readings[first:], first):
+            sessions = np.flatnonzero(self.part == number)
+            if len(sessions):
+                yield readings, sessions
 
 
 class Beats:

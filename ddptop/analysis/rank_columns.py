@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.state import RunState
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import GpuFacts
     from ddptop.protocol.message_run import Placed, Readings
@@ -120,14 +121,17 @@ class _Latest:
             return tuple([readings.values[column][at] for column in self._columns])
         return self._unknown if one is None else self._of_message(one)
 
-    def take(self, readings: Readings, places: Indices, ranks: Indices, placed: Sequence[Placed]) -> None:
-        """Of these `readings` those at some places are the newest messages of these ranks, as `placed`."""
-        if not self._newest:
-            return
-        for row, column in enumerate(self._columns):
-            self.values[row, ranks] = readings.values[column][places]
-        for rank, one in zip(ranks.tolist(), placed, strict=True):
-            self._newest[rank] = one
+    def take(self, readings: Readings, places: Indices, ranks: Indices) -> None:
+        """Of these `readings` those at some places are the newest messages of these ranks."""
+        if self._newest:
+            for row, column in enumerate(self._columns):
+                self.values[row, ranks] = readings.values[column][places]
+
+    def note(self, ranks: Indices, placed: Sequence[Placed]) -> None:
+        """The ranks have got these messages, whose numbers were taken."""
+        if self._newest:
+            for rank, one in zip(ranks.tolist(), placed, strict=True):
+                self._newest[rank] = one
 
 
 NUMBERS: dict[type[Message], tuple[str, ...]] = {
@@ -149,9 +153,9 @@ class ReportColumns:
     """What the ranks have reported by now, (ranks,) each, from `RankState`. Read when needed, then kept until
     a message is taken alone; what is taken in columns is put into them."""
 
-    def __init__(self, ranks: Sequence[Any]) -> None:
-        self._ranks = ranks
-        self.world = len(ranks)
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self.world = state.world
         self._kept: dict[str, NDArray[Any]] = {}
         self._latest = {kind: _Latest(kind, names) for kind, names in NUMBERS.items()}
         self.gpu_facts: dict[int, GpuFacts] = {}
@@ -163,8 +167,8 @@ class ReportColumns:
 
     def read_presence(self) -> None:
         """A rank has joined or exited."""
-        self.running = np.array([*map(attrgetter("running"), self._ranks)], bool)
-        ends = map(attrgetter("bye", "gone_ns"), self._ranks)
+        self.running = np.array([*map(attrgetter("running"), self._state.ranks)], bool)
+        ends = map(attrgetter("bye", "gone_ns"), self._state.ranks)
         self.ended = tuple(rank for rank, end in enumerate(ends) if end != (None, None))
         self.forget()
 
@@ -191,19 +195,19 @@ class ReportColumns:
     def integers(self, name: str) -> NDArray[np.int64]:
         """A field of `RankState` that is an integer."""
         if name not in self._kept:
-            self._kept[name] = np.fromiter(map(attrgetter(name), self._ranks), np.int64, self.world)
+            self._kept[name] = np.fromiter(map(attrgetter(name), self._state.ranks), np.int64, self.world)
         return self._kept[name]
 
     def numbers(self, name: str) -> Column:
         """A field of `RankState` that is a number or None, which is NaN."""
         if name not in self._kept:
-            self._kept[name] = np.array([*map(attrgetter(name), self._ranks)], np.float64)
+            self._kept[name] = np.array([*map(attrgetter(name), self._state.ranks)], np.float64)
         return self._kept[name]
 
     def where(self, what: str, has: Callable[[Any], bool]) -> Indices:
         """The ranks whose state has something, which is kept under the name `what`."""
         if what not in self._kept:
-            self._kept[what] = np.array([*map(has, self._ranks)], bool)
+            self._kept[what] = np.array([*map(has, self._state.ranks)], bool)
         return np.flatnonzero(self._kept[what])
 
     def with_gpu(self) -> Indices:
@@ -232,19 +236,24 @@ class ReportColumns:
         column = self.beat(name)
         if np.isnan(column).all():
             return None
-        return getattr(self._ranks[int(np.nanargmax(column))].progress, name)
+        return getattr(self._state.ranks[int(np.nanargmax(column))].progress, name)
 
-    def take(self, readings: Readings, places: Indices, ranks: Indices, placed: Sequence[Placed]) -> None:
+    def take(self, readings: Readings, places: Indices, ranks: Indices) -> None:
         """These ranks have got these `RankState.readings`."""
         if readings.kind in self._latest:
-            self._latest[readings.kind].take(readings, places, ranks, placed)
+            self._latest[readings.kind].take(readings, places, ranks)
         if readings.kind in (Gpu, Memory) and "gpu" in self._kept:
             self._kept["gpu"][ranks] = True
             for rank in ranks.tolist():
                 self.gpu_facts.pop(rank, None)
 
+    def note(self, kind: type[Message], ranks: Indices, placed: Sequence[Placed]) -> None:
+        """What was taken of these ranks is now in their `readings`."""
+        if kind in self._latest:
+            self._latest[kind].note(ranks, placed)
+
     def _newest(self, kind: type[Message], name: str) -> Column:
         if kind.__name__ not in self._kept:
-            self._latest[kind].update(self._ranks)
+            self._latest[kind].update(self._state.ranks)
             self._kept[kind.__name__] = self._latest[kind].values
         return np.asarray(self._kept[kind.__name__][NUMBERS[kind].index(name)])

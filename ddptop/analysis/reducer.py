@@ -89,7 +89,7 @@ class Reducer:
     @property
     def state(self) -> RunState:
         """The run as of the messages that were taken so far."""
-        self._usual.write()
+        self._usual.write_columns()
         return self._state
 
     @property
@@ -208,13 +208,13 @@ class Reducer:
             if t_ns[begin - 1] >= stop_ns or (complete is not None and complete >= stop_step):
                 break
         if not more:
-            self._usual.write()
+            self._usual.write_columns()
         return begin
 
     def _take(self, received: Received) -> None:
         message, t_ns, state = received.message, received.t_ns, self._state
         session = state.sessions.get(received.session)
-        if session is not None and session.rank < len(state.ranks):
+        if session is not None and session.rank < state.world:
             self._on_session(message, session, received.session, t_ns)
         elif isinstance(message, Hello):
             begin_session(state, message, t_ns)
@@ -228,7 +228,7 @@ class Reducer:
             state.hosts.note_message(received.session, t_ns)
         elif isinstance(message, (Host, HostUsage, About)):
             self._on_host(message, received.session, t_ns)
-        elif isinstance(message, Usage) and 0 <= received.rank < len(state.ranks):
+        elif isinstance(message, Usage) and 0 <= received.rank < state.world:
             rank_state = state.ranks[received.rank]
             if rank_state is not ABSENT:
                 rank_state.note_usage(message, t_ns)
@@ -297,7 +297,7 @@ class Reducer:
             self._on_state(message, session.rank, rank_state, t_ns)
         elif isinstance(message, Bye) and message.reason not in WELL:
             # Its successor's HELLO has overtaken it: the rank is live, but the failure is still to be known.
-            text, at_s, world = exit_phrase(None, None, message.reason), state.unix_s(t_ns), len(state.ranks)
+            text, at_s, world = exit_phrase(None, None, message.reason), state.unix_s(t_ns), state.world
             state.log.add_rank(at_s, "failed_rank", text, session.rank, world, severity="critical")
 
     def _on_steps(
@@ -387,7 +387,7 @@ class Reducer:
         failed = not rank_state.finished
         if known and not failed:
             return
-        at_s, world = state.unix_s(t_ns), len(state.ranks)
+        at_s, world = state.unix_s(t_ns), state.world
         if failed:
             text = describe_exit(rank_state)
             state.log.add_rank(at_s, "failed_rank", text, rank, world, severity="critical")

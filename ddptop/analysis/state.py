@@ -5,199 +5,30 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.analysis.event_log import EventLog
+from ddptop.analysis.figures import Figures
 from ddptop.analysis.health.loss_spread import LossSpread
-from ddptop.analysis.health.overhead import ShadowCost
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.hosts import Hosts
 from ddptop.analysis.rank_columns import ReportColumns, hello_columns, newest
-from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
-from ddptop.analysis.steps.kept import KeptSteps
 from ddptop.analysis.steps.pairing import Pairing
-from ddptop.analysis.steps.windows import MOVES, StepWindow
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.ranks import NotInitialized, RankState, Session
-    from ddptop.analysis.steps.windows import DetailWindow
-    from ddptop.frames.columns import Column, Indices, Mask
-    from ddptop.protocol.messages import Event, Layout, Run, Scalar
-    from ddptop.protocol.vocabulary import OwnPlace, Pattern
-
-
-def place_excess(steps: StepWindow, place: OwnPlace, slots: Indices, members: Indices) -> Column:
-    """(members, n) own time in one place less the median over the other members."""
-    return np.asarray(formulas.lateness(steps.place(place, slots)[members].T).T, np.float64)
-
-
-class StepFlag(NamedTuple):
-    """The ranks flagged from every step, and since when. Slots are those of the `StepWindow`."""
-
-    ranks: tuple[int, ...]
-    """The main straggler first."""
-    pattern: Pattern
-    since: int
-    """Slot of the first late step."""
-    level_ms: float
-    """Median excess with which it was flagged."""
-    members: Indices
-    """Ranks of its process group, those compared with each other."""
-    place: OwnPlace | None = None
-    """Where the rule found it; None: in own time as a whole, without what was waited for a CPU."""
-
-    @property
-    def rank(self) -> int:
-        """The main straggler."""
-        return self.ranks[0]
-
-    def led_by(self, rank: int) -> StepFlag:
-        """The same with this rank first: of two equally late ones the main straggler stays the same."""
-        order = sorted(self.ranks, key=lambda one: one != rank)
-        return self._replace(ranks=tuple(order) if rank in order else self.ranks)
-
-    def excess(self, steps: StepWindow, slots: Indices) -> Column:
-        """(n,) excess of the main straggler in the flag's place."""
-        if self.place is None:
-            return np.asarray(steps.work_excess(slots, np.array(self.ranks[:1]))[0], np.float64)
-        main = int(np.flatnonzero(self.members == self.rank)[0])
-        return np.asarray(place_excess(steps, self.place, slots, self.members)[main], np.float64)
-
-
-class StepVerdict(NamedTuple):
-    """What every step's own times say from one change to the next."""
-
-    since: int
-    """Slot of the evaluation that changed it."""
-    flag: StepFlag | None
-    """As it was then."""
-    blind: bool
-    """`StepFlags.blind`."""
-
-
-CHANGES = 64
-"""Changes of the flag that are kept: more than the steps of a batch have."""
-
-MOVES_WITHIN = 512
-"""The straggler is rotating when the flag changed MOVES times within this many steps."""
-
-
-USED_UP_PCT = 20.0
-"""Least share of the periods of a CPU quota, in a second, in which it must be used up: two of ten.
-With one of ten a busy machine's other processes delayed the rank far more than its quota did."""
-
-
-class StepFlags:
-    """What is flagged from every step's own times."""
-
-    def __init__(self) -> None:
-        self.flag: StepFlag | None = None
-        self.changes: deque[StepVerdict] = deque([StepVerdict(0, None, False)], maxlen=CHANGES)
-        """The newest changes of rank, pattern or `blind`."""
-        self.blind = False
-        """The last gradient is unknown in most of the newest steps, and so own time in backward."""
-        self.disagreements = 0
-        """Evaluations of the arrivals that contradicted the flag."""
-        self.disagrees = False
-        """Whether the last one did."""
-        self.newest = -1
-        """Number of the newest step."""
-        self.groups: Sequence[Indices] = ()
-        """The ranks that are compared with each other."""
-        self.moves: deque[int] = deque(maxlen=MOVES)
-        """Slots at which the flag of a persistent straggler went from one rank to another."""
-        self.throttled: dict[int, deque[float]] = {}
-        """By rank, the newest readings of its process in which its CPU quota was used up: seconds since the
-        run started."""
-
-    def note_throttled(self, rank: int, throttled_pct: float | None, time_s: float) -> None:
-        """A reading of a rank's process."""
-        if throttled_pct is not None and throttled_pct >= USED_UP_PCT:
-            self.throttled.setdefault(rank, deque(maxlen=CHANGES)).append(time_s)
-
-    @property
-    def members(self) -> Indices:
-        """The ranks of the first group."""
-        return self.groups[0] if self.groups else np.arange(0)
-
-    def at(self, slot: int) -> StepVerdict:
-        """The verdict at a step."""
-        return next((one for one in reversed(self.changes) if one.since <= slot), self.changes[0])
-
-    def note(self, slot: int) -> None:
-        """Keep the verdict of this step if it differs from the one before."""
-        flag, before = self.flag, self.changes[-1]
-        now, then = ((one.rank, one.pattern) if one is not None else None for one in (flag, before.flag))
-        if now != then or self.blind != before.blind:
-            self.changes.append(StepVerdict(slot, flag, self.blind))
-
-    def rotates(self, slot: int) -> bool:
-        """Whether the flag of a persistent straggler went from rank to rank lately."""
-        return len(self.moves) == MOVES and slot - self.moves[0] <= MOVES_WITHIN
-
-
-class Unevenness:
-    """Figures of single steps that a frame has computed: the next one shows nearly the same steps."""
-
-    def __init__(self) -> None:
-        self.members: Indices | None = None
-        """The ranks that are compared."""
-        self.slots: Indices = np.arange(0)
-        """The steps, without a gap."""
-        self.values: Column = np.empty((2, 0))
-
-    def of(self, slots: Indices, members: Indices, compute: Callable[[Indices], Column]) -> Column:
-        """(2, n) values of these steps; `compute` makes those that are new."""
-        first = int(slots[0]) if len(slots) else 0
-        at = first - (int(self.slots[0]) if len(self.slots) else 0)
-        if self.members is not members or not 0 <= at <= len(self.slots):
-            at, self.slots, self.values = 0, slots[:0], self.values[:, :0]
-        known = self.values[:, at : at + len(slots)]
-        fresh = slots[known.shape[1] :]
-        if len(fresh):
-            known = np.concatenate([known, compute(fresh)], axis=1)
-        self.members, self.slots, self.values = members, slots, known
-        return known
-
-
-class Figures:
-    """What is known from complete steps alone. After a restart it begins anew; the history continues."""
-
-    def __init__(self, world: int, size: int) -> None:
-        """`size`: steps of the window."""
-        self.world = world
-        self.size = size
-        self.steps = StepWindow(world, size)
-        self.detail: DetailWindow | None = None
-        """The last detailed steps; None before the first."""
-        self.kept = KeptSteps()
-        """The last detailed steps as they were reported, for timelines."""
-        self.loss: Column = np.full(world, np.nan)
-        """Each rank's last known loss among complete steps."""
-        self.has_loss: Mask = np.zeros(world, bool)
-        """Ranks that have reported a loss, which may be NaN."""
-        self.unevenness = Unevenness()
-        self.flags = StepFlags()
-        """What is flagged from every step's own times."""
-        self.straggler: int | None = None
-        self.straggler_logged: tuple[str, int | None] = ("", None)
-        """As the event log has it: in words, and the rank; None: no rank is to blame."""
-        self.straggler_since_s = 0.0
-        self.shadow_cost = ShadowCost()
-        """What the recorder costs, from the steps in which it stood aside."""
-        self.contradicted = False
-        """Whether the collectives contradict the hosts' clocks by more than their bound."""
+    from ddptop.frames.columns import Column
+    from ddptop.protocol.messages import Event, Hello, Layout, Run, Scalar
 
 
 class RunState:
@@ -228,10 +59,11 @@ class RunState:
         self.incarnation = 0
         """Elastic restarts so far."""
 
-        self.ranks: list[RankState] = []
-        """By rank. Ranks that have not sent HELLO share `ABSENT`: they take no memory."""
+        self._ranks: list[RankState] = []
         self.cards: dict[int, dict[str, Scalar]] = {}
-        self.sessions: dict[int, Session] = {}
+        self._sessions: dict[int, Session] = {}
+        self.unwritten: Callable[[], None] | None = None
+        """Writes into ranks and sessions what was taken of them in columns; None: that was done."""
         self.sessions_of: dict[int, list[int]] = {}
         """The last two sessions of each rank, the present one last."""
         self.groups = Groups()
@@ -284,6 +116,36 @@ class RunState:
         self._detail_every: int | None = 1
 
     @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return len(self._ranks)
+
+    @property
+    def ranks(self) -> list[RankState]:
+        """By rank. Ranks that have not sent HELLO share `ABSENT`: they take no memory."""
+        self._write()
+        return self._ranks
+
+    @property
+    def sessions(self) -> dict[int, Session]:
+        """By its number, every process that is known."""
+        self._write()
+        return self._sessions
+
+    def _write(self) -> None:
+        if self.unwritten is not None:
+            write, self.unwritten = self.unwritten, None
+            write()
+
+    def hello(self, rank: int) -> Hello | None:
+        """What a rank said when it began; None: it has not yet."""
+        return self._ranks[rank].hello
+
+    def process(self, rank: int) -> Session | None:
+        """The present process of a rank, for its layouts: its steps may be behind."""
+        return self._sessions.get(self._ranks[rank].session)
+
+    @property
     def detail_every(self) -> int:
         """The largest sampling interval among the ranks."""
         if self._detail_every is None:
@@ -303,20 +165,20 @@ class RunState:
     def hellos(self) -> HelloColumns:
         """The HELLOs of all ranks."""
         if self._hellos is None or not self._hellos_known:
-            self._hellos, self._hellos_known = hello_columns(self.ranks, self._hellos), True
+            self._hellos, self._hellos_known = hello_columns(self._ranks, self._hellos), True
         return self._hellos
 
     def hosts_of_ranks(self) -> Iterable[str]:
         """The hosts that HELLOs name. As cheap while many ranks join, one after the other."""
         if self._hosts_of_ranks is None:
-            self._hosts_of_ranks = {one.host for one in self.ranks if one.hello is not None}
+            self._hosts_of_ranks = {one.host for one in self._ranks if one.hello is not None}
         return self._hosts_of_ranks
 
     @property
     def reports(self) -> ReportColumns:
         """What all ranks have reported by now."""
-        if self._reports is None or self._reports.world != len(self.ranks):
-            self._reports, self._reports_know_presence = ReportColumns(self.ranks), False
+        if self._reports is None or self._reports.world != self.world:
+            self._reports, self._reports_know_presence = ReportColumns(self), False
         if not self._reports_know_presence:
             self._reports.read_presence()
             self._reports_know_presence = True
@@ -331,7 +193,7 @@ class RunState:
     def present(self) -> frozenset[int]:
         """Ranks whose processes train: not ended, not out of inputs."""
         if self._present is None:
-            there = (i for i, r in enumerate(self.ranks) if not (r.bye or r.gone_ns or r.joined))
+            there = (i for i, r in enumerate(self._ranks) if not (r.bye or r.gone_ns or r.joined))
             self._present = frozenset(there)
         return self._present
 
@@ -344,7 +206,7 @@ class RunState:
         session.generation = layout.generation
         if before is not None and before != number:
             text = f"rebuilt gradient buckets, generation {layout.generation}"
-            self.log.add_rank(self.unix_s(t_ns), "rebuild", text, session.rank, len(self.ranks))
+            self.log.add_rank(self.unix_s(t_ns), "rebuild", text, session.rank, self.world)
 
     def presence_changed(self, joined: str | None = None) -> None:
         """A rank has joined, exited, or run out of inputs: `present`, `hellos` and `reports` change.
@@ -392,7 +254,7 @@ class RunState:
         """For a process: (steps whose rows have arrived or are known to be lost, steps that it has finished
         at least, by its heartbeats)."""
         known = self.sessions.get(session)
-        if known is None or known.rank >= len(self.ranks):
+        if known is None or known.rank >= self.world:
             return 0, 0
         rank_state = self.ranks[known.rank]
         return known.next_step, max(known.next_step, rank_state.step if rank_state.session == session else 0)

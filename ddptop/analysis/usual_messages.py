@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.figures import USED_UP_PCT
 from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, Offsets, clocks_of
 from ddptop.analysis.ranks import STALE_S
-from ddptop.analysis.state import USED_UP_PCT
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
 from ddptop.protocol.checks import NAMES
 from ddptop.protocol.hosts import HostUsage
@@ -78,8 +78,16 @@ class UsualMessages:
         elif self._known is not None:
             self._known.seen_ns = None
 
+    def write_columns(self) -> None:
+        """Put what was taken into the columns of the state, which is about to be read. Its sessions and ranks
+        are written when they are read themselves."""
+        known = self._known
+        if known is not None and known.write_columns(self._state):
+            self._state.unwritten = self.write
+
     def write(self) -> None:
         """Put what was taken into the sessions and ranks: they are about to be read."""
+        self._state.unwritten = None
         if self._known is not None:
             self._known.write(self._state)
 
@@ -91,8 +99,8 @@ class UsualMessages:
 
     def _shows_progress(self, now_ns: int) -> bool:
         known, state = self._known, self._state
-        columns = None if known is None else known.latest(state.ranks)
-        if columns is None or not state.ranks or state.not_initialized or not state.reports.running.all():
+        columns = None if known is None else known.latest(state)
+        if columns is None or not state.world or state.not_initialized or not state.reports.running.all():
             return False
         late_ns = now_ns - np.array([columns["moved_ns"].min(), columns["heard_ns"].min()])
         state.reports.keep(columns)
@@ -242,7 +250,7 @@ class UsualMessages:
             self.write()
             known.beats = None
             session = state.sessions.get(received.session)
-            if session is None or session.rank >= len(state.ranks):
+            if session is None or session.rank >= state.world:
                 continue
             one = state.ranks[session.rank]
             if one.session == received.session:
@@ -298,7 +306,7 @@ class UsualMessages:
     ) -> bool:
         """Whether of these readings of known sessions only the newest of each has an effect. Steps that
         become complete between them (`steps`) are evaluated by the sampling interval of that moment."""
-        if int(known.rank.max()) >= len(self._state.ranks):
+        if int(known.rank.max()) >= self._state.world:
             return False
         if readings.kind is Usage:
             throttled = readings.values[_THROTTLED].tolist()

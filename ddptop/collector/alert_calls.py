@@ -150,7 +150,7 @@ class AlertCalls:
                 "name": run.name if run is not None else "",
                 "id": run.run_id if run is not None else "",
                 "host": socket.gethostname(),
-                "world_size": len(state.ranks),
+                "world_size": state.world,
             },
             "unix_s": round(state.unix_s(now_ns), 3),
             "alert": alert_fields(alert),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import fields
 from itertools import starmap
+from math import isfinite
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -65,7 +66,7 @@ def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> t
 
 def _or_none(values: Column) -> list[float | None]:
     """(n,) numbers; None where one is NaN or infinite."""
-    return [one if is_known else None for one, is_known in zip(values.tolist(), np.isfinite(values).tolist())]
+    return [one if isfinite(one) else None for one in values.tolist()]
 
 
 def host_summaries(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptop.analysis.state import StepFlags
+from ddptop.analysis.figures import StepFlags
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_COLUMNS, PART_COLUMNS, STEP_COLUMNS, StepWindow
 from ddptop.analysis.straggler.cost import figures_of

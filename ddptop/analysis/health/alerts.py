@@ -54,9 +54,7 @@ def alerts(
     if _first_lost(state, states):
         exits.reverse()
     # What ranks report that lost the connection to a host is no cause of its silence.
-    first = host is not None and all(
-        follows(state.ranks[rank]) for rank in ended_badly(state.ranks, state.reports.ended)
-    )
+    first = host is not None and all(follows(state.ranks[rank]) for rank in ended_badly(state))
     active = [
         *([replace(host, evidence={**host.evidence, "cause": True}), *exits] if host and first else exits),
         host if not first else None,
@@ -75,14 +73,12 @@ def alerts(
 
 
 def _first_lost(state: RunState, states: Sequence[RankStatus]) -> bool:
-    ended = [
-        rank for rank in ended_badly(state.ranks, state.reports.ended) if states[rank] in ("lost", "failed")
-    ]
+    ended = [rank for rank in ended_badly(state) if states[rank] in ("lost", "failed")]
     return bool(ended) and states[ended[0]] == "lost"
 
 
 def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
-    ranks = [rank for rank in ended_badly(state.ranks, state.reports.ended) if states[rank] == "failed"]
+    ranks = [rank for rank in ended_badly(state) if states[rank] == "failed"]
     if not ranks:
         return None
     first = state.ranks[ranks[0]]
@@ -136,7 +132,7 @@ def _lost(
     ranks = [rank for rank, status in enumerate(states) if status == "lost" and rank not in of_hosts]
     if not ranks:
         return None
-    gone = [rank for rank in ended_badly(state.ranks, state.reports.ended) if rank in ranks]
+    gone = [rank for rank in ended_badly(state) if rank in ranks]
     if gone:
         first = state.ranks[gone[0]]
         evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": first.step}
@@ -155,7 +151,7 @@ def _silent(state: RunState, ranks: list[int]) -> Alert:
     how = f"silent for more than {SILENT_S:.0f} s"
     if state.ended_ns is not None:
         how = f"{'it' if len(ranks) == 1 else 'they'} did not report before the run ended"
-    message = f"{ranks_phrase(ranks, len(state.ranks))} lost: {how}"
+    message = f"{ranks_phrase(ranks, state.world)} lost: {how}"
     since_s = state.unix_s(rank_state.heard_ns + int(SILENT_S * NS))
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": rank_state.step}
     return Alert("lost_rank", "critical", first, rank_state.step, since_s, message, evidence)
@@ -202,7 +198,7 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
 
 
 def _fatal_mismatch(state: RunState) -> Alert | None:
-    ended = ended_badly(state.ranks, state.reports.ended)
+    ended = ended_badly(state)
     sides = fatal_mismatch(state.ranks, ended, [rank for rank in ended[1:] if follows(state.ranks[rank])])
     if not sides:
         return None
@@ -251,9 +247,7 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
         return None
     s = straggler
     ranks = blamed(s)
-    who = (
-        ranks_phrase(ranks, len(state.ranks)) + which_hosts(state.host_names, ranks) if ranks else "one rank"
-    )
+    who = ranks_phrase(ranks, state.world) + which_hosts(state.host_names, ranks) if ranks else "one rank"
     often = {"intermittent": " now and then", "rotating": " at present"}.get(s.pattern or "", "")
     verb, how = ("take", "longer") if s.basis == "every_step" else ("arrive", "late")
     verb += "" if len(ranks) > 1 else "s"
@@ -312,5 +306,5 @@ def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) ->
     elif rank_state.bad_loss_step is None:
         rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
         what = "NaN" if isnan(loss) else "infinite"
-        text, world = f"with a loss that is {what} since step {step:,}", len(state.ranks)
+        text, world = f"with a loss that is {what} since step {step:,}", state.world
         state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, world, severity="critical", step=step)

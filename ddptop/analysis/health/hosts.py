@@ -97,7 +97,7 @@ def position_phrase(state: RunState, ranks: tuple[int, ...]) -> str:
     """`ranks 4-7, last at step 120, bucket 3`: the position of the rank that is least far."""
     least = min((state.ranks[rank] for rank in ranks), key=lambda one: (one.step, one.bucket or 0))
     bucket = "" if least.bucket is None else f", bucket {least.bucket}"
-    return f"{range_phrase(ranks, len(state.ranks))}, last at step {least.step:,}{bucket}"
+    return f"{range_phrase(ranks, state.world)}, last at step {least.step:,}{bucket}"
 
 
 def range_phrase(ranks: tuple[int, ...], world: int) -> str:

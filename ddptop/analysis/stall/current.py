@@ -59,12 +59,13 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     """
     if state.run is not None and state.run.state != "live":
         return None
-    ranks, reports = state.ranks, state.reports
+    reports = state.reports
     if not reports.running.any():
         return None
     since_ns = max(int(reports.integers("moved_ns")[reports.running].min()), state.excused_ns)
     if now_ns - since_ns < state.stall_s * NS:  # the common case, at little cost
         return None
+    ranks = state.ranks
     running = [*compress(ranks, reports.running)]
     if any(rank.hello is None for rank in ranks):
         return None
@@ -109,7 +110,7 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     limit_ns = stall_limit_ns(state) if stalled else 0
     hosts = host_states(state, now_ns)
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
-    states: list[RankStatus] = ["live"] * len(state.ranks)
+    states: list[RankStatus] = ["live"] * state.world
     silence_ns, reports = state.interruptions.silence_ns, state.reports
     usual = reports.running & (reports.integers("heard_ns") >= now_ns - int(STALE_S * NS))
     for name, mine in state.hellos.of_hosts.items():
@@ -152,7 +153,7 @@ def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int
     ranks = state.ranks
     awaits_answers = now_ns < since_ns + stall_limit_ns(state) + ANSWER_NS
     silent = tuple(sorted(rank for mine in _silent_hosts(state, now_ns).values() for rank in mine))
-    dead = ended_badly(state.ranks, state.reports.ended)
+    dead = ended_badly(state)
     caused = any(not follows(ranks[rank]) for rank in dead)
     dead += [r for r, status in enumerate(statuses) if status == "lost" and r not in (*dead, *silent)]
     running = [r for r, one in enumerate(ranks) if one.running and r not in dead and r not in silent]
@@ -192,7 +193,7 @@ MAX_USUAL = 64
 
 def _takes_its_usual_time(state: RunState, since_ns: int, now_ns: int) -> bool:
     """Whether a rank is in a function that has held up the others before, after which the run continued."""
-    everyone = range(len(state.ranks))
+    everyone = range(state.world)
     return any(
         now_ns - since_ns
         < USUAL_FACTOR * state.usual_pauses.get(_entered(state, rank, everyone, since_ns), 0)
@@ -255,7 +256,7 @@ def current_stall(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> 
     since_ns, group = diagnosis.since_ns, diagnosis.group
     positions = tuple(
         rank_position(state, rank, now_ns, since_ns=since_ns, group=group, all_threads=i < ALL_THREADS)
-        for i, rank in enumerate(_shown_ranks(diagnosis, len(state.ranks)))
+        for i, rank in enumerate(_shown_ranks(diagnosis, state.world))
     )
     return Stall(
         kind=diagnosis.kind,
@@ -336,7 +337,7 @@ def _log_end(state: RunState, logged: Diagnosis, now_ns: int) -> None:
     running = [rank for rank in state.ranks if rank.running]
     moved_ns = min((rank.moved_ns for rank in running), default=logged.since_ns)
     ended = state.run is not None and state.run.state != "live"
-    if ended or len(running) < len(state.ranks) or moved_ns <= logged.since_ns:
+    if ended or len(running) < state.world or moved_ns <= logged.since_ns:
         return
     if logged.entered and len(state.usual_pauses) < MAX_USUAL:
         before_ns = state.usual_pauses.get(logged.entered, 0)
@@ -344,7 +345,7 @@ def _log_end(state: RunState, logged: Diagnosis, now_ns: int) -> None:
     ranks, cause = logged.ranks, ""
     if ranks:
         words = {"missing": "missing", "mismatch": "in another collective", "device": "held up by its GPU"}
-        cause = f", {ranks_phrase(ranks, len(state.ranks))} had been {words.get(logged.kind, 'gone')}"
+        cause = f", {ranks_phrase(ranks, state.world)} had been {words.get(logged.kind, 'gone')}"
     text = f"the run continues after {(moved_ns - logged.since_ns) / NS:.0f} s without progress{cause}"
     rank = ranks[0] if len(ranks) == 1 else None
     state.log.add(state.unix_s(now_ns), "stall_end", text, rank=rank, step=logged.step)

@@ -199,7 +199,7 @@ def rank_position(
 def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
     """The ranks that died, in order of time, the cause of the others first; at most MAX_POSITIONS."""
     result = []
-    for i, rank in enumerate(ended_badly(state.ranks, state.reports.ended)[:MAX_POSITIONS]):
+    for i, rank in enumerate(ended_badly(state)[:MAX_POSITIONS]):
         rank_state = state.ranks[rank]
         result.append(
             Death(
@@ -222,6 +222,6 @@ def ended_step(state: RunState, rank: int) -> int:
     more than a step ahead of it, which gives a lower bound.
     """
     step = state.ranks[rank].step
-    if state.groups.only(len(state.ranks)) is None:
+    if state.groups.only(state.world) is None:
         return step
     return max(step, max(rank_state.step for rank_state in state.ranks) - 1)

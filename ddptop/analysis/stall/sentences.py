@@ -62,9 +62,9 @@ def sentence(state: RunState, diagnosis: Diagnosis) -> str:
         number = f" ({_number(diagnosis)})" if answered else ""
         return f"{who} missing: {has} not entered {_collective(state, diagnosis)}{number}"
     if diagnosis.kind == "mismatch" and diagnosis.mismatch is not None:
-        return f"{_sides(diagnosis.mismatch, len(state.ranks))} ({_number(diagnosis)})"
+        return f"{_sides(diagnosis.mismatch, state.world)} ({_number(diagnosis)})"
     if diagnosis.kind == "transport":
-        everyone = ranks_phrase(diagnosis.waiting, len(state.ranks))
+        everyone = ranks_phrase(diagnosis.waiting, state.world)
         number = f" ({_number(diagnosis)})" if diagnosis.sequence is not None else ""
         what = _collective(state, diagnosis)
         why = "every GPU is in it: transport" if diagnosis.on_device else "transport or device"
@@ -126,7 +126,7 @@ def detail(state: RunState, diagnosis: Diagnosis, positions: Sequence[RankPositi
     """Lines about the ranks: which wait, and where the missing ones are."""
     lines = []
     if diagnosis.waiting and diagnosis.kind in WAITED_FOR and not diagnosis.outside:
-        who = ranks_phrase(diagnosis.waiting, len(state.ranks))
+        who = ranks_phrase(diagnosis.waiting, state.world)
         since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(diagnosis.since_ns)))
         lines.append(f"{who} {'waits' if len(diagnosis.waiting) == 1 else 'wait'} there since {since}")
     detailed = [position for position in positions if position.rank in diagnosis.ranks][:MAX_DETAILED]
@@ -197,8 +197,8 @@ def _who(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
     single = len(ranks) == 1
     host = whole_host(state, ranks)
     if host is not None:
-        return f"host {host} ({range_phrase(tuple(sorted(ranks)), len(state.ranks))}) is", True
-    return f"{ranks_phrase(ranks, len(state.ranks))} {'is' if single else 'are'}", single
+        return f"host {host} ({range_phrase(tuple(sorted(ranks)), state.world)}) is", True
+    return f"{ranks_phrase(ranks, state.world)} {'is' if single else 'are'}", single
 
 
 def _number(diagnosis: Diagnosis) -> str:
@@ -256,7 +256,7 @@ def _deadlock(state: RunState, diagnosis: Diagnosis) -> str:
     if len(sides) < 2:
         return "deadlock: the ranks wait for each other in different process groups"
     parts = (
-        f"{ranks_phrase(ranks, len(state.ranks))} {'waits' if len(ranks) == 1 else 'wait'} in {operation}"
+        f"{ranks_phrase(ranks, state.world)} {'waits' if len(ranks) == 1 else 'wait'} in {operation}"
         for operation, ranks in sides.items()
     )
     return f"deadlock: {' where '.join(parts)}"
@@ -278,7 +278,7 @@ def _entered_phrase(state: RunState, diagnosis: Diagnosis) -> str:
 def _before_first_group(state: RunState, diagnosis: Diagnosis) -> str:
     """`rank 2 has not reached init_process_group: it sleeps in futex_wait, 0.1 s of CPU, torch imported`."""
     single = len(diagnosis.ranks) == 1
-    who = ranks_phrase(diagnosis.ranks, len(state.ranks))
+    who = ranks_phrase(diagnosis.ranks, state.world)
     has = f"{who} {'has' if single else 'have'} not reached init_process_group"
     kernel, late = state.ranks[diagnosis.ranks[0]].kernel, state.not_initialized[diagnosis.ranks[0]]
     if kernel is None:

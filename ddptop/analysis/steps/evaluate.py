@@ -118,7 +118,7 @@ class StepEvaluation:
     def _comparison(self, scope: Scope) -> Comparison:
         found = self._comparisons.get(scope)
         if found is None:
-            hellos = [self._state.ranks[rank].hello for rank in scope.ranks]
+            hellos = [self._state.hello(rank) for rank in scope.ranks]
             hosts = [hello.host if hello is not None else "" for hello in hellos]
             found = self._state.timers.compare(scope.ranks, hosts, self._state.clocks)
             self._comparisons[scope] = found
@@ -179,7 +179,7 @@ class StepEvaluation:
 
     def _end_s(self, block: StepBlock) -> Column:
         """When rank 0 ended each step, in seconds since the run started."""
-        hello = self._state.ranks[0].hello
+        hello = self._state.hello(0)
         assert hello is not None  # it has reported a step
         shift = hello.unix_ns - hello.monotonic_ns - self._state.started_ns
         ended_us = block.integers[BEGIN, :, 0] + block.integers[WALL, :, 0]
@@ -206,7 +206,7 @@ class StepEvaluation:
                 figures.world, figures.size, several_hosts=several, version=kind.version, newest=newest
             )
             self._note_arrivals(numbers[run[0]], times[run[0]])
-        hello = self._state.ranks[0].hello
+        hello = self._state.hello(0)
         backend = hello.backend if hello is not None else ""
         places = self._state.history.end + np.array(run)
         evaluated = evaluate_detail(window, steps, kind, backend, columns[:, run], places)

@@ -19,7 +19,7 @@ from ddptop.frames.columns import BLOCK, median
 from ddptop.frames.frame import Straggler, Suspect
 
 if TYPE_CHECKING:
-    from ddptop.analysis.state import Figures, StepFlag, Unevenness
+    from ddptop.analysis.figures import Figures, StepFlag, Unevenness
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.vocabulary import OwnPlace, StepPhase

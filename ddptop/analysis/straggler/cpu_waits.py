@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.state import StepFlag, place_excess
+from ddptop.analysis.figures import StepFlag, place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.straggler import every_step

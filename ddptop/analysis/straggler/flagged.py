@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.state import MOVES_WITHIN, place_excess
+from ddptop.analysis.figures import MOVES_WITHIN, place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, PLACES, Flagged
 from ddptop.analysis.straggler import every_step, rules, uneven_work
@@ -14,7 +14,7 @@ from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler
 
 if TYPE_CHECKING:
-    from ddptop.analysis.state import Figures, StepFlag
+    from ddptop.analysis.figures import Figures, StepFlag
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.vocabulary import Cause, OwnPlace, Pattern, StepPhase

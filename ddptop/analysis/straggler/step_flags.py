@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.state import StepFlag, place_excess
+from ddptop.analysis.figures import StepFlag, place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.straggler import every_step, uneven_work
@@ -18,7 +18,7 @@ from ddptop.frames.columns import median
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ddptop.analysis.state import StepFlags
+    from ddptop.analysis.figures import StepFlags
     from ddptop.analysis.steps.windows import StepWindow
     from ddptop.analysis.straggler.every_step import Late
     from ddptop.frames.columns import Column, Indices

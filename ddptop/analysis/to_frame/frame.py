@@ -120,7 +120,7 @@ def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None)
         state=shown,
         started_at=state.started_s,
         elapsed_s=max(0.0, state.unix_s(until_ns) - state.started_s),
-        world_size=len(state.ranks),
+        world_size=state.world,
         backend=first.backend if first is not None else None,
         nodes=len(state.hellos.of_hosts),
         script=run.script if run else str(script or ""),

@@ -63,7 +63,7 @@ def _of_ranks(
     hellos, reports = state.hellos, state.reports
     n_hosts = len(hellos.of_hosts)
     worst = _largest(ranks.excess_ms, hellos)
-    if straggler is not None and blamed(straggler) and straggler.rank < len(state.ranks):
+    if straggler is not None and blamed(straggler) and straggler.rank < state.world:
         worst[hellos.host_at[straggler.rank]] = straggler.rank
     of_gpus = hellos.host_at[hellos.gpus]
     util_pct = reports.gpu("util_pct")[hellos.gpus] if hellos.gpus.size else np.empty(0)

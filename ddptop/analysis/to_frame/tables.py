@@ -170,9 +170,9 @@ def _facts_of(rank: int, rank_state: RankState) -> GpuFacts:
 
 def with_reasons(straggler: Straggler | None, state: RunState) -> Straggler | None:
     """The straggler with the reasons, as far as known: why its GPU is throttled, why it waits."""
-    ranks = state.ranks
-    if straggler is None or straggler.rank >= len(ranks):
+    if straggler is None or straggler.rank >= state.world:
         return straggler
+    ranks = state.ranks
     if straggler.cause == "cpu":
         straggler = replace(straggler, waits_for=cpu_reason(ranks[straggler.rank].usage))
     elif late := blamed(straggler):
@@ -196,7 +196,7 @@ def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigure
     window = detail.window
     if window is not None and len(detail.slots):
         return tuple(bucket for scope in window.scopes.values() for bucket in _of_scope(state, detail, scope))
-    sessions = ((rank, state.session_of(rank_state)) for rank, rank_state in enumerate(state.ranks))
+    sessions = ((rank, state.process(rank)) for rank in range(state.world))
     found = next(((rank, s) for rank, s in sessions if s is not None and s.generation >= 0), None)
     if found is None:
         return ()
@@ -228,7 +228,7 @@ def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> It
 
 def _generation(state: RunState, window: ScopeWindow) -> int:
     """The generation of the layout on the group's first rank; if it had several, the newest."""
-    session = state.session_of(state.ranks[window.scope.ranks[0]])
+    session = state.process(window.scope.ranks[0])
     if session is None:
         return 0
     same = (number for number, layout in session.layouts.items() if layout == window.layout)

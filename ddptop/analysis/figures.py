@@ -1,0 +1,183 @@
+"""What is known of a run from its complete steps alone: the steps, and what is flagged from them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.health.overhead import ShadowCost
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.kept import KeptSteps
+from ddptop.analysis.steps.windows import MOVES, StepWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ddptop.analysis.steps.windows import DetailWindow
+    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.protocol.vocabulary import OwnPlace, Pattern
+
+
+def place_excess(steps: StepWindow, place: OwnPlace, slots: Indices, members: Indices) -> Column:
+    """(members, n) own time in one place less the median over the other members."""
+    return np.asarray(formulas.lateness(steps.place(place, slots)[members].T).T, np.float64)
+
+
+class StepFlag(NamedTuple):
+    """The ranks flagged from every step, and since when. Slots are those of the `StepWindow`."""
+
+    ranks: tuple[int, ...]
+    """The main straggler first."""
+    pattern: Pattern
+    since: int
+    """Slot of the first late step."""
+    level_ms: float
+    """Median excess with which it was flagged."""
+    members: Indices
+    """Ranks of its process group, those compared with each other."""
+    place: OwnPlace | None = None
+    """Where the rule found it; None: in own time as a whole, without what was waited for a CPU."""
+
+    @property
+    def rank(self) -> int:
+        """The main straggler."""
+        return self.ranks[0]
+
+    def led_by(self, rank: int) -> StepFlag:
+        """The same with this rank first: of two equally late ones the main straggler stays the same."""
+        order = sorted(self.ranks, key=lambda one: one != rank)
+        return self._replace(ranks=tuple(order) if rank in order else self.ranks)
+
+    def excess(self, steps: StepWindow, slots: Indices) -> Column:
+        """(n,) excess of the main straggler in the flag's place."""
+        if self.place is None:
+            return np.asarray(steps.work_excess(slots, np.array(self.ranks[:1]))[0], np.float64)
+        main = int(np.flatnonzero(self.members == self.rank)[0])
+        return np.asarray(place_excess(steps, self.place, slots, self.members)[main], np.float64)
+
+
+class StepVerdict(NamedTuple):
+    """What every step's own times say from one change to the next."""
+
+    since: int
+    """Slot of the evaluation that changed it."""
+    flag: StepFlag | None
+    """As it was then."""
+    blind: bool
+    """`StepFlags.blind`."""
+
+
+CHANGES = 64
+"""Changes of the flag that are kept: more than the steps of a batch have."""
+
+MOVES_WITHIN = 512
+"""The straggler is rotating when the flag changed MOVES times within this many steps."""
+
+
+USED_UP_PCT = 20.0
+"""Least share of the periods of a CPU quota, in a second, in which it must be used up: two of ten.
+With one of ten a busy machine's other processes delayed the rank far more than its quota did."""
+
+
+class StepFlags:
+    """What is flagged from every step's own times."""
+
+    def __init__(self) -> None:
+        self.flag: StepFlag | None = None
+        self.changes: deque[StepVerdict] = deque([StepVerdict(0, None, False)], maxlen=CHANGES)
+        """The newest changes of rank, pattern or `blind`."""
+        self.blind = False
+        """The last gradient is unknown in most of the newest steps, and so own time in backward."""
+        self.disagreements = 0
+        """Evaluations of the arrivals that contradicted the flag."""
+        self.disagrees = False
+        """Whether the last one did."""
+        self.newest = -1
+        """Number of the newest step."""
+        self.groups: Sequence[Indices] = ()
+        """The ranks that are compared with each other."""
+        self.moves: deque[int] = deque(maxlen=MOVES)
+        """Slots at which the flag of a persistent straggler went from one rank to another."""
+        self.throttled: dict[int, deque[float]] = {}
+        """By rank, the newest readings of its process in which its CPU quota was used up: seconds since the
+        run started."""
+
+    def note_throttled(self, rank: int, throttled_pct: float | None, time_s: float) -> None:
+        """A reading of a rank's process."""
+        if throttled_pct is not None and throttled_pct >= USED_UP_PCT:
+            self.throttled.setdefault(rank, deque(maxlen=CHANGES)).append(time_s)
+
+    @property
+    def members(self) -> Indices:
+        """The ranks of the first group."""
+        return self.groups[0] if self.groups else np.arange(0)
+
+    def at(self, slot: int) -> StepVerdict:
+        """The verdict at a step."""
+        return next((one for one in reversed(self.changes) if one.since <= slot), self.changes[0])
+
+    def note(self, slot: int) -> None:
+        """Keep the verdict of this step if it differs from the one before."""
+        flag, before = self.flag, self.changes[-1]
+        now, then = ((one.rank, one.pattern) if one is not None else None for one in (flag, before.flag))
+        if now != then or self.blind != before.blind:
+            self.changes.append(StepVerdict(slot, flag, self.blind))
+
+    def rotates(self, slot: int) -> bool:
+        """Whether the flag of a persistent straggler went from rank to rank lately."""
+        return len(self.moves) == MOVES and slot - self.moves[0] <= MOVES_WITHIN
+
+
+class Unevenness:
+    """Figures of single steps that a frame has computed: the next one shows nearly the same steps."""
+
+    def __init__(self) -> None:
+        self.members: Indices | None = None
+        """The ranks that are compared."""
+        self.slots: Indices = np.arange(0)
+        """The steps, without a gap."""
+        self.values: Column = np.empty((2, 0))
+
+    def of(self, slots: Indices, members: Indices, compute: Callable[[Indices], Column]) -> Column:
+        """(2, n) values of these steps; `compute` makes those that are new."""
+        first = int(slots[0]) if len(slots) else 0
+        at = first - (int(self.slots[0]) if len(self.slots) else 0)
+        if self.members is not members or not 0 <= at <= len(self.slots):
+            at, self.slots, self.values = 0, slots[:0], self.values[:, :0]
+        known = self.values[:, at : at + len(slots)]
+        fresh = slots[known.shape[1] :]
+        if len(fresh):
+            known = np.concatenate([known, compute(fresh)], axis=1)
+        self.members, self.slots, self.values = members, slots, known
+        return known
+
+
+class Figures:
+    """What is known from complete steps alone. After a restart it begins anew; the history continues."""
+
+    def __init__(self, world: int, size: int) -> None:
+        """`size`: steps of the window."""
+        self.world = world
+        self.size = size
+        self.steps = StepWindow(world, size)
+        self.detail: DetailWindow | None = None
+        """The last detailed steps; None before the first."""
+        self.kept = KeptSteps()
+        """The last detailed steps as they were reported, for timelines."""
+        self.loss: Column = np.full(world, np.nan)
+        """Each rank's last known loss among complete steps."""
+        self.has_loss: Mask = np.zeros(world, bool)
+        """Ranks that have reported a loss, which may be NaN."""
+        self.unevenness = Unevenness()
+        self.flags = StepFlags()
+        """What is flagged from every step's own times."""
+        self.straggler: int | None = None
+        self.straggler_logged: tuple[str, int | None] = ("", None)
+        """As the event log has it: in words, and the rank; None: no rank is to blame."""
+        self.straggler_since_s = 0.0
+        self.shadow_cost = ShadowCost()
+        """What the recorder costs, from the steps in which it stood aside."""
+        self.contradicted = False
+        """Whether the collectives contradict the hosts' clocks by more than their bound."""

@@ -316,9 +316,9 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
     world, late_s = _whole(event.fields.get("world")) or 0, event.fields.get("late_s")
     if not isinstance(late_s, (int, float)) or not 0 <= event.rank < world <= MAX_SHOWN_WORLD:
         return
-    if late_s < LATE_STALLS * state.stall_s or (state.ranks and event.rank >= state.world):
+    if late_s < LATE_STALLS * state.stall_s or (state.world and event.rank >= state.world):
         return
-    if not state.ranks:
+    if not state.world:
         state.ranks.extend([ABSENT] * world)
         _begin_group(state)
         state.presence_changed()

@@ -38,6 +38,14 @@ Offsets: TypeAlias = "tuple[Sequence[int], Sequence[str], Integers]"
 """Of n CLOCKs: places, hosts, and (3, n) time, offset and drift."""
 
 
+def stable_order(numbers: Integers) -> Integers:
+    """(n,) the order in which these numbers ascend, none below 0; equal ones stay in theirs.
+
+    numpy sorts numbers of 16 bits by their digits, in a tenth of the time."""
+    small = numbers.astype(np.uint16) if len(numbers) and int(numbers.max()) < 2**16 else numbers
+    return np.asarray(np.argsort(small, kind="stable"))
+
+
 class KnownSessions:
     """All sessions, and what is known of their ranks, as columns; true until a message is taken alone."""
 
@@ -195,6 +203,13 @@ class KnownSessions:
                 for n, t_ns in zip(read.tolist(), newest.arrived_ns[read].tolist(), strict=True):
                     self.ranks[n].seen_ns = t_ns
         self._newest.clear()
+
+    def write_readings(self, rank: int) -> None:
+        """Put the newest readings of one rank into it."""
+        for n in np.flatnonzero(self.rank == rank).tolist():
+            for kind, newest in self._newest.items():
+                if newest.part[n] >= 0:
+                    self.ranks[n].readings[kind] = (newest.readings[newest.part[n]], int(newest.at[n]))
 
 
 class _Newest:

@@ -236,7 +236,7 @@ class ReportColumns:
         column = self.beat(name)
         if np.isnan(column).all():
             return None
-        return getattr(self._state.ranks[int(np.nanargmax(column))].progress, name)
+        return getattr(self._state.with_readings(int(np.nanargmax(column))).progress, name)
 
     def take(self, readings: Readings, places: Indices, ranks: Indices) -> None:
         """These ranks have got these `RankState.readings`."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     from ddptop.analysis.ranks import NotInitialized, RankState, Session
     from ddptop.frames.columns import Column
     from ddptop.protocol.messages import Event, Hello, Layout, Run, Scalar
+
+
+class Unwritten(Protocol):
+    """Messages that were taken in columns, and are to be written into ranks and sessions that are read."""
+
+    def write(self) -> None:
+        """Write all of them, and set `RunState.unwritten` to None."""
+
+    def write_readings(self, rank: int) -> None:
+        """Write the newest readings of one rank."""
 
 
 class RunState:
@@ -62,8 +72,8 @@ class RunState:
         self._ranks: list[RankState] = []
         self.cards: dict[int, dict[str, Scalar]] = {}
         self._sessions: dict[int, Session] = {}
-        self.unwritten: Callable[[], None] | None = None
-        """Writes into ranks and sessions what was taken of them in columns; None: that was done."""
+        self.unwritten: Unwritten | None = None
+        """What was taken of ranks and sessions in columns; None: it was written into them."""
         self.sessions_of: dict[int, list[int]] = {}
         """The last two sessions of each rank, the present one last."""
         self.groups = Groups()
@@ -121,6 +131,11 @@ class RunState:
         return len(self._ranks)
 
     @property
+    def known_sessions(self) -> int:
+        """How many `sessions` there are."""
+        return len(self._sessions)
+
+    @property
     def ranks(self) -> list[RankState]:
         """By rank. Ranks that have not sent HELLO share `ABSENT`: they take no memory."""
         self._write()
@@ -134,8 +149,13 @@ class RunState:
 
     def _write(self) -> None:
         if self.unwritten is not None:
-            write, self.unwritten = self.unwritten, None
-            write()
+            self.unwritten.write()
+
+    def with_readings(self, rank: int) -> RankState:
+        """A rank, for the newest readings of its process and GPU: its steps and clocks may be behind."""
+        if self.unwritten is not None:
+            self.unwritten.write_readings(rank)
+        return self._ranks[rank]
 
     def hello(self, rank: int) -> Hello | None:
         """What a rank said when it began; None: it has not yet."""

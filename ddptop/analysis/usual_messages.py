@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.figures import USED_UP_PCT
-from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, Offsets, clocks_of
+from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, Offsets, clocks_of, stable_order
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
 from ddptop.protocol.checks import NAMES
@@ -83,13 +83,18 @@ class UsualMessages:
         are written when they are read themselves."""
         known = self._known
         if known is not None and known.write_columns(self._state):
-            self._state.unwritten = self.write
+            self._state.unwritten = self
 
     def write(self) -> None:
         """Put what was taken into the sessions and ranks: they are about to be read."""
         self._state.unwritten = None
         if self._known is not None:
             self._known.write(self._state)
+
+    def write_readings(self, rank: int) -> None:
+        """Put the readings of one rank into it."""
+        if self._known is not None:
+            self._known.write_readings(rank)
 
     def prepare_check(self, now_ns: int, stalled: bool) -> None:
         """The state is about to be checked for stalls and silent hosts. Where all ranks report and make
@@ -119,9 +124,9 @@ class UsualMessages:
         stop = next((place for place, _ in run.unusual_within(begin, stop)), stop)
         if stop == begin:
             return begin
-        if not state.sessions:
+        if not state.known_sessions:
             return begin  # nothing is usual of a process whose HELLO was lost
-        if self._known is None and (stop - begin) * SESSIONS_OF_A_MESSAGE < len(state.sessions):
+        if self._known is None and (stop - begin) * SESSIONS_OF_A_MESSAGE < state.known_sessions:
             return begin  # as between the HELLOs of many ranks
         known = self._known = self._known or KnownSessions(state)
         low, high = run.steps_within(begin, stop)
@@ -163,7 +168,7 @@ class UsualMessages:
         assert steps is not None
         which, found = known.find(*run.heads[1:3, run.places[low:high]])
         first, count = steps.first_step[low:high], steps.counts[low:high]
-        order = np.argsort(which, kind="stable")
+        order = stable_order(which)
         before = np.empty(len(order), np.int64)
         before[1:] = (first + count)[order[:-1]]
         begins = np.flatnonzero(np.diff(which[order], prepend=-1))
@@ -375,7 +380,8 @@ class UsualMessages:
         if not readings.shape[1]:
             return
         rank, place = readings[:2]
-        readings = readings[:, np.argsort(rank * (int(place.max()) + 1) + place)]
+        order = stable_order(place)
+        readings = readings[:, order[stable_order(rank[order])]]
         begins = np.flatnonzero(np.diff(readings[0], prepend=-1))
         numbers = readings[0, begins]
         state = self._state

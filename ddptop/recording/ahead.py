@@ -16,7 +16,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
@@ -50,20 +49,38 @@ _CODE = "import sys; sys.path[:] = sys.argv[3:]; from ddptop.recording.ahead imp
 _ALIGNED = 64
 
 
+def start_ahead(reader: BlockReader, size: int) -> Decoder | None:
+    """The second process for a file of so many bytes, if it is to have one, before it is known what it will
+    decode: meanwhile the first one imports what it needs."""
+    if size >= LEAST_BYTES and len(os.sched_getaffinity(0)) > 1:
+        with suppress(OSError):
+            return Decoder(reader)
+    return None
+
+
 @contextmanager
 def runs_ahead(
-    reader: BlockReader, entries: Sequence[Entry], selects: Selector, *, before_ns: int
+    reader: BlockReader,
+    entries: Sequence[Entry],
+    selects: Selector,
+    before_ns: int,
+    started: Decoder | None = None,
 ) -> Iterator[Iterator[MessageRun]]:
-    """`runs`, of which most are decoded from now on; `selects` is a function of a module."""
+    """`runs`, of which most are decoded from now on; `selects` is a function of a module. `started`: a second
+    process that waits for its request."""
     small = not entries or entries[-1].offset - entries[0].offset < LEAST_BYTES
     if small or len(os.sched_getaffinity(0)) < 2:
+        if started is not None:
+            started.close()
         yield runs(reader, entries, selects, before_ns=before_ns)
         return
     records = accumulate(entry.summary.records for entry in entries)
-    first = next((at for at, count in enumerate(records, 1) if count >= FIRST_RECORDS), len(entries))
-    rest, decoder = entries[first:], None
+    at_first = FIRST_RECORDS if started is None else 0
+    first = next((at for at, count in enumerate(records) if count >= at_first), len(entries))
+    rest, decoder = entries[first:], started
     with suppress(OSError):
-        decoder = _Decoder(reader, (rest, selects, before_ns))
+        decoder = decoder or Decoder(reader)
+        decoder.request(rest, selects, before_ns)
 
     def rest_runs() -> Iterator[MessageRun]:
         taken = 0
@@ -80,24 +97,22 @@ def runs_ahead(
             decoder.close()
 
 
-class _Decoder:
+class Decoder:
     """The second process."""
 
-    def __init__(self, reader: BlockReader, request: tuple[Sequence[Entry], Selector, int]) -> None:
+    def __init__(self, reader: BlockReader) -> None:
         """Start it. Raises OSError."""
         self.finished = False
         """Whether it has decoded everything."""
         self._reader = reader
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(ANSWER_S)
-        with other, tempfile.TemporaryFile() as file:
-            pickle.dump(request, file, pickle.HIGHEST_PROTOCOL)
-            file.seek(0)
+        with other:
             descriptors = (reader.descriptor, other.fileno())
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _CODE, *map(str, descriptors), *sys.path],
-                    stdin=file,
+                    stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=descriptors,
@@ -107,19 +122,19 @@ class _Decoder:
                 self._socket.close()
                 raise
 
+    def request(self, entries: Sequence[Entry], selects: Selector, before_ns: int) -> None:
+        """Let it decode these blocks, as `runs` does. Raises OSError where it has ended."""
+        _send(self._socket, (entries, selects, before_ns))
+
     def take(self) -> MessageRun | None:
         """The next run; None: there is no more, it has ended early, or it does not answer."""
         with suppress(OSError, EOFError, ValueError, pickle.UnpicklingError):
-            head, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 16, 1)
-            if not descriptors:
+            head, content = _received(self._socket)
+            if content is None:
                 self.finished = head == _END
                 return None
-            try:
-                memory = mmap.mmap(descriptors[0], 0, mmap.MAP_PRIVATE)
-            finally:
-                os.close(descriptors[0])
             run: MessageRun
-            run, reader = _unpacked(memoryview(memory), pickle.loads(head))
+            run, reader = content
             self._reader.merge(reader)
             self._socket.send(_TAKEN)
             return run
@@ -145,27 +160,37 @@ _REDUCE = {**copyreg.dispatch_table, **dict.fromkeys(_FIELDS, _reduce)}
 """Messages are made again from their fields: pickle takes three times as long for a frozen dataclass."""
 
 
-def _unpacked(data: memoryview, sizes: Sequence[int]) -> Any:
-    """What `_packed` has packed; its arrays are in `data`."""
-    begins = [0, *accumulate(_aligned(size) for size in sizes)]
-    body, *buffers = (data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False))
-    return pickle.loads(body, buffers=buffers)
-
-
-def _packed(content: object) -> tuple[int, list[int]]:
-    """A file in memory with the content, pickled, and the sizes of its parts."""
+def _send(connection: socket.socket, content: object) -> int:
+    """Send a file in memory with the content, pickled. Returns its size in bytes. Raises OSError."""
     buffers: list[pickle.PickleBuffer] = []
     body = io.BytesIO()
     pickler = pickle.Pickler(body, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
     pickler.dispatch_table = _REDUCE
     pickler.dump(content)
     parts = [body.getbuffer(), *(buffer.raw() for buffer in buffers)]
-    descriptor = os.memfd_create("ddptop-run")
-    with open(descriptor, "wb", closefd=False) as file:
+    sizes = [len(part) for part in parts]
+    with os.fdopen(os.memfd_create("ddptop-run"), "wb") as file:
         for part in parts:
             file.write(part)
             file.write(bytes(_aligned(len(part)) - len(part)))
-    return descriptor, [len(part) for part in parts]
+        file.flush()
+        socket.send_fds(connection, [pickle.dumps(sizes)], [file.fileno()])
+    return sum(sizes)
+
+
+def _received(connection: socket.socket) -> tuple[bytes, Any]:
+    """What was sent, and the content of the file with it, whose arrays are in the file; None: without one."""
+    head, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+    if not descriptors:
+        return head, None
+    try:
+        data = memoryview(mmap.mmap(descriptors[0], 0, mmap.MAP_PRIVATE))
+    finally:
+        os.close(descriptors[0])
+    sizes: Sequence[int] = pickle.loads(head)
+    begins = [0, *accumulate(_aligned(size) for size in sizes)]
+    body, *buffers = (data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False))
+    return head, pickle.loads(body, buffers=buffers)
 
 
 def _aligned(size: int) -> int:
@@ -173,21 +198,21 @@ def _aligned(size: int) -> int:
 
 
 def main() -> None:
-    """Decode the blocks that stdin names, and send each run."""
+    """Decode the blocks that the first process names, and send it each run."""
     gc.disable()  # messages hold no cycles
     reader, connection = BlockReader(int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
-    entries, selects, before_ns = pickle.load(sys.stdin.buffer)
+    _, request = _received(connection)
+    if request is None:
+        return
+    entries, selects, before_ns = request
     ahead: deque[int] = deque()
     for run in runs(reader, entries, selects, before_ns=before_ns):
         while sum(ahead) > MOST_AHEAD_BYTES:
             if not connection.recv(len(_TAKEN)):
                 return
             ahead.popleft()
-        descriptor, sizes = _packed((run, reader))
-        socket.send_fds(connection, [pickle.dumps(sizes)], [descriptor])
-        os.close(descriptor)
+        ahead.append(_send(connection, (run, reader)))
         reader.__init__(reader.descriptor)  # type: ignore[misc]
-        ahead.append(sum(sizes))
     connection.send(_END)
     while connection.recv(len(_TAKEN)):  # what is unread at its end would take the last messages with it
         continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -15,8 +14,9 @@ from ddptop.protocol.limits import MAX_NS, NS, VERSION
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
 from ddptop.recording import index as lookup
-from ddptop.recording.ahead import runs_ahead
-from ddptop.recording.format import CLOCKS, MAGIC, RecordingError, Summary, read_frame
+from ddptop.recording.ahead import Decoder, runs_ahead, start_ahead
+from ddptop.recording.disk import open_recording
+from ddptop.recording.format import CLOCKS, RecordingError, Summary
 from ddptop.recording.history import HistoryPiece, HistoryPieces
 from ddptop.recording.index import Blocks, Extent
 from ddptop.recording.records import BlockReader, Selector, everything, is_lasting, is_no_steps, only
@@ -87,39 +87,6 @@ def first_run(lasting: Iterable[Received], path: Path, start_ns: int) -> Run:
     )
 
 
-def open_recording(path: Path) -> int:
-    """A descriptor of the recording, for reading. Raises OSError; RecordingError when it is none."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        _check(descriptor, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _check(descriptor: int, path: Path) -> None:
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(21, "Is a directory", str(path))
-    head = os.read(descriptor, len(MAGIC)) if stat.S_ISREG(mode) else b"?"
-    if head == MAGIC or _has_wrong_bit(descriptor, head):
-        return
-    if not head:
-        raise RecordingError(f"{path} is empty")
-    if head[:-1] == MAGIC[:-1]:
-        raise RecordingError(f"{path} has format {head[-1]}, this ddptop reads format {MAGIC[-1]}")
-    raise RecordingError(f"{path} is not a ddptop recording")
-
-
-def _has_wrong_bit(descriptor: int, head: bytes) -> bool:
-    """Whether a whole frame follows what is MAGIC but for one bit, which is not in the version."""
-    if len(head) < len(MAGIC) or head[-1] != MAGIC[-1]:
-        return False
-    wrong = (int.from_bytes(head, "little") ^ int.from_bytes(MAGIC, "little")).bit_count()
-    return wrong == 1 and read_frame(descriptor, len(MAGIC)) is not None
-
-
 __all__ = ["Recording", "RecordingError"]
 
 TAIL_STEPS = 2000
@@ -142,6 +109,7 @@ class Recording:
         self._extent = Extent(descriptor, follow=follow)
         self._reader = BlockReader(descriptor)
         self._history = HistoryPieces(descriptor)
+        self._ahead: Decoder | None = None
         self.read_until: int | None = None
         """Bytes of the file that are to be read here, the rest by another process; None: all."""
         if not len(self._blocks):
@@ -168,7 +136,17 @@ class Recording:
 
     def close(self) -> None:
         """Close the file. May be called twice."""
+        if self._ahead is not None:
+            self._ahead.close()
         self._finalizer()
+
+    def will_be_read(self) -> None:
+        """Most of it is about to be read: where it is large, a second process is started to decode it."""
+        self._ahead = start_ahead(self._reader, self.bytes)
+
+    def _taken_ahead(self) -> Decoder | None:
+        started, self._ahead = self._ahead, None
+        return started
 
     def __enter__(self) -> Recording:
         return self
@@ -283,7 +261,7 @@ class Recording:
     def runs(self, first: int = 0, stop: int | None = None) -> Iterator[MessageRun]:
         """All messages of blocks, by their numbers from 0, in order."""
         entries = [self._blocks[index] for index in range(first, len(self._blocks) if stop is None else stop)]
-        with runs_ahead(self._reader, entries, everything, before_ns=MAX_NS + 1) as ahead:
+        with runs_ahead(self._reader, entries, everything, MAX_NS + 1, self._taken_ahead()) as ahead:
             yield from ahead
 
     def lasting_runs(self, first: int, stop: int | None = None) -> Iterator[MessageRun]:
@@ -314,7 +292,7 @@ class Recording:
             [self._blocks[index] for index in range(*part)]
             for part in ((from_beats, from_steps), (from_steps, stop))
         )
-        with runs_ahead(self._reader, newest, everything, before_ns=before_ns) as with_steps:
+        with runs_ahead(self._reader, newest, everything, before_ns, self._taken_ahead()) as with_steps:
             yield from runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
             yield from runs(self._reader, beats, is_no_steps, before_ns=before_ns)
             yield from with_steps

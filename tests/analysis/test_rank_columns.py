@@ -31,7 +31,7 @@ def test_kept_columns_are_those_of_the_ranks(tmp_path, every):
                 stop = min(len(run), at + 40)
                 at = framed.feed_run(run, at, lambda: pytest.fail("refused"), stop=stop, more=True)
                 frame = framed.frame(int(run.heads[0, at - 1]))
-                kept, read = framed.state.reports, ReportColumns(framed.state.ranks)
+                kept, read = framed.state.reports, ReportColumns(framed.state)
                 read.read_presence()
                 for name in INTEGERS:
                     assert kept.integers(name).tolist() == read.integers(name).tolist(), name

@@ -199,6 +199,8 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
 
 def _fatal_mismatch(state: RunState) -> Alert | None:
     ended = ended_badly(state)
+    if not ended:
+        return None
     sides = fatal_mismatch(state.ranks, ended, [rank for rank in ended[1:] if follows(state.ranks[rank])])
     if not sides:
         return None

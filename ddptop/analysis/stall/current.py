@@ -301,7 +301,7 @@ class StallLog:
 
     def check(self, state: RunState, now_ns: int) -> None:
         """Log the begin or the end of a stall. `now_ns`: when the newest message arrived."""
-        if now_ns < self.next_ns or not state.ranks:
+        if now_ns < self.next_ns or not state.world:
             return
         self.next_ns = now_ns + CHECK_NS
         diagnosis = None

@@ -375,14 +375,16 @@ def own_times(
     for scopes, group in groupby(range(len(divided)), key=lambda i: divided[i].largest):
         at = [*group]
         run = slice(at[0], at[-1] + 1)
-        for members, mine in _shares(scopes, shape[1]):
+        for group_ranks, mine in _shares(scopes, shape[1]):
+            members: Indices | slice = group_ranks if len(group_ranks) < shape[1] else slice(None)
+            to = group_ranks[mine] if len(group_ranks) < shape[1] else members
             over = formulas.excess(own[run, members], without_backward[run, members])
-            excess[run, members[mine]] = over[:, mine]
+            excess[run, to] = over[:, mine]
             if work is not own:
                 over = formulas.excess(work[run, members], without_backward[run, members])
-            work_excess[run, members[mine]] = over[:, mine]
+            work_excess[run, to] = over[:, mine]
             least = formulas.transfer_of_step(exposed[run, members], counts[run, members])
-            transfer[run, members[mine]] = least[:, None]
+            transfer[run, to] = least[:, None]
     places = [data - waited[0], forward - waited[1], own_backward, optimizer - waited[3]]
     outside = [before_forward, before_backward, before_optimizer, after_optimizer]
     parts = np.stack([*places, *outside, cpu, gc, all_waited, exposed, exposed - transfer, elements])

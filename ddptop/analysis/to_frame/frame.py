@@ -234,7 +234,7 @@ def _detail_reason(found: Overhead) -> str | None:
 def with_requested(state: RunState, frame: Frame, text: str) -> Frame:
     """The frame with the timeline or heat map that `text` requests; unchanged without a valid request."""
     request = parse_request(text)
-    if request is None or not state.ranks:
+    if request is None or not state.world:
         return frame
     if isinstance(request, TimelineRequest):
         return replace(frame, timeline=timeline(state, request, next(iter(blamed(frame.straggler)), None)))

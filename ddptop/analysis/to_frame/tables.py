@@ -172,14 +172,14 @@ def with_reasons(straggler: Straggler | None, state: RunState) -> Straggler | No
     """The straggler with the reasons, as far as known: why its GPU is throttled, why it waits."""
     if straggler is None or straggler.rank >= state.world:
         return straggler
-    ranks = state.ranks
+    rank_state = state.with_readings(straggler.rank)
     if straggler.cause == "cpu":
-        straggler = replace(straggler, waits_for=cpu_reason(ranks[straggler.rank].usage))
+        straggler = replace(straggler, waits_for=cpu_reason(rank_state.usage))
     elif late := blamed(straggler):
         names, beside = ("major_faults_s", "blocked_pct"), state.reports.usage_beside
         faults, blocked = (beside(straggler.rank, late, name) for name in names)
         straggler = replace(straggler, waits_for=disk_reason(*faults) or blocked_reason(*blocked))
-    gpu = ranks[straggler.rank].gpu
+    gpu = rank_state.gpu
     return replace(straggler, throttle=gpu.throttle) if gpu is not None and gpu.throttle else straggler
 
 

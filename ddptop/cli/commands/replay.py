@@ -94,12 +94,16 @@ def show_recording(
             at_end = True
         if mode is not Mode.SCREEN:
             raise CliError("--compare needs the screen; --at STEP --json of each gives the same", Exit.USAGE)
-    from ddptop.sources.replay import ReplaySource, frame_of
-
     if mode in (Mode.ONCE, Mode.JSON):
-        with opened(path, follow=follow) as recording, progress_shown(recording):
-            frame = frame_of(recording, at)
+        with opened(path, follow=follow) as recording:
+            recording.will_be_read()
+            from ddptop.sources.replay import frame_of
+
+            with progress_shown(recording):
+                frame = frame_of(recording, at)
         return emit(frame, mode, settings)
+    from ddptop.sources.replay import ReplaySource
+
     source = ReplaySource(path, at=at, speed=speed, playing=not at_end, follow=follow)
     if at_end and at is None:
         source.seek(share=1.0)

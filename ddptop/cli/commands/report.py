@@ -46,6 +46,7 @@ class Report(Command):
 
         settings = load(vars(options)).settings
         with opened(recording_of(options.run)) as recording:
+            recording.will_be_read()
             from ddptop.report.build import read
 
             with progress_shown(recording):

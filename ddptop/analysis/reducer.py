@@ -13,7 +13,7 @@ from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.health.hosts import HostLog, find_own_host
 from ddptop.analysis.hosts import unwrap
 from ddptop.analysis.ranks import ABSENT
-from ddptop.analysis.stall.current import StallLog, stalled_since
+from ddptop.analysis.stall.current import CHECK_NS, StallLog, stalled_since
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.complete_steps import Batch
 from ddptop.analysis.steps.evaluate import StepEvaluation
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.ranks import RankState, Session
     from ddptop.analysis.steps.complete_steps import CompleteStep
+    from ddptop.frames.columns import Indices
     from ddptop.frames.frame import Alert, Frame
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Message, Received
@@ -101,6 +102,10 @@ class Reducer:
         """When the stalled step began, on the collector's clock; None while there is no stall."""
         self._usual.prepare_check(now_ns, self._stall_log.stalled)
         return stalled_since(self._state, now_ns)
+
+    def progress_until_ns(self) -> int:
+        """Before this moment `stalled_since` gives None, whatever arrives; 0: not known."""
+        return self._usual.progress_until_ns()
 
     def frame(
         self,
@@ -164,6 +169,23 @@ class Reducer:
             self._stall_log.check(self._state, t_ns)
             self._host_log.check(self._state, t_ns)
 
+    def _next_check(self, t_ns: Indices, begin: int, stop: int) -> tuple[int, list[tuple[int, int]]]:
+        """Among the messages begin..stop, the place after the one with which the next check is due. And those
+        before it with which a check for stalls was due that would find none: place after each, and when the
+        next one is due."""
+        log, at = self._stall_log, begin
+        passed: list[tuple[int, int]] = []
+        quiet_ns = 0 if log.stalled else min(self._host_log.next_ns, self._usual.progress_until_ns())
+        next_ns = log.next_ns
+        while (late := t_ns[at:stop] >= next_ns).any():
+            at += int(late.argmax()) + 1
+            arrived_ns = int(t_ns[at - 1])
+            if arrived_ns >= quiet_ns:
+                return at, passed
+            next_ns = arrived_ns + CHECK_NS
+            passed.append((at, next_ns))
+        return stop, passed
+
     def feed_run(
         self,
         run: MessageRun,
@@ -187,10 +209,13 @@ class Reducer:
         while begin < stop:
             taken = begin
             if not alone:
-                due_ns = stop_ns if state.tail else min(stop_ns, self._stall_log.next_ns)
-                late = t_ns[begin:stop] >= due_ns
+                late = t_ns[begin:stop] >= stop_ns
                 end = begin + int(late.argmax()) + 1 if late.any() else stop
+                end, passed = (end, []) if state.tail else self._next_check(t_ns, begin, end)
                 taken = self._usual.take(run, begin, end, stop_step, on_failure)
+                for place, next_ns in passed:
+                    if place <= taken:
+                        self._stall_log.next_ns = next_ns
             if taken == begin:
                 alone = (alone or ALONE) - 1
                 taken = begin + 1

@@ -99,17 +99,21 @@ class UsualMessages:
     def prepare_check(self, now_ns: int, stalled: bool) -> None:
         """The state is about to be checked for stalls and silent hosts. Where all ranks report and make
         progress, as at the last check (not `stalled`), the columns of the ranks are enough."""
-        if stalled or not self._shows_progress(now_ns):
+        if stalled or now_ns >= min(self.progress_until_ns(), self._until_ns("heard_ns", STALE_S)):
             self.write()
 
-    def _shows_progress(self, now_ns: int) -> bool:
+    def progress_until_ns(self) -> int:
+        """Before this moment no check can find a stall, whatever arrives; 0: not known."""
+        return self._until_ns("moved_ns", self._state.stall_s)
+
+    def _until_ns(self, name: str, seconds: float) -> int:
+        """So long after a moment that is in the columns of all ranks; 0: they are to be read."""
         known, state = self._known, self._state
         columns = None if known is None else known.latest(state)
         if columns is None or not state.world or state.not_initialized or not state.reports.running.all():
-            return False
-        late_ns = now_ns - np.array([columns["moved_ns"].min(), columns["heard_ns"].min()])
+            return 0
         state.reports.keep(columns)
-        return bool((late_ns < (state.stall_s * NS, STALE_S * NS)).all())
+        return int(columns[name].min() + seconds * NS)
 
     def take(
         self, run: MessageRun, begin: int, stop: int, stop_step: int, on_failure: Callable[[], None]

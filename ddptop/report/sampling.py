@@ -25,7 +25,7 @@ from ddptop.report.content import StallPeriod
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Frame, LoggedEvent
     from ddptop.frames.history import History
     from ddptop.frames.stall import Death
@@ -154,12 +154,14 @@ class RunSampler:
                 begin,
                 on_failure,
                 stop=stop,
-                stop_ns=self.incidents.next_check_ns,
+                stop_ns=self.incidents.next_check_ns(),
                 stop_step=0 if sampled is None else sampled + self._every,
                 more=True,
             )
-            self.last_ns = max(self.last_ns, int(run.heads[0, begin:at].max()))
+            newest_ns = np.maximum.accumulate(np.maximum(run.heads[0, begin:at], self.last_ns))
+            self.last_ns = int(newest_ns[-1])
             self._after_steps()
+            self.incidents.pass_over(newest_ns[:-1])
             self.incidents.after_messages(at - begin, self.last_ns)
 
     def gap(self) -> None:
@@ -258,10 +260,18 @@ class Incidents:
         self._read_log()
         return (*self._older, *self._newer)
 
-    @property
     def next_check_ns(self) -> int:
-        """When the next check for a stall is due."""
-        return self._checked_ns + STALL_CHECK_NS
+        """When the next check for a stall is due that may find one."""
+        quiet_ns = 0 if self._stalled_ns is not None else self._reducer.progress_until_ns()
+        return max(self._checked_ns + STALL_CHECK_NS, quiet_ns)
+
+    def pass_over(self, newest_ns: Indices) -> None:
+        """Messages before the next such check: with some of them one was due. `newest_ns`: ascending."""
+        at = 0
+        while at < len(newest_ns):
+            at = int(np.searchsorted(newest_ns, self._checked_ns + STALL_CHECK_NS))
+            if at < len(newest_ns):
+                self._checked_ns = int(newest_ns[at])
 
     def after_message(self, received: Received, now_ns: int) -> None:
         """Call after every message."""

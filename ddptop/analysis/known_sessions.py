@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ddptop.analysis.ranks import ABSENT
+from ddptop.analysis.ranks import ABSENT, STALE_S
+from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.message_run import Readings
 
@@ -136,6 +137,43 @@ class KnownSessions:
             self._moved = np.zeros(clocks.shape[1], bool)
         self._moved[ranks] = True
         self.clocks = clocks
+
+    def read_clocks(self, parts: list[Integers], state: RunState) -> None:
+        """`RankState.read_clock` and `moved_to` of many readings, (6, n) each part: rank, place, when it
+        arrived, the rank's own clock, its step, and the delay that its host's clock gives."""
+        readings = np.concatenate(parts, axis=1)
+        if not readings.shape[1]:
+            return
+        rank, place = readings[:2]
+        order = stable_order(place)
+        readings = readings[:, order[stable_order(rank[order])]]
+        begins = np.flatnonzero(np.diff(readings[0], prepend=-1))
+        numbers = readings[0, begins]
+        if self.clocks is None:
+            self.clocks = clocks_of(state.ranks)
+        now = self.clocks[:, numbers]
+        own, delay, stood, step, moved, arrived = now
+        np.maximum(arrived, np.maximum.reduceat(readings[2], begins), out=arrived)
+        counts = np.diff(begins, append=readings.shape[1])
+        most, order = int(counts.max()), np.argsort(-counts, kind="stable")
+        left = np.searchsorted(-counts[order], -np.arange(most))  # ranks with more than so many readings
+        for at in range(most):
+            r = order[: left[at]]
+            _, _, t_ns, own_ns, in_step, of_host = readings[:, begins[r] + at]
+            d = np.minimum(np.where(of_host == NO_DELAY, delay[r], of_host), t_ns - own_ns)
+            passed = own_ns - own[r]
+            later = passed > 0
+            for i in np.flatnonzero(passed > STALE_S * NS).tolist():
+                here_ns, since_ns = int(own_ns[i] + d[i]), int(passed[i])
+                passed[i] -= state.interruptions.within(here_ns - since_ns, here_ns)
+            moves = in_step > step[r]
+            stood[r] = np.where(moves, 0, stood[r] + np.where(later, np.maximum(passed, 0), 0))
+            own[r] = np.where(later | moves, own_ns, own[r])
+            step[r] = np.where(moves, in_step, step[r])
+            moved[r] = np.where(moves, own_ns + d, moved[r])
+            delay[r] = d
+        self.clocks[:, numbers] = now
+        self.take_clocks(self.clocks, numbers)
 
     def latest(self, state: RunState) -> dict[str, Integers] | None:
         """(ranks,) when each last moved, was heard and was seen; None where the ranks are to be read."""

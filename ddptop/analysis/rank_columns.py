@@ -10,7 +10,7 @@ import operator
 from collections.abc import Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,13 +23,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.state import RunState
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import GpuFacts
     from ddptop.protocol.message_run import Placed, Readings
     from ddptop.protocol.messages import Hello, Message
 
 _HELLO = attrgetter("hello")
+
+
+class HasRanks(Protocol):
+    """What the columns are of: a `RunState`."""
+
+    @property
+    def world(self) -> int: ...
+    @property
+    def ranks(self) -> Sequence[Any]: ...
+    def with_readings(self, rank: int) -> Any: ...
 
 
 class HelloColumns(NamedTuple):
@@ -153,7 +162,7 @@ class ReportColumns:
     """What the ranks have reported by now, (ranks,) each, from `RankState`. Read when needed, then kept until
     a message is taken alone; what is taken in columns is put into them."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: HasRanks) -> None:
         self._state = state
         self.world = state.world
         self._kept: dict[str, NDArray[Any]] = {}

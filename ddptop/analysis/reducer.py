@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.checks import Checks
 from ddptop.analysis.events import begin_session, count_lost, note_left_early, on_event
 from ddptop.analysis.health.alerts import check_loss
 from ddptop.analysis.health.exits import describe_exit
-from ddptop.analysis.health.hosts import HostLog, find_own_host
+from ddptop.analysis.health.hosts import find_own_host
 from ddptop.analysis.hosts import unwrap
 from ddptop.analysis.ranks import ABSENT
-from ddptop.analysis.stall.current import CHECK_NS, StallLog, stalled_since
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.complete_steps import Batch
 from ddptop.analysis.steps.evaluate import StepEvaluation
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.ranks import RankState, Session
     from ddptop.analysis.steps.complete_steps import CompleteStep
-    from ddptop.frames.columns import Indices
     from ddptop.frames.frame import Alert, Frame
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Message, Received
@@ -84,8 +84,7 @@ class Reducer:
         self.evaluation = StepEvaluation(self._state)
         self._state.settle = self.evaluation.settle
         self._usual = UsualMessages(self._state, self._take, self._on_complete)
-        self._stall_log = StallLog()
-        self._host_log = HostLog()
+        self._checks = Checks(self._state, self._usual)
 
     @property
     def state(self) -> RunState:
@@ -100,8 +99,7 @@ class Reducer:
 
     def stalled_since(self, now_ns: int) -> int | None:
         """When the stalled step began, on the collector's clock; None while there is no stall."""
-        self._usual.prepare_check(now_ns, self._stall_log.stalled)
-        return stalled_since(self._state, now_ns)
+        return self._checks.stalled_since(now_ns)
 
     def progress_until_ns(self) -> int:
         """Before this moment `stalled_since` gives None, whatever arrives; 0: not known."""
@@ -128,17 +126,8 @@ class Reducer:
         state = self.state
         state.settle()
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300, infinite or NaN
-            frame = build(
-                state,
-                now_ns,
-                cursor=cursor,
-                focus=focus,
-                source=source,
-                recording=recording,
-                gpus=gpus,
-                hosts=hosts,
-            )
-            return with_requested(state, frame, want)
+            made = partial(build, state, now_ns, cursor=cursor, focus=focus, source=source)
+            return with_requested(state, made(recording=recording, gpus=gpus, hosts=hosts), want)
 
     def alerts(self, now_ns: int) -> tuple[Alert, ...]:
         """The alerts of the frame at `now_ns`, without the rest of it."""
@@ -159,32 +148,7 @@ class Reducer:
         state.taken_alone()
         state.taken += 1
         state.newest_ns = max(state.newest_ns, t_ns)
-        self._check(t_ns)
-
-    def _check(self, t_ns: int) -> None:
-        """Check for stalls and silent hosts where that is due."""
-        # The time between two messages of a tail is no stall: messages are skipped.
-        if t_ns >= self._stall_log.next_ns and not self._state.tail:
-            self._usual.prepare_check(t_ns, self._stall_log.stalled)
-            self._stall_log.check(self._state, t_ns)
-            self._host_log.check(self._state, t_ns)
-
-    def _next_check(self, t_ns: Indices, begin: int, stop: int) -> tuple[int, list[tuple[int, int]]]:
-        """Among the messages begin..stop, the place after the one with which the next check is due. And those
-        before it with which a check for stalls was due that would find none: place after each, and when the
-        next one is due."""
-        log, at = self._stall_log, begin
-        passed: list[tuple[int, int]] = []
-        quiet_ns = 0 if log.stalled else min(self._host_log.next_ns, self._usual.progress_until_ns())
-        next_ns = log.next_ns
-        while (late := t_ns[at:stop] >= next_ns).any():
-            at += int(late.argmax()) + 1
-            arrived_ns = int(t_ns[at - 1])
-            if arrived_ns >= quiet_ns:
-                return at, passed
-            next_ns = arrived_ns + CHECK_NS
-            passed.append((at, next_ns))
-        return stop, passed
+        self._checks.after(t_ns)
 
     def feed_run(
         self,
@@ -211,11 +175,8 @@ class Reducer:
             if not alone:
                 late = t_ns[begin:stop] >= stop_ns
                 end = begin + int(late.argmax()) + 1 if late.any() else stop
-                end, passed = (end, []) if state.tail else self._next_check(t_ns, begin, end)
+                end = self._checks.next_within(t_ns, begin, end)
                 taken = self._usual.take(run, begin, end, stop_step, on_failure)
-                for place, next_ns in passed:
-                    if place <= taken:
-                        self._stall_log.next_ns = next_ns
             if taken == begin:
                 alone = (alone or ALONE) - 1
                 taken = begin + 1
@@ -227,7 +188,7 @@ class Reducer:
                 newest = t_ns[begin:taken]
                 state.taken += taken - begin
                 state.newest_ns = max(state.newest_ns, int(newest.max()))
-                self._check(int(newest[-1]))
+                self._checks.after_taken(taken, int(newest[-1]))
             begin = taken
             complete = state.complete_step
             if t_ns[begin - 1] >= stop_ns or (complete is not None and complete >= stop_step):
@@ -242,8 +203,11 @@ class Reducer:
         if session is not None and session.rank < state.world:
             self._on_session(message, session, received.session, t_ns)
         elif isinstance(message, Hello):
+            before = state.hosts_of_ranks()
+            hosts = len(before)
             begin_session(state, message, t_ns)
-            state.clocks.set_own_host(find_own_host(state))
+            if (now := state.hosts_of_ranks()) is not before or len(now) != hosts:
+                state.clocks.set_own_host(find_own_host(state))
         elif isinstance(message, Run):
             self._on_run(message, t_ns)
         elif isinstance(message, Event):

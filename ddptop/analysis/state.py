@@ -11,6 +11,7 @@ import numpy as np
 
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.figures import Figures
+from ddptop.analysis.health.exits import ended_badly
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.hosts import Hosts
@@ -23,7 +24,7 @@ from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.ranks import NotInitialized, RankState, Session
@@ -161,6 +162,11 @@ class RunState:
         """What a rank said when it began; None: it has not yet."""
         return self._ranks[rank].hello
 
+    def ended_badly(self) -> list[int]:
+        """The ranks that failed or died, as `exits.ended_badly` has them."""
+        ended = self.reports.ended
+        return ended_badly(self.ranks, ended) if ended else []
+
     def process(self, rank: int) -> Session | None:
         """The present process of a rank, for its layouts: its steps may be behind."""
         return self._sessions.get(self._ranks[rank].session)
@@ -188,7 +194,7 @@ class RunState:
             self._hellos, self._hellos_known = hello_columns(self._ranks, self._hellos), True
         return self._hellos
 
-    def hosts_of_ranks(self) -> Iterable[str]:
+    def hosts_of_ranks(self) -> Collection[str]:
         """The hosts that HELLOs name. As cheap while many ranks join, one after the other."""
         if self._hosts_of_ranks is None:
             self._hosts_of_ranks = {one.host for one in self._ranks if one.hello is not None}

@@ -152,7 +152,7 @@ class UsualMessages:
             which, rank = which[:taken], rank[:taken]
         beats = self._take_in_order(run, begin, stop, low, completed, known, on_failure)
         if steps is None or low >= high:
-            self._read_clocks(beats, known)
+            known.read_clocks(beats, state)
             return stop
         part, columns = slice(low, high), steps.columns
         first, count = steps.first_step[part], steps.counts[part]
@@ -161,7 +161,7 @@ class UsualMessages:
         places = run.places[part]
         unset = np.full(len(rank), NO_DELAY)
         beats.append(np.stack([rank, places, run.heads[0, places], ended_ns, first + count, unset]))
-        self._read_clocks(beats, known)
+        known.read_clocks(beats, state)
         known.take_rows(which, first, count, columns.integers[MICRO_STEPS, last])
         return stop
 
@@ -376,41 +376,3 @@ class UsualMessages:
             return None
         here_ns = state.clocks.to_collector(one.host, message.t_ns)
         return None if here_ns is None else here_ns - message.t_ns
-
-    def _read_clocks(self, parts: list[Integers], known: KnownSessions) -> None:
-        """`RankState.read_clock` and `moved_to` of many readings, (6, n) each part: rank, place, when it
-        arrived, the rank's own clock, its step, and the delay that its host's clock gives."""
-        readings = np.concatenate(parts, axis=1)
-        if not readings.shape[1]:
-            return
-        rank, place = readings[:2]
-        order = stable_order(place)
-        readings = readings[:, order[stable_order(rank[order])]]
-        begins = np.flatnonzero(np.diff(readings[0], prepend=-1))
-        numbers = readings[0, begins]
-        state = self._state
-        if known.clocks is None:
-            known.clocks = clocks_of(state.ranks)
-        now = known.clocks[:, numbers]
-        own, delay, stood, step, moved, arrived = now
-        np.maximum(arrived, np.maximum.reduceat(readings[2], begins), out=arrived)
-        counts = np.diff(begins, append=readings.shape[1])
-        most, order = int(counts.max()), np.argsort(-counts, kind="stable")
-        left = np.searchsorted(-counts[order], -np.arange(most))  # ranks with more than so many readings
-        for at in range(most):
-            r = order[: left[at]]
-            _, _, t_ns, own_ns, in_step, of_host = readings[:, begins[r] + at]
-            d = np.minimum(np.where(of_host == NO_DELAY, delay[r], of_host), t_ns - own_ns)
-            passed = own_ns - own[r]
-            later = passed > 0
-            for i in np.flatnonzero(passed > STALE_S * NS).tolist():
-                here_ns, since_ns = int(own_ns[i] + d[i]), int(passed[i])
-                passed[i] -= state.interruptions.within(here_ns - since_ns, here_ns)
-            moves = in_step > step[r]
-            stood[r] = np.where(moves, 0, stood[r] + np.where(later, np.maximum(passed, 0), 0))
-            own[r] = np.where(later | moves, own_ns, own[r])
-            step[r] = np.where(moves, in_step, step[r])
-            moved[r] = np.where(moves, own_ns + d, moved[r])
-            delay[r] = d
-        known.clocks[:, numbers] = now
-        known.take_clocks(known.clocks, numbers)

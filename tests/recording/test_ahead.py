@@ -23,8 +23,8 @@ def second(monkeypatch):
     monkeypatch.setattr(runs, "RUN_RECORDS", 100)
     monkeypatch.setattr(ahead.os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(ahead, "_CODE", ahead._CODE.replace("from ddptop", f"{SMALL}; from ddptop", 1))
-    close = ahead._Decoder.close
-    monkeypatch.setattr(ahead._Decoder, "close", lambda self: noted.append(self.finished) or close(self))
+    close = ahead.Decoder.close
+    monkeypatch.setattr(ahead.Decoder, "close", lambda self: noted.append(self.finished) or close(self))
     return noted
 
 
@@ -54,7 +54,7 @@ def test_two_processes_read_the_same_messages_as_one(path, second, monkeypatch):
 
 
 def test_the_first_process_decodes_what_is_left_when_the_second_one_dies(path, second, monkeypatch):
-    take, taken = ahead._Decoder.take, []
+    take, taken = ahead.Decoder.take, []
 
     def take_one(self):
         if taken:
@@ -67,7 +67,7 @@ def test_the_first_process_decodes_what_is_left_when_the_second_one_dies(path, s
         return taken[-1]
 
     monkeypatch.setattr(ahead, "MOST_AHEAD_BYTES", 1)
-    monkeypatch.setattr(ahead._Decoder, "take", take_one)
+    monkeypatch.setattr(ahead.Decoder, "take", take_one)
     together = _messages(path)
     assert taken[0] is not None
     monkeypatch.setattr(ahead, "LEAST_BYTES", 1 << 40)

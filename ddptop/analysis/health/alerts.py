@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ddptop.analysis.health import links
 from ddptop.analysis.health.exits import (
     describe_exit,
-    ended_badly,
     ended_ns,
     exit_known,
     follows,
@@ -54,7 +53,7 @@ def alerts(
     if _first_lost(state, states):
         exits.reverse()
     # What ranks report that lost the connection to a host is no cause of its silence.
-    first = host is not None and all(follows(state.ranks[rank]) for rank in ended_badly(state))
+    first = host is not None and all(follows(state.ranks[rank]) for rank in state.ended_badly())
     active = [
         *([replace(host, evidence={**host.evidence, "cause": True}), *exits] if host and first else exits),
         host if not first else None,
@@ -73,12 +72,12 @@ def alerts(
 
 
 def _first_lost(state: RunState, states: Sequence[RankStatus]) -> bool:
-    ended = [rank for rank in ended_badly(state) if states[rank] in ("lost", "failed")]
+    ended = [rank for rank in state.ended_badly() if states[rank] in ("lost", "failed")]
     return bool(ended) and states[ended[0]] == "lost"
 
 
 def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
-    ranks = [rank for rank in ended_badly(state) if states[rank] == "failed"]
+    ranks = [rank for rank in state.ended_badly() if states[rank] == "failed"]
     if not ranks:
         return None
     first = state.ranks[ranks[0]]
@@ -132,7 +131,7 @@ def _lost(
     ranks = [rank for rank, status in enumerate(states) if status == "lost" and rank not in of_hosts]
     if not ranks:
         return None
-    gone = [rank for rank in ended_badly(state) if rank in ranks]
+    gone = [rank for rank in state.ended_badly() if rank in ranks]
     if gone:
         first = state.ranks[gone[0]]
         evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": first.step}
@@ -198,7 +197,7 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
 
 
 def _fatal_mismatch(state: RunState) -> Alert | None:
-    ended = ended_badly(state)
+    ended = state.ended_badly()
     if not ended:
         return None
     sides = fatal_mismatch(state.ranks, ended, [rank for rank in ended[1:] if follows(state.ranks[rank])])

@@ -11,10 +11,9 @@ from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import FINISHED, WELL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ddptop.analysis.ranks import RankState
-    from ddptop.analysis.state import RunState
     from ddptop.frames.stall import Call
 
 _LOST_PEER = re.compile(
@@ -149,11 +148,11 @@ def ended_ns(rank_state: RankState) -> int:
     return min((t_ns for t_ns in times if t_ns is not None), default=0)
 
 
-def ended_badly(state: RunState) -> list[int]:
-    """The ranks that failed or died: causes first, then the ranks that followed, each by time.
+def ended_badly(rank_states: Sequence[RankState], ended: Iterable[int]) -> list[int]:
+    """The `ended` ranks that failed or died: causes first, then the ranks that followed, each by time.
 
     A peer may be seen to fail before the death that caused it, so time alone does not show the cause.
     """
-    ended = [(rank, state.ranks[rank]) for rank in state.reports.ended]
-    badly = [(follows(one), ended_ns(one), rank) for rank, one in ended if one.ended_badly]
+    each = [(rank, rank_states[rank]) for rank in ended]
+    badly = [(follows(one), ended_ns(one), rank) for rank, one in each if one.ended_badly]
     return [rank for _, _, rank in sorted(badly)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.health.exits import ended_badly, follows
+from ddptop.analysis.health.exits import follows
 from ddptop.analysis.health.hosts import host_states, silent_ranks
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.stall import sentences
@@ -153,7 +153,7 @@ def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int
     ranks = state.ranks
     awaits_answers = now_ns < since_ns + stall_limit_ns(state) + ANSWER_NS
     silent = tuple(sorted(rank for mine in _silent_hosts(state, now_ns).values() for rank in mine))
-    dead = ended_badly(state)
+    dead = state.ended_badly()
     caused = any(not follows(ranks[rank]) for rank in dead)
     dead += [r for r, status in enumerate(statuses) if status == "lost" and r not in (*dead, *silent)]
     running = [r for r, one in enumerate(ranks) if one.running and r not in dead and r not in silent]

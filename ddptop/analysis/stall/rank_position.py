@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from ddptop.analysis.health.exits import ended_badly, ended_ns, own_call, process_phrase, reason
+from ddptop.analysis.health.exits import ended_ns, own_call, process_phrase, reason
 from ddptop.analysis.ranks import STALE_S, DeviceReport, KernelReport
 from ddptop.analysis.stall.mismatch import DEFAULT_GROUP, operation_phrase
 from ddptop.frames import calls
@@ -199,7 +199,7 @@ def rank_position(
 def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
     """The ranks that died, in order of time, the cause of the others first; at most MAX_POSITIONS."""
     result = []
-    for i, rank in enumerate(ended_badly(state)[:MAX_POSITIONS]):
+    for i, rank in enumerate(state.ended_badly()[:MAX_POSITIONS]):
         rank_state = state.ranks[rank]
         result.append(
             Death(

@@ -95,8 +95,7 @@ class StepEvaluation:
         if self._figures is not state.figures:  # ranks restarted; no step from before is waiting
             self._figures = state.figures
             self._splitter.restart(state.figures.world)
-            self._compared = None
-            self._largest = None
+            self._compared = self._largest = None
             self.flagging = StepFlagging(state.figures.flags)
         parts = self._splitter.split(step)
         version = self._splitter.version
@@ -206,8 +205,7 @@ class StepEvaluation:
                 figures.world, figures.size, several_hosts=several, version=kind.version, newest=newest
             )
             self._note_arrivals(numbers[run[0]], times[run[0]])
-        hello = self._state.hello(0)
-        backend = hello.backend if hello is not None else ""
+        backend = "" if (hello := self._state.hello(0)) is None else hello.backend
         places = self._state.history.end + np.array(run)
         evaluated = evaluate_detail(window, steps, kind, backend, columns[:, run], places)
         at, added = 0, []
@@ -375,9 +373,9 @@ def own_times(
     for scopes, group in groupby(range(len(divided)), key=lambda i: divided[i].largest):
         at = [*group]
         run = slice(at[0], at[-1] + 1)
-        for group_ranks, mine in _shares(scopes, shape[1]):
-            members: Indices | slice = group_ranks if len(group_ranks) < shape[1] else slice(None)
-            to = group_ranks[mine] if len(group_ranks) < shape[1] else members
+        for ranks, mine in _shares(scopes, shape[1]):
+            members: Indices | slice = ranks if len(ranks) < shape[1] else slice(None)  # all are not copied
+            to = ranks[mine] if len(ranks) < shape[1] else members
             over = formulas.excess(own[run, members], without_backward[run, members])
             excess[run, to] = over[:, mine]
             if work is not own:

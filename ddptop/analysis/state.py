@@ -70,9 +70,12 @@ class RunState:
         self.incarnation = 0
         """Elastic restarts so far."""
 
-        self._ranks: list[RankState] = []
+        self.roster: list[RankState] = []
+        """By rank, for what never comes in columns: HELLO, BYE, exit, evidence. Those without HELLO share
+        `ABSENT`: they take no memory."""
         self.cards: dict[int, dict[str, Scalar]] = {}
-        self._sessions: dict[int, Session] = {}
+        self.processes: dict[int, Session] = {}
+        """By number of the session, likewise: its HELLO and layouts."""
         self.unwritten: Unwritten | None = None
         """What was taken of ranks and sessions in columns; None: it was written into them."""
         self.sessions_of: dict[int, list[int]] = {}
@@ -129,24 +132,19 @@ class RunState:
     @property
     def world(self) -> int:
         """How many ranks there are."""
-        return len(self._ranks)
-
-    @property
-    def known_sessions(self) -> int:
-        """How many `sessions` there are."""
-        return len(self._sessions)
+        return len(self.roster)
 
     @property
     def ranks(self) -> list[RankState]:
-        """By rank. Ranks that have not sent HELLO share `ABSENT`: they take no memory."""
+        """By rank, with all that was taken."""
         self._write()
-        return self._ranks
+        return self.roster
 
     @property
     def sessions(self) -> dict[int, Session]:
-        """By its number, every process that is known."""
+        """The processes, with all that was taken."""
         self._write()
-        return self._sessions
+        return self.processes
 
     def _write(self) -> None:
         if self.unwritten is not None:
@@ -156,11 +154,11 @@ class RunState:
         """A rank, for the newest readings of its process and GPU: its steps and clocks may be behind."""
         if self.unwritten is not None:
             self.unwritten.write_readings(rank)
-        return self._ranks[rank]
+        return self.roster[rank]
 
     def hello(self, rank: int) -> Hello | None:
         """What a rank said when it began; None: it has not yet."""
-        return self._ranks[rank].hello
+        return self.roster[rank].hello
 
     def ended_badly(self) -> list[int]:
         """The ranks that failed or died, as `exits.ended_badly` has them."""
@@ -169,7 +167,7 @@ class RunState:
 
     def process(self, rank: int) -> Session | None:
         """The present process of a rank, for its layouts: its steps may be behind."""
-        return self._sessions.get(self._ranks[rank].session)
+        return self.processes.get(self.roster[rank].session)
 
     @property
     def detail_every(self) -> int:
@@ -191,13 +189,13 @@ class RunState:
     def hellos(self) -> HelloColumns:
         """The HELLOs of all ranks."""
         if self._hellos is None or not self._hellos_known:
-            self._hellos, self._hellos_known = hello_columns(self._ranks, self._hellos), True
+            self._hellos, self._hellos_known = hello_columns(self.roster, self._hellos), True
         return self._hellos
 
     def hosts_of_ranks(self) -> Collection[str]:
         """The hosts that HELLOs name. As cheap while many ranks join, one after the other."""
         if self._hosts_of_ranks is None:
-            self._hosts_of_ranks = {one.host for one in self._ranks if one.hello is not None}
+            self._hosts_of_ranks = {one.host for one in self.roster if one.hello is not None}
         return self._hosts_of_ranks
 
     @property
@@ -219,7 +217,7 @@ class RunState:
     def present(self) -> frozenset[int]:
         """Ranks whose processes train: not ended, not out of inputs."""
         if self._present is None:
-            there = (i for i, r in enumerate(self._ranks) if not (r.bye or r.gone_ns or r.joined))
+            there = (i for i, r in enumerate(self.roster) if not (r.bye or r.gone_ns or r.joined))
             self._present = frozenset(there)
         return self._present
 

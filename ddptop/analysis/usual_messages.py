@@ -128,9 +128,9 @@ class UsualMessages:
         stop = next((place for place, _ in run.unusual_within(begin, stop)), stop)
         if stop == begin:
             return begin
-        if not state.known_sessions:
+        if not state.processes:
             return begin  # nothing is usual of a process whose HELLO was lost
-        if self._known is None and (stop - begin) * SESSIONS_OF_A_MESSAGE < state.known_sessions:
+        if self._known is None and (stop - begin) * SESSIONS_OF_A_MESSAGE < len(state.processes):
             return begin  # as between the HELLOs of many ranks
         known = self._known = self._known or KnownSessions(state)
         low, high = run.steps_within(begin, stop)

@@ -99,3 +99,18 @@ def test_report_and_replay_are_equal_in_two_processes(name, second, monkeypatch)
     assert results[0][1] == results[1][1]
     assert repr(results[0][0]) == repr(results[1][0])
     assert second == [True, True]
+
+
+def test_a_second_process_that_was_started_early_decodes_all_and_is_ended_where_nothing_is_read(path, second):
+    def read_all(recording):
+        return [run.received(at) for run in recording.runs() for at in range(len(run))]
+
+    with Recording.open(path) as recording:
+        expected = read_all(recording)
+        recording.will_be_read()
+        assert read_all(recording) == expected
+        assert second == [True, True]
+        recording.will_be_read()
+        process = recording._ahead._process
+    assert process.returncode is not None
+    assert second == [True, True, False]

@@ -38,7 +38,7 @@ def flags_of(work, waits, *, known: bool = True, pauses=None):
         own_columns = np.stack([own, excess, work_excess])[:, run]
         assert len(own_columns) == len(OWN_COLUMNS)
         window.add_own(own_columns, np.stack([parts.get(name, zeros) for name in PART_COLUMNS])[:, run])
-        flagging.evaluate(window, at + 7, groups)
+        flagging.evaluate(window, np.array([at + 7]), groups)
         flag = flags.flag
         slots = np.arange(max(0, at - 92), at + 8)
         seen.append((at + 8, flag, None if flag is None else figures_of(window, flag, slots)))

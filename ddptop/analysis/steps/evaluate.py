@@ -236,19 +236,18 @@ class StepEvaluation:
         flags.newest = int(numbers[-1])
         if not steps.has_own:
             return
-        for i in np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY).tolist():
+        due = np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY)
+        for n, i in enumerate(due.tolist()):
             if divided[i].largest is not self._largest:
                 self._largest = divided[i].largest
                 shares = _shares(self._largest, figures.world)
                 self._compared_ranks = [members[mine] for members, mine in shares if mine.sum() > 1]
-            changed = self.flagging.evaluate(steps, first + i, self._compared_ranks)
-            flag = flags.flag
+            changed = self.flagging.evaluate(steps, first + due[n:], self._compared_ranks)
+            flag, stop, found = flags.flag, first + i + 1, None
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
                 continue
-            found = None
             if flag is not None:
-                slots = np.arange(max(0, flag.since, first + i + 1 - OWN_STEPS), first + i + 1)
-                found = figures_of(steps, flag, slots)
+                found = figures_of(steps, flag, np.arange(max(0, flag.since, stop - OWN_STEPS), stop))
             self._note_flag(None if flag is None else flag.rank, found, numbers[i], times[i])
 
     def _note_arrivals(self, step: float, time_s: float) -> None:

@@ -59,14 +59,14 @@ class CpuWaits:
         """Steps in the present block."""
         return self._block_steps
 
-    def take(self, steps: StepWindow, fresh: Indices) -> None:
-        """Steps that are new since the last evaluation."""
-        over = place_excess(steps, "cpu", fresh, self._members)
+    def take(self, over: Column, wall: Column) -> None:
+        """Steps that are new since the last evaluation: (members, n) ms waited longer than the median of the
+        others, (n,) ms of the step."""
         if np.isnan(over).all():  # not known: nothing is kept
             return
         self._block_over += np.nan_to_num(over).sum(axis=1)
-        self._block_wall += float(steps.wall(fresh).sum())
-        self._block_steps += len(fresh)
+        self._block_wall += float(wall.sum())
+        self._block_steps += len(wall)
 
     def flag(self, steps: StepWindow, slot: int) -> StepFlag | None:
         """The rank to flag at a step; evaluated whenever a block is complete."""

@@ -141,8 +141,8 @@ def candidates(newest: Column, wall: Column) -> Indices:
 
 
 def late_often(newest: Column, wall: Column) -> Mask:
-    """Whether the excess is positive in most of the NEWEST steps, the last axis of `newest`."""
-    least = LOW_SHARE * max(FLAG_MS, FLAG_SHARE * float(median(wall)))
+    """Whether the excess is positive in most of the NEWEST steps, the last axis of `newest` and of `wall`."""
+    least = LOW_SHARE * np.maximum(FLAG_MS, FLAG_SHARE * median(wall))[..., None]
     return np.asarray((newest > least).sum(axis=-1) >= (1 - LOW - 0.1) * NEWEST)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,30 @@ SUM_STEPS = OWN_STEPS - every_step.EVERY
 """Steps of the running sums: those that leave them are still kept."""
 
 
+class _Added(NamedTuple):
+    """Figures of n steps that were added at once, for one process group: for all of them together they take
+    hardly longer than for those between two evaluations."""
+
+    begin: int
+    """Slot of the first step."""
+    wall: Column
+    """(n,) and `large`, `paused`, `cpu`: (members, n), all in ms."""
+    large: Column
+    """Large excesses, else 0."""
+    gone: Column
+    """(members, n or less) those of the steps that leave the running sums meanwhile."""
+    paused: Column | None
+    """In pauses for garbage collection."""
+    cpu: Column
+    """Waited for a CPU longer than the median of the others."""
+    late: list[int]
+    """(n,) the member with the largest excess, and by how much that stands out."""
+    gain: list[float]
+    often: dict[int, tuple[bool, list[OwnPlace]]]
+    """By slot of an evaluation: whether `_late_in` has candidates in own time as a whole, and the places in
+    which it has: mostly none."""
+
+
 class _Group:
     """What is kept of one process group between evaluations, so that these cost little with many ranks."""
 
@@ -46,49 +70,69 @@ class _Group:
         """Of the newest steps the member with the largest excess, and by how much that stands out."""
         self.gain: deque[float] = deque(maxlen=every_step.ROTATING_STEPS)
         self.cpu_waits = CpuWaits(members)
-        self._whole: Column = np.zeros((len(members), 0))
-        self._in_places: Column = np.zeros((len(STEADY), len(members), 0))
-        self._wall: Column = np.zeros(0)
-        self._end = 0
-        """`late_often` is ruled out with the excess of all steps that were added at once, up to this slot."""
+        self._added: _Added | None = None
 
-    def late_often(self, steps: StepWindow, slot: int) -> tuple[bool, list[OwnPlace]]:
-        """Whether `_late_in` has candidates at a slot in own time as a whole, and the places in which it has:
-        mostly none."""
-        newest = every_step.NEWEST
-        if slot >= self._end:
-            slots = np.arange(max(0, slot + 1 - newest), steps.ranks.count)
-            self._end, self._wall = steps.ranks.count, steps.wall(slots)
-            self._whole = steps.work_excess(slots, self.members)
-            if len(self.members) <= every_step.PLACE_RANKS:
-                self._in_places = _excess_in_places(steps, slots, self.members)
-        stop = len(self._wall) - (self._end - slot - 1)
-        at = slice(max(0, stop - newest), stop)
-        wall = self._wall[at]
-        if len(wall) < newest:
-            return False, []
-        whole = bool(every_step.late_often(self._whole[:, at], wall).any())
-        often = every_step.late_often(self._in_places[..., at], wall).any(axis=1)
-        return whole, [STEADY[place] for place in np.flatnonzero(often).tolist()]
+    def take(self, steps: StepWindow, fresh: range, slots: Indices) -> None:
+        """Steps that are new since the last evaluation. `slots`: as in `StepFlagging.evaluate`."""
+        added = self._added
+        if added is None or fresh.stop > added.begin + len(added.wall):
+            added = self._added = self._figures(steps, fresh.start, slots)
+        part = slice(fresh.start - added.begin, fresh.stop - added.begin)
+        self.cpu_waits.take(added.cpu[:, part], added.wall[part])
+        self.large_ms += added.large[:, part].sum(axis=1)
+        if added.paused is not None:
+            self.paused_ms.append(added.paused[:, part].sum(axis=1))
+        oldest = max(self.first, added.begin - SUM_STEPS)
+        gone = [max(0, at - SUM_STEPS - oldest) for at in (fresh.start, fresh.stop)]
+        if gone[0] < gone[1]:
+            self.large_ms -= added.gone[:, gone[0] : gone[1]].sum(axis=1)
+        self.late.extend(added.late[part])
+        self.gain.extend(added.gain[part])
 
-    def take(self, steps: StepWindow, fresh: Indices) -> None:
-        """Steps that are new since the last evaluation."""
-        excess = steps.work_excess(fresh, self.members)
-        self.cpu_waits.take(steps, fresh)
-        self.large_ms += _large_ms(excess, steps.wall(fresh))
+    def late_often(self, slot: int) -> tuple[bool, list[OwnPlace]]:
+        """What `_Added.often` has of the evaluation at a slot, whose steps were taken."""
+        assert self._added is not None
+        return self._added.often.get(slot, (False, []))
+
+    def _figures(self, steps: StepWindow, begin: int, ends: Indices) -> _Added:
+        slots, members = np.arange(begin, steps.ranks.count), self.members
+        excess, wall = steps.work_excess(slots, members), steps.wall(slots)
+        gone = np.arange(max(self.first, begin - SUM_STEPS), slots[-1] + 1 - SUM_STEPS)
+        has_places = len(members) <= every_step.PLACE_RANKS
+        return _Added(
+            begin,
+            wall,
+            _large(excess, wall),
+            _large(steps.work_excess(gone, members), steps.wall(gone)) if len(gone) else excess[:, :0],
+            np.nan_to_num(steps.place("gc", slots)[members]) if has_places else None,
+            place_excess(steps, "cpu", slots, members),
+            np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0).tolist(),
+            every_step.outstanding(excess).tolist(),
+            self._often(steps, ends[ends + 1 >= every_step.NEWEST]),
+        )
+
+    def _often(self, steps: StepWindow, ends: Indices) -> dict[int, tuple[bool, list[OwnPlace]]]:
+        """`_Added.often` of the evaluations after these slots."""
+        if not len(ends):
+            return {}
+        newest = np.arange(1 - every_step.NEWEST, 1)
+        slots = np.arange(ends[0] + newest[0], ends[-1] + 1)
+        at = (ends - slots[0])[:, None] + newest
+        wall = steps.wall(slots)[at]
+        whole = every_step.late_often(steps.work_excess(slots, self.members)[:, at], wall)
+        places: list[list[OwnPlace]] = [[] for _ in ends]
         if len(self.members) <= every_step.PLACE_RANKS:
-            self.paused_ms.append(np.nan_to_num(steps.place("gc", fresh)[self.members]).sum(axis=1))
-        gone = fresh[fresh - SUM_STEPS >= self.first] - SUM_STEPS
-        if len(gone):
-            self.large_ms -= _large_ms(steps.work_excess(gone, self.members), steps.wall(gone))
-        self.late.extend(np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0).tolist())
-        self.gain.extend(every_step.outstanding(excess).tolist())
+            over = _excess_in_places(steps, slots, self.members)
+            often = every_step.late_often(over[..., at], wall).any(axis=1)
+            for place, i in np.argwhere(often).tolist():
+                places[i].append(STEADY[place])
+        return {end: (bool(whole[:, i].any()), places[i]) for i, end in enumerate(ends.tolist())}
 
 
-def _large_ms(excess: Column, wall: Column) -> Column:
+def _large(excess: Column, wall: Column) -> Column:
     least = np.maximum(every_step.LARGE_MS, every_step.LARGE_SHARE * wall)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(excess > least, excess, 0.0).sum(axis=1), np.float64)
+        return np.asarray(np.where(excess > least, excess, 0.0), np.float64)
 
 
 def _excess_in_places(steps: StepWindow, slots: Indices, members: Indices) -> Column:
@@ -124,19 +168,21 @@ class StepFlagging:
         waits = [group.cpu_waits.steps for group in self._groups]
         return (held, begins, self._flags.blind, self._flags.disagrees, waits)
 
-    def evaluate(self, steps: StepWindow, slot: int, groups: Sequence[Indices]) -> bool:
+    def evaluate(self, steps: StepWindow, slots: Indices, groups: Sequence[Indices]) -> bool:
         """Evaluate the rules over the steps up to a slot. Returns whether the flagged rank has changed.
 
-        `groups`: the ranks that are compared with each other.
+        `slots`: this one, and those of the next evaluations over steps that are added already; `groups`: the
+        ranks that are compared with each other.
         """
+        slot = int(slots[0])
         flags = self._flags
         if groups is not flags.groups:
             flags.groups = groups
             self._groups = [_Group(group, self._seen + 1) for group in groups]
         fresh = np.arange(self._seen + 1, slot + 1)
-        self._seen = slot
         for group in self._groups:
-            group.take(steps, fresh)
+            group.take(steps, range(self._seen + 1, slot + 1), slots)
+        self._seen = slot
         unknown = steps.unknown(steps.own(fresh), fresh)
         self._unknown.extend(np.zeros(len(fresh), bool) if unknown is None else np.any(unknown, axis=0))
         flags.blind = sum(self._unknown) > len(self._unknown) / 2
@@ -254,7 +300,7 @@ def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Lat
 def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
     """The ranks that are late in most steps from `begin` on, in own time as a whole or in one place."""
     slots = np.arange(max(group.first, begin, slot + 1 - OWN_STEPS), slot + 1)
-    late, places = group.late_often(steps, slot)
+    late, places = group.late_often(slot)
     if len(slots) < every_step.NEWEST or not (late or places):
         return None
     whole = _late_in(group, steps, slots, None) if late else None

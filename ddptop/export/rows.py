@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.state import RunState
-    from ddptop.analysis.steps.evaluate import EvaluatedDetail, EvaluatedSteps
-    from ddptop.analysis.steps.evaluate_buckets import GroupFigures
+    from ddptop.analysis.steps.evaluate import EvaluatedSteps
+    from ddptop.analysis.steps.evaluate_buckets import EvaluatedDetail, GroupFigures
     from ddptop.export.columns import Rows
     from ddptop.frames.columns import Column, Indices
 

@@ -6,7 +6,6 @@ rows of many steps into columns together, because numpy's cost is by call.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +44,9 @@ class Piece(NamedTuple):
     base_ns: Integers
     """Of their messages; likewise `layout`."""
     layout: Integers
+    largest_layout: int
+    cells_of_first: int
+    """How many integers the cells of rank 0 are; -1: it has no row here."""
 
 
 class OpenPiece:
@@ -75,6 +77,19 @@ class OpenPiece:
     def layout(self) -> list[int]:
         """Of each row's message."""
         return [batch.layout for batch in self.batches]
+
+    @property
+    def largest_layout(self) -> int:
+        """As of a `Piece`."""
+        return max(self.layout)
+
+    @property
+    def cells_of_first(self) -> int:
+        """As of a `Piece`."""
+        if 0 not in self.ranks:
+            return -1
+        at = self.at[self.ranks.index(0)]
+        return len(self.rows[at].cells) if self.columns is None else self.columns.cell_counts[at]
 
 
 class StepBlock(NamedTuple):
@@ -132,7 +147,7 @@ class CompleteStep:
         """The largest layout number of its rows."""
         if self._block is not None:
             return int(self._block.layout[self._at].max())
-        return int(max(np.maximum.reduce(piece.layout) for piece in self._pieces))
+        return max(piece.largest_layout for piece in self._pieces)
 
     @property
     def cells_of_first(self) -> int:
@@ -140,14 +155,7 @@ class CompleteStep:
         if self._block is not None:
             at = self._at * self.ranks
             return int(self._block.cells_at[at + 1] - self._block.cells_at[at])
-        for piece in self._pieces:
-            first = int(np.argmin(piece.ranks))
-            if piece.ranks[first] == 0:
-                at = piece.at[first]
-                if piece.columns is None:
-                    return len(piece.rows[at].cells)
-                return int(piece.columns.cells_at[at + 1] - piece.columns.cells_at[at])
-        return 0
+        return max(0, *(piece.cells_of_first for piece in self._pieces))
 
     @property
     def detailed(self) -> bool:
@@ -248,13 +256,8 @@ class CompleteStep:
         return made
 
     @property
-    def is_filled(self) -> bool:
-        """Whether its rows are in columns already."""
-        return self._block is not None
-
-    @property
     def pieces(self) -> Sequence[Piece | OpenPiece]:
-        """Its rows before that."""
+        """Its rows, before they are in columns; empty then."""
         return self._pieces
 
     def fill(self, block: StepBlock, at: int) -> None:
@@ -280,12 +283,12 @@ class CompleteStep:
     def keep_alone(self) -> None:
         """Let go of the other steps of its block: it is kept for longer than they are."""
         if len(self.block.loss) > 1:
-            self.fill(deepcopy(self.own_block()), 0)
+            self.fill(StepBlock._make(one if one is None else one.copy() for one in self.own_block()), 0)
 
 
 def columns_of(steps: Sequence[CompleteStep]) -> StepBlock:
     """The rows of n steps of the same ranks as columns."""
-    if any(step.is_filled for step in steps):  # they were divided by process group, which takes columns
+    if not all(step.pieces for step in steps):  # they were divided by process group, which takes columns
         return _joined([step.own_block() for step in steps])
     return _fill(steps)
 
@@ -317,9 +320,7 @@ def _joined(blocks: Sequence[StepBlock]) -> StepBlock:
 def _fill(steps: Sequence[CompleteStep]) -> StepBlock:
     """Put the rows of steps that only refer to them into columns."""
     ranks, n = steps[0].ranks, len(steps)
-    pieces = [
-        (i * ranks + np.asarray(piece.ranks), piece) for i, step in enumerate(steps) for piece in step.pieces
-    ]
+    pieces = [(i * ranks + np.asarray(one.ranks), one) for i, step in enumerate(steps) for one in step.pieces]
     alike: dict[int, list[tuple[Indices, Piece | OpenPiece]]] = {}
     for item in pieces:
         alike.setdefault(id(item[1].columns), []).append(item)
@@ -333,9 +334,9 @@ def _fill(steps: Sequence[CompleteStep]) -> StepBlock:
         else:
             sources.append((columns, to, np.concatenate([piece.at for _, piece in same])))
     block = _filled(sources, n, ranks)
-    for places, piece in pieces:
-        block.base_ns.reshape(-1)[places] = piece.base_ns
-        block.layout.reshape(-1)[places] = piece.layout
+    places = np.concatenate([places for places, _ in pieces])
+    block.base_ns.reshape(-1)[places] = np.concatenate([piece.base_ns for _, piece in pieces])
+    block.layout.reshape(-1)[places] = np.concatenate([piece.layout for _, piece in pieces])
     for i, step in enumerate(steps):
         step.fill(block, i)
     return block

@@ -9,7 +9,13 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.complete_steps import columns_of
-from ddptop.analysis.steps.evaluate_buckets import add_detail, evaluate_detail, kind_of, needs_new_window
+from ddptop.analysis.steps.evaluate_buckets import (
+    EvaluatedDetail,
+    add_detail,
+    evaluate_detail,
+    kind_of,
+    needs_new_window,
+)
 from ddptop.analysis.steps.kept import DividedStep, Splitter
 from ddptop.analysis.steps.windows import (
     BATCH,
@@ -36,23 +42,10 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import CompleteStep, StepBlock
-    from ddptop.analysis.steps.evaluate_buckets import DetailFigures
     from ddptop.analysis.steps.groups import Scope
     from ddptop.analysis.steps.kept import Kind
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
-
-
-class EvaluatedDetail(NamedTuple):
-    """Consecutive steps of a batch with bucket detail."""
-
-    at: list[int]
-    """Their places in the batch."""
-    figures: DetailFigures
-    first: int
-    """Place of the first of them in `figures`."""
-    clock_free: bool
-    """Whether their wait and transfer are the clock-free fallback."""
 
 
 class EvaluatedSteps(NamedTuple):
@@ -143,7 +136,7 @@ class StepEvaluation:
         own, parts = own_times(divided, block, columns)
         budget = _budget(columns, own, parts)
         exposed = (budget["wait_ms"].copy(), budget["transfer_ms"].copy())
-        kinds = [kind_of(one) for one in divided]
+        kinds = [*map(kind_of, divided, block.detailed)]
         wall, known_phases = median(columns[0]), ~block.shadow.any(axis=1)
         figures.shadow_cost.take(numbers, wall, block.shadow, np.array(block.detailed))
         self._slots = figures.steps.ranks.count - 1 + np.cumsum(known_phases)
@@ -208,12 +201,16 @@ class StepEvaluation:
         backend = "" if (hello := self._state.hello(0)) is None else hello.backend
         places = self._state.history.end + np.array(run)
         evaluated = evaluate_detail(window, steps, kind, backend, columns[:, run], places)
-        at, added = 0, []
+        added: list[EvaluatedDetail] = []
+        at = 0
         while at < len(run):
             clock_free = window.clock_free
             stop, applied = add_detail(window, evaluated, at, places, numbers[run])
             chunk = run[at:stop]
-            added.append(EvaluatedDetail(chunk, evaluated, at, clock_free))
+            if added and added[-1].clock_free == clock_free and len(kind.launched) == 1:
+                added[-1].at.extend(chunk)  # of several groups the rows are in the order of the chunks
+            else:
+                added.append(EvaluatedDetail(chunk, evaluated, at, clock_free))
             wait, transfer, busbw = evaluated.history(at, stop, clock_free=clock_free)
             points["busbw_gbps"][chunk] = busbw
             backward = columns[3, chunk].mean(axis=-1) - wait - transfer

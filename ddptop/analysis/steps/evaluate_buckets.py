@@ -67,10 +67,24 @@ class DetailFigures(NamedTuple):
         return formulas.mean(wait), formulas.mean(exposed - wait), busbw
 
 
-def kind_of(step: DividedStep) -> Kind:
-    """The kind of a step; nothing is `launched` where no process group has bucket detail of all its ranks."""
+class EvaluatedDetail(NamedTuple):
+    """Consecutive steps of a batch with bucket detail."""
+
+    at: list[int]
+    """Their places in the batch."""
+    figures: DetailFigures
+    first: int
+    """Place of the first of them in `figures`."""
+    clock_free: bool
+    """Whether their wait and transfer are the clock-free fallback."""
+
+
+def kind_of(step: DividedStep, detailed: bool) -> Kind:
+    """The kind of a step; nothing is `launched` where no process group has bucket detail of all its ranks.
+
+    `detailed`: `CompleteStep.detailed`."""
     found = []
-    for i, (part, compared) in enumerate(zip(step.parts, step.compared, strict=True)):
+    for i, (part, compared) in enumerate(zip(step.parts, step.compared, strict=True) if detailed else ()):
         numbers = bucket_times.launched(part.step)
         if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets):
             found.append((i, numbers, part.layout, id(part.buckets), compared.comparable))

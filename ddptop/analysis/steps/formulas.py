@@ -221,6 +221,8 @@ def quantile(values: Column, share: float) -> Column:
     if not size:
         return np.full(values.shape[:-1], np.nan)
     ordered = np.sort(values, axis=-1)
+    if not np.isnan(ordered[..., -1]).any():
+        return np.asarray(ordered[..., min(int(share * size), size - 1)])
     known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
     place = np.minimum((share * known).astype(np.int64), size - 1)
     return np.asarray(np.take_along_axis(ordered, place, axis=-1)[..., 0])

@@ -139,30 +139,39 @@ class Pairing:
             if len(full):
                 n = int(message[full[0]])
                 return self.add_run(messages, low, rank[:n], layout[:n], stop_step)
-        ends = [*begins[1:].tolist(), len(order)]
-        rows = [*zip(numbers.tolist(), begins.tolist(), ends, strict=True)]
-        for number, begin, end in rows:
-            if number >= stop_step and self._reported(number) + end - begin == self._world:
-                last = int(message[order[end - 1]]) + 1
-                if last < len(rank):
-                    return self.add_run(messages, low, rank[:last], layout[:last], MAX_STEP)
+        message, at = message[order], at[order]
+        ends = np.append(begins[1:], len(order))
+        last = message[ends - 1].tolist()
+        rows = [*zip(numbers.tolist(), begins.tolist(), ends.tolist(), last, strict=True)]
+        for number, begin, end, which in rows if numbers[-1] >= stop_step else ():
+            full = number >= stop_step and self._reported(number) + end - begin == self._world
+            if full and which + 1 < len(rank):
+                return self.add_run(messages, low, rank[: which + 1], layout[: which + 1], MAX_STEP)
         done: list[tuple[int, CompleteStep]] = []
-        message, at, weight = message[order], at[order], weight[order]
         ranks, base_ns, layouts = rank[message], messages.base_ns[part][message], layout[message]
-        for number, begin, end in rows:
+        weights = np.add.reduceat(weight[order], begins).tolist()
+        largest = np.maximum.reduceat(layouts, begins).tolist()
+        cells = np.where(ranks == 0, columns.cells_at[at + 1] - columns.cells_at[at], -1)
+        first_cells = np.maximum.reduceat(cells, begins).tolist()
+        for (number, begin, end, which), *facts, added in zip(
+            rows, largest, first_cells, weights, strict=True
+        ):
+            span = slice(begin, end)
+            piece = Piece(columns, ranks[span], at[span], base_ns[span], layouts[span], *facts)
+            if end - begin == self._world and not self._steps:
+                self._floor = number
+                done.append((which, CompleteStep.of_pieces(number, self._world, [piece])))
+                continue
             pending = self._steps.get(number)
             if pending is None:
                 pending = self._steps[number] = _Pending()
-            span = slice(begin, end)
-            pending.pieces.append(Piece(columns, ranks[span], at[span], base_ns[span], layouts[span]))
-            added = int(weight[span].sum())
+            pending.pieces.append(piece)
             self.held += added
             pending.weight += added
             pending.ranks += end - begin
             if pending.ranks == self._world:
                 self._forget_through(number)
-                complete = CompleteStep.of_pieces(number, self._world, pending.pieces)
-                done.append((int(message[end - 1]), complete))
+                done.append((which, CompleteStep.of_pieces(number, self._world, pending.pieces)))
         self._newest[rank] = first + count - 1  # of each the last one stays
         return len(rank), done
 

@@ -26,6 +26,7 @@ from ddptop.export.reading import EVENTS_KEPT, End
 from ddptop.export.rows import step_rows
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.limits import MAX_NS, NS
+from ddptop.recording.ahead import start_second
 from ddptop.recording.reader import Recording
 
 if TYPE_CHECKING:
@@ -211,38 +212,26 @@ def same_rows(here: Rows, there: Rows) -> bool:
 def second_process(request: Request) -> Iterator[Callable[[], Half | None]]:
     """Starts it; it is ended with the block. Yields what waits for its result; None: it has failed."""
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _CODE, *sys.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        )
+        process = start_second(_CODE, request, stdout=subprocess.PIPE)
     except OSError:
         yield lambda: None
         return
-    assert process.stdin is not None and process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
+    assert process.stdout is not None
+    with process.stdout as stdout:
 
-    def take() -> Half | None:
-        if not _answers(process.pid, stdout):
+        def take() -> Half | None:
+            if not _answers(process.pid, stdout):
+                return None
+            with suppress(Exception):  # whatever it has sent: the first process goes on alone
+                half: Half = pickle.load(stdout)
+                return half
             return None
-        with suppress(Exception):  # whatever it has sent: the first process goes on alone
-            half: Half = pickle.load(stdout)
-            return half
-        return None
 
-    try:
-        with suppress(BrokenPipeError):
-            stdin.write(pickle.dumps(request))
-            stdin.flush()
-        yield take
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (stdin, stdout):
-            with suppress(BrokenPipeError):
-                pipe.close()
+        try:
+            yield take
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _answers(pid: int, stdout: IO[bytes]) -> bool:
@@ -255,18 +244,14 @@ def _answers(pid: int, stdout: IO[bytes]) -> bool:
     return True
 
 
-_CODE = "import sys; sys.path[:] = sys.argv[1:]; from ddptop.export.halves import main; main()"
+_CODE = "from ddptop.export.halves import main; main()"
 
 
 def main() -> None:
     """The second process: what it exports is pickled in stdin, and its result in stdout."""
     request: Request = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_the_first, daemon=True).start()
-    try:
-        pickle.dump(_half(request), sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    finally:
-        os._exit(0)  # the thread holds the lock of stdin, at which an orderly end would abort
+    pickle.dump(_half(request), sys.stdout.buffer)
 
 
 def _half(request: Request) -> Half:
@@ -284,10 +269,13 @@ def _half(request: Request) -> Half:
             sink.takes = True
             sink.read(plan.seam, plan.stop)
             end = sink.rest(plan.stop)
+        recording.reader.kept.clear()  # the first process needs only what was noted of damage
         return Half(here, end, recording.reader)
 
 
 def _end_with_the_first() -> None:
-    """End this process where the first one was killed: it then writes nothing more, and closes the pipe."""
-    sys.stdin.buffer.read()
+    """End this process where the first one was killed, so that nobody reads its stdout: it writes no more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # an error is reported unasked
+    poll.poll()
     os._exit(1)

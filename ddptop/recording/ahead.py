@@ -16,6 +16,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
@@ -45,8 +46,26 @@ ANSWER_S = 5.0
 """The second process is given up when it has sent no run for so long; a run takes 0.04 s of CPU time. Where
 it was only slow, some runs are decoded twice."""
 
-_CODE = "import sys; sys.path[:] = sys.argv[3:]; from ddptop.recording.ahead import main; main()"
+_CODE = "from ddptop.recording.ahead import main; main()"
 _ALIGNED = 64
+
+
+def start_second(
+    code: str, request: object, *, stdout: int = subprocess.DEVNULL, descriptors: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a Python that imports what this one does; stdin is a file with the pickled request, so that
+    nobody waits for its start. `descriptors`: the open ones that it gets. Raises OSError."""
+    with tempfile.TemporaryFile() as file:
+        pickle.dump(request, file, pickle.HIGHEST_PROTOCOL)
+        file.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-c", f"import sys; sys.path[:] = sys.argv[1:]; {code}", *sys.path],
+            stdin=file,
+            stdout=stdout,
+            stderr=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
 
 
 def start_ahead(reader: BlockReader, size: int) -> Decoder | None:
@@ -110,14 +129,7 @@ class Decoder:
         with other:
             descriptors = (reader.descriptor, other.fileno())
             try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _CODE, *map(str, descriptors), *sys.path],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=descriptors,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-                )
+                self._process = start_second(_CODE, descriptors, descriptors=descriptors)
             except BaseException:
                 self._socket.close()
                 raise
@@ -200,7 +212,8 @@ def _aligned(size: int) -> int:
 def main() -> None:
     """Decode the blocks that the first process names, and send it each run."""
     gc.disable()  # messages hold no cycles
-    reader, connection = BlockReader(int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
+    file, to_first = pickle.load(sys.stdin.buffer)
+    reader, connection = BlockReader(file), socket.socket(fileno=to_first)
     _, request = _received(connection)
     if request is None:
         return

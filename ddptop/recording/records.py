@@ -275,7 +275,8 @@ class BlockReader:
         self._unreadable: dict[int, int] = {}
         """By offset of the block: records in it that are lost."""
         self._corrected: set[int] = set()
-        self._lasting: dict[int, list[Received]] = {}
+        self.kept: dict[int, list[Received]] = {}
+        """By offset of the block: its lasting messages."""
         self._lasting_kept = 0
         self.offset = 0
         """Where in the file the block begins that was read last."""
@@ -285,7 +286,7 @@ class BlockReader:
         self.offset = other.offset
         self._unreadable |= other._unreadable
         self._corrected |= other._corrected
-        self._lasting |= other._lasting
+        self.kept |= other.kept
         self._lasting_kept += other._lasting_kept
 
     @property
@@ -360,7 +361,7 @@ class BlockReader:
 
     def lasting(self, entry: Entry) -> list[Received]:
         """Lasting messages but CLOCK. Every jump needs them, so many of them are kept."""
-        known = self._lasting.get(entry.offset)
+        known = self.kept.get(entry.offset)
         if known is None:
             known = self.read(entry, is_lasting_but_clock)
             self.keep_lasting(entry, known)
@@ -368,9 +369,9 @@ class BlockReader:
 
     def keep_lasting(self, entry: Entry, messages: Sequence[Received]) -> None:
         """Keep the lasting messages among these, which are all of a block but for CLOCK and PASSING ones."""
-        if self._lasting_kept < LASTING_KEPT and entry.offset not in self._lasting:
+        if self._lasting_kept < LASTING_KEPT and entry.offset not in self.kept:
             kept = [one for one in messages if not isinstance(one.message, (Clock, *PASSING))]
-            self._lasting[entry.offset] = kept
+            self.kept[entry.offset] = kept
             self._lasting_kept += len(kept)
 
 

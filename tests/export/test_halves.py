@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
+import os
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ddptop.export import halves
 from ddptop.export.output import write
 from ddptop.export.reading import Selection
 from ddptop.export.tables import CsvSink
+from ddptop.recording.ahead import start_second
 from ddptop.recording.reader import Recording
 from tests.benchmarks.bench_export import make
 
@@ -114,44 +114,39 @@ def test_where_the_halves_do_not_agree_one_process_goes_on(
     assert joined == [False]
 
 
-def test_where_the_second_process_fails_the_first_goes_on(
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.write(1, b'nonsense')",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+    ],
+    ids=["fails", "is stopped"],
+)
+def test_where_the_second_process_does_not_answer_the_first_goes_on(
     recording: Path,
     expected: dict[str, object],
     tmp_path: Path,
     joined: list[bool],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(halves, "_CODE", "import os; os.write(1, b'nonsense')")
-    assert tables(recording, tmp_path / "two") == expected
-    assert joined == []
-
-
-def test_a_second_process_that_is_stopped_is_not_waited_for(
-    recording: Path,
-    expected: dict[str, object],
-    tmp_path: Path,
-    joined: list[bool],
-    monkeypatch: pytest.MonkeyPatch,
+    code: str,
 ) -> None:
     monkeypatch.setattr(halves, "STOPPED_S", 1)
-    monkeypatch.setattr(halves, "_CODE", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    monkeypatch.setattr(halves, "_CODE", code)
     assert tables(recording, tmp_path / "two") == expected
     assert joined == []
 
 
-def test_the_second_process_ends_well_while_the_first_still_reads(
-    recording: Path, tmp_path: Path, joined: list[bool]
+def test_the_second_process_ends_with_the_first(
+    recording: Path, tmp_path: Path, joined: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread then waits for the end of stdin, and holds the lock of that."""
+    """It waits here for a writer of the pipe that it should read: that nobody reads its stdout ends it."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
     with Recording.open(recording) as opened, closing(CsvSink(opened, WHOLE, tmp_path)) as sink:
         plan = halves.plan_of(opened, sink.blocks())
     assert plan is not None
-    request = halves.Request(CsvSink, recording, WHOLE, tmp_path, plan)
-    command = [sys.executable, "-c", halves._CODE, *sys.path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(pickle.dumps(request))
-        process.stdin.flush()
-        assert isinstance(pickle.load(process.stdout), halves.Half)
-        assert process.wait(60) == 0
+    request = halves.Request(CsvSink, path, WHOLE, tmp_path, plan)
+    process = start_second(halves._CODE, request, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(60) == 1

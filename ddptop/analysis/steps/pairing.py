@@ -204,9 +204,9 @@ class Pairing:
     def _forget_through(self, last: int) -> None:
         """Drop the steps up to `last`: every rank is past it, so rows that they still lack are lost."""
         self._floor = last
-        if len(self._steps) == 1 and last in self._steps:
-            self.held = 0
-            self._steps.clear()
+        if not self._steps or min(self._steps) >= last:  # usually: steps become complete in order
+            if last in self._steps:
+                self.held -= self._steps.pop(last).weight
             return
         for step in [step for step in self._steps if step <= last]:
             self.held -= self._steps.pop(step).weight

@@ -325,6 +325,8 @@ def rotating(last: Indices, gain: Column, wall: Column, ranks: int, *, held: boo
     if min(len(wall), len(last)) < ROTATING_STEPS or ranks < 2:
         return None
     ease = 2 / 3 if held else 1.0
+    if 2 * (gain >= ease * FLAG_MS).sum() < np.isfinite(gain).sum():  # the median is less
+        return None
     least, middle = max(FLAG_MS, ROTATING_SHARE * float(median(wall))), float(formulas.quantile(gain, 0.5))
     if not middle >= ease * least:
         return None

@@ -66,6 +66,8 @@ class _Group:
         """By member, the sum of its large excesses over SUM_STEPS steps."""
         self.paused_ms: deque[Column] = deque(maxlen=SUM_STEPS // every_step.EVERY)
         """Of the newest evaluations, by member, the pauses for garbage collection in their new steps."""
+        self.most_paused_ms: deque[float] = deque(maxlen=self.paused_ms.maxlen)
+        """The largest of each."""
         self.late: deque[int] = deque(maxlen=every_step.ROTATING_STEPS)
         """Of the newest steps the member with the largest excess, and by how much that stands out."""
         self.gain: deque[float] = deque(maxlen=every_step.ROTATING_STEPS)
@@ -82,6 +84,7 @@ class _Group:
         self.large_ms += added.large[:, part].sum(axis=1)
         if added.paused is not None:
             self.paused_ms.append(added.paused[:, part].sum(axis=1))
+            self.most_paused_ms.append(float(self.paused_ms[-1].max()))
         oldest = max(self.first, added.begin - SUM_STEPS)
         gone = [max(0, at - SUM_STEPS - oldest) for at in (fresh.start, fresh.stop)]
         if gone[0] < gone[1]:
@@ -277,8 +280,10 @@ def _large_in(
             large_ms = np.where(over > least_ms, over, 0.0).sum(axis=-1).max(axis=-1)
             for place in np.flatnonzero(large_ms >= worth_ms).tolist():
                 yield STEADY[place], rows, over[place]
-    paused_ms = np.sum(group.paused_ms, axis=0)
-    if float(np.max(paused_ms)) >= worth_ms:
+    if sum(group.most_paused_ms) >= worth_ms:
+        paused_ms = np.sum(group.paused_ms, axis=0)
+        if float(np.max(paused_ms)) < worth_ms:
+            return
         rows = np.argsort(-paused_ms, kind="stable")[: every_step.RIVALS + 1]
         yield "gc", rows, place_excess(steps, "gc", slots, group.members[rows])
 

@@ -153,8 +153,11 @@ def step_rows(batch: Batch) -> Rows:
         "exposed_wait_ms": np.where(less, sampled["exposed_wait"], own["exposed_wait"]),
         **{f"{name}_ms": sampled[name] for name in ("collective", "wait", "transfer", "lateness", "bound")},
     }
-    picked = np.ix_(batch.at, batch.ranks)
-    return {name: np.broadcast_to(values, shape)[picked].reshape(-1) for name, values in columns.items()}
+    whole = {name: np.broadcast_to(values, shape) for name, values in columns.items()}
+    if (len(batch.at), len(batch.ranks)) != shape:  # usually all
+        picked = np.ix_(batch.at, batch.ranks)
+        whole = {name: values[picked] for name, values in whole.items()}
+    return {name: values.reshape(-1) for name, values in whole.items()}
 
 
 def bucket_rows(batch: Batch) -> Iterator[Rows]:

@@ -67,9 +67,11 @@ def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[
     if steps < MIN_STEPS or world < 2:
         return []
     middle = losses[:, ::-1] if world == 2 else median(losses)[:, None]
-    apart = median((losses - middle).T)
+    apart, share = median((losses - middle).T), SHARE * median(np.abs(losses).ravel())
+    if not (np.abs(apart) > HYSTERESIS * share).any():  # usually
+        return []
     noise = 1.4826 * median(np.abs(losses - middle - apart).T)
-    least = np.maximum(NOISES * np.maximum(noise, median(noise)), SHARE * median(np.abs(losses).ravel()))
+    least = np.maximum(NOISES * np.maximum(noise, median(noise)), share)
     if world > 2:
         least = np.maximum(least, LEVELS * np.sort(np.abs(apart))[world // 2])
     least = least * np.array([HYSTERESIS if rank in flagged else 1.0 for rank in range(world)])

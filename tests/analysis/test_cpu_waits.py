@@ -16,9 +16,9 @@ from ddptop.frames.phrases import straggler_phrase
 WORK_MS, TRANSFER_MS = 8.0, 2.0
 
 
-def flags_of(work, waits, *, known: bool = True, pauses=None):
+def flags_of(work, waits, *, known: bool = True, pauses=None, at_once: int = 8):
     """(step, flag, figures) after each evaluation; `work` and `waits` are (steps, ranks) in ms. `pauses`: for
-    garbage collection, a part of both."""
+    garbage collection, a part of both. `at_once`: steps that are added before they are evaluated."""
     steps, ranks = work.shape
     window, flags = StepWindow(ranks, 100), StepFlags()
     flagging, groups = StepFlagging(flags), [np.arange(ranks)]
@@ -30,18 +30,19 @@ def flags_of(work, waits, *, known: bool = True, pauses=None):
     parts["exposed_wait"] = parts["exposed"] - parts["exposed"].min(axis=1, keepdims=True)
     zeros, seen = np.zeros(own.shape), []
     parts["gc"] = zeros if pauses is None else pauses
-    for at in range(0, steps - 7, 8):
-        run = slice(at, at + 8)
+    for first in range(0, steps - at_once + 1, at_once):
+        run = slice(first, first + at_once)
         columns = np.stack([wall, *[zeros] * (len(STEP_COLUMNS) - 1)])[:, run]
-        nothing = np.zeros(8)
-        window.add(np.arange(at, at + 8.0), nothing, columns, zeros[run], (nothing, nothing, nothing))
+        nothing, numbers = np.zeros(at_once), np.arange(first, first + float(at_once))
+        window.add(numbers, nothing, columns, zeros[run], (nothing, nothing, nothing))
         own_columns = np.stack([own, excess, work_excess])[:, run]
         assert len(own_columns) == len(OWN_COLUMNS)
         window.add_own(own_columns, np.stack([parts.get(name, zeros) for name in PART_COLUMNS])[:, run])
-        flagging.evaluate(window, np.array([at + 7]), groups)
-        flag = flags.flag
-        slots = np.arange(max(0, at - 92), at + 8)
-        seen.append((at + 8, flag, None if flag is None else figures_of(window, flag, slots)))
+        for at in range(first, first + at_once, 8):
+            flagging.evaluate(window, np.arange(at + 7, first + at_once, 8), groups)
+            flag = flags.flag
+            slots = np.arange(max(0, at - 92), at + 8)
+            seen.append((at + 8, flag, None if flag is None else figures_of(window, flag, slots)))
     return seen
 
 
@@ -204,3 +205,18 @@ def test_other_readings_flag_nobody(readings) -> None:
 
 def test_in_a_large_group_fewer_steps_are_kept_than_the_rules_read() -> None:
     assert throttled_runs({1: [ENDS_S - 2.0, ENDS_S - 1.0]}, ranks=1200) is not None
+
+
+@pytest.mark.parametrize("slow_ms", [0.0, 2.0, 20.0])
+def test_the_flags_do_not_depend_on_how_many_steps_are_added_at_once(slow_ms: float) -> None:
+    work, waits = work_of(640, 4), busy(640, 4, 0.5)
+    work[200:360, 2] += slow_ms
+    work[400::20, 1] += 8 * slow_ms
+    waits[300:, 3] += slow_ms
+    pauses = np.where(np.arange(640)[:, None] % 40 == np.arange(4), slow_ms, 0.0)
+    alone, together = (flags_of(work, waits, pauses=pauses, at_once=count) for count in (8, 128))
+    places = {flag.place for _, flag, _ in alone if flag is not None}
+    assert len(places) >= 1 if slow_ms else not places
+    assert [(step, repr(flag)) for step, flag, _ in together] == [
+        (step, repr(flag)) for step, flag, _ in alone
+    ]

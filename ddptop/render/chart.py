@@ -25,6 +25,9 @@ DAY_S = 86_400
 FINEST_S = 0.05
 """Cells are this long, or a step of the ladder longer."""
 
+RUNGS = 32
+"""Lengths of a cell from one to its double: a chart over a whole run ends at its border within 3 %."""
+
 JOINED_GAP = 3.0
 """A hole is drawn through while it is at most so many times the usual distance between points."""
 
@@ -58,11 +61,11 @@ class Axis:
 
 
 def ladder(at_least: float) -> float:
-    """The next of 0.05, 0.05625, 0.0625 ... 0.1, 0.1125 ...: a chart is at least eight ninths full."""
+    """The next of the lengths that a cell may have: a chart is at least RUNGS of RUNGS + 1 parts full."""
     step = FINEST_S
     while 2 * step <= at_least:
         step *= 2
-    return max(step, math.ceil(at_least / step * 8) * step / 8)
+    return max(step, math.ceil(at_least / step * RUNGS) * step / RUNGS)
 
 
 def binned(values: Column, edges: Indices, how: str) -> Column:

@@ -174,14 +174,16 @@ PAIR_NAME, PAIR_NUMBER, PAIR_MIN_BAR = 20, 8, 10
 """Cells of a part's name, of a number beside it, and of both bars together from which they are drawn."""
 
 
-def pairs_head(who: str, width: int, scale: tuple[float, float]) -> Line:
+def pairs_head(
+    who: str, width: int, scale: tuple[float, float], others: str = "others", what: str = "ms, median"
+) -> Line:
     """Titles of the lines of `pair`: of the numbers and, where they fit, of the bars."""
-    numbers = "".join(f"{title:>{PAIR_NUMBER}}" for title in (who, "others", "more"))
-    line = Line(f"{'ms, median':<{PAIR_NAME + 2}}{numbers}", "dim")
+    numbers = "".join(f"{title:>{PAIR_NUMBER}}" for title in (who, others, "more"))
+    line = Line(f"{what:<{PAIR_NAME + 2}}{numbers}", "dim")
     left, right = _pair_room(width - line.width, scale)
-    if left < len("others") or right < len(who):
+    if left < len(others) or right < len(who):
         return line.cut(width)
-    return line.add(f"  {'others':>{left}}", "dim").add("┃", "rule").add(who, "dim")
+    return line.add(f"  {others:>{left}}", "dim").add("┃", "rule").add(who, "dim")
 
 
 def _pair_room(width: int, scale: tuple[float, float]) -> tuple[int, int]:

@@ -132,7 +132,8 @@ def why(report: Report, width: int, ascii_only: bool) -> list[str]:
     longest = tuple(max(filter(math.isfinite, side.values()), default=0.0) for side in (usual, own))
     parts = [part for part in PARTS if part.name in OWN_PHASES]
     scale = (max(0.0, longest[0]), max(0.0, longest[1]))
-    lines = [str(pairs_head(f"rank {beside.slow.rank}", width, scale))]
+    what = "ms, in slow steps" if beside.slow.pattern == "intermittent" else "ms, median"
+    lines = [str(pairs_head(f"rank {beside.slow.rank}", width, scale, what=what))]
     lines += [
         str(pair(part, own[part.name], usual[part.name], scale, width, ascii_only)).rstrip() for part in parts
     ]

@@ -111,6 +111,8 @@ class DrawnCharts:
     of: tuple[object, ...]
     lines: list[Line]
     plots: tuple[Plot, ...]
+    titles: tuple[tuple[int, int, int, tuple[Line, ...]], ...] = ()
+    """Of each chart: the line of its title, its first cell and its width, and the parts after the figure."""
 
 
 @dataclass

@@ -194,7 +194,7 @@ def test_charts_are_drawn_once_a_second_while_a_run_goes_on() -> None:
     frame, place = live(), Place()
     place.charts.drawn = first = charts(Scene(frame, place), 160, 26)
     later = replace(frame, unix_s=frame.unix_s + 0.25, history=history(11_000))
-    assert charts(Scene(later, place), 160, 26) is first
+    assert charts(Scene(later, place), 160, 26) == first
     for changed in (
         replace(later, unix_s=frame.unix_s + 1.0),
         replace(later, events=(*frame.events, frame.events[0])),
@@ -208,3 +208,30 @@ def test_charts_are_drawn_once_a_second_while_a_run_goes_on() -> None:
     place.charts.drawn = charts(Scene(stepped, place), 160, 26)
     other = replace(stepped, unix_s=stepped.unix_s + 0.05)
     assert charts(Scene(other, place), 160, 26) is not place.charts.drawn, "each step of a recording is drawn"
+
+
+def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_once_a_second() -> None:
+    frame = straggler()
+    person = Sketch(FakeSource(frame), (160, 50))
+    first = person.text().splitlines()
+    group = replace(frame.group, loss_mean=0.1234, step_ms_p50=77.7)
+    person.source.frame = replace(frame, unix_s=frame.unix_s + 0.25, group=group)
+    later = person.text().splitlines()
+    assert "loss 0.1234" in later[0]
+    row = next(at for at, line in enumerate(first) if line.startswith("loss "))
+    assert later[row].startswith("loss 0.1234") and " step ms 77.7 " in later[row]
+    assert later[row + 1 : row + 6] == first[row + 1 : row + 6], "the curves are those of the last picture"
+
+
+def test_a_chart_over_a_whole_run_of_any_length_ends_at_its_border() -> None:
+    for lasts_s in (50.0, 1_234.0, 2_300.0, 90_000.0):
+        kept = history(6_000)
+        kept = replace(kept, time_s=kept.time_s * (lasts_s / float(kept.time_s[-1])))
+        drawn = charts(Scene(replace(live(), history=kept), Place()), 160, 26)
+        ends = [(plot.end_s - plot.begin_s) / (plot.width * plot.cell_s) for plot in drawn.plots]
+        assert len(ends) == 4 and min(ends) > 0.95, (lasts_s, ends)
+
+
+def test_what_the_shade_below_a_curve_means_is_in_its_title() -> None:
+    assert "═ straggler" in page(straggler(), place_at("overview"), (160, 50))
+    assert "═ straggler" not in page(live(), place_at("overview"), (160, 50))

@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import run_state, verdict
+from ddptop.protocol.vocabulary import Basis
 from ddptop.render.context import RenderContext
 from ddptop.render.plain import picture, watch_line
 from ddptop.render.text import cells
@@ -197,12 +199,51 @@ def test_a_run_that_was_interrupted_has_nothing_to_mend() -> None:
     assert "  try: start again from the last checkpoint" in lines[2:5]
 
 
-def test_medians_beside_a_rank_that_is_seldom_late_say_so() -> None:
+def seldom_late(basis: Basis = "every_step") -> Frame:
+    """Rank 1 loads its data 10 ms too slowly in one step of ten."""
     frame = straggler()
-    assert "medians do not show" not in sketch(FakeSource(frame), (80, 24), "w")
     assert frame.straggler is not None
-    frame = replace(frame, straggler=replace(frame.straggler, pattern="intermittent", last_pct=8.0))
-    assert "medians do not show what it loses in 8% of steps" in sketch(FakeSource(frame), (80, 24), "w")
+    late = replace(frame.straggler, pattern="intermittent", last_pct=10.0, lateness_ms=10.0, basis=basis)
+    return replace(frame, straggler=late)
+
+
+class SeldomLate(FakeSource):
+    """Gives the single steps with the excess of the slow ones."""
+
+    def focus(self, rank: int | None) -> None:
+        """Of any rank."""
+        super().focus(rank)
+        if self.frame is not None and self.frame.focus is not None:
+            excess = 10.0 * (self.frame.focus.step % 10 == 0)
+            self.frame = replace(self.frame, focus=replace(self.frame.focus, excess_ms=excess))
+
+
+def test_a_rank_that_is_seldom_late_has_its_slow_steps_beside_its_normal_ones() -> None:
+    for size in ((80, 24), (160, 50), (50, 24)):
+        lines = sketch(SeldomLate(seldom_late()), size, "w").splitlines()
+        at = next(at for at, line in enumerate(lines) if line.startswith("ms, in its steps"))
+        assert lines[at].split()[4:7] == ["slow", "normal", "more"]
+        assert lines[at + 1].split()[1:5] == ["data", "11.2", "1.2", "+10.0"]
+        assert lines[at + 2].split()[1:5] == ["forward", "7.1", "7.1", "0.0"]
+        assert not any("medians do not show" in line for line in lines)
+
+
+def test_medians_beside_a_rank_that_is_seldom_late_say_so_where_its_slow_steps_are_not_known() -> None:
+    assert "medians do not show" not in sketch(FakeSource(straggler()), (80, 24), "w")
+    for source in (SeldomLate(seldom_late("arrivals")), FakeSource(seldom_late())):
+        assert "medians do not show what it loses in 10% of steps" in sketch(source, (80, 24), "w")
+
+
+def test_since_when_a_rank_is_flagged_is_the_first_event_on_the_overview() -> None:
+    frame = straggler()
+    newer = LoggedEvent(frame.unix_s - 1, "warning", "warning", 2, 12_470, "rank 2: a warning")
+    frame = replace(frame, events=(*frame.events, newer))
+    foot = sketch(FakeSource(frame), (80, 24)).splitlines()[-2]
+    assert foot.startswith("12:30 ▲ straggler: rank 1, data, since step 11,902")
+    lines = sketch(FakeSource(frame), (160, 50)).splitlines()
+    events = [line[9:] for line in lines if line[2:3] == line[5:6] == ":"]
+    assert events[0].startswith("▲ straggler: rank 1") and events[1].startswith("▲ rank 2: a warning")
+    assert sum("straggler: rank 1" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("case", ["missing", "mismatch", "died", "lost"])
@@ -219,7 +260,7 @@ def test_a_verdict_takes_one_line_where_a_shorter_cause_makes_it_fit() -> None:
 
 
 def test_an_event_hides_no_label_of_a_time_axis() -> None:
-    axis = sketch(FakeSource(straggler()), (80, 24)).splitlines()[-3]
+    axis = sketch(FakeSource(straggler()), (84, 24)).splitlines()[-3]
     assert axis.count("12:30┴") == 2 and axis.count("▲") == 2
 
 

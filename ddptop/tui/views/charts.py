@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -38,6 +38,9 @@ MIN_ROWS = 8
 SHARE_REACH = 10.0
 """Per cent: a healthy run's fraction of one is a thin line at the foot of its chart."""
 
+EPISODE = "═ straggler"
+"""What the axis and the colour below a curve mean where a rank was flagged; once, in the first title."""
+
 NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
 
@@ -45,8 +48,9 @@ NEWEST = 100
 def charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
     """As many charts as are legible in the room, the most important first, and where they are.
 
-    `top`: line of the screen on which they begin. While a run goes on they are drawn once a second, in which
-    a curve over minutes moves by a dot at most: they take half of the time of a picture.
+    `top`: line of the screen on which they begin. While a run goes on curves are drawn once a second, in
+    which one over minutes moves by a dot at most: they take half of the time of a picture. The figures in
+    their titles are those of the frame, as everywhere on the screen.
     """
     frame, state = scene.frame, scene.place.charts
     goes_on = frame.run.state == "live" and (frame.playback is None or frame.playback.playing)
@@ -54,34 +58,50 @@ def charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
     drawn_for = (frame.run.id, frame.source, frame.group.incarnation, moment, len(frame.events), width,
                  height, top, scene.ascii_only, state.at_s, state.log_loss)  # fmt: skip
     if state.drawn is not None and state.drawn.of == drawn_for:
-        return state.drawn
+        return _with_figures(scene, state.drawn)
     return DrawnCharts(drawn_for, *_draw(scene, width, height, top))
 
 
-def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], tuple[Plot, ...]]:
+def _with_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:
+    """The same charts with the figures of this frame in their titles."""
+    figures, lines = _figures(scene), [*drawn.lines]
+    for at, (row, left, width, parts) in enumerate(drawn.titles):
+        if (figure := figures[at] if at < len(figures) else None) is not None:
+            parts = (figure, *parts[1:])
+        before = lines[row].cut(left).pad(left) if left else Line()
+        lines[row] = before.extend(gather([*parts], width, 1))
+    return replace(drawn, lines=lines)
+
+
+_Titles: TypeAlias = "tuple[tuple[int, int, int, tuple[Line, ...]], ...]"
+
+
+def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], tuple[Plot, ...], _Titles]:
     if height < 3:
-        return [], ()
+        return [], (), ()
     columns = 2 if width >= TWO_ABREAST else 1
     bands = 2 if height >= 2 * MIN_ROWS and columns == 2 else 1
     happened = _happened(scene)
-    curves = [replace(curve, happened=happened) for curve in _curves(scene)[: columns * bands]]
+    curves = [replace(curve, happened=happened) for curve in _curves(scene, happened)[: columns * bands]]
     at_s = scene.place.charts.at_s
     cross = None if at_s is None else Cross(at_s, _moment(scene))
     each, right = height // bands, (width + 1) // 2
     lines: list[Line] = []
     plots: list[Plot] = []
+    titles: list[tuple[int, int, int, tuple[Line, ...]]] = []
     for band in range(bands):
         blocks = []
         for column, curve in enumerate(curves[band * 2 : band * 2 + columns]):
             room = right - 1 if columns == 2 else width
             apart = 1 if column == 0 and columns == 2 else 0
-            block, plot = chart(curve, room, each, scene.ascii_only, cross, apart)
+            block, plot, title = chart(curve, room, each, scene.ascii_only, cross, apart)
             blocks.append(block)
+            titles.append((band * each, column * right, room - apart, tuple(title)))
             if plot is not None:
                 plots.append(replace(plot, top=plot.top + top + band * each, left=plot.left + column * right))
         both = beside(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
         lines += both + [Line()] * (each - len(both) if band < bands - 1 else 0)
-    return lines, tuple(plots)
+    return lines, tuple(plots), tuple(titles)
 
 
 STRIP_RANKS = 8
@@ -143,19 +163,30 @@ def _happened(scene: Scene) -> Happened:
     return Happened(began, time_ticks, marks, tuple(episodes))
 
 
-def _curves(scene: Scene) -> list[Curve]:
+def _figures(scene: Scene) -> tuple[Line | None, ...]:
+    """The figure in the title of each chart; None: it is of the history."""
+    group, old = scene.frame.group, as_of(scene.frame)
+    return (
+        _title("loss", loss(group.loss_mean)),
+        _title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim"),
+        None,
+        _title("busbw GB/s", fixed(group.busbw_gbps, 2)),
+    )
+
+
+def _curves(scene: Scene, happened: Happened) -> list[Curve]:
     history, group, x = scene.frame.history, scene.frame.group, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
     recent = Line("whole run" if young else f"last {RECENT_S / 60:.0f} min", "faint")
-    old = as_of(scene.frame)
-    steps = [_title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim")]
-    steps += [Line("━ p50", "forward")]
+    loss_now, step_now, _, speed_now = _figures(scene)
+    assert loss_now is not None and step_now is not None and speed_now is not None
+    steps = [step_now, Line("━ p50", "forward")]
     steps += [Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint"), recent]
     steps += [Line(f"peak {fixed(_peak(x, history.step_ms))}", "faint")]
-    speed = [_title("busbw GB/s", fixed(group.busbw_gbps, 2)), recent]
+    speed = [speed_now, recent]
 
     return [
-        _loss(scene),
+        _loss(scene, loss_now, happened),
         Curve(
             steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
             read=lambda at: fixed(history.step_ms[at], 1, " ms"),
@@ -191,10 +222,11 @@ def _parts(scene: Scene, recent: Line) -> Curve:
     )  # fmt: skip
 
 
-def _loss(scene: Scene) -> Curve:
+def _loss(scene: Scene, now: Line, happened: Happened) -> Curve:
     history, group = scene.frame.history, scene.frame.group
     log = logarithmic(scene)
-    parts = [_title("loss", loss(group.loss_mean)), Line("━ mean", "accent")]
+    parts = [now, Line("━ mean", "accent")]
+    parts += [Line(EPISODE, "warn")] if happened.episodes else []
     parts += [Line("log", "dim")] if log else []
     if known(group.loss_max):
         parts.append(Line(f"┄ worst {loss(group.loss_max)}", "faint"))

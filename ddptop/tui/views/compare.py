@@ -347,7 +347,7 @@ def _charts(scene: Scene, a: History, b: History, width: int, height: int) -> li
         _curve("step ms", _last_life(a), _last_life(b), "step_ms", zero=True),
     ]
     half = (width + 1) // 2
-    left, right = (chart(curve, half - 1, height, scene.ascii_only)[0] for curve in both)
+    left, right = (chart(curve, half - 1, height, scene.ascii_only).lines for curve in both)
     return beside(left, right, half)
 
 

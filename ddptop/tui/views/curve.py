@@ -4,7 +4,7 @@ missing, and a crosshair."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -110,10 +110,20 @@ class Cross:
     """Step and time of a point in words."""
 
 
+class Chart(NamedTuple):
+    """A chart in lines; line 0 is its title."""
+
+    lines: list[Line]
+    plot: Plot | None
+    """Where the curve is; None: there is nothing to draw."""
+    title: list[Line]
+    """The parts of the title, of which line 0 has as many as fit."""
+
+
 def chart(
     curve: Curve, width: int, height: int, ascii_only: bool, cross: Cross | None = None, apart: int = 0
-) -> tuple[list[Line], Plot | None]:
-    """A title and `height - 1` rows of curve, its scale on the left; where the curve is, line 0 the title.
+) -> Chart:
+    """A title and `height - 1` rows of curve, its scale on the left.
 
     `apart`: cells at its right end that the title leaves free, before the title of the next chart.
     """
@@ -122,7 +132,8 @@ def chart(
         with np.errstate(divide="ignore", invalid="ignore"):
             values = np.where(values > 0, np.log10(values), np.nan)
     if not len(curve.x) or not np.isfinite(values).any():
-        return [gather(curve.title[:1], width), Line("  nothing to draw yet", "faint")], None
+        title = curve.title[:1]
+        return Chart([gather(title, width), Line("  nothing to draw yet", "faint")], None, title)
     across = 1 if ascii_only or curve.stack is not None else 2
     drawn = _Drawn.of(curve, values, width, across)
     axis, gutter = drawn.axis, drawn.gutter
@@ -146,7 +157,7 @@ def chart(
         lines.append(Line(labels.get(at, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
     if below:
         lines.append(Line(" " * gutter).add("└", "rule").extend(_axis_row(curve, axis, room)))
-    return lines, plot
+    return Chart(lines, plot, title)
 
 
 def _axis_row(curve: Curve, axis: Axis, width: int) -> Line:

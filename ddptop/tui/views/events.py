@@ -19,14 +19,17 @@ ASIDE = 4
 
 
 def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
-    """The source's status where the header does not show it, then the logged events, newest first, without
-    what the verdict says.
+    """The source's status where the header does not show it, then since when a rank is flagged, then the
+    logged events, newest first, without what else the verdict says.
 
     A single line holds two events where they fit.
     """
     status = scene.status if scene.status != f"the run has {scene.frame.run.state}" else None
     lines = [Line("! ", "warn").add(scene.clean(status), "text").cut(width)] if status else []
-    events = [event for event in reversed(scene.frame.events) if not _in_verdict(scene.frame, event)]
+    newest_first = [*reversed(scene.frame.events)]
+    begin = next((event for event in newest_first if _flags(scene.frame, event)), None)
+    events = [event for event in newest_first if not _in_verdict(scene.frame, event)]
+    events = events if begin is None else [begin, *(event for event in events if event is not begin)]
     if height == 1 and not lines and events:
         line = event_line(scene, events[0], short=True).cut(width)
         for other in events[1:2]:
@@ -36,6 +39,14 @@ def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
         return [line]
     lines += [event_line(scene, event).cut(width) for event in events[: height - len(lines)]]
     return lines[:height] or [Line("nothing has happened yet", "faint")]
+
+
+def _flags(frame: Frame, event: LoggedEvent) -> bool:
+    """Whether the event is that the rank was flagged whose delay is the verdict: it has the time and the step
+    since when, which the verdict has not."""
+    late = frame.straggler
+    theirs = late is not None and event.rank in (None, late.rank, *late.ranks)
+    return event.kind == "straggler" and theirs and verdict(frame).kind == "straggler"
 
 
 def _in_verdict(frame: Frame, event: LoggedEvent) -> bool:

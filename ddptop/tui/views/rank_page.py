@@ -235,8 +235,8 @@ def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Lin
         own = [Line("excess ms", "dim"), span, Line("own time - median of the others", "faint")]
         curves.insert(0, Curve(own, x, focus.excess_ms, "data", zero=True, reach=reach, happened=happened))
     if each == width:
-        return chart(curves[0], width, height, scene.ascii_only)[0]
-    left, right = (chart(curve, each - 1, height, scene.ascii_only)[0] for curve in curves[:2])
+        return chart(curves[0], width, height, scene.ascii_only).lines
+    left, right = (chart(curve, each - 1, height, scene.ascii_only).lines for curve in curves[:2])
     return beside(left, right, each)
 
 

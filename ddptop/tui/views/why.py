@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Alert, Straggler
+    from ddptop.frames.frame import Alert, Frame, Straggler
     from ddptop.tui.scene import Scene
 
 BEFORE_S, AFTER_S = 60.0, 5.0
@@ -65,27 +65,72 @@ def sentences(scene: Scene, rank: int, width: int) -> list[Line]:
 
 
 def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]:
-    """A line for each part of the step, beside the median of the others; `places`: also those of other."""
+    """A line for each part of the step, beside the median of the others; `places`: also those of other. Of an
+    intermittent straggler beside its own normal steps: medians do not show what it loses in a few."""
+    late = scene.frame.straggler
+    seldom = late is not None and rank in scene.stragglers and late.pattern == "intermittent"
+    apart = slow_and_normal(scene.frame, rank) if seldom else None
+    if apart is not None:
+        return _paired(scene, apart, ("slow", "normal", "ms, in its steps"), width)
     parts, known_ranks = scene.breakdown.ms, scene.breakdown.known
     others = known_ranks & (np.arange(len(known_ranks)) != rank)
     mine = np.where(known_ranks[rank], parts[:, rank], np.nan)
     usual = np.array([_median(row[others]) for row in parts])
-    longest, own_longest = (max(np.nan_to_num(ms[: len(PARTS)]).tolist()) for ms in (usual, mine))
-    scale = (longest, own_longest)
-    lines = [pairs_head(f"rank {rank}", width, scale)]
-    for at, part in enumerate(PARTS):
-        lines.append(pair(part, float(mine[at]), float(usual[at]), scale, width, scene.ascii_only))
+    lines = _paired(scene, (mine, usual), (f"rank {rank}", "others", "ms, median"), width)
     for place, name in SHORT_PLACES.items() if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():
             line = Line(f"    {name:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
             lines.append(line.add(f"{fixed(_median(np.delete(column, rank))):>8}", "dim").cut(width))
-    late = scene.frame.straggler
-    if late is not None and rank in scene.stragglers and late.pattern == "intermittent":
+    if late is not None and seldom:
         lines.append(
             Line(f"  medians do not show what it loses in {late.last_pct:.0f}% of steps", "dim").cut(width)
         )
     return lines
+
+
+def _paired(
+    scene: Scene, both: tuple[Column, Column], titles: tuple[str, str, str], width: int
+) -> list[Line]:
+    """(parts,) ms of the rank beside those that they are compared with, under their titles."""
+    mine, usual = both
+    longest, own_longest = (max(np.nan_to_num(ms[: len(PARTS)]).tolist()) for ms in (usual, mine))
+    scale, (who, others, what) = (longest, own_longest), titles
+    return [
+        pairs_head(who, width, scale, others, what),
+        *(
+            pair(part, float(own), float(other), scale, width, scene.ascii_only)
+            for part, own, other in zip(PARTS, mine, usual, strict=False)
+        ),
+    ]
+
+
+SLOW_SHARE = 0.5
+"""A step of an intermittent straggler is slow from this share of its usual excess in slow steps, as where the
+rules count its occurrences (`analysis/straggler/every_step.py`)."""
+
+
+def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
+    """(PARTS,) median ms of a flagged rank's recent slow steps, and of its other ones; None: not known of
+    both, from every step's figures."""
+    steps, late = frame.focus, frame.straggler
+    if steps is None or steps.rank != rank or late is None or late.basis != "every_step":
+        return None
+    measured = np.isfinite(steps.excess_ms)
+    slow = measured & (steps.excess_ms > SLOW_SHARE * late.lateness_ms)
+    if not slow.any() or not (normal := measured & ~slow).any():
+        return None
+    parts = {
+        "data": steps.data_ms,
+        "forward": steps.forward_ms,
+        "backward": steps.backward_ms - steps.wait_ms - steps.transfer_ms,
+        "wait": steps.wait_ms,
+        "transfer": steps.transfer_ms,
+        "optimizer": steps.optimizer_ms,
+        "other": steps.other_ms,
+    }
+    one, two = (np.array([_median(parts[part.name][of]) for part in PARTS]) for of in (slow, normal))
+    return one, two
 
 
 def _median(values: Column) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ddptop.analysis.health.overhead import ShadowCost
 from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.excess_minutes import ExcessMinutes
 from ddptop.analysis.steps.kept import KeptSteps
 from ddptop.analysis.steps.windows import MOVES, StepWindow
 
@@ -162,6 +163,7 @@ class Figures:
         self.world = world
         self.size = size
         self.steps = StepWindow(world, size)
+        self.minutes = ExcessMinutes(world)
         self.detail: DetailWindow | None = None
         """The last detailed steps; None before the first."""
         self.kept = KeptSteps()

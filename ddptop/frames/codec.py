@@ -17,7 +17,7 @@ import numpy as np
 from ddptop.frames import detail, frame, hosts, overhead, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.history import WIDE as HISTORY_WIDE
-from ddptop.frames.history import History, RankSteps
+from ddptop.frames.history import History, RankMinutes, RankSteps
 from ddptop.protocol import limits, vocabulary
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ PARTS: Mapping[str, Any] = {
 COLUMN_PARTS: Mapping[str, Any] = {
     "Ranks": frame.Ranks,
     "RankSteps | None": RankSteps,
+    "RankMinutes | None": RankMinutes,
     "Lane": detail.Lane,
     "Heat | None": detail.Heat,
 }
@@ -111,6 +112,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Stall | None": stall.Stall,
     "Call | None": stall.Call,
     "RankSteps | None": RankSteps,
+    "RankMinutes | None": RankMinutes,
     "Playback | None": frame.Playback,
     "Timeline | None": detail.Timeline,
     "Heat | None": detail.Heat,
@@ -122,7 +124,7 @@ LISTS: Mapping[str, str] = {f"tuple[{name}, ...]": name for name in (*PARTS, "La
 """Annotations of tuples, and the annotation of their elements."""
 
 
-VERSION = 8
+VERSION = 9
 """Incremented when the fields of a frame change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096

@@ -1,5 +1,5 @@
 """The history of a run, a point per complete step, in append-only buffers: written once, read through views
-that never change. And the recent single steps of one rank."""
+that never change. And the recent single steps of one rank, with its excess over the last minutes."""
 
 from __future__ import annotations
 
@@ -45,6 +45,17 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class RankMinutes:
+    """Excess of one rank over the last minutes, in bins of time in which a step ended, oldest first."""
+
+    time_s: Column
+    """Middle of each bin, in seconds since the run started."""
+    mean_ms: Column
+    """NaN: unknown in all steps of the bin."""
+    largest_ms: Column
+
+
+@dataclass(frozen=True, slots=True)
 class RankSteps:
     """Recent single steps of one rank, oldest first; the same columns as in `frames.frame.Ranks`."""
 
@@ -63,6 +74,8 @@ class RankSteps:
     lateness_ms: Column
     own_ms: Column
     excess_ms: Column
+    minutes: RankMinutes | None = None
+    """Of more steps than these; None: there are none yet."""
 
 
 COLUMNS = tuple(f.name for f in fields(History) if f.name != "start")

@@ -13,7 +13,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames import frame as frames
 from ddptop.frames.codec import FrameDecoder, FrameError, decode_frame, encode_frame, has_more
-from ddptop.frames.history import COLUMNS, History, RankSteps
+from ddptop.frames.history import COLUMNS, History, RankMinutes, RankSteps
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_SHOWN_WORLD, MAX_WORLD
 from ddptop.protocol.messages import Hello, Received, StepRow, Steps
 from ddptop.transport.credit import LARGEST_FRAME_BYTES
@@ -25,7 +25,7 @@ START_NS = 5_000 * NS
 @pytest.fixture
 def frame(make_world) -> frames.Frame:
     """With something in every field."""
-    world, reducer = make_world(3, delays={(1, "data"): 20_000}), Reducer()
+    world, reducer = make_world(3, delays={(1, "data"): 20_000}, own=True), Reducer()
     for received in (world.run(), *world.introduce(), *world.steps(60), world.progress(2)):
         reducer.feed(received)
     found = reducer.frame(START_NS + world.now_us * 1000, focus=1, recording="/tmp/a.ddptop")
@@ -37,7 +37,7 @@ def same(one: object, other: object) -> None:
     """Equal, with NaN equal to NaN."""
     for f in fields(one):  # type: ignore[arg-type]
         a, b = getattr(one, f.name), getattr(other, f.name)
-        if isinstance(a, (frames.Ranks, RankSteps, History)):
+        if isinstance(a, (frames.Ranks, RankSteps, RankMinutes, History)):
             same(a, b)
         elif isinstance(a, np.ndarray):
             np.testing.assert_array_equal(a, b, err_msg=f.name)
@@ -47,7 +47,7 @@ def same(one: object, other: object) -> None:
 
 def test_round_trip_changes_nothing(frame) -> None:
     assert frame.straggler is not None
-    assert frame.focus is not None
+    assert frame.focus is not None and frame.focus.minutes is not None
     same(decode_frame(encode_frame(frame)), frame)
 
 

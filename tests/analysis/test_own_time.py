@@ -252,6 +252,9 @@ def test_the_single_steps_of_a_rank_have_wait_own_time_and_excess(make_world) ->
     assert focus.own_ms[1:] == pytest.approx(12.0)
     assert focus.excess_ms[1:] == pytest.approx(-3.0)
     assert (focus.wait_ms[1:], focus.transfer_ms[1:]) == (pytest.approx(3.0), pytest.approx(2.0))
+    minutes = fed(world).frame(0, focus=1).focus.minutes  # type: ignore[union-attr]
+    assert minutes is not None and len(minutes.time_s) >= 2
+    assert minutes.mean_ms[1:] == pytest.approx(3.0) and minutes.largest_ms == pytest.approx(3.0)
 
 
 def test_the_timeline_of_a_step_without_detail_ends_backward_with_wait_and_transfer(make_world) -> None:

@@ -19,7 +19,7 @@ from ddptop.frames.frame import (
     RunInfo,
     Straggler,
 )
-from ddptop.frames.history import History, RankSteps
+from ddptop.frames.history import History, RankMinutes, RankSteps
 from ddptop.frames.overhead import Overhead
 from ddptop.sources.live import aged
 
@@ -472,5 +472,13 @@ def single_steps(rank: int, points: int = 100) -> RankSteps:
     return RankSteps(
         rank, step, 0.41 + 0.01 * np.sin(step / 5), 26.6 + slow, 1.2 + slow, flat(7.1), flat(14.0), flat(2.9),
         flat(1.1), np.where(step % 4 == 0, 0.2, NAN), np.where(step % 4 == 0, 4.9, NAN), flat(0.1),
-        flat(23.5), flat(0.1),
+        flat(23.5), flat(0.1), last_minutes(rank),
     )  # fmt: skip
+
+
+def last_minutes(rank: int) -> RankMinutes:
+    """Eight minutes of excess in bins of 2 s: rank 1 is slow in the last of them; nothing is known of two."""
+    time_s = np.arange(101.0, 581.0, 2.0)
+    late = np.where((rank == 1) & (time_s > 540), 20.2, 0.1 + 0.1 * np.sin(time_s))
+    late[(time_s > 240) & (time_s < 360)] = NAN
+    return RankMinutes(time_s, late, late + 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,19 @@ from ddptop.render.line import Piece
 from ddptop.tui.scene import ChartState, Place, Scene
 from ddptop.tui.views.charts import charts, logarithmic
 from tests.tui.drive import Sketch, Stage, on_stage, screen
-from tests.tui.fake import NAN, NOW, FakeSource, column, history, live, replay, straggler, without_own_times
+from tests.tui.fake import (
+    NAN,
+    NOW,
+    FakeSource,
+    column,
+    history,
+    last_minutes,
+    live,
+    replay,
+    single_steps,
+    straggler,
+    without_own_times,
+)
 from tests.tui.pages import page, place_at
 from tests.tui.screens import check
 
@@ -235,3 +248,25 @@ def test_a_chart_over_a_whole_run_of_any_length_ends_at_its_border() -> None:
 def test_what_the_shade_below_a_curve_means_is_in_its_title() -> None:
     assert "═ straggler" in page(straggler(), place_at("overview"), (160, 50))
     assert "═ straggler" not in page(live(), place_at("overview"), (160, 50))
+
+
+def test_the_page_of_a_rank_has_its_excess_over_the_last_minutes_with_a_gap_where_it_is_not_known() -> None:
+    lines = Sketch(FakeSource(straggler()), (160, 50)).press("w").splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("excess ms"))
+    assert lines[at].startswith("excess ms last 7 min ━ mean ┄ peak own time - median of the others")
+    below = next(line for line in lines[at + 1 :] if line.startswith("   └"))[:80]
+    assert all(f"12:2{minute}" in below for minute in (4, 6, 8)) and "▲═" in below, (
+        "times of day, and since when"
+    )
+    foot = lines[lines.index(next(line for line in lines if line.startswith("   └"))) - 1][4:80]
+    assert re.fullmatch(r"[^ ]{20,} {10,}[^ ]{20,} *", foot), (
+        "two minutes of which nothing is known are a gap"
+    )
+
+
+def test_a_rank_of_an_old_recording_has_its_last_steps_in_its_place() -> None:
+    focus = single_steps(1)
+    for unknown in (None, replace(last_minutes(1), mean_ms=np.full(240, NAN))):
+        frame = replace(straggler(), focus=replace(focus, minutes=unknown))
+        text = page(frame, place_at("rank", rank=1), (160, 50))
+        assert "excess ms last 100 steps" in text

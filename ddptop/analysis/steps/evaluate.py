@@ -146,11 +146,11 @@ class StepEvaluation:
             scalars = (exposed[0][part], exposed[1][part], point)
             figures.steps.add(numbers[part], end_s[part], columns[:, part], losses[part], scalars)
             figures.steps.add_own(*(None if times is None else times[:, part] for times in (own, parts)))
+            figures.minutes.add(end_s[part], None if own is None else own[1, part])
             self._evaluate_flags(recorded, numbers[part], end_s[part])
             figures.kept.take(recorded, [kinds[i] for i in at])
-        count = known.sum(axis=1)
+        count, unknown = known.sum(axis=1), np.full(len(steps), np.nan)
         total = np.where(known, losses, 0.0).sum(axis=1)
-        unknown = np.full(len(steps), np.nan)
         points: dict[str, Column] = {
             "step": numbers,
             "time_s": end_s,

@@ -120,13 +120,12 @@ def _exposed(every: dict[str, Column], detail: DetailMedians) -> tuple[Column, C
 def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
     """The steps of one rank in the window; wait and transfer are the exposed ones, from bucket detail where
     the last gradients are not known."""
-    steps = state.figures.steps
+    steps, window = state.figures.steps, state.figures.detail
     slots = steps.slots()
     points = steps.group.of("point", slots)
     waits: dict[str, Column] = {
         name: np.full(len(slots), np.nan, np.float32) for name in ("wait", "transfer", "lateness")
     }
-    window = state.figures.detail
     if window is not None:
         theirs = window.group.recent(len(slots))
         at = window.group.of("point", theirs)
@@ -146,6 +145,7 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
         loss=steps.ranks.of("loss", slots)[rank],
         **{f"{name}_ms": steps.ranks.of(name, slots)[rank] for name in ("step", *PHASES)},
         **{f"{name}_ms": column for name, column in waits.items()},
+        minutes=state.figures.minutes.of(rank),
     )
 
 

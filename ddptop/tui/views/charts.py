@@ -81,7 +81,7 @@ def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], 
         return [], (), ()
     columns = 2 if width >= TWO_ABREAST else 1
     bands = 2 if height >= 2 * MIN_ROWS and columns == 2 else 1
-    happened = _happened(scene)
+    happened = what_happened(scene)
     curves = [replace(curve, happened=happened) for curve in _curves(scene, happened)[: columns * bands]]
     at_s = scene.place.charts.at_s
     cross = None if at_s is None else Cross(at_s, _moment(scene))
@@ -140,7 +140,7 @@ def excess_strip(scene: Scene, size: tuple[int, int], width: int) -> list[Line]:
     return lines
 
 
-def _happened(scene: Scene) -> Happened:
+def what_happened(scene: Scene) -> Happened:
     """Warnings and errors of the run, and the episodes of stragglers."""
     frame = scene.frame
     began, since = frame.run.started_at, None
@@ -177,13 +177,13 @@ def _figures(scene: Scene) -> tuple[Line | None, ...]:
 def _curves(scene: Scene, happened: Happened) -> list[Curve]:
     history, group, x = scene.frame.history, scene.frame.group, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
-    recent = Line("whole run" if young else f"last {RECENT_S / 60:.0f} min", "faint")
+    shown = Line("whole run" if young else f"last {RECENT_S / 60:.0f} min", "faint")
     loss_now, step_now, _, speed_now = _figures(scene)
     assert loss_now is not None and step_now is not None and speed_now is not None
     steps = [step_now, Line("━ p50", "forward")]
-    steps += [Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint"), recent]
+    steps += [Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint"), shown]
     steps += [Line(f"peak {fixed(_peak(x, history.step_ms))}", "faint")]
-    speed = [speed_now, recent]
+    speed = [speed_now, shown]
 
     return [
         _loss(scene, loss_now, happened),
@@ -191,7 +191,7 @@ def _curves(scene: Scene, happened: Happened) -> list[Curve]:
             steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
             read=lambda at: fixed(history.step_ms[at], 1, " ms"),
         ),
-        _parts(scene, recent),
+        _parts(scene, shown),
         Curve(
             speed, x, history.busbw_gbps, "transfer", span_s=RECENT_S, zero=True, step=history.step,
             read=lambda at: fixed(history.busbw_gbps[at], 2, " GB/s"),
@@ -199,7 +199,7 @@ def _curves(scene: Scene, happened: Happened) -> list[Curve]:
     ]  # fmt: skip
 
 
-def _parts(scene: Scene, recent: Line) -> Curve:
+def _parts(scene: Scene, shown: Line) -> Curve:
     """The parts of the step over time, where they are known of every step; else the share of waiting."""
     history, x = scene.frame.history, scene.frame.history.time_s
     stack = np.stack([getattr(history, name) for name in STACK.values()])
@@ -207,7 +207,7 @@ def _parts(scene: Scene, recent: Line) -> Curve:
     share = _waiting(history)
     if not np.isfinite(whole[-NEWEST:]).any():
         waits = [_title("waiting", fixed(_newest(share), 1, "%")).add(" of step", "dim")]
-        waits.append(Line("(mean over ranks, ", "faint").extend(recent).add(")", "faint"))
+        waits.append(Line("(mean over ranks, ", "faint").extend(shown).add(")", "faint"))
         return Curve(
             waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step,
             reach=SHARE_REACH, read=lambda at: fixed(share[at], 1, "%"),
@@ -217,7 +217,7 @@ def _parts(scene: Scene, recent: Line) -> Curve:
         usual = fixed(_newest(getattr(history, STACK[name])))
         title.append(Line(*signs[name]).add(f" {SHORT.get(name, name)} ", "dim").add(usual, "strong"))
     return Curve(
-        [*title, recent], x, whole, "text", span_s=RECENT_S, zero=True, step=history.step, stack=stack,
+        [*title, shown], x, whole, "text", span_s=RECENT_S, zero=True, step=history.step, stack=stack,
         read=lambda at: f"{fixed(whole[at], 1, ' ms')}, waiting {fixed(share[at], 0, '%')}",
     )  # fmt: skip
 

@@ -13,11 +13,11 @@ from ddptop.frames.phrases import death_phrase
 from ddptop.render import table
 from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
-from ddptop.render.numbers import UNKNOWN, count, counted, fixed, known, loss, size
+from ddptop.render.numbers import UNKNOWN, age, count, counted, fixed, known, loss, size
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.text import fit
 from ddptop.tui.scene import Page, Scene
-from ddptop.tui.views.charts import TWO_ABREAST
+from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, what_happened
 from ddptop.tui.views.curve import Curve, Happened, chart
 from ddptop.tui.views.why import changed, own_time, sentences, to_try
 
@@ -230,14 +230,32 @@ def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Lin
         Curve(steps, x, focus.step_ms, "forward", behind=focus.step_ms, zero=True, happened=happened),
         Curve(loss_title, x, focus.loss, "accent", happened=happened),
     ]
-    if np.isfinite(focus.excess_ms).any():
-        reach = SEEN_SHARE * (scene.frame.group.step_ms_p50 or 0.0)
-        own = [Line("excess ms", "dim"), span, Line("own time - median of the others", "faint")]
-        curves.insert(0, Curve(own, x, focus.excess_ms, "data", zero=True, reach=reach, happened=happened))
+    if (own := _excess(scene, focus, span, happened)) is not None:
+        curves.insert(0, own)
     if each == width:
         return chart(curves[0], width, height, scene.ascii_only).lines
     left, right = (chart(curve, each - 1, height, scene.ascii_only).lines for curve in curves[:2])
     return beside(left, right, each)
+
+
+def _excess(scene: Scene, focus: RankSteps, span: Line, happened: Happened) -> Curve | None:
+    """The excess over the last minutes, mean and largest of each bin; where that is not known, of the last
+    steps; None: of none."""
+    reach = SEEN_SHARE * (scene.frame.group.step_ms_p50 or 0.0)
+    title, minutes = [Line("excess ms", "dim"), span], focus.minutes
+    meaning = Line("own time - median of the others", "faint")
+    if minutes is not None and np.isfinite(minutes.mean_ms).any():
+        lasts_s = min(RECENT_S, float(minutes.time_s[-1] - minutes.time_s[0]))
+        over = Line(f"last {age(lasts_s)}", "faint")
+        title = [title[0], over, Line("━ mean", "data"), Line("┄ peak", "faint"), meaning]
+        return Curve(
+            title, minutes.time_s, minutes.mean_ms, "data", behind=minutes.largest_ms, span_s=RECENT_S,
+            zero=True, reach=reach, happened=what_happened(scene),
+        )  # fmt: skip
+    if not np.isfinite(focus.excess_ms).any():
+        return None
+    x = _steps_as_axis(focus)
+    return Curve([*title, meaning], x, focus.excess_ms, "data", zero=True, reach=reach, happened=happened)
 
 
 def _steps_as_axis(focus: RankSteps) -> Column:

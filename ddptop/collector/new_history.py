@@ -26,7 +26,7 @@ class NewHistory:
         self._reducer = reducer
         self._cursor: int | None = None
         self._lost = 0
-        self._marked_s = 0.0
+        self._marked_s = self._excess_s = 0.0
         self._taken: set[tuple[float, str]] = set()
 
     def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
@@ -52,7 +52,11 @@ class NewHistory:
         window = reducer.state.figures.detail
         best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
         marks = self._marks(float(columns["time_s"][-1]))
-        return HistoryPiece(joined(groups), np.asarray(best, np.float64), marks, self._happenings())
+        excess = reducer.state.figures.minutes.since(self._excess_s, final=final)
+        self._excess_s = excess.end_s
+        return HistoryPiece(
+            joined(groups), np.asarray(best, np.float64), marks, self._happenings(), excess[1:]
+        )
 
     def _happenings(self) -> tuple[PastEvent, ...]:
         """Events that were logged since the last call."""

@@ -69,6 +69,9 @@ class HistoryPiece:
     """(seconds since the run began, kind) of the warnings of the analysis since the last piece."""
     events: tuple[PastEvent, ...] | None = None
     """All that happened since the last piece; None: written by a version that did not record it."""
+    excess: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    """Seconds since the run began (n,), and the ranks' excess, (2, n, ranks) ms: mean and largest of some
+    seconds; NaN unknown. None: likewise."""
 
 
 def history_payload(past: HistoryPiece) -> bytes:
@@ -81,6 +84,9 @@ def history_payload(past: HistoryPiece) -> bytes:
         events = past.events[:MOST_MARKS]
         content.append([event._replace(message=event.message[:MOST_CHARACTERS]) for event in events])
         content.append([past.points[name].astype("<f4").tobytes() for name in ADDED])
+        if past.excess is not None:
+            at_s, figures = past.excess
+            content.append([at_s.astype("<f8").tobytes(), _half(figures)])
     return zlib.compress(msgpack.packb(content), 1)
 
 
@@ -106,7 +112,9 @@ def history_content(payload: bytes) -> HistoryPiece:
             raise ValueError("a time that cannot be")
         checked = tuple((float(at), str(kind)) for at, kind in marks[:MOST_MARKS])
         events = tuple(_event(*fields) for fields in rest[0][:MOST_MARKS]) if rest else None
-        return HistoryPiece(points, np.frombuffer(best, "<f4").astype(np.float64), checked, events)
+        own_best = np.frombuffer(best, "<f4").astype(np.float64)
+        excess = _excess(rest[2], len(own_best)) if len(rest) > 2 else None
+        return HistoryPiece(points, own_best, checked, events, excess)
     except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
         raise RecordingError(f"a history cannot be read: {error}") from error
 
@@ -126,6 +134,19 @@ def _event(
     return PastEvent(
         float(at_s), str(kind), cast("Severity", str(severity)), where, when, message, int(incarnation)
     )
+
+
+def _half(figures: NDArray[np.float64]) -> bytes:
+    """Two bytes each: three digits are enough for a chart, and more than a minute counts as a minute."""
+    return np.clip(figures, -60_000, 60_000).astype("<f2").tobytes()
+
+
+def _excess(columns: Sequence[bytes], ranks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    at_s, figures = columns
+    times = np.frombuffer(at_s, "<f8").astype(np.float64)
+    if not np.isfinite(times).all() or (np.diff(times) < 0).any():
+        raise ValueError("times that are not in order")
+    return times, np.frombuffer(figures, "<f2").astype(np.float64).reshape(2, len(times), ranks)
 
 
 def picked(points: Columns) -> dict[str, NDArray[np.float64]]:

@@ -88,6 +88,9 @@ DETAILED_STEPS = 40
 judged by the last 32. It may take 20,000 rows for it."""
 MOST_TAIL_ROWS = 20_000
 
+RECALLED_NS = 2_400 * NS
+"""Pieces of the recorded history that end so long before a moment may have some of the half hour before."""
+
 READ_ON_NS = 20 * NS
 """A moment less than this ahead is reached by reading on, not by starting over."""
 FEW_STEPS = 100
@@ -226,6 +229,7 @@ class Player:
         for run in self.recording.tail_runs(before_ns=t_ns + 1, steps=self._steps_before(t_ns)):
             self._feed_run(run)
         self._recall_best(t_ns)
+        self._recall_excess(t_ns)
         self.reducer.state.tail = False
         self._cursor = self.recording.cursor(from_ns=t_ns + 1)
         self.position_ns = max(self.position_ns, t_ns)
@@ -249,6 +253,24 @@ class Player:
         later = (r.message for r in self.recording.lasting(from_ns=end_ns) if r.t_ns <= t_ns)
         if not any(isinstance(message, (Hello, Layout, Membership)) for message in later):
             window.best_self = np.fmin(window.best_self, past.best_ms)
+
+    def _recall_excess(self, t_ns: int) -> None:
+        """The ranks' excess in the minutes before the tail, as recorded since the last restart."""
+        state, began_ns = self.reducer.state, 0
+        if state.incarnation:
+            messages = ((r.t_ns, r.message) for r in self.recording.lasting() if r.t_ns <= t_ns)
+            hellos = ((at, message) for at, message in messages if isinstance(message, Hello))
+            began_ns = min(at for at, hello in hellos if hello.incarnation == state.incarnation)
+        recorded = [
+            past.excess
+            for end_ns, past in self.recording.history_pieces()
+            if max(began_ns, t_ns - RECALLED_NS) < end_ns <= t_ns
+            and past.excess is not None
+            and past.excess[1].shape[2] == state.figures.world
+        ]
+        if recorded:
+            times, figures = zip(*recorded, strict=True)
+            state.figures.minutes.recall(np.concatenate(times), np.concatenate(figures, axis=1))
 
     def _go_to_span(self, step: int, span: tuple[int, int] | None) -> None:
         if span is None:

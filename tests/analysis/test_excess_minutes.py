@@ -67,3 +67,34 @@ def test_a_clock_that_is_set_back_moves_no_step_to_an_earlier_bin() -> None:
     assert minutes is not None
     assert minutes.time_s.tolist() == [10.25, 20.25]
     assert minutes.mean_ms.tolist() == [1.0, pytest.approx(5 / 3)]
+
+
+def test_what_is_recorded_piece_by_piece_is_all_there_was_and_comes_before_what_is_read() -> None:
+    found, pieces, asked_s = ExcessMinutes(2), [], 0.0
+    for first in range(0, 6_000, 500):
+        number = np.arange(first, first + 500)
+        found.add(0.1 * number, np.stack([np.zeros(500), number / 100.0], axis=1))
+        asked_s, *piece = found.since(asked_s, final=first == 5_500)
+        pieces.append(piece)
+    times, figures = np.concatenate([at for at, _ in pieces]), np.concatenate([f for _, f in pieces], axis=1)
+    assert times.tolist() == [4.0 + 8.0 * at for at in range(75)], "each bin once"
+    assert figures[0, :, 1] == pytest.approx(times / 10.0, abs=0.1)
+    read = ExcessMinutes(2)
+    read.recall(times[:0], figures[:, :0])
+    assert read.of(1) is None
+    number = np.arange(5_000, 6_000)
+    read.add(0.1 * number, np.stack([np.zeros(1_000), number / 100.0], axis=1))
+    read.recall(times, figures)
+    minutes = read.of(1)
+    assert minutes is not None
+    assert (np.diff(minutes.time_s) > 0).all() and minutes.time_s[0] < 8.0 and minutes.time_s[-1] > 599.0
+    assert minutes.mean_ms == pytest.approx(minutes.time_s / 10.0, abs=0.5)
+
+
+def test_one_piece_of_many_ranks_stays_small() -> None:
+    found = ExcessMinutes(4_000)
+    for at in range(300):
+        found.add(np.array([10.0 * at]), np.ones((1, 4_000)))
+    end_s, times, figures = found.since(0.0, final=True)
+    assert figures.shape == (2, 16, 4_000) and len(times) == 16
+    assert end_s >= 2_990.0

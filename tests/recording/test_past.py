@@ -62,6 +62,20 @@ def test_what_is_written_is_read() -> None:
         np.testing.assert_allclose(read.points[name], past.points[name], rtol=1e-6)
 
 
+def test_the_ranks_excess_is_written_in_two_bytes_each_and_read() -> None:
+    figures = np.array([[[0.25, NAN], [20.2, 1e9]], [[1.0, NAN], [3.0, -2.0]]])
+    past = HistoryPiece(points(100), np.array([1.5, NAN]), (), (), (np.array([4.0, 12.0]), figures))
+    payload = history_payload(past)
+    read = history_content(payload).excess
+    assert read is not None and read[0].tolist() == [4.0, 12.0]
+    np.testing.assert_allclose(read[1], np.clip(figures, None, 60_000), rtol=1e-3)
+    content = msgpack.unpackb(zlib.decompress(payload))
+    assert history_content(zlib.compress(msgpack.packb(content[:5]))).excess is None, "of an older writer"
+    for wrong in ([b"", b"12"], [b"12345678", b"12"], [content[5][0], b""], [b""], "no columns"):
+        with pytest.raises(RecordingError):
+            history_content(zlib.compress(msgpack.packb([*content[:5], wrong])))
+
+
 def test_a_history_of_the_first_version_is_read_and_it_reads_ours() -> None:
     past = HistoryPiece(points(100), np.array([1.5, NAN]), (), ())
     content = msgpack.unpackb(zlib.decompress(history_payload(past)))

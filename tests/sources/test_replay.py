@@ -13,6 +13,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.windows import OWN_STEPS
+from ddptop.collector.new_history import NewHistory
 from ddptop.frames.codec import encode_frame
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
@@ -281,6 +282,39 @@ def test_a_jump_shows_what_playing_shows(path: Path, every: int, own: bool) -> N
             who.append(None if straggler is None else straggler.rank)
             jumping.go_to_step(20)
         assert set(who) == {None, 2}
+
+
+def test_after_a_jump_the_excess_of_a_rank_reaches_as_far_back_as_while_playing(path: Path) -> None:
+    world = World(3, own=True)
+    records = [world.run(), *world.introduce(), *world.steps(2_000)]
+    world.delays = {(2, "data"): 9_000}
+    records += world.steps(2_000)
+    reducer = Reducer()
+    writer = Writer(path, limit_bytes=GIB)
+    writer.history = NewHistory(reducer)
+    for received in records:
+        reducer.feed(received)
+        writer.add(received, encode(received.message))
+        writer.flush()
+    writer.close()
+    with Recording.open(path) as recording:
+        jumping, playing = Player(recording, whole_bytes=0), Player(recording, whole_bytes=GIB)
+        for step in (3_990, 1_800):
+            found = []
+            for player in (jumping, playing):
+                player.go_to_step(step)
+                focus = player.frame(focus=2).focus
+                assert focus is not None and focus.minutes is not None
+                found.append(focus.minutes)
+            assert not jumping.from_start
+            jumped, played = found
+            assert jumped.time_s[0] <= played.time_s[0] + 8.0 and len(jumped.time_s) > 3
+            late = played.time_s[played.mean_ms > 1.0]
+            apart = np.abs(jumped.time_s - (late[0] if len(late) else 0.0)) > 8.0  # than one recorded bin
+            known = np.interp(jumped.time_s, played.time_s, played.mean_ms)
+            np.testing.assert_allclose(jumped.mean_ms[apart], known[apart], atol=0.01)
+            assert (step > 2_000) == (jumped.mean_ms.max() > 8.0)
+            assert jumped.largest_ms.max() == pytest.approx(played.largest_ms.max(), rel=2e-3)
 
 
 def test_the_early_history_is_filled_in(

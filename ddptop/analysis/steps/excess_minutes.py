@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,21 @@ FINEST_S = 0.5
 
 MOST_BINS, CELLS = 512, 2**19
 """Bins, and most cells (ranks x bins) of twelve bytes: from 1,024 ranks on there are fewer bins."""
+
+
+RECORDED_S, RECORDED_CELLS = 8.0, 2**16
+"""Bins in a recording are at least so long. Of one call at most so many cells of four bytes are recorded."""
+
+
+class Recorded(NamedTuple):
+    """Bins for a recording."""
+
+    end_s: float
+    """The next call asks for bins from here on."""
+    time_s: Column
+    """(n,) middle of each bin, in seconds since the run started."""
+    figures: Column
+    """(2, n, ranks) ms: mean and largest; NaN: unknown."""
 
 
 class ExcessMinutes:
@@ -38,41 +53,74 @@ class ExcessMinutes:
 
     def add(self, end_s: Column, excess_ms: Column | None) -> None:
         """Add n steps, oldest first: when they ended (n,), and (n, ranks) ms; NaN or None: unknown."""
-        if excess_ms is None:
-            return
-        if not self._count:
+        if excess_ms is not None:
+            there = np.isfinite(excess_ms)
+            self._append(end_s, np.stack([there, np.where(there, excess_ms, 0.0), excess_ms], axis=1))
+
+    def _append(self, at_s: Column, cells: Column) -> None:
+        """Add rows of cells, (n, 3, ranks), at moments that do not come before those of the last bin."""
+        if not len(self._number):
             self._number = np.empty(self._bins, np.int64)
             self._cells = np.empty((self._bins, *self._cells.shape[1:]), np.float32)
-        end_s, excess_ms = end_s[-self._bins :], excess_ms[-self._bins :]
-        there = np.isfinite(excess_ms)
-        steps = np.stack([there, np.where(there, excess_ms, 0.0), excess_ms], axis=1)
+        at_s, cells = at_s[-self._bins :], cells[-self._bins :]
         while True:
-            number = np.floor(end_s / self._bin_s).astype(np.int64)
+            number = np.floor(at_s / self._bin_s).astype(np.int64)
             if self._count:  # a clock that is set back moves no step to an earlier bin
                 number = np.maximum(number, self._number[self._count - 1])
-            number, cells = _folded(np.maximum.accumulate(number), steps)
+            number, rows = _folded(np.maximum.accumulate(number), cells)
             joins = int(self._count > 0 and number[0] == self._number[self._count - 1])
             if self._count + len(number) - joins <= self._bins:
                 break
             self._make_room()
         if joins:
             last = self._cells[self._count - 1]
-            last[:2] += cells[0, :2]
-            last[2] = np.fmax(last[2], cells[0, 2])
+            last[:2] += rows[0, :2]
+            last[2] = np.fmax(last[2], rows[0, 2])
         until = self._count + len(number) - joins
         self._number[self._count : until] = number[joins:]
-        self._cells[self._count : until] = cells[joins:]
+        self._cells[self._count : until] = rows[joins:]
         self._count = until
 
     def of(self, rank: int) -> RankMinutes | None:
         """The bins of one rank, oldest first; None: no step had own times."""
         if not self._count:
             return None
-        known, total, largest = np.asarray(self._cells[: self._count, :, rank].T, np.float64)
-        mean = np.full(self._count, np.nan)
-        np.divide(total, known, out=mean, where=known > 0)
+        time_s, cells = self._kept()
+        known, total, largest = cells[:, :, rank].T
+        return RankMinutes(time_s, _mean(known, total), np.asarray(largest, np.float64))
+
+    def since(self, after_s: float, *, final: bool) -> Recorded:
+        """For a recording: bins of RECORDED_S that begin at `after_s` or later, with `final` also the newest,
+        to which steps are added; no more than RECORDED_CELLS."""
+        every = max(1, round(RECORDED_S / self._bin_s))
+        number, length_s = self._number[: self._count] // every, every * self._bin_s
+        there = number * length_s >= after_s
+        if not final:
+            there &= number < number[-1:].max(initial=0)
+        if not there.any():
+            return Recorded(after_s, np.empty(0), np.empty((2, 0, self._cells.shape[2])))
+        number, cells = _folded(number[there], self._cells[: self._count][there])
+        end_s = float(number[-1] + 1) * length_s
+        most = max(1, RECORDED_CELLS // max(1, cells.shape[2]))
+        number, cells = number[-most:], cells[-most:]
+        figures = np.stack([_mean(cells[:, 0], cells[:, 1]), np.asarray(cells[:, 2], np.float64)])
+        return Recorded(end_s, np.asarray((number + 0.5) * length_s, np.float64), figures)
+
+    def recall(self, time_s: Column, figures: Column) -> None:
+        """Put recorded bins before those kept: middle of each (n,), and mean and largest (2, n, ranks)."""
+        own_s, own = self._kept()
+        early = time_s < own_s[0] - self._bin_s if len(own_s) else np.ones(len(time_s), bool)
+        mean, largest = figures[:, early]
+        known = np.isfinite(mean)
+        cells = np.stack([known, np.where(known, mean, 0.0), largest], axis=1)
+        if len(cells):
+            self._count = 0
+            self._append(np.concatenate([time_s[early], own_s]), np.concatenate([cells, own]))
+
+    def _kept(self) -> tuple[Column, Column]:
+        """Middles of the bins (n,), and a copy of their cells."""
         middle = np.asarray((self._number[: self._count] + 0.5) * self._bin_s, np.float64)
-        return RankMinutes(middle, np.asarray(mean, np.float64), largest)
+        return middle, np.asarray(self._cells[: self._count], np.float64)
 
     def _make_room(self) -> None:
         """Two bins become one; where bins are long enough, the oldest quarter is forgotten."""
@@ -84,6 +132,12 @@ class ExcessMinutes:
             number, cells = number[-(-self._bins // 4) :].copy(), cells[-(-self._bins // 4) :].copy()
         self._count = len(number)
         self._number[: self._count], self._cells[: self._count] = number, cells
+
+
+def _mean(known: Column, total: Column) -> Column:
+    mean = np.full(known.shape, np.nan)
+    np.divide(total, known, out=mean, where=known > 0)
+    return mean
 
 
 def _folded(number: Indices, cells: Column) -> tuple[Indices, Column]:

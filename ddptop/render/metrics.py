@@ -38,7 +38,24 @@ HEAT_FIELDS = {
 }  # fmt: skip
 """The same of the heat map."""
 
-UNITS = {"_ms": "ms", "_pct": "%", "_s": "s", "_ppm": "ppm", "_bytes": "bytes", "_c": "°C"}
+BUCKET_FIELDS = {
+    **{title: f"One bucket all-reduce: {name}" for title, name in {
+        "bkt": "index", "bytes": "bytes", "params": "parameters", "dtype": "dtype", "hook": "hook",
+        "coll": "collective_ms", "wait": "wait_ms", "transfer": "transfer_ms", "busbw": "busbw_gbps",
+        "best%": "best%", "eff": "effective_busbw_gbps", "skew": "skew_ms", "last": "last_arriver",
+        "model": "model", "group": "group",
+    }.items()},
+    "±": "of a bucket",
+}  # fmt: skip
+"""The same of the table of buckets."""
+
+BOUNDS = {
+    **dict.fromkeys(("lateness_ms", "exposed_wait_ms", "wait_ms", "skew_ms"), "± bound_ms"),
+    "transfer_ms": "± transfer_bound_ms",
+}
+"""By name of a figure, how far it may be wrong."""
+
+UNITS = {"_ms": "ms", "_pct": "%", "_s": "s", "_ppm": "ppm", "bytes": "bytes", "_c": "°C", "_gbps": "GB/s"}
 
 NAMED = re.compile(r"`([^`]+)`")
 SOURCE = re.compile(r"`(ddptop/[^`]+\.py)`")
@@ -64,8 +81,8 @@ def explain(title: str, fields: Mapping[str, str] = FIELDS) -> Meaning | None:
         return None
     name = fields[title].rpartition(": ")[2]
     unit = next((unit for end, unit in UNITS.items() if name.partition(" ")[0].endswith(end)), "")
-    bound = "± bound_ms" if name in ("lateness_ms", "exposed_wait_ms") else ""
-    return Meaning(name, found[0], "ms" if name == "exposed transfer" else unit, bound, found[1])
+    unit = {"exposed transfer": "ms", "of a bucket": "ms", "best%": "%"}.get(name, unit)
+    return Meaning(name, found[0], unit, BOUNDS.get(name, ""), found[1])
 
 
 @cache

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ddptop.frames.hosts import host_index
+from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.host_table import FIGURES
-from ddptop.render.metrics import FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
+from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
 from ddptop.render.rank_table import rank_columns
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.heat_state import NOW_FIGURES
@@ -21,13 +22,32 @@ SIZES = {"80x24": (80, 24), "30x6": (30, 6)}
 
 def test_every_figure_has_a_formula_and_a_source() -> None:
     ranks = {column.title for column in rank_columns(Scene(straggler(), Place()))} - {"rank", "state"}
-    for titles, fields in ((ranks, FIELDS), (FIGURES, HOST_FIELDS), (NOW_FIGURES, HEAT_FIELDS)):
+    buckets = {column.title for column in bucket_columns(Scene(straggler(), Place()))} | {
+        "model",
+        "group",
+        "±",
+    }
+    tables = ((ranks, FIELDS), (FIGURES, HOST_FIELDS), (NOW_FIGURES, HEAT_FIELDS), (buckets, BUCKET_FIELDS))
+    for titles, fields in tables:
         for title in titles:
             meaning = explain(title, fields)
             assert meaning is not None and meaning.formula and meaning.source, title
+    used, memory = explain("gpu%"), explain("gpumem")
+    assert used is not None and memory is not None and used.formula != memory.formula
     excess = explain("excess")
     assert excess is not None and excess.formula.startswith("own time of the rank − median of the own times")
     assert (excess.unit, excess.name) == ("ms", "excess_ms")
+
+
+def test_the_buckets_have_their_own_figures_and_no_columns_to_choose() -> None:
+    sketch = Sketch(FakeSource(straggler()), (80, 24))
+    text = sketch.press("3", "f1", *["down"] * 6)
+    assert "▸  wait      median over steps of the mean over ranks of W = max(0, A − s)" in text
+    assert "wait  unit ms  bound ± bound_ms  name wait_ms" in text.replace("Code", "")
+    assert "from ddptop/analysis/to_frame/tables.py" in text
+    assert "always" not in text
+    assert sketch.press("enter") == text and not sketch.place.columns
+    assert "buckets" in sketch.press("escape").splitlines()[1]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -10,7 +10,7 @@ from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName
 from ddptop.tui.scene import TO_STALL, Scroll
 from ddptop.tui.views.charts import logarithmic
-from ddptop.tui.views.columns import figure_titles
+from ddptop.tui.views.columns import chooses, figure_titles
 from ddptop.tui.views.events import listed
 from ddptop.tui.views.hosts import exactly
 
@@ -58,6 +58,8 @@ class ViewActions(ActionsBase):
         if place.before == "heat":
             place.heat.choose(title)
             self.open_view("heat")
+            return
+        if not chooses(place.before):
             return
         now = place.columns.pop(title, None)
         if now is not False:

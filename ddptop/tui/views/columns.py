@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ddptop.frames.hosts import host_index
 from ddptop.render.host_table import FIGURES
 from ddptop.render.line import Line, gather, rule
-from ddptop.render.metrics import FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
+from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
 from ddptop.render.rank_table import rank_columns
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.scene import Layout, Page
 from ddptop.tui.views.heat_figures import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ddptop.tui.scene import Scene
 
 MEANING = 5
 """Lines for the formula of the figure under the cursor, and for unit, bound and source."""
 
 SIGNS = {None: " ", True: "+", False: "-"}
+
+
+BY_VIEW: Mapping[str, Mapping[str, str]] = {
+    "heat": HEAT_FIELDS,
+    "hosts": HOST_FIELDS,
+    "buckets": BUCKET_FIELDS,
+}
+"""The figures of a view by their titles, where they are not those of ranks."""
+
+
+def chooses(before: str) -> bool:
+    """Whether the columns of the page before can be chosen."""
+    return before not in ("heat", "buckets")
 
 
 def figure_titles(scene: Scene) -> tuple[str, ...]:
@@ -31,6 +43,8 @@ def figure_titles(scene: Scene) -> tuple[str, ...]:
         return scene.place.heat.figures
     if before == "hosts":
         return tuple(FIGURES)
+    if before == "buckets":
+        return tuple(BUCKET_FIELDS)
     titles = [column.title for column in rank_columns(scene) if column.title != "rank"]
     return tuple([*titles, "clock"] if len(host_index(scene.frame.ranks.host).names) > 1 else titles)
 
@@ -38,19 +52,21 @@ def figure_titles(scene: Scene) -> tuple[str, ...]:
 def columns_page(scene: Scene, width: int, height: int) -> Page:
     """A line per figure, and below it the meaning of the one under the cursor."""
     place, titles, heat = scene.place, figure_titles(scene), scene.place.before == "heat"
-    fields = HEAT_FIELDS if heat else HOST_FIELDS if place.before == "hosts" else FIELDS
+    fields = BY_VIEW.get(place.before, FIELDS)
     below = MEANING + 1 if height >= 2 * MEANING + 2 else 0
     scroll, shown = place.scroll.fitted(len(titles), height - 1 - below)
-    how = "Enter shows the metric" if heat else "Enter: + always  - never  blank: where it fits"
-    lines = [rule(width, f"figures · {how}")]
+    how = " · Enter shows the metric" if heat else " · Enter: + always  - never  blank: where it fits"
+    lines = [rule(width, f"figures{'' if place.before == 'buckets' else how}")]
     names = {title: METRICS[title].title or title for title in titles} if heat else {}
     name_width = max(cells(names.get(title, title)) for title in titles)
     for at in shown:
         title, chosen = titles[at], at == scroll.cursor
-        sign = SIGNS[None if heat else place.columns.get(title)]
+        sign = SIGNS[place.columns.get(title) if chooses(place.before) else None]
         line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
         line.add(f"{sign} ", "accent")
-        on_screen = title == place.heat.figure if heat else title in place.sortable
+        on_screen = (
+            title == place.heat.figure if heat else title in place.sortable or not chooses(place.before)
+        )
         line.add(f"{fit(names.get(title, title), name_width)}  ", "strong" if on_screen else "text")
         meaning = explain(title, fields)
         line.add(meaning.formula if meaning else "", "dim")

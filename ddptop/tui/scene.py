@@ -295,10 +295,18 @@ class Place:
         return self.table.order
 
     def point_at(self, row: int) -> None:
-        """Move the cursor to a row of the rank table. Moving to another rank ends following."""
+        """Move the cursor to a row of the rank table, and to the line where it is painted: rows may change
+        places before the next picture. Moving to another rank ends following."""
         rank = self.table.rank(row)
+        if row in self.table.rows:
+            self.scrolls["overview"].cursor = self.table.rows.index(row)
         self.follow = self.follow and rank == self.rank
         self.rank, self.on_host, self.pointed = rank, host_of(row) is not None, True
+
+    def point_at_host(self, line: int) -> None:
+        """Likewise for a line of the hosts."""
+        self.hosts.move_to(line)
+        self.scrolls["hosts"].cursor = max(0, min(line, len(self.hosts.order) - 1))
 
     def reveal(self, rank: int, host: str) -> None:
         """Move the cursor to a rank, and unfold its host where it is folded."""

@@ -10,6 +10,7 @@ from ddptop.tui.keys import Do
 from ddptop.tui.match import conditions, error_in, highlight_pattern, matching
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake import FakeSource, live, many, straggler
+from tests.tui.fake_hosts import slow_rank
 from tests.tui.troubles import drifting
 
 SIZE = (120, 30)
@@ -188,6 +189,41 @@ def test_the_cursor_stays_in_its_line_while_rows_are_sorted_anew() -> None:
     assert sketch.place.rank == first != sketch.place.order[0], (
         "a rank that is followed takes the cursor along"
     )
+
+
+@pytest.mark.parametrize("key", ["home", "down", "end", "pagedown"])
+def test_a_key_goes_to_a_place_on_the_screen_though_rows_change_places_before_the_next_picture(
+    key: str,
+) -> None:
+    """As they do while a run goes on: each picture has another order."""
+    turned = replace(live(), ranks=replace(live().ranks, loss=live().ranks.loss[::-1].copy()))
+    source = FakeSource(live())
+    sketch = Sketch(source, (160, 50))
+    sketch.act(Do.SORT_BY("loss"))
+    sketch.press("down", "down")
+    place = {"home": 0, "down": 3, "end": 3, "pagedown": 3}[key]
+    for frame in (turned, live(), turned):
+        source.frame = frame
+        sketch.press(key)
+        assert sketch.place.order.index(sketch.place.rank) == place
+
+
+@pytest.mark.parametrize(("key", "place"), [("home", 0), ("end", 2)])
+def test_so_it_does_in_the_list_of_hosts(key: str, place: int) -> None:
+    frame = slow_rank(3, 4)
+    there, back = (
+        replace(frame, hosts=tuple(replace(one, cpu_pct=sign * at) for at, one in enumerate(frame.hosts)))
+        for sign in (1.0, -1.0)
+    )
+    source = FakeSource(back)
+    sketch = Sketch(source, (160, 50))
+    sketch.press("8")
+    sketch.act(Do.SORT_BY("cpu%"))
+    sketch.press("down")
+    for newer in (there, back, there):
+        source.frame = newer
+        sketch.press(key)
+        assert sketch.place.hosts.order.index(sketch.place.hosts.cursor) == place
 
 
 def test_a_sort_whose_column_does_not_fit_is_named() -> None:

@@ -173,7 +173,7 @@ class ViewActions(ActionsBase):
             place.heat.move(lines)
             self.repaint()
         elif place.view == "hosts":
-            place.hosts.move_to(place.scroll.cursor + lines)
+            place.point_at_host(place.scroll.cursor + lines)
             self.repaint()
         else:
             place.scroll.cursor = max(0, place.scroll.cursor + lines)
@@ -238,7 +238,7 @@ class ViewActions(ActionsBase):
         elif self.place.view == "timeline":
             self.place.timeline.rank = target
         elif self.place.view == "hosts":
-            self.place.hosts.move_to(target)
+            self.place.point_at_host(target)
         else:
             self.place.scroll.cursor = target
         if enter:

@@ -104,4 +104,4 @@ def _message(entry: _Entry) -> str:
         return f"{entry.text}: {ranks_phrase(entry.ranks, entry.world)}"
     many = len(entry.ranks) > 1 and entry.text.startswith("was ")
     text = "were" + entry.text[len("was") :] if many else entry.text
-    return f"{ranks_phrase(entry.ranks, entry.world)} {text}"
+    return f"{ranks_phrase(entry.ranks, entry.world)}{'' if text.startswith(':') else ' '}{text}"

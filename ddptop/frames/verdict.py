@@ -134,7 +134,7 @@ def _unhealthy(frame: Frame, kind: Literal["nan", "replica_drift"], alert: Alert
 
 
 def step_line(frame: Frame) -> str:
-    """`median step 46.8 ms · 26.6 ±0.4 without the straggler · 24.9 with all traffic hidden`.
+    """`median step 46.8 ms · 26.6 ±0.4 without the straggler · 24.9 with communication fully overlapped`.
 
     Contains the number of steps where that is less than the window. Empty before the first step. The last
     figure has no error: it is shown beside the second, whose error it shares.
@@ -151,7 +151,7 @@ def step_line(frame: Frame) -> str:
         fixed = fixed if late is None or blamed(late) else "uneven work"
         even = what_if_phrase(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms)
         text += f" · {even} without {fixed}"
-        text += f" · {group.both_ms:,.1f} with all traffic hidden"
+        text += f" · {group.both_ms:,.1f} with communication fully overlapped"
     return text
 
 

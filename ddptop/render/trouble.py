@@ -92,9 +92,12 @@ def stalled_for(stall: Stall, now_s: float) -> str:
 
 def shortened(detail: str, width: int) -> str:
     """The second line in as many words as `width` cells hold: `step 46.8 ms, 26.6 ±0.4 without the
-    straggler, 24.9 with all traffic hidden` where that fits into one line and more does not."""
-    short = detail.replace("median step", "step").replace(" · ", ", ")
-    return short if len(detail) > width >= len(short) else detail
+    straggler, 24.9 fully overlapped` where that fits into one line and more does not."""
+    if len(detail) <= width:
+        return detail
+    brief = detail.replace("with communication fully", "fully")
+    short = brief.replace("median step", "step").replace(" · ", ", ")
+    return short if len(short) <= width else brief
 
 
 def trouble_brief(shown: Verdict, width: int) -> str:

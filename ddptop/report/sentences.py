@@ -68,7 +68,7 @@ def communication(report: Report) -> list[str]:
         even = what_if_phrase(comm.no_straggler_ms, comm.no_straggler_low_ms, comm.no_straggler_high_ms)
         step += (
             f" · mean {fixed(comm.step_ms)}, {even} without skew, "
-            f"{fixed(comm.both_ms)} with all traffic hidden as well"
+            f"{fixed(comm.both_ms)} with communication fully overlapped as well"
         )
     if comm.exposed_comm_ms is not None:
         parts = f"wait {fixed(comm.exposed_wait_ms)}, transfer {fixed(comm.exposed_transfer_ms)}"

@@ -339,8 +339,8 @@ def test_nan_loss_names_the_first_rank_and_step(started) -> None:
     assert passed.message == "loss of rank 2 and 3 more was NaN or infinite from step 57 to 69"
     assert verdict(recovered).sentence.startswith(f"{passed.message}, ")
     assert [(h.rank, h.step, h.message) for h in recovered.events if h.kind == "nan"] == [
-        (2, 57, "rank 2 with a loss that is NaN since step 57"),
-        (None, 60, "ranks 0, 1 and 3 with a loss that is NaN since step 60"),
+        (2, 57, "rank 2: loss is NaN since step 57"),
+        (None, 60, "ranks 0, 1 and 3: loss is NaN since step 60"),
     ]
     later = frame(reducer, world, after_s=PASSED_LOSS_NS / NS)
     assert "nan" not in [alert.kind for alert in later.alerts], "whoever looks now and then has seen it"

@@ -39,13 +39,16 @@ def both(frame) -> tuple[str, str]:
 def test_even(scene) -> None:
     line, second = both(scene(60, size=4))
     assert line == "● no straggler · 0.0% of step time lost to skew"
-    assert second == "median step 14.0 ms · 14.0 without skew · 12.0 with all traffic hidden"
+    assert second == "median step 14.0 ms · 14.0 without skew · 12.0 with communication fully overlapped"
 
 
 def test_straggler(scene) -> None:
     line, second = both(scene(60, size=4, delays={(1, "data"): 20_300}))
     assert line == "▲ rank 1 arrives 20.3 ±0.1 ms late in 100% of steps · data loading · costs 59%"
-    assert second == "median step 34.3 ms · 14.0 without the straggler · 12.0 with all traffic hidden"
+    assert (
+        second
+        == "median step 34.3 ms · 14.0 without the straggler · 12.0 with communication fully overlapped"
+    )
 
 
 def test_straggler_in_ascii(scene) -> None:

@@ -330,7 +330,7 @@ def test_a_narrow_header_has_the_whole_state() -> None:
 
 def test_help_explains_every_word_that_is_ours() -> None:
     text = sketch(FakeSource(straggler()), (80, 120), "question_mark")
-    for word in ("excess", "skew", "overlapped", "all traffic hidden", "overhead", "records lost", "thinned"):
+    for word in ("excess", "skew", "overlapped", "fully overlapped", "overhead", "records lost", "thinned"):
         assert f"{word}: " in text
 
 

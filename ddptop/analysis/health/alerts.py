@@ -307,5 +307,5 @@ def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) ->
     elif rank_state.bad_loss_step is None:
         rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
         what = "NaN" if isnan(loss) else "infinite"
-        text, world = f"with a loss that is {what} since step {step:,}", state.world
+        text, world = f": loss is {what} since step {step:,}", state.world
         state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, world, severity="critical", step=step)

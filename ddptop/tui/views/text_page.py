@@ -59,7 +59,7 @@ WORDS = {
     "skew": "the ranks' own times differ, so that all wait for the last one",
     "wait, transfer": "the part of an all-reduce before its last rank, and after it",
     "overlapped": "communication while backward computes: it costs no time",
-    "all traffic hidden": "the step if all communication were overlapped",
+    "fully overlapped": "the step if all communication were overlapped",
     "overhead": "share of the step that ddptop itself takes",
     "records lost": "steps of which the report of a rank never arrived",
     "thinned": "bucket detail, or steps of a recording, left out to save room",

@@ -106,6 +106,25 @@ def test_every_page_survives_the_smallest_terminals(page: str) -> None:
             assert max(map(cells, lines)) <= columns
 
 
+WORLDS = {
+    "healthy": live, "straggler": straggler, "two stragglers": CASES["several"], "stall": missing,
+    "dead": died, "waiting": CASES["waiting"], "replay": replay, "2 ranks": lambda: straggler(2),
+    "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", WORLDS)
+def test_every_page_fits_low_and_tiny_terminals_in_letters_and_in_ascii(state: str) -> None:
+    for page, keys in {**PAGES, "hosts": ("8",), "help": ("question_mark",), "figures": ("f1",)}.items():
+        for width, height in ((67, 19), (30, 6)):
+            for plain in (False, True):
+                person = Sketch(WantedSource(WORLDS[state]()), (width, height), plain)
+                text = person.press(*keys)
+                assert len(person.lines) == height, (page, width)
+                assert max(line.width for line in person.lines) <= width, (page, width)
+                assert not plain or text.isascii(), page
+
+
 def _page(page: str, state: str, size: tuple[int, int]) -> str:
     person = Sketch(WantedSource(STATES[state]()), size)
     person.press(*(PAGES[page] if page in PAGES else VIEWS[page]))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from ddptop.cli.commands.replay import show_recording
+from ddptop.cli.show import Mode
 from ddptop.recording.format import MAGIC
 
 from .recordings import write_recording
@@ -100,6 +104,27 @@ def test_what_is_damaged_is_said(ddptop, recording: Path) -> None:
     assert done.returncode == 0
     (line,) = [one for one in done.stdout.splitlines() if one.startswith("damage: ")]
     assert "messages are lost" in line
+
+
+def test_two_recordings_open_at_the_last_step_that_both_have(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorter, opened = tmp_path / "b.ddptop", []
+    write_recording(shorter, steps=60, run_id="bb22")
+    monkeypatch.setattr("ddptop.cli.show.choose_mode", lambda *_, **__: Mode.SCREEN)
+    monkeypatch.setattr("ddptop.cli.show.show", lambda source, *_: opened.append(source) or 0)
+    for first, second in ((recording, shorter), (shorter, recording)):
+        assert show_recording(first, argparse.Namespace(), compare=second) == 0
+        source = opened.pop()
+        source.start()
+        try:
+            deadline = time.monotonic() + 60
+            while (frame := source.latest()) is None or frame.group.step != 59 or source.other() is None:
+                assert time.monotonic() < deadline, frame and frame.group.step
+                time.sleep(0.005)
+            assert frame.playback is not None and not frame.playback.playing
+        finally:
+            source.close()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.frames.frame import Frame
+from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.compare import compare_runs_page
 from tests.tui.drive import screen
-from tests.tui.fake import FakeSource, replay, unknowns
+from tests.tui.fake import NOW, FakeSource, replay, unknowns
 from tests.tui.screens import check
 
 
@@ -75,3 +75,14 @@ def test_what_is_not_known_is_a_dash_and_so_is_its_difference() -> None:
 def test_while_the_second_one_is_being_read() -> None:
     [line] = compare_runs_page(Scene(replay(), Place()), 80, 22).lines
     assert "waiting for the second recording" in str(line)
+
+
+def test_stalls_of_either_run_are_named_and_equal_runs_do_not_differ_by_more_than_chance() -> None:
+    stall = LoggedEvent(NOW - 60, "stall", "critical", 1, 12_000, "stall: rank 1 is missing")
+    one, other = (replace(replay(), events=(*replay().events, *more)) for more in ((), (stall, stall)))
+    for width in (80, 160):
+        lines = [str(line) for line in compare_runs_page(Scene(one, Place(), other=other), width, 40).lines]
+        assert [line for line in lines if "stalled" in line] == [
+            "■ B stalled 2 times, at 12:30:07: rank 1 is missing"
+        ]
+        assert any(line.startswith("● no difference beyond chance · 0.0 ms a step") for line in lines)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -261,10 +262,12 @@ class Player:
             messages = ((r.t_ns, r.message) for r in self.recording.lasting() if r.t_ns <= t_ns)
             hellos = ((at, message) for at, message in messages if isinstance(message, Hello))
             began_ns = min(at for at, hello in hellos if hello.incarnation == state.incarnation)
+        pieces = self.recording.history_pieces()
+        stop = bisect_right(pieces, t_ns, key=lambda piece: piece[0]) + 1  # the next one may begin before
         recorded = [
             past.excess
-            for end_ns, past in self.recording.history_pieces()
-            if max(began_ns, t_ns - RECALLED_NS) < end_ns <= t_ns
+            for end_ns, past in pieces[:stop]
+            if max(began_ns, t_ns - RECALLED_NS) < end_ns
             and past.excess is not None
             and past.excess[1].shape[2] == state.figures.world
         ]

@@ -309,6 +309,8 @@ def test_after_a_jump_the_excess_of_a_rank_reaches_as_far_back_as_while_playing(
             assert not jumping.from_start
             jumped, played = found
             assert jumped.time_s[0] <= played.time_s[0] + 8.0 and len(jumped.time_s) > 3
+            gaps_s = np.diff(jumped.time_s)
+            assert gaps_s.max() < 3 * np.median(gaps_s), "the chart has no gap"
             late = played.time_s[played.mean_ms > 1.0]
             apart = np.abs(jumped.time_s - (late[0] if len(late) else 0.0)) > 8.0  # than one recorded bin
             known = np.interp(jumped.time_s, played.time_s, played.mean_ms)

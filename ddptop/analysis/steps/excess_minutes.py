@@ -107,15 +107,26 @@ class ExcessMinutes:
         return Recorded(end_s, np.asarray((number + 0.5) * length_s, np.float64), figures)
 
     def recall(self, time_s: Column, figures: Column) -> None:
-        """Put recorded bins before those kept: middle of each (n,), and mean and largest (2, n, ranks)."""
+        """Put recorded bins before those kept: middle of each (n,), and mean and largest (2, n, ranks).
+
+        They are longer: each is put in as several, or a chart would show single points with gaps between."""
         own_s, own = self._kept()
-        early = time_s < own_s[0] - self._bin_s if len(own_s) else np.ones(len(time_s), bool)
-        mean, largest = figures[:, early]
+        until_s = own_s[0] - self._bin_s / 2 if self._count else -np.inf
+        length_s = float(np.diff(time_s).min(initial=2 * RECORDED_S))
+        early = time_s - length_s / 2 < until_s
+        if not early.any():
+            return
+        time_s, (mean, largest) = time_s[early], figures[:, early]
+        lasts_s = own_s[-1] - time_s[0] + length_s
+        while lasts_s > self._bins * self._bin_s < SPAN_S * 4 / 3:
+            self._bin_s *= 2
+        each = max(1, round(length_s / self._bin_s))
+        at_s = (time_s[:, None] + (np.arange(each) + 0.5 - each / 2) * self._bin_s).ravel()
         known = np.isfinite(mean)
-        cells = np.stack([known, np.where(known, mean, 0.0), largest], axis=1)
-        if len(cells):
-            self._count = 0
-            self._append(np.concatenate([time_s[early], own_s]), np.concatenate([cells, own]))
+        cells = np.stack([known, np.where(known, mean, 0.0), largest], axis=1).repeat(each, axis=0)
+        before = at_s < until_s
+        self._count = 0
+        self._append(np.concatenate([at_s[before], own_s]), np.concatenate([cells[before], own]))
 
     def _kept(self) -> tuple[Column, Column]:
         """Middles of the bins (n,), and a copy of their cells."""

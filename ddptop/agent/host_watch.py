@@ -16,9 +16,8 @@ from ddptop.host.exits import (
     crash_file,
     take_crash,
 )
-from ddptop.host.kernel_view import kernel_view, workers_of
+from ddptop.host.kernel_view import UsageSampler, kernel_view, workers_of
 from ddptop.host.processes import process_start, start_after
-from ddptop.host.rank_processes import UsageSampler
 from ddptop.host.rank_starts import RankStarts
 from ddptop.host.step_counters import read_step_count, remove_step_count, unread_counts
 from ddptop.host.worker_calls import WorkerCalls

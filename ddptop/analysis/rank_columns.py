@@ -143,9 +143,20 @@ class _Latest:
                 self._newest[rank] = one
 
 
+class Beside(NamedTuple):
+    """A number of a rank beside the others'."""
+
+    own: float
+    """NaN: none has come."""
+    most: float
+    """0 where none has come."""
+    least: float
+    """NaN where none has come."""
+
+
 NUMBERS: dict[type[Message], tuple[str, ...]] = {
     Progress: ("phase", "bucket", "sequence", "step", "cost_pct", "cost_us", "detail_every", "failures"),
-    Usage: ("rss_bytes", "cpu_pct", "major_faults_s", "blocked_pct"),
+    Usage: ("rss_bytes", "cpu_pct", "major_faults_s", "blocked_pct", "clock_pct", "heat_pct"),
     Gpu: ("util_pct",),
 }
 """By kind of message the numbers that are read of it as columns."""
@@ -231,10 +242,12 @@ class ReportColumns:
         """A number of the newest readings of the ranks' processes; NaN: none has come."""
         return self._newest(Usage, name)
 
-    def usage_beside(self, rank: int, late: Sequence[int], name: str) -> tuple[float, float]:
-        """Such a number of a rank, NaN: none has come; and the largest of the ranks that are not `late`."""
+    def usage_beside(self, rank: int, late: Sequence[int], name: str) -> Beside:
+        """Such a number of a rank beside those of the ranks that are not `late`."""
         column = self.usage(name)
-        return float(column[rank]), float(np.fmax.reduce(np.delete(column, late), initial=0.0))
+        others = np.delete(column, late)
+        least = float(np.fmin.reduce(others, initial=np.nan))
+        return Beside(float(column[rank]), float(np.fmax.reduce(others, initial=0.0)), least)
 
     def gpu(self, name: str) -> Column:
         """A number of the newest readings of the ranks' GPUs; NaN: none has come."""

@@ -1,17 +1,28 @@
-"""What the kernel shows of a process that does not answer itself, and of the processes that it has started.
+"""What the kernel shows of the ranks' processes from outside: CPU, memory and waits once a second; and of one
+that does not answer itself where it waits, and the processes that it has started.
 
-No ptrace, no signal: small files in /proc. A kernel may hide in which function a thread sleeps.
+No ptrace, no signal: small files in /proc and /sys. A kernel may hide in which function a thread sleeps, and
+a virtual machine mostly has no clock of its processors: then nothing is known.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ddptop.host.processes import process_status
+import psutil
+
+from ddptop.host.cgroups import CpuQuota
+from ddptop.host.exits import RankProcess
+from ddptop.host.processes import ProcessStatus, process_status
+from ddptop.protocol.limits import NS
+from ddptop.protocol.machine import Usage
 
 MAX_WORKERS = 8
 """Processes started by one rank that are read."""
@@ -75,3 +86,160 @@ def _command(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+READINGS = 10
+"""Readings of a process, one a second, that shares and means are made of."""
+
+
+def runnable_threads() -> int | None:
+    """Threads of this host that run or wait for a CPU, without the one that asks; None: not known."""
+    try:
+        return max(0, int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class UsageSampler:
+    """Reads the processes it is given. CPU is that since the reading before, so the first gives none."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Process] = {}
+        """By session."""
+        self._swap_ins = SwapIns()
+
+    def sample(self, living: Iterable[RankProcess], now_ns: int) -> list[tuple[RankProcess, Usage]]:
+        """One reading of each process that can be read."""
+        before, self._known = self._known, {}
+        runnable, swap_ins_s = runnable_threads(), self._swap_ins.per_s(now_ns)
+        readings = []
+        for rank in living:
+            try:
+                process = before.get(rank.session) or _Process(rank.pid)
+                usage = process.read(now_ns, runnable, swap_ins_s)
+            except (psutil.Error, OSError):
+                continue
+            self._known[rank.session] = process
+            if rank.session in before:
+                readings.append((rank, usage))
+        return readings
+
+
+class _Process:
+    """One process, with what was read of it before."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises psutil.Error."""
+        self._pid = pid
+        self._process = psutil.Process(pid)
+        self._quota = CpuQuota(pid)
+        self._heat = HeatThrottling()
+        self._faults: tuple[int, int] | None = None
+        """Time of the reading before, and major faults until then."""
+        self._blocked: deque[bool] = deque(maxlen=READINGS)
+        """Whether the main thread was in state D, the newest readings."""
+        self._clocks: deque[float] = deque(maxlen=READINGS)
+        """Clock of its processor, the newest readings that found the main thread running."""
+
+    def read(self, now_ns: int, runnable: int | None, swap_ins_s: float | None) -> Usage:
+        """A reading; the last two are of the host. Raises psutil.Error or OSError."""
+        with self._process.oneshot():
+            cpu_pct, rss_bytes = self._process.cpu_percent(None), self._process.memory_info().rss
+        cores = len(os.sched_getaffinity(self._pid)) if hasattr(os, "sched_getaffinity") else None
+        usage = Usage(now_ns, int(rss_bytes), float(cpu_pct), self._quota.throttled_pct(), runnable, cores)
+        status = process_status(self._pid)
+        return usage if status is None else self._with_waits(usage, status, swap_ins_s)
+
+    def _with_waits(self, usage: Usage, status: ProcessStatus, swap_ins_s: float | None) -> Usage:
+        before, self._faults = self._faults, (usage.t_ns, status.major_faults)
+        faults_s = None
+        if before is not None and usage.t_ns > before[0]:
+            faults_s = max(0, status.major_faults - before[1]) * NS / (usage.t_ns - before[0])
+        self._blocked.append(status.state == "D")
+        if status.state == "R" and (clock := clock_pct(status.processor)) is not None:
+            self._clocks.append(clock)
+        return replace(
+            usage,
+            major_faults_s=faults_s,
+            blocked_pct=_mean([100.0 * blocked for blocked in self._blocked]),
+            swapped_bytes=swapped_bytes(self._pid),
+            swap_ins_s=swap_ins_s,
+            clock_pct=_mean(self._clocks),
+            heat_pct=self._heat.pct(status.processor, usage.t_ns),
+        )
+
+
+def _mean(readings: Sequence[float]) -> float | None:
+    """None before there are enough of them."""
+    return sum(readings) / READINGS if len(readings) == READINGS else None
+
+
+VMSTAT = Path("/proc/vmstat")
+_STATUS = "/proc/{}/status"
+
+
+def swapped_bytes(pid: int) -> int | None:
+    """`VmSwap` of proc(5); None: not known."""
+    try:
+        words = Path(_STATUS.format(pid)).read_bytes().split()
+        return 1024 * int(words[words.index(b"VmSwap:") + 1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class SwapIns:
+    """Pages that the host reads back from swap: `pswpin` of /proc/vmstat."""
+
+    def __init__(self) -> None:
+        self._before: tuple[int, int] | None = None
+
+    def per_s(self, now_ns: int) -> float | None:
+        """Since the last call; None: not known, or no time has passed."""
+        before = self._before
+        try:
+            words = VMSTAT.read_bytes().split()
+            self._before = now_ns, int(words[words.index(b"pswpin") + 1])
+        except (OSError, ValueError, IndexError):
+            self._before = None
+        if before is None or self._before is None or now_ns <= before[0]:
+            return None
+        return max(0, self._before[1] - before[1]) * NS / (now_ns - before[0])
+
+
+PROCESSORS = Path("/sys/devices/system/cpu")
+
+_THROTTLED = ("core_throttle_total_time_ms", "package_throttle_total_time_ms")
+
+
+def clock_pct(processor: int) -> float | None:
+    """Clock of a processor now, of the highest that it has; None: not known."""
+    folder = PROCESSORS / f"cpu{processor}" / "cpufreq"
+    now, most = (_number(folder / name) for name in ("scaling_cur_freq", "cpuinfo_max_freq"))
+    return 100.0 * now / most if now is not None and most else None
+
+
+class HeatThrottling:
+    """The time for which processors were throttled because they, or their package, were too hot."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[int, int]] = {}
+        """By processor: time of the last reading in ns, and milliseconds throttled until then."""
+
+    def pct(self, processor: int, now_ns: int) -> float | None:
+        """Share of the time since the last reading of this processor; None: not known."""
+        folder = PROCESSORS / f"cpu{processor}" / "thermal_throttle"
+        known = [ms for name in _THROTTLED if (ms := _number(folder / name)) is not None]
+        if not known:
+            return None
+        then_ns, then_ms = self._before.get(processor, (now_ns, 0))
+        self._before[processor] = now_ns, max(known)
+        if now_ns <= then_ns:
+            return None
+        return min(100.0, 100.0 * max(0, max(known) - then_ms) * 1e6 / (now_ns - then_ns))
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None

@@ -32,6 +32,8 @@ class ProcessStatus(NamedTuple):
     """CPU time of all its threads, in ticks of SC_CLK_TCK."""
     major_faults: int = 0
     """Pages that had to be read from disk, of all its threads."""
+    processor: int = 0
+    """Where its main thread runs, or ran last."""
 
 
 def boot_id() -> str:
@@ -66,7 +68,7 @@ def process_start(pid: int) -> int | None:
 def process_status(pid: int) -> ProcessStatus | None:
     """State of a process, a zombie's included; None if there is none, or no /proc.
 
-    Fields 3, 4, 12, 14, 15, 22 and 52 of /proc/PID/stat, proc(5).
+    Fields 3, 4, 12, 14, 15, 22, 39 and 52 of /proc/PID/stat, proc(5).
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -75,7 +77,8 @@ def process_status(pid: int) -> ProcessStatus | None:
     fields = stat[stat.rindex(b")") + 2 :].split()  # the command in parentheses may hold anything
     cpu_ticks, exit_status = int(fields[11]) + int(fields[12]), int(fields[49])
     started, parent, major_faults = int(fields[19]), int(fields[1]), int(fields[9])
-    return ProcessStatus(fields[0].decode(), started, exit_status, parent, cpu_ticks, major_faults)
+    processor = int(fields[36])
+    return ProcessStatus(fields[0].decode(), started, exit_status, parent, cpu_ticks, major_faults, processor)
 
 
 MAX_ANCESTORS = 64

@@ -1,23 +1,17 @@
-"""The processes of this host's ranks, watched from outside: exited, stopped by a signal; CPU and memory."""
+"""The processes of this host's ranks, watched from outside: exited, stopped by a signal."""
 
 from __future__ import annotations
 
 import os
 import resource
-from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from signal import SIGKILL
 
-import psutil
-
-from ddptop.host.cgroups import CpuQuota, OutOfMemoryKills
+from ddptop.host.cgroups import OutOfMemoryKills
 from ddptop.host.exits import RankExit, RankProcess, exit_code_of
 from ddptop.host.processes import process_start, process_status, start_after
 from ddptop.host.step_counters import open_step_counter, read_step_counter
-from ddptop.protocol.limits import NS
-from ddptop.protocol.machine import Usage
 
 GRACE_NS = 150_000_000
 """Between a process's exit and reporting it: its last messages may still be on their way."""
@@ -257,63 +251,3 @@ def _open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (OSError, OverflowError):  # no such process, no such system call, or no descriptors left
         return None
-
-
-BLOCKED_READINGS = 10
-"""Readings of a process, one a second, of which the share in state D is told."""
-
-
-def runnable_threads() -> int | None:
-    """Threads of this host that run or wait for a CPU, without the one that asks; None: not known."""
-    try:
-        return max(0, int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1)
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-class UsageSampler:
-    """Reads the processes it is given. CPU is that since the reading before, so the first gives none."""
-
-    def __init__(self) -> None:
-        self._processes: dict[int, psutil.Process] = {}
-        self._quotas: dict[int, CpuQuota] = {}
-        self._faults: dict[int, tuple[int, int]] = {}
-        """By session: time of the reading before, and major faults until then."""
-        self._blocked: dict[int, deque[bool]] = {}
-        """By session: whether the main thread was in state D, the newest readings."""
-
-    def sample(self, living: Iterable[RankProcess], now_ns: int) -> list[tuple[RankProcess, Usage]]:
-        """One reading of each process that can be read."""
-        before, self._processes = self._processes, {}
-        quotas, self._quotas = self._quotas, {}
-        faults, self._faults = self._faults, {}
-        blocked, self._blocked = self._blocked, {}
-        readings, runnable = [], runnable_threads()
-        for rank in living:
-            known = before.get(rank.session)
-            try:
-                process = known or psutil.Process(rank.pid)
-                with process.oneshot():
-                    cpu_pct, rss_bytes = process.cpu_percent(None), process.memory_info().rss
-                cores = len(os.sched_getaffinity(rank.pid)) if hasattr(os, "sched_getaffinity") else None
-            except (psutil.Error, OSError):
-                continue
-            self._processes[rank.session] = process
-            quota = self._quotas[rank.session] = quotas.get(rank.session) or CpuQuota(rank.pid)
-            throttled_pct = quota.throttled_pct()
-            major_faults_s = blocked_pct = None
-            if (status := process_status(rank.pid)) is not None:
-                then_ns, count = faults.get(rank.session, (now_ns, 0))
-                self._faults[rank.session] = now_ns, status.major_faults
-                if now_ns > then_ns:
-                    major_faults_s = max(0, status.major_faults - count) * NS / (now_ns - then_ns)
-                newest = blocked.get(rank.session) or deque(maxlen=BLOCKED_READINGS)
-                self._blocked[rank.session] = newest
-                newest.append(status.state == "D")
-                if len(newest) == BLOCKED_READINGS:
-                    blocked_pct = 100.0 * sum(newest) / BLOCKED_READINGS
-            if known is not None:
-                cpu = (float(cpu_pct), throttled_pct, runnable, cores)
-                usage = Usage(now_ns, int(rss_bytes), *cpu, major_faults_s, blocked_pct)
-                readings.append((rank, usage))
-        return readings

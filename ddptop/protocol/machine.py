@@ -26,6 +26,15 @@ class Usage:
     blocked_pct: float | None = None
     """Share of the newest readings, one a second, that found its main thread in state D: it waits for a disk,
     a network file system or a device, and no signal wakes it. None before there are enough of them."""
+    swapped_bytes: int | None = None
+    """Of its memory what is in swap."""
+    swap_ins_s: float | None = None
+    """Pages that its host has read back from swap, per second since the reading before."""
+    clock_pct: float | None = None
+    """Clock of the processor on which its main thread ran, of the highest that this has: mean over the newest
+    readings that found the thread running. None before there are enough of them, or where it is not told."""
+    heat_pct: float | None = None
+    """Share of the time, since the reading before, in which this processor was throttled for its heat."""
 
 
 @dataclass(frozen=True, slots=True)

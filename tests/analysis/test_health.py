@@ -200,6 +200,28 @@ def test_usage_and_heartbeat_columns(running) -> None:
             "blocked in 40% of readings (state D: a disk, a network file system or a device)",
         ),
         ({"blocked_pct": 40.0}, {"blocked_pct": 30.0}, ""),
+        (
+            {"major_faults_s": 300.0, "swapped_bytes": 700 << 20, "swap_ins_s": 400.0},
+            {"swapped_bytes": 900 << 20, "swap_ins_s": 400.0},
+            "reads pages back from swap: 300 major faults/s, 700 MiB of it are swapped out",
+        ),
+        (
+            {"major_faults_s": 300.0, "swapped_bytes": 700 << 20, "swap_ins_s": 100.0},
+            {},
+            "reads pages back from disk: 300 major faults/s",
+        ),
+        (
+            {"heat_pct": 40.0, "clock_pct": 50.0},
+            {"heat_pct": 20.0, "clock_pct": 95.0},
+            "its processor is throttled for heat in 40% of the time",
+        ),
+        (
+            {"heat_pct": 40.0, "clock_pct": 50.0},
+            {"heat_pct": 30.0, "clock_pct": 95.0},
+            "its processor runs at 50% of its highest clock, those of other ranks at 95% or more",
+        ),
+        ({"clock_pct": 50.0}, {}, ""),
+        ({"clock_pct": 80.0, "heat_pct": 9.0, "swapped_bytes": 1 << 30}, {"clock_pct": 95.0}, ""),
         ({}, {"major_faults_s": 300.0, "blocked_pct": 90.0}, ""),
     ],
 )

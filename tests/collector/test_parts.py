@@ -19,8 +19,9 @@ from ddptop.collector.intake import Intake
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.host import rank_processes as watch_module
 from ddptop.host.exits import RankExit, RankProcess
+from ddptop.host.kernel_view import UsageSampler
 from ddptop.host.processes import process_status
-from ddptop.host.rank_processes import GRACE_NS, SILENCE_NS, ProcessWatch, UsageSampler
+from ddptop.host.rank_processes import GRACE_NS, SILENCE_NS, ProcessWatch
 from ddptop.host.runs import write_command
 from ddptop.protocol.messages import Event, Received
 from tests.collector.conftest import wait_for

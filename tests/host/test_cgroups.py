@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from ddptop.frames.phrases import blocked_reason, cpu_reason, disk_reason, exit_phrase
-from ddptop.host import cgroups, rank_processes
+from ddptop.host import cgroups, kernel_view
 from ddptop.host.cgroups import KILLED_NS, CpuQuota, OutOfMemoryKills
 from ddptop.host.exits import RankProcess
+from ddptop.host.kernel_view import UsageSampler
 from ddptop.host.processes import process_status
-from ddptop.host.rank_processes import ProcessWatch, UsageSampler
+from ddptop.host.rank_processes import ProcessWatch
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Usage
 from tests.processes import until
@@ -44,8 +45,13 @@ def test_the_reason_is_the_quota_where_it_is_used_up_else_the_threads() -> None:
 
 
 def test_pages_from_disk_are_the_reason_of_the_rank_that_reads_many_more_than_the_others() -> None:
-    assert disk_reason(300.4, 70.0) == "reads pages back from disk: 300 major faults/s"
-    assert disk_reason(300.0, 80.0) == disk_reason(49.0, 0.0) == disk_reason(math.nan, 0.0) == ""
+    assert disk_reason(300.4, 70.0, None) == "reads pages back from disk: 300 major faults/s"
+    assert (
+        disk_reason(300.0, 80.0, None)
+        == disk_reason(49.0, 0.0, None)
+        == disk_reason(math.nan, 0.0, None)
+        == ""
+    )
 
 
 def test_a_rank_that_is_blocked_far_more_often_than_the_others_has_that_as_its_reason() -> None:
@@ -58,7 +64,7 @@ def test_the_share_of_readings_in_state_d_is_told_once_there_are_ten(monkeypatch
     own = process_status(os.getpid())
     assert own is not None
     states = iter("DSDSDSSSSSSS")
-    monkeypatch.setattr(rank_processes, "process_status", lambda _: own._replace(state=next(states)))
+    monkeypatch.setattr(kernel_view, "process_status", lambda _: own._replace(state=next(states)))
     rank, sampler = RankProcess(7, 1, os.getpid()), UsageSampler()
     shares = [usage.blocked_pct for second in range(12) for _, usage in sampler.sample([rank], second * NS)]
     assert shares == [*[None] * 8, 30.0, 20.0, 20.0]

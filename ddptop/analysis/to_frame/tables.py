@@ -19,7 +19,14 @@ from ddptop.frames.detail import Heat
 from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks
 from ddptop.frames.history import RankSteps
 from ddptop.frames.hosts import presumed_hosts
-from ddptop.frames.phrases import blamed, blocked_reason, cpu_reason, disk_reason
+from ddptop.frames.phrases import (
+    blamed,
+    blocked_reason,
+    clock_reason,
+    cpu_reason,
+    disk_reason,
+    heat_reason,
+)
 from ddptop.protocol.machine import GpuReading
 
 if TYPE_CHECKING:
@@ -176,11 +183,21 @@ def with_reasons(straggler: Straggler | None, state: RunState) -> Straggler | No
     if straggler.cause == "cpu":
         straggler = replace(straggler, waits_for=cpu_reason(rank_state.usage))
     elif late := blamed(straggler):
-        names, beside = ("major_faults_s", "blocked_pct"), state.reports.usage_beside
-        faults, blocked = (beside(straggler.rank, late, name) for name in names)
-        straggler = replace(straggler, waits_for=disk_reason(*faults) or blocked_reason(*blocked))
+        straggler = replace(straggler, waits_for=_reason(straggler.rank, late, state))
     gpu = rank_state.gpu
     return replace(straggler, throttle=gpu.throttle) if gpu is not None and gpu.throttle else straggler
+
+
+def _reason(rank: int, late: Sequence[int], state: RunState) -> str:
+    """Why a rank is slow, from the readings of its process and processor; empty: they do not tell."""
+    names = ("major_faults_s", "blocked_pct", "heat_pct", "clock_pct")
+    faults, blocked, heat, clock = (state.reports.usage_beside(rank, late, name) for name in names)
+    return (
+        disk_reason(faults.own, faults.most, state.ranks[rank].usage)
+        or blocked_reason(blocked.own, blocked.most)
+        or heat_reason(heat.own, heat.most)
+        or clock_reason(clock.own, clock.least)
+    )
 
 
 TIMES = ("collective", "wait", "transfer", "skew")

@@ -16,7 +16,8 @@ from ddptop.host.exits import (
     crash_file,
     take_crash,
 )
-from ddptop.host.kernel_view import UsageSampler, kernel_view, workers_of
+from ddptop.host.folders import state_path
+from ddptop.host.kernel_view import FullDisks, UsageSampler, folders_of, kernel_view, workers_of
 from ddptop.host.processes import process_start, start_after
 from ddptop.host.rank_starts import RankStarts
 from ddptop.host.step_counters import read_step_count, remove_step_count, unread_counts
@@ -88,6 +89,7 @@ class HostWatch:
         self._usage = UsageSampler()
         self._starts = RankStarts(directory, run_id)
         self._calls = WorkerCalls()
+        self._disks = FullDisks()
         self._due_ns = 0
         self._keep_usage_ns = 0
 
@@ -136,6 +138,7 @@ class HostWatch:
         self._report_stopped(now_ns)
         self._report_calls(now_ns)
         self._report_asked(now_ns)
+        self._report_disks(now_ns)
         keep = now_ns >= self._keep_usage_ns
         self._report_gpus(now_ns, keep)
         for process, usage in self._usage.sample(self._processes.living(), now_ns):
@@ -213,6 +216,18 @@ class HostWatch:
             fields: dict[str, Scalar] = {"session": process.session, "pid": pid, "call": call}
             event = Event("worker_call", now_ns, process.rank, -1, fields)
             self._ranks.report(event, now_ns, about=process)
+
+    def _report_disks(self, now_ns: int) -> None:
+        """Folders of the ranks, and of recordings, that are full, or no longer."""
+        living = self._processes.living()
+
+        def folders() -> dict[str, str]:
+            found = {f"{state_path()} (recordings)": str(state_path())}
+            return found | {name: path for one in living for name, path in folders_of(one.pid).items()}
+
+        for name, full in self._disks.check(folders, now_ns) if living else ():
+            fields: dict[str, Scalar] = {"session": living[0].session, "folder": name, "full": full}
+            self._ranks.report(Event("disk", now_ns, living[0].rank, -1, fields), now_ns, about=living[0])
 
     def _report_gpus(self, now_ns: int, keep: bool) -> None:
         """The newest NVML readings of the GPUs that the ranks of this host use."""

@@ -16,6 +16,7 @@ from ddptop.analysis.health.exits import (
     reason,
     update_left_early,
 )
+from ddptop.analysis.health.hosts import on_full_disk
 from ddptop.analysis.ranks import ABSENT, NotInitialized, RankState, Session
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
 from ddptop.analysis.steps.pairing import Pairing
@@ -374,6 +375,7 @@ _OF_RANKS = {
     "lost_rank": _on_lost,
     "exit": _on_exited,
     "process": _on_process,
+    "disk": on_full_disk,
     "warning": _on_warned,
     "phase_begins": _on_phase,
     "phase_ends": _on_phase,

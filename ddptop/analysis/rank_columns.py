@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ddptop.frames.reasons import Beside
 from ddptop.protocol.checks import NAMES
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import Progress
@@ -141,17 +142,6 @@ class _Latest:
         if self._newest:
             for rank, one in zip(ranks.tolist(), placed, strict=True):
                 self._newest[rank] = one
-
-
-class Beside(NamedTuple):
-    """A number of a rank beside the others'."""
-
-    own: float
-    """NaN: none has come."""
-    most: float
-    """0 where none has come."""
-    least: float
-    """NaN where none has come."""
 
 
 NUMBERS: dict[type[Message], tuple[str, ...]] = {

@@ -230,7 +230,8 @@ class Straggler:
     disagrees: bool = False
     """Bucket arrivals in detailed steps contradict a verdict from every step."""
     waits_for: str = ""
-    """Why it waits: for a CPU (`cause`), or for pages from disk, `frames/phrases.py`; empty: not known."""
+    """Why it waits: for a CPU (`cause`), for pages from disk, a hot processor, `frames/reasons.py`; empty:
+    not known."""
     elements_ratio: float | None = None
     """Of cause `uneven_work`: elements of the late ranks' inputs over those of the others."""
 

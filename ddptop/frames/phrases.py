@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from ddptop.frames.frame import Frame, Straggler, Suspect
     from ddptop.frames.stall import Death
-    from ddptop.protocol.machine import Usage
     from ddptop.protocol.vocabulary import OwnPlace, RankStatus
 
 MAX_LISTED_RANKS = 4
@@ -145,74 +144,6 @@ def cause_phrase(cause: str | None, place: OwnPlace | None, *, short: bool = Fal
     if cause == "other" and place is not None and place in PLACES:
         return (SHORT_PLACES if short else PLACES)[place]
     return (cause.replace("_", " ") if short else CAUSES.get(cause, cause)) if cause else ""
-
-
-THROTTLED_PCT = 5.0
-"""Least share of periods in which a CPU quota must have been used up to be what a rank waits for."""
-
-
-def cpu_reason(usage: Usage | None) -> str:
-    """`CPU quota: throttled in 40% of periods`, `5 runnable threads, it may use 2 cores`."""
-    if usage is None:
-        return ""
-    if usage.throttled_pct is not None and usage.throttled_pct >= THROTTLED_PCT:
-        return f"CPU quota: throttled in {usage.throttled_pct:.0f}% of periods"
-    if usage.runnable is None or not usage.cores:
-        return ""
-    return f"{usage.runnable} runnable threads, it may use {usage.cores} core{'s' * (usage.cores > 1)}"
-
-
-MAJOR_FAULTS_S = 50.0
-"""Least major faults a second that slow a rank: some 5 ms of reading in each second from an SSD."""
-
-
-def disk_reason(faults_s: float, most_s: float, usage: Usage | None) -> str:
-    """`reads pages back from disk: 300 major faults/s`, where it has four times those of any other rank,
-    which are at most `most_s`. NaN: not known. From swap where some of the process is in it, and the host
-    reads at least half as many pages back."""
-    if not faults_s >= MAJOR_FAULTS_S or faults_s < 4 * most_s:
-        return ""
-    faults = f"{faults_s:,.0f} major faults/s"
-    if usage is not None and usage.swapped_bytes and (usage.swap_ins_s or 0.0) >= faults_s / 2:
-        swapped = f"{usage.swapped_bytes / 2**20:,.0f} MiB of it are swapped out"
-        return f"reads pages back from swap: {faults}, {swapped}"
-    return f"reads pages back from disk: {faults}"
-
-
-BLOCKED_PCT = 30.0
-"""Least share of readings in state D that slow a rank: three of ten."""
-
-
-def blocked_reason(pct: float, most_pct: float) -> str:
-    """`blocked in 40% of readings (state D: a disk, a network file system or a device)`, where it has twice
-    the share of any other rank, at most `most_pct`. NaN: not known."""
-    if not pct >= BLOCKED_PCT or pct < 2 * most_pct:
-        return ""
-    return f"blocked in {pct:.0f}% of readings (state D: a disk, a network file system or a device)"
-
-
-HEAT_PCT = 10.0
-"""Least share of the time, throttled for heat, that slows a rank."""
-
-LOW_CLOCK = 0.75
-"""The clock of a slow rank's processor is at most this share of any other rank's."""
-
-
-def heat_reason(pct: float, most_pct: float) -> str:
-    """`its processor is throttled for heat in 40% of the time`, where it has twice the share of any other
-    rank's, at most `most_pct`. NaN: not known."""
-    if not pct >= HEAT_PCT or pct < 2 * most_pct:
-        return ""
-    return f"its processor is throttled for heat in {pct:.0f}% of the time"
-
-
-def clock_reason(pct: float, least_pct: float) -> str:
-    """`its processor runs at 40% of its clock, others at 90% or more`, where those of the other ranks run at
-    `least_pct` at least. NaN: not known."""
-    if not pct <= LOW_CLOCK * least_pct:
-        return ""
-    others = f"those of other ranks at {least_pct:.0f}% or more"
-    return f"its processor runs at {pct:.0f}% of its highest clock, {others}"
 
 
 def blamed_ranks(cause: str | None, pattern: str | None, ranks: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,9 +8,10 @@ a virtual machine mostly has no clock of its processors: then nothing is known.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -243,3 +244,63 @@ def _number(file: Path) -> int | None:
         return int(file.read_text())
     except (OSError, ValueError):
         return None
+
+
+DISKS_NS = 10 * NS
+"""Between two readings of the file systems."""
+
+FULL_BYTES, FULL_SHARE = 1 << 20, 0.01
+"""A file system is full with less than both."""
+
+SHARED_MEMORY = "/dev/shm"
+
+
+def folders_of(pid: int) -> dict[str, str]:
+    """What a rank writes to, as its process sees it: in words, and by which path this process gets there."""
+    with suppress(OSError):
+        working, root = Path(f"/proc/{pid}/cwd"), Path(f"/proc/{pid}/root")
+        shared = "shared memory of DataLoader workers"
+        return {
+            f"{working.readlink()} (working folder)": str(working),
+            f"{SHARED_MEMORY} ({shared})": f"{root}{SHARED_MEMORY}",
+        }
+    return {}
+
+
+def is_full(path: str) -> bool:
+    """Whether nothing can be written there for want of space or of inodes; False where that is not known."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    blocks = found.f_bavail if os.geteuid() else found.f_bfree
+    few = blocks * found.f_frsize < FULL_BYTES and blocks < FULL_SHARE * found.f_blocks
+    return bool(found.f_blocks) and (few or bool(found.f_files and not found.f_favail))
+
+
+class FullDisks:
+    """Notices file systems that are full, and that are no longer.
+
+    In a thread: one of a server that does not answer blocks whoever asks for it.
+    """
+
+    def __init__(self) -> None:
+        self._due_ns = 0
+        self._thread: threading.Thread | None = None
+        self._full: frozenset[str] = frozenset()
+        """Folders, in words, as the thread found them last."""
+        self._told: frozenset[str] = frozenset()
+
+    def check(self, folders: Callable[[], Mapping[str, str]], now_ns: int) -> list[tuple[str, bool]]:
+        """Folders, in words, that are newly full (True) or no longer. `folders`: of words and paths."""
+        if now_ns >= self._due_ns and (self._thread is None or not self._thread.is_alive()):
+            self._due_ns = now_ns + DISKS_NS
+            with suppress(RuntimeError):  # no thread can be started
+                self._thread = threading.Thread(target=self._read, args=(folders(),), daemon=True)
+                self._thread.start()
+        before, self._told = self._told, self._full
+        full, free = self._told - before, before - self._told
+        return [(name, True) for name in sorted(full)] + [(name, False) for name in sorted(free)]
+
+    def _read(self, folders: Mapping[str, str]) -> None:
+        self._full = frozenset(name for name, path in folders.items() if is_full(path))

@@ -76,6 +76,7 @@ AlertKind: TypeAlias = Literal[
     "straggler",
     "loss_spread",
     "network",
+    "disk",
     "lost_records",
     "recording",
     "refused_messages",

@@ -25,6 +25,7 @@ _KINDS = {
     "replica_drift": "replicas differ",
     "straggler": "straggler",
     "network": "network slow or lossy",
+    "disk": "disk full",
     "lost_records": "records lost",
     "recording": "recording incomplete",
     "refused_messages": "messages refused",

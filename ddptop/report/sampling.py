@@ -59,7 +59,7 @@ MAX_STALL_INTERVAL_NS = 60 * NS
 IN_OWN_SECTION = frozenset({"straggler", "stall"})
 """Kinds of alerts that the report shows in a section of their own."""
 
-PASSING = frozenset({"nan", "replica_drift", "network", "interruption"})
+PASSING = frozenset({"nan", "replica_drift", "network", "disk", "interruption"})
 """Kinds of logged events that belong to an alert which may end before the next sample."""
 
 LOG_FULL = 100

@@ -265,3 +265,24 @@ def test_only_the_last_hundred_happenings_are_kept(running) -> None:
     found = look()
     assert len(found.events) == 100
     assert found.events[-1].message == "note: number 299"
+
+
+def test_a_full_disk_is_an_alert_with_its_folder_and_host_until_it_is_no_longer_full(running) -> None:
+    world, reducer, look = running
+
+    def told(full: bool, folder: str = "/data/run (working folder)") -> None:
+        reducer.feed(world.event("disk", 1, session=world.session(1), folder=folder, full=full))
+
+    told(True)
+    told(True)
+    (alert,) = [alert for alert in look().alerts if alert.kind == "disk"]
+    assert alert.message == "disk full: /data/run (working folder) on host node0"
+    assert (alert.rank, alert.evidence["folder"]) == (None, "/data/run (working folder)")
+    told(True, "/dev/shm (shared memory of DataLoader workers)")
+    (alert,) = [alert for alert in look().alerts if alert.kind == "disk"]
+    assert alert.message.endswith("on host node0, and 1 more")
+    told(False)
+    told(False, "/dev/shm (shared memory of DataLoader workers)")
+    assert not [alert for alert in look().alerts if alert.kind == "disk"]
+    kinds = [entry.message for entry in look().events if entry.kind == "disk"]
+    assert len(kinds) == 4, kinds

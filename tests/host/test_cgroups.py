@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.frames.phrases import blocked_reason, cpu_reason, disk_reason, exit_phrase
+from ddptop.frames.phrases import exit_phrase
+from ddptop.frames.reasons import blocked_reason, cpu_reason, disk_reason
 from ddptop.host import cgroups, kernel_view
 from ddptop.host.cgroups import KILLED_NS, CpuQuota, OutOfMemoryKills
 from ddptop.host.exits import RankProcess

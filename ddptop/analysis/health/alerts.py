@@ -16,7 +16,7 @@ from ddptop.analysis.health.exits import (
     own_call,
     reason,
 )
-from ddptop.analysis.health.hosts import UNREACHABLE_S, host_states, silence_phrase, silent_ranks
+from ddptop.analysis.health.hosts import UNREACHABLE_S, disks_alert, host_states, silence_phrase, silent_ranks
 from ddptop.analysis.ranks import SILENT_S, PassedLoss
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
@@ -64,6 +64,7 @@ def alerts(
         _late(state, straggler),
         state.loss_spread.alert(),
         links.alert(state.hosts) if state.ended_ns is None else None,
+        disks_alert(state),
         _lost_records(state),
         _recording(state),
         _refused(state),

@@ -12,6 +12,7 @@ import numpy as np
 
 from ddptop.analysis.health.links import LinkLog
 from ddptop.analysis.ranks import SILENT_S
+from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.limits import NS
 
@@ -20,16 +21,44 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
+    from ddptop.protocol.messages import Event, Scalar
     from ddptop.protocol.vocabulary import HostState
 
 UNREACHABLE_S = 3.0
 """After this long without a message a host is unreachable: a dozen of its agent's frames are missing."""
+
+MAX_DISKS = 64
+"""Folders of all hosts that are kept."""
 
 REPORTS_S = 2.0
 """A step is reported within this time: the rank and the agent send four times a second each."""
 
 CHECK_NS = NS
 """Interval between two checks for the log, by the arrival times of messages: a check loops over all ranks."""
+
+
+def on_full_disk(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    """A folder that ranks of a host write to is full, or no longer."""
+    host = "" if rank_state.hello is None else rank_state.hello.host
+    known, folder, at_s = state.hosts.full_disks, str(event.fields.get("folder")), state.unix_s(t_ns)
+    where = f"{folder} on host {host}" if host else folder
+    if not event.fields.get("full"):
+        if known.pop((host, folder), None) is not None:
+            state.log.add(at_s, "disk", f"disk no longer full: {where}")
+    elif (host, folder) not in known and len(known) < MAX_DISKS:
+        known[host, folder] = f"disk full: {where}", at_s
+        state.log.add(at_s, "disk", known[host, folder][0], severity="warning")
+
+
+def disks_alert(state: RunState) -> Alert | None:
+    """The alert of the folders that are full, with the one known longest."""
+    full = state.hosts.full_disks
+    if not full:
+        return None
+    (host, folder), (text, since_s) = next(iter(full.items()))
+    more = f", and {len(full) - 1} more" if len(full) > 1 else ""
+    evidence: dict[str, Scalar] = {"host": host, "folder": folder, "folders": len(full)}
+    return Alert("disk", "warning", None, None, since_s, text + more, evidence)
 
 
 def find_own_host(state: RunState) -> str | None:

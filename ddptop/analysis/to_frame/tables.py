@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from functools import partial
 from itertools import chain, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -19,14 +20,8 @@ from ddptop.frames.detail import Heat
 from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks
 from ddptop.frames.history import RankSteps
 from ddptop.frames.hosts import presumed_hosts
-from ddptop.frames.phrases import (
-    blamed,
-    blocked_reason,
-    clock_reason,
-    cpu_reason,
-    disk_reason,
-    heat_reason,
-)
+from ddptop.frames.phrases import blamed
+from ddptop.frames.reasons import cpu_reason, process_reason
 from ddptop.protocol.machine import GpuReading
 
 if TYPE_CHECKING:
@@ -179,30 +174,18 @@ def with_reasons(straggler: Straggler | None, state: RunState) -> Straggler | No
     """The straggler with the reasons, as far as known: why its GPU is throttled, why it waits."""
     if straggler is None or straggler.rank >= state.world:
         return straggler
-    rank_state = state.with_readings(straggler.rank)
+    late = state.with_readings(straggler.rank)
     if straggler.cause == "cpu":
-        straggler = replace(straggler, waits_for=cpu_reason(rank_state.usage))
-    elif late := blamed(straggler):
-        straggler = replace(straggler, waits_for=_reason(straggler.rank, late, state))
-    gpu = rank_state.gpu
-    return replace(straggler, throttle=gpu.throttle) if gpu is not None and gpu.throttle else straggler
+        straggler = replace(straggler, waits_for=cpu_reason(late.usage))
+    elif ranks := blamed(straggler):
+        beside = partial(state.reports.usage_beside, straggler.rank, ranks)
+        straggler = replace(straggler, waits_for=process_reason(late.usage, beside))
+    throttle = "" if late.gpu is None else late.gpu.throttle
+    return replace(straggler, throttle=throttle) if throttle else straggler
 
 
-def _reason(rank: int, late: Sequence[int], state: RunState) -> str:
-    """Why a rank is slow, from the readings of its process and processor; empty: they do not tell."""
-    names = ("major_faults_s", "blocked_pct", "heat_pct", "clock_pct")
-    faults, blocked, heat, clock = (state.reports.usage_beside(rank, late, name) for name in names)
-    return (
-        disk_reason(faults.own, faults.most, state.ranks[rank].usage)
-        or blocked_reason(blocked.own, blocked.most)
-        or heat_reason(heat.own, heat.most)
-        or clock_reason(clock.own, clock.least)
-    )
-
-
-TIMES = ("collective", "wait", "transfer", "skew")
-FREE = ("wait", "transfer")
-"""Times that also have a clock-free fallback."""
+TIMES, FREE = ("collective", "wait", "transfer", "skew"), ("wait", "transfer")
+"""`FREE`: times that also have a clock-free fallback."""
 
 
 def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigures, ...]:

@@ -128,6 +128,7 @@ _MARKS: dict[str, tuple[str, Role]] = {
     "replica_drift": ("▲", "warn"),
     "loss_spread": ("▲", "warn"),
     "network": ("▲", "warn"),
+    "disk": ("▲", "warn"),
     "process": ("◌", "warn"),
     "host_lost": ("✖", "bad"),
     "host_unreachable": ("◇", "warn"),

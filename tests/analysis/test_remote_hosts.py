@@ -395,6 +395,23 @@ def test_of_three_hosts_one_that_is_slow_to_both_others_is_named(make_world) -> 
     assert sorted(head for head, _ in words) == [f"network from host {each}" for each in ends]
 
 
+@pytest.mark.parametrize(("world", "far_us"), [(3, 20_000), (2, 20_000), (3, 4_000), (2, 4_000)])
+def test_of_a_ring_of_hosts_the_slow_direction_is_named(make_world, world: int, far_us: int) -> None:
+    job, ring = Job(make_world), HOSTS[-world:]
+    job.feed(job.world.host_message("node0", own=True))
+    for _ in range(3):
+        for number, host in enumerate(ring):
+            us = far_us if number == 0 or world == 2 else 200
+            link = HostLink(host, ring[number - 1], 1, us, us, 900, 0, 10**8)
+            usage = job.world.usage(host, links=(link,))
+            job.feed(usage._replace(session=0) if host == "node0" else usage)
+        job.wait(2.5, FAR)
+    words = f"round trip {far_us / 1e3:.1f} ms at least" + (", 0.2 ms on other links" if world == 3 else "")
+    ends = [(ring[0], ring[-1]), (ring[1], ring[0])][: 4 - world]
+    expected = [f"network from host {here} to host {there}: {words}" for here, there in ends]
+    assert sorted(job.log("network")) == ([] if (world, far_us) == (2, 4_000) else sorted(expected))
+
+
 def test_a_frame_looks_at_every_link_once_however_many_hosts_there_are(make_world, monkeypatch) -> None:
     job = Job(make_world)
     for host, peer in ((FAR[0], FAR[1]), (FAR[1], FAR[0])):

@@ -115,16 +115,30 @@ class Host:
 
     def cut(self) -> None:
         """Pull the cable of this host: packets are lost in silence, both ways."""
-        _ip(self._switch, "link", "set", self._port, "down")
+        ip_inside(self._switch, "link", "set", self._port, "down")
 
     def mend(self) -> None:
         """Put it back."""
-        _ip(self._switch, "link", "set", self._port, "up")
+        ip_inside(self._switch, "link", "set", self._port, "up")
+
+    def unplug(self) -> None:
+        """Take its cable away, for another one."""
+        ip_inside(self._switch, "link", "delete", self._port)
+
+    def plug(self, inner: str, outer: str) -> None:
+        """Join it to the switch by these two devices, which are here."""
+        ip_inside(os.getpid(), "link", "set", inner, "netns", str(self.first_pid))
+        ip_inside(os.getpid(), "link", "set", outer, "netns", str(self._switch))
+        ip_inside(self.first_pid, "link", "set", inner, "name", "eth0")
+        ip_inside(self.first_pid, "address", "add", f"{self.address}/24", "dev", "eth0")
+        ip_inside(self.first_pid, "link", "set", "eth0", "up")
+        ip_inside(self._switch, "link", "set", outer, "name", self._port)
+        ip_inside(self._switch, "link", "set", self._port, "master", "br0", "up")
 
     def refuse(self, port: int) -> None:
         """A firewall: what other hosts send to this TCP port is not answered, from now on."""
         rule = ["rule", "add", "ipproto", "tcp", "sport", str(port), "blackhole"]
-        _ip(self.first_pid, *rule)
+        ip_inside(self.first_pid, *rule)
 
     def lose(self, percent: int) -> None:
         """Of the packets that arrive here so many are lost, at random. Skips the test without nftables."""
@@ -270,12 +284,13 @@ def _keeper(options: Sequence[str], script: str) -> Iterator[subprocess.Popen[st
 def _connect(switch: int, host: Host) -> None:
     """Join a host to the switch by a cable."""
     port, pid = f"port{host.number}", str(host.first_pid)
-    _ip(switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", pid)
-    _ip(switch, "link", "set", port, "master", "br0", "up")
-    _ip(host.first_pid, "address", "add", f"{host.address}/24", "dev", "eth0")
-    _ip(host.first_pid, "link", "set", "eth0", "up")
+    ip_inside(switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", pid)
+    ip_inside(switch, "link", "set", port, "master", "br0", "up")
+    ip_inside(host.first_pid, "address", "add", f"{host.address}/24", "dev", "eth0")
+    ip_inside(host.first_pid, "link", "set", "eth0", "up")
 
 
-def _ip(inside: int, *words: str) -> None:
+def ip_inside(inside: int, *words: str) -> None:
+    """`ip WORDS` in the network of a process."""
     command = ["nsenter", "--target", str(inside), "--net", "ip", *words]
     subprocess.run(command, check=True, timeout=30)

@@ -1,7 +1,7 @@
 """`python -m tests.truth`: train with faults, and compare what ddptop says with what the script did.
 
 --rows NAME...    rows of `rows.py`; `all`; without it the short list. Rows of `incidents.py` too, or `hangs`,
-                  `deaths`, `mismatches`, `ends`: all of a group
+                  `deaths`, `mismatches`, `ends`: all of a group. Rows of `links.py`, or `links`: needs root
 --windows N       windows with the fault, each between two without; so many runs of a row of `incidents.py`
 --load N          busy loops beside the training
 --keep FOLDER     keep recordings and stamps, FOLDER/NAME-load-N/
@@ -24,7 +24,7 @@ from typing import Any
 
 from ddptop.recording.reader import Recording
 from tests.processes import DDPTOP_RUN, environment, started
-from tests.truth import incident_runs, incidents, traces
+from tests.truth import incident_runs, incidents, links, traces
 from tests.truth.judge import Judged, Stamps, judge, looks
 from tests.truth.rows import BY_NAME, ROWS, SHORT, Row
 from tests.truth.table import LEGEND, as_json, heading, line
@@ -70,6 +70,9 @@ def main() -> None:
         incident_runs.show(ended, options.windows, options.seed, options.keep, options.replay)
         names = {one.name for one in ended} | {*incidents.GROUPS}
         options.rows = [name for name in options.rows if name not in names]
+    if linked := [row for row in links.LINKS if {row.name, "links", "all"} & {*options.rows}]:
+        links.show(linked, options.windows, options.seed, options.keep, options.replay)
+        options.rows = [name for name in options.rows if name not in {"links", *(row.name for row in linked)}]
     if not options.rows:
         return
     rows = list(ROWS) if options.rows == ["all"] else [BY_NAME[name] for name in options.rows]

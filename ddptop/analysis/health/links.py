@@ -33,8 +33,12 @@ READINGS = 2
 SLOW_TIMES, SLOW_US = 5.0, 2000
 """A link is slow whose least round trip is so many times that of others, and so much longer."""
 
-LEAST_LINKS = 4
-"""Directions of links to compare with; two hosts have two, and which round trip is usual is not known."""
+LEAST_LINKS = 3
+"""Directions of links to compare with: gloo's ring over three hosts has three. Two hosts have two."""
+
+FAR_US = 5000
+"""With fewer links, a link is slow whose least round trip is longer: in a data centre it is well below 1 ms,
+this is 500 km of fibre."""
 
 
 def worst_link(hosts: Hosts, host: str, names: Mapping[str, str]) -> tuple[str, HostLink] | None:
@@ -129,6 +133,8 @@ def _trouble(link: HostLink, usual_us: float) -> str:
     """What is wrong with a link; empty: nothing that the figures carry."""
     if link.resent >= LEAST_LOST and lost_pct(link) >= LOST_PCT:
         return f"{lost_pct(link):.1f}% of {link.sent:,} segments lost and sent again"
+    if not usual_us and link.least_us > FAR_US:
+        return f"round trip {link.least_us / 1e3:.1f} ms at least"
     if usual_us and link.least_us > max(SLOW_TIMES * usual_us, usual_us + SLOW_US):
         return f"round trip {link.least_us / 1e3:.1f} ms at least, {usual_us / 1e3:.1f} ms on other links"
     return ""

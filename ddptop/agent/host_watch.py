@@ -201,6 +201,7 @@ class HostWatch:
             ordered = sorted(workers, key=lambda worker: "poll" in worker.waits_in)
             silent = [process.pid] if self._is_silent(process, now_ns) else []
             self._calls.request(process, (*silent, *(worker.pid for worker in ordered)), now_ns)
+            self._calls.request(process, silent if view.state not in "Tt" else [], now_ns, native=True)
             for prefix, one in [("", view), *((f"worker{i}_", w) for i, w in enumerate(workers))]:
                 fields |= {f"{prefix}{name}": value for name, value in one._asdict().items()}
             self._ranks.report(Event("kernel", now_ns, process.rank, -1, fields), now_ns, about=process)
@@ -212,8 +213,8 @@ class HostWatch:
 
     def _report_calls(self, now_ns: int) -> None:
         """Where in their code workers and silent ranks are that have been read."""
-        for process, pid, call in self._calls.take(now_ns):
-            fields: dict[str, Scalar] = {"session": process.session, "pid": pid, "call": call}
+        for process, found in self._calls.take(now_ns):
+            fields: dict[str, Scalar] = {"session": process.session, **found}
             event = Event("worker_call", now_ns, process.rank, -1, fields)
             self._ranks.report(event, now_ns, about=process)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.health.overhead import ShadowCost
+from ddptop.analysis.health.pace import Pace
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.excess_minutes import ExcessMinutes
 from ddptop.analysis.steps.kept import KeptSteps
@@ -181,5 +182,6 @@ class Figures:
         self.straggler_since_s = 0.0
         self.shadow_cost = ShadowCost()
         """What the recorder costs, from the steps in which it stood aside."""
+        self.pace = Pace()
         self.contradicted = False
         """Whether the collectives contradict the hosts' clocks by more than their bound."""

@@ -157,6 +157,8 @@ class RankState:
     worker_calls: dict[int, tuple[int, str]] = field(default_factory=dict)
     """Of its DataLoader workers by pid: where in their code they were, `data.py:41 decode`, and when that was
     received."""
+    native_calls: tuple[int, str] = (0, "")
+    """When it was last read, and in which C functions it was: it ran no Python."""
     exit_evidence: Evidence | None = None
     """Evidence at its exit, sent by itself or read from its crash file."""
     joined: bool = False

@@ -26,6 +26,8 @@ _KINDS = {
     "straggler": "straggler",
     "network": "network slow or lossy",
     "disk": "disk full",
+    "slower": "all ranks slower",
+    "faster": "all ranks faster again",
     "lost_records": "records lost",
     "recording": "recording incomplete",
     "refused_messages": "messages refused",

@@ -539,6 +539,8 @@ def test_a_c_call_that_holds_the_interpreter_lock_is_said_with_what_the_kernel_s
     said = "rank 1 does not answer: a C call holds the interpreter lock"
     assert found.stall.sentence == f"{said} (it sleeps in hrtimer_nanosleep, 3% CPU)"
     assert verdict(found).second() == "rank 1 is in hrtimer_nanosleep of the kernel"
+    stage.tell("worker_call", 1, pid=found.stall.positions[0].pid, native="nanosleep < sleep (libc.so.6)")
+    assert stage.frame().stall.sentence == f"{found.stall.sentence}: nanosleep < sleep (libc.so.6)"
     first = found.stall.positions[0]
     assert (first.rank, first.process, first.at_s) == (1, "silent", None)
     assert [(trace.thread, trace.calls[0].function) for trace in first.traces] == [

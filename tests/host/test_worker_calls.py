@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ddptop.host.exits import RankProcess
-from ddptop.host.worker_calls import TIMEOUT_NS, WorkerCalls, innermost_call
+from ddptop.host.worker_calls import TIMEOUT_NS, WorkerCalls, innermost_call, native_calls
 from tests.processes import until
 
 if TYPE_CHECKING:
@@ -43,8 +46,42 @@ def test_py_spy_is_not_waited_for_and_killed_where_it_takes_too_long(
     calls = WorkerCalls()
     calls.request(rank, [7, 8], 0)
     begun = time.monotonic()
-    assert until(lambda: list(calls.take(1)), "the first has been read") == [(rank, 7, "data.py:41 decode")]
+    assert until(lambda: list(calls.take(1)), "the first has been read") == [
+        (rank, {"pid": 7, "call": "data.py:41 decode"})
+    ]
     assert list(calls.take(TIMEOUT_NS)) == [] and time.monotonic() - begun < 60
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     calls.request(rank, [9], 0)
     assert list(calls.take(TIMEOUT_NS)) == []
+
+
+def test_the_c_functions_of_a_process_that_runs_no_python_are_those_above_its_python_code() -> None:
+    names = ("clock_nanosleep", "nanosleep", "sleep", "0x7f00")
+    native = [{"name": name, "module": "/lib/libc.so.6", "filename": "", "line": 0} for name in names]
+    other = {"name": "ffi_call", "module": "/lib/libffi.so.8", "filename": "", "line": 0}
+    python = {"name": "tokenize", "module": None, "filename": "/home/me/data.py", "line": 3}
+
+    def read(*frames: object) -> str:
+        return native_calls(json.dumps([{"os_thread_id": 7, "frames": [*frames]}]), 7)
+
+    assert read(*native, other, python) == "clock_nanosleep < nanosleep < sleep (libc.so.6)"
+    assert read(native[3], other, python) == "ffi_call (libffi.so.8)"
+    assert read(python, *native) == read() == native_calls("", 7) == "", "it runs Python"
+
+
+@pytest.mark.skipif(shutil.which("py-spy") is None, reason="needs py-spy")
+def test_a_real_process_that_sleeps_in_c_with_the_lock_is_read_with_its_native_stack() -> None:
+    code = "import ctypes; print(1, flush=True); ctypes.PyDLL(None).sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            calls, rank = WorkerCalls(), RankProcess(1, 0, process.pid)
+
+            def read() -> str | None:
+                calls.request(rank, [process.pid], time.monotonic_ns(), native=True)
+                found = [str(fields["native"]) for _, fields in calls.take(time.monotonic_ns())]
+                return next((text for text in found if "sleep" in text), None)
+
+            assert "nanosleep" in str(until(read, "its native stack is read"))
+        finally:
+            process.kill()

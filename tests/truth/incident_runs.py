@@ -34,6 +34,9 @@ DEADLINE_S = 400.0
 STEPS, EARLIEST, LATEST = 100_000, 60, 200
 """Steps of a run, and between which of them the fault is."""
 
+LATER_STEP = 250
+"""So many steps more are needed to compare with, where all ranks become slower."""
+
 HEALTHY_STEPS = 400
 """Of a run without a fault, to its end."""
 
@@ -46,7 +49,16 @@ AFTER_S = 2.0
 WELL = frozenset({"starting", "waiting", "alone", "good", "even", "finished", "stale", "skew", "none"})
 """Kinds of a verdict that say nothing against any rank."""
 
-GRAVE = ("failed_rank", "lost_rank", "unreachable_host", "stall", "mismatch", "nan", "straggler")
+GRAVE = (
+    "failed_rank",
+    "lost_rank",
+    "unreachable_host",
+    "stall",
+    "mismatch",
+    "nan",
+    "replica_drift",
+    "straggler",
+)
 """Alerts that name a rank, or that something is wrong."""
 
 
@@ -68,7 +80,8 @@ def said(frame: Frame) -> Said:
     if asks:
         alerts = [alert for alert in alerts if alert.kind != "stall"]
     if not alerts and (frame.stall is None or asks):
-        return Said(frame.unix_s, (), ())
+        slower = [event.message for event in frame.events if event.kind == "slower"]
+        return Said(frame.unix_s, (), tuple(slower))
     shown = verdict(frame)
     lines = [shown.sentence, shown.detail]
     if frame.stall is not None:
@@ -115,12 +128,17 @@ class Trial:
 class Expected:
     """What is to be said of a trial."""
 
-    def __init__(self, row: Incident, rank: int, stamp: dict[str, Any]) -> None:
+    def __init__(self, row: Incident, rank: int, step: int, stamp: dict[str, Any]) -> None:
         self.ranks = (rank,)
         others = " and ".join(str(one) for one in range(row.world) if one != rank)
-        self.words = re.compile(row.words.replace("{rank}", str(rank)).replace("{others}", others))
+        near = "|".join(f"{one:,}" for one in range(step - 16, step + 17))
+        values = {"rank": str(rank), "others": others, "step": f"{step:,}", "near": f"({near})"}
+        words = row.words
+        for name, value in values.items():
+            words = words.replace(f"{{{name}}}", value)
+        self.words = re.compile(words)
         self.place = f"{SCRIPT.name}:{stamp['line']}" if row.place else None
-        self.either = row.kind == "order"
+        self.either = row.kind in ("order", "all")
         """No rank alone is at fault."""
 
     def rank_is(self, one: Said) -> bool:
@@ -143,19 +161,21 @@ def run(row: Incident, folder: Path, seed: int) -> None:
     spec = {"kind": row.kind, "rank": rank, "step": step, "steps": STEPS, "world": row.world}
     if row.group == "healthy":
         spec["steps"] = HEALTHY_STEPS
+    if row.group == "slower":
+        spec["step"] = step = LATER_STEP + step
     (folder / "spec.json").write_text(json.dumps(spec))
     options = ["--ddptop-record", str(folder / "run.ddptop"), "--ddptop-stall", str(STALL_S)]
     options += ["--standalone", "--nproc-per-node", str(row.world)]
     with tempfile.TemporaryDirectory() as home:
         env = environment(Path(home))
         with started([*DDPTOP_RUN, *options, str(SCRIPT), str(folder), json.dumps(spec)], env, folder) as ran:
-            if row.group in ("hang", "mismatch"):
+            if row.group not in ("death", "healthy"):
                 until(
                     lambda: (folder / "fault.json").exists() or ran.poll() is not None,
                     "the fault",
                     DEADLINE_S,
                 )
-                _watch(row, rank, folder, env, ran)
+                _watch(row, rank, step, folder, env, ran)
                 (folder / "ended").write_text(str(time.time()))
             else:
                 ran.communicate(timeout=DEADLINE_S)
@@ -163,12 +183,12 @@ def run(row: Incident, folder: Path, seed: int) -> None:
         Path((folder / "cgroup").read_text()).rmdir()
 
 
-def _watch(row: Incident, rank: int, folder: Path, env: dict[str, str], ran: Any) -> None:
+def _watch(row: Incident, rank: int, step: int, folder: Path, env: dict[str, str], ran: Any) -> None:
     """Until everything has been said for a while, or the run has ended, or it was waited long enough."""
     stamp = (
         json.loads((folder / "fault.json").read_text()) if (folder / "fault.json").exists() else {"line": 0}
     )
-    expected, right_s, end = Expected(row, rank, stamp), None, time.monotonic() + row.most_s
+    expected, right_s, end = Expected(row, rank, step, stamp), None, time.monotonic() + row.most_s
     source = None
     try:
         while ran.poll() is None and time.monotonic() < (end if right_s is None else right_s + AFTER_S):
@@ -195,7 +215,7 @@ def judge(row: Incident, folder: Path) -> Trial:
     stamp = json.loads(path.read_text()) if path.exists() else {"unix_s": float("inf"), "line": 0}
     ended = folder / "ended"
     until_s = float(ended.read_text()) if ended.exists() else float("inf")
-    expected = Expected(row, spec["rank"], stamp)
+    expected = Expected(row, spec["rank"], spec["step"], stamp)
     seen = looks(folder / "run.ddptop", until_s)
     before = [one for one in seen if one.unix_s < stamp["unix_s"]]
     after = [one for one in seen if one.unix_s >= stamp["unix_s"]]

@@ -208,6 +208,21 @@ def order(mine: bool) -> None:
         dist.all_reduce(torch.ones(4), group=groups[1])
 
 
+# -- wrong numbers, and all ranks slower together ---------------------------------
+
+
+def spoil(kind: str, model: nn.Module, loss: torch.Tensor) -> torch.Tensor:
+    """What this rank does in the step of the fault: its loss becomes NaN, or its replica another one."""
+    if kind == "nan":
+        mark()
+        return loss * torch.nan
+    if kind == "drift":
+        mark()
+        with torch.no_grad():
+            next(model.parameters()).add_(1e-3)
+    return loss
+
+
 _NAMED = (asleep, loop, worker, lock, stopped, checkpoint, exception, shape, kill, memory, segv, abort)
 FAULTS: dict[str, Callable[[bool], None]] = {
     **{one.__name__: one for one in (*_NAMED, leave, exit, operation, size, order)},
@@ -225,11 +240,15 @@ def train(spec: dict[str, Any], mine: bool) -> None:
     for step in range(spec["steps"]):
         if spec["kind"] == "fewer" and mine and step == spec["step"]:
             break
-        time.sleep(STEP_S)
+        slower = spec["kind"] == "all" and step >= spec["step"]
+        if slower and mine and step == spec["step"]:
+            mark()
+        time.sleep(STEP_S * (2 if slower else 1))
         optimizer.zero_grad()
         loss = model(torch.randn(8, 32, generator=generator)).square().mean()
         if step == spec["step"]:
             fault(mine)
+            loss = spoil(spec["kind"], model, loss) if mine else loss
         if spec["kind"] == "left-out" and mine and step == spec["step"]:
             mark()
             loss.backward()

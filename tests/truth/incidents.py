@@ -1,4 +1,4 @@
-"""Hangs, deaths and mismatches, one line each: what is done to a rank, and what is to be said of it."""
+"""Hangs, deaths, mismatches, wrong numbers: one line each, what is done to a rank and what is to be said."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class Incident:
     name: str
     """`hang-asleep`; before the first `-` is the group that `--rows` takes."""
     words: str
-    """Pattern of what is to be said; {rank} is the drawn rank, {others} the other two: `0 and 2`."""
+    """Pattern of what is to be said; {rank} is the drawn rank, {others} the other two: `0 and 2`, {step} that
+    of the fault, {near} one of the 16 before or after it."""
     place: bool = True
     """The line of the script at which the fault begins is to be named."""
     world: int = 3
@@ -26,7 +27,7 @@ class Incident:
 
     @property
     def group(self) -> str:
-        """`hang`, `death`, `mismatch` or `healthy`."""
+        """`hang`, `death`, `mismatch`, `numbers`, `slower` or `healthy`."""
         return self.name.partition("-")[0]
 
 
@@ -52,10 +53,16 @@ INCIDENTS: tuple[Incident, ...] = (
     Incident("mismatch-left-out", r"rank {rank}( calls| in) all_reduce.* barrier"),
     Incident("mismatch-fewer", r"rank {rank}( calls| in) barrier.* all_reduce"),
     Incident("mismatch-order", r"deadlock: rank . waits in all_reduce of group .* where rank .", world=2),
+    Incident("numbers-nan", r"loss of rank {rank} .*is NaN or infinite since step {step}", place=False),
+    Incident("numbers-drift", r"replica of rank {rank} differs since step", place=False),
+    Incident("slower-all", r"all ranks are slower since step {near}:", place=False),
     Incident("healthy-ends", ""),
 )  # fmt: skip
 
-GROUPS = {"hangs": "hang", "deaths": "death", "mismatches": "mismatch", "ends": "healthy"}
+GROUPS = {"hangs": "hang", "deaths": "death", "mismatches": "mismatch", "numbers": "numbers"} | {
+    "slower": "slower",
+    "ends": "healthy",
+}
 """What `--rows` takes for all rows of a group."""
 
 

@@ -67,7 +67,9 @@ def note_kernel(rank_state: RankState, event: Event, t_ns: int) -> None:
     if event.kind == "kernel":
         rank_state.kernel = kernel_report(event, t_ns)
         return
-    pid, call = event.fields.get("pid"), event.fields.get("call")
+    pid, call, native = (event.fields.get(name) for name in ("pid", "call", "native"))
+    if isinstance(native, str):
+        rank_state.native_calls = t_ns, native
     if isinstance(pid, int) and isinstance(call, str):
         calls = rank_state.worker_calls
         calls.pop(pid, None)

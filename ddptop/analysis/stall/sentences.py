@@ -303,7 +303,9 @@ def _holds_lock(state: RunState, rank: int, since_ns: int) -> str:
     if rank_state.heard_ns > kernel.t_ns - ANSWERS_NS:
         return ""
     cpu = f", {rank_state.usage.cpu_pct:.0f}% CPU" if rank_state.usage is not None else ""
-    return f"a C call holds the interpreter lock (it {kernel.words()}{cpu})"
+    read_ns, native = rank_state.native_calls
+    inside = f": {native}" if native and read_ns > since_ns else ""
+    return f"a C call holds the interpreter lock (it {kernel.words()}{cpu}){inside}"
 
 
 def _where(position: RankPosition) -> str:

@@ -131,8 +131,7 @@ class StepEvaluation:
         newest = len(steps) - 1 - known[::-1].argmax(axis=0)
         last, has = losses[newest, np.arange(known.shape[1])], np.asarray(known.any(axis=0))
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
-        numbers = np.array([step.step for step in steps], np.float64)
-        end_s = self._end_s(block)
+        numbers, end_s = np.array([step.step for step in steps], np.float64), self._end_s(block)
         own, parts = own_times(divided, block, columns)
         budget = _budget(columns, own, parts)
         exposed = (budget["wait_ms"].copy(), budget["transfer_ms"].copy())
@@ -166,6 +165,8 @@ class StepEvaluation:
         for kind, run in groupby(detailed, key=kinds.__getitem__):
             detail += self._add_detail([*run], divided, kind, columns, points)
         self._state.history.append(points)
+        flagged = (figures.flags.flag, figures.straggler) != (None, None)
+        figures.pace.take(self._state.log, numbers, wall, end_s + self._state.started_s, flagged)
         if self.on_steps is not None:
             self.on_steps(EvaluatedSteps(divided, block, columns, own, parts, points, detail))
 

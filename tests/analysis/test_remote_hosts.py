@@ -341,7 +341,7 @@ def test_one_host_without_any_host_message(make_world) -> None:
             {"least_us": 9_000},
             "network from host node1 to host node2: round trip 9.0 ms at least, 0.2 ms on other links",
         ),
-        ({"resent": 9}, None),
+        ({"resent": 4}, None),
         ({"least_us": 2_000}, None),
     ],
 )
@@ -410,6 +410,30 @@ def test_of_a_ring_of_hosts_the_slow_direction_is_named(make_world, world: int, 
     ends = [(ring[0], ring[-1]), (ring[1], ring[0])][: 4 - world]
     expected = [f"network from host {here} to host {there}: {words}" for here, there in ends]
     assert sorted(job.log("network")) == ([] if (world, far_us) == (2, 4_000) else sorted(expected))
+
+
+@pytest.mark.parametrize(
+    ("readings", "words"),
+    [
+        ([(533, 4), (666, 3), (590, 3), (421, 4), (577, 3)], "0.6% of 2,210 segments lost"),
+        ([(533, 1), (666, 1), (590, 0), (421, 1), (577, 1)], ""),
+        ([(2000, 2), (2000, 3), (2000, 4), (2000, 2), (2000, 3)], ""),
+        ([(533, 9), (666, 0), (590, 0), (421, 0), (577, 0)], ""),
+    ],
+)
+def test_a_link_that_is_gone_now_and_then_is_named_by_what_it_loses_in_20_s(
+    make_world, readings, words
+) -> None:
+    """The first are of a real link between three hosts, cut for 1 s of every 5."""
+    job = Job(make_world)
+    for sent, resent in readings:
+        link = HostLink("node1", "node2", 1, 9000, 16, sent, resent, 10**8)
+        job.feed(job.world.usage("node1", links=(link,)))
+        job.wait(2.5, FAR)
+    found = job.log("network")
+    assert [
+        text.startswith("network from host node1 to host node2: ") and words in text for text in found
+    ] == ([True] if words else [])
 
 
 def test_a_frame_looks_at_every_link_once_however_many_hosts_there_are(make_world, monkeypatch) -> None:

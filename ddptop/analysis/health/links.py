@@ -6,6 +6,7 @@ arrivals of buckets are known, a late rank at an end of such a link is not flagg
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,10 @@ LOST_PCT = 1.0
 
 LEAST_LOST = 10
 """In one reading: a few may be lost to a full queue at any time."""
+
+LONG, LASTING_PCT = 4, 0.5
+"""Readings, 20 s, and the share of lost segments over all of them that is reported, LEAST_LOST at least: on a
+link that is gone for a second now and then, TCP sends a few again and waits in between."""
 
 READINGS = 2
 """In a row of which this is true before it is reported: 10 s."""
@@ -97,6 +102,8 @@ class LinkLog:
         """By host: time of its last reading, by its own clock."""
         self._bad: dict[tuple[str, str], int] = {}
         """By host and address of the other end: readings in a row in which it was bad."""
+        self._newest: dict[tuple[str, str], deque[HostLink]] = {}
+        """Likewise its LONG newest readings."""
 
     def check(self, hosts: Hosts, unix_s: float) -> list[str]:
         """Take the readings that are new, at this time; returns what is to be logged."""
@@ -107,13 +114,20 @@ class LinkLog:
                 continue
             self._read[name] = known.links_ns
             usual_us = _usual_us(hosts) if usual_us is None else usual_us
+            self._newest = {key: kept for key, kept in self._newest.items() if key[0] != name} | {
+                (name, link.peer): deque([*self._newest.get((name, link.peer), ()), link], LONG)
+                for link in known.links
+            }
             bad = {(name, link.peer): text for link in known.links if (text := _trouble(link, usual_us))}
+            recent = {key: kept for key, kept in self._newest.items() if key[0] == name and key not in bad}
+            lasting = {key: text for key, kept in recent.items() if (text := _lasting_loss(kept))}
+            bad |= lasting
             for key in [key for key in self._bad if key[0] == name and key not in bad]:
                 del self._bad[key]
                 hosts.bad_links.pop(key, None)
             for key, text in bad.items():
                 self._bad[key] = self._bad.get(key, 0) + 1
-                if self._bad[key] >= READINGS:
+                if self._bad[key] >= READINGS or key in lasting:
                     peer = names_of_addresses(hosts).get(key[1], key[1])
                     words = f"network from host {name} to host {peer}: {text}"
                     texts += [words] if key not in hosts.bad_links else []
@@ -127,6 +141,14 @@ def _usual_us(hosts: Hosts) -> float:
     host, also of three, where four directions of six are slow. 0: not known."""
     all_us = [link.least_us for known in hosts.known.values() for link in known.links]
     return float(np.quantile(all_us, 0.25, method="lower")) if len(all_us) >= LEAST_LINKS else 0.0
+
+
+def _lasting_loss(links: deque[HostLink]) -> str:
+    """`0.9% of 2,100 segments lost and sent again in the last readings`; empty: that is not so."""
+    sent, resent = sum(link.sent for link in links), sum(link.resent for link in links)
+    if len(links) < LONG or resent < LEAST_LOST or 100 * resent < LASTING_PCT * sent:
+        return ""
+    return f"{100 * resent / sent:.1f}% of {sent:,} segments lost and sent again in the last readings"
 
 
 def _trouble(link: HostLink, usual_us: float) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from ddptop.protocol.hosts import HostLink, HostUsage
 from ddptop.recording.reader import Recording
+from tests.hosts.cable import Cable
 from tests.hosts.jobs import enough, launched, shows, snapshot
 from tests.hosts.namespaces import hosts
 from tests.processes import until
@@ -67,3 +68,27 @@ def test_a_link_that_loses_segments_is_the_verdict_and_no_rank_is_flagged(
         assert [alert["rank"] for alert in found["alerts"] if alert["kind"] == "network"] == [None]
         enough((a, b))
         assert job.wait() == [0, 0], job.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_slow_link_of_two_and_of_three_hosts_is_named_with_its_two_ends(
+    tmp_path_factory: pytest.TempPathFactory, number: int
+) -> None:
+    with hosts(number, tmp_path_factory.mktemp("slow")) as made, Cable(made[1], made[0]) as cable:
+        cable.delay_s = cable.back_delay_s = 0.01
+        with launched(made, "steps=0", "pause_ms=5") as job:
+            shows(made[0], number)
+
+            def named() -> dict[str, Any] | None:
+                picture = snapshot(made[0], "run")
+                kinds = {alert["kind"] for alert in picture["alerts"]} if picture is not None else ()
+                return picture if "network" in kinds else None
+
+            found = until(named, "an alert names the link", 90.0)
+            assert isinstance(found, dict)
+            (alert,) = [alert for alert in found["alerts"] if alert["kind"] == "network"]
+            assert {alert["evidence"]["host"], alert["evidence"]["peer"]} == {made[0].name, made[1].name}
+            assert "round trip 2" in alert["message"] and alert["rank"] is found["straggler"] is None
+            enough(made)
+            assert not any(job.wait()), job.err

@@ -243,7 +243,7 @@ def train(spec: dict[str, Any], mine: bool) -> None:
         slower = spec["kind"] == "all" and step >= spec["step"]
         if slower and mine and step == spec["step"]:
             mark()
-        time.sleep(STEP_S * (2 if slower else 1))
+        time.sleep(STEP_S * (4 if slower else 1))
         optimizer.zero_grad()
         loss = model(torch.randn(8, 32, generator=generator)).square().mean()
         if step == spec["step"]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ddptop.agent.host_watch import HostWatch
+from ddptop.host.exits import RankProcess
 from ddptop.host.kernel_view import DISKS_NS, FullDisks, folders_of, is_full
+from ddptop.protocol.messages import Event
+from tests.agent.test_silent_rank import Gpus, Processes, Ranks
 from tests.processes import until
 
 
@@ -60,4 +65,23 @@ def test_the_full_working_folder_of_a_rank_is_told_once_and_that_it_is_no_longer
         assert not any(changed() for _ in range(20))
         (small_disk / "large").unlink()
         assert until(changed, "it is told to be no longer full") == [(words, False)]
+        rank.communicate(b"\n", timeout=60)
+
+
+def test_the_host_reports_the_full_folder_as_an_event_of_a_rank_that_runs_there(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    fill(small_disk)
+    with subprocess.Popen([sys.executable, "-c", "input()"], cwd=small_disk, stdin=subprocess.PIPE) as rank:
+        ranks, processes = Ranks([rank.pid, os.getpid()]), Processes([RankProcess(7, 1, rank.pid)])
+        ranks.asked = set()
+        watch = HostWatch(tmp_path, "run", ranks, processes, Gpus())  # type: ignore[arg-type]
+
+        def told() -> list[Event]:
+            watch.check(time.monotonic_ns())
+            return [event for event in ranks.events if event.kind == "disk"]
+
+        (event,) = until(told, "the event")  # type: ignore[misc]
+        assert (event.rank, event.fields["session"], event.fields["full"]) == (1, 7, True)
+        assert event.fields["folder"] == f"{small_disk} (working folder)"
         rank.communicate(b"\n", timeout=60)

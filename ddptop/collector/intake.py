@@ -263,7 +263,7 @@ class Intake:
         for place, received in relayed.others:
             if type(received.message) not in TOGETHER:
                 self._take_quiet(relayed, begin, place)
-                self._take_relayed(received, relayed.bodies[place], now_ns)
+                self._take_relayed(received, relayed.body(place), now_ns)
                 begin = place + 1
         self._take_quiet(relayed, begin, len(relayed))
 

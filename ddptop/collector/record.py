@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ddptop.host.runs import read_run_file
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.messages import Bye, Event, Hello, Progress, Received, Scalar
@@ -18,7 +20,6 @@ from ddptop.recording.records import PASSING
 from ddptop.recording.writer import HistorySource, Writer
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from ddptop.analysis.state import RunState
@@ -88,13 +89,13 @@ class Record:
         if self._writer is None:
             return
         kept_ns = self._kept_ns
-        skipped: set[int] = set()
+        passing = np.ones(stop - begin, bool)
         alone: list[int] = []
         for place, received in run.others_within(begin, stop):
             kind = type(received.message)
             if kind is Progress:
                 if received.t_ns - kept_ns.get(received.session, -PROGRESS_EVERY_NS) < PROGRESS_EVERY_NS:
-                    skipped.add(place)
+                    passing[place - begin] = False
                 else:
                     kept_ns[received.session] = received.t_ns
             elif kind not in PASSING:
@@ -102,15 +103,14 @@ class Record:
         for readings in run.readings:
             part = readings.within(begin, stop)
             if part.kind is Progress:
-                skipped.update(self._too_soon(run, part.places))
+                passing[np.fromiter(self._too_soon(run, part.places), np.int64) - begin] = False
             elif part.kind not in PASSING:
                 alone += part.places.tolist()
-        skipped.update(alone)
-        passing = [place for place in range(begin, stop) if place not in skipped]
-        if passing:
-            self._writer.add_passing(run, passing)
+        passing[np.array(alone, np.int64) - begin] = False
+        if passing.any():
+            self._writer.add_passing(run, begin + np.flatnonzero(passing))
         for place in sorted(alone):
-            self.add(run.received(place), run.bodies[place])
+            self.add(run.received(place), run.body(place))
 
     def _too_soon(self, run: EncodedRun, places: NDArray[np.int64]) -> Iterator[int]:
         """The heartbeats at these places that come soon after another one that is kept."""

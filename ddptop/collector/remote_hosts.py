@@ -12,13 +12,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ddptop.agent.host_usage import PERIOD_NS, HostSampler, describe_host
 from ddptop.collector.agent_port import announce, bind_port
 from ddptop.collector.backlog import Backlog
-from ddptop.collector.own_host import OwnHost
 from ddptop.host.processes import boot_and_namespace
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import encode
-from ddptop.protocol.hosts import HOST_END, Host
+from ddptop.protocol.hosts import HOST_END, Host, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Clock, Event, Hello, Received
 from ddptop.transport.curve import AGENTS, Gate
@@ -121,7 +121,7 @@ class RemoteHosts:
             arrived.take_apart(Clock)
             for number, (place, received) in enumerate(arrived.others):
                 if isinstance(received.message, (Host, Hello, Clock)):
-                    arrived.replace(number, *self._renamed(received, arrived.bodies[place]))
+                    arrived.replace(number, *self._renamed(received, arrived.body(place)))
         return arrived
 
     def recall(self, received: Received) -> None:
@@ -278,3 +278,36 @@ class RemoteHosts:
         else:
             renamed = replace(message, host=name)
         return received._replace(message=renamed), encode(renamed)
+
+
+class OwnHost:
+    """Reports of the collector's own host, whose agent it is: introduces it, then reports its usage once a
+    second. They have session 0, as all that the collector reports itself."""
+
+    def __init__(
+        self,
+        run_id: str,
+        report: Callable[[Message, int], None],
+        processes: Callable[[], Iterable[RankProcess]],
+    ) -> None:
+        """`report` takes a message and the time; `processes` gives those of the ranks on this host."""
+        self._report = report
+        self._sampler = HostSampler(processes)
+        self._due_ns = 0
+        clocks = (time.monotonic_ns(), time.time_ns())
+        report(describe_host(socket.gethostname(), run_id, 0, lambda: clocks), clocks[0])
+
+    def check(self, now_ns: int) -> None:
+        """Report the usage, if it is due."""
+        if now_ns < self._due_ns:
+            return
+        self._due_ns = now_ns + PERIOD_NS
+        usage = HostUsage(
+            t_ns=now_ns,
+            **self._sampler.sample(now_ns)._asdict(),
+            round_trip_ns=None,
+            kept=0,
+            local_recording=None,
+            thinned=0,
+        )
+        self._report(usage, now_ns)

@@ -10,8 +10,10 @@ import numpy as np
 from ddptop.protocol import limits
 from ddptop.protocol.checks import CHECKS, CODES, Check, ProtocolError
 from ddptop.protocol.codec import checked_values, columns_alike, decode_steps
+from ddptop.protocol.hosts import About
 from ddptop.protocol.message_run import Readings, StepMessages
 from ddptop.protocol.messages import Type
+from ddptop.protocol.packed import Bodies
 from ddptop.protocol.step_columns import columns_of_words
 from ddptop.protocol.step_words import FIELDS, LEAST_WIDTH, WORD
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.protocol.messages import Message
-    from ddptop.protocol.packed import Bodies
 
     Integers = NDArray[np.int64]
 
@@ -92,6 +93,23 @@ def readings_of(kind: type[Message], places: Integers, bodies: Bodies) -> Readin
     with suppress(ProtocolError, OverflowError):  # of the usual types are not all of their fields
         return Readings(kind, places, tuple(columns_alike(kind, bodies.single(), _column)))
     return None
+
+
+def about_columns(bodies: Bodies) -> tuple[Integers, Integers, Bodies]:
+    """Rank, session and body of ABOUT messages. Raises ProtocolError where one of them is not valid."""
+    try:
+        _check_sizes(bodies)
+        checks = CHECKS[About]
+        fields = bodies.fields(_ARRAY + 1 + len(checks), int(Type.ABOUT))
+        rank, session = (_column(fields.integers(), check) for check in checks[:2])
+        sizes = fields.lengths()
+        inner = Bodies(bodies.data, fields.at, sizes)
+        fields.skip(sizes)
+    except IndexError as error:
+        raise ProtocolError(f"no ABOUT: {error}") from error
+    if not bodies.end_at(fields.at):
+        raise ProtocolError("ABOUT has another number of fields")
+    return rank, session, inner
 
 
 def _columns(kind: type[Message], bodies: Bodies) -> tuple[NDArray[Any], ...]:

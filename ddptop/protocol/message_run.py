@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.protocol.packed import Bodies
+
     Integers = NDArray[np.int64]
 
 
@@ -182,17 +184,33 @@ class EncodedRun(MessageRun):
         places: Integers,
         steps: StepMessages | None,
         others: list[tuple[int, Received]],
-        bodies: list[bytes],
+        bodies: Bodies,
         readings: Sequence[Readings] = (),
     ) -> None:
         """`bodies`: the encoded message at each place."""
         super().__init__(heads, places, steps, others, readings)
-        self.bodies = bodies
+        self._bodies = bodies
+        self._replaced: dict[int, bytes] = {}
 
     def __iter__(self) -> Iterator[tuple[Received, bytes]]:
         """Every message and its bytes, where each is to be an object of its own."""
-        for place, body in enumerate(self.bodies):
-            yield self.received(place), body
+        for place in range(len(self)):
+            yield self.received(place), self.body(place)
+
+    def body(self, place: int) -> bytes:
+        """The encoded message at a place."""
+        replaced = self._replaced.get(place)
+        return self._bodies.body(place) if replaced is None else replaced
+
+    def bodies(self, places: Integers) -> list[bytes]:
+        """The encoded messages at some places."""
+        if self._replaced:
+            return [*map(self.body, places.tolist())]
+        return self._bodies.at(places).single()
+
+    def size_of(self, places: Integers) -> int:
+        """Bytes of the encoded messages at some places, nearly: of those that were replaced as before."""
+        return int(self._bodies.sizes[places].sum())
 
     def agents_last(self) -> EncodedRun:
         """The same with what agents report themselves (rank -1) behind all else."""
@@ -204,10 +222,12 @@ class EncodedRun(MessageRun):
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         others = [(int(place[at]), received) for at, received in self.others]
-        others.sort(key=lambda item: item[0])
-        bodies = [self.bodies[at] for at in order.tolist()]
+        others.sort(key=itemgetter(0))
         readings = [one._replace(places=place[one.places]).sorted() for one in self.readings]
-        return EncodedRun(self.heads[:, order], place[self.places], self.steps, others, bodies, readings)
+        steps = place[self.places], self.steps
+        moved = EncodedRun(self.heads[:, order], *steps, others, self._bodies.at(order), readings)
+        moved._replaced = {int(place[at]): body for at, body in self._replaced.items()}
+        return moved
 
     def take_apart(self, kind: type[Message]) -> None:
         """Put the readings of a kind into `others`."""
@@ -231,4 +251,4 @@ class EncodedRun(MessageRun):
         place, _ = self.others[number]
         self.others[number], self._unusual = (place, received), None
         self.heads[:, place] = received[:4]
-        self.bodies[place] = body
+        self._replaced[place] = body

@@ -72,14 +72,26 @@ class Bodies(NamedTuple):
         sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
         return cls(np.frombuffer(b"".join((*bodies, PADDING)), np.uint8), np.cumsum(sizes) - sizes, sizes)
 
-    def at(self, places: Integers) -> Bodies:
+    def at(self, places: Integers | slice) -> Bodies:
         """Some of them."""
         return Bodies(self.data, self.begins[places], self.sizes[places])
 
+    def body(self, place: int) -> bytes:
+        """One of them."""
+        begin = int(self.begins[place])
+        return self.data[begin : begin + int(self.sizes[place])].tobytes()
+
     def single(self) -> list[bytes]:
         """Each of them."""
-        spans = zip(self.begins.tolist(), (self.begins + self.sizes).tolist(), strict=True)
-        return [self.data[begin:end].tobytes() for begin, end in spans]
+        spans, data = (
+            zip(self.begins.tolist(), (self.begins + self.sizes).tolist(), strict=True),
+            self.data.data,
+        )
+        return [data[begin:end].tobytes() for begin, end in spans]
+
+    def codes(self) -> Bytes:
+        """(n,) number of the type of each, its second byte; 0 where it is too short."""
+        return np.where(self.sizes > 1, self.data[self.begins + 1], 0)
 
     def fields(self, *begins: int) -> Packed:
         """What follows these first bytes, which all messages have. Raises ProtocolError where one has not."""

@@ -49,6 +49,9 @@ from ddptop.recording.format import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ddptop.protocol.message_run import EncodedRun
 
 PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage)
@@ -86,6 +89,8 @@ class BlockBuilder:
         """Begin the next block."""
         self.bytes = 0
         self._parts: list[bytes] = []
+        self._records = 0
+        """In `_parts`, of which one may hold many."""
         self._essential: list[bytes] = []
         self._first_ns = self._last_ns = 0
         self._first_step = self._last_step = NO_STEP
@@ -110,21 +115,25 @@ class BlockBuilder:
             self._lasting += CLOCKS if isinstance(message, Clock) else 1
         record = pack(received, body)
         self._parts.append(record)
+        self._records += 1
         if isinstance(message, ESSENTIAL):
             self._essential.append(record)
         self.bytes += len(record)
 
-    def add_passing(self, run: EncodedRun, places: Sequence[int]) -> int:
+    def add_passing(self, run: EncodedRun, places: NDArray[np.int64]) -> int:
         """Add the messages at these places, all of PASSING types, as `add` does each; returns how many step
         rows are in them."""
-        heads, bodies = run.heads[:, places], [run.bodies[place] for place in places]
-        records = [*map(msgpack.Packer().pack, zip(*heads.tolist(), bodies, strict=True))]
+        heads = run.heads[:, places]
+        packer = msgpack.Packer(autoreset=False)
+        for record in zip(*heads.tolist(), run.bodies(places), strict=True):
+            packer.pack(record)
         if not self._parts:
             self._first_ns = self._last_ns = int(heads[0, 0])
         self._last_ns = max(self._last_ns, int(heads[0].max()))
-        self._parts += records
-        self.bytes += sum(map(len, records))
-        if not (steps := run.step_ranges(places[0], places[-1] + 1)):
+        self._parts.append(packer.bytes())
+        self._records += len(places)
+        self.bytes += len(self._parts[-1])
+        if not (steps := run.step_ranges(int(places[0]), int(places[-1]) + 1)):
             return 0
         first, last = min(first for first, _ in steps), max(first + rows for first, rows in steps) - 1
         self._first_step = first if self._first_step == NO_STEP else min(first, self._first_step)
@@ -139,7 +148,7 @@ class BlockBuilder:
     def build(self) -> tuple[Summary, bytes]:
         """The block's summary and its records."""
         summary = Summary(
-            self._first_ns, self._last_ns, self._first_step, self._last_step, len(self._parts), self._lasting
+            self._first_ns, self._last_ns, self._first_step, self._last_step, self._records, self._lasting
         )
         return summary, b"".join(self._parts)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,6 +33,9 @@ from ddptop.recording.records import PASSING, BlockBuilder
 from ddptop.recording.thinning import MOST_KEYS, Thinner
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ddptop.protocol.message_run import EncodedRun
     from ddptop.recording.history import HistoryPiece
 
@@ -185,15 +187,14 @@ class Writer:
         if self._block.bytes >= self._flush_bytes:
             self.flush()
 
-    def add_passing(self, run: EncodedRun, places: Sequence[int]) -> None:
+    def add_passing(self, run: EncodedRun, places: NDArray[np.int64]) -> None:
         """Keep the messages at these places, all of PASSING types: as `add` keeps each, at less cost."""
         plain = self._failing is None and not (self._thinner.thins or self._thinner.full)
         if self._file is None or not plain or self._thinner.every != self._recorded_every:
-            for place in places:
-                self.add(run.received(place), run.bodies[place])
+            for place in places.tolist():
+                self.add(run.received(place), run.body(place))
             return
-        size = sum(len(run.bodies[place]) for place in places)
-        parts = 1 + size // self._flush_bytes
+        parts = 1 + run.size_of(places) // self._flush_bytes
         each = -(-len(places) // parts)
         for begin in range(0, len(places), max(1, each)):
             self._block_rows += self._block.add_passing(run, places[begin : begin + each])

@@ -7,7 +7,7 @@ rule of what is accepted in `sessions.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,11 +17,12 @@ from ddptop.protocol.codec import ProtocolError, UnknownType, decode
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS, VERSION
 from ddptop.protocol.message_run import EncodedRun
-from ddptop.protocol.messages import Hello, Type
-from ddptop.transport.bundled_messages import Taken, decoded
-from ddptop.transport.bundles import INTRODUCE, MAX_WIRE_BYTES, WINDOW_BYTES, Reply, pack_reply, unpack_bundle
+from ddptop.protocol.messages import Hello, Message, Type
+from ddptop.protocol.packed import Bodies
+from ddptop.transport.bundled_messages import Accepted, Arrived, Entries, decoded, unpacked
+from ddptop.transport.bundles import INTRODUCE, MAX_WIRE_BYTES, WINDOW_BYTES, pack_columns
 from ddptop.transport.curve import AGENTS, KeyPair, make_server
-from ddptop.transport.sessions import Sessions
+from ddptop.transport.session_columns import SessionColumns
 from ddptop.transport.sockets import bind
 
 HIGH = 16
@@ -45,7 +46,10 @@ ALL_WINDOWS_BYTES = 64 << 20
 DRAIN_BYTES = 2 << 20
 """Of bundles that are read at a time: decoded they take some ten times as much."""
 
-_NOT_NUMBERED = (bytes((Type.PROGRESS,)), bytes((Type.HOSTUSAGE,)))
+FEWEST_TOGETHER = 100
+"""So many entries that are read at a time take less CPU time together."""
+
+_NOT_NUMBERED = (int(Type.PROGRESS), int(Type.HOSTUSAGE))
 
 
 @dataclass(slots=True)
@@ -86,7 +90,7 @@ class BundleReceiver:
         """Raises zmq.ZMQError where the address cannot be bound."""
         self._admit = admit
         self._epoch = epoch
-        self._sessions = Sessions(seen, of_an_owner=SESSIONS_OF_AN_OWNER)
+        self._sessions = SessionColumns(seen, of_an_owner=SESSIONS_OF_AN_OWNER)
         self._agents: dict[bytes, Agent] = {}
         """By route."""
         self._hosts: set[str] = set()
@@ -128,8 +132,8 @@ class BundleReceiver:
 
     def agent_of(self, session: int) -> Agent | None:
         """The agent over which the last message of a session came."""
-        known = self._sessions.known.get(session)
-        return None if known is None else self._agents.get(known.route)
+        route = self._sessions.route_of(session)
+        return None if route is None else self._agents.get(route)
 
     def drain(self, now_ns: int, limit: int = 100) -> EncodedRun:
         """All messages in the bundles that have arrived.
@@ -138,7 +142,7 @@ class BundleReceiver:
 
         A rank's messages are as from `AckedReceiver`; an agent's own have rank -1 and the agent's session.
         """
-        bundles: list[tuple[int, list[bytes]]] = []
+        bundles: list[tuple[list[bytes], int]] = []
         self.emptied = False
         size = 0
         while len(bundles) < limit and size <= DRAIN_BYTES:
@@ -147,15 +151,18 @@ class BundleReceiver:
             except zmq.Again:
                 self.emptied = True
                 break
-            bundles.append((time.monotonic_ns(), frames))  # the time before any of them is taken apart
+            bundles.append((frames, time.monotonic_ns()))  # the time before any of them is taken apart
             size += len(frames[-1])
-        taken: list[Taken] = []
-        for read_ns, frames in bundles:
-            try:
-                self._take_bundle(frames, read_ns, taken, now_ns)
-            except Exception as error:  # noqa: BLE001  # no message may end the collector
-                self._refuse(error)
-        return decoded(taken, now_ns, self._refuse) if taken else NOTHING
+        arrived, entries = unpacked(bundles, self._refuse)
+        if not arrived:
+            return NOTHING
+        accepted = self._accept_usual(arrived, entries)
+        if accepted is None:
+            accepted = self._accept_each(arrived, entries, now_ns)
+        else:
+            for one in arrived:
+                self._note_bundle(one, now_ns)
+        return decoded(accepted, now_ns, self._refuse) if len(accepted.bodies.sizes) else NOTHING
 
     def mark_safe(self, session: int, seq: int) -> None:
         """This session is kept for good up to `seq`; the next `acknowledge` says so."""
@@ -167,27 +174,27 @@ class BundleReceiver:
         With `safe`, all that was drained so far is kept for good, and acked. Without, acks wait; what is
         missing and what is asked is sent.
         """
-        acks: dict[bytes, list[tuple[int, int]]] = {}
         nacks: dict[bytes, list[int]] = {route: [*names] for route, names in self._unknown.items()}
         self._unknown.clear()
-        for name, session in self._sessions.answers(safe=safe):
-            acks.setdefault(session.route, []).append((name, session.safe))
-            if session.nack:
-                nacks.setdefault(session.route, []).append(name)
+        acks: dict[bytes, bytes] = {}
+        for route, pairs, missing in self._sessions.answers(safe=safe):
+            acks[route] = pairs.tobytes()
+            if len(missing):
+                nacks.setdefault(route, []).extend(missing.tolist())
         now_ns = time.monotonic_ns()
         routes = acks.keys() | nacks.keys()
         if safe or now_ns >= self._echo_due_ns:
             routes |= self._to_echo
         asks, self._to_ask = self._to_ask, set()
         for route in routes | asks:
-            self._reply(route, acks.get(route, ()), nacks.get(route, ()))
+            self._reply(route, acks.get(route, b""), nacks.get(route, ()))
 
     def ask(self, session: int, number: int) -> None:
         """Ask the rank behind a session for EVIDENCE, with the next `acknowledge`; may get lost."""
-        known = self._sessions.known.get(session)
-        if known is not None and known.route in self._agents:
-            self._agents[known.route].asks.append((session, number))
-            self._to_ask.add(known.route)
+        route = self._sessions.route_of(session)
+        if route in self._agents:
+            self._agents[route].asks.append((session, number))
+            self._to_ask.add(route)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close the socket, leaving last replies that long to go out; the context is the caller's."""
@@ -200,7 +207,7 @@ class BundleReceiver:
         self.refused += 1
         self.refused_why = str(error) if isinstance(error, ProtocolError) else repr(error)
 
-    def _reply(self, route: bytes, acks: Iterable[tuple[int, int]], nacks: Iterable[int]) -> None:
+    def _reply(self, route: bytes, acks: bytes, nacks: Sequence[int]) -> None:
         agent = self._agents.get(route)
         t0_ns = t1_ns = 0
         asks: list[tuple[int, int]] = []
@@ -210,70 +217,116 @@ class BundleReceiver:
         self._to_echo.discard(route)
         window = min(max(ALL_WINDOWS_BYTES // max(1, len(self._agents)), WINDOW_BYTES[0]), WINDOW_BYTES[1])
         head = (self._epoch, self.detail_every, self.thin, window, t0_ns, t1_ns if t0_ns else 0)
-        reply = Reply(*head, time.monotonic_ns(), tuple(acks), tuple(nacks), tuple(asks))
+        columns = (
+            np.array(nacks, "<i8").tobytes() if nacks else b"",
+            np.array(asks, "<i8").tobytes() if asks else b"",
+        )
+        frame = pack_columns((*head, time.monotonic_ns()), acks, *columns)
         try:
-            self.socket.send_multipart([route, pack_reply(reply)], zmq.NOBLOCK)
+            self.socket.send_multipart([route, frame], zmq.NOBLOCK)
         except (
             zmq.ZMQError
         ):  # it does not read, or the connection is closed: it sends again what is not acked
             return
 
-    def _take_bundle(self, frames: list[bytes], read_ns: int, taken: list[Taken], now_ns: int) -> None:
-        if len(frames) != 2:
-            raise ProtocolError(f"{len(frames)} frames")
-        route, data = frames
-        bundle = unpack_bundle(data)
-        columns = zip(bundle.sessions, bundle.seqs, bundle.ranks, bundle.backs, bundle.bodies, strict=True)
-        known, note_route, take = self._sessions.known, self._sessions.note_route, taken.append
-        introduced = route in self._agents
-        for name, seq, rank, back, body in columns:
-            session = known.get(name)
-            if session is None or not introduced or not (seq or body[1:2] in _NOT_NUMBERED):
-                self._take_introduction(route, (name, rank, seq, body, None), taken, now_ns)
-                introduced = route in self._agents
-            elif session.rank != rank:
-                self._refuse(ProtocolError("session of another rank"))
-            elif seq == 0:
-                take((name, rank, 0, body, None))
-            else:
-                note_route(name, route)
-                # Counted as seen before it is decoded: what is refused now would be refused every time.
-                if session.accept(seq, seq - back if back else 0):
-                    take((name, rank, seq, body, None))
-        agent = self._agents.get(route)
-        if agent is not None:
-            agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, bundle.t0_ns, read_ns
-            if not bundle.bodies:  # it compares clocks: the agent waits for this, which acks nothing
-                self._reply(route, (), ())
-                return
-            if not self._to_echo:
-                self._echo_due_ns = read_ns + ECHO_NS
-            self._to_echo.add(route)
+    def _accept_usual(self, arrived: Sequence[Arrived], entries: Entries) -> Accepted | None:
+        """All these entries, together; None where they are few, or one of them is an introduction or not the
+        next message of its session."""
+        if len(entries) < FEWEST_TOGETHER or not all(one.route in self._agents for one in arrived):
+            return None
+        sessions, bodies = self._sessions, entries.bodies
+        slots = sessions.find(entries.sessions)
+        if slots is None or (sessions.rank[slots] != entries.ranks).any():
+            return None
+        numbered = np.flatnonzero(entries.seqs)
+        codes = bodies.codes()[entries.seqs == 0]
+        if not np.isin(codes, _NOT_NUMBERED).all():
+            return None
+        which = np.repeat(np.arange(len(arrived)), np.diff(entries.ends, prepend=0))
+        # Counted as seen before they are decoded: what is refused now would be refused every time.
+        in_order = sessions.accept_all(
+            slots[numbered],
+            entries.seqs[numbered],
+            entries.after()[numbered],
+            [one.route for one in arrived],
+            which[numbered],
+        )
+        heads = np.stack([entries.ranks, entries.sessions, entries.seqs])
+        return Accepted(heads, bodies, {}) if in_order else None
 
-    def _take_introduction(self, route: bytes, entry: Taken, taken: list[Taken], now_ns: int) -> None:
-        """HELLO or HOST, or what comes without one of these before it: that is nacked."""
-        name, rank, seq, body, _ = entry
-        known = self._sessions.known.get(name)
+    def _accept_each(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> Accepted:
+        """Those of these entries that are accepted, one after the other."""
+        known, bodies = self._sessions, entries.bodies
+        columns = (entries.sessions, entries.ranks, entries.seqs, entries.after(), bodies.codes())
+        rows = [*zip(*(column.tolist() for column in columns), strict=True)]
+        accepted: list[int] = []
+        decoded: dict[int, Message] = {}
+        begin = 0
+        for one, end in zip(arrived, entries.ends, strict=True):
+            introduced = one.route in self._agents
+            for at in range(begin, end):
+                name, rank, seq, after, code = rows[at]
+                of_rank = known.rank_of(name)
+                if of_rank is None or not introduced or not (seq or code in _NOT_NUMBERED):
+                    message = self._take_introduction(one.route, name, rank, seq, bodies.body(at), now_ns)
+                    introduced = one.route in self._agents
+                    if message is None:
+                        continue
+                    decoded[len(accepted)] = message
+                elif of_rank != rank:
+                    self._refuse(ProtocolError("session of another rank"))
+                    continue
+                elif seq:
+                    known.note_route(name, one.route)
+                    # As in `_accept_usual`: seen before it is decoded.
+                    if not known.accept(name, seq, after):
+                        continue
+                accepted.append(at)
+            begin = end
+            self._note_bundle(one, now_ns)
+        at_places = np.array(accepted, np.int64)
+        heads = np.stack([entries.ranks, entries.sessions, entries.seqs])[:, at_places]
+        return Accepted(heads, bodies.at(at_places), decoded)
+
+    def _note_bundle(self, one: Arrived, now_ns: int) -> None:
+        """A bundle was taken: its agent is to be answered."""
+        agent = self._agents.get(one.route)
+        if agent is None:
+            return
+        agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, one.bundle.t0_ns, one.read_ns
+        if not one.bundle.size:  # it compares clocks: the agent waits for this, which acks nothing
+            self._reply(one.route, b"", ())
+            return
+        if not self._to_echo:
+            self._echo_due_ns = one.read_ns + ECHO_NS
+        self._to_echo.add(one.route)
+
+    def _take_introduction(
+        self, route: bytes, name: int, rank: int, seq: int, body: bytes, now_ns: int
+    ) -> Message | None:
+        """HELLO or HOST, returned where it makes the session known; what comes without one of these before it
+        is nacked."""
+        known = self._sessions.rank_of(name)
         try:
             message = decode(body) if seq == 0 else None
             if isinstance(message, Host) and rank == -1:
                 self._introduce(route, message, name, now_ns)
             elif route not in self._agents:
                 self._nack(route, INTRODUCE)
-                return
+                return None
             elif isinstance(message, Hello):
                 self._greet(route, message, name, rank)
             elif known is None:
                 self._nack(route, name)
-                return
-            elif known.rank != rank:
+                return None
+            elif known != rank:
                 raise ProtocolError("session of another rank")
             else:
                 raise ProtocolError(f"{type(message).__name__} without a number")
-            if known is None:
-                taken.append((name, rank, 0, body, message))
         except Exception as error:  # noqa: BLE001  # an entry costs that entry
             self._refuse(error)
+            return None
+        return message if known is None else None
 
     def _nack(self, route: bytes, session: int) -> None:
         names = self._unknown.setdefault(route, set())
@@ -287,8 +340,8 @@ class BundleReceiver:
             raise ProtocolError("HOST does not belong to its head")
         if host.name not in self._hosts and len(self._hosts) >= MAX_HOSTS:
             raise ProtocolError(f"more than {MAX_HOSTS:,} hosts")
-        known = self._sessions.known.get(name)
-        if known is not None and known.rank != -1:
+        known = self._sessions.rank_of(name)
+        if known is not None and known != -1:
             raise ProtocolError("session of another rank")
         if self._admit is not None:
             self._admit(host, None)
@@ -311,8 +364,8 @@ class BundleReceiver:
             raise ProtocolError("HELLO does not belong to its head")
         if not hello.rank < hello.world_size <= MAX_SHOWN_WORLD:
             raise ProtocolError(f"rank {hello.rank} of {hello.world_size}")
-        known = self._sessions.known.get(name)
-        if known is not None and known.rank != rank:
+        known = self._sessions.rank_of(name)
+        if known is not None and known != rank:
             raise ProtocolError("session of another rank")
         if self._admit is not None:
             self._admit(hello, self._agents[route].host)
@@ -321,4 +374,4 @@ class BundleReceiver:
         self._sessions.note_route(name, route)
 
 
-NOTHING = EncodedRun(np.empty((4, 0), np.int64), np.empty(0, np.int64), None, [], [])
+NOTHING = EncodedRun(np.empty((4, 0), np.int64), np.empty(0, np.int64), None, [], Bodies.of(()))

@@ -1,25 +1,32 @@
-"""The accepted messages of bundles, decoded: those of a usual type together, many of them in columns."""
+"""The entries of bundles (`bundles.py`) that arrived, as columns; the messages of those that were accepted,
+decoded: those of a usual type together, many of them in columns."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.protocol.checks import KINDS
-from ddptop.protocol.codec import ProtocolError, columns_alike, decode, decode_alike, decode_steps
-from ddptop.protocol.encoded_steps import readings_of, step_messages
+from ddptop.protocol.codec import ProtocolError, decode, decode_alike, decode_steps
+from ddptop.protocol.encoded_steps import about_columns, readings_of, step_messages
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, HostUsage
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import EncodedRun
 from ddptop.protocol.messages import Clock, Event, Message, Progress, Received, Steps, Type
-from ddptop.protocol.packed import Bodies
+from ddptop.protocol.packed import PADDING, Bodies
+from ddptop.transport.bundles import HEAD_COLUMNS, Bundle, unpack_bundle
 from ddptop.transport.receiver import NUMBERED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
 
 FEWEST_IN_COLUMNS = 100
 """So many STEPS that are read at a time take less CPU time in columns, here and in the reducer."""
@@ -29,102 +36,212 @@ OF_AN_AGENT = (About, Clock, Event)
 
 ABOUT_A_RANK = (Usage, Gpu, Event, Evidence)
 
-Taken: TypeAlias = "tuple[int, int, int, bytes, Message | None]"
-"""An accepted message: session, rank, number, body; decoded already, or None."""
 
-_USUAL: dict[tuple[bool, bool, int], type[Message]] = {
-    (of_rank, numbered, int(Type[kind.__name__.upper()])): kind
-    for of_rank, numbered, kinds in (
-        (True, True, (Steps, Memory)),
-        (True, False, (Progress,)),
-        (False, True, (About, Clock)),
-        (False, False, (HostUsage,)),
-    )
-    for kind in kinds
-}
-"""By whether a rank sends it, whether it is numbered, and its type: what is decoded together."""
+class Arrived(NamedTuple):
+    """A bundle that has arrived."""
+
+    route: bytes
+    """ZeroMQ's name of the connection."""
+    read_ns: int
+    bundle: Bundle
 
 
-def decoded(taken: Sequence[Taken], now_ns: int, refuse: Callable[[Exception], None]) -> EncodedRun:
-    """The messages. `refuse` is called for those that are not valid, while the exception is handled."""
-    kinds = [_USUAL.get((one[1] >= 0, one[2] > 0, one[3][1] if len(one[3]) > 1 else 0)) for one in taken]
-    taken, kinds = _unwrapped(taken, kinds)
-    of_kind: dict[type[Message], list[int]] = {}
-    for at, kind in enumerate(kinds):
-        if kind is not None:
-            of_kind.setdefault(kind, []).append(at)
-    bodies = {kind: [taken[at][3] for at in places] for kind, places in of_kind.items()}
-    step_bodies = bodies.get(Steps, ())
-    steps = step_messages(Bodies.of(step_bodies)) if len(step_bodies) >= FEWEST_IN_COLUMNS else None
-    readings = []
-    together: dict[type[Message], Iterator[Message]] = {}
-    for kind, its_bodies in bodies.items():
-        if kind is Steps:
-            with suppress(Exception):  # one of them is invalid: each is decoded alone; likewise below
-                together[Steps] = iter(decode_steps(its_bodies if steps is None else ()))
-        elif steps is None:
-            with suppress(Exception):
-                together[kind] = iter(decode_alike(kind, its_bodies))
-        elif (found := readings_of(kind, np.array(of_kind[kind]), Bodies.of(its_bodies))) is not None:
-            readings.append(found)
-    in_columns = {one.kind for one in readings} | ({Steps} if steps is not None else set())
-    valid = np.ones(len(taken), bool)
-    others: list[tuple[int, Received]] = []
-    for at, (one, kind) in enumerate(zip(taken, kinds, strict=True)):
-        if kind in in_columns:
-            continue
-        session, rank, seq, body, message = one
+class Entries(NamedTuple):
+    """n entries, those of a bundle after those of the one before it: (n,) each, as in `Entry`."""
+
+    sessions: Integers
+    seqs: Integers
+    ranks: Integers
+    backs: Integers
+    bodies: Bodies
+    ends: list[int]
+    """By bundle, where its entries end."""
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    def after(self) -> Integers:
+        """(n,) number of the message that the session's sender kept before each; 0: it kept none."""
+        return np.asarray(np.where(self.backs > 0, self.seqs - self.backs, 0))
+
+
+def entries_of(bundles: Sequence[Bundle]) -> Entries:
+    """The entries of these bundles, their numbers checked for range.
+
+    Raises ProtocolError where those of any bundle are not right.
+    """
+    columns, begin = [], 0
+    for _, kind in HEAD_COLUMNS:
+        width = np.dtype(kind).itemsize
+        data = b"".join([one.heads[begin * one.size : (begin + width) * one.size] for one in bundles])
+        columns.append(np.frombuffer(data, kind).astype(np.int64))
+        begin += width
+    sessions, seqs, ranks, backs, lengths = columns
+    ends = np.cumsum([one.size for one in bundles], dtype=np.int64)
+    behind = np.concatenate([[0], np.cumsum(lengths)])
+    of_bundles = np.diff(behind[ends], prepend=0)
+    if (of_bundles != [len(one.bodies) for one in bundles]).any():
+        raise ProtocolError("the lengths of a bundle are not those of its messages")
+    if len(sessions):
+        if sessions.min() <= 0 or seqs.min() < 0 or seqs.max() >= MAX_STEP:
+            raise ProtocolError("a session or number is out of range")
+        if ranks.min() < -1 or ranks.max() >= MAX_WORLD:
+            raise ProtocolError("a rank is out of range")
+        if lengths.max() > MAX_RANK_MESSAGE_BYTES:
+            raise ProtocolError("a message is too long")
+    data = b"".join([*[one.bodies for one in bundles], PADDING])
+    bodies = Bodies(np.frombuffer(data, np.uint8), behind[:-1], lengths)
+    return Entries(sessions, seqs, ranks, backs, bodies, ends.tolist())
+
+
+def unpacked(
+    frames: Iterable[tuple[list[bytes], int]], refuse: Callable[[Exception], None]
+) -> tuple[list[Arrived], Entries]:
+    """The bundles in these frames, of which each was read at its time, and their entries. `refuse` is called
+    for those that are not valid, while the exception is handled."""
+    arrived = []
+    for one, read_ns in frames:
         try:
-            if kind in together:
-                message = next(together[kind])
-            elif message is None:
-                message = decode(body)
-                if kind is None:
+            if len(one) != 2:
+                raise ProtocolError(f"{len(one)} frames")
+            arrived.append(Arrived(one[0], read_ns, unpack_bundle(one[1])))
+        except Exception as error:  # noqa: BLE001  # no message may end the collector
+            refuse(error)
+    with suppress(ProtocolError):
+        return arrived, entries_of([one.bundle for one in arrived])
+    valid = []
+    for each in arrived:
+        try:
+            entries_of([each.bundle])
+            valid.append(each)
+        except ProtocolError as error:
+            refuse(error)
+    return valid, entries_of([one.bundle for one in valid])
+
+
+class Accepted(NamedTuple):
+    """n messages that were accepted, in order."""
+
+    heads: Integers
+    """(3, n) rank, session and number of each."""
+    bodies: Bodies
+    decoded: dict[int, Message]
+    """By place those that are decoded already."""
+
+    @classmethod
+    def of(cls, messages: Sequence[tuple[int, int, int, bytes]]) -> Accepted:
+        """From single ones: rank, session, number and body."""
+        heads = np.array([one[:3] for one in messages], np.int64).reshape(-1, 3).T
+        return cls(heads, Bodies.of([one[3] for one in messages]), {})
+
+
+_USUAL: tuple[tuple[bool, bool, type[Message]], ...] = (
+    (True, True, Steps),
+    (True, True, Memory),
+    (True, False, Progress),
+    (False, True, About),
+    (False, True, Clock),
+    (False, False, HostUsage),
+)
+"""Messages that are decoded together: whether a rank sends them, and whether they are numbered."""
+_CODES = {kind: int(Type[kind.__name__.upper()]) for kind in (*(kind for *_, kind in _USUAL), Usage, Gpu)}
+
+
+def decoded(accepted: Accepted, now_ns: int, refuse: Callable[[Exception], None]) -> EncodedRun:
+    """The messages. `refuse` is called for those that are not valid, while the exception is handled."""
+    accepted, of_kind = _unwrapped(accepted, _usual(accepted))
+    heads, bodies, ready = accepted
+    places_of_steps = of_kind.get(Steps, ())
+    in_columns = len(places_of_steps) >= FEWEST_IN_COLUMNS
+    steps = step_messages(bodies.at(of_kind[Steps])) if in_columns else None
+    readings = []
+    alone = np.ones(heads.shape[1], bool)
+    for kind, places in of_kind.items():
+        if steps is None:
+            with suppress(Exception):  # one of them is invalid: each is decoded alone
+                its_bodies = bodies.at(places).single()
+                messages = decode_steps(its_bodies) if kind is Steps else decode_alike(kind, its_bodies)
+                ready = {**ready, **dict(zip(places.tolist(), messages, strict=True))}
+        elif kind is Steps:
+            alone[places] = False
+        elif (found := readings_of(kind, places, bodies.at(places))) is not None:  # likewise
+            readings.append(found)
+            alone[places] = False
+    valid = np.ones(len(alone), bool)
+    others: list[tuple[int, Received]] = []
+    usual = {place for kind, places in of_kind.items() for place in places[alone[places]].tolist()}
+    for at in np.flatnonzero(alone).tolist():
+        rank, session, seq = heads[:, at].tolist()
+        try:
+            message = ready.get(at)
+            if message is None:
+                message = decode(bodies.body(at))
+                if at not in usual:
                     _check_sender(rank, seq, message)
         except Exception as error:  # noqa: BLE001  # no message may end the collector
             refuse(error)
             valid[at] = False
             continue
         others.append((at, Received(now_ns, rank, session, seq, message)))
-    kept = [taken[at] for at in np.flatnonzero(valid).tolist()]
     place = np.cumsum(valid) - 1
-    heads = np.full((4, len(kept)), now_ns, np.int64)
-    if kept:
-        heads[2], heads[1], heads[3] = [*zip(*kept, strict=True)][:3]
+    kept = slice(None) if valid.all() else np.flatnonzero(valid)
+    times = np.full(len(valid), now_ns)
     return EncodedRun(
-        heads,
-        place[of_kind[Steps] if steps is not None else []],
+        np.stack([times, *heads])[:, kept],
+        place[of_kind[Steps]] if steps is not None else place[:0],
         steps,
         [(int(place[at]), received) for at, received in others],
-        [one[3] for one in kept],
+        bodies.at(kept),
         [one._replace(places=place[one.places]) for one in readings],
     )
 
 
+def _usual(accepted: Accepted) -> dict[type[Message], Integers]:
+    """The places of those messages that are decoded together."""
+    (rank, _, seq), codes = accepted.heads, accepted.bodies.codes()
+    of_rank, numbered = rank >= 0, seq > 0
+    found = {}
+    for sender, number, kind in _USUAL:
+        places = np.flatnonzero((codes == _CODES[kind]) & (of_rank == sender) & (numbered == number))
+        if len(places):
+            found[kind] = places
+    return found
+
+
 def _unwrapped(
-    taken: Sequence[Taken], kinds: list[type[Message] | None]
-) -> tuple[Sequence[Taken], list[type[Message] | None]]:
+    accepted: Accepted, of_kind: dict[type[Message], Integers]
+) -> tuple[Accepted, dict[type[Message], Integers]]:
     """The same with what an agent has read of a rank's process and GPU as of that rank."""
-    places = [at for at, kind in enumerate(kinds) if kind is About]
-    kinds = [None if kind is About else kind for kind in kinds]
-    unwrapped = [*taken]
-    for at, (rank, session, body) in zip(places, _abouts([taken[at][3] for at in places]), strict=True):
-        kind = KINDS.get(body[1] if len(body) > 1 else 0)
-        if kind in (Usage, Gpu):
-            unwrapped[at], kinds[at] = (session, rank, 0, body, None), kind
-    return unwrapped, kinds
+    places = of_kind.pop(About, None)
+    if places is None:
+        return accepted, of_kind
+    bodies = accepted.bodies
+    rank, session, inner, valid = _abouts(bodies.at(places))
+    codes = np.where(valid, inner.codes(), 0)
+    wrapped = (codes == _CODES[Usage]) | (codes == _CODES[Gpu])
+    at = places[wrapped]
+    heads, begins, sizes = accepted.heads.copy(), bodies.begins.copy(), bodies.sizes.copy()
+    heads[0, at], heads[1, at], heads[2, at] = rank[wrapped], session[wrapped], 0
+    begins[at], sizes[at] = inner.begins[wrapped], inner.sizes[wrapped]
+    found = {kind: places[codes == _CODES[kind]] for kind in (Usage, Gpu)}
+    of_kind |= {kind: some for kind, some in found.items() if len(some)}
+    return accepted._replace(heads=heads, bodies=Bodies(bodies.data, begins, sizes)), of_kind
 
 
-def _abouts(bodies: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """The fields of ABOUT messages; of one that is invalid no body."""
+def _abouts(bodies: Bodies) -> tuple[Integers, Integers, Bodies, Mask]:
+    """Rank, session and body of ABOUT messages, and which of them are valid."""
     try:
-        yield from zip(*columns_alike(About, bodies), strict=True)
+        return *about_columns(bodies), np.ones(len(bodies.sizes), bool)
     except ProtocolError:
-        for body in bodies:
-            fields = 0, 0, b""
+        n = len(bodies.sizes)
+        columns, valid = np.zeros((4, n), np.int64), np.zeros(n, bool)
+        for at in range(n):
             with suppress(ProtocolError):
-                fields = next(zip(*columns_alike(About, [body]), strict=True))
-            yield fields
+                rank, session, inner = about_columns(bodies.at(slice(at, at + 1)))
+                columns[:, at] = rank[0], session[0], inner.begins[0], inner.sizes[0]
+                valid[at] = True
+        rank, session, begins, sizes = columns
+        return rank, session, Bodies(bodies.data, begins, sizes), valid
 
 
 def _check_sender(rank: int, seq: int, message: Message) -> None:

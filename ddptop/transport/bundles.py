@@ -1,7 +1,7 @@
 """Frames of the link between a host's agent and the collector: what many ranks sent, and what is answered.
 
 Agent to collector, BUNDLE: msgpack [64, t0, heads, bodies]. `heads` are columns of little-endian numbers, one
-entry each (`_HEADS`), `bodies` the entries' messages one after the other, as the ranks encoded them.
+entry each (`HEAD_COLUMNS`), `bodies` the entries' messages one after the other, as the ranks encoded them.
 An entry is (session, rank, seq, back, body): rank -1 is the agent itself. seq 0 is not acked (HELLO, HOST,
 heartbeats). `back` says which message the session's sender kept before this one: number `seq - back`, or
 none with 0, and then nothing before it will ever come.
@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import msgpack
 
 from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
+from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP
 
 BUNDLE, REPLY = 64, 65
 """First element of the two frames: above the numbers of `messages.Type`."""
@@ -35,9 +35,11 @@ MAX_BUNDLE_BYTES = 1 << 20
 MAX_ENTRIES = 16_384
 """Of a bundle: with heads and bodies it takes MAX_WIRE_BYTES at most."""
 
-_HEAD_BYTES = 8 + 8 + 4 + 4 + 4
+HEAD_COLUMNS = (("sessions", "<i8"), ("seqs", "<i8"), ("ranks", "<i4"), ("backs", "<u4"), ("lengths", "<u4"))
+"""The columns of the heads, one after the other."""
+HEAD_BYTES = 8 + 8 + 4 + 4 + 4
 
-MAX_WIRE_BYTES = MAX_BUNDLE_BYTES + MAX_RANK_MESSAGE_BYTES + MAX_ENTRIES * _HEAD_BYTES + 64
+MAX_WIRE_BYTES = MAX_BUNDLE_BYTES + MAX_RANK_MESSAGE_BYTES + MAX_ENTRIES * HEAD_BYTES + 64
 
 MAX_REPLY_BYTES = 1 << 20
 
@@ -66,15 +68,14 @@ class Entry(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """A bundle as columns, checked."""
+    """A bundle as it arrived: `bundled_messages.py` reads the entries of many together."""
 
     t0_ns: int
     """When the agent sent it, by its clock."""
-    sessions: tuple[int, ...]
-    seqs: tuple[int, ...]
-    ranks: tuple[int, ...]
-    backs: tuple[int, ...]
-    bodies: list[bytes]
+    size: int
+    """Entries, at most MAX_ENTRIES."""
+    heads: bytes
+    bodies: bytes
 
 
 class Reply(NamedTuple):
@@ -111,35 +112,25 @@ def pack_bundle(t0_ns: int, entries: Sequence[Entry]) -> bytes:
 
 
 def unpack_bundle(data: bytes) -> Bundle:
-    """The bundle in a frame, its numbers checked for range. Raises ProtocolError."""
+    """The bundle in a frame, its entries unchecked. Raises ProtocolError."""
     t0_ns, heads, bodies = _fields(data, BUNDLE, 4, MAX_WIRE_BYTES)
     if not _is_time(t0_ns) or type(heads) is not bytes or type(bodies) is not bytes:
         raise ProtocolError("not a bundle's fields")
-    n, rest = divmod(len(heads), _HEAD_BYTES)
+    n, rest = divmod(len(heads), HEAD_BYTES)
     if rest or n > MAX_ENTRIES:
         raise ProtocolError("not the heads of a bundle")
-    if not n:
-        if bodies:
-            raise ProtocolError("bodies without heads")
-        return Bundle(t0_ns, (), (), (), (), [])
-    numbers = struct.unpack(_heads(n), heads)
-    sessions, seqs, ranks, backs, lengths = (numbers[i * n : (i + 1) * n] for i in range(5))
-    if min(sessions) <= 0 or min(seqs) < 0 or max(seqs) >= MAX_STEP:
-        raise ProtocolError("a session or number is out of range")
-    if min(ranks) < -1 or max(ranks) >= MAX_WORLD:
-        raise ProtocolError("a rank is out of range")
-    ends = list(accumulate(lengths))
-    if ends[-1] != len(bodies) or max(lengths) > MAX_RANK_MESSAGE_BYTES:
-        raise ProtocolError("the lengths of a bundle are not those of its messages")
-    parts = [bodies[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-    return Bundle(t0_ns, sessions, seqs, ranks, backs, parts)
+    return Bundle(t0_ns, n, heads, bodies)
 
 
 def pack_reply(reply: Reply) -> bytes:
     """The frame of a reply."""
     acks, asks = (struct.pack(f"<{2 * len(pairs)}q", *chain(*pairs)) for pairs in (reply.acks, reply.asks))
-    nacks = struct.pack(f"<{len(reply.nacks)}q", *reply.nacks)
-    return cast(bytes, msgpack.packb((REPLY, *reply[:7], acks, nacks, asks)))
+    return pack_columns(reply[:7], acks, struct.pack(f"<{len(reply.nacks)}q", *reply.nacks), asks)
+
+
+def pack_columns(head: tuple[int, ...], acks: bytes, nacks: bytes, asks: bytes) -> bytes:
+    """The frame of a reply whose columns are encoded; `head`: the fields before them."""
+    return cast(bytes, msgpack.packb((REPLY, *head, acks, nacks, asks)))
 
 
 def unpack_reply(data: bytes) -> Reply:

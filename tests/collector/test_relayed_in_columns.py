@@ -12,10 +12,12 @@ from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Run
 from ddptop.recording.reader import Recording
 from ddptop.transport.bundle_receiver import BundleReceiver
-from ddptop.transport.bundles import Entry, pack_bundle, unpack_bundle, unpack_reply
+from ddptop.transport.bundled_messages import entries_of
+from ddptop.transport.bundles import pack_bundle, unpack_bundle, unpack_reply
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
 from tests.benchmarks.bench_intake import Agents, Wire
+from tests.transport.test_bundle_link import single
 
 WORLD = 24
 
@@ -31,9 +33,7 @@ class KeptReplies(Wire):
 
 def spoiled(bundle):
     """Its first STEPS message is cut short."""
-    _, sessions, seqs, *others = unpack_bundle(bundle)
-    ranks, backs, bodies = others
-    entries = [Entry(*one) for one in zip(sessions, ranks, seqs, backs, bodies, strict=True)]
+    entries = single(entries_of([unpack_bundle(bundle)]))
     at = next(i for i, one in enumerate(entries) if one.seq > 1)
     entries[at] = entries[at]._replace(body=entries[at].body[:-1])
     return pack_bundle(1, entries)
@@ -75,6 +75,7 @@ def test_in_columns_as_one_by_one(tmp_path, monkeypatch):
     found = []
     for number, (fewest, sessions) in enumerate([(1, 0), (1, 16), (1, 10**9), (10**9, 16)]):
         monkeypatch.setattr("ddptop.transport.bundled_messages.FEWEST_IN_COLUMNS", fewest)
+        monkeypatch.setattr("ddptop.transport.bundle_receiver.FEWEST_TOGETHER", fewest)
         monkeypatch.setattr(usual_messages, "SESSIONS_OF_A_MESSAGE", sessions)
         found.append(received(tmp_path / f"{number}.ddptop"))
     (kept, frame, refused, acks), *others = found

@@ -14,6 +14,7 @@ from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Card, Hello, Progress, Received, StepRow, Steps
 from ddptop.transport.bundle_receiver import SESSIONS_OF_AN_OWNER
 from ddptop.transport.bundle_sender import BundleSender
+from ddptop.transport.bundled_messages import entries_of
 from ddptop.transport.bundles import Entry, Reply, pack_bundle, pack_reply, unpack_bundle, unpack_reply
 from ddptop.transport.curve import AGENTS, KeyPair, RunKeys, load_keys, save_keys
 from ddptop.transport.unacked import KeptMessage, Unacked
@@ -325,12 +326,22 @@ def test_sessions_and_hosts_without_end_take_no_memory(ends):
     assert len(ends.receiver.agents()) == 1
 
 
+def single(entries):
+    """The entries as they were packed."""
+    columns = (entries.sessions, entries.ranks, entries.seqs, entries.backs)
+    rows = zip(*(column.tolist() for column in columns), entries.bodies.single(), strict=True)
+    return [Entry(*row) for row in rows]
+
+
 def test_frames_are_read_as_they_were_written():
     entries = [Entry(2**62, -1, 0, 0, b""), Entry(1, 65_535, 2**48 - 1, 2**32 - 1, b"body")]
     bundle = unpack_bundle(pack_bundle(7, entries))
-    columns = zip(bundle.sessions, bundle.ranks, bundle.seqs, bundle.backs, bundle.bodies, strict=True)
-    assert [Entry(*values) for values in columns] == entries
-    assert unpack_bundle(pack_bundle(7, [])).bodies == []
+    assert bundle.t0_ns == 7
+    assert single(entries_of([bundle])) == entries
+    empty = unpack_bundle(pack_bundle(7, []))
+    together = entries_of([empty, bundle, empty, bundle])
+    assert single(together) == entries * 2
+    assert together.ends == [0, 2, 2, 4]
     reply = Reply(1, 2, 3, 10**6, 4, 5, 6, ((7, 8), (9, 10)), (0, 11), ((12, 13),))
     assert unpack_reply(pack_reply(reply)) == reply
     for data in (b"", b"\x91\x41", pack_reply(reply)[:-1], pack_reply(reply._replace(thin=99))):

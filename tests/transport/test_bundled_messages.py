@@ -16,15 +16,15 @@ def taken():
     """Of each kind some, and of each sender some that it does not send."""
     steps = [one.message for one in a_run(400) if type(one.message) is Steps and one.rank == 0]
     for seq, message in enumerate(steps, 1):
-        yield 100, 0, seq, encode(message), None
-        yield 100, 0, 0, encode(Progress(seq, seq, Phase.FORWARD, 0, -1, 8, 1.0, 0.1, 0)), None
-        yield 100, 0, 1000 + seq, encode(Memory(seq, seq, 1, 2, 0)), None
-        yield 7, -1, 0, encode(HostUsage(seq, 1.0, 2, 0.0, None, 9, 0, None, 0, (LINK,) * (seq % 3))), None
-        yield 7, -1, 3 * seq, encode(Clock(seq, f"b{seq % 2}", seq, 5, -seq, 9)), None
-        yield 7, -1, 3 * seq + 1, encode(About(0, 100, encode(Usage(seq, 2, 3.0 + seq)))), None
+        yield 0, 100, seq, encode(message)
+        yield 0, 100, 0, encode(Progress(seq, seq, Phase.FORWARD, 0, -1, 8, 1.0, 0.1, 0))
+        yield 0, 100, 1000 + seq, encode(Memory(seq, seq, 1, 2, 0))
+        yield -1, 7, 0, encode(HostUsage(seq, 1.0, 2, 0.0, None, 9, 0, None, 0, (LINK,) * (seq % 3)))
+        yield -1, 7, 3 * seq, encode(Clock(seq, f"b{seq % 2}", seq, 5, -seq, 9))
+        yield -1, 7, 3 * seq + 1, encode(About(0, 100, encode(Usage(seq, 2, 3.0 + seq))))
         gpu = Gpu(50.0, 1, 2, 3.0, 4.0, None, 9, "hot", 1, None, 2, 3, t_ns=seq)
-        yield 7, -1, 3 * seq + 2, encode(About(0, 100, encode(gpu))), None
-        yield 7, -1, 5000 + seq, encode(About(0, 100, encode(Event("exit", seq, 0, 3, {})))), None
+        yield -1, 7, 3 * seq + 2, encode(About(0, 100, encode(gpu)))
+        yield -1, 7, 5000 + seq, encode(About(0, 100, encode(Event("exit", seq, 0, 3, {}))))
     wrong = [
         (100, 0, 0, HostUsage(1, 1.0, None, None, None, None, 0, None, 0)),
         (100, 0, 0, Memory(1, 2, 3, 4, 5)),
@@ -34,14 +34,15 @@ def taken():
         (7, -1, 9002, About(0, 100, encode(Card({})))),
     ]
     for session, rank, seq, message in wrong:
-        yield session, rank, seq, encode(message), None
-    yield 100, 0, 9003, b"", None
+        yield rank, session, seq, encode(message)
+    yield 0, 100, 9003, b""
 
 
 def decoded(messages, monkeypatch, fewest):
     monkeypatch.setattr(bundled_messages, "FEWEST_IN_COLUMNS", fewest)
     refused = []
-    run = bundled_messages.decoded(messages, 5, lambda error: refused.append(str(error)))
+    accepted = bundled_messages.Accepted.of(messages)
+    run = bundled_messages.decoded(accepted, 5, lambda error: refused.append(str(error)))
     return run, [run.received(place) for place in range(len(run))], refused
 
 
@@ -54,13 +55,13 @@ CUT = {  # the last byte of one message of a kind is lost
 def test_as_one_by_one(kind, monkeypatch):
     messages = [*taken()]
     if CUT[kind] is not None:
-        session, rank, seq, body, _ = messages[16 + CUT[kind]]
-        messages[16 + CUT[kind]] = session, rank, seq, body[:-1], None
+        *head, body = messages[16 + CUT[kind]]
+        messages[16 + CUT[kind]] = *head, body[:-1]
     run, together, refused = decoded(messages, monkeypatch, 10)
     _, few, refused_of_few = decoded(messages, monkeypatch, 10**9)
     alone = [decoded([one], monkeypatch, 10**9) for one in messages]
-    one_by_one = [(received, run.bodies[0]) for run, (received,), _ in [one for one in alone if one[1]]]
-    assert repr([*zip(together, run.bodies, strict=True)]) == repr(one_by_one)
+    one_by_one = [(received, run.body(0)) for run, (received,), _ in [one for one in alone if one[1]]]
+    assert repr([*run]) == repr(one_by_one)
     assert repr(few) == repr(together)
     assert refused == refused_of_few == [text for one in alone for text in one[2]]
     assert len(refused) == 7 + (CUT[kind] is not None)
@@ -70,9 +71,9 @@ def test_as_one_by_one(kind, monkeypatch):
 
 def test_what_an_agent_reports_last(monkeypatch):
     messages = [*taken()]
-    run, together, _ = decoded(messages, monkeypatch, 10)
+    run, _, _ = decoded(messages, monkeypatch, 10)
     moved = run.agents_last()
-    ordered = sorted(zip(together, run.bodies, strict=True), key=lambda one: one[0].rank < 0)
+    ordered = sorted(run, key=lambda one: one[0].rank < 0)
     assert repr([*moved]) == repr(ordered)
 
 

@@ -1,0 +1,210 @@
+"""The sessions that a receiver of many hosts knows, as columns: the rule of `sessions.py` for many messages
+at once, without Python for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.transport.sessions import FORGOTTEN
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_LEAST_ROUTES = 1024
+"""So many connections are numbered before those that no session has any more are left out."""
+
+
+class SessionColumns:
+    """The sessions that are known, and those that are to be answered. A *slot* is the place of a session in
+    the columns.
+
+    `seen` maps sessions to the highest number that is recorded already; of an owner `of_an_owner` sessions
+    are known at a time.
+    """
+
+    def __init__(self, seen: Mapping[int, int] | None = None, *, of_an_owner: int) -> None:
+        self._before = dict(seen or {})
+        self._of_an_owner = of_an_owner
+        self.known: dict[int, int] = {}
+        """By session its slot."""
+        self._of: dict[Hashable, list[int]] = {}
+        """By owner its sessions, oldest first."""
+        self._free: list[int] = []
+        """Slots."""
+        self._sorted: tuple[Integers, Integers] | None = None
+        """The sessions in ascending order, and their slots."""
+        self._routes: list[bytes] = []
+        self._route_numbers: dict[bytes, int] = {}
+        """Connections, and the place of each in `_routes`."""
+        self._most_routes = _LEAST_ROUTES
+        self._numbers: Integers = np.zeros((5, 0), np.int64)
+        """(5, slots) session, rank, highest number accepted or given up, highest number that is kept for
+        good, number of the connection that the last message came over."""
+        self._flags: Mask = np.zeros((4, 0), bool)
+        """(4, slots) something before the last message is missing; `safe` has changed since the last answer;
+        to be answered; messages are not safe yet."""
+        self._name_columns()
+
+    def _name_columns(self) -> None:
+        self._name, self.rank, self._seen, self._safe, self._route = self._numbers
+        self._nack, self._advanced, self._to_answer, self._waiting = self._flags
+
+    def recall(self, name: int, seq: int) -> None:
+        """The session is recorded up to `seq`; before its HELLO comes."""
+        self._before[name] = max(seq, self._before.get(name, 0))
+
+    def begin(self, name: int, rank: int, route: bytes, *, owner: Hashable) -> None:
+        """Make a session known, and forget the owner's oldest one where that is one too many."""
+        of_owner = self._of.setdefault(owner, [])
+        of_owner.append(name)
+        if len(of_owner) > self._of_an_owner:
+            self._forget(of_owner.pop(0))
+        if not self._free:
+            self._grow()
+        (number,), seen = self._numbered([route]), self._before.pop(name, 0)
+        slot = self.known[name] = self._free.pop()
+        self._numbers[:, slot] = name, rank, seen, seen, number
+        self._flags[:, slot] = False
+        self._sorted = None
+
+    def rank_of(self, name: int) -> int | None:
+        """The rank of a session; None: it is not known."""
+        slot = self.known.get(name)
+        return None if slot is None else int(self.rank[slot])
+
+    def route_of(self, name: int) -> bytes | None:
+        """The connection that its last message came over; None: it is not known."""
+        slot = self.known.get(name)
+        return None if slot is None else self._routes[int(self._route[slot])]
+
+    def note_route(self, name: int, route: bytes) -> None:
+        """A message of a known session came over this connection: its sender is to be answered."""
+        slot = self.known[name]
+        (self._route[slot],) = self._numbered([route])
+        self._to_answer[slot] = True
+
+    def mark_safe(self, name: int, seq: int) -> None:
+        """This session is kept for good up to `seq`: its sender is to be answered."""
+        slot = self.known.get(name)
+        if slot is not None and self._safe[slot] < min(seq, self._seen[slot]):
+            self._safe[slot] = min(seq, self._seen[slot])
+            self._advanced[slot] = self._to_answer[slot] = True
+
+    def accept(self, name: int, seq: int, after: int) -> bool:
+        """Whether the message `seq` of a known session is the next one, where its sender has none between
+        `after` and it. It counts as seen from now on."""
+        slot = self.known[name]
+        seen = int(self._seen[slot])
+        if after <= seen < seq:
+            self._seen[slot] = seq
+            return True
+        self._nack[slot] |= seq > seen
+        return False
+
+    def find(self, names: Integers) -> Integers | None:
+        """(n,) the slots of these sessions; None where one of them is not known."""
+        if self._sorted is None:
+            slots = np.fromiter(self.known.values(), np.int64, len(self.known))
+            order = slots[np.argsort(self._name[slots])]
+            self._sorted = self._name[order], order
+        ascending, slots = self._sorted
+        if not len(ascending):
+            return None
+        found = slots[np.minimum(np.searchsorted(ascending, names), len(slots) - 1)]
+        return found if (self._name[found] == names).all() else None
+
+    def accept_all(
+        self, slots: Integers, seqs: Integers, after: Integers, routes: Sequence[bytes], which: Integers
+    ) -> bool:
+        """As `note_route` and `accept` of each of n messages. False, and nothing is changed, where not all of
+        them are the next one of their session. `which`: (n,) over which of `routes` each came."""
+        if not len(slots):
+            return True
+        order = np.argsort(slots, kind="stable")
+        slot, seq = slots[order], seqs[order]
+        first = np.flatnonzero(np.diff(slot, prepend=-1))
+        seen = np.empty_like(seq)
+        seen[1:] = seq[:-1]
+        seen[first] = self._seen[slot[first]]
+        if not ((after[order] <= seen) & (seen < seq)).all():
+            return False
+        last = np.append(first[1:], len(slot)) - 1
+        self._seen[slot[last]] = seq[last]
+        self._route[slot[last]] = np.array(self._numbered(routes))[which[order[last]]]
+        self._to_answer[slot[last]] = True
+        return True
+
+    def answers(self, *, safe: bool) -> list[tuple[bytes, Integers, Integers]]:
+        """The sessions to answer now, by connection: (n, 2) each with the number up to which it is safe, and
+        those of which something is missing. With `safe`, all that was accepted so far is kept for good.
+
+        Without, sessions with messages that are not yet safe wait, unless part of them has become safe.
+        """
+        slots = np.flatnonzero(self._to_answer | self._waiting if safe else self._to_answer)
+        self._to_answer[slots] = False
+        if safe:
+            self._waiting[slots] = False
+            self._safe[slots] = self._seen[slots]
+        else:
+            wait = self._safe[slots] < self._seen[slots]
+            self._waiting[slots[wait]] = True
+            slots = slots[~wait | self._nack[slots] | self._advanced[slots]]
+        slots = slots[np.argsort(self._route[slots], kind="stable")]
+        route, missing = self._route[slots], self._nack[slots]
+        pairs = np.stack([self._name[slots], self._safe[slots]], axis=1)
+        self._nack[slots] = self._advanced[slots] = False
+        begins = np.flatnonzero(np.diff(route, prepend=-1))
+        stops = np.append(begins[1:], len(slots))
+        spans = zip(route[begins].tolist(), begins.tolist(), stops.tolist(), strict=False)
+        return [
+            (self._routes[number], pairs[begin:stop], pairs[begin:stop, 0][missing[begin:stop]])
+            for number, begin, stop in spans
+        ]
+
+    def _numbered(self, routes: Iterable[bytes]) -> list[int]:
+        """The numbers of these connections."""
+        if len(self._routes) >= self._most_routes:
+            self._leave_out_routes()
+        numbers = self._route_numbers
+        return [numbers[route] if route in numbers else self._new_route(route) for route in routes]
+
+    def _new_route(self, route: bytes) -> int:
+        self._routes.append(route)
+        number = self._route_numbers[route] = len(self._routes) - 1
+        return number
+
+    def _leave_out_routes(self) -> None:
+        """Number only the connections that known sessions have: clients that connect again and again take no
+        memory."""
+        slots = [*self.known.values()]
+        present, numbers = np.unique(self._route[slots], return_inverse=True)
+        self._routes = [self._routes[old] for old in present.tolist()]
+        self._route_numbers = {route: number for number, route in enumerate(self._routes)}
+        self._route[slots] = numbers
+        self._most_routes = max(_LEAST_ROUTES, 2 * len(self._routes))
+
+    def _grow(self) -> None:
+        """Twice as many slots."""
+        before = self._numbers.shape[1]
+        more = max(64, before)
+        self._numbers = np.pad(self._numbers, ((0, 0), (0, more)))
+        self._flags = np.pad(self._flags, ((0, 0), (0, more)))
+        self._free = [*range(before + more - 1, before - 1, -1)]
+        self._name_columns()
+
+    def _forget(self, name: int) -> None:
+        slot = self.known.pop(name)
+        self._sorted = None
+        self._flags[:, slot] = False
+        self._free.append(slot)
+        if self._seen[slot]:
+            self._before[name] = int(self._seen[slot])
+        if len(self._before) > FORGOTTEN:
+            del self._before[next(iter(self._before))]

@@ -49,10 +49,7 @@ from ddptop.recording.format import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ddptop.protocol.message_run import EncodedRun
+    from ddptop.protocol.message_run import EncodedRun, Integers
 
 PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage)
 """Messages that matter for a moment only; all others hold from then on (`lasting`)."""
@@ -89,10 +86,8 @@ class BlockBuilder:
         """Begin the next block."""
         self.bytes = 0
         self._parts: list[bytes] = []
-        self._records = 0
-        """In `_parts`, of which one may hold many."""
         self._essential: list[bytes] = []
-        self._first_ns = self._last_ns = 0
+        self._records = self._first_ns = self._last_ns = 0
         self._first_step = self._last_step = NO_STEP
         self._lasting = 0
 
@@ -120,17 +115,14 @@ class BlockBuilder:
             self._essential.append(record)
         self.bytes += len(record)
 
-    def add_passing(self, run: EncodedRun, places: NDArray[np.int64]) -> int:
+    def add_passing(self, run: EncodedRun, places: Integers) -> int:
         """Add the messages at these places, all of PASSING types, as `add` does each; returns how many step
         rows are in them."""
-        heads = run.heads[:, places]
-        packer = msgpack.Packer(autoreset=False)
-        for record in zip(*heads.tolist(), run.bodies(places), strict=True):
-            packer.pack(record)
+        pack, heads = msgpack.Packer().pack, run.heads[:, places]
         if not self._parts:
             self._first_ns = self._last_ns = int(heads[0, 0])
         self._last_ns = max(self._last_ns, int(heads[0].max()))
-        self._parts.append(packer.bytes())
+        self._parts.append(b"".join(map(pack, zip(*heads.tolist(), run.bodies(places), strict=True))))
         self._records += len(places)
         self.bytes += len(self._parts[-1])
         if not (steps := run.step_ranges(int(places[0]), int(places[-1]) + 1)):

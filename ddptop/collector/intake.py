@@ -277,7 +277,7 @@ class Intake:
                 self._feed(received)
             return
         try:
-            self._reducer.feed_run(relayed, begin, self._errors.note, stop=stop)
+            self._reducer.feed_run(relayed, begin, self._errors.note, stop=stop, more=True)
         except Exception:  # noqa: BLE001 - the recording has them: a later version may read them
             self._errors.note()
 

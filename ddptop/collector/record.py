@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,6 +159,9 @@ class Record:
             self._writer.close()
 
 
+_COUNTED = attrgetter("session", "lost_records", "hello", "bye", "gone_ns")
+
+
 class Counts:
     """Which ranks' counts of rows are to be recorded, for a later collector, which reads only the end.
 
@@ -166,10 +170,16 @@ class Counts:
 
     def __init__(self) -> None:
         self._recorded: dict[int, tuple[int, int, bool]] = {}
+        self._counted: list[tuple[object, ...]] = []
+        """Of each rank, what decides whether its counts are recorded."""
 
     def news(self, state: RunState, now_ns: int) -> list[Event]:
         """An event for each rank that has lost rows, or begun or ended a process, since the last call."""
-        events = []
+        events: list[Event] = []
+        counted = [*map(_COUNTED, state.roster)]
+        if counted == self._counted:  # the usual case, quickly seen
+            return events
+        self._counted = counted
         for rank, member in enumerate(state.ranks):
             if member.hello is None:
                 continue

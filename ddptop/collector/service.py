@@ -294,7 +294,7 @@ class Collector:
 
     def _notify_losses(self) -> None:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
-        lost = sum(member.lost_records for member in self._reducer.state.ranks) + self._record.unwritten
+        lost = sum(member.lost_records for member in self._reducer.state.roster) + self._record.unwritten
         note = self._record.note
         notices = {"lost": f"{lost:,} records lost so far" if lost else None, note: note}
         notices |= {"serve": self._remark, "listen": self._server.remark, "on-alert": self._calls.remark}

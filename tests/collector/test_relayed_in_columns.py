@@ -101,3 +101,34 @@ def test_the_start_of_many_hosts_costs_each_rank_once(tmp_path, monkeypatch):
     _, frame, _, _ = received(tmp_path / "run.ddptop", world)
     assert all(frame.ranks.host)
     assert sum(read) < 16 * world  # 9; 50 where the sessions are read again after each host's HELLOs
+
+
+def test_ranks_are_written_when_something_reads_them_and_not_for_a_frame(tmp_path, monkeypatch):
+    written = []
+    write = KnownSessions.write
+
+    def counted(known, state):
+        written.append(int(known.rows.sum()))
+        write(known, state)
+
+    monkeypatch.setattr(KnownSessions, "write", counted)
+    monkeypatch.setattr("ddptop.transport.bundled_messages.FEWEST_IN_COLUMNS", 1)
+    monkeypatch.setattr(usual_messages, "SESSIONS_OF_A_MESSAGE", 10**9)
+    frames = []
+    intake = Intake.acknowledge
+
+    def framed(self, now_ns):
+        intake(self, now_ns)
+        reducer = self._reducer
+        if now_ns > 3 * NS:
+            written.clear()
+            frames.append(reducer.frame(now_ns))
+            assert sum(written) == 0 or len(frames) == 1  # the first one reads all ranks
+            of_frame = (frames[-1].ranks.records, frames[-1].ranks.step)
+            of_ranks = zip(*((one.records, one.step) for one in reducer.state.ranks), strict=True)
+            assert [column.tolist() for column in of_frame] == [[*column] for column in of_ranks]
+            assert sum(written) > 0
+
+    monkeypatch.setattr(Intake, "acknowledge", framed)
+    received(tmp_path / "run.ddptop")
+    assert len(frames) > 3

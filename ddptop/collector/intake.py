@@ -8,7 +8,10 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Container
+from itertools import takewhile
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ddptop.agent.admission import Admission
 from ddptop.analysis.reducer import Reducer
@@ -256,16 +259,28 @@ class Intake:
         self._note_failure(received, now_ns)
 
     def _take_all_relayed(self, relayed: EncodedRun, now_ns: int) -> None:
-        """Messages of each session in their order; what agents report themselves comes last.
-
+        """Messages of each session in their order; first introductions, last what agents report themselves.
         Those that need nothing else are taken in columns."""
-        relayed, begin = relayed.agents_last(), 0
+        order = np.where(relayed.heads[1] < 0, 2, 1)
+        order[self._introductions(relayed)] = 0
+        relayed, begin = relayed.sorted_by(order), 0
         for place, received in relayed.others:
             if type(received.message) not in TOGETHER:
                 self._take_quiet(relayed, begin, place)
                 self._take_relayed(received, relayed.body(place), now_ns)
                 begin = place + 1
         self._take_quiet(relayed, begin, len(relayed))
+
+    def _introductions(self, run: EncodedRun) -> list[int]:
+        """The places of the HELLOs of ranks that had sent none, and of what follows in these sessions before
+        the first steps (layouts): between them the steps of other ranks would be taken one by one."""
+        known, unusual = self._reducer.state.roster, run.unusual_within(0, len(run))
+        hellos = [one for _, one in unusual if type(one.message) is Hello] if run.steps is not None else []
+        fresh = [one for one in hellos if one.rank >= len(known) or known[one.rank].hello is None]
+        sessions = {*{one.rank: one.session for one in reversed(fresh)}.values()}
+        there = {place for place, one in unusual if one.session in sessions}
+        of_each = [np.flatnonzero(run.heads[2] == session).tolist() for session in sessions]
+        return [place for places in of_each for place in takewhile(there.__contains__, places)]
 
     def _take_quiet(self, relayed: EncodedRun, begin: int, stop: int) -> None:
         """STEPS, heartbeats and measurements that came through agents: nearly all that comes."""

@@ -212,13 +212,11 @@ class EncodedRun(MessageRun):
         """Bytes of the encoded messages at some places, nearly: of those that were replaced as before."""
         return int(self._bodies.sizes[places].sum())
 
-    def agents_last(self) -> EncodedRun:
-        """The same with what agents report themselves (rank -1) behind all else."""
-        of_agents = self.heads[1] < 0
-        count = int(of_agents.sum())
-        if not count or of_agents[-count:].all():
+    def sorted_by(self, key: Integers) -> EncodedRun:
+        """The same by ascending `key`, (n,); those of the same key in their order, among them all STEPS."""
+        if (np.diff(key) >= 0).all():
             return self
-        order = np.argsort(of_agents, kind="stable")
+        order = np.argsort(key, kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         others = [(int(place[at]), received) for at, received in self.others]

@@ -1,5 +1,6 @@
 """Messages of bundles that are decoded together are those that are decoded one by one."""
 
+import numpy as np
 import pytest
 
 from ddptop.protocol.codec import encode
@@ -72,7 +73,7 @@ def test_as_one_by_one(kind, monkeypatch):
 def test_what_an_agent_reports_last(monkeypatch):
     messages = [*taken()]
     run, _, _ = decoded(messages, monkeypatch, 10)
-    moved = run.agents_last()
+    moved = run.sorted_by(np.where(run.heads[1] < 0, 1, 0))
     ordered = sorted(run, key=lambda one: one[0].rank < 0)
     assert repr([*moved]) == repr(ordered)
 

@@ -139,10 +139,8 @@ class BlockBuilder:
 
     def build(self) -> tuple[Summary, bytes]:
         """The block's summary and its records."""
-        summary = Summary(
-            self._first_ns, self._last_ns, self._first_step, self._last_step, self._records, self._lasting
-        )
-        return summary, b"".join(self._parts)
+        times, steps = (self._first_ns, self._last_ns), (self._first_step, self._last_step)
+        return Summary(*times, *steps, self._records, self._lasting), b"".join(self._parts)
 
 
 def read_block(descriptor: int, entry: Entry) -> tuple[bytes, bool]:

@@ -16,10 +16,10 @@ of the garbage collector, uneven work, the HTML page, export and metrics (2,400 
 shadow blocks, metrics of the launcher (2,000); tools for agents, the screen in a browser, loggers (500);
 records and readings read without an object of each (240); exports by two processes (400); columns kept from
 frame to frame (100); what was known of a run that is stale, or waits for ranks (150); figures of single steps
-for all that are added at once (80); a rank's excess over minutes, and its slow steps beside normal ones (370);
-swap, full disks, clock and heat of processors as causes, links of three hosts, steps that take longer in all
-ranks (480); bundles of many hosts and their sessions in columns (400); ranks written where they are read, checks
-apart from what is taken (250).
+for all that are added at once (80); a rank's excess over minutes, and its slow steps beside normal ones
+(370); swap, full disks, clock and heat of processors as causes, links of three hosts, steps that take longer
+in all ranks (480); bundles of many hosts and their sessions in columns (400); ranks written where they are
+read, checks apart from what is taken (250).
 New behaviour may raise it, with its reason here."""
 LONGEST, SHORTEST = 400, 30
 MOST_WITH_ONE_IMPORTER = 69  # 61 before export, whose forms only the command imports

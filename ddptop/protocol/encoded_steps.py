@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddptop.protocol import limits
-from ddptop.protocol.checks import CHECKS, CODES, Check, ProtocolError
+from ddptop.protocol.checks import ADDED, CHECKS, CODES, Check, ProtocolError
 from ddptop.protocol.codec import checked_values, columns_alike, decode_steps
 from ddptop.protocol.hosts import About
 from ddptop.protocol.message_run import Readings, StepMessages
@@ -116,11 +117,19 @@ def _columns(kind: type[Message], bodies: Bodies) -> tuple[NDArray[Any], ...]:
     """The fields of these messages, as far as all are numbers, texts and None."""
     _check_sizes(bodies)
     checks = CHECKS[kind]
-    fields = bodies.fields(_ARRAY + 1 + len(checks), int(CODES[kind]))
-    columns = tuple([_column(fields.values(), check) for check in checks])
-    if not bodies.end_at(fields.at):
+    sent = int(bodies.data[bodies.begins[0]]) - _ARRAY - 1  # as many as its version has, in all of them
+    if not len(checks) - ADDED.get(kind, 0) <= sent <= len(checks):
         raise ProtocolError(f"{kind.__name__} has another number of fields")
-    return columns
+    defaults = _DEFAULTS[kind][sent - len(checks) :] if sent < len(checks) else []
+    packed = bodies.fields(_ARRAY + 1 + sent, int(CODES[kind]))
+    columns = [_column(packed.values(), check) for check in checks[:sent]]
+    if not bodies.end_at(packed.at):
+        raise ProtocolError(f"{kind.__name__} has another number of fields")
+    return (*columns, *(_objects([default] * len(bodies.sizes)) for default in defaults))
+
+
+_DEFAULTS = {kind: [field.default for field in fields(kind)[-added:]] for kind, added in ADDED.items()}
+"""Of the fields that earlier versions did not send."""
 
 
 def _column(values: Sequence[Any] | NDArray[Any], check: Check) -> NDArray[Any]:

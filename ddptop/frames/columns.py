@@ -129,7 +129,7 @@ class Ring:
         """Write the steps that wait."""
         if not self._waiting:
             return
-        self._make()
+        self._make(self.count - self._steps_waiting)
         values = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting, axis=1)
         self._waiting, self._steps_waiting = [], 0
         values = values[:, -self._size :]
@@ -143,15 +143,18 @@ class Ring:
     def pass_over(self, steps: int) -> None:
         """Add steps of which nothing is known, as NaN."""
         self._write()
-        self._make()
+        self._make(self.count)
         self._medians = {}
         kept = min(steps, self._size)
         self._data[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
         self.count += steps
 
-    def _make(self) -> None:
+    def _make(self, first: int) -> None:
+        """Take the memory, when the step with this number is the first to be written: none before it is."""
         if not self._data.shape[-1]:
-            self._data = np.full((*self._shape, self._size), np.nan, self._dtype)
+            self._data = np.empty((*self._shape, self._size), self._dtype)
+            if first:
+                self._data[...] = np.nan
 
     def recent(self, steps: int) -> Indices:
         """Slots of the newest steps, oldest first. A slot is the number of a step since the ring was made."""

@@ -94,7 +94,7 @@ def runs_ahead(
         yield runs(reader, entries, selects, before_ns=before_ns)
         return
     records = accumulate(entry.summary.records for entry in entries)
-    at_first = FIRST_RECORDS if started is None else 0
+    at_first = FIRST_RECORDS if started is None else FIRST_RECORDS // 2
     first = next((at for at, count in enumerate(records) if count >= at_first), len(entries))
     rest, decoder = entries[first:], started
     with suppress(OSError):

@@ -202,18 +202,27 @@ class _Reader:
     def read(self) -> None:
         """Read all of it, or stretches."""
         if self._whole:
-            for run in self._recording.runs():
-                self.sampler.feed_run(run, self._refuse)
+            self._feed(0, None)
             return
-        reached = 0
+        reached, end = 0, self._recording.block_at(self._recording.end_ns) + 1
         for blocks in _joined(stretches(self._recording, self._stretch)):
-            if blocks.start > reached:
+            begin, stop = max(reached, blocks.start), blocks.stop
+            if begin > reached:
                 self.sampler.gap()
-            self._feed_lasting(reached, blocks.start)
-            reached = blocks.stop
-            for run in self._recording.runs(blocks.start, blocks.stop):
-                self.sampler.feed_run(run, self._refuse)
+            self._feed_lasting(reached, begin)
+            before = self.sampler.reducer.complete_step
+            self._feed(begin, stop)
+            # Messages with many steps each: it goes on to where all ranks have sent one.
+            while stop < end and stop > begin and self.sampler.reducer.complete_step == before:
+                self._feed(stop, stop + 1)
+                stop += 1
+            reached = max(reached, stop)
         self._feed_lasting(reached, None)
+
+    def _feed(self, first: int, stop: int | None) -> None:
+        """All messages of these blocks."""
+        for run in self._recording.runs(first, stop):
+            self.sampler.feed_run(run, self._refuse)
 
     def _feed_lasting(self, first: int, stop: int | None) -> None:
         """What is not about single steps in the blocks between two stretches."""

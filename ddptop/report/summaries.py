@@ -80,9 +80,11 @@ def host_summaries(
     bounds: dict[str, float] = {}
     own = next((host.name for host in last.hosts if host.collector), None)
     for sample in samples:
-        for clock in sample.frame.clocks:
-            if clock.host != own and clock.offset_ms is not None and clock.bound_ms is not None:
-                bounds[clock.host] = max(bounds.get(clock.host, 0.0), clock.bound_ms)
+        each = [(host.name, host.clock_bound_ms) for host in sample.frame.hosts]
+        each = each or [(clock.host, clock.bound_ms) for clock in sample.frame.clocks if clock.host != own]
+        for name, bound_ms in each:
+            if bound_ms is not None:
+                bounds[name] = max(bounds.get(name, 0.0), bound_ms)
     silent = [event.message for event in events if event.kind == "host_unreachable"]
     return tuple(
         _host_summary(name, mine, figures.get(name), bounds.get(name), silent)

@@ -217,6 +217,17 @@ def test_stretches_do_not_miss_a_stall(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.cost.step_s == pytest.approx(8_000 * 0.02, rel=0.05)
 
 
+def test_a_stretch_goes_on_to_where_all_ranks_have_sent_a_message_of_many_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "WHOLE_ROWS", 1000)
+    path = tmp_path / "run.ddptop"
+    made_up.write(path, made_up.a_run(960, world=32, batch=96, buckets=1))
+    reading = report_of(path).reading
+    assert (reading.whole, reading.steps) == (False, 960)
+    assert reading.read_steps >= 900  # 576 where it ends at the steps of the first ranks
+
+
 def test_magic_is_what_makes_a_recording(ddptop, tmp_path: Path) -> None:
     (tmp_path / "future.ddptop").write_bytes(MAGIC[:-1] + bytes([MAGIC[-1] + 1]) + b"x" * 100)
     done = ddptop("report", "future.ddptop")

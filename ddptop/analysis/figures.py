@@ -185,3 +185,9 @@ class Figures:
         self.pace = Pace()
         self.contradicted = False
         """Whether the collectives contradict the hosts' clocks by more than their bound."""
+
+    def even(self, slots: Indices) -> Mask:
+        """(n,) whether it is known that no rank was flagged at each of these steps."""
+        known = self.steps.has_own and self.straggler is None
+        verdicts = map(self.flags.at, slots.tolist())
+        return np.array([known and one.flag is None and not one.blind for one in verdicts], bool)

@@ -102,7 +102,7 @@ class Reducer:
         return self._checks.stalled_since(now_ns)
 
     def progress_until_ns(self) -> int:
-        """Before this moment `stalled_since` gives None, whatever arrives; 0: not known."""
+        """Before this moment `stalled_since` gives None, whatever is taken in columns; 0: not known."""
         return self._usual.progress_until_ns()
 
     def frame(

@@ -103,7 +103,7 @@ class UsualMessages:
             self.write()
 
     def progress_until_ns(self) -> int:
-        """Before this moment no check can find a stall, whatever arrives; 0: not known."""
+        """Before this moment no check can find a stall, whatever is taken in columns; 0: not known."""
         return self._until_ns("moved_ns", self._state.stall_s)
 
     def _until_ns(self, name: str, seconds: float) -> int:

@@ -42,6 +42,9 @@ FIRST_RECORDS = RUN_RECORDS
 MOST_AHEAD_BYTES = 100 << 20
 """Of runs that wait to be taken."""
 
+LARGE_BYTES = 1 << 20
+"""Smaller arrays are copied: one that is kept, such as newest readings, would keep the memory of its run."""
+
 ANSWER_S = 5.0
 """The second process is given up when it has sent no run for so long; a run takes 0.04 s of CPU time. Where
 it was only slow, some runs are decoded twice."""
@@ -176,7 +179,14 @@ def _send(connection: socket.socket, content: object) -> int:
     """Send a file in memory with the content, pickled. Returns its size in bytes. Raises OSError."""
     buffers: list[pickle.PickleBuffer] = []
     body = io.BytesIO()
-    pickler = pickle.Pickler(body, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+
+    def is_copied(buffer: pickle.PickleBuffer) -> bool:
+        large = buffer.raw().nbytes >= LARGE_BYTES
+        if large:
+            buffers.append(buffer)
+        return not large
+
+    pickler = pickle.Pickler(body, pickle.HIGHEST_PROTOCOL, buffer_callback=is_copied)
     pickler.dispatch_table = _REDUCE
     pickler.dump(content)
     parts = [body.getbuffer(), *(buffer.raw() for buffer in buffers)]

@@ -141,7 +141,7 @@ class Recording:
         self._finalizer()
 
     def will_be_read(self) -> None:
-        """Most of it is about to be read: where it is large, a second process is started to decode it."""
+        """Much of it is about to be read: where it is large, a second process is started to decode it."""
         self._ahead = start_ahead(self._reader, self.bytes)
 
     def _taken_ahead(self) -> Decoder | None:

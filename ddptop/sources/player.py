@@ -261,7 +261,8 @@ class Player:
         if state.incarnation:
             messages = ((r.t_ns, r.message) for r in self.recording.lasting() if r.t_ns <= t_ns)
             hellos = ((at, message) for at, message in messages if isinstance(message, Hello))
-            began_ns = min(at for at, hello in hellos if hello.incarnation == state.incarnation)
+            starts = (at for at, hello in hellos if hello.incarnation == state.incarnation)
+            began_ns = min(starts, default=0)
         pieces = self.recording.history_pieces()
         stop = bisect_right(pieces, t_ns, key=lambda piece: piece[0]) + 1  # the next one may begin before
         recorded = [

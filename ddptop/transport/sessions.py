@@ -1,4 +1,5 @@
-"""The rule of the acked link, which both its receivers keep: `AckedReceiver` and `BundleReceiver`.
+"""The rule of the acked link, which both its receivers keep: `AckedReceiver`, and `BundleReceiver`, where
+`session_columns.py` keeps it for many sessions at once.
 
 Of each session only the message whose predecessor was seen is accepted; a later one is discarded and nacked,
 so that nothing past a hole is ever acked. The sender says which message was the one before: what it dropped

@@ -34,7 +34,7 @@ DEADLINE_S = 400.0
 STEPS, EARLIEST, LATEST = 100_000, 60, 200
 """Steps of a run, and between which of them the fault is."""
 
-LATER_STEP = 250
+LATER_STEP = 2_000
 """So many steps more are needed to compare with, where all ranks become slower."""
 
 HEALTHY_STEPS = 400

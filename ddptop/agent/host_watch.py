@@ -16,7 +16,6 @@ from ddptop.host.exits import (
     crash_file,
     take_crash,
 )
-from ddptop.host.folders import state_path
 from ddptop.host.kernel_view import FullDisks, UsageSampler, folders_of, kernel_view, workers_of
 from ddptop.host.processes import process_start, start_after
 from ddptop.host.rank_starts import RankStarts
@@ -78,9 +77,16 @@ class HostWatch:
     """Reports exits as they are noticed, all else once a second."""
 
     def __init__(
-        self, directory: Path, run_id: str, ranks: RanksOfHost, processes: ProcessWatch, gpus: GpuSampler
+        self,
+        directory: Path,
+        run_id: str,
+        ranks: RanksOfHost,
+        processes: ProcessWatch,
+        gpus: GpuSampler,
+        recording: Path | None,
     ) -> None:
-        """`directory`: the run's folder, where processes leave files at their exit."""
+        """`directory`: the run's folder, where processes leave files at their exit. `recording`: the file, or
+        another in its folder, that is written on this host."""
         self._directory = directory
         self._run_id = run_id
         self._ranks = ranks
@@ -90,6 +96,7 @@ class HostWatch:
         self._starts = RankStarts(directory, run_id)
         self._calls = WorkerCalls()
         self._disks = FullDisks()
+        self._recording = recording
         self._due_ns = 0
         self._keep_usage_ns = 0
 
@@ -220,10 +227,10 @@ class HostWatch:
 
     def _report_disks(self, now_ns: int) -> None:
         """Folders of the ranks, and of recordings, that are full, or no longer."""
-        living = self._processes.living()
+        living, recording = self._processes.living(), self._recording
 
         def folders() -> dict[str, str]:
-            found = {f"{state_path()} (recordings)": str(state_path())}
+            found = {} if recording is None else {f"{recording.parent} (recordings)": str(recording.parent)}
             return found | {name: path for one in living for name, path in folders_of(one.pid).items()}
 
         for name, full in self._disks.check(folders, now_ns) if living else ():

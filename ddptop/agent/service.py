@@ -167,13 +167,9 @@ class Agent:
         if before is not None and before.run_id != arguments.run_id:
             before = None
         self._started_at = time.time() if before is None else before.started_at
-        self._outbox = Outbox(
-            self._sender,
-            session,
-            self._run_message("live", now_ns),
-            self._recording_path(arguments.name),
-            self._tell,
-        )
+        recording = self._recording_path(arguments.name)
+        run = self._run_message("live", now_ns)
+        self._outbox = Outbox(self._sender, session, run, recording, self._tell)
         launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
         admission = Admission(launcher=launcher, most_ranks=arguments.most_ranks)
         self._receiver = AckedReceiver(
@@ -186,7 +182,7 @@ class Agent:
         )
         stack.callback(self._receiver.close)
         self._ranks = HostRanks(self._directory, self._receiver, self._sender, self._outbox, watch, admission)
-        self._own_watch = HostWatch(self._directory, arguments.run_id, self._ranks, watch, gpus)
+        self._own_watch = HostWatch(self._directory, arguments.run_id, self._ranks, watch, gpus, recording)
         self._sampler = HostSampler(watch.living)
         self._run_file = KeptRunFile(
             self._directory,

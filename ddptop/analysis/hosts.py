@@ -75,8 +75,9 @@ class Hosts:
         self.bad_links: dict[tuple[str, str], tuple[str, float]] = {}
         """By host and address of the other end: a link that loses segments or is slow, in words, and since
         when (unix time, s)."""
-        self.full_disks: dict[tuple[str, str], tuple[str, float]] = {}
-        """By host and folder, that nothing can be written there, in words, and since when (unix time, s)."""
+        self.full_disks: dict[tuple[str, str], tuple[str, float, int]] = {}
+        """By host and folder, that nothing can be written there, in words, since when (unix time, s), and the
+        time of the newest report (ns)."""
         self._of_agent: dict[int, KnownHost] = {}
         """By session of the agent."""
 

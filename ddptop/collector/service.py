@@ -224,7 +224,7 @@ class Collector:
 
     def _begin(self, before: Earlier) -> None:
         """Begin the run, or continue it."""
-        now_ns = time.monotonic_ns()
+        now_ns, arguments = time.monotonic_ns(), self._arguments
         for received in before.records():
             self._intake.recall(received, now_ns)
             self._calls.recall(received.message)
@@ -235,12 +235,12 @@ class Collector:
         if self._reducer.state.run is None:
             self._report_run("live", now_ns, started_at=started_at)
             # A replay must see a stall when this run saw it.
-            settings = Event("settings", now_ns, -1, -1, {"stall_s": self._arguments.stall_s})
-            self._intake.report(settings, now_ns)
+            self._intake.report(Event("settings", now_ns, -1, -1, {"stall_s": arguments.stall_s}), now_ns)
         if before.recording is not None or before.started_at is not None:
             self._intake.report(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
-        arguments = self._arguments
-        self._host = HostWatch(self._directory, arguments.run_id, self._intake, self._watch, self._gpus)
+        self._host = HostWatch(
+            self._directory, arguments.run_id, self._intake, self._watch, self._gpus, self._record.path
+        )
         self._host.take_unread(now_ns)  # before the processes that have replaced them report
         self._run_file = KeptRunFile(
             self._directory,

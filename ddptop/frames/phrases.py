@@ -231,7 +231,7 @@ UNEVEN_PCT = 5.0
 
 
 MEAN_APART = 0.15
-"""Share of the median step by which the mean differs where both are told: steps per second are of it."""
+"""Share of the median step by which the mean differs where both are shown: steps per second are of it."""
 
 
 def median_phrase(median_ms: float, steps_per_s: float | None) -> str:

@@ -69,8 +69,8 @@ def heat_reason(pct: float, most_pct: float) -> str:
 
 
 def clock_reason(pct: float, least_pct: float) -> str:
-    """`its processor runs at 40% of its clock, others at 90% or more`, where those of the other ranks run at
-    `least_pct` at least. NaN: not known."""
+    """`its processor runs at 40% of its highest clock, those of other ranks at 90% or more`: at `least_pct`.
+    NaN: not known."""
     if not pct <= LOW_CLOCK * least_pct:
         return ""
     others = f"those of other ranks at {least_pct:.0f}% or more"

@@ -249,6 +249,9 @@ def _number(file: Path) -> int | None:
 DISKS_NS = 10 * NS
 """Between two readings of the file systems."""
 
+REPEAT_NS = 60 * NS
+"""A file system that stays full is reported again so often: a report about a rank that is gone is lost."""
+
 FULL_BYTES, FULL_SHARE = 1 << 20, 0.01
 """A file system is full with less than both."""
 
@@ -268,10 +271,13 @@ def folders_of(pid: int) -> dict[str, str]:
 
 
 def is_full(path: str) -> bool:
-    """Whether nothing can be written there for want of space or of inodes; False where that is not known."""
+    """Whether nothing can be written there for want of space or of inodes; False where that is not known, and
+    on a read-only file system, which has nothing free (squashfs, iso9660)."""
     try:
         found = os.statvfs(path)
     except OSError:
+        return False
+    if found.f_flag & os.ST_RDONLY:
         return False
     blocks = found.f_bavail if os.geteuid() else found.f_bfree
     few = blocks * found.f_frsize < FULL_BYTES and blocks < FULL_SHARE * found.f_blocks
@@ -287,20 +293,25 @@ class FullDisks:
     def __init__(self) -> None:
         self._due_ns = 0
         self._thread: threading.Thread | None = None
-        self._full: frozenset[str] = frozenset()
-        """Folders, in words, as the thread found them last."""
-        self._told: frozenset[str] = frozenset()
+        self._found: dict[str, bool] = {}
+        """Folders, in words, and whether they are full, as the thread found them last."""
+        self._full: dict[str, int] = {}
+        """Folders that were reported as full, and when that is to be reported again."""
 
     def check(self, folders: Callable[[], Mapping[str, str]], now_ns: int) -> list[tuple[str, bool]]:
-        """Folders, in words, that are newly full (True) or no longer. `folders`: of words and paths."""
+        """Folders, in words, that are full (True), once a minute, or no longer. `folders` (words, paths) is
+        called in the thread; one that it no longer has is not reported as free."""
         if now_ns >= self._due_ns and (self._thread is None or not self._thread.is_alive()):
             self._due_ns = now_ns + DISKS_NS
             with suppress(RuntimeError):  # no thread can be started
-                self._thread = threading.Thread(target=self._read, args=(folders(),), daemon=True)
+                self._thread = threading.Thread(target=self._read, args=(folders,), daemon=True)
                 self._thread.start()
-        before, self._told = self._told, self._full
-        full, free = self._told - before, before - self._told
-        return [(name, True) for name in sorted(full)] + [(name, False) for name in sorted(free)]
+        found, before = self._found, self._full
+        full = [name for name in sorted(found) if found[name] and before.get(name, now_ns) <= now_ns]
+        free = [name for name in sorted(before) if found.get(name) is False]
+        kept = {name: due_ns for name, due_ns in before.items() if found.get(name)}
+        self._full = kept | dict.fromkeys(full, now_ns + REPEAT_NS)
+        return [(name, True) for name in full] + [(name, False) for name in free]
 
-    def _read(self, folders: Mapping[str, str]) -> None:
-        self._full = frozenset(name for name, path in folders.items() if is_full(path))
+    def _read(self, folders: Callable[[], Mapping[str, str]]) -> None:
+        self._found = {name: is_full(path) for name, path in folders().items()}

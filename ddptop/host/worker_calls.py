@@ -30,7 +30,7 @@ TIMEOUT_NS = 5 * NS
 """After which a py-spy that has not finished is killed."""
 
 MOST_NATIVE = 3
-"""C functions that are told."""
+"""C functions that are reported."""
 
 _NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python3", "/lib64/python3", "<frozen")
 

@@ -32,7 +32,7 @@ class Usage:
     """Pages that its host has read back from swap, per second since the reading before."""
     clock_pct: float | None = None
     """Clock of the processor on which its main thread ran, of the highest that this has: mean over the newest
-    readings that found the thread running. None before there are enough of them, or where it is not told."""
+    readings that found the thread running. None before there are enough of them, or where that is hidden."""
     heat_pct: float | None = None
     """Share of the time, since the reading before, in which this processor was throttled for its heat."""
 

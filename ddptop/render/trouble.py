@@ -27,7 +27,7 @@ _KINDS = {
     "network": "network slow or lossy",
     "disk": "disk full",
     "slower": "all ranks slower",
-    "faster": "all ranks faster again",
+    "faster": "all ranks faster",
     "lost_records": "records lost",
     "recording": "recording incomplete",
     "refused_messages": "messages refused",

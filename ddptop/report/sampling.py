@@ -252,7 +252,7 @@ class Incidents:
         }
         for entry in self.events:
             key = (entry.kind, entry.unix_s if entry.step is None else entry.step)
-            if entry.kind in PASSING and key not in known:
+            if entry.kind in PASSING and entry.severity != "info" and key not in known:
                 known.add(key)
                 kind = cast("AlertKind", entry.kind)
                 alert = Alert(kind, entry.severity, entry.rank, entry.step, entry.unix_s, entry.message)

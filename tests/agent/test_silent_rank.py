@@ -68,7 +68,7 @@ def test_only_the_silent_rank_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     try:
         pids = [one.pid for one in sleeping]
         ranks, processes = Ranks(pids), [RankProcess(1, 0, pids[0]), RankProcess(2, 1, pids[1])]
-        watch = HostWatch(tmp_path, "run", ranks, Processes(processes), Gpus())  # type: ignore[arg-type]
+        watch = HostWatch(tmp_path, "run", ranks, Processes(processes), Gpus(), None)  # type: ignore[arg-type]
 
         def read() -> list[Event]:
             watch.check(time.monotonic_ns())

@@ -11,6 +11,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.limits import MUTE_AFTER
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Received
+from ddptop.report.sampling import Incidents
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -271,7 +272,8 @@ def test_a_full_disk_is_an_alert_with_its_folder_and_host_until_it_is_no_longer_
     world, reducer, look = running
 
     def told(full: bool, folder: str = "/data/run (working folder)") -> None:
-        reducer.feed(world.event("disk", 1, session=world.session(1), folder=folder, full=full))
+        event = world.event("disk", 1, session=world.session(1), folder=folder, full=full)
+        reducer.feed(event._replace(t_ns=event.t_ns + (0 if full else 9 * NS)))
 
     told(True)
     told(True)
@@ -286,3 +288,18 @@ def test_a_full_disk_is_an_alert_with_its_folder_and_host_until_it_is_no_longer_
     assert not [alert for alert in look().alerts if alert.kind == "disk"]
     kinds = [entry.message for entry in look().events if entry.kind == "disk"]
     assert len(kinds) == 4, kinds
+    troubles = [alert.message for alert in Incidents(reducer).troubles]
+    assert troubles == ["disk full: /data/run (working folder) on host node0"], "both at one moment are one"
+
+
+def test_a_full_disk_of_which_nothing_more_is_reported_is_no_alert_for_long(running) -> None:
+    world, reducer, look = running
+    for minute in range(3):
+        event = world.event("disk", 1, session=world.session(1), folder="/data", full=True)
+        reducer.feed(event._replace(t_ns=event.t_ns + minute * 60 * NS))
+    shown = {
+        after_s: [alert.since_s for alert in look(after_s).alerts if alert.kind == "disk"]
+        for after_s in (0, 299, 301)
+    }
+    assert len(shown[0]) == 1 and shown[0] == shown[299] and not shown[301]
+    assert len([entry for entry in look(301).events if entry.kind == "disk"]) == 1

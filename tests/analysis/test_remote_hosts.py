@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from ddptop.analysis.health.links import explain, names_of_addresses
+from ddptop.analysis.health.links import LEAST_LINKS, _usual_us, explain, names_of_addresses
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Straggler
 from ddptop.frames.snapshot import snapshot
@@ -395,6 +396,16 @@ def test_of_three_hosts_one_that_is_slow_to_both_others_is_named(make_world) -> 
     assert sorted(head for head, _ in words) == [f"network from host {each}" for each in ends]
 
 
+@pytest.mark.parametrize("count", range(14))
+def test_links_are_compared_with_the_lower_quartile_of_all(count: int) -> None:
+    all_us = np.random.default_rng(count).integers(100, 900, count)
+    links = [HostLink("node1", "node2", 1, int(us), int(us), 900, 0, 10**8) for us in all_us]
+    parts = {"node1": links[: count // 2], "node2": links[count // 2 :]}
+    hosts = SimpleNamespace(known={name: SimpleNamespace(links=part) for name, part in parts.items()})
+    expected = np.quantile(all_us, 0.25, method="lower") if count >= LEAST_LINKS else 0
+    assert _usual_us(hosts) == expected
+
+
 @pytest.mark.parametrize(("world", "far_us"), [(3, 20_000), (2, 20_000), (3, 4_000), (2, 4_000)])
 def test_of_a_ring_of_hosts_the_slow_direction_is_named(make_world, world: int, far_us: int) -> None:
     job, ring = Job(make_world), HOSTS[-world:]
@@ -419,6 +430,7 @@ def test_of_a_ring_of_hosts_the_slow_direction_is_named(make_world, world: int, 
         ([(533, 1), (666, 1), (590, 0), (421, 1), (577, 1)], ""),
         ([(2000, 2), (2000, 3), (2000, 4), (2000, 2), (2000, 3)], ""),
         ([(533, 9), (666, 0), (590, 0), (421, 0), (577, 0)], ""),
+        ([(0, 4), (0, 3), (0, 4), (0, 4), (0, 4)], ""),
     ],
 )
 def test_a_link_that_is_gone_now_and_then_is_named_by_what_it_loses_in_20_s(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ddptop.agent.host_watch import HostWatch
 from ddptop.host.exits import RankProcess
-from ddptop.host.kernel_view import DISKS_NS, FullDisks, folders_of, is_full
+from ddptop.host.kernel_view import DISKS_NS, REPEAT_NS, FullDisks, folders_of, is_full
 from ddptop.protocol.messages import Event
 from tests.agent.test_silent_rank import Gpus, Processes, Ranks
 from tests.processes import until
@@ -52,7 +54,7 @@ def test_a_disk_is_full_once_nothing_more_can_be_written(small_disk: Path) -> No
     assert not is_full(str(small_disk / "none"))
 
 
-def test_the_full_working_folder_of_a_rank_is_told_once_and_that_it_is_no_longer(small_disk: Path) -> None:
+def test_the_full_working_folder_of_a_rank_is_reported_and_that_it_is_no_longer(small_disk: Path) -> None:
     fill(small_disk)
     disks, now = FullDisks(), iter(range(10**6))
     with subprocess.Popen([sys.executable, "-c", "input()"], cwd=small_disk, stdin=subprocess.PIPE) as rank:
@@ -61,10 +63,11 @@ def test_the_full_working_folder_of_a_rank_is_told_once_and_that_it_is_no_longer
             return disks.check(lambda: folders_of(rank.pid), next(now) * DISKS_NS)
 
         words = f"{small_disk} (working folder)"
-        assert until(changed, "the full folder is told") == [(words, True)]
-        assert not any(changed() for _ in range(20))
+        assert until(changed, "the full folder is reported") == [(words, True)]
+        assert not any(changed() for _ in range(REPEAT_NS // DISKS_NS - 1))
         (small_disk / "large").unlink()
-        assert until(changed, "it is told to be no longer full") == [(words, False)]
+        free = until(lambda: [one for one in changed() if not one[1]], "it is no longer full")
+        assert free == [(words, False)]
         rank.communicate(b"\n", timeout=60)
 
 
@@ -75,7 +78,7 @@ def test_the_host_reports_the_full_folder_as_an_event_of_a_rank_that_runs_there(
     with subprocess.Popen([sys.executable, "-c", "input()"], cwd=small_disk, stdin=subprocess.PIPE) as rank:
         ranks, processes = Ranks([rank.pid, os.getpid()]), Processes([RankProcess(7, 1, rank.pid)])
         ranks.asked = set()
-        watch = HostWatch(tmp_path, "run", ranks, processes, Gpus())  # type: ignore[arg-type]
+        watch = HostWatch(tmp_path, "run", ranks, processes, Gpus(), None)  # type: ignore[arg-type]
 
         def told() -> list[Event]:
             watch.check(time.monotonic_ns())
@@ -85,3 +88,59 @@ def test_the_host_reports_the_full_folder_as_an_event_of_a_rank_that_runs_there(
         assert (event.rank, event.fields["session"], event.fields["full"]) == (1, 7, True)
         assert event.fields["folder"] == f"{small_disk} (working folder)"
         rank.communicate(b"\n", timeout=60)
+
+
+@pytest.mark.parametrize(("flag", "full"), [(0, True), (os.ST_RDONLY, False)])
+def test_a_read_only_file_system_is_not_full(monkeypatch: pytest.MonkeyPatch, flag: int, full: bool) -> None:
+    image = {"f_flag": flag, "f_frsize": 4096, "f_blocks": 900, "f_bfree": 0, "f_bavail": 0}
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(**image, f_files=20, f_favail=0))
+    assert is_full("/image") is full
+
+
+def test_a_folder_that_stays_full_is_reported_every_minute_and_one_that_is_gone_never_as_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ddptop.host.kernel_view.is_full", lambda path: True)
+    disks, now, folders, asked_by = FullDisks(), iter(range(10**6)), {"/data (working folder)": "/data"}, []
+
+    def read() -> dict[str, str]:
+        asked_by.append(threading.current_thread())
+        return dict(folders)
+
+    def changed() -> list[tuple[str, bool]]:
+        return disks.check(read, next(now) * DISKS_NS)
+
+    full = [("/data (working folder)", True)]
+    assert until(changed, "the full folder is reported") == full
+    every = REPEAT_NS // DISKS_NS
+    assert [changed() for _ in range(2 * every)] == 2 * [*(every - 1) * [[]], full]
+    folders.clear()
+    already, later = len(asked_by), []
+
+    def read_since() -> bool:
+        later.extend(changed())
+        return len(asked_by) > already + 2  # of the one before, the folders are known
+
+    until(read_since, "the folders were read again")
+    later += [one for _ in range(2 * every) for one in changed()]
+    assert {*later} <= {*full}
+    assert not any(changed() for _ in range(2 * every))
+    assert threading.main_thread() not in asked_by, "a dead server would block it"
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_the_folder_that_is_recorded_to_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    monkeypatch.setattr("ddptop.host.kernel_view.is_full", lambda path: True)
+    ranks, processes = Ranks([os.getpid(), 0]), Processes([RankProcess(7, 1, os.getpid())])
+    ranks.asked = set()
+    file = tmp_path / "mine" / "run.ddptop" if recorded else None
+    watch = HostWatch(tmp_path, "run", ranks, processes, Gpus(), file)  # type: ignore[arg-type]
+
+    def reported() -> list[str]:
+        watch.check(time.monotonic_ns())
+        return [str(event.fields["folder"]) for event in ranks.events if event.kind == "disk"]
+
+    of_recordings = [name for name in until(reported, "the events") if "(recordings)" in name]
+    assert of_recordings == ([f"{tmp_path}/mine (recordings)"] if recorded else [])

@@ -64,7 +64,7 @@ def alerts(
         _late(state, straggler),
         state.loss_spread.alert(),
         links.alert(state.hosts) if state.ended_ns is None else None,
-        disks_alert(state),
+        disks_alert(state, now_ns),
         _lost_records(state),
         _recording(state),
         _refused(state),

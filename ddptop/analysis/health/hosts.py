@@ -30,6 +30,9 @@ UNREACHABLE_S = 3.0
 MAX_DISKS = 64
 """Folders of all hosts that are kept."""
 
+DISK_KEPT_NS = 180 * NS
+"""A full disk is reported every minute; after this long without a report nothing is known of it."""
+
 REPORTS_S = 2.0
 """A step is reported within this time: the rank and the agent send four times a second each."""
 
@@ -45,17 +48,21 @@ def on_full_disk(state: RunState, event: Event, rank_state: RankState, t_ns: int
     if not event.fields.get("full"):
         if known.pop((host, folder), None) is not None:
             state.log.add(at_s, "disk", f"disk no longer full: {where}")
-    elif (host, folder) not in known and len(known) < MAX_DISKS:
-        known[host, folder] = f"disk full: {where}", at_s
+    elif (host, folder) in known:
+        known[host, folder] = (*known[host, folder][:2], t_ns)
+    elif len(known) < MAX_DISKS:
+        known[host, folder] = f"disk full: {where}", at_s, t_ns
         state.log.add(at_s, "disk", known[host, folder][0], severity="warning")
 
 
-def disks_alert(state: RunState) -> Alert | None:
+def disks_alert(state: RunState, now_ns: int) -> Alert | None:
     """The alert of the folders that are full, with the one known longest."""
-    full = state.hosts.full_disks
+    until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
+    silence_ns, known = state.interruptions.silence_ns, state.hosts.full_disks
+    full = {key: one for key, one in known.items() if silence_ns(one[2], until_ns) <= DISK_KEPT_NS}
     if not full:
         return None
-    (host, folder), (text, since_s) = next(iter(full.items()))
+    (host, folder), (text, since_s, _) = next(iter(full.items()))
     more = f", and {len(full) - 1} more" if len(full) > 1 else ""
     evidence: dict[str, Scalar] = {"host": host, "folder": folder, "folders": len(full)}
     return Alert("disk", "warning", None, None, since_s, text + more, evidence)

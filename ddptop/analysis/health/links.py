@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import blamed
 
@@ -139,14 +137,14 @@ class LinkLog:
 def _usual_us(hosts: Hosts) -> float:
     """Lower quartile of the links' least round trips, one that was measured: below those of one slow
     host, also of three, where four directions of six are slow. 0: not known."""
-    all_us = [link.least_us for known in hosts.known.values() for link in known.links]
-    return float(np.quantile(all_us, 0.25, method="lower")) if len(all_us) >= LEAST_LINKS else 0.0
+    all_us = sorted(link.least_us for known in hosts.known.values() for link in known.links)
+    return float(all_us[(len(all_us) - 1) // 4]) if len(all_us) >= LEAST_LINKS else 0.0
 
 
 def _lasting_loss(links: deque[HostLink]) -> str:
     """`0.9% of 2,100 segments lost and sent again in the last readings`; empty: that is not so."""
     sent, resent = sum(link.sent for link in links), sum(link.resent for link in links)
-    if len(links) < LONG or resent < LEAST_LOST or 100 * resent < LASTING_PCT * sent:
+    if not sent or len(links) < LONG or resent < LEAST_LOST or 100 * resent < LASTING_PCT * sent:
         return ""
     return f"{100 * resent / sent:.1f}% of {sent:,} segments lost and sent again in the last readings"
 

@@ -128,12 +128,6 @@ class Accepted(NamedTuple):
     decoded: dict[int, Message]
     """By place those that are decoded already."""
 
-    @classmethod
-    def of(cls, messages: Sequence[tuple[int, int, int, bytes]]) -> Accepted:
-        """From single ones: rank, session, number and body."""
-        heads = np.array([one[:3] for one in messages], np.int64).reshape(-1, 3).T
-        return cls(heads, Bodies.of([one[3] for one in messages]), {})
-
 
 _USUAL: tuple[tuple[bool, bool, type[Message]], ...] = (
     (True, True, Steps),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -126,6 +127,12 @@ def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLI
             return value
         time.sleep(0.05)
     raise AssertionError(f"after {deadline_s:g} s still not: {what}")
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder in which others make files meanwhile: moved away in one step, then removed."""
+    away = folder.rename(folder.with_name(f"{folder.name}.removed"))
+    until(lambda: shutil.rmtree(away, ignore_errors=True) or not away.exists(), f"{folder} removed")
 
 
 def processes_of(env: dict[str, str]) -> list[psutil.Process]:

@@ -34,6 +34,7 @@ from tests.processes import (
     collector_below,
     environment,
     live_step,
+    remove_folder,
     run,
     run_plain,
     started,
@@ -562,7 +563,7 @@ def test_a_collector_that_cannot_be_started_again_leaves_the_exit_code_alone(hom
     with started([*DDPTOP_RUN, *TWO, "train.py", "0", "150", "0.02"], env, home) as process:
         pid = collector_below(process.pid)
         until(lambda: live_step(env), "a step on the screen")
-        shutil.rmtree(Path(env["XDG_RUNTIME_DIR"]) / "ddptop")
+        remove_folder(Path(env["XDG_RUNTIME_DIR"]) / "ddptop")
         os.kill(pid, signal.SIGKILL)
         for name in ("go", "go.end"):
             (home / name).touch()

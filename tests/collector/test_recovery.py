@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, S
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.replay import frame_at
 from tests.collector.conftest import DEADLINE_S, UNREAD_RANK
+from tests.processes import remove_folder
 
 
 def steps_of(recording, rank):
@@ -235,7 +235,7 @@ def test_a_run_whose_folder_is_removed_goes_on_in_a_new_one(stage):
     collector = stage.collector()
     ranks = stage.ranks(steps=900, rate=600)
     stage.wait_for(lambda: recorded_past(stage, 50))
-    shutil.rmtree(stage.directory)
+    remove_folder(stage.directory)
     assert collector.wait(DEADLINE_S) == AGAIN, "the supervisor starts it again"
     collector = stage.collector()
     stage.ended(ranks)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -116,6 +116,16 @@ def started(
                 with suppress(psutil.NoSuchProcess):
                     child.kill()
         process.communicate()
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """So many processes that compute without end, each a core's worth of load, until the end of the block."""
+    command = [sys.executable, "-c", "while True: pass"]
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(started(command, {**os.environ}, Path.cwd(), cold=True))
+        yield
 
 
 def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> object:

@@ -29,7 +29,8 @@ MAX_FILES = 16_384
 """Open files of a process that are looked at."""
 
 LEAST_SEGMENTS = 10
-"""A connection that has sent fewer since the last reading carries no gradients (torch's store)."""
+"""A connection that has sent fewer since the last reading, and was answered, carries no gradients (torch's
+store)."""
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _REQUEST_DUMP = 0x301
@@ -48,6 +49,9 @@ _INFO_FIELDS = (68, 148, 156, 100, 216)
 minutes, data segments sent (with those sent again), segments sent again, and of these how many the other end
 had received (DSACK, RFC 2883): where a processor was busy, not where one was lost."""
 _DELIVERY_RATE = 160
+_TIMEOUT_MS = 244
+"""tcpi_total_rto_time, of Linux 6.7 and later: from a segment's first timeout to its acknowledgement, all
+together. One that is lost alone is acknowledged within a round trip after its timeout."""
 _LEAST_INFO = 220
 
 
@@ -63,6 +67,8 @@ class Connection(NamedTuple):
     resent: int
     """Without those that the other end had received."""
     delivery_bytes_s: int
+    silent_ms: int = 0
+    """Together, as in `HostLink`."""
 
 
 class LinkSampler:
@@ -90,27 +96,36 @@ class LinkSampler:
         except OSError:
             return None
         before, self._before = self._before, {i: one for i, one in found.items() if i not in self._others}
-        of_peer: dict[tuple[str, str], list[tuple[Connection, int, int]]] = {}
+        of_peer: dict[tuple[str, str], list[Connection]] = {}
         for inode, new in self._before.items():
             old = before.get(inode)
-            if old is not None and new.sent - old.sent >= LEAST_SEGMENTS:
-                counts = (new, new.sent - old.sent, new.resent - old.resent)
-                of_peer.setdefault((new.own, new.peer), []).append(counts)
+            if old is None:
+                continue
+            since = _since(old, new)
+            if since.sent >= LEAST_SEGMENTS or since.silent_ms:
+                of_peer.setdefault((new.own, new.peer), []).append(since)
         links = [_link(own, peer, mine) for (own, peer), mine in of_peer.items()]
         links.sort(key=lambda link: (-link.resent, -link.least_us))
         return tuple(links[:MAX_LINKS])
 
 
-def _link(own: str, peer: str, mine: list[tuple[Connection, int, int]]) -> HostLink:
+def _since(old: Connection, new: Connection) -> Connection:
+    """A connection with what it has counted since an older reading."""
+    counts = ((name, getattr(new, name) - getattr(old, name)) for name in ("sent", "resent", "silent_ms"))
+    return new._replace(**dict(counts))
+
+
+def _link(own: str, peer: str, mine: list[Connection]) -> HostLink:
     return HostLink(
         own=own,
         peer=peer,
         connections=len(mine),
-        round_trip_us=int(median(one.round_trip_us for one, _, _ in mine)),
-        least_us=min(one.least_us for one, _, _ in mine),
-        sent=sum(sent for _, sent, _ in mine),
-        resent=max(0, sum(resent for _, _, resent in mine)),
-        delivery_bytes_s=max(one.delivery_bytes_s for one, _, _ in mine),
+        round_trip_us=int(median(one.round_trip_us for one in mine)),
+        least_us=min(one.least_us for one in mine),
+        sent=sum(one.sent for one in mine),
+        resent=max(0, sum(one.resent for one in mine)),
+        delivery_bytes_s=max(one.delivery_bytes_s for one in mine),
+        silent_ms=max(0, *(one.silent_ms for one in mine)),
     )
 
 
@@ -159,9 +174,11 @@ def _connection(family: int, body: bytes) -> Connection | None:
         struct.unpack_from("=I", info, at)[0] for at in _INFO_FIELDS
     )
     (rate,) = struct.unpack_from("=Q", info, _DELIVERY_RATE)
+    counted = len(info) >= _TIMEOUT_MS + 4
+    silent_ms = struct.unpack_from("=I", info, _TIMEOUT_MS)[0] if counted else 0
     # IPv4 over a socket for both is as it is over one of its own.
     own, peer = here.removeprefix("::ffff:"), there.removeprefix("::ffff:")
-    return Connection(inode, own, peer, round_trip_us, least_us, sent, resent - needless, rate)
+    return Connection(inode, own, peer, round_trip_us, least_us, sent, resent - needless, rate, silent_ms)
 
 
 def _attribute(body: bytes, at: int, kind: int) -> bytes | None:

@@ -159,12 +159,14 @@ def _frame(value: object) -> bytes:
 
 
 def _list_of(kind: Any, most: int, *checks: Check) -> Check:
-    """A list of at most `most` items, each with the fields of the NamedTuple `kind`."""
+    """A list of at most `most` items, each with the fields of the NamedTuple `kind`; those with a default may
+    be missing."""
+    added = len(kind._field_defaults)
 
     def check(value: object) -> tuple[Any, ...]:
         if type(value) is not tuple or len(value) > most:
             raise ProtocolError(f"no list of at most {most} items of {kind.__name__}")
-        return tuple(kind._make(checked(kind._fields, checks, item)) for item in value)
+        return tuple(kind(*checked(kind._fields, checks, item, added=added)) for item in value)
 
     return check
 
@@ -189,7 +191,7 @@ _stacks = _list_of(Stack, limits.MAX_STACKS, text, flag, _frames)
 _operations = _list_of(Operation, limits.MAX_OPERATIONS, text, _count_or_none, text, text, text, flag, count)
 _members = _integers(limits.MAX_MEMBERS, _rank)
 _checksums = _integers(limits.MAX_CHECKSUMS, integer(-(2**63), 2**63 - 1))
-_links = _list_of(HostLink, MAX_LINKS, text, text, count, _bytes, _bytes, _bytes, _bytes, _bytes)
+_links = _list_of(HostLink, MAX_LINKS, text, text, count, *[_bytes] * 6)
 _offset = integer(-limits.MAX_NS, limits.MAX_NS)
 
 CHECKS: dict[type[Message], tuple[Check, ...]] = {

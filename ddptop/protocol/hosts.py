@@ -58,6 +58,9 @@ class HostLink(NamedTuple):
     """Of these, how many were lost and sent again: without those that the other end had received already."""
     delivery_bytes_s: int
     """Largest delivery rate of a connection, as the kernel last measured it."""
+    silent_ms: int = 0
+    """How long a connection sent the same segments again and again, at timeouts, without an answer, since the
+    reading before: the largest of all. 0 also where the kernel does not count it (before Linux 6.7)."""
 
 
 @dataclass(frozen=True, slots=True)

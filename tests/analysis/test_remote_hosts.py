@@ -448,6 +448,28 @@ def test_a_link_that_is_gone_now_and_then_is_named_by_what_it_loses_in_20_s(
     ] == ([True] if words else [])
 
 
+@pytest.mark.parametrize(
+    ("silent_ms", "resent", "words"),
+    [
+        ([0, 1210, 0, 1180], 4, "cut for up to 1.2 s in 2 of the last 4 readings"),
+        ([0, 1210, 0, 0, 0, 0], 4, ""),
+        ([0, 210, 205, 210, 190], 4, ""),
+        ([0, 1210, 1210, 1210], 0, ""),
+    ],
+)
+def test_a_link_that_does_not_answer_now_and_then_is_cut_however_few_segments_are_lost(
+    make_world, silent_ms, resent, words
+) -> None:
+    """Once is no alert; neither is a single timeout, nor a host that was slow and had received everything."""
+    job = Job(make_world)
+    for each in silent_ms:
+        link = HostLink("node1", "node2", 1, 9000, 16, 3000, resent, 10**8, each)
+        job.feed(job.world.usage("node1", links=(link,)))
+        job.wait(2.5, FAR)
+    assert job.log("network") == ([f"network from host node1 to host node2: {words}"] if words else [])
+    assert not words or next(one for one in job.frame.alerts if one.kind == "network").evidence["lost"]
+
+
 def test_a_frame_looks_at_every_link_once_however_many_hosts_there_are(make_world, monkeypatch) -> None:
     job = Job(make_world)
     for host, peer in ((FAR[0], FAR[1]), (FAR[1], FAR[0])):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 
 import pytest
 
 from ddptop.host import connections
 from ddptop.host.connections import PERIOD_NS, Connection, LinkSampler, established
 from ddptop.protocol.codec import decode, encode
-from ddptop.protocol.hosts import MAX_LINKS, HostUsage
+from ddptop.protocol.hosts import MAX_LINKS, HostLink, HostUsage
 
 
 def test_a_connection_of_this_process_is_read_from_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,3 +55,26 @@ def test_links_are_what_the_ranks_have_sent_since_the_reading_before(monkeypatch
     assert [link.connections for link in links[1:]] == [1, 2, 2]
     usage = HostUsage(1, None, None, None, None, None, 0, None, 0, links)
     assert decode(encode(usage)) == usage
+
+
+def test_a_connection_that_was_not_answered_is_reported_however_little_it_has_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "_sockets_of", lambda pid: [1, 2])
+    sampler = LinkSampler()
+    for at, silent_ms in enumerate((100, 1300)):
+        read = [
+            Connection(inode, "a", "b", 90, 80, 50 + at, at, 7, silent_ms * (inode == 1)) for inode in (1, 2)
+        ]
+        monkeypatch.setattr(connections, "established", lambda read=read: read)
+        links = sampler.sample([4], at * PERIOD_NS)
+    assert links is not None
+    (link,) = links
+    assert (link.connections, link.sent, link.resent, link.silent_ms) == (1, 1, 1, 1200)
+
+
+def test_a_reading_of_an_earlier_version_has_no_silence() -> None:
+    link = HostLink("10.0.0.1", "10.0.0.2", 4, 900, 100, 1000, 3, 10**9)
+    usage = HostUsage(1, None, None, None, None, None, 0, None, 0, (link,))
+    old = encode(replace(usage, links=(tuple(link)[:-1],)))  # type: ignore[arg-type]
+    assert old != encode(usage) and decode(old) == usage

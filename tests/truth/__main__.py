@@ -2,9 +2,9 @@
 
 --rows NAME...    rows of `rows.py`; `all`; without it the short list. Rows of `incidents.py` too, or `hangs`,
                   `deaths`, `mismatches`, `ends`: all of a group. Rows of `links.py`, or `links`: needs root
---windows N       windows with the fault, each between two without; so many runs of a row of `incidents.py`
+--windows N       windows with the fault, each between two without; so many runs of a row of the other two
 --load N          busy loops beside the training
---keep FOLDER     keep recordings and stamps, FOLDER/NAME-load-N/
+--keep FOLDER     keep recordings and stamps, FOLDER/NAME-load-N/; of the other two in folders of their seeds
 --replay FOLDER   compare kept recordings again instead of training
 --pack FOLDER     write traces for `test_traces.py`
 --json FILE       write every window's figures
@@ -16,18 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from ddptop.recording.reader import Recording
-from tests.processes import DDPTOP_RUN, environment, started
+from tests.processes import DDPTOP_RUN, busy_loops, environment, started
 from tests.truth import incident_runs, incidents, links, traces
 from tests.truth.judge import Judged, Stamps, judge, looks
 from tests.truth.rows import BY_NAME, ROWS, SHORT, Row
 from tests.truth.table import LEGEND, as_json, heading, line
+from tests.truth.trials import Trials
 
 SCRIPT = Path(__file__).parent / "script.py"
 DEADLINE_S = 3600.0
@@ -37,14 +36,12 @@ def train(row: Row, folder: Path, load: int, **more: Any) -> None:
     """One run beside `load` busy loops: its recording and stamps into the folder."""
     recording = folder / "run.ddptop"
     recording.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as home, busy_loops(load):
         env = environment(Path(home))
         options = ["--ddptop-record", str(recording), "--standalone", "--nproc-per-node", str(row.world)]
         command = [*DDPTOP_RUN, *options, str(SCRIPT), str(folder), json.dumps(row.spec(**more))]
-        for _ in range(load):
-            stack.enter_context(started([sys.executable, "-c", "while True: pass"], env, folder))
-        training = stack.enter_context(started(command, env, folder))
-        _, err = training.communicate(timeout=DEADLINE_S)
+        with started(command, env, folder) as training:
+            _, err = training.communicate(timeout=DEADLINE_S)
         if training.returncode:
             raise SystemExit(err)
 
@@ -66,12 +63,13 @@ def main() -> None:
     for name in ("--keep", "--replay", "--pack", "--json"):
         parser.add_argument(name, type=Path)
     options = parser.parse_args()
+    trials = Trials(options.windows, options.seed, options.load, options.keep, options.replay)
     if ended := incidents.named(options.rows):
-        incident_runs.show(ended, options.windows, options.seed, options.keep, options.replay)
+        incident_runs.show(ended, trials)
         names = {one.name for one in ended} | {*incidents.GROUPS}
         options.rows = [name for name in options.rows if name not in names]
     if linked := [row for row in links.LINKS if {row.name, "links", "all"} & {*options.rows}]:
-        links.show(linked, options.windows, options.seed, options.keep, options.replay)
+        links.show(linked, trials)
         options.rows = [name for name in options.rows if name not in {"links", *(row.name for row in linked)}]
     if not options.rows:
         return

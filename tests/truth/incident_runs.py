@@ -9,9 +9,10 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -19,10 +20,12 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Frame
 from ddptop.frames.verdict import verdict
 from ddptop.host.runs import read_run_file
+from ddptop.protocol.vocabulary import AlertKind
 from ddptop.recording.reader import Recording
 from ddptop.sources.live import LiveSource
 from tests.processes import DDPTOP_RUN, environment, started, until
 from tests.truth.incidents import Incident
+from tests.truth.trials import Trials
 
 SCRIPT = Path(__file__).parent / "incident_script.py"
 STALL_S = 5
@@ -49,17 +52,10 @@ AFTER_S = 2.0
 WELL = frozenset({"starting", "waiting", "alone", "good", "even", "finished", "stale", "skew", "none"})
 """Kinds of a verdict that say nothing against any rank."""
 
-GRAVE = (
-    "failed_rank",
-    "lost_rank",
-    "unreachable_host",
-    "stall",
-    "mismatch",
-    "nan",
-    "replica_drift",
-    "straggler",
-)
-"""Alerts that name a rank, or that something is wrong."""
+GRAVE = frozenset(get_args(AlertKind)) - {
+    *("loss_spread", "network", "disk", "lost_records", "recording", "refused_messages", "interruption")
+}
+"""Alerts that name a rank, or that something is wrong: all kinds but these."""
 
 
 @dataclass(frozen=True)
@@ -324,26 +320,18 @@ def why_not(row: Incident) -> str:
     return ""
 
 
-def show(rows: list[Incident], runs: int, seed: int, keep: Path | None, replay: Path | None) -> list[Trial]:
-    """Run the rows and print a line of each; `replay`: judge runs that were kept in this folder."""
+def show(rows: list[Incident], trials: Trials) -> None:
+    """Run the rows and print a line of each."""
     print(f"{LEGEND}\n{heading()}", flush=True)
-    trials: list[Trial] = []
+    made: list[Trial] = []
     for row in rows:
-        mine: list[Trial] = []
-        for number in range(runs):
-            with tempfile.TemporaryDirectory() as temporary:
-                folder = (replay or keep or Path(temporary)) / row.name / str(number)
-                if reason := why_not(row):
-                    mine.append(Trial(row, 0, skipped=reason))
-                    break
-                if replay is None:
-                    folder.mkdir(parents=True)
-                    run(row, folder, seed + number)
-                mine.append(judge(row, folder))
+        if reason := why_not(row):
+            mine = [Trial(row, 0, skipped=reason)]
+        else:
+            mine = [judge(row, folder) for folder in trials.of(row.name, partial(run, row))]
         print(line(row, mine), flush=True)
         for one in mine:
             if not one.skipped and (one.false_before or (row.group != "healthy" and not one.right)):
                 print(f"  rank {one.rank}: " + " / ".join(one.lines or ["nothing"]), flush=True)
-        trials += mine
-    print(together(trials))
-    return trials
+        made += mine
+    print(together(made))

@@ -13,6 +13,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -22,6 +23,7 @@ from tests.hosts.cable import Cable
 from tests.hosts.jobs import enough, launched, shows
 from tests.hosts.namespaces import Host, hosts
 from tests.truth.incident_runs import GRAVE, LOOK_NS
+from tests.truth.trials import Trials
 
 EVEN_S, FAULT_S = 10.0, 30.0
 """How long the network is well, and how long it is not, at most."""
@@ -182,26 +184,19 @@ def _note(trial: LinkTrial, message: str, after_s: float) -> None:
 HEADING = f"{'row':<22}{'trials':<8}{'named':<8}{'after s':<14}{'other link':<12}{'rank flagged':<12}"
 
 
-def show(rows: list[LinkRow], runs: int, seed: int, keep: Path | None, replay: Path | None) -> None:
-    """Run the rows and print a line of each; `replay`: judge runs that were kept in this folder."""
+def show(rows: list[LinkRow], trials: Trials) -> None:
+    """Run the rows and print a line of each."""
     print(
         f"named: the link with both ends, or that it is not where nothing is to be said\n{HEADING}",
         flush=True,
     )
     for row in rows:
-        trials = []
-        for number in range(runs):
-            with tempfile.TemporaryDirectory() as temporary:
-                folder = (replay or keep or Path(temporary)) / row.name / str(number)
-                if replay is None:
-                    folder.mkdir(parents=True)
-                    run(row, folder, seed + number)
-                trials.append(judge(row, folder))
-        named = sum((one.named_after_s is not None) == bool(row.words) for one in trials)
-        after = sorted(one.named_after_s for one in trials if one.named_after_s is not None)
+        made = [judge(row, folder) for folder in trials.of(row.name, partial(run, row))]
+        named = sum((one.named_after_s is not None) == bool(row.words) for one in made)
+        after = sorted(one.named_after_s for one in made if one.named_after_s is not None)
         times = f"{after[len(after) // 2]:.0f}, {after[-1]:.0f}" if after else "-"
-        others, flagged = sum(one.others_named for one in trials), sum(bool(one.flagged) for one in trials)
-        print(f"{row.name:<22}{len(trials):<8}{named:<8}{times:<14}{others:<12}{flagged:<12}", flush=True)
-        for one in trials:
+        others, flagged = sum(one.others_named for one in made), sum(bool(one.flagged) for one in made)
+        print(f"{row.name:<22}{len(made):<8}{named:<8}{times:<14}{others:<12}{flagged:<12}", flush=True)
+        for one in made:
             if not one.right:
                 print(f"  {one.ends}: {one.last or 'nothing'} {'; '.join(one.flagged)}", flush=True)

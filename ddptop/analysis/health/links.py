@@ -30,6 +30,11 @@ LONG, LASTING_PCT = 4, 0.5
 """Readings, 20 s, and the share of lost segments over all of them that is reported, LEAST_LOST at least: on a
 link that is gone for a second now and then, TCP sends a few again and waits in between."""
 
+CUT_MS, CUTS = 500, 2
+"""A link is cut now and then that was silent for so long in so many of the LONG newest readings: one segment
+and the same one sent again have to be lost for it, which at a loss of 0.1 % is one in 1,000 of those lost. A
+single cut is no alert."""
+
 READINGS = 2
 """In a row of which this is true before it is reported: 10 s."""
 
@@ -77,7 +82,7 @@ def alert(hosts: Hosts) -> Alert | None:
         "host": host,
         "peer": names.get(peer, peer),
         "links": n_links,
-        "lost": "lost" in text,
+        "lost": "lost" in text or "cut" in text.partition(":")[2],
     }
     return Alert("network", "warning", None, None, since_s, text + more, evidence)
 
@@ -118,7 +123,7 @@ class LinkLog:
             }
             bad = {(name, link.peer): text for link in known.links if (text := _trouble(link, usual_us))}
             recent = {key: kept for key, kept in self._newest.items() if key[0] == name and key not in bad}
-            lasting = {key: text for key, kept in recent.items() if (text := _lasting_loss(kept))}
+            lasting = {key: text for key, kept in recent.items() if (text := _lasting(kept))}
             bad |= lasting
             for key in [key for key in self._bad if key[0] == name and key not in bad]:
                 del self._bad[key]
@@ -141,8 +146,12 @@ def _usual_us(hosts: Hosts) -> float:
     return float(all_us[(len(all_us) - 1) // 4]) if len(all_us) >= LEAST_LINKS else 0.0
 
 
-def _lasting_loss(links: deque[HostLink]) -> str:
-    """`0.9% of 2,100 segments lost and sent again in the last readings`; empty: that is not so."""
+def _lasting(links: deque[HostLink]) -> str:
+    """`cut for up to 1.2 s in 3 of the last 4 readings`, or `0.9% of 2,100 segments lost and sent again in
+    the last readings`; empty: neither is so."""
+    silent = [link.silent_ms for link in links if link.silent_ms >= CUT_MS and link.resent]
+    if len(silent) >= CUTS:
+        return f"cut for up to {max(silent) / 1e3:.1f} s in {len(silent)} of the last {len(links)} readings"
     sent, resent = sum(link.sent for link in links), sum(link.resent for link in links)
     if not sent or len(links) < LONG or resent < LEAST_LOST or 100 * resent < LASTING_PCT * sent:
         return ""

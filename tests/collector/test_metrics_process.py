@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import socket
-import subprocess
 import threading
-import urllib.parse
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -19,13 +16,9 @@ from ddptop.collector.metrics_process import LOGGER_VARIABLE, VARIABLE
 from ddptop.host import folders
 from ddptop.host.runs import create_run_directory
 from tests.collector.conftest import RUN_ID, Stage
-from tests.export.test_dashboard import queries
 from tests.export.test_loggers import scalars
 
 STEPS = 200
-
-NOT_HERE = ("ddptop_straggler_cost_ratio", "ddptop_rank_excess_seconds", "hw_gpu_")
-"""Names of series that the made-up ranks do not give: they report no own times and have no GPU."""
 
 
 @pytest.fixture
@@ -174,48 +167,3 @@ def test_a_target_of_no_known_kind_is_a_mistake(text: str) -> None:
     add_options(parser)
     with pytest.raises(UsageError, match="--ddptop-metrics"):
         parser.parse_args(["--ddptop-metrics", text])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus (Debian's package)")
-def test_a_real_prometheus_has_series_for_every_panel_of_the_dashboard(stage, monkeypatch, tmp_path):
-    pytest.importorskip("prometheus_client")
-    monkeypatch.setenv(VARIABLE, "prometheus:0")
-    collector = stage.collector()
-    ranks = stage.ranks(steps=STEPS, end="hang")
-    target = said(collector, "/metrics").rpartition(" ")[2].split("/")[2]
-    jobs = [{"job_name": "ddptop", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}]
-    config = tmp_path / "prometheus.yml"
-    config.write_text(json.dumps({"scrape_configs": jobs}), encoding="utf-8")  # JSON is YAML
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        here = f"127.0.0.1:{free.getsockname()[1]}"
-    words = [
-        f"--config.file={config}",
-        f"--web.listen-address={here}",
-        f"--storage.tsdb.path={tmp_path / 'db'}",
-    ]
-    with (tmp_path / "prometheus.log").open("w") as log:
-        server = subprocess.Popen(["prometheus", *words], stdout=log, stderr=log)
-    expected = [query for query in queries() if not any(name in query for name in NOT_HERE)]
-
-    def answered() -> bool:
-        for query in expected:
-            asked = urllib.parse.quote(query.replace("$instance", ".*"))
-            try:
-                with urllib.request.urlopen(
-                    f"http://{here}/api/v1/query?query={asked}", timeout=60
-                ) as answer:
-                    if not json.load(answer)["data"]["result"]:
-                        return False
-            except OSError:  # it is starting
-                return False
-        return True
-
-    try:
-        stage.wait_for(answered)
-    finally:
-        server.terminate()
-        server.wait()
-        for rank in ranks:
-            rank.kill()
-    stage.finish(collector, 1)

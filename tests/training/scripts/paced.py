@@ -1,7 +1,7 @@
-"""A plain DDP script that takes at least 10 ms a step: paced.py STEPS [FOLDER SLOW_FROM]
+"""A plain DDP script that takes at least 10 ms a step: paced.py STEPS [FOLDER SLOW_FROM [LATE_MS]]
 
 From step SLOW_FROM on it takes a quarter of a second a step, until FOLDER/go exists: it cannot be over before
-a test on a busy machine has looked at it.
+a test on a busy machine has looked at it. Rank 1 takes LATE_MS longer in each step.
 """
 
 import sys
@@ -19,6 +19,7 @@ def main() -> None:
     steps = int(sys.argv[1])
     go = Path(sys.argv[2], "go") if len(sys.argv) > 2 else None
     slow_from = int(sys.argv[3]) if len(sys.argv) > 2 else steps
+    late_ms = float(sys.argv[4]) if len(sys.argv) > 4 else 0.0
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -29,7 +30,7 @@ def main() -> None:
         loss = model(x).square().mean()
         loss.backward()
         optimizer.step()
-        time.sleep(0.01)
+        time.sleep(0.01 + dist.get_rank() * late_ms / 1000)
         if go is not None and step >= slow_from and not go.exists():
             time.sleep(0.24)
         if step % 100 == 0 and dist.get_rank() == 0:

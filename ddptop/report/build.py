@@ -204,7 +204,7 @@ class _Reader:
         if self._whole:
             self._feed(0, None)
             return
-        reached, end = 0, self._recording.block_at(self._recording.end_ns) + 1
+        reached, end = 0, self._recording.blocks_until(self._recording.end_ns)
         for blocks in _joined(stretches(self._recording, self._stretch)):
             begin, stop = max(reached, blocks.start), blocks.stop
             if begin > reached:
@@ -244,7 +244,7 @@ def stretches(recording: Recording, steps: int) -> Iterator[range]:
     length_ns = recording.end_ns - recording.start_ns
     for piece in range(1, MOST_SPANS + 1):
         until_ns = recording.start_ns + length_ns * piece // MOST_SPANS
-        stop = recording.block_at(until_ns) + 1
+        stop = max(recording.block_at(until_ns) + 1, recording.blocks_until(until_ns))
         while stalls and stalls[0] <= until_ns:
             blocks = _around(recording, stalls.pop(0), done)
             if blocks:
@@ -303,7 +303,7 @@ def _around(recording: Recording, t_ns: int, floor: int) -> range | None:
 
 def _next_step(recording: Recording, index: int) -> int:
     """The block AFTER_STALL behind the first one that holds steps, counted from `index`; at most the end."""
-    stop = recording.block_at(recording.end_ns) + 1
+    stop = recording.blocks_until(recording.end_ns)
     while index < stop and not _has_steps(recording, index):
         index += 1
     return min(index + AFTER_STALL, stop)

@@ -222,7 +222,9 @@ def test_a_stretch_goes_on_to_where_all_ranks_have_sent_a_message_of_many_steps(
 ) -> None:
     monkeypatch.setattr(build, "WHOLE_ROWS", 1000)
     path = tmp_path / "run.ddptop"
-    made_up.write(path, made_up.a_run(960, world=32, batch=96, buckets=1))
+    messages = [*made_up.a_run(960, world=32, batch=96, buckets=1)]
+    # All ranks' last messages have arrived at one moment, in several blocks.
+    made_up.write(path, [*messages[:-65], *(r._replace(t_ns=messages[-1].t_ns) for r in messages[-65:])])
     reading = report_of(path).reading
     assert (reading.whole, reading.steps) == (False, 960)
     assert reading.read_steps >= 900  # 576 where it ends at the steps of the first ranks

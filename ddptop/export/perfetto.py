@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import struct
+from functools import cache, lru_cache
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackEvent
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from ddptop.analysis.steps.kept import HEAD
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     """A process group's all-reduces in some steps, and the place of a step in them."""
 
 BEGIN, END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
+NEEDS_NAMES = TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 
 SPAN_NAMES = {"waiting": "exposed wait", "moving": "exposed transfer"}
 """Names of the slices of a step where they differ from those of the timeline's spans."""
@@ -40,6 +43,8 @@ COUNTERS = {"loss_mean": "loss", "step_ms": "step time (ms)", "busbw_gbps": "bus
 EVENTS_TRACK, COUNTER_TRACKS, HOST_TRACKS, RANK_TRACKS, TRACKS = 1, 2, 1 << 10, 1 << 20, 64
 """Where the numbers of tracks begin; a rank has TRACKS of them: itself, its lateness, its lanes."""
 
+EXPOSED = [PART_COLUMNS.index(name) for name in ("exposed", "exposed_wait")]
+NO_EDGES = np.empty((4, 0))
 NONE: Arguments = {}
 VALUES = {str: "string_value", int: "int_value", float: "double_value"}
 """By the type of an argument, the field that it is sent in."""
@@ -47,13 +52,26 @@ VALUES = {str: "string_value", int: "int_value", float: "double_value"}
 ROUNDING_NS = 1_000
 """Times are whole microseconds on each rank's clock."""
 
+OF_PACKET = Trace(packet=[TracePacket()]).SerializeToString()[:-1]
+OF_EVENT = TracePacket(track_event=TrackEvent()).SerializeToString()[:-1]
+"""How the fields begin, before their length."""
+
+DOUBLE = struct.Struct("<d")
+"""How a message ends whose last field is a double."""
+
+ANNOTATIONS_KEPT = 4_096
+"""Arguments that are kept as bytes: the step of each rank is that of the others."""
+
 
 class PerfettoSink(Sink):
     """Writes the packets of each step as it comes; only names and the ends of the last slices are kept."""
 
     def __init__(self, recording: Recording, selection: Selection, file: IO[bytes]) -> None:
         super().__init__(recording, selection)
-        self._builder = StreamingTraceProtoBuilder(file)
+        self._file, self._builder = file, StreamingTraceProtoBuilder(file)
+        self._annotation = lru_cache(ANNOTATIONS_KEPT)(self._annotation_bytes)
+        self._packet = TracePacket(sequence_flags=NEEDS_NAMES, trusted_packet_sequence_id=1)
+        """Of each event, without it. Fields of a message are bytes one after the other, put together here."""
         self._names: dict[tuple[str, str], int] = {}
         """(what it names, name) of slices and arguments: the number by which it is sent."""
         self._tracks: set[int] = set()
@@ -63,7 +81,7 @@ class PerfettoSink(Sink):
         hellos = (one.message for one in recording.lasting() if isinstance(one.message, Hello))
         self._host_of = {hello.rank: hello.host for hello in hellos}
         self._hosts = sorted({*self._host_of.values()})
-        self._packet(sequence_flags=TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)
+        self._send(sequence_flags=TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)
         self._describe(EVENTS_TRACK, name="events")
         for at, name in enumerate(COUNTERS.values()):
             self._describe(COUNTER_TRACKS + at, name=name, counter={})
@@ -77,13 +95,13 @@ class PerfettoSink(Sink):
                 for place, at in enumerate(detail.at):
                     launches.setdefault(at, []).append((group, times, place))
         figures = detail_columns(batch)[0]
+        names, values = [f"{name}_ms" for name in figures], np.stack([*figures.values()], axis=-1)
         for at in batch.at.tolist():
             end_ns = int((batch.begin_ns[at] + 1e6 * batch.evaluated.columns[0, at]).max())
             for number, name in enumerate(COUNTERS):
                 self._count(COUNTER_TRACKS + number, end_ns, batch.evaluated.points[name][at])
-            for rank in batch.ranks.tolist():
-                times_ms = {f"{name}_ms": float(column[at, rank]) for name, column in figures.items()}
-                self._step(batch, at, rank, launches.get(at, []), times_ms)
+            for rank, times_ms in zip(batch.ranks.tolist(), values[at, batch.ranks].tolist(), strict=True):
+                self._step(batch, at, rank, launches.get(at, []), dict(zip(names, times_ms, strict=True)))
             for of_group in launches.get(at, []):
                 self._all_reduces(batch, at, of_group)
 
@@ -104,25 +122,25 @@ class PerfettoSink(Sink):
         begin_ns = max(origin_ns, self._end_ns.get(track, 0))
         head = dict(zip(HEAD, evaluated.block.integers[: len(HEAD), at, rank].tolist(), strict=True))
         end_ns = self._end_ns[track] = max(begin_ns, origin_ns + 1000 * head["wall_us"])
-        mine = [
+        ranks_edges_ms = [
             np.stack([one[:, place, group.window.scope.ranks.index(rank)] for one in times[:4]])
             for group, times, place in launches
             if rank in group.window.scope.ranks
         ]
-        edges_ms = np.concatenate([np.empty((4, 0)), *mine], axis=1)
+        edges_ms = np.concatenate(ranks_edges_ms, axis=1) if ranks_edges_ms else NO_EDGES
         exposed = None
-        if not mine and evaluated.parts is not None:
-            places = [PART_COLUMNS.index(name) for name in ("exposed", "exposed_wait")]
-            whole, wait = evaluated.parts[places, at, rank].tolist()
+        if not ranks_edges_ms and evaluated.parts is not None:
+            whole, wait = evaluated.parts[EXPOSED, at, rank].tolist()
             exposed = (wait, whole - wait) if math.isfinite(wait) else None
         known = edges_ms[:, ~np.isnan(edges_ms[0])]
         found = spans(head, 0.0, known[0], known[1], known[2], known[3], exposed)
         loss = float(evaluated.block.loss[at, rank])
         self._event(BEGIN, track, begin_ns, "step", {"step": int(batch.steps[at]), "loss": loss, **times_ms})
-        for span in found:
-            edges = (origin_ns + round(1e6 * edge) for edge in (span.begin_ms, span.end_ms))
-            since_ns, until_ns = (min(max(edge, begin_ns), end_ns) for edge in edges)
+        since_ns = begin_ns
+        for span in found:  # without gaps
+            until_ns = min(max(origin_ns + round(1e6 * span.end_ms), begin_ns), end_ns)
             self._slice(track, since_ns, until_ns, SPAN_NAMES.get(span.name, span.name))
+            since_ns = until_ns
         self._event(END, track, end_ns)
         self._count(track + 1, begin_ns, times_ms["lateness_ms"])
 
@@ -196,32 +214,56 @@ class PerfettoSink(Sink):
     def _event(
         self, kind: int, track: int, at_ns: int, name: str = "", arguments: Arguments = NONE, **fields: Any
     ) -> None:
-        """Write an event, with the arguments that are known. Names that are new are sent with it."""
-        new: dict[str, list[Any]] = {}
-        if name:
-            fields["name_iid"] = self._number("event_names", name, new)
-        fields["debug_annotations"] = [
-            {"name_iid": self._number("debug_annotation_names", key, new), VALUES[type(value)]: value}
-            for key, value in arguments.items()
-            if isinstance(value, str) or (value is not None and math.isfinite(value))
-        ]
-        event = {"type": kind, "track_uuid": track, **fields}
-        self._packet(at_ns, track_event=event, **({"interned_data": new} if new else {}))
+        """Write an event with the arguments that are known: parts of the message, one after the other."""
+        event = _on_track(track) + _of_kind(kind, self._number("event_names", name) if name else 0)
+        for key, value in arguments.items():
+            if isinstance(value, float):
+                if math.isfinite(value):
+                    event += self._annotation(key, 0.0)[: -DOUBLE.size] + DOUBLE.pack(value)
+            elif value is not None:
+                event += self._annotation(key, value)
+        if fields:
+            event += TrackEvent(**fields).SerializeToString()
+        self._packet.timestamp = max(0, at_ns)
+        packet = self._packet.SerializeToString() + _framed(OF_EVENT, event)
+        self._file.write(_framed(OF_PACKET, packet))
+
+    def _annotation_bytes(self, key: str, value: str | int | float) -> bytes:
+        number = self._number("debug_annotation_names", key)
+        annotation = {"name_iid": number, VALUES[type(value)]: value}
+        return bytes(TrackEvent(debug_annotations=[annotation]).SerializeToString())
 
     def _describe(self, track: int, **fields: Any) -> None:
         self._tracks.add(track)
-        self._packet(track_descriptor={"uuid": track, **fields})
+        self._send(track_descriptor={"uuid": track, **fields})
 
-    def _packet(self, at_ns: int = 0, **fields: Any) -> None:
+    def _send(self, **fields: Any) -> None:
         """Write a packet. All are of one sequence, so that each name is sent once."""
-        fields.setdefault("sequence_flags", TracePacket.SEQ_NEEDS_INCREMENTAL_STATE)
-        self._builder.write_packet(
-            TracePacket(timestamp=max(0, at_ns), trusted_packet_sequence_id=1, **fields)
-        )
+        fields.setdefault("sequence_flags", NEEDS_NAMES)
+        self._builder.write_packet(TracePacket(trusted_packet_sequence_id=1, **fields))
 
-    def _number(self, field: str, name: str, new: dict[str, list[Any]]) -> int:
+    def _number(self, field: str, name: str) -> int:
+        """The number of a name; one that is new is sent."""
         number = self._names.get((field, name))
         if number is None:
             number = self._names[field, name] = len(self._names) + 1
-            new.setdefault(field, []).append({"iid": number, "name": name})
+            self._send(interned_data={field: [{"iid": number, "name": name}]})
         return number
+
+
+@cache
+def _on_track(track: int) -> bytes:
+    return bytes(TrackEvent(track_uuid=track).SerializeToString())
+
+
+@cache
+def _of_kind(kind: int, name: int) -> bytes:
+    return bytes(TrackEvent(type=kind, **({"name_iid": name} if name else {})).SerializeToString())
+
+
+def _framed(begin: bytes, message: bytes) -> bytes:
+    """A field with a message: its length has seven bits in each byte."""
+    rest, length = len(message), b""
+    while rest > 127:
+        rest, length = rest >> 7, length + bytes((rest & 127 | 128,))
+    return begin + length + bytes((rest,)) + message

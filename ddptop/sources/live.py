@@ -97,6 +97,8 @@ class CollectorSource(Source):
         """From a whole frame until the next is asked for, if what to ask for does not change."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="ddptop-live")
+        self.slowest_s = SLOWEST_S
+        """Longest pause that CPU_SHARE makes; set before the start."""
         self.skipped = 0
         """Frames that were not sent because there was no credit; grows when this process was stopped."""
 
@@ -214,7 +216,7 @@ class CollectorSource(Source):
             return None
         before_s, self._counted_s = self._counted_s, time.process_time()
         self._costs_s.append(self._counted_s - before_s)
-        self._pause_s = min(SLOWEST_S, median(self._costs_s) / CPU_SHARE)
+        self._pause_s = min(self.slowest_s, median(self._costs_s) / CPU_SHARE)
         return replace(frame, history=history)
 
     def _age(self) -> None:

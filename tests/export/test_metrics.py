@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from ddptop.agent.service import READ_AT_S
+from ddptop.cli.commands.metrics import FRESH_S
+from ddptop.collector.service import TICK_MS
+from ddptop.collector.viewers import INTERVAL_NS
 from ddptop.export.metrics import MOST_RANKS, WORST, Family, Histogram, families, ranks_shown
 from ddptop.frames.frame import GpuFacts
 from ddptop.frames.snapshot import snapshot
+from ddptop.protocol.limits import NS
 from ddptop.sources.replay import frame_at
+from ddptop.training.publisher import TIGHT_PERIOD_S
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Ranks
@@ -74,6 +80,11 @@ def test_figures_are_those_of_the_snapshot_in_base_units(frame: Frame) -> None:
     (labels,) = found["straggler_cost"]
     assert labels == (str(straggler["rank"]), ranks[straggler["rank"]]["host"], straggler["cause"])
     assert found["straggler_cost"][labels] == pytest.approx(straggler["cost_pct"] / 100, rel=1e-4)
+
+
+def test_the_periods_between_a_step_and_a_scrape_are_below_a_second() -> None:
+    frames_s = max(FRESH_S, INTERVAL_NS / NS) + TICK_MS / 1000
+    assert TIGHT_PERIOD_S + READ_AT_S + frames_s < 1.0
 
 
 def test_what_is_not_known_has_no_series(frame: Frame) -> None:

@@ -207,17 +207,20 @@ def test_frames_that_cost_much_are_asked_for_more_rarely(play, monkeypatch):
         pauses.append(source._pause_s)
     assert pauses[0] == 0, "what it takes to start is not the cost of a frame"
     assert pauses[-1] == pytest.approx(0.009 / 0.03)
-    spent = iter((100.0, 200.0))
+    spent = iter((100.0, 200.0, 300.0))
     source._take(State(1, 0, encode_frame(make_frame())))
     assert source._pause_s == pytest.approx(pauses[-1]), "neither is a key that was pressed once"
     source._costs_s.extend([1.0] * 9)
     source._take(State(1, 0, encode_frame(make_frame())))
     assert source._pause_s == live_module.SLOWEST_S
+    source.slowest_s = 0.1
+    source._take(State(1, 0, encode_frame(make_frame())))
+    assert source._pause_s == 0.1
 
 
-def test_a_new_wish_does_not_wait_for_the_pause(play, monkeypatch):
-    monkeypatch.setattr(live_module, "SLOWEST_S", 3600.0)
+def test_a_new_wish_does_not_wait_for_the_pause(play):
     source = play.source
+    source.slowest_s = 3600.0
     source._costs_s.extend([1000.0] * 9)
     source.start()
     play.send(make_frame())

@@ -29,6 +29,9 @@ ADDRESS, PORT = "127.0.0.1", 9472
 WRITE_S = 1.0
 """Time between two versions of the file, and two exports to a URL."""
 
+FRESH_S = 0.2
+"""Longest pause between frames: ranks report within 0.5 s, so that a scrape is at most 1 s old."""
+
 LAST_S = 15.0
 """Time for the last frame once the collector has ended. A port is given back at once: the next collector has
 it served again."""
@@ -75,6 +78,7 @@ class Metrics(Command):
             options.otlp = where if kind == "otlp" else None
         run = _live(options.run)
         source = LiveSource(run)
+        source.slowest_s = FRESH_S
         with ExitStack() as stack:
             take: Callable[[Frame], None] | None = None
             if options.textfile is not None:

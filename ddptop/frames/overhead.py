@@ -36,6 +36,8 @@ class Overhead:
     """Why not every step has bucket detail; None: every step has it, or the reason is unknown."""
     measured: MeasuredCost | None = None
     """None: too few shadow blocks so far, or none (`--ddptop-shadow off`, an earlier version)."""
+    collector_pct: float | None = None
+    """CPU time of the collector, or of the agent that takes most, in percent of one core; None: not known."""
 
     @property
     def detail_sentence(self) -> str | None:

@@ -83,6 +83,7 @@ def schema() -> Node:
         overhead=_with(
             _part(overhead.Overhead, cost),
             measured=_or_null(_part(overhead.MeasuredCost, ("pct", "low", "high", "blocks"))),
+            collector_pct=_typed("collector_pct", float),
         ),
         logged={"type": "object", "additionalProperties": logged},
         stall=_or_null(_with(stalled, testimonies=_list(position))),

@@ -119,7 +119,7 @@ def _overhead(overhead: Overhead) -> dict[str, object]:
     names = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason")
     measured = overhead.measured
     found = None if measured is None else _fields(measured, ("pct", "low", "high", "blocks"))
-    return {**_fields(overhead, names), "measured": found}
+    return {**_fields(overhead, names), "measured": found, "collector_pct": overhead.collector_pct}
 
 
 def alert_fields(alert: Alert) -> dict[str, object]:

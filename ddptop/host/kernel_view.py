@@ -108,22 +108,32 @@ class UsageSampler:
         self._known: dict[int, _Process] = {}
         """By session."""
         self._swap_ins = SwapIns()
+        self._spent: tuple[int, int] | None = None
+        """Time of the reading before, and CPU time of this process until then, in ns."""
 
     def sample(self, living: Iterable[RankProcess], now_ns: int) -> list[tuple[RankProcess, Usage]]:
         """One reading of each process that can be read."""
         before, self._known = self._known, {}
         runnable, swap_ins_s = runnable_threads(), self._swap_ins.per_s(now_ns)
+        watcher_pct = self._own_pct(now_ns)
         readings = []
         for rank in living:
             try:
                 process = before.get(rank.session) or _Process(rank.pid)
-                usage = process.read(now_ns, runnable, swap_ins_s)
+                usage = replace(process.read(now_ns, runnable, swap_ins_s), watcher_pct=watcher_pct)
             except (psutil.Error, OSError):
                 continue
             self._known[rank.session] = process
             if rank.session in before:
                 readings.append((rank, usage))
         return readings
+
+    def _own_pct(self, now_ns: int) -> float | None:
+        """CPU time of this process since the reading before, of one core; None: it is the first."""
+        before, self._spent = self._spent, (now_ns, time.process_time_ns())
+        if before is None or now_ns <= before[0]:
+            return None
+        return 100.0 * (self._spent[1] - before[1]) / (now_ns - before[0])
 
 
 class _Process:

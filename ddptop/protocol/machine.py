@@ -35,6 +35,9 @@ class Usage:
     readings that found the thread running. None before there are enough of them, or where that is hidden."""
     heat_pct: float | None = None
     """Share of the time, since the reading before, in which this processor was throttled for its heat."""
+    watcher_pct: float | None = None
+    """CPU time of the process of ddptop that reads this, the agent or the collector, of one core, since its
+    reading before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class Budget:
     def account(self, records: Sequence[StepRecord], publisher_ns: int, checks_ns: float = 0.0) -> None:
         """Account for finished steps, and for what else of ours has run.
 
-        `publisher_ns`: CPU time of the publisher since the last call, in ns.
+        `publisher_ns`: CPU time of the publisher since the last call, in ns, and what else goes by the clock.
         `checks_ns`: that of the replica checks per step.
         """
         self._published_ns += publisher_ns

@@ -2,8 +2,8 @@
 
 What the collector calls here is C alone, down to the clock: where it calls a Python function, a signal that
 came during the collection raises KeyboardInterrupt in that function, the collector drops the exception, and
-training goes on; and torch.compile would compile the function. A collection costs 1.4 us more of CPU time
-with this (measured). Which step it was in is found out later, from its time.
+training goes on; and torch.compile would compile the function. Which step it was in is found out later,
+from its time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from threading import get_ident
 from typing import Any
 
 UNKNOWN = -1
+
+COLLECTION_NS = 12_000
+"""CPU time that a collection takes more with this, which no clock of ours can see: 12 to 14 us in steps of
+10 ms, where caches are cold (`tests/benchmarks/bench_evidence.py`), 1.4 us in a loop of nothing else."""
 
 MOST = 4096
 """Times kept, two of each collection, until the publisher takes them, every 0.5 s at the latest: with more
@@ -36,6 +40,7 @@ class GcPauses:
         self.times: deque[tuple[int, int]] = deque(maxlen=MOST)
         """Thread and time (ns) of each begin and end of a collection; they do not nest."""
         self._known = False
+        self._noted = 0
 
     def step_closes(self) -> int:
         """The number of the training thread, on which this is called; UNKNOWN where times were lost."""
@@ -56,7 +61,13 @@ class GcPauses:
                     times.appendleft(ended)
                 elif began_on == thread:
                     paused += ended[1] - began
+                    self._noted += 1
         return paused if known and thread != UNKNOWN else UNKNOWN
+
+    def take_cost(self) -> int:
+        """CPU time, in ns, that the training thread has spent on the times taken since the last call."""
+        noted, self._noted = self._noted, 0
+        return noted * COLLECTION_NS
 
     def forget(self) -> None:
         """The next step is a first one."""

@@ -250,7 +250,8 @@ class Publisher(threading.Thread):
                     self.send(self._session.device.position_event(self._recorder, self.rank))
                 self.send(evidence)
             before, cpu = cpu, time.thread_time_ns()
-            self._budget.account(records, cpu - before, self._session.replicas.step_ns)
+            unseen = self._recorder.gc_pauses.take_cost()
+            self._budget.account(records, cpu - before + unseen, self._session.replicas.step_ns)
             if ack is not None:
                 self._last_ack_s = time.monotonic()
                 self._received(ack)

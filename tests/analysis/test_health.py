@@ -259,6 +259,15 @@ def test_detail_that_is_rare_or_off_has_its_reason(running, every, cost_pct, fai
     assert shown["detail_every"] == (None if failures == MUTE_AFTER else every)
 
 
+def test_what_the_collectors_and_agents_take_is_that_of_the_one_that_takes_most(running) -> None:
+    world, reducer, look = running
+    assert look().overhead.collector_pct is None
+    for rank, watcher_pct in ((0, 1.5), (1, 4.25)):
+        usage = Usage(START_NS, 1, 30.0, watcher_pct=watcher_pct)
+        reducer.feed(Received(START_NS, rank, world.session(rank), 0, usage))
+    assert look().overhead.collector_pct == snapshot(look())["overhead"]["collector_pct"] == 4.25
+
+
 def test_only_the_last_hundred_happenings_are_kept(running) -> None:
     world, reducer, look = running
     for i in range(300):

@@ -38,7 +38,7 @@ ADDED = {
     "exposed_wait_ms before_forward_ms before_backward_ms before_optimizer_ms after_optimizer_ms gc_ms",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms",
     "straggler": "throttle last_pct ranks place basis disagrees waits_for elements_ratio",
-    "overhead": "detail_reason measured",
+    "overhead": "detail_reason measured collector_pct",
     "clocks": "drift_ppm age_s",
 }
 """Keys added to schema 1 since: a program written for the first ones finds all of them, in their order."""

@@ -83,6 +83,7 @@ def test_the_clock_of_a_rank_is_the_mean_of_readings_that_found_it_running(
     usages = [usage for s in range(2 * READINGS) for _, usage in sampler.sample([rank], s * NS)]
     assert [usage.clock_pct for usage in usages] == [*[None] * (2 * READINGS - 2), 50.0]
     assert usages[0].heat_pct == 0.0
+    assert usages[-1].watcher_pct is not None and usages[-1].watcher_pct > 0
     assert usages[-1].swapped_bytes is not None and usages[-1].swap_ins_s is not None
 
 

@@ -94,7 +94,7 @@ def live(world: int = 4, **changes: Any) -> Frame:
         straggler=None,
         alerts=(),
         events=(LoggedEvent(NOW - 580, "join", "info", None, None, f"{world} ranks joined"),),
-        overhead=Overhead(1.0, 0.62, 132.0, 4, 0),
+        overhead=Overhead(1.0, 0.62, 132.0, 4, 0, collector_pct=2.4),
         history=history(end_s=ELAPSED_S),
         focus=None,
         records=12_480 * world,

@@ -213,6 +213,7 @@ def _overhead(state: RunState) -> Overhead:
         detail_every=reports.largest_of_beats("detail_every"),
         failures=int(np.nansum(failures)),
         measured=state.figures.shadow_cost.measured,
+        collector_pct=_widest(reports.usage("watcher_pct")),
     )
     if (failures >= MUTE_AFTER).any():
         reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"

@@ -212,7 +212,7 @@ def _run(scene: Scene) -> list[Fact]:
 def _cost(scene: Scene) -> list[Fact]:
     cost = scene.frame.overhead
     over = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has checked
-    every = cost.detail_every
+    every, beside = cost.detail_every, cost.collector_pct
     timed = UNKNOWN if every is None else "every step" if every == 1 else f"1 step in {every:,}"
     first = scene.frame.run.card.get("first_failure")
     facts = [
@@ -220,6 +220,7 @@ def _cost(scene: Scene) -> list[Fact]:
              "warn" if over else "strong"),
         Fact("budget", fixed(cost.budget_pct, 1, "%" if known(cost.budget_pct) else "")),
         Fact("per step", fixed(cost.us_per_step, 0, " us" if known(cost.us_per_step) else "")),
+        Fact("collector", fixed(beside, 1, "% of a core" if known(beside) else "")),
         Fact("buckets timed", timed),
         Fact("internal errors", count(cost.failures), "warn" if cost.failures else "text"),
     ]  # fmt: skip

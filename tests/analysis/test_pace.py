@@ -53,7 +53,8 @@ def test_seconds_that_come_again_and_again_leave_the_log_to_other_events() -> No
     while sum(wall) < 33_000:
         wall += [5.0] * 400 + [6.5] * 150
     ends_s = np.cumsum(wall) / 1000
-    pace.take(log, np.arange(len(wall), dtype=np.float64), np.array(wall), ends_s, np.ones(len(wall), bool))
+    numbers, even = np.arange(len(wall), dtype=np.float64), np.ones(len(wall), bool)
+    pace.take(log, numbers, np.array(wall), None, ends_s, even)
     assert log.all() == ()
 
 
@@ -64,5 +65,25 @@ def test_steps_while_a_rank_was_flagged_are_left_out_of_any_batch() -> None:
         log, pace = EventLog(), Pace()
         for first in range(0, 4_000, batch):
             at = np.arange(first, min(first + batch, 4_000))
-            pace.take(log, at.astype(np.float64), wall[at], np.cumsum(wall)[at] / 1000, even[at])
+            ends_s = np.cumsum(wall)[at] / 1000
+            pace.take(log, at.astype(np.float64), wall[at], None, ends_s, even[at])
         assert log.all() == ()
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        ((84.5, 39.2), ""),  # the machine became busier
+        ((62.4, 25.5), ""),
+        ((105.8, 43.3), "62.5 ms a step, 21.5 ms before"),  # it did, and all ranks sleep 24 ms longer
+        ((55.6, 10.1), "45.5 ms a step, 21.5 ms before"),  # as busy as before
+        ((31.6, 0.5), ""),  # as long, but the machine is idle
+    ],
+)
+def test_steps_that_are_longer_because_the_machine_is_busier_are_no_regression(after, words: str) -> None:
+    """Wall time and longest wait for a CPU as in runs beside other work; 31.6 and 10.1 ms before."""
+    steps = np.repeat([(31.6, 10.1), after], 1_500, axis=0)
+    waited = np.stack([steps[:, 1], steps[:, 1] / 2, np.full(len(steps), np.nan)], axis=1)
+    log, ends_s, even = EventLog(), np.cumsum(steps[:, 0]) / 1000, np.ones(len(steps), bool)
+    Pace().take(log, np.arange(3_000.0), steps[:, 0], waited, ends_s, even)
+    assert [words in event.message for event in log.all()] == ([True] if words else [])

@@ -165,9 +165,9 @@ class StepEvaluation:
         for kind, run in groupby(detailed, key=kinds.__getitem__):
             detail += self._add_detail([*run], divided, kind, columns, points)
         self._state.history.append(points)
-        figures.pace.take(
-            self._state.log, numbers, wall, end_s + self._state.started_s, figures.even(self._slots)
-        )
+        waited = None if parts is None else parts[PART_COLUMNS.index("cpu")]
+        ends, even = end_s + self._state.started_s, figures.even(self._slots)
+        figures.pace.take(self._state.log, numbers, wall, waited, ends, even)
         if self.on_steps is not None:
             self.on_steps(EvaluatedSteps(divided, block, columns, own, parts, points, detail))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ from ddptop.frames.phrases import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
     from ddptop.protocol.vocabulary import RankStatus, Sign, VerdictKind
@@ -109,8 +110,12 @@ def run_state(frame: Frame) -> RankStatus:
     own = frame.run.state
     if own in ("finished", "failed", "stale"):
         return own
-    present = {own, *frame.ranks.state, *(["stalled"] if frame.stall is not None else [])}
+    present = {own, *_distinct(frame.ranks.state), *(["stalled"] if frame.stall is not None else [])}
     return next((state for state in GRAVE if state in present), own)
+
+
+_distinct: Callable[[tuple[RankStatus, ...]], frozenset[RankStatus]] = lru_cache(maxsize=4)(frozenset)
+"""Which states thousands of ranks are in: asked some ten times for a picture."""
 
 
 def _exposed_transfer_pct(frame: Frame) -> float:
@@ -121,16 +126,16 @@ def _exposed_transfer_pct(frame: Frame) -> float:
     return 100 * max(0.0, group.no_straggler_ms - group.both_ms) / group.step_ms_p50
 
 
-def _straggler(frame: Frame, late: Straggler) -> str:
-    return straggler_phrase(late, on_hosts(frame, blamed(late)))
-
-
 def _unhealthy(frame: Frame, kind: Literal["nan", "replica_drift"], alert: Alert) -> Verdict:
     """The verdict about wrong numbers, now or some time ago."""
     if alert.severity == "critical":
         return Verdict(kind, "critical", alert.message, step_line(frame))
     ago = duration(max(0.0, frame.unix_s - alert.since_s))
     return Verdict(kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
+
+
+def _straggler(frame: Frame, late: Straggler) -> str:
+    return straggler_phrase(late, on_hosts(frame, blamed(late)))
 
 
 def step_line(frame: Frame) -> str:
@@ -353,9 +358,8 @@ def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     step = frame.group.step
     steps = "no step reported by all ranks" if step is None else f"{step + 1:,} steps"
     detail = step_line(frame)
-    wrong = next((alerts[kind] for kind in WRONG_NUMBERS if kind in alerts), None)
-    if wrong is not None:
-        detail = wrong.message
+    if wrong := [alerts[kind].message for kind in WRONG_NUMBERS if kind in alerts]:
+        detail = wrong[0]
     elif frame.straggler is not None:
         detail = f"at the end {_straggler(frame, frame.straggler)}"
     steps += restart_phrase(frame.group.incarnation)

@@ -41,9 +41,9 @@ ASK_AGAIN_S = 1.0
 AGE_EVERY_S = 0.5
 """How often a frame that no longer changes is handed out again, with a later time."""
 
-CPU_SHARE, SLOWEST_S, COUNTED = 0.03, 0.5, 9
-"""Of a core, what a viewer may take: with thousands of ranks it asks for fewer frames, but for one every
-SLOWEST_S. The median of so many frames, so that keys pressed meanwhile do not count."""
+CPU_SHARE, SLOWEST_S, COUNTED = 0.025, 0.5, 9
+"""Of a core, what frames may take of the 3 % of a viewer: with thousands of ranks it asks for fewer of them,
+but for one every SLOWEST_S. The median of so many frames, so that keys pressed meanwhile do not count."""
 
 
 class Link(Protocol):
@@ -87,6 +87,8 @@ class CollectorSource(Source):
         self._want = ""
         self._asked_for = (self._focus, self._want)
         self._frame: Frame | None = None
+        self._taken: Frame | None = None
+        """The last frame that was handed out."""
         self._live: Frame | None = None
         self._status: str | None = f"waiting for the collector of {name}"
         self._failure: str | None = None
@@ -98,7 +100,7 @@ class CollectorSource(Source):
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="ddptop-live")
         self.slowest_s = SLOWEST_S
-        """Longest pause that CPU_SHARE makes; set before the start."""
+        """Longest pause that CPU_SHARE makes, or a frame that nobody takes; set before the start."""
         self.skipped = 0
         """Frames that were not sent because there was no credit; grows when this process was stopped."""
 
@@ -112,7 +114,8 @@ class CollectorSource(Source):
 
     def latest(self) -> Frame | None:
         """The newest frame; None while there is none yet."""
-        return self._frame
+        self._taken = self._frame
+        return self._taken
 
     def status(self) -> str | None:
         """Why no frame comes; None while all is well."""
@@ -181,7 +184,9 @@ class CollectorSource(Source):
         asked_for, now = (self._focus, self._want), time.monotonic()
         if self._live is not None and is_over(self._live.run):
             return
-        due = self._asked + ASK_AGAIN_S if self._owed else self._received_s + self._pause_s
+        # A frame that nobody has taken yet is not replaced: with few ranks there would be more than pictures.
+        pause_s = self._pause_s if self._taken is self._frame else self.slowest_s
+        due = self._asked + ASK_AGAIN_S if self._owed else self._received_s + pause_s
         if now < due and asked_for == self._asked_for:
             return
         if link.grant(Credit(self._epoch, self._cursor, *asked_for)):

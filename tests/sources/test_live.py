@@ -206,7 +206,7 @@ def test_frames_that_cost_much_are_asked_for_more_rarely(play, monkeypatch):
         source._take(State(1, 0, encode_frame(make_frame())))
         pauses.append(source._pause_s)
     assert pauses[0] == 0, "what it takes to start is not the cost of a frame"
-    assert pauses[-1] == pytest.approx(0.009 / 0.03)
+    assert pauses[-1] == pytest.approx(0.009 / live_module.CPU_SHARE)
     spent = iter((100.0, 200.0, 300.0))
     source._take(State(1, 0, encode_frame(make_frame())))
     assert source._pause_s == pytest.approx(pauses[-1]), "neither is a key that was pressed once"

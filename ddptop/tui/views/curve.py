@@ -3,7 +3,9 @@ missing, and a crosshair."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -141,7 +143,7 @@ def chart(
     pictures = drawn.picture(curve, height - 1 - below, across, ascii_only)
     marks = {} if curve.step is None else marked_cells(axis, across, curve.step, curve.x, curve.nan_at)
     if pictures:
-        pictures[-1] = _with_marks(pictures[-1], marks)
+        pictures[-1] = _put(pictures[-1], {column: _MARKS[mark][:2] for column, mark in marks.items()})
     cell_s = axis.bin_s * across
     room = max(1, width - gutter - 1)
     plot = Plot(1, gutter + 1, room, len(pictures), axis.begin_s, cell_s, float(curve.x[-1]))
@@ -266,30 +268,22 @@ def _dots(values: Column, across: int) -> Column:
     return values if across == 2 else np.repeat(values, 2)
 
 
-def _with_marks(line: Line, marks: dict[int, Mark]) -> Line:
-    for column, mark in marks.items():
-        sign, role, _ = _MARKS[mark]
-        line = _put(line, column, sign, role)
-    return line
-
-
 def _crossed(line: Line, column: int) -> Line:
     """The crosshair leaves what is drawn, but for the area below a curve."""
     text = str(line)
-    return _put(line, column, "┊", "dim") if column >= len(text) or text[column] in (" ", *BELOW) else line
+    return (
+        _put(line, {column: ("┊", "dim")}) if column >= len(text) or text[column] in (" ", *BELOW) else line
+    )
 
 
-def _put(line: Line, column: int, sign: str, role: Role) -> Line:
-    """The line with one cell replaced. Every sign of a chart is one cell wide."""
-    changed, at = Line(), 0
-    for text, own in line.pieces:
-        inside = column - at
-        if 0 <= inside < len(text):
-            changed.add(text[:inside], own).add(sign, role).add(text[inside + 1 :], own)
-        else:
-            changed.add(text, own)
-        at += len(text)
-    return changed if column < at else changed.pad(column).add(sign, role)
+def _put(line: Line, signs: dict[int, Piece]) -> Line:
+    """The line with some cells replaced. Every sign of a chart is one cell wide."""
+    cells: list[Piece] = [(sign, role) for text, role in line.pieces for sign in text]
+    cells += [(" ", "text")] * (max(signs, default=-1) + 1 - len(cells))
+    for column, piece in signs.items():
+        cells[column] = piece
+    alike = itertools.groupby(cells, key=itemgetter(1))
+    return Line().signs(("".join(sign for sign, _ in run), role) for role, run in alike)
 
 
 def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float) -> list[Line]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import socket
+import subprocess
 import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,7 @@ from ddptop.host import folders
 from ddptop.host.runs import create_run_directory
 from tests.collector.conftest import RUN_ID, Stage
 from tests.export.test_loggers import scalars
+from tests.processes import free_port
 
 STEPS = 200
 
@@ -118,6 +122,41 @@ def test_figures_go_to_an_otlp_receiver(stage, monkeypatch):
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.mark.slow
+def test_figures_go_to_a_receiver_without_opentelemetrys_python(stage, monkeypatch, tmp_path):
+    """rotel: an OTLP collector in Rust, which prints what it has received."""
+    rotel = pytest.importorskip("rotel", reason="pip install rotel (glibc 2.34 and newer)")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    http, grpc, log = free_port(), free_port(), tmp_path / "rotel.log"
+    words = [
+        "start",
+        "--exporter",
+        "blackhole",
+        "--debug-log",
+        "metrics",
+        "--debug-log-verbosity",
+        "detailed",
+    ]
+    words += ["--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}"]
+    with log.open("w") as file:
+        receiver = subprocess.Popen([Path(rotel.__file__).with_name("rotel-agent"), *words], stdout=file)
+    monkeypatch.setenv(VARIABLE, f"otlp:http://127.0.0.1:{http}/v1/metrics")
+    collector = stage.collector()
+    ranks = stage.ranks(steps=STEPS, end="hang")
+    newest = re.compile(
+        rf"Name: ddptop\.step\n(?: .*\n)+NumberDataPoints #0\n(?:\w.*\n)+?Value: {STEPS - 1}\n"
+    )
+    try:
+        stage.wait_for(lambda: newest.search(log.read_text()))
+    finally:
+        receiver.terminate()
+        receiver.wait()
+        for rank in ranks:
+            rank.kill()
+    assert {f"-> rank: Str({rank})" in log.read_text() for rank in (0, 1)} == {True}
+    stage.finish(collector, 1)
 
 
 @pytest.mark.slow

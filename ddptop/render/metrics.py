@@ -19,11 +19,20 @@ FIELDS = {
 }  # fmt: skip
 """By title of a column of ranks, the name that METRICS.md has for its figure."""
 
+IN_WORDS = {
+    "ms/step": "step time", "own": "own time", "last%": "comes last", "fwd": "forward", "bwd": "backward",
+    "opt": "optimizer", "mem": "memory", "cpu%": "cpu", "gpu%": "gpu", "gpumem": "gpu memory",
+    "lost": "records lost", "dev": "device", "bkt": "bucket", "coll": "collective", "last": "comes last",
+    "rtt ms": "round trip",
+}  # fmt: skip
+"""Titles of columns that are shorter than the name of their figure, which is used where there is room."""
+
 HOST_FIELDS = {
     "ranks": "Hosts: running", "worst": "Hosts: worst_rank", "excess": "Hosts: excess_ms",
     "ms/step": "Hosts: step_ms", "rtt ms": "Hosts: round_trip_ms", "clock ms": "offset_ms",
-    "clock±": "Clocks between hosts: bound_ms", "ppm": "drift_ppm", "age": "age_s", "cpu%": "Hosts: cpu_pct",
-    "mem%": "Hosts: memory_used_bytes", "gpus": "Hosts: gpus", "gpu%": "Hosts: gpu_util_pct",
+    "clock±": "Clocks between hosts: bound_ms", "drift ppm": "drift_ppm", "compared": "age_s",
+    "cpu%": "Hosts: cpu_pct", "mem%": "Hosts: memory_used_bytes",
+    "gpus": "Hosts: gpus", "gpu%": "Hosts: gpu_util_pct",
     "in/s": "Hosts: received_bytes_s", "out/s": "Hosts: sent_bytes_s", "kept": "Hosts: kept",
     "thinned": "Hosts: thinned",
 }  # fmt: skip
@@ -40,7 +49,7 @@ HEAT_FIELDS = {
 
 BUCKET_FIELDS = {
     **{title: f"One bucket all-reduce: {name}" for title, name in {
-        "bkt": "index", "bytes": "bytes", "params": "parameters", "dtype": "dtype", "hook": "hook",
+        "bkt": "index", "size": "bytes", "params": "parameters", "dtype": "dtype", "hook": "hook",
         "coll": "collective_ms", "wait": "wait_ms", "transfer": "transfer_ms", "busbw": "busbw_gbps",
         "best%": "best%", "eff": "effective_busbw_gbps", "skew": "skew_ms", "last": "last_arriver",
         "model": "model", "group": "group",

@@ -175,10 +175,10 @@ def host_columns(shown: Sequence[HostSummary]) -> list[TableColumn]:
     return [
         measured("host", [fit_tail(host.name, 2 * HOST_WIDTH) for host in shown], 99, right=False),
         measured("ranks", [str(len(host.ranks)) for host in shown], 95),
-        measured("worst rank", worst, 90),
+        measured("worst", worst, 90),
         measured("excess ms", [fixed(host.excess_ms) for host in shown], 89),
         measured("ms/step", [fixed(host.step_ms) for host in shown], 80),
-        measured("clock ± ms", [fixed(host.clock_bound_ms, 2) for host in shown], 70),
+        measured("clock± ms", [fixed(host.clock_bound_ms, 2) for host in shown], 70),
         measured("drift ppm", [fixed(host.clock_drift_ppm) for host in shown], 60),
         measured("unreachable", [f"{host.silences}x" if host.silences else "" for host in shown], 75),
     ]
@@ -237,7 +237,7 @@ def bucket_columns(buckets: Sequence[BucketSummary]) -> tuple[list[TableColumn],
     columns = [
         measured("bucket", [_which(group) for group in groups], 99, right=False),
         measured("size", [size(_mean(group, "bytes")) for group in groups], 98),
-        measured("type", [clean(group[0].dtype) or UNKNOWN for group in groups], 70, right=False),
+        measured("dtype", [clean(group[0].dtype) or UNKNOWN for group in groups], 70, right=False),
         *(
             measured(title, [fixed(_mean(group, name), 2) for group in groups], keep)
             for title, name, keep in BUCKET_FIGURES

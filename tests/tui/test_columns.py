@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
+
 import pytest
 
 from ddptop.frames.hosts import host_index
 from ddptop.render.bucket_table import bucket_columns
-from ddptop.render.host_table import FIGURES
-from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
-from ddptop.render.rank_table import rank_columns
+from ddptop.render.host_table import FIGURES, host_columns
+from ddptop.render.hosts import host_figures
+from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, IN_WORDS, explain
+from ddptop.render.rank_table import plain_rank_columns, rank_columns
+from ddptop.report.tables import BUCKET_FIGURES
+from ddptop.report.tables import host_columns as report_hosts
 from ddptop.tui.scene import Place, Scene
+from ddptop.tui.views.compare import _all as compared
+from ddptop.tui.views.heat_figures import METRICS
+from ddptop.tui.views.heat_figures import title as heat_title
 from ddptop.tui.views.heat_state import NOW_FIGURES
+from tests.names import word, words
 from tests.tui.drive import Sketch
 from tests.tui.fake import FakeSource, straggler
 from tests.tui.fake_hosts import slow_rank
@@ -75,3 +85,38 @@ def test_the_heat_map_and_the_hosts_have_their_own_figures() -> None:
     sketch = Sketch(FakeSource(frame), (80, 24))
     assert "excess of its worst rank" in sketch.press("8", "f1")
     assert "excess" not in sketch.press("enter", "enter", "escape").splitlines()[2]
+
+
+def test_a_figure_has_one_name_on_every_view() -> None:
+    scene = Scene(slow_rank(3, 4), Place())
+    ranks = words(FIELDS) | {"rank", "state", "vsownbest", "lastupdate", "collectives", "±"}
+    hosts, buckets = words(HOST_FIELDS) | {"host", "state", ""}, words(BUCKET_FIELDS) | {"algbw"}
+    views = {
+        "ranks": (ranks, [column.title for column in rank_columns(scene)]),
+        "ranks of --once": (ranks, [column.title for column in plain_rank_columns(scene, [0, 1])]),
+        "two ranks": (ranks, [figure.name for figure in compared(scene)]),
+        "heat map": (
+            ranks | {"wholebackward", "exposedcommunication", "gputemperature"},
+            [heat_title(name, scene.frame) for name in METRICS],
+        ),
+        "buckets": (buckets, [column.title for column in bucket_columns(scene)]),
+        "buckets of --once": (buckets, [column.title for column in bucket_columns(scene, plain=True)]),
+        "hosts": (hosts, [column.title for column in host_columns(scene, host_figures(scene), 200)]),
+        "hosts of the report": (hosts | {"unreachable"}, [one.title for one in report_hosts(())]),
+        "buckets of the report": (buckets, [title for title, *_ in BUCKET_FIGURES]),
+    }
+    others = {
+        name: [title for title in titles if word(title) not in known]
+        for name, (known, titles) in views.items()
+    }
+    assert not any(others.values()), others
+
+
+def test_metrics_md_has_the_names_of_the_columns() -> None:
+    text = resources.files("ddptop").joinpath("analysis/METRICS.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|$", text.partition("## Names on the screen")[2], re.M
+    )
+    written = {column: (name, full) for name, column, full in rows}
+    titles = {title: (name, IN_WORDS.get(title, title)) for title, name in FIELDS.items()}
+    assert {title: written.get(title) for title in titles} == titles

@@ -171,5 +171,5 @@ def test_gpus_are_shown_by_host_and_ranks_without_one_are_unknown() -> None:
     gpu = GpuFacts(**{**blank, "rank": 5, "temp_c": 83.0})  # type: ignore[arg-type]  # not told
     place = place_at("heat", heat=HeatState(figure="gpu_temp", hosts=True, row=1, column=1))
     text = page(replace(frame, gpus=(gpu,)), place, (80, 24))
-    assert "GPU temperature 83.0 C" in text
+    assert "gpu temperature 83.0 C" in text
     assert text.splitlines()[2].count("–") == 8

@@ -92,17 +92,17 @@ def _tail(text: str, width: int) -> str:
 
 
 def _figures(scene: Scene, wide: int, left: int, right: int, cell: int, width: int) -> list[Line]:
-    figures = _all(scene)
     room = width - wide - 3 * cell - SIGNED - 3
     lines = []
-    for figure in figures:
+    for figure in _all(scene):
         one, two = float(figure.values[left]), float(figure.values[right])
         apart = two - one
         line = Line("  ").add(fit(figure.name, wide - 2), "dim")
         line.add(fit(figure.text(one), cell, True)).add(fit(figure.text(two), cell, True))
-        line.add(fit(_signed(figure, apart, one), cell + SIGNED, True), "strong" if apart else "faint")
+        more = _signed(figure, apart, one)
+        line.add(fit(more, cell + SIGNED, True), "faint" if more in ("0", UNKNOWN) else "strong")
         scale = float(np.nanmax(np.abs(figure.values))) if np.isfinite(figure.values).any() else 0.0
-        if room >= BARS_FROM and figure.worse and known(apart) and scale > 0:
+        if room >= BARS_FROM and figure.worse and more not in ("0", UNKNOWN) and scale > 0:
             cells = min(room, round(abs(apart) / scale * room))
             worse = apart * figure.worse > 0
             # A sign as well: which of the two is worse must be visible without colour.

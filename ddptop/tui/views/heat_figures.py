@@ -51,21 +51,17 @@ def _gpu(name: str, scale: float = 1.0) -> Callable[[Frame], Column]:
     return now
 
 
-def _exposed_transfer(frame: Frame) -> Column:
-    return frame.ranks.exposed_comm_ms - frame.ranks.exposed_wait_ms
-
-
 METRICS: dict[str, Metric] = {
     "step": Metric(lambda f: f.ranks.step_ms, title="step time"),
     "data": Metric(lambda f: f.ranks.data_ms),
     "forward": Metric(lambda f: f.ranks.forward_ms),
-    "backward": Metric(lambda f: f.ranks.backward_ms),
+    "backward": Metric(lambda f: f.ranks.backward_ms, title="whole backward"),
     "optimizer": Metric(lambda f: f.ranks.optimizer_ms),
     "other": Metric(lambda f: f.ranks.other_ms),
     "own": Metric(lambda f: f.ranks.own_ms, title="own time"),
     "excess": Metric(lambda f: f.ranks.excess_ms, title="excess"),
     "wait": Metric(lambda f: f.ranks.exposed_wait_ms, title="wait", free=True),
-    "transfer": Metric(_exposed_transfer, title="transfer", free=True),
+    "transfer": Metric(lambda f: f.ranks.exposed_comm_ms - f.ranks.exposed_wait_ms, free=True),
     "collective": Metric(lambda f: f.ranks.collective_ms, title="collectives"),
     "exposed": Metric(lambda f: f.ranks.exposed_comm_ms, title="exposed communication"),
     "lateness": Metric(lambda f: f.ranks.lateness_ms, title="late"),
@@ -74,11 +70,11 @@ METRICS: dict[str, Metric] = {
     "score": Metric(lambda f: f.ranks.relative_score, unit="", title="relative", down=True),
     "cpu": Metric(lambda f: f.ranks.cpu_pct, unit="%"),
     "memory": Metric(lambda f: f.ranks.rss_bytes / 1e9, unit="GB"),
-    "gpu": Metric(_gpu("util_pct"), unit="%", title="GPU busy"),
-    "gpu_memory": Metric(_gpu("mem_bytes", 1e9), unit="GB", title="GPU memory"),
-    "gpu_temp": Metric(_gpu("temp_c"), unit="C", title="GPU temperature"),
+    "gpu": Metric(_gpu("util_pct"), unit="%", title="gpu"),
+    "gpu_memory": Metric(_gpu("mem_bytes", 1e9), unit="GB", title="gpu memory"),
+    "gpu_temp": Metric(_gpu("temp_c"), unit="C", title="gpu temperature"),
     "age": Metric(lambda f: f.ranks.age_ms / 1e3, unit="s", title="last update"),
-    "lost": Metric(lambda f: f.ranks.lost_records, unit="records", title="lost records"),
+    "lost": Metric(lambda f: f.ranks.lost_records, unit="", title="records lost"),
 }
 
 TIMED = ("wait", "transfer", "collective", "exposed", "lateness")
@@ -96,7 +92,7 @@ def least_range(figure: str, usual: float | None, frame: Frame) -> float:
     share = OF_USUAL * abs(usual or 0.0)
     if METRICS[figure].unit == "ms":
         return max(share, OF_STEP * (frame.group.step_ms_p50 or 0.0), 1e-3)
-    return max(share, {"%": 10.0, "s": 2.0, "records": 1.0, "C": 5.0}.get(METRICS[figure].unit, 1e-4))
+    return max(share, {"%": 10.0, "s": 2.0, "C": 5.0}.get(METRICS[figure].unit, 1e-4))
 
 
 def title(figure: str, frame: Frame) -> str:

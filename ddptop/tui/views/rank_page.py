@@ -166,7 +166,7 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
     ]
     third = [
         Line("records ", "dim").add(count(ranks.records[rank])),
-        Line("lost ", "dim").add(count(ranks.lost_records[rank])),
+        Line("records lost ", "dim").add(count(ranks.lost_records[rank])),
         Line("memory ", "dim").add(size(ranks.rss_bytes[rank])),
         Line("cpu ", "dim").add(fixed(ranks.cpu_pct[rank], 0, "%")),
     ]
@@ -271,7 +271,7 @@ def _steps(focus: RankSteps, width: int, height: int) -> list[Line]:
     by_steps = bool(np.isfinite(focus.excess_ms).any())
     newest = range(len(focus.step) - 1, max(-1, len(focus.step) - height), -1)
     figures: list[tuple[str, Column, int, int]] = [
-        ("ms", focus.step_ms, 1, 95), ("data", focus.data_ms, 1, 90), ("fwd", focus.forward_ms, 1, 85),
+        ("ms/step", focus.step_ms, 1, 95), ("data", focus.data_ms, 1, 90), ("fwd", focus.forward_ms, 1, 85),
         ("bwd", compute, 1, 80), ("wait", focus.wait_ms, 1, 75), ("transfer", focus.transfer_ms, 1, 70),
         ("opt", focus.optimizer_ms, 1, 60), ("other", focus.other_ms, 1, 50),
         *([("excess", focus.excess_ms, 1, 66)] if by_steps else []),

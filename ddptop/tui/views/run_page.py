@@ -284,7 +284,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
             table.measured("clock ms", texts(clock_of), 80),
             *(
                 [
-                    table.measured("ppm", texts(lambda h: drift_of(clocks.get(h))), 44),
+                    table.measured("drift ppm", texts(lambda h: drift_of(clocks.get(h))), 44),
                     table.measured("compared", texts(lambda h: age_of(clocks.get(h))), 46, right=False),
                     table.measured("round trip", texts(round_trip_of), 48),
                 ]
@@ -293,7 +293,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
             ),
             table.measured("records", texts(lambda h: count(_sum(ranks.records, of[h]))), 60),
             table.measured("lost", texts(lambda h: count(_sum(ranks.lost_records, of[h]))), 70),
-            table.measured("updated", texts(lambda h: _ago(ranks.age_ms, of[h])), 50),
+            table.measured("last update", texts(lambda h: _ago(ranks.age_ms, of[h])), 50),
         ],
         width - 1,
         2,

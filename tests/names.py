@@ -1,0 +1,21 @@
+"""Names of figures: what a title on a view may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddptop.render.metrics import IN_WORDS
+
+UNITS = (" ms", " %", "%", " GB/s", " GB", " C", " s")
+
+
+def word(title: str) -> str:
+    """A title without its unit, blanks and the sign of the clock-free fallback."""
+    for unit in UNITS:
+        title = title.removesuffix(unit)
+    return title.removeprefix("~").replace(" ", "")
+
+
+def words(fields: Mapping[str, str]) -> set[str]:
+    """What these figures may be called: by the title of their column, or by the name it is short for."""
+    return {word(name) for title in fields for name in (title, IN_WORDS.get(title, title))}

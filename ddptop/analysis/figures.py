@@ -127,6 +127,17 @@ class StepFlags:
         if now != then or self.blind != before.blind:
             self.changes.append(StepVerdict(slot, flag, self.blind))
 
+    def recovered(self, steps: StepWindow, slots: Indices) -> int:
+        """The slot since which the last persistent straggler is late no more; 0: none has recovered, or
+        another flag came since. The steps from then on maximize the sum of what its excess is below half of
+        that with which it was flagged (CUSUM)."""
+        flag = self.changes[-2].flag if len(self.changes) > 1 and self.flag is None else None
+        after = slots[:0] if flag is None or flag.pattern != "persistent" else slots[slots >= flag.since]
+        if flag is None or not len(after) or self.changes[-1].since < slots[0]:
+            return 0
+        over = np.clip(np.nan_to_num(flag.excess(steps, after)), 0.0, flag.level_ms)
+        return int(after[np.cumsum((flag.level_ms / 2 - over)[::-1])[::-1].argmax()])
+
     def rotates(self, slot: int) -> bool:
         """Whether the flag of a persistent straggler went from rank to rank lately."""
         return len(self.moves) == MOVES and slot - self.moves[0] <= MOVES_WITHIN

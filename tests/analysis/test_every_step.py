@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -287,7 +288,7 @@ def test_in_groups_whose_places_are_not_searched_it_need_not_be_larger(make_worl
     assert played(world, 160)[1].straggler.rank == 1
 
 
-def test_figures_describe_the_steps_since_the_onset(make_world) -> None:
+def test_figures_describe_the_steps_since_the_onset_and_since_it_has_recovered(make_world) -> None:
     world = make_world(2, own=True)
     reducer, _ = played(world, 100)
     world.delays = {(0, "forward"): 10_000}
@@ -299,10 +300,14 @@ def test_figures_describe_the_steps_since_the_onset(make_world) -> None:
     assert frame.straggler.lateness_ms == pytest.approx(10.0)
     assert frame.group.step_ms_p50 == pytest.approx(24.0)
     world.delays = {}
-    for received in world.steps(60):
-        reducer.feed(received)
-    frame = reducer.frame(5_000 * 10**9 + world.now_us * 1000)
-    assert frame.straggler is None
+    for before, healthy in itertools.pairwise((0, 32, 60, 140)):
+        for received in world.steps(healthy - before):
+            reducer.feed(received)
+        frame = reducer.frame(5_000 * 10**9 + world.now_us * 1000)
+        assert frame.straggler is None
+        assert frame.group.window_steps == min(100, healthy), "those since it has recovered"
+        assert frame.ranks.excess_ms.tolist() == pytest.approx([0.0, 0.0], abs=0.1)
+        assert frame.group.step_ms_p50 == pytest.approx(14.0)
     assert [event.kind for event in frame.events if "straggler" in event.kind] == [
         "straggler",
         "straggler_end",

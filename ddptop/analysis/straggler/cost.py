@@ -1,7 +1,8 @@
 """The steps that a frame's figures are computed from, since when a rank is slow in them, and what it costs.
 
 Usually these are the window of the last complete steps. Where a rank has become slow within the window, they
-are the steps from then on: medians over steps before and after would describe neither.
+are the steps from then on, and where one has recovered likewise: medians over steps before and after would
+describe neither.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ def _from_every_step(figures: Figures) -> FrameSteps:
     first = 0 if flag is None or flag.pattern != "persistent" else flag.since
     if flag is None:
         found = _own_suspect(figures)
-        first = 0 if found is None else found[0]
+        first = flags.recovered(all_steps, steps) if found is None else found[0]
     steps = steps[steps >= first] if first <= steps[-1] else steps
     point = int(all_steps.group.of("point", steps[:1])[0])
     slots = np.arange(0) if window is None else window.since(point)

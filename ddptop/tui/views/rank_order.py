@@ -100,8 +100,15 @@ def by_default(place: Place) -> bool:
 
 
 def worst_is_first(scene: Scene, grouped: bool) -> bool:
-    """Whether the default order is another one than that of ranks: hosts, or some rank is flagged."""
-    return by_default(scene.place) and (grouped or bool(scene.stragglers or scene.responsible))
+    """Whether the default order is another one than that of ranks: hosts, or some rank comes first."""
+    states, unwell = set(scene.frame.ranks.state), set(_unwell(scene))
+    some = bool(scene.stragglers or scene.responsible or (states & unwell and states - unwell))
+    return by_default(scene.place) and (grouped or some)
+
+
+def _unwell(scene: Scene) -> tuple[str, ...]:
+    """States of ranks that come first in the default order."""
+    return ("waiting",) if scene.gathers else PROBLEM_STATES
 
 
 def is_moving(place: Place, grouped: bool) -> bool:
@@ -152,7 +159,7 @@ def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
 
 def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
     states, stragglers = scene.frame.ranks.state, {*scene.stragglers, *scene.responsible}
-    unwell = ("waiting",) if scene.gathers else PROBLEM_STATES
+    unwell = _unwell(scene)
     front = [rank for rank in chosen if states[rank] in unwell or rank in stragglers]
     lifted = set(front)
     front.sort(

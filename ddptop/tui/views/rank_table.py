@@ -266,7 +266,7 @@ def tally(scene: Scene, rows: RankRows) -> str:
     words += [f"{counted(missing, 'rank')} missing"] if missing else []
     worst = worst_is_first(scene, rows.table.grouped)
     if worst and (scene.attention[0] < CALM).any():
-        words.append("worst first")
+        words.append("missing first" if scene.gathers else "worst first")
     elif not worst and place.sort not in rows.sortable:
         words.append(f"sorted by {place.sort} {_sign(place)}")
     if place.follow:

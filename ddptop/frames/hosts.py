@@ -125,7 +125,8 @@ def host_index(hosts: tuple[str, ...]) -> HostIndex:
 
 @lru_cache(maxsize=4)
 def short_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names without domain and, where they are long, without the beginning that all of them share.
+    """The names without domain and, where they are long, without the beginning that all of them share, or
+    else the end: columns cut names at the front, where they would look the same.
 
     `train-llama-worker-7.jobs.svc` as `worker-7`. What is left begins with a letter, differs from host to
     host, and is cut at a separator only: `ip-10-0-3-17` stays as it is.
@@ -139,7 +140,10 @@ def short_names(names: tuple[str, ...]) -> tuple[str, ...]:
     for cut in reversed(cuts):
         if all(name[cut : cut + 1].isalpha() for name in known):
             return tuple(name[cut:] for name in plain)
-    return plain
+    ending = _shared_beginning([name[::-1] for name in known])
+    words = (found.end() for found in _SEPARATORS.finditer(ending, 1) if ending[found.start() - 1].isalpha())
+    last = max(words, default=0)
+    return tuple(name[: len(name) - last] for name in plain)
 
 
 def _shared_beginning(names: Sequence[str]) -> str:

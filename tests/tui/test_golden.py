@@ -227,13 +227,13 @@ def seldom_late(basis: Basis = "every_step") -> Frame:
 
 
 class SeldomLate(FakeSource):
-    """Gives the single steps with the excess of the slow ones."""
+    """Gives the single steps with the excess of the slow ones: a rank after the first is late by 3 ms."""
 
     def focus(self, rank: int | None) -> None:
         """Of any rank."""
         super().focus(rank)
         if self.frame is not None and self.frame.focus is not None:
-            excess = 10.0 * (self.frame.focus.step % 10 == 0)
+            excess = (10.0 if rank == 1 else 3.0) * (self.frame.focus.step % 10 == 0)
             self.frame = replace(self.frame, focus=replace(self.frame.focus, excess_ms=excess))
 
 
@@ -245,6 +245,15 @@ def test_a_rank_that_is_seldom_late_has_its_slow_steps_beside_its_normal_ones() 
         assert lines[at + 1].split()[1:5] == ["data", "11.2", "1.2", "+10.0"]
         assert lines[at + 2].split()[1:5] == ["forward", "7.1", "7.1", "0.0"]
         assert not any("medians do not show" in line for line in lines)
+
+
+def test_so_has_a_second_rank_whose_delay_is_much_smaller() -> None:
+    frame = seldom_late()
+    assert frame.straggler is not None
+    frame = replace(frame, straggler=replace(frame.straggler, ranks=(1, 3)))
+    text = sketch(SeldomLate(frame), (80, 24), "down", "enter")
+    assert "rank 3" in text.splitlines()[1]
+    assert "ms, in its steps" in text and "medians do not show" not in text
 
 
 def test_medians_beside_a_rank_that_is_seldom_late_say_so_where_its_slow_steps_are_not_known() -> None:

@@ -253,6 +253,8 @@ def test_figures_of_hosts_survive_the_link() -> None:
         (("ip-10-0-3-170", "ip-10-0-3-18"), ("ip-10-0-3-170", "ip-10-0-3-18")),
         (("compute-cluster-login", "compute-cluster-7"), ("cluster-login", "cluster-7")),
         (("a-very-long-name", ""), ("a-very-long-name", "")),
+        (("node01-of-the-cluster", "node02-of-the-cluster"), ("node01", "node02")),
+        (("10.100.200.15", "10.101.200.15"), ("10.100.200.15", "10.101.200.15")),
     ],
 )
 def test_names_are_cut_where_they_stay_names(names: tuple[str, ...], short: tuple[str, ...]) -> None:

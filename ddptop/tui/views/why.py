@@ -17,6 +17,7 @@ from ddptop.frames.phrases import (
 )
 from ddptop.frames.remedies import next_action, remedy
 from ddptop.frames.verdict import step_line, verdict
+from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
 from ddptop.render.numbers import age, clock, count, fixed, known, size
 from ddptop.render.phases import PARTS, pair, pairs_head
@@ -117,7 +118,11 @@ def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
     if steps is None or steps.rank != rank or late is None or late.basis != "every_step":
         return None
     measured = np.isfinite(steps.excess_ms)
-    slow = measured & (steps.excess_ms > SLOW_SHARE * late.lateness_ms)
+    usual_ms, least_ms = late.lateness_ms, 0.0
+    if rank != late.rank:  # how late a second one is in its slow steps is not known: its largest excess
+        usual_ms = float(np.nanmax(steps.excess_ms, initial=0.0))
+        least_ms = OF_STEP * (frame.group.step_ms_p50 or 0.0)
+    slow = measured & (steps.excess_ms > max(SLOW_SHARE * usual_ms, least_ms))
     if not slow.any() or not (normal := measured & ~slow).any():
         return None
     parts = {

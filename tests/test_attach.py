@@ -12,6 +12,7 @@ import pytest
 
 from ddptop.cli.commands.attach import Exchange
 from ddptop.cli.errors import CliError
+from ddptop.cli.main import main
 from tests.processes import DDPTOP, TORCHRUN, environment, live_step, run, started, until
 
 SCRIPT = """
@@ -118,6 +119,51 @@ def test_a_run_of_torchrun_is_recorded_left_again_and_ends_with_the_same_weights
     (tmp_path / "stop").unlink()
     assert run([*command, str(ends[0]["steps"])], env, tmp_path).returncode == 0
     assert [end["weights"] for end in _ends(tmp_path)] == [end["weights"] for end in ends]
+
+
+HELD = SCRIPT.replace(
+    "    time.sleep(0.002 if not last else 0)",
+    "    if rank and number == 9 and not last:\n        hold()\n    time.sleep(0.002 if not last else 0)",
+).replace(
+    "before = left()",
+    "def hold():\n    Path('held').touch()\n    while not os.path.exists('go'):\n        time.sleep(0.05)\n\n"
+    "before = left()",
+)
+
+
+@pytest.mark.slow
+def test_a_run_that_hangs_is_left_as_it_was_and_said_where_its_ranks_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 waits in the all-reduce of a bucket, where it runs no Python; rank 1 has not entered it."""
+    if not can_trace() or shutil.which("py-spy") is None:
+        pytest.skip("needs gdb, py-spy and the permission to trace a process")
+    (tmp_path / "train.py").write_text(HELD)
+    env = environment(tmp_path)
+    command = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "train.py"]
+    with started([*command, "0"], env, tmp_path, cold=True) as training:
+        until((tmp_path / "held").exists, "the hang")
+        pids = [int((tmp_path / f"pid-{rank}").read_text()) for rank in (0, 1)]
+        monkeypatch.setattr("ddptop.cli.commands.attach.WAIT_S", 5.0)
+        monkeypatch.setattr("ddptop.cli.commands.attach.ranks_of", lambda _: pids)
+        assert main(["attach", str(pids[0])]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"process {pids[0]} has begun no training step within 5 s" in line
+        assert f"process {pids[0]} is in train.py:{_line_of('.backward()')} <module>" in line
+        assert f"process {pids[1]} is in train.py:{_line_of('time.sleep(0.05)')} hold" in line
+        (tmp_path / "go").touch()
+        (tmp_path / "stop").touch()
+        _, errors = training.communicate(timeout=60)
+    assert training.returncode == 0, errors
+    ends = _ends(tmp_path)
+    for end in ends:
+        assert end["after"] == end["before"], "the processes are as they were"
+    assert run([*command, str(ends[0]["steps"])], env, tmp_path).returncode == 0
+    assert [end["weights"] for end in _ends(tmp_path)] == [end["weights"] for end in ends]
+
+
+def _line_of(text: str) -> int:
+    return next(at for at, line in enumerate(HELD.splitlines(), 1) if text in line)
 
 
 def _call_off(folder: Path, pids: list[int]) -> None:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from ddptop.host.exits import RankProcess
 from ddptop.protocol.limits import MAX_TEXT, NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ddptop.host.exits import RankProcess
     from ddptop.protocol.messages import Scalar
 
 MAX_READ = 4
@@ -57,6 +58,11 @@ class WorkerCalls:
                 )
                 self._running[pid, native] = rank, process, now_ns
 
+    @property
+    def reads(self) -> bool:
+        """Whether a process is being read."""
+        return bool(self._running)
+
     def take(self, now_ns: int) -> Iterator[tuple[RankProcess, dict[str, Scalar]]]:
         """What was read since the last call: the rank, and `pid` with the `call` in it, `data.py:41 decode`,
         or its `native` functions, `clock_nanosleep < nanosleep < sleep (libc.so.6)`."""
@@ -66,6 +72,18 @@ class WorkerCalls:
             del self._running[pid, native]
             if found := (native_calls if native else innermost_call)(_finished(process), pid):
                 yield rank, {"pid": pid, "native" if native else "call": found}
+
+
+def call_of(pid: int) -> str:
+    """Where a process is now, as `innermost_call`, after a moment; empty: it cannot be read, or py-spy is not
+    installed."""
+    calls, now_ns = WorkerCalls(), time.monotonic_ns()
+    calls.request(RankProcess(0, 0, pid), [pid], now_ns)
+    while calls.reads:
+        time.sleep(0.01)
+        for _, found in calls.take(time.monotonic_ns()):
+            return str(found["call"])
+    return ""
 
 
 def _finished(process: subprocess.Popen[str]) -> str:

@@ -15,13 +15,13 @@ import gc
 import json
 import os
 import sys
+import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from ddptop.training import attach, join_run
@@ -56,6 +56,9 @@ def begin(folder: str, number: str) -> None:
         AtForward(beginning.forward_begins).install()
     except Exception as error:  # noqa: BLE001 - the training boundary
         report.refuse(f"{type(error).__name__}: {error}")
+    finally:
+        # This thread is none of `threading`'s: what an import has noted of it would stay after its end.
+        vars(threading).get("_active", {}).pop(threading.get_ident(), None)
 
 
 def end(folder: str, _number: str) -> None:
@@ -264,7 +267,7 @@ def _leave(report: Report) -> bool:
         session.switch_models(False)
         session.last_gradients.remove()
         _take_out()
-        Thread(target=_close, args=(session, report), daemon=True).start()
+        threading.Thread(target=_close, args=(session, report), daemon=True).start()
     except Exception as error:
         report.refuse(f"{type(error).__name__}: {error}")
         raise

@@ -105,3 +105,20 @@ def test_a_file_name_with_quotes_reaches_gdb_whole() -> None:
 )
 def test_gdbs_failures_are_one_line(output: str, words: str) -> None:
     assert words in inject._reason(7, f"Reading symbols\n{output}\n")
+
+
+def test_where_no_step_begins_the_place_of_each_rank_is_shown_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(attach, "WAIT_S", 0.0)
+    exchange = attach.Exchange(tmp_path, [os.getpid(), os.getppid()])
+    places = {os.getpid(): "train.py:26 main", os.getppid(): ""}
+    monkeypatch.setattr("ddptop.host.worker_calls.call_of", places.__getitem__)
+    with pytest.raises(CliError) as refused:
+        exchange.wait("waiting", 3)
+    text = str(refused.value)
+    assert f"process {os.getpid()} has begun no training step within 0 s" in text
+    assert f"process {os.getpid()} is in train.py:26 main; nothing was recorded" in text and "\n" not in text
+    places[os.getpid()] = ""
+    with pytest.raises(CliError, match="pip install py-spy"):
+        exchange.wait("waiting", 3)

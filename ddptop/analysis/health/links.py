@@ -30,10 +30,10 @@ LONG, LASTING_PCT = 4, 0.5
 """Readings, 20 s, and the share of lost segments over all of them that is reported, LEAST_LOST at least: on a
 link that is gone for a second now and then, TCP sends a few again and waits in between."""
 
-CUT_MS, CUTS = 500, 2
-"""A link is cut now and then that was silent for so long in so many of the LONG newest readings: one segment
-and the same one sent again have to be lost for it, which at a loss of 0.1 % is one in 1,000 of those lost. A
-single cut is no alert."""
+CUT_MS, CUTS = 800, 2
+"""A link is cut now and then that was silent for so long in so many of the LONG newest readings: a segment
+and the same one sent twice again have to be lost for it. A cut of 1 s is 1.2 s of silence; at a loss of 0.1 %
+and a load of 20 it was 0.5 s once. A single cut is no alert."""
 
 READINGS = 2
 """In a row of which this is true before it is reported: 10 s."""

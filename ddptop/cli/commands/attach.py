@@ -29,6 +29,9 @@ AHEAD_S, AHEAD_STEPS = 1.0, 3
 FORWARDS = 3
 """Of each rank, with other numbers of collectives, to compare them and to see how fast they grow."""
 
+SHOWN = 8
+"""Processes whose place is shown where no step begins: the run may hang."""
+
 JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 """Environment variables that the ranks of a job have in common, and no other job of the host."""
 
@@ -159,8 +162,9 @@ class Exchange:
         new.write_text(str(collectives))
         new.replace(self._folder / "go")
 
-    def wait(self, state: str, forwards: int = 0, wait_s: float = WAIT_S) -> Reports:
-        """Wait until all processes report this state, and so many forwards. Raises CliError."""
+    def wait(self, state: str, forwards: int = 0, wait_s: float | None = None) -> Reports:
+        """Wait until all processes report this state, and so many forwards; for WAIT_S. Raises CliError."""
+        wait_s = WAIT_S if wait_s is None else wait_s
         end = time.monotonic() + wait_s
         while True:
             reports = {pid: self._read(pid) for pid in self._pids}
@@ -179,7 +183,8 @@ class Exchange:
             if time.monotonic() > end:
                 raise CliError(
                     f"process {late[0]} has begun no training step within {wait_s:g} s "
-                    f"({reports[late[0]].get('state', 'its main thread runs no Python')})"
+                    f"({reports[late[0]].get('state', 'its main thread runs no Python')}): "
+                    f"{where(self._pids)}; nothing was recorded, training goes on as before"
                 )
             time.sleep(0.02)
 
@@ -189,6 +194,16 @@ class Exchange:
         except FileNotFoundError:
             return {}
         return report
+
+
+def where(pids: Sequence[int]) -> str:
+    """`process 4711 is in train.py:26 main, process 4712 is in train.py:9 tokenize`: the user's own code that
+    the first SHOWN of them run."""
+    from ddptop.host.worker_calls import call_of
+
+    calls = [(pid, call_of(pid)) for pid in pids[:SHOWN]]
+    known = [f"process {pid} is in {call}" for pid, call in calls if call]
+    return ", ".join(known) or "it cannot be read where they are (pip install py-spy)"
 
 
 def step_to_begin(reports: Reports) -> int:

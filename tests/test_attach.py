@@ -158,6 +158,7 @@ def test_a_run_that_hangs_is_left_as_it_was_and_said_where_its_ranks_are(
     ends = _ends(tmp_path)
     for end in ends:
         assert end["after"] == end["before"], "the processes are as they were"
+    (tmp_path / "stop").unlink()
     assert run([*command, str(ends[0]["steps"])], env, tmp_path).returncode == 0
     assert [end["weights"] for end in _ends(tmp_path)] == [end["weights"] for end in ends]
 

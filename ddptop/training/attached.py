@@ -58,7 +58,9 @@ def begin(folder: str, number: str) -> None:
         report.refuse(f"{type(error).__name__}: {error}")
     finally:
         # This thread is none of `threading`'s: what an import has noted of it would stay after its end.
-        vars(threading).get("_active", {}).pop(threading.get_ident(), None)
+        noted = vars(threading).get("_active", {})
+        if isinstance(noted.get(threading.get_ident()), threading._DummyThread):
+            del noted[threading.get_ident()]
 
 
 def end(folder: str, _number: str) -> None:

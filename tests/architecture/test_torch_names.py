@@ -27,6 +27,7 @@ PRIVATE = re.compile(r"_[A-Za-z]\w*")
 OF_OTHERS = {
     # Python's own
     "_asdict", "_fields", "_make", "_replace",  # of named tuples: public, with an underscore against clashes
+    "_active", "_DummyThread",  # threading
     "_bootstrap", "_inheriting",  # multiprocessing
     "_current_frames", "_exit", "_getframe",  # sys and os: public as well
     "_get_option_tuples",  # argparse

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Message, Received
     from ddptop.protocol.vocabulary import FrameSource, Severity
 
-
 ALONE = 64
 """Messages that `feed_run` takes one by one after an unusual one."""
 
@@ -90,6 +89,11 @@ class Reducer:
     def state(self) -> RunState:
         """The run as of the messages that were taken so far."""
         self._usual.write_columns()
+        return self._state
+
+    @property
+    def as_last_read(self) -> RunState:
+        """As `state`, at less cost: HELLOs and sampling intervals are up to date, the rest may not be."""
         return self._state
 
     @property
@@ -137,8 +141,7 @@ class Reducer:
 
     def end_recall(self) -> None:
         """What was fed so far came from a recording; from here on messages come as ranks send them."""
-        self._state.tail = False
-        self._state.kept_every, self._state.interruptions.unkept_ns = 1, 0
+        self._state.tail, self._state.kept_every, self._state.interruptions.unkept_ns = False, 1, 0
 
     def feed(self, received: Received) -> None:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
@@ -235,8 +238,7 @@ class Reducer:
         if isinstance(message, HostUsage):
             known.take(message, message.t_ns, message.thinned, message.links)
             return
-        about = unwrap(message, t_ns, state.clocks, known.agent.name)
-        if about is not None:
+        if (about := unwrap(message, t_ns, state.clocks, known.agent.name)) is not None:
             self._take(about)
 
     def _on_run(self, run: Run, t_ns: int) -> None:

@@ -99,6 +99,8 @@ class Intake:
         """Sessions that were asked; emptied by `HostWatch`."""
         self.emptied = True
         """Whether all that had arrived was read at the last `drain`."""
+        self._awaited = False
+        """A process may wait for its last ack."""
         self._errors = InternalErrors()
         self._reported_refused = (0, 0)
         self._report_refused_ns = 0
@@ -138,14 +140,16 @@ class Intake:
         }
         self.report(Event("refused_messages", now_ns, -1, -1, fields), now_ns)
 
-    def acknowledge(self, now_ns: int) -> None:
-        """Let the recording write what is due, and ack what it has written."""
+    def acknowledge(self, now_ns: int, *, at_once: bool = False) -> None:
+        """Let the recording write what is due, and ack what it has written; `at_once`: as the run ends."""
         self._record.tick(now_ns)
-        self._receiver.detail_every = self._reducer.state.detail_every
+        self._receiver.detail_every = self._reducer.as_last_read.detail_every
         self._receiver.acknowledge(safe=self._record.safe)
         if self._hosts is not None:
             self._hosts.receiver.detail_every = self._receiver.detail_every
-            self._hosts.receiver.acknowledge(safe=self._record.safe)
+            safe = self._record.safe
+            self._hosts.receiver.acknowledge(safe=safe, at_once=at_once or self._awaited)
+            self._awaited &= not safe
 
     def report(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
@@ -274,7 +278,7 @@ class Intake:
     def _introductions(self, run: EncodedRun) -> list[int]:
         """The places of the HELLOs of ranks that had sent none, and of what follows in these sessions before
         the first steps (layouts): between them the steps of other ranks would be taken one by one."""
-        known, unusual = self._reducer.state.roster, run.unusual_within(0, len(run))
+        known, unusual = self._reducer.as_last_read.roster, run.unusual_within(0, len(run))
         hellos = [one for _, one in unusual if type(one.message) is Hello] if run.steps is not None else []
         fresh = [one for one in hellos if one.rank >= len(known) or known[one.rank].hello is None]
         sessions = {*{one.rank: one.session for one in reversed(fresh)}.values()}
@@ -315,6 +319,8 @@ class Intake:
                 return
         elif isinstance(message, Event) and message.kind == HOST_END and self._hosts is not None:
             self._hosts.note_end(received.session)
+            self._awaited = True
+        self._awaited |= isinstance(message, Bye)
         self._keep(received, body)
         self._note_failure(received, now_ns)
 

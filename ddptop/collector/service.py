@@ -280,7 +280,7 @@ class Collector:
             self._stall_check.work(now_ns)
             self._calls.check(now_ns)
             self._pipe.check(now_ns)
-        self._intake.acknowledge(now_ns)
+        self._intake.acknowledge(now_ns, at_once=self._pipe.ended)
         self._server.drain(now_ns)
         self._viewers.serve(now_ns)
         if self._hosts is not None:
@@ -348,7 +348,7 @@ class Collector:
         self._calls.end(now_ns, well=self._pipe.well)
         self._report_run("finished" if self._pipe.well else "failed", now_ns)
         self._record.close()
-        self._intake.acknowledge(now_ns)
+        self._intake.acknowledge(now_ns, at_once=True)
         self._intake.report_recording(now_ns)
         watching = self._server.active_since(now_ns - 2 * NS)
         served: set[bytes] = set()

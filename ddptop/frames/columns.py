@@ -119,7 +119,7 @@ class Ring:
         """Add n steps: (columns, n, *shape)."""
         self._medians = {}
         steps = values.shape[1]
-        self._waiting.append(values)
+        self._waiting.append(values.astype(self._dtype))  # a copy: half as large, and of no larger array
         self._steps_waiting += steps
         self.count += steps
         if self._steps_waiting >= WRITTEN_TOGETHER:

@@ -40,6 +40,10 @@ MAX_UNKNOWN = 4096
 ECHO_NS = NS // 4
 """After this the time of a bundle is echoed even though nothing of it is recorded yet."""
 
+MANY_AGENTS, HELD_NS = 64, NS // 2
+"""With more agents than this, each gets its acks so often: to send a reply costs as much as to receive a
+bundle, of which an agent sends four a second."""
+
 ALL_WINDOWS_BYTES = 64 << 20
 """Shared by all agents: what they may have sent and not acked together, as far as WINDOW_BYTES goes."""
 
@@ -95,7 +99,7 @@ class BundleReceiver:
         """By route."""
         self._hosts: set[str] = set()
         self._to_echo: set[bytes] = set()
-        self._echo_due_ns = 0
+        self._echo_due_ns = self._held_until_ns = 0
         self._to_ask: set[bytes] = set()
         self._unknown: dict[bytes, set[int]] = {}
         self.detail_every = 1
@@ -168,12 +172,17 @@ class BundleReceiver:
         """This session is kept for good up to `seq`; the next `acknowledge` says so."""
         self._sessions.mark_safe(session, seq)
 
-    def acknowledge(self, *, safe: bool = True) -> None:
+    def acknowledge(self, *, safe: bool = True, at_once: bool = False) -> None:
         """Reply to the agents from which something came since the last reply.
 
-        With `safe`, all that was drained so far is kept for good, and acked. Without, acks wait; what is
-        missing and what is asked is sent.
+        With `safe`, all that was drained so far is kept for good, and acked; where agents are many, every
+        HELD_NS unless `at_once`. Without, acks wait; what is missing and what is asked is sent.
         """
+        now_ns = time.monotonic_ns()
+        if len(self._agents) > MANY_AGENTS and not at_once:
+            safe = safe and now_ns >= self._held_until_ns
+        if safe:
+            self._held_until_ns = now_ns + HELD_NS
         nacks: dict[bytes, list[int]] = {route: [*names] for route, names in self._unknown.items()}
         self._unknown.clear()
         acks: dict[bytes, bytes] = {}
@@ -181,7 +190,6 @@ class BundleReceiver:
             acks[route] = pairs.tobytes()
             if len(missing):
                 nacks.setdefault(route, []).extend(missing.tolist())
-        now_ns = time.monotonic_ns()
         routes = acks.keys() | nacks.keys()
         if safe or now_ns >= self._echo_due_ns:
             routes |= self._to_echo
@@ -298,7 +306,8 @@ class BundleReceiver:
             self._reply(one.route, b"", ())
             return
         if not self._to_echo:
-            self._echo_due_ns = one.read_ns + ECHO_NS
+            few = len(self._agents) <= MANY_AGENTS
+            self._echo_due_ns = one.read_ns + (ECHO_NS if few else ECHO_NS + HELD_NS)
         self._to_echo.add(one.route)
 
     def _take_introduction(

@@ -1,9 +1,9 @@
 """What the link from the hosts' agents costs the collector: bench_bundles.py [AGENTS [RANKS [SECONDS]]]
 
 One process has all agents (512 of 8 ranks each), each rank at 10 steps a second of 10 buckets, a message and
-a heartbeat every 250 ms; the other has one `BundleReceiver`. All over TCP with CURVE on the loopback. CPU
-time: taking bundles apart and accepting, decoding the messages, replying, and libzmq's thread (decryption,
-TCP).
+a heartbeat every 250 ms; the other has one `BundleReceiver`, which pauses as the collector does. All over TCP
+with CURVE on the loopback. CPU time: taking bundles apart and accepting, decoding the messages, replying, and
+libzmq's thread (decryption, TCP).
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ import multiprocessing
 import sys
 import time
 from multiprocessing.connection import Connection
+from typing import Any
 
+import numpy as np
+
+from ddptop.collector.remote_hosts import BUNDLES
+from ddptop.collector.service import PAUSE_NS
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import NS
+from ddptop.protocol.message_run import EncodedRun
 from ddptop.protocol.messages import Hello, OwnTime, Progress, Received, StepRow, Steps
+from ddptop.transport import bundle_receiver
 from ddptop.transport.bundle_receiver import BundleReceiver
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.curve import AGENTS, Gate, KeyPair
@@ -91,26 +98,27 @@ def main() -> None:
     entries = size = 0
     numbered = 0
     spent = {"receive": 0.0, "decode": 0.0, "reply": 0.0}
-    decoded = receiver._decoded
+    decoded = bundle_receiver.decoded
 
-    def timed(*arguments: object) -> object:
+    def timed(*arguments: Any) -> EncodedRun:
         before = time.thread_time()
-        result = decoded(*arguments)  # type: ignore[arg-type]
+        result = decoded(*arguments)
         spent["decode"] += time.thread_time() - before
         return result
 
-    receiver._decoded = timed  # type: ignore[method-assign,assignment]
+    bundle_receiver.decoded = timed  # type: ignore[assignment]
     began = None
     while began is None or time.monotonic() < began + seconds:
         receiver.socket.poll(20)
+        time.sleep(PAUSE_NS[1] / NS)
         gate.serve()
         before = time.thread_time()
-        arrived = receiver.drain(time.monotonic_ns())
+        arrived = receiver.drain(time.monotonic_ns(), BUNDLES)
         between = time.thread_time()
         receiver.acknowledge()
         after = time.thread_time()
         if began is None:
-            if len(receiver.agents()) < agents or not any(one.seq > 8 for one, _ in arrived):
+            if len(receiver.agents()) < agents or not (arrived.heads[3] > 8).any():
                 continue
             spent = dict.fromkeys(spent, 0.0)
             began, cpu_began, own_began = time.monotonic(), time.process_time(), time.thread_time()
@@ -118,8 +126,8 @@ def main() -> None:
         spent["receive"] += between - before
         spent["reply"] += after - between
         entries += len(arrived)
-        numbered += sum(1 for one, _ in arrived if one.seq)
-        size += sum(len(body) for _, body in arrived)
+        numbered += int((arrived.heads[3] > 0).sum())
+        size += arrived.size_of(np.arange(len(arrived)))
     wall = time.monotonic() - began
     cpu, own = time.process_time() - cpu_began, time.thread_time() - own_began
     ours.send("end")

@@ -10,6 +10,7 @@ too. TCP and decryption are not in it (`bench_bundles`).
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import msgpack
 import zmq
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.__main__ import ALLOCATIONS
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.frames.codec import encode_frame
@@ -174,6 +176,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
     timing(record, "tick", "tick")
     timing(reducer.evaluation, "_evaluate", "evaluate")
     cursor, now_ns, rows = 0, 0, 0
+    bundle_receiver.time = SimpleNamespace(monotonic_ns=lambda: NS + now_ns)  # type: ignore[assignment]
     frame_ns = 0
     began_ns = SETTLE_S * NS
     profiler = None
@@ -223,6 +226,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--profile", default=None, help="a file for cProfile")
     options = parser.parse_args()
+    gc.freeze()  # as in the collector
+    gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory() as folder:
             line = measure(ranks, options.detail_every, options.seconds, Path(folder), options.profile)

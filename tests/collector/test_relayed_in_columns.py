@@ -9,11 +9,11 @@ from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Run
+from ddptop.protocol.messages import Bye, Run
 from ddptop.recording.reader import Recording
 from ddptop.transport.bundle_receiver import BundleReceiver
 from ddptop.transport.bundled_messages import entries_of
-from ddptop.transport.bundles import pack_bundle, unpack_bundle, unpack_reply
+from ddptop.transport.bundles import Entry, pack_bundle, unpack_bundle, unpack_reply
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
 from tests.benchmarks.bench_intake import Agents, Wire
@@ -86,6 +86,23 @@ def test_in_columns_as_one_by_one(tmp_path, monkeypatch):
     assert refused == 1
     assert frame.lost_records > 0  # the steps of the message that was refused
     assert frame.group.step > 20
+
+
+def test_many_hosts_get_their_acks_together_but_a_rank_that_ends_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("ddptop.transport.bundle_receiver.MANY_AGENTS", 0)
+    monkeypatch.setattr("ddptop.transport.bundle_receiver.HELD_NS", 3600 * NS)
+    bundle, session = Agents.bundle, 1_000_000
+
+    def ending(self, agent, now_ns):
+        data = bundle(self, agent, now_ns)
+        if agent or self.sent[0] < 12:
+            return data
+        bye = Entry(session, 0, 14, 1, encode(Bye(1, "finished")))
+        return pack_bundle(1, [*single(entries_of([unpack_bundle(data)])), bye])
+
+    monkeypatch.setattr(Agents, "bundle", ending)
+    *_, acks = received(tmp_path / "run.ddptop")
+    assert [seq for _, pairs in acks for name, seq in pairs if name == session] == [2, 14]
 
 
 def test_the_start_of_many_hosts_costs_each_rank_once(tmp_path, monkeypatch):

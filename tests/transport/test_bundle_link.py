@@ -10,8 +10,10 @@ import pytest
 
 from ddptop.protocol.codec import ProtocolError, encode
 from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Card, Hello, Progress, Received, StepRow, Steps
+from ddptop.transport import bundle_receiver
 from ddptop.transport.bundle_receiver import SESSIONS_OF_AN_OWNER
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.bundled_messages import entries_of
@@ -68,6 +70,19 @@ def test_what_is_not_safe_is_not_acked(ends):
     ends.until(lambda: ends.answers[sender].acked == [(101, 2)])
     assert sender.kept == 7
     ends.safe = True
+    ends.until(lambda: sender.kept == 0)
+
+
+def test_many_agents_get_their_acks_now_and_then_or_at_once(ends, monkeypatch):
+    monkeypatch.setattr(bundle_receiver, "MANY_AGENTS", 0)
+    monkeypatch.setattr(bundle_receiver, "HELD_NS", 3600 * NS)
+    sender = ends.sender()
+    fill(sender, 1, range(1, 4))
+    ends.until(lambda: ends.numbers(100) == [1, 2, 3])
+    ends.receiver.ask(100, 7)
+    ends.until(lambda: ends.answers[sender].asked == [(100, 7)])
+    assert not ends.answers[sender].acked  # what was sent before the question has arrived before it
+    ends.receiver.acknowledge(at_once=True)
     ends.until(lambda: sender.kept == 0)
 
 

@@ -158,13 +158,14 @@ class StepWindow:
         return self._parts.known(name, slots, ranks)
 
     def own_medians(self, slots: Indices, phases: Mapping[str, Column]) -> dict[str, Column]:
-        """(ranks,) medians over steps of the window of what frames show of OWN_COLUMNS and PART_COLUMNS.
-
-        `phases`: those of the phases. Where nothing was waited in collectives but DDP's, they are those of
-        own time too, which saves a fourth of the work."""
-        waits = self._parts.of("waited", slots).any()  # true also where one is NaN
-        known = {} if waits else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
-        parts = tuple(name for name in PART_COLUMNS if name not in (*known, "cpu", "gc", "elements"))
+        """(ranks,) medians over steps of the window of what frames show of OWN_COLUMNS and PART_COLUMNS; of
+        `gc` means. `phases`: medians of the phases, which are those of own time too where nothing was waited
+        in collectives but DDP's: that saves a fourth of the work."""
+        waits, pauses = (self._parts.of(name, slots) for name in ("waited", "gc"))
+        waited, paused = waits.any(), pauses.any()  # true also where one is NaN
+        known = {} if waited else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
+        known["gc"] = formulas.mean(pauses.astype(np.float64)) if paused else np.zeros(self.world)
+        parts = tuple(name for name in PART_COLUMNS if name not in (*known, "cpu", "elements"))
         return self._own.medians(OWN_COLUMNS[:2], slots) | self._parts.medians(parts, slots) | known
 
     def places(self, slots: Indices, ranks: Indices | None = None) -> dict[OwnPlace, Column]:

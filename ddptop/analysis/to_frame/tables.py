@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 OWN_FIGURES = (
-    *("own", "excess", "waited"),
+    *("own", "excess", "waited", "gc"),
     *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
 )
 
@@ -102,7 +102,6 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         micro_steps=narrow(reports.numbers("micro_steps")),
         **{f"own_{name}_ms": narrow(every.get(name, unknown)) for name in PHASES[:4]},
         **{f"{name}_ms": narrow(every.get(name, unknown)) for name in OWN_FIGURES},
-        gc_ms=narrow(formulas.mean(steps.place("gc", slots)) if every else unknown),
     )
 
 

@@ -20,8 +20,8 @@ for all that are added at once (80); a rank's excess over minutes, and its slow 
 (370); swap, full disks, clock and heat of processors as causes, links of three hosts, steps that take longer
 in all ranks (480); bundles of many hosts and their sessions in columns (400); ranks written where they are
 read, checks apart from what is taken (250); links that are cut now and then, a hang that cannot be attached
-to (100); a trace that is put together from parts, figures since a straggler has recovered
-(70).
+to (100); a trace that is put together from parts, figures since a straggler has recovered, acks of many hosts
+at a time (110).
 New behaviour may raise it, with its reason here."""
 LONGEST, SHORTEST = 400, 30
 MOST_WITH_ONE_IMPORTER = 69  # 61 before export, whose forms only the command imports

@@ -145,6 +145,14 @@ def remove_folder(folder: Path) -> None:
     until(lambda: shutil.rmtree(away, ignore_errors=True) or not away.exists(), f"{folder} removed")
 
 
+def names_ddptop(text: str) -> bool:
+    """Whether an output has a word or a file of ddptop. The folders of a clone and of its Python may have this
+    name too, and are in torch's tracebacks."""
+    for folder in (sys.prefix, str(Path(__file__).parents[1])):
+        text = text.replace(folder, "")
+    return "ddptop" in text
+
+
 def processes_of(env: dict[str, str]) -> list[psutil.Process]:
     """Processes that this environment was given to, and their children, wherever they are by now.
 

@@ -34,6 +34,7 @@ from tests.processes import (
     collector_below,
     environment,
     live_step,
+    names_ddptop,
     remove_folder,
     run,
     run_plain,
@@ -167,7 +168,7 @@ def test_the_traceback_of_a_failing_rank_is_the_same(home: Path) -> None:
 
 def _traceback_of_launcher(stderr: str) -> str:
     """Without the frames of the command itself, which `python -m` shows in torchrun's own and not in ours."""
-    assert "ddptop" not in re.sub(r"(?m)^ddptop: .*", "", stderr)
+    assert not names_ddptop(re.sub(r"(?m)^ddptop: .*", "", stderr))
     return re.findall(
         r'Traceback \(most recent call last\):\n(?:  File "<frozen.*\n|.*in <module>\n    main\(\)\n'
         r"(?: +[~^]+\n)?)*"

@@ -19,7 +19,7 @@ from tests.hosts.jobs import (
     tasks,
 )
 from tests.hosts.namespaces import Host, hosts
-from tests.processes import DDPTOP, DDPTOP_RUN
+from tests.processes import DDPTOP, DDPTOP_RUN, names_ddptop
 
 NAMED = {"DDPTOP_NAME": "run"}
 
@@ -61,7 +61,7 @@ def test_setup_without_any_launcher(tmp_path: Path) -> None:
         assert hosts_of(shows(a, 4)) == ["node-a", "node-a", "node-b", "node-b"]
         enough((a, b))
         assert job.wait() == [0] * 4, job.err
-        assert not any("ddptop" in err for err in job.err)
+        assert not any(map(names_ddptop, job.err))
         ends_well(a, b, 4, int(job.out[0].split()[0]))
 
 

@@ -15,7 +15,7 @@ from ddptop.host.runs import RunFile, read_run_file
 from ddptop.protocol.messages import Progress
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.replay import frame_at
-from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, run, started, until
+from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, names_ddptop, run, started, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TWO = ["--standalone", "--nproc-per-node", "2"]
@@ -68,7 +68,7 @@ def test_the_first_rank_starts_the_collector_and_it_ends_with_the_training(tmp_p
         assert (second.name, second.recording) == (first.name, first.recording)
         (tmp_path / "enough").touch()
         out, err = training.communicate(timeout=120)
-    assert (training.returncode, "ddptop" in err) == (0, False), err
+    assert (training.returncode, names_ddptop(err)) == (0, False), err
     until(lambda: not psutil.pid_exists(second.pid), "the collector's end")
     frame = frame_at(Path(str(first.recording)), None)
     assert (frame.run.state, frame.run.exit_code) == ("finished", None)

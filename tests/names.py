@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ddptop.render.metrics import IN_WORDS
+IN_WORDS = {
+    "ms/step": "step time", "own": "own time", "last%": "comes last", "fwd": "forward", "bwd": "backward",
+    "opt": "optimizer", "mem": "memory", "cpu%": "cpu", "gpu%": "gpu", "gpumem": "gpu memory",
+    "lost": "records lost", "dev": "device", "bkt": "bucket", "coll": "collective", "last": "comes last",
+    "rtt ms": "round trip",
+}  # fmt: skip
+"""Titles of columns that are shorter than the name of their figure, which is used where there is room."""
 
 UNITS = (" ms", " %", "%", " GB/s", " GB", " C", " s")
 

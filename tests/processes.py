@@ -146,8 +146,8 @@ def remove_folder(folder: Path) -> None:
 
 
 def names_ddptop(text: str) -> bool:
-    """Whether an output has a word or a file of ddptop. The folders of a clone and of its Python may have this
-    name too, and are in torch's tracebacks."""
+    """Whether an output has a word or a file of ddptop. Torch's tracebacks have the folders of the clone and
+    of its Python, which may be called ddptop too."""
     for folder in (sys.prefix, str(Path(__file__).parents[1])):
         text = text.replace(folder, "")
     return "ddptop" in text

@@ -21,7 +21,7 @@ from tests.export.test_dashboard import queries
 from tests.processes import DDPTOP_RUN, DEADLINE_S, environment, free_port, started, until
 
 SCRIPT = Path(__file__).parent / "training" / "scripts" / "paced.py"
-STEPS, SLOW_FROM, LATE_MS = 240, 100, 20
+STEPS, SLOW_FROM, LATE_MS = 500, 100, 20
 
 NOT_HERE = "hw_gpu_"
 """How names of series begin that a machine without a GPU does not have."""

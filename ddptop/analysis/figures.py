@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -128,15 +129,19 @@ class StepFlags:
             self.changes.append(StepVerdict(slot, flag, self.blind))
 
     def recovered(self, steps: StepWindow, slots: Indices) -> int:
-        """The slot since which the last persistent straggler is late no more; 0: none has recovered, or
-        another flag came since. The steps from then on maximize the sum of what its excess is below half of
-        that with which it was flagged (CUSUM)."""
-        flag = self.changes[-2].flag if len(self.changes) > 1 and self.flag is None else None
-        after = slots[:0] if flag is None or flag.pattern != "persistent" else slots[slots >= flag.since]
-        if flag is None or not len(after) or self.changes[-1].since < slots[0]:
+        """The slot from which on the last persistent straggler, flagged within these slots, is not late any
+        more; 0: there was none, or it is as late as before in steps that take longer.
+
+        From there to the end, the sum of how far its excess is below half of that with which it was flagged
+        is greatest (CUSUM)."""
+        spells = [(before.flag, after.since) for before, after in pairwise(self.changes) if before.flag]
+        flag, ended = spells[-1] if spells and self.flag is None else (None, 0)
+        if flag is None or flag.pattern != "persistent" or ended < slots[0]:
             return 0
+        after = slots[slots >= flag.since]
         over = np.clip(np.nan_to_num(flag.excess(steps, after)), 0.0, flag.level_ms)
-        return int(after[np.cumsum((flag.level_ms / 2 - over)[::-1])[::-1].argmax()])
+        sums = np.cumsum((flag.level_ms / 2 - over)[::-1])[::-1]
+        return min(int(after[sums.argmax()]), ended) if sums.max() > 0 else 0
 
     def rotates(self, slot: int) -> bool:
         """Whether the flag of a persistent straggler went from rank to rank lately."""

@@ -133,11 +133,7 @@ class Intake:
         if counts == self._reported_refused or (now_ns < self._report_refused_ns and not final):
             return
         self._reported_refused, self._report_refused_ns = counts, now_ns + REPORT_REFUSED_NS
-        fields: dict[str, Scalar] = {
-            "refused": counts[0],
-            "failed": counts[1],
-            "reason": why[:MAX_TEXT],
-        }
+        fields: dict[str, Scalar] = {"refused": counts[0], "failed": counts[1], "reason": why[:MAX_TEXT]}
         self.report(Event("refused_messages", now_ns, -1, -1, fields), now_ns)
 
     def acknowledge(self, now_ns: int, *, at_once: bool = False) -> None:
@@ -313,10 +309,12 @@ class Intake:
             self._note_remote(message)
         elif isinstance(message, About):
             about = decode(message.body)
-            if isinstance(about, Event) and about.kind == "lost_rank":
-                self._keep(received, body)
-                self.note_death(now_ns)
-                return
+            if isinstance(about, Event):
+                self._awaited = True  # an agent waits for these at its end
+                if about.kind == "lost_rank":
+                    self._keep(received, body)
+                    self.note_death(now_ns)
+                    return
         elif isinstance(message, Event) and message.kind == HOST_END and self._hosts is not None:
             self._hosts.note_end(received.session)
             self._awaited = True

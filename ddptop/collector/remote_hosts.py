@@ -51,7 +51,6 @@ BUNDLES = 400
 """That are read in one round: 512 hosts send 150 while the collector sleeps and works, and together they cost
 less."""
 
-
 TRIM_NS = 10 * NS, 30 * NS
 """After the begin, and then every so often: free memory goes back to the system. The C library keeps
 tens of MB after many ranks have joined, or much has waited."""
@@ -168,7 +167,8 @@ class RemoteHosts:
         self._own_host = OwnHost(self._run_id, report, processes)
 
     def check(self, begun_ns: int, *, emptied: bool, interrupted: bool) -> None:
-        """At the end of a round: report this host's usage; ask the agents for less, or more, detail.
+        """At the end of a round: report this host's usage; ask the agents for less, or more, detail; now and
+        then give free memory back.
 
         `emptied`: all that had arrived was read; `interrupted`: this process had not run for a while.
         """
@@ -183,7 +183,7 @@ class RemoteHosts:
         self.receiver.thin = self._backlog.thin
         if now_ns >= self._trim_ns:
             self._trim_ns = now_ns + TRIM_NS[1]
-            with suppress(AttributeError):  # another C library than glibc has none
+            with suppress(OSError, AttributeError):  # another C library than glibc has none
                 ctypes.CDLL(None).malloc_trim(0)
 
     def is_remote(self, hello: Hello) -> bool:

@@ -60,7 +60,7 @@ DOUBLE = struct.Struct("<d")
 """How a message ends whose last field is a double."""
 
 ANNOTATIONS_KEPT = 4_096
-"""Arguments that are kept as bytes: the step of each rank is that of the others."""
+"""Arguments that are kept as bytes: all ranks of a step have the same one."""
 
 
 class PerfettoSink(Sink):
@@ -71,7 +71,7 @@ class PerfettoSink(Sink):
         self._file, self._builder = file, StreamingTraceProtoBuilder(file)
         self._annotation = lru_cache(ANNOTATIONS_KEPT)(self._annotation_bytes)
         self._packet = TracePacket(sequence_flags=NEEDS_NAMES, trusted_packet_sequence_id=1)
-        """Of each event, without it. Fields of a message are bytes one after the other, put together here."""
+        """What all events have. The fields of a message are bytes one after the other, put together here."""
         self._names: dict[tuple[str, str], int] = {}
         """(what it names, name) of slices and arguments: the number by which it is sent."""
         self._tracks: set[int] = set()

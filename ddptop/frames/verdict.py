@@ -24,7 +24,7 @@ from ddptop.frames.phrases import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
     from ddptop.protocol.vocabulary import RankStatus, Sign, VerdictKind
@@ -114,8 +114,9 @@ def run_state(frame: Frame) -> RankStatus:
     return next((state for state in GRAVE if state in present), own)
 
 
-_distinct: Callable[[tuple[RankStatus, ...]], frozenset[RankStatus]] = lru_cache(maxsize=4)(frozenset)
-"""Which states thousands of ranks are in: asked some ten times for a picture."""
+@lru_cache(maxsize=4)  # of thousands of ranks, some ten times for a picture
+def _distinct(states: tuple[RankStatus, ...]) -> frozenset[RankStatus]:
+    return frozenset(states)
 
 
 def _exposed_transfer_pct(frame: Frame) -> float:
@@ -126,16 +127,16 @@ def _exposed_transfer_pct(frame: Frame) -> float:
     return 100 * max(0.0, group.no_straggler_ms - group.both_ms) / group.step_ms_p50
 
 
+def _straggler(frame: Frame, late: Straggler) -> str:
+    return straggler_phrase(late, on_hosts(frame, blamed(late)))
+
+
 def _unhealthy(frame: Frame, kind: Literal["nan", "replica_drift"], alert: Alert) -> Verdict:
     """The verdict about wrong numbers, now or some time ago."""
     if alert.severity == "critical":
         return Verdict(kind, "critical", alert.message, step_line(frame))
     ago = duration(max(0.0, frame.unix_s - alert.since_s))
     return Verdict(kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
-
-
-def _straggler(frame: Frame, late: Straggler) -> str:
-    return straggler_phrase(late, on_hosts(frame, blamed(late)))
 
 
 def step_line(frame: Frame) -> str:
@@ -370,10 +371,8 @@ def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
     silent = silent_s(frame)
     # Where the viewer gets no frames any more, the ages in its last frame are those at that time.
     since = f"last update {_exact(silent)} ago" if silent >= 1.5 else "no fresh data"
-    detail = _last_step(frame)
-    if frame.group.step is not None:
-        before = verdict(replace(frame, run=replace(frame.run, state="live")))
-        detail = f"last known: {before.sentence}"
+    before = verdict(replace(frame, run=replace(frame.run, state="live")))
+    detail = _last_step(frame) if frame.group.step is None else f"last known: {before.sentence}"
     return Verdict("stale", "doubt", f"STALE · {since}: the figures may be outdated", detail)
 
 

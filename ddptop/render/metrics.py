@@ -19,14 +19,6 @@ FIELDS = {
 }  # fmt: skip
 """By title of a column of ranks, the name that METRICS.md has for its figure."""
 
-IN_WORDS = {
-    "ms/step": "step time", "own": "own time", "last%": "comes last", "fwd": "forward", "bwd": "backward",
-    "opt": "optimizer", "mem": "memory", "cpu%": "cpu", "gpu%": "gpu", "gpumem": "gpu memory",
-    "lost": "records lost", "dev": "device", "bkt": "bucket", "coll": "collective", "last": "comes last",
-    "rtt ms": "round trip",
-}  # fmt: skip
-"""Titles of columns that are shorter than the name of their figure, which is used where there is room."""
-
 HOST_FIELDS = {
     "ranks": "Hosts: running", "worst": "Hosts: worst_rank", "excess": "Hosts: excess_ms",
     "ms/step": "Hosts: step_ms", "rtt ms": "Hosts: round_trip_ms", "clock ms": "offset_ms",

@@ -102,7 +102,7 @@ class CollectorSource(Source):
         self.slowest_s = SLOWEST_S
         """Longest pause that CPU_SHARE makes, or a frame that nobody takes; set before the start."""
         self.skipped = 0
-        """Frames that were not sent because there was no credit; grows when this process was stopped."""
+        """Frames that were not sent because none was asked for: the last one is shown still."""
 
     def _open(self) -> Link:
         """A new connection. Raises zmq.ZMQError or OSError where there can be none."""

@@ -128,13 +128,13 @@ class Budget:
         """The median step; 0 while not known."""
         return median(self._walls)
 
-    def account(self, records: Sequence[StepRecord], publisher_ns: int, checks_ns: float = 0.0) -> None:
+    def account(self, records: Sequence[StepRecord], spent_ns: int, checks_ns: float = 0.0) -> None:
         """Account for finished steps, and for what else of ours has run.
 
-        `publisher_ns`: CPU time of the publisher since the last call, in ns, and what else goes by the clock.
+        `spent_ns`: CPU time since the last call, in ns: of the publisher, and what collections have cost.
         `checks_ns`: that of the replica checks per step.
         """
-        self._published_ns += publisher_ns
+        self._published_ns += spent_ns
         if not records:
             return
         for record in records:

@@ -18,9 +18,10 @@ from typing import Any
 
 UNKNOWN = -1
 
-COLLECTION_NS = 12_000
-"""CPU time that a collection takes more with this, which no clock of ours can see: 12 to 14 us in steps of
-10 ms, where caches are cold (`tests/benchmarks/bench_evidence.py`), 1.4 us in a loop of nothing else."""
+FIRST_NS, MORE_NS = 12_000, 1_400
+"""CPU time that the first collection of a step takes more with this, and each further one, which no clock of
+ours can see: 12 to 14 us in steps of 10 ms with one, where caches are cold, 1.4 us in a loop of nothing else
+(`tests/benchmarks/bench_evidence.py`)."""
 
 MOST = 4096
 """Times kept, two of each collection, until the publisher takes them, every 0.5 s at the latest: with more
@@ -40,7 +41,7 @@ class GcPauses:
         self.times: deque[tuple[int, int]] = deque(maxlen=MOST)
         """Thread and time (ns) of each begin and end of a collection; they do not nest."""
         self._known = False
-        self._noted = 0
+        self._cost_ns = 0
 
     def step_closes(self) -> int:
         """The number of the training thread, on which this is called; UNKNOWN where times were lost."""
@@ -51,7 +52,7 @@ class GcPauses:
 
     def take(self, end: int, thread: int) -> int:
         """ns paused since the last call until `end`; UNKNOWN in a first step. `thread`: by `step_closes`."""
-        times, known, paused = self.times, self._known, 0
+        times, known, paused, cost_ns = self.times, self._known, 0, FIRST_NS
         self._known = True
         with suppress(IndexError):  # cleared just now
             while 1 < len(times) < MOST - 1 and times[1][1] <= end:  # an odd one is of one that is running
@@ -61,13 +62,13 @@ class GcPauses:
                     times.appendleft(ended)
                 elif began_on == thread:
                     paused += ended[1] - began
-                    self._noted += 1
+                    self._cost_ns, cost_ns = self._cost_ns + cost_ns, MORE_NS
         return paused if known and thread != UNKNOWN else UNKNOWN
 
     def take_cost(self) -> int:
         """CPU time, in ns, that the training thread has spent on the times taken since the last call."""
-        noted, self._noted = self._noted, 0
-        return noted * COLLECTION_NS
+        cost_ns, self._cost_ns = self._cost_ns, 0
+        return cost_ns
 
     def forget(self) -> None:
         """The next step is a first one."""

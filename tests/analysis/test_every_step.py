@@ -314,6 +314,19 @@ def test_figures_describe_the_steps_since_the_onset_and_since_it_has_recovered(m
     ]
 
 
+def test_a_rank_that_stays_late_in_steps_that_take_longer_has_not_recovered(make_world) -> None:
+    world = make_world(2, delays={(0, "forward"): 10_000}, own=True)
+    reducer, frame = played(world, 100)
+    assert frame.straggler is not None
+    world.delays = {(0, "forward"): 1_010_000, (1, "forward"): 1_000_000}
+    for received in world.steps(60):
+        reducer.feed(received)
+    frame = reducer.frame(5_000 * 10**9 + world.now_us * 1000)
+    assert frame.straggler is None, "10 ms of 1 s"
+    assert frame.group.window_steps == 100
+    assert frame.ranks.excess_ms.tolist() == pytest.approx([10.0, -10.0], abs=0.1)
+
+
 def test_ranks_are_compared_within_their_group_and_hosts_need_no_clocks(make_world) -> None:
     pairs = ((0, 1), (2, 3))
     world = make_world(4, groups=(pairs, pairs), delays={(3, "forward"): 6_000}, own=True)

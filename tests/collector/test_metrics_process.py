@@ -143,18 +143,18 @@ def test_figures_go_to_a_receiver_without_opentelemetrys_python(stage, monkeypat
     with log.open("w") as file:
         receiver = subprocess.Popen([Path(rotel.__file__).with_name("rotel-agent"), *words], stdout=file)
     monkeypatch.setenv(VARIABLE, f"otlp:http://127.0.0.1:{http}/v1/metrics")
-    collector = stage.collector()
-    ranks = stage.ranks(steps=STEPS, end="hang")
     newest = re.compile(
         rf"Name: ddptop\.step\n(?: .*\n)+NumberDataPoints #0\n(?:\w.*\n)+?Value: {STEPS - 1}\n"
     )
     try:
+        collector = stage.collector()
+        ranks = stage.ranks(steps=STEPS, end="hang")
         stage.wait_for(lambda: newest.search(log.read_text()))
     finally:
         receiver.terminate()
         receiver.wait()
-        for rank in ranks:
-            rank.kill()
+    for rank in ranks:
+        rank.kill()
     assert {f"-> rank: Str({rank})" in log.read_text() for rank in (0, 1)} == {True}
     stage.finish(collector, 1)
 

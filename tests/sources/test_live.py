@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -216,6 +217,18 @@ def test_frames_that_cost_much_are_asked_for_more_rarely(play, monkeypatch):
     source.slowest_s = 0.1
     source._take(State(1, 0, encode_frame(make_frame())))
     assert source._pause_s == 0.1
+
+
+def test_the_next_frame_is_asked_for_when_the_last_one_was_taken(play):
+    source, asked = play.source, []
+    link = SimpleNamespace(grant=lambda credit: not asked.append(credit))
+    source.slowest_s = 3600.0
+    source._frame = source._live = make_frame()
+    source._ask(link)
+    assert asked == []
+    assert source.latest() is source._frame
+    source._ask(link)
+    assert len(asked) == 1
 
 
 def test_a_new_wish_does_not_wait_for_the_pause(play):

@@ -11,7 +11,7 @@ from ddptop.frames.hosts import host_index
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.host_table import FIGURES, host_columns
 from ddptop.render.hosts import host_figures
-from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, IN_WORDS, explain
+from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
 from ddptop.render.rank_table import plain_rank_columns, rank_columns
 from ddptop.report.tables import BUCKET_FIGURES
 from ddptop.report.tables import host_columns as report_hosts
@@ -20,7 +20,7 @@ from ddptop.tui.views.compare import _all as compared
 from ddptop.tui.views.heat_figures import METRICS
 from ddptop.tui.views.heat_figures import title as heat_title
 from ddptop.tui.views.heat_state import NOW_FIGURES
-from tests.names import word, words
+from tests.names import IN_WORDS, word, words
 from tests.tui.drive import Sketch
 from tests.tui.fake import FakeSource, straggler
 from tests.tui.fake_hosts import slow_rank

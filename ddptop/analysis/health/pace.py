@@ -4,15 +4,16 @@ Over blocks of complete steps, of BLOCK steps and BLOCK_S at least, m[b] the med
 median wall times, less the longest wait of a rank for a CPU in that step (outside communication): steps are
 slower where the NEWEST newest blocks, but one, are above the BEFORE blocks before them, but one, and their
 median by SHARE and LEAST_MS above that of those; likewise faster. So single long steps, a few long seconds,
-and scatter that was there before, say nothing. Where other processes take the CPUs, the transport waits for
-them too, about as long as the ranks do: so what they wait has to have changed by so much less than the rest.
-While a rank is flagged, or it is not known from every step whether one is, nothing is said: the steps may be
-longer for it.
+and scatter that was there before, say nothing.
+
+Where other processes take the CPUs, the transport waits for them too, about as long as the ranks do: so the
+medians have to have changed by SHARE and LEAST_MS more than that wait has. While a rank is flagged, or it is
+not known from every step whether one is, nothing is said: the steps may be longer for it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,14 +30,26 @@ compared with. So the log of 100 events has at most one of these in 16 s."""
 SHARE, LEAST_MS = 1.2, 1.0
 
 
+class _Step(NamedTuple):
+    """A complete step; of a block of them the first number, medians, and the last end."""
+
+    number: float
+    wall_ms: float
+    waited_ms: float
+    """The longest wait of a rank for a CPU."""
+    rest_ms: float
+    """The wall time less that wait."""
+    end_s: float
+
+
 class Pace:
     """Compares the newest steps with those before them, as they are evaluated."""
 
     def __init__(self) -> None:
-        self._steps: list[tuple[float, float, float, float]] = []
-        """Number, wall time less the wait for a CPU, that wait, and end of the steps of the present block."""
-        self._blocks: list[tuple[int, float, float]] = []
-        """First step and medians of the newest blocks."""
+        self._steps: list[_Step] = []
+        """Of the present block."""
+        self._blocks: list[_Step] = []
+        """The newest ones."""
 
     def take(
         self,
@@ -50,37 +63,48 @@ class Pace:
         """The next n complete steps: their numbers, median wall times, what each rank has waited for a CPU
         (n, ranks; None: not known), ends, and whether no rank was flagged at each."""
         cpu = np.zeros(len(wall)) if waited is None else np.fmax.reduce(waited, axis=1, initial=0.0)
-        columns = (numbers.tolist(), (wall - cpu).tolist(), cpu.tolist(), unix_s.tolist(), even.tolist())
-        for *step, is_even in zip(*columns, strict=True):
+        columns = (numbers, wall, cpu, np.maximum(wall - cpu, 0.0), unix_s)
+        steps = map(_Step, *(column.tolist() for column in columns))
+        for step, is_even in zip(steps, even.tolist(), strict=True):
             if not is_even:
                 self._steps, self._blocks = [], []
                 continue
-            self._steps.append((step[0], step[1], step[2], step[3]))
-            if len(self._steps) < BLOCK or step[3] - self._steps[0][3] < BLOCK_S:
+            self._steps.append(step)
+            if len(self._steps) < BLOCK or step.end_s - self._steps[0].end_s < BLOCK_S:
                 continue
-            first, without_ms, cpu_ms, _ = zip(*self._steps, strict=True)
-            medians = float(median(np.array(without_ms))), float(median(np.array(cpu_ms)))
-            self._blocks = [*self._blocks[1 - NEWEST - BEFORE :], (int(first[0]), *medians)]
+            self._blocks = [*self._blocks[1 - NEWEST - BEFORE :], _block(self._steps)]
             self._steps = []
             if len(self._blocks) == NEWEST + BEFORE:
-                self._compare(log, step[3])
+                self._compare(log, step.end_s)
 
     def _compare(self, log: EventLog, unix_s: float) -> None:
-        medians, cpu = np.array([block[1:] for block in self._blocks]).T
-        before, now = np.sort(medians[:BEFORE]), np.sort(medians[BEFORE:])
+        _, wall, waited, rest, _ = np.array(self._blocks).T
+        before, now = np.sort(rest[:BEFORE]), np.sort(rest[BEFORE:])
         was_ms, is_ms = float(median(before)), float(median(now))
-        if abs(is_ms - was_ms) < LEAST_MS or max(is_ms, was_ms) < SHARE * min(is_ms, was_ms):
+        least, most = sorted((was_ms, is_ms))
+        if most - least < LEAST_MS or most < SHARE * least:
+            return
+        waits_ms = abs(_change(waited))
+        if most - least - waits_ms < max(LEAST_MS, (SHARE - 1) * least):
             return
         slower = is_ms > was_ms
-        waits_ms = abs(float(median(cpu[BEFORE:]) - median(cpu[:BEFORE])))
-        if abs(is_ms - was_ms) - waits_ms < max(LEAST_MS, (SHARE - 1) * min(is_ms, was_ms)):
-            return
         apart = now[1] > before[-2] if slower else now[-2] < before[1]
         if not apart:
             return
-        others = medians > before[-2] if slower else medians < before[1]
-        first = self._blocks[BEFORE + int(np.argmax(others[BEFORE:]))][0]
-        kind = "slower" if slower else "faster"
-        text = f"all ranks are {kind} since step {first:,}: {is_ms:,.1f} ms a step, {was_ms:,.1f} ms before"
+        others = rest > before[-2] if slower else rest < before[1]
+        first = int(self._blocks[BEFORE + int(np.argmax(others[BEFORE:]))].number)
+        kind, before_ms = "slower" if slower else "faster", float(median(wall[:BEFORE]))
+        times = f"{before_ms + _change(wall):,.1f} ms a step, {before_ms:,.1f} ms before"
+        text = f"all ranks are {kind} since step {first:,}: {times}"
         log.add(unix_s, kind, text, severity="warning" if slower else "info", step=first)
         self._blocks = self._blocks[BEFORE:]
+
+
+def _block(steps: list[_Step]) -> _Step:
+    wall_ms, waited_ms, rest_ms = (float(median(column)) for column in np.array(steps).T[1:4])
+    return _Step(steps[0].number, wall_ms, waited_ms, rest_ms, steps[-1].end_s)
+
+
+def _change(blocks: Column) -> float:
+    """By how much the median of the newest blocks differs from that of those before."""
+    return float(median(blocks[BEFORE:]) - median(blocks[:BEFORE]))

@@ -30,7 +30,7 @@ WRITE_S = 1.0
 """Time between two versions of the file, and two exports to a URL."""
 
 FRESH_S = 0.2
-"""Longest pause between frames: ranks report within 0.5 s, so that a scrape is at most 1 s old."""
+"""Longest pause between frames: ranks report within 0.5 s, so that a scrape is usually less than 1 s old."""
 
 LAST_S = 15.0
 """Time for the last frame once the collector has ended. A port is given back at once: the next collector has

@@ -1,11 +1,11 @@
-"""What reading many ranks costs: `python -m tests.benchmarks.bench_report [RANKS [STEPS]]`.
+"""What reading many ranks costs: `python -m tests.benchmarks.bench_report [RANKS [STEPS [RATE]]]`.
 
-The simulation's ranks (4,096 and 148 steps unless told) report in a time of their own to a recording, without
-collector and sockets. It holds what a collector keeps of hosts with 8 ranks and a GPU each: of each rank
-STEPS every 0.25 s, a heartbeat a second, its allocator's memory every 2 s, its process and GPU every 5 s; of
-each agent, in a session of its own, clock and usage of the host every second. Printed are the messages of
-each kind, CPU (with that of processes that were started) and wall time of each command's reading, frames
-built and blocks read.
+The simulation's ranks report in a time of their own to a recording, without collector and sockets: 4,096 and
+148 steps unless told, RATE of them a second. It holds what a collector keeps of hosts with 8 ranks and a GPU
+each: of each rank STEPS every 0.25 s, a heartbeat a second, its allocator's memory every 2 s, its process and
+GPU every 5 s; of each agent, in a session of its own, clock and usage of the host every second. Printed are
+the messages of each kind, CPU (with that of processes that were started) and wall time of each command's
+reading, frames built and blocks read.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _readings(t_ns: int, rank: int) -> tuple[Message, ...]:
     )
 
 
-def make(path: Path, world: int, steps: int) -> Counter[str]:
+def make(path: Path, world: int, steps: int, steps_per_s: float) -> Counter[str]:
     """Record the simulation of so many ranks; returns how many messages of each kind."""
     now = SimpleNamespace(ns=START_NS)
     clock = SimpleNamespace(
@@ -117,7 +117,7 @@ def make(path: Path, world: int, steps: int) -> Counter[str]:
         mock.patch.object(node, "connect", lambda *args, **options: socket),
         mock.patch.object(node, "arrived", lambda socket: ()),
     ):
-        story = Story(world, usual_rate(world), detail_every=1 if world <= 64 else 4)
+        story = Story(world, steps_per_s, detail_every=1 if world <= 64 else 4)
         played = ranks.Ranks(story, "", "run-1", steps=steps)
         while played.work(now.ns):
             put_sent()
@@ -161,11 +161,12 @@ def _cpu_s() -> float:
 
 def main() -> None:
     """Make the recording and read it."""
-    given = [int(word) for word in sys.argv[1:]]
-    world, steps = [*given, *(4096, 148)[len(given) :]]
+    given = [float(word) for word in sys.argv[1:]]
+    world, steps = [*map(int, given[:2]), *(4096, 148)[len(given) :]]
+    rate = given[2] if len(given) > 2 else usual_rate(world)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.ddptop"
-        kinds = make(path, world, steps)
+        kinds = make(path, world, steps, rate)
         print(f"{world:,} ranks, {steps:,} steps, {path.stat().st_size / 1e6:.0f} MB")
         print(", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()))
         timed("report", path, read)

@@ -29,8 +29,8 @@ MAX_FILES = 16_384
 """Open files of a process that are looked at."""
 
 LEAST_SEGMENTS = 10
-"""A connection that has sent fewer since the last reading, and was answered, carries no gradients (torch's
-store)."""
+"""A connection that has sent fewer since the last reading carries no gradients (torch's store), or was not
+answered."""
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _REQUEST_DUMP = 0x301
@@ -99,20 +99,27 @@ class LinkSampler:
         of_peer: dict[tuple[str, str], list[Connection]] = {}
         for inode, new in self._before.items():
             old = before.get(inode)
-            if old is None:
-                continue
-            since = _since(old, new)
-            if since.sent >= LEAST_SEGMENTS or since.silent_ms:
+            since = None if old is None else _since(old, new)
+            if since is not None and (since.sent >= LEAST_SEGMENTS or since.silent_ms):
                 of_peer.setdefault((new.own, new.peer), []).append(since)
         links = [_link(own, peer, mine) for (own, peer), mine in of_peer.items()]
         links.sort(key=lambda link: (-link.resent, -link.least_us))
         return tuple(links[:MAX_LINKS])
 
 
-def _since(old: Connection, new: Connection) -> Connection:
-    """A connection with what it has counted since an older reading."""
-    counts = ((name, getattr(new, name) - getattr(old, name)) for name in ("sent", "resent", "silent_ms"))
-    return new._replace(**dict(counts))
+def _since(old: Connection, new: Connection) -> Connection | None:
+    """A connection with what it has counted since an older reading; None: its inode was that of another."""
+    sent, resent, silent_ms = (
+        _risen(getattr(old, name), getattr(new, name)) for name in ("sent", "resent", "silent_ms")
+    )
+    if old[:3] != new[:3] or sent < 0 or silent_ms < 0:
+        return None
+    return new._replace(sent=sent, resent=resent, silent_ms=silent_ms)
+
+
+def _risen(old: int, new: int) -> int:
+    """By how much a counter has risen that starts again at 0 after 2**32 - 1; negative: it has fallen."""
+    return (new - old + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def _link(own: str, peer: str, mine: list[Connection]) -> HostLink:

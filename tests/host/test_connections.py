@@ -73,6 +73,28 @@ def test_a_connection_that_was_not_answered_is_reported_however_little_it_has_se
     assert (link.connections, link.sent, link.resent, link.silent_ms) == (1, 1, 1, 1200)
 
 
+@pytest.mark.parametrize(
+    ("new", "counts"),
+    [
+        (Connection(1, "a", "b", 90, 80, 700, 5, 7, 1300), (1000, 2, 1200)),
+        (Connection(1, "a", "b", 90, 80, 2**32 - 780, 3, 7, 1300), None),
+        (Connection(1, "a", "b", 90, 80, 700, 5, 7, 0), None),
+        (Connection(1, "a", "c", 90, 80, 700, 5, 7, 1300), None),
+    ],
+    ids=["after 2**32", "fewer segments", "less silence", "another host"],
+)
+def test_counters_start_again_at_0_and_an_inode_may_be_that_of_another_connection(
+    monkeypatch: pytest.MonkeyPatch, new: Connection, counts: tuple[int, int, int] | None
+) -> None:
+    monkeypatch.setattr(connections, "_sockets_of", lambda pid: [1])
+    sampler = LinkSampler()
+    for at, each in enumerate((Connection(1, "a", "b", 90, 80, 2**32 - 300, 3, 7, 100), new)):
+        monkeypatch.setattr(connections, "established", lambda each=each: [each])
+        links = sampler.sample([4], at * PERIOD_NS)
+    assert links is not None
+    assert [(link.sent, link.resent, link.silent_ms) for link in links] == ([counts] if counts else [])
+
+
 def test_a_reading_of_an_earlier_version_has_no_silence() -> None:
     link = HostLink("10.0.0.1", "10.0.0.2", 4, 900, 100, 1000, 3, 10**9)
     usage = HostUsage(1, None, None, None, None, None, 0, None, 0, (link,))

@@ -68,7 +68,7 @@ class Connection(NamedTuple):
     """Without those that the other end had received."""
     delivery_bytes_s: int
     silent_ms: int = 0
-    """Together, as in `HostLink`."""
+    """Together, as in `HostLink`; since a reading, 0 where the other end had received everything."""
 
 
 class LinkSampler:
@@ -103,7 +103,7 @@ class LinkSampler:
             if since is not None and (since.sent >= LEAST_SEGMENTS or since.silent_ms):
                 of_peer.setdefault((new.own, new.peer), []).append(since)
         links = [_link(own, peer, mine) for (own, peer), mine in of_peer.items()]
-        links.sort(key=lambda link: (-link.resent, -link.least_us))
+        links.sort(key=lambda link: (-link.resent, -link.silent_ms, -link.least_us))
         return tuple(links[:MAX_LINKS])
 
 
@@ -114,7 +114,9 @@ def _since(old: Connection, new: Connection) -> Connection | None:
     )
     if old[:3] != new[:3] or sent < 0 or silent_ms < 0:
         return None
-    return new._replace(sent=sent, resent=resent, silent_ms=silent_ms)
+    silent_ms *= resent > 0
+    few = sent < LEAST_SEGMENTS  # 3 of 4 lost are no 75 % of a link
+    return new._replace(sent=0 if few else sent, resent=0 if few else resent, silent_ms=silent_ms)
 
 
 def _risen(old: int, new: int) -> int:
@@ -132,7 +134,7 @@ def _link(own: str, peer: str, mine: list[Connection]) -> HostLink:
         sent=sum(one.sent for one in mine),
         resent=max(0, sum(one.resent for one in mine)),
         delivery_bytes_s=max(one.delivery_bytes_s for one in mine),
-        silent_ms=max(0, *(one.silent_ms for one in mine)),
+        silent_ms=max(one.silent_ms for one in mine),
     )
 
 

@@ -57,20 +57,30 @@ def test_links_are_what_the_ranks_have_sent_since_the_reading_before(monkeypatch
     assert decode(encode(usage)) == usage
 
 
-def test_a_connection_that_was_not_answered_is_reported_however_little_it_has_sent(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("sent", "resent", "counts"),
+    [
+        (4, 3, (2, 1000, 0, 1200)),
+        (10, 3, (2, 1010, 3, 1200)),
+        (4, 0, (1, 1000, 0, 0)),
+        (10, 0, (2, 1010, 0, 0)),
+    ],
+)
+def test_a_connection_that_was_not_answered_is_reported_and_its_few_segments_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch, sent: int, resent: int, counts: tuple[int, ...]
 ) -> None:
+    """The other end may have received everything: then it was slow, and not cut off. Connection 2 is well."""
     monkeypatch.setattr(connections, "_sockets_of", lambda pid: [1, 2])
     sampler = LinkSampler()
-    for at, silent_ms in enumerate((100, 1300)):
+    for at, (sent_in_all, resent_in_all, silent_ms) in enumerate([(50, 0, 100), (50 + sent, resent, 1300)]):
         read = [
-            Connection(inode, "a", "b", 90, 80, 50 + at, at, 7, silent_ms * (inode == 1)) for inode in (1, 2)
+            Connection(1, "a", "b", 90, 80, sent_in_all, resent_in_all, 7, silent_ms),
+            Connection(2, "a", "b", 90, 80, 1000 * at, 0, 7),
         ]
         monkeypatch.setattr(connections, "established", lambda read=read: read)
         links = sampler.sample([4], at * PERIOD_NS)
     assert links is not None
-    (link,) = links
-    assert (link.connections, link.sent, link.resent, link.silent_ms) == (1, 1, 1, 1200)
+    assert [(link.connections, link.sent, link.resent, link.silent_ms) for link in links] == [counts]
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def _usual_us(hosts: Hosts) -> float:
 def _lasting(links: deque[HostLink]) -> str:
     """`cut for up to 1.2 s in 3 of the last 4 readings`, or `0.9% of 2,100 segments lost and sent again in
     the last readings`; empty: neither is so."""
-    silent = [link.silent_ms for link in links if link.silent_ms >= CUT_MS and link.resent]
+    silent = [link.silent_ms for link in links if link.silent_ms >= CUT_MS]
     if len(silent) >= CUTS:
         return f"cut for up to {max(silent) / 1e3:.1f} s in {len(silent)} of the last {len(links)} readings"
     sent, resent = sum(link.sent for link in links), sum(link.resent for link in links)

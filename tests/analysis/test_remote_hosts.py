@@ -453,6 +453,8 @@ def test_a_link_that_is_gone_now_and_then_is_named_by_what_it_loses_in_20_s(
     [
         ([0, 1210, 0, 1180], 4, "cut for up to 1.2 s in 2 of the last 4 readings"),
         ([0, 1210, 0, 0, 0, 0], 4, ""),
+        ([0, None, 5800, 0, None, 5800], 4, "cut for up to 5.8 s in 2 of the last 4 readings"),
+        ([0, None, 5800, None, None, None, 5800], 4, ""),
         ([0, 210, 205, 210, 190], 4, ""),
         ([0, 1210, 0, 1180], 0, "cut for up to 1.2 s in 2 of the last 4 readings"),
     ],
@@ -460,11 +462,11 @@ def test_a_link_that_is_gone_now_and_then_is_named_by_what_it_loses_in_20_s(
 def test_a_link_that_does_not_answer_now_and_then_is_cut_however_few_segments_are_lost(
     make_world, silent_ms, resent, words
 ) -> None:
-    """Once is no alert; neither is a single timeout."""
+    """Once is no alert; neither is a single timeout. None: nothing was sent in this reading."""
     job = Job(make_world)
     for each in silent_ms:
-        link = HostLink("node1", "node2", 1, 9000, 16, 3000, resent, 10**8, each)
-        job.feed(job.world.usage("node1", links=(link,)))
+        link = HostLink("node1", "node2", 1, 9000, 16, 3000, resent, 10**8, each or 0)
+        job.feed(job.world.usage("node1", links=() if each is None else (link,)))
         job.wait(2.5, FAR)
     assert job.log("network") == ([f"network from host node1 to host node2: {words}"] if words else [])
     assert not words or next(one for one in job.frame.alerts if one.kind == "network").evidence["lost"]

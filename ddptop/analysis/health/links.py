@@ -105,8 +105,8 @@ class LinkLog:
         """By host: time of its last reading, by its own clock."""
         self._bad: dict[tuple[str, str], int] = {}
         """By host and address of the other end: readings in a row in which it was bad."""
-        self._newest: dict[tuple[str, str], deque[HostLink]] = {}
-        """Likewise its LONG newest readings."""
+        self._newest: dict[tuple[str, str], deque[HostLink | None]] = {}
+        """Likewise the LONG newest readings of the host; None: this link was not in it."""
 
     def check(self, hosts: Hosts, unix_s: float) -> list[str]:
         """Take the readings that are new, at this time; returns what is to be logged."""
@@ -117,10 +117,7 @@ class LinkLog:
                 continue
             self._read[name] = known.links_ns
             usual_us = _usual_us(hosts) if usual_us is None else usual_us
-            self._newest = {key: kept for key, kept in self._newest.items() if key[0] != name} | {
-                (name, link.peer): deque([*self._newest.get((name, link.peer), ()), link], LONG)
-                for link in known.links
-            }
+            self._keep(name, known.links)
             bad = {(name, link.peer): text for link in known.links if (text := _trouble(link, usual_us))}
             recent = {key: kept for key, kept in self._newest.items() if key[0] == name and key not in bad}
             lasting = {key: text for key, kept in recent.items() if (text := _lasting(kept))}
@@ -138,6 +135,15 @@ class LinkLog:
                     hosts.bad_links[key] = words, since_s
         return texts
 
+    def _keep(self, host: str, links: Sequence[HostLink]) -> None:
+        """Add a host's newest reading, and forget the links that are in none of the LONG newest."""
+        known = {key: None for key in self._newest if key[0] == host}
+        for key, link in (known | {(host, link.peer): link for link in links}).items():
+            kept = self._newest.setdefault(key, deque(maxlen=LONG))
+            kept.append(link)
+            if not any(kept):
+                del self._newest[key]
+
 
 def _usual_us(hosts: Hosts) -> float:
     """Lower quartile of the links' least round trips, one that was measured: below those of one slow
@@ -146,12 +152,14 @@ def _usual_us(hosts: Hosts) -> float:
     return float(all_us[(len(all_us) - 1) // 4]) if len(all_us) >= LEAST_LINKS else 0.0
 
 
-def _lasting(links: deque[HostLink]) -> str:
+def _lasting(readings: deque[HostLink | None]) -> str:
     """`cut for up to 1.2 s in 3 of the last 4 readings`, or `0.9% of 2,100 segments lost and sent again in
     the last readings`; empty: neither is so."""
-    silent = [link.silent_ms for link in links if link.silent_ms >= CUT_MS]
-    if len(silent) >= CUTS:
-        return f"cut for up to {max(silent) / 1e3:.1f} s in {len(silent)} of the last {len(links)} readings"
+    links = [link for link in readings if link is not None]
+    cuts_ms = [link.silent_ms for link in links if link.silent_ms >= CUT_MS]
+    if len(cuts_ms) >= CUTS:
+        often = f"{len(cuts_ms)} of the last {len(readings)} readings"
+        return f"cut for up to {max(cuts_ms) / 1e3:.1f} s in {often}"
     sent, resent = sum(link.sent for link in links), sum(link.resent for link in links)
     if not sent or len(links) < LONG or resent < LEAST_LOST or 100 * resent < LASTING_PCT * sent:
         return ""

@@ -72,9 +72,9 @@ class Hosts:
         """The host of the collector; None: not known."""
         self.states: tuple[tuple[int, int], dict[str, HostState]] | None = None
         """What `health/hosts.py` computed last: messages taken and time, and the states of all hosts."""
-        self.bad_links: dict[tuple[str, str], tuple[str, float]] = {}
-        """By host and address of the other end: a link that loses segments or is slow, in words, and since
-        when (unix time, s)."""
+        self.bad_links: dict[tuple[str, str], tuple[str, float, bool]] = {}
+        """By host and address of the other end: a link that loses segments or is slow, in words, since when
+        (unix time, s), and whether it loses segments or is cut."""
         self.full_disks: dict[tuple[str, str], tuple[str, float, int]] = {}
         """By host and folder, that nothing can be written there, in words, since when (unix time, s), and the
         time of the newest report (ns)."""

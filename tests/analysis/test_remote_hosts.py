@@ -472,6 +472,17 @@ def test_a_link_that_does_not_answer_now_and_then_is_cut_however_few_segments_ar
     assert not words or next(one for one in job.frame.alerts if one.kind == "network").evidence["lost"]
 
 
+@pytest.mark.parametrize("resent", [0, 20])
+def test_whether_a_link_loses_segments_is_no_matter_of_the_hosts_name(make_world, resent) -> None:
+    job = Job(make_world)
+    for _ in range(3):
+        link = HostLink("node1", "lost-and-found", 1, 9000, 9000, 1000, resent, 10**8)
+        job.feed(job.world.usage("node1", links=(link,)))
+        job.wait(2.5, FAR)
+    (alert,) = (one for one in job.frame.alerts if one.kind == "network")
+    assert (alert.evidence["peer"], alert.evidence["lost"]) == ("lost-and-found", resent > 0)
+
+
 def test_a_frame_looks_at_every_link_once_however_many_hosts_there_are(make_world, monkeypatch) -> None:
     job = Job(make_world)
     for host, peer in ((FAR[0], FAR[1]), (FAR[1], FAR[0])):

@@ -74,16 +74,12 @@ def alert(hosts: Hosts) -> Alert | None:
     """The alert of the links that lose segments or are slow, with the two ends of the one known longest."""
     if not hosts.bad_links:
         return None
-    (host, peer), (text, since_s) = next(iter(hosts.bad_links.items()))
+    (host, peer), (text, since_s, lost) = next(iter(hosts.bad_links.items()))
     n_links = len(hosts.bad_links)
     more = f", and {n_links - 1} more link{'s' * (n_links > 2)}" if n_links > 1 else ""
     names = names_of_addresses(hosts)
-    evidence: dict[str, Scalar] = {
-        "host": host,
-        "peer": names.get(peer, peer),
-        "links": n_links,
-        "lost": "lost" in text or "cut" in text.partition(":")[2],
-    }
+    end = names.get(peer, peer)
+    evidence: dict[str, Scalar] = {"host": host, "peer": end, "links": n_links, "lost": lost}
     return Alert("network", "warning", None, None, since_s, text + more, evidence)
 
 
@@ -118,21 +114,21 @@ class LinkLog:
             self._read[name] = known.links_ns
             usual_us = _usual_us(hosts) if usual_us is None else usual_us
             self._keep(name, known.links)
-            bad = {(name, link.peer): text for link in known.links if (text := _trouble(link, usual_us))}
+            bad = {(name, link.peer): found for link in known.links if (found := _trouble(link, usual_us))}
             recent = {key: kept for key, kept in self._newest.items() if key[0] == name and key not in bad}
-            lasting = {key: text for key, kept in recent.items() if (text := _lasting(kept))}
+            lasting = {key: (text, True) for key, kept in recent.items() if (text := _lasting(kept))}
             bad |= lasting
             for key in [key for key in self._bad if key[0] == name and key not in bad]:
                 del self._bad[key]
                 hosts.bad_links.pop(key, None)
-            for key, text in bad.items():
+            for key, (text, lost) in bad.items():
                 self._bad[key] = self._bad.get(key, 0) + 1
                 if self._bad[key] >= READINGS or key in lasting:
                     peer = names_of_addresses(hosts).get(key[1], key[1])
                     words = f"network from host {name} to host {peer}: {text}"
                     texts += [words] if key not in hosts.bad_links else []
                     since_s = hosts.bad_links.get(key, ("", unix_s))[1]
-                    hosts.bad_links[key] = words, since_s
+                    hosts.bad_links[key] = words, since_s, lost
         return texts
 
     def _keep(self, host: str, links: Sequence[HostLink]) -> None:
@@ -166,12 +162,13 @@ def _lasting(readings: deque[HostLink | None]) -> str:
     return f"{100 * resent / sent:.1f}% of {sent:,} segments lost and sent again in the last readings"
 
 
-def _trouble(link: HostLink, usual_us: float) -> str:
-    """What is wrong with a link; empty: nothing that the figures carry."""
+def _trouble(link: HostLink, usual_us: float) -> tuple[str, bool] | None:
+    """What is wrong with a link, and whether it is lost segments; None: nothing that the figures carry."""
+    least_ms = link.least_us / 1e3
     if link.resent >= LEAST_LOST and lost_pct(link) >= LOST_PCT:
-        return f"{lost_pct(link):.1f}% of {link.sent:,} segments lost and sent again"
+        return f"{lost_pct(link):.1f}% of {link.sent:,} segments lost and sent again", True
     if not usual_us and link.least_us > FAR_US:
-        return f"round trip {link.least_us / 1e3:.1f} ms at least"
+        return f"round trip {least_ms:.1f} ms at least", False
     if usual_us and link.least_us > max(SLOW_TIMES * usual_us, usual_us + SLOW_US):
-        return f"round trip {link.least_us / 1e3:.1f} ms at least, {usual_us / 1e3:.1f} ms on other links"
-    return ""
+        return f"round trip {least_ms:.1f} ms at least, {usual_us / 1e3:.1f} ms on other links", False
+    return None

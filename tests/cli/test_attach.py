@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -107,18 +108,54 @@ def test_gdbs_failures_are_one_line(output: str, words: str) -> None:
     assert words in inject._reason(7, f"Reading symbols\n{output}\n")
 
 
+NOTHING = "; nothing was recorded, training goes on as before"
+
+
 def test_where_no_step_begins_the_place_of_each_rank_is_shown_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(attach, "WAIT_S", 0.0)
-    exchange = attach.Exchange(tmp_path, [os.getpid(), os.getppid()])
-    places = {os.getpid(): "train.py:26 main", os.getppid(): ""}
-    monkeypatch.setattr("ddptop.host.worker_calls.call_of", places.__getitem__)
+    monkeypatch.setattr("ddptop.host.inject.inject", lambda pid, file: None)
+    with subprocess.Popen(["sleep", "600"]) as child:
+        try:
+            exchange = attach.Exchange(tmp_path, [os.getpid(), child.pid])
+            places = {os.getpid(): "train.py:26 main", child.pid: ""}
+            monkeypatch.setattr("ddptop.host.worker_calls.call_of", places.__getitem__)
+            with pytest.raises(CliError) as refused:
+                attach._begin(exchange)
+            text = str(refused.value)
+            assert text.startswith(f"process {os.getpid()} has begun no training step within 0 s (")
+            assert text.endswith(f": process {os.getpid()} is in train.py:26 main{NOTHING}")
+            assert "\n" not in text
+            assert (tmp_path / "go").read_text() == "-1", "which is true: they are not to begin"
+            for program, words in (
+                (None, "pip install py-spy"),
+                ("/py-spy", "py-spy finds no code of yours"),
+            ):
+                places[os.getpid()] = ""
+                monkeypatch.setattr("shutil.which", lambda name, program=program: program)
+                with pytest.raises(CliError, match=rf"where they are \({words}"):
+                    exchange.wait("waiting", 3)
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("state", ["recording", "detached"])
+def test_where_a_run_is_or_may_be_recorded_nothing_else_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str
+) -> None:
+    """Ranks that know the step begin there though the command has given up."""
+    monkeypatch.setattr("ddptop.host.worker_calls.call_of", lambda pid: "train.py:26 main")
+    monkeypatch.setattr("ddptop.host.inject.inject", lambda pid, file: None)
+    monkeypatch.setattr(attach, "BEGIN_S", 0.0)
+    report, known = tmp_path / f"rank-{os.getpid()}", reports([6, 10, 14], world=1)[100]
+    report.write_text(json.dumps({"state": "waiting", **known}))
+    exchange = attach.Exchange(tmp_path, [os.getpid()])
     with pytest.raises(CliError) as refused:
-        exchange.wait("waiting", 3)
-    text = str(refused.value)
-    assert f"process {os.getpid()} has begun no training step within 0 s" in text
-    assert f"process {os.getpid()} is in train.py:26 main; nothing was recorded" in text and "\n" not in text
-    places[os.getpid()] = ""
-    with pytest.raises(CliError, match="pip install py-spy"):
-        exchange.wait("waiting", 3)
+        attach._begin(exchange) if state == "recording" else exchange.wait(state, wait_s=0.0)
+    place = f"process {os.getpid()} is in train.py:26 main"
+    assert (
+        str(refused.value)
+        == f"process {os.getpid()} has begun no training step within 0 s (waiting): {place}"
+    )
+    assert (tmp_path / "go").exists() == (state == "recording")

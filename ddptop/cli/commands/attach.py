@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -109,8 +110,10 @@ def _begin(exchange: Exchange) -> str:
     try:
         exchange.inject("begin")
         first_step = step_to_begin(exchange.wait("waiting", FORWARDS))
-    except BaseException:
+    except BaseException as error:
         exchange.go(-1)
+        if isinstance(error, NoStep):
+            raise CliError(f"{error}; nothing was recorded, training goes on as before") from None
         raise
     exchange.go(first_step)
     reports = exchange.wait("recording", wait_s=BEGIN_S)
@@ -129,6 +132,10 @@ def _name_of(folder: Path) -> str:
         time.sleep(0.05)
     note(f"the collector has not started yet; its errors are in {folder / 'collector.log'}")
     return ""
+
+
+class NoStep(CliError):
+    """A process has begun no training step in the time that it had."""
 
 
 class Exchange:
@@ -163,7 +170,8 @@ class Exchange:
         new.replace(self._folder / "go")
 
     def wait(self, state: str, forwards: int = 0, wait_s: float | None = None) -> Reports:
-        """Wait until all processes report this state, and so many forwards; for WAIT_S. Raises CliError."""
+        """Wait until all processes report this state, and so many forwards; for WAIT_S. Raises CliError:
+        NoStep after that time."""
         wait_s = WAIT_S if wait_s is None else wait_s
         end = time.monotonic() + wait_s
         while True:
@@ -181,10 +189,10 @@ class Exchange:
             if not late:
                 return reports
             if time.monotonic() > end:
-                raise CliError(
+                raise NoStep(
                     f"process {late[0]} has begun no training step within {wait_s:g} s "
                     f"({reports[late[0]].get('state', 'its main thread runs no Python')}): "
-                    f"{where(self._pids)}; nothing was recorded, training goes on as before"
+                    f"{where(self._pids)}"
                 )
             time.sleep(0.02)
 
@@ -203,7 +211,9 @@ def where(pids: Sequence[int]) -> str:
 
     calls = [(pid, call_of(pid)) for pid in pids[:SHOWN]]
     known = [f"process {pid} is in {call}" for pid, call in calls if call]
-    return ", ".join(known) or "it cannot be read where they are (pip install py-spy)"
+    why = "py-spy finds no code of yours in them, or may not read them"
+    why = "pip install py-spy" if shutil.which("py-spy") is None else why
+    return ", ".join(known) or f"it cannot be read where they are ({why})"
 
 
 def step_to_begin(reports: Reports) -> int:

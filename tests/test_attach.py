@@ -13,7 +13,17 @@ import pytest
 from ddptop.cli.commands.attach import Exchange
 from ddptop.cli.errors import CliError
 from ddptop.cli.main import main
-from tests.processes import DDPTOP, TORCHRUN, environment, live_step, names_ddptop, run, started, until
+from tests.processes import (
+    DDPTOP,
+    DEADLINE_S,
+    TORCHRUN,
+    environment,
+    live_step,
+    names_ddptop,
+    run,
+    started,
+    until,
+)
 
 SCRIPT = """
 import gc, hashlib, json, os, sys, threading, time, types
@@ -110,7 +120,7 @@ def test_a_run_of_torchrun_is_recorded_left_again_and_ends_with_the_same_weights
             done = run([*DDPTOP, *words, str(pids[0])], env, tmp_path)
             assert done.returncode == 0, done.stderr
         (tmp_path / "stop").touch()
-        out, errors = training.communicate(timeout=60)
+        out, errors = training.communicate(timeout=DEADLINE_S)
     assert training.returncode == 0, errors
     assert not names_ddptop(out + errors)
     ends = _ends(tmp_path)
@@ -151,9 +161,10 @@ def test_a_run_that_hangs_is_left_as_it_was_and_said_where_its_ranks_are(
         assert f"process {pids[0]} has begun no training step within 5 s" in line
         assert f"process {pids[0]} is in train.py:{_line_of('.backward()')} <module>" in line
         assert f"process {pids[1]} is in train.py:{_line_of('time.sleep(0.05)')} hold" in line
+        assert line.endswith("; nothing was recorded, training goes on as before")
         (tmp_path / "go").touch()
         (tmp_path / "stop").touch()
-        _, errors = training.communicate(timeout=60)
+        _, errors = training.communicate(timeout=DEADLINE_S)
     assert training.returncode == 0, errors
     ends = _ends(tmp_path)
     for end in ends:

@@ -29,8 +29,7 @@ MAX_FILES = 16_384
 """Open files of a process that are looked at."""
 
 LEAST_SEGMENTS = 10
-"""A connection that has sent fewer since the last reading carries no gradients (torch's store), or was not
-answered."""
+"""A connection that has sent fewer since the last reading is torch's store's, or was not answered."""
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _REQUEST_DUMP = 0x301

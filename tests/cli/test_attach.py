@@ -130,7 +130,7 @@ def test_where_no_step_begins_the_place_of_each_rank_is_shown_in_one_line(
             assert (tmp_path / "go").read_text() == "-1", "which is true: they are not to begin"
             for program, words in (
                 (None, "pip install py-spy"),
-                ("/py-spy", "py-spy finds no code of yours"),
+                ("/py-spy", "py-spy may not, or finds no code of yours"),
             ):
                 places[os.getpid()] = ""
                 monkeypatch.setattr("shutil.which", lambda name, program=program: program)

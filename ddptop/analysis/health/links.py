@@ -77,8 +77,7 @@ def alert(hosts: Hosts) -> Alert | None:
     (host, peer), (text, since_s, lost) = next(iter(hosts.bad_links.items()))
     n_links = len(hosts.bad_links)
     more = f", and {n_links - 1} more link{'s' * (n_links > 2)}" if n_links > 1 else ""
-    names = names_of_addresses(hosts)
-    end = names.get(peer, peer)
+    end = names_of_addresses(hosts).get(peer, peer)
     evidence: dict[str, Scalar] = {"host": host, "peer": end, "links": n_links, "lost": lost}
     return Alert("network", "warning", None, None, since_s, text + more, evidence)
 
@@ -101,8 +100,8 @@ class LinkLog:
         """By host: time of its last reading, by its own clock."""
         self._bad: dict[tuple[str, str], int] = {}
         """By host and address of the other end: readings in a row in which it was bad."""
-        self._newest: dict[tuple[str, str], deque[HostLink | None]] = {}
-        """Likewise the LONG newest readings of the host; None: this link was not in it."""
+        self._newest: dict[str, dict[tuple[str, str], deque[HostLink | None]]] = {}
+        """By host, likewise its LONG newest readings; None: this link was not in it."""
 
     def check(self, hosts: Hosts, unix_s: float) -> list[str]:
         """Take the readings that are new, at this time; returns what is to be logged."""
@@ -113,10 +112,12 @@ class LinkLog:
                 continue
             self._read[name] = known.links_ns
             usual_us = _usual_us(hosts) if usual_us is None else usual_us
-            self._keep(name, known.links)
-            bad = {(name, link.peer): found for link in known.links if (found := _trouble(link, usual_us))}
-            recent = {key: kept for key, kept in self._newest.items() if key[0] == name and key not in bad}
-            lasting = {key: (text, True) for key, kept in recent.items() if (text := _lasting(kept))}
+            before, read = self._newest.get(name, {}), {(name, link.peer): link for link in known.links}
+            newest = {key: deque([*before.get(key, ()), read.get(key)], LONG) for key in {**before, **read}}
+            self._newest[name] = newest = {key: kept for key, kept in newest.items() if any(kept)}
+            bad = {key: found for key, link in read.items() if (found := _trouble(link, usual_us))}
+            texts_of = {key: _lasting(kept) for key, kept in newest.items() if key not in bad}
+            lasting = {key: (text, True) for key, text in texts_of.items() if text}
             bad |= lasting
             for key in [key for key in self._bad if key[0] == name and key not in bad]:
                 del self._bad[key]
@@ -131,15 +132,6 @@ class LinkLog:
                     hosts.bad_links[key] = words, since_s, lost
         return texts
 
-    def _keep(self, host: str, links: Sequence[HostLink]) -> None:
-        """Add a host's newest reading, and forget the links that are in none of the LONG newest."""
-        known = {key: None for key in self._newest if key[0] == host}
-        for key, link in (known | {(host, link.peer): link for link in links}).items():
-            kept = self._newest.setdefault(key, deque(maxlen=LONG))
-            kept.append(link)
-            if not any(kept):
-                del self._newest[key]
-
 
 def _usual_us(hosts: Hosts) -> float:
     """Lower quartile of the links' least round trips, one that was measured: below those of one slow
@@ -152,10 +144,9 @@ def _lasting(readings: deque[HostLink | None]) -> str:
     """`cut for up to 1.2 s in 3 of the last 4 readings`, or `0.9% of 2,100 segments lost and sent again in
     the last readings`; empty: neither is so."""
     links = [link for link in readings if link is not None]
-    cuts_ms = [link.silent_ms for link in links if link.silent_ms >= CUT_MS]
-    if len(cuts_ms) >= CUTS:
-        often = f"{len(cuts_ms)} of the last {len(readings)} readings"
-        return f"cut for up to {max(cuts_ms) / 1e3:.1f} s in {often}"
+    cuts = [link.silent_ms for link in links if link.silent_ms >= CUT_MS]
+    if len(cuts) >= CUTS:
+        return f"cut for up to {max(cuts) / 1e3:.1f} s in {len(cuts)} of the last {len(readings)} readings"
     sent, resent = sum(link.sent for link in links), sum(link.resent for link in links)
     if not sent or len(links) < LONG or resent < LEAST_LOST or 100 * resent < LASTING_PCT * sent:
         return ""

@@ -109,11 +109,10 @@ def _begin(exchange: Exchange) -> str:
     """Have all ranks begin at one step. Returns the command that shows the run. Raises CliError."""
     try:
         exchange.inject("begin")
-        first_step = step_to_begin(exchange.wait("waiting", FORWARDS))
-    except BaseException as error:
+        but = "; nothing was recorded, training goes on as before"
+        first_step = step_to_begin(exchange.wait("waiting", FORWARDS, but=but))
+    except BaseException:
         exchange.go(-1)
-        if isinstance(error, NoStep):
-            raise CliError(f"{error}; nothing was recorded, training goes on as before") from None
         raise
     exchange.go(first_step)
     reports = exchange.wait("recording", wait_s=BEGIN_S)
@@ -132,10 +131,6 @@ def _name_of(folder: Path) -> str:
         time.sleep(0.05)
     note(f"the collector has not started yet; its errors are in {folder / 'collector.log'}")
     return ""
-
-
-class NoStep(CliError):
-    """A process has begun no training step in the time that it had."""
 
 
 class Exchange:
@@ -169,9 +164,8 @@ class Exchange:
         new.write_text(str(collectives))
         new.replace(self._folder / "go")
 
-    def wait(self, state: str, forwards: int = 0, wait_s: float | None = None) -> Reports:
-        """Wait until all processes report this state, and so many forwards; for WAIT_S. Raises CliError:
-        NoStep after that time."""
+    def wait(self, state: str, forwards: int = 0, wait_s: float | None = None, but: str = "") -> Reports:
+        """Wait until all report this state and so many forwards. Raises CliError, after WAIT_S with `but`."""
         wait_s = WAIT_S if wait_s is None else wait_s
         end = time.monotonic() + wait_s
         while True:
@@ -189,10 +183,10 @@ class Exchange:
             if not late:
                 return reports
             if time.monotonic() > end:
-                raise NoStep(
+                raise CliError(
                     f"process {late[0]} has begun no training step within {wait_s:g} s "
                     f"({reports[late[0]].get('state', 'its main thread runs no Python')}): "
-                    f"{where(self._pids)}"
+                    f"{where(self._pids)}{but}"
                 )
             time.sleep(0.02)
 
@@ -211,8 +205,7 @@ def where(pids: Sequence[int]) -> str:
 
     calls = [(pid, call_of(pid)) for pid in pids[:SHOWN]]
     known = [f"process {pid} is in {call}" for pid, call in calls if call]
-    why = "py-spy finds no code of yours in them, or may not read them"
-    why = "pip install py-spy" if shutil.which("py-spy") is None else why
+    why = "py-spy may not, or finds no code of yours" if shutil.which("py-spy") else "pip install py-spy"
     return ", ".join(known) or f"it cannot be read where they are ({why})"
 
 

@@ -36,7 +36,8 @@ class Host:
 
 
 MAX_LINKS = 4
-"""Links to other hosts in a reading: those that sent most again, then those with the longest round trip."""
+"""Links to other hosts in a reading: those that lost most, then those that were silent for longest, then
+those with the longest round trip."""
 
 
 class HostLink(NamedTuple):
@@ -53,14 +54,15 @@ class HostLink(NamedTuple):
     least_us: int
     """Least round trip of the last five minutes, as the kernel keeps it: without that."""
     sent: int
-    """Segments with data, since the reading before."""
+    """Segments with data, since the reading before, of connections that sent enough to carry gradients."""
     resent: int
     """Of these, how many were lost and sent again: without those that the other end had received already."""
     delivery_bytes_s: int
     """Largest delivery rate of a connection, as the kernel last measured it."""
     silent_ms: int = 0
     """How long a connection sent the same segments again and again, at timeouts, without an answer, since the
-    reading before: the largest of all. 0 also where the kernel does not count it (before Linux 6.7)."""
+    reading before: the largest of all. 0 where nothing was lost, and where the kernel does not count it
+    (before Linux 6.7)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from itertools import accumulate, chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from ddptop.host.processes import keep_freed_memory
 from ddptop.protocol.checks import NAMES
 from ddptop.recording.records import BlockReader, Selector
 from ddptop.recording.runs import RUN_RECORDS, runs
@@ -222,6 +223,7 @@ def _aligned(size: int) -> int:
 def main() -> None:
     """Decode the blocks that the first process names, and send it each run."""
     gc.disable()  # messages hold no cycles
+    keep_freed_memory()
     file, to_first = pickle.load(sys.stdin.buffer)
     reader, connection = BlockReader(file), socket.socket(fileno=to_first)
     _, request = _received(connection)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ddptop.host.processes import keep_freed_memory
 from ddptop.protocol.limits import MAX_NS, NS, VERSION
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
@@ -141,7 +142,9 @@ class Recording:
         self._finalizer()
 
     def will_be_read(self) -> None:
-        """Much of it is about to be read: where it is large, a second process is started to decode it."""
+        """Much of it is about to be read, and then this process ends: where it is large, a second process is
+        started to decode it."""
+        keep_freed_memory()
         self._ahead = start_ahead(self._reader, self.bytes)
 
     def _taken_ahead(self) -> Decoder | None:

@@ -160,3 +160,15 @@ def test_median_agrees_with_numpy_and_leaves_nan_aside(count: int) -> None:
     for row, found in zip(values, median(values), strict=True):
         left = row[~np.isnan(row)]
         np.testing.assert_allclose(found, np.median(left) if len(left) else NAN)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 511, 512, 513, 4096])
+@pytest.mark.parametrize("unknown", [0, 1, 5])
+def test_a_median_is_the_middle_of_what_is_known_in_each_row(size: int, unknown: int) -> None:
+    rows = np.random.default_rng(size).standard_normal((size, 3)).T  # not contiguous
+    rows[1, : min(unknown, size)] = NAN
+    known = [sorted(row[~np.isnan(row)].tolist()) for row in rows]
+    expected = [(one[(len(one) - 1) // 2] + one[len(one) // 2]) / 2 if one else NAN for one in known]
+    before = rows.copy()
+    assert np.array_equal(median(rows), expected, equal_nan=True)
+    assert np.array_equal(rows, before, equal_nan=True)

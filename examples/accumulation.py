@@ -24,7 +24,7 @@ def main() -> None:
 
     with ddptop.setup(seed=0) as group:
         if group.rank == 0:
-            print("To watch: start by ddptop-run, then type `ddptop` in a second terminal", flush=True)
+            print("To watch: type `ddptop` in a second terminal", flush=True)
 
         x = torch.randn(8192, 64, generator=torch.Generator().manual_seed(1))
         loader = group.loader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16)

@@ -111,7 +111,7 @@ def main() -> None:
     options = parser.parse_args()
     with ddptop.setup(seed=0) as group:
         if group.rank == 0:
-            print("To watch: start by ddptop-run, then type `ddptop` in a second terminal", flush=True)
+            print("To watch: type `ddptop` in a second terminal", flush=True)
         torchs_own(group)
         for_people(group)
         what_ddp_does(group, options.steps)

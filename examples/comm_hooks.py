@@ -81,7 +81,7 @@ def main() -> None:
 
     with ddptop.setup(seed=0) as group:
         if group.rank == 0:
-            print("To watch: start by ddptop-run, then type `ddptop` in a second terminal\n", flush=True)
+            print("To watch: type `ddptop` in a second terminal\n", flush=True)
             print(f"{'hook':10} {'MB a step':>10} {'ms a step':>10} {'last loss':>10}", flush=True)
 
         x = torch.randn(8192, 64, generator=torch.Generator().manual_seed(1))

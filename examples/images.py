@@ -49,7 +49,7 @@ def main() -> None:
 
     with ddptop.setup(seed=0) as group:
         if group.rank == 0:
-            print("To watch: start by ddptop-run, then type `ddptop` in a second terminal", flush=True)
+            print("To watch: type `ddptop` in a second terminal", flush=True)
 
         if options.cifar10:
             train_set = cifar10.read(options.cifar10, train=True)

@@ -17,7 +17,7 @@ def train(rank: int, epochs: int, samples: int) -> None:
     """What every rank runs. The model learns sin(x) from a handful of points."""
     with ddptop.setup(seed=0) as group:
         if rank == 0:
-            print("To watch: start by ddptop-run, then type `ddptop` in a second terminal", flush=True)
+            print("To watch: type `ddptop` in a second terminal", flush=True)
 
         x = torch.linspace(-3, 3, samples).unsqueeze(1)
         dataset = TensorDataset(x, torch.sin(x))

@@ -25,7 +25,7 @@ def main() -> None:
 
     with ddptop.setup(seed=0) as group:
         if group.rank == 0:
-            print("To watch: start by ddptop-run, then type `ddptop` in a second terminal", flush=True)
+            print("To watch: type `ddptop` in a second terminal", flush=True)
 
         # Data that no sampler can divide evenly: each rank has a file or a stream of its own, for example.
         batches = options.batches + options.batches // 2 * group.rank

@@ -55,7 +55,7 @@ def main() -> None:
 
     with ddptop.setup(seed=0) as group:
         if group.rank == 0:
-            print("To watch: start by ddptop-run, then type `ddptop` in a second terminal", flush=True)
+            print("To watch: type `ddptop` in a second terminal", flush=True)
 
         data = options.folder / "data.pt"
         with group.first():  # rank 0 makes or downloads it, the others wait and find it there

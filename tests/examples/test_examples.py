@@ -123,7 +123,7 @@ def test_it_says_once_how_to_watch_it(runs: Runs, watched: Watched, example: Exa
     told = [watched.done.stdout]
     told += [] if example.spawns else [runs.by_torchrun(example).out]
     for out in told:
-        assert out.startswith("To watch: start by ddptop-run, then type `ddptop`")
+        assert out.startswith("To watch: type `ddptop`")
         assert out.count("To watch") == 1
 
 

@@ -221,6 +221,19 @@ def test_a_cut_link_is_named_as_such_while_the_others_train_on(make_world) -> No
     assert verdict(found).sentence.endswith("the other ranks train on, so only its reports are missing")
 
 
+def test_a_host_whose_agent_gets_no_processor_time_is_not_unreachable_while_steps_finish(make_world) -> None:
+    job = stalled(make_world)
+    far = {rank for rank in range(6) if job.world.host(rank) == "node2"}
+    job.world.delays[0, "data"] = 300_000
+    for _ in range(18):  # 5.8 s
+        job.feed(*(one for one in job.world.steps(1) if one.rank not in far))
+        assert {*job.frame.ranks.state} <= {"live", "stale"} and verdict(job.frame).kind != "unreachable"
+    assert not job.log("host_unreachable")
+    job.wait(4.2, HOSTS[:2])  # now it is cut off: no rank finishes a step
+    assert "host node2 is unreachable" in verdict(job.frame).sentence
+    assert len(job.log("host_unreachable")) == 1
+
+
 def test_steps_on_their_way_when_the_link_was_cut_do_not_mean_that_the_others_train_on(make_world) -> None:
     job = stalled(make_world)
     far = {rank for rank in range(6) if job.world.host(rank) == "node2"}

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from ddptop.analysis.health.hosts import UNREACHABLE_S
+from ddptop.analysis.reducer import Reducer
+from ddptop.recording.reader import Recording
 from tests.hosts.jobs import enough, launched, recorded, shows, snapshot
 from tests.hosts.namespaces import Host, hosts
 from tests.processes import until
@@ -56,6 +59,33 @@ def test_a_host_that_is_cut_off_is_named_and_nothing_is_lost_when_it_returns(tmp
         assert {rank["lost_records"] for rank in end["ranks"]} == {0}
         assert [rank["records"] for rank in end["ranks"]] == [int(job.out[0].split()[0])] * 3
         assert end["run"]["state"] == "finished"
+
+
+@pytest.mark.slow
+def test_a_host_whose_agent_does_not_run_is_not_unreachable_while_steps_finish(tmp_path: Path) -> None:
+    with hosts(3, tmp_path) as (a, b, c), launched((a, b, c), "steps=0", "pause_ms=20") as job:
+        shows(a, 3)
+        (agent,) = [one for one in c.processes() if "ddptop.agent" in one.cmdline()]
+
+        def age_s() -> float:
+            (age_ms,) = [host["age_ms"] for host in shows(a, 3)["hosts"] if host["name"] == c.name]
+            return float(age_ms) / 1e3
+
+        agent.suspend()
+        try:
+            until(lambda: age_s() > UNREACHABLE_S + 1, "nothing comes from the host", 30.0)
+        finally:
+            agent.resume()
+        before = shows(a, 3)["ranks"][2]["step"]
+        shows(a, 3, beyond=before)
+        enough((a, b, c))
+        assert job.wait() == [0, 0, 0], job.err
+        (path,) = (a.folder / "state" / "ddptop").glob("run.ddptop")
+        with Recording.open(path) as recording:
+            reducer = Reducer()
+            for received in recording.records():
+                reducer.feed(received)
+        assert "unreachable" not in str(reducer.frame(reducer.state.newest_ns).events)
 
 
 @pytest.mark.slow

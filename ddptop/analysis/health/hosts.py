@@ -103,16 +103,28 @@ def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
     hellos, reported = state.hellos, reports_of_hosts(state)
     states: dict[str, HostState] = dict.fromkeys(reported, "live")
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
-    for name, heard_ns in reported.items():
-        if until_ns - heard_ns <= UNREACHABLE_S * NS:  # the usual case
-            continue
-        silent_ns = state.interruptions.silence_ns(heard_ns, until_ns)
+    silence_ns = state.interruptions.silence_ns
+    silent = {name for name, heard_ns in reported.items() if until_ns - heard_ns > UNREACHABLE_S * NS}
+    stepped_ns = _newest_step_ns(state, silent) if silent else 0
+    for name in silent:
+        silent_ns = silence_ns(reported[name], until_ns)
         if silent_ns >= SILENT_S * NS:
             states[name] = "lost"
         elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
-            states[name] = "unreachable"
+            trains = stepped_ns >= reported[name] + REPORTS_S * NS
+            if not trains or silence_ns(stepped_ns, until_ns) > UNREACHABLE_S * NS:
+                states[name] = "unreachable"
     n_running = np.bincount(hellos.host_at[state.reports.running], minlength=len(hellos.of_hosts)).tolist()
     return states | {name: "finished" for name, n in zip(hellos.of_hosts, n_running, strict=True) if not n}
+
+
+def _newest_step_ns(state: RunState, silent: set[str]) -> int:
+    """When a running rank of another host than these finished a step last. Every step waits for all ranks, so
+    a host took part in it from which nothing comes: its agent may have had no processor time."""
+    hellos, reports = state.hellos, state.reports
+    quiet = [place for place, name in enumerate(hellos.of_hosts) if name in silent]
+    others = reports.running & ~np.isin(hellos.host_at, quiet)
+    return int(reports.integers("moved_ns")[others].max(initial=0))
 
 
 def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:

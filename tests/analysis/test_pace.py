@@ -31,7 +31,7 @@ def test_all_ranks_slower_together_are_a_regression_with_its_step(make_world) ->
     (text,) = log_of(make_world, (0, 1, 2))
     words = text.split()
     assert text.startswith("all ranks are slower since step ")
-    assert abs(int(words[6].rstrip(":").replace(",", "")) - 1_500) <= 60
+    assert abs(int(words[6].rstrip(":").replace(",", "")) - 1_500) <= 2
     assert float(words[7]) == pytest.approx(float(words[11]) + SLOW_MS, abs=0.5)
 
 
@@ -56,6 +56,22 @@ def test_seconds_that_come_again_and_again_leave_the_log_to_other_events() -> No
     numbers, even = np.arange(len(wall), dtype=np.float64), np.ones(len(wall), bool)
     pace.take(log, numbers, np.array(wall), None, ends_s, even)
     assert log.all() == ()
+
+
+def test_the_step_is_that_of_the_change_and_not_of_scatter_before_it() -> None:
+    """Times outside waits for a CPU, a median a second, of a run beside other work in which all ranks slept
+    24 ms longer in the end."""
+    before = [18.1, 18.8, 18.0, 18.0, 17.7, 18.2, 15.5, 16.7, 14.2, 19.0, 21.3, 20.4]
+    wall = np.concatenate([np.repeat([18.0, *before], 50), np.repeat([19.0, 43.0], [20, 400])])
+    log, ends_s = EventLog(), np.cumsum(np.concatenate([np.repeat(18.0, 600), wall])) / 1000
+    wall = np.concatenate([np.repeat(18.0, 600), wall])
+    numbers, even = np.arange(len(wall), dtype=np.float64), np.ones(len(wall), bool)
+    Pace().take(log, numbers, wall, None, ends_s, even)
+    (event,) = log.all()
+    assert (
+        event.message
+        == f"all ranks are slower since step {len(wall) - 400:,}: 43.0 ms a step, 18.0 ms before"
+    )
 
 
 def test_steps_while_a_rank_was_flagged_are_left_out_of_any_batch() -> None:

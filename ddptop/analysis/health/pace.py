@@ -4,7 +4,9 @@ Over blocks of complete steps, of BLOCK steps and BLOCK_S at least, m[b] the med
 median wall times, less the longest wait of a rank for a CPU in that step (outside communication): steps are
 slower where the NEWEST newest blocks, but one, are above the BEFORE blocks before them, but one, and their
 median by SHARE and LEAST_MS above that of those; likewise faster. So single long steps, a few long seconds,
-and scatter that was there before, say nothing.
+and scatter that was there before, say nothing. Of all changes within these blocks this one has to be the
+largest: another one beside it is compared when it is the newest, and their times are not mixed. The step is
+the one, in the blocks around, that best parts shorter steps from longer ones.
 
 Where other processes take the CPUs, the transport waits for them too, about as long as the ranks do: so the
 medians have to have changed by SHARE and LEAST_MS more than that wait has. While a rank is flagged, or it is
@@ -29,6 +31,13 @@ compared with. So the log of 100 events has at most one of these in 16 s."""
 
 SHARE, LEAST_MS = 1.2, 1.0
 
+AROUND = 2
+"""Blocks before the first of the newest ones, and from it on, in whose steps the change is: the median of a
+block shows it or not, by whether half of its steps are longer."""
+
+ENDS = 4
+"""Least blocks before a change and after it."""
+
 
 class _Step(NamedTuple):
     """A complete step; of a block of them the first number, medians, and the last end."""
@@ -50,6 +59,8 @@ class Pace:
         """Of the present block."""
         self._blocks: list[_Step] = []
         """The newest ones."""
+        self._parts: list[Column] = []
+        """Of the newest NEWEST + AROUND blocks the numbers of their steps, and what `rest_ms` is of each."""
 
     def take(
         self,
@@ -67,12 +78,14 @@ class Pace:
         steps = map(_Step, *(column.tolist() for column in columns))
         for step, is_even in zip(steps, even.tolist(), strict=True):
             if not is_even:
-                self._steps, self._blocks = [], []
+                self._steps, self._blocks, self._parts = [], [], []
                 continue
             self._steps.append(step)
             if len(self._steps) < BLOCK or step.end_s - self._steps[0].end_s < BLOCK_S:
                 continue
             self._blocks = [*self._blocks[1 - NEWEST - BEFORE :], _block(self._steps)]
+            part = np.array([(one.number, one.rest_ms) for one in self._steps]).T
+            self._parts = [*self._parts[1 - NEWEST - AROUND :], part]
             self._steps = []
             if len(self._blocks) == NEWEST + BEFORE:
                 self._compare(log, step.end_s)
@@ -89,10 +102,9 @@ class Pace:
             return
         slower = is_ms > was_ms
         apart = now[1] > before[-2] if slower else now[-2] < before[1]
-        if not apart:
+        if not apart or abs(_largest_change(rest) - BEFORE) > 1:
             return
-        others = rest > before[-2] if slower else rest < before[1]
-        first = int(self._blocks[BEFORE + int(np.argmax(others[BEFORE:]))].number)
+        first = _first(np.hstack(self._parts[: 2 * AROUND]), (was_ms + is_ms) / 2, slower=slower)
         kind, before_ms = "slower" if slower else "faster", float(median(wall[:BEFORE]))
         times = f"{before_ms + _change(wall):,.1f} ms a step, {before_ms:,.1f} ms before"
         text = f"all ranks are {kind} since step {first:,}: {times}"
@@ -103,6 +115,20 @@ class Pace:
 def _block(steps: list[_Step]) -> _Step:
     wall_ms, waited_ms, rest_ms = (float(median(column)) for column in np.array(steps).T[1:4])
     return _Step(steps[0].number, wall_ms, waited_ms, rest_ms, steps[-1].end_s)
+
+
+def _largest_change(rest: Column) -> int:
+    """Index of the block before which and from which on these scatter least around their means, by ratio."""
+    logs = np.log(np.maximum(rest, 1e-3))
+    splits = range(ENDS, len(logs) - ENDS + 1)
+    return min(splits, key=lambda at: at * logs[:at].var() + (len(logs) - at) * logs[at:].var())
+
+
+def _first(steps: Column, between_ms: float, *, slower: bool) -> int:
+    """The number of the step with most shorter steps before it and most longer ones from it on, or likewise
+    where they became faster. `steps`: (2, n) numbers and times."""
+    after = np.where((steps[1] > between_ms) == slower, 1, -1)
+    return int(steps[0, len(after) - 1 - int(np.cumsum(after[::-1]).argmax())])
 
 
 def _change(blocks: Column) -> float:

@@ -74,6 +74,16 @@ def test_the_step_is_that_of_the_change_and_not_of_scatter_before_it() -> None:
     )
 
 
+def test_steps_that_scatter_by_more_than_the_change_are_a_busy_machine_and_no_regression() -> None:
+    """As before: a second each, of a run in which nothing was done."""
+    before = [15.1, 16.8, 14.4, 17.1, 15.3, 15.4, 16.0, 14.5, 14.2, 16.8, 17.2, 15.7, 16.8, 15.2, 16.8, 18.0]
+    busy = [18.4, 17.5, 42.7, 30.5, 17.3, 30.7, 18.4, 34.2, 34.1, 26.5, 31.5, 23.8, 28.9, 34.5, 25.1, 50.1]
+    rest = np.repeat([*before, *busy], 20)
+    log, ends_s = EventLog(), np.arange(len(rest)) / 19
+    Pace().take(log, np.arange(float(len(rest))), rest, None, ends_s, np.ones(len(rest), bool))
+    assert log.all() == ()
+
+
 def test_steps_while_a_rank_was_flagged_are_left_out_of_any_batch() -> None:
     wall, even = np.full(4_000, 10.0), np.ones(4_000, bool)
     wall[2_000:3_000], even[2_010:3_010] = 20.0, False

@@ -3,7 +3,8 @@
 Over blocks of complete steps, of BLOCK steps and BLOCK_S at least, m[b] the median of block b of the ranks'
 median wall times, less the longest wait of a rank for a CPU in that step (outside communication): steps are
 slower where the NEWEST newest blocks, but one, are above the BEFORE blocks before them, but one, and their
-median by SHARE and LEAST_MS above that of those; likewise faster. So single long steps, a few long seconds,
+median by SHARE and LEAST_MS above that of those, and by more than either scatter, but for the shortest and
+the longest; likewise faster. So single long steps, a few long seconds,
 and scatter that was there before, say nothing. Of all changes within these blocks this one has to be the
 largest: another one beside it is compared when it is the newest, and their times are not mixed. The step is
 the one, in the blocks around, that best parts shorter steps from longer ones.
@@ -102,7 +103,9 @@ class Pace:
             return
         slower = is_ms > was_ms
         apart = now[1] > before[-2] if slower else now[-2] < before[1]
-        if not apart or abs(_largest_change(rest) - BEFORE) > 1:
+        # Other processes that come and go.
+        scattered = max(one[-2] - one[1] for one in (before, now)) > most - least
+        if not apart or scattered or abs(_largest_change(rest) - BEFORE) > 1:
             return
         first = _first(np.hstack(self._parts[: 2 * AROUND]), (was_ms + is_ms) / 2, slower=slower)
         kind, before_ms = "slower" if slower else "faster", float(median(wall[:BEFORE]))

@@ -123,12 +123,7 @@ def test_a_run_of_torchrun_is_recorded_left_again_and_ends_with_the_same_weights
         out, errors = training.communicate(timeout=DEADLINE_S)
     assert training.returncode == 0, errors
     assert not names_ddptop(out + errors)
-    ends = _ends(tmp_path)
-    for end in ends:
-        assert end["after"] == end["before"], "the processes are as they were"
-    (tmp_path / "stop").unlink()
-    assert run([*command, str(ends[0]["steps"])], env, tmp_path).returncode == 0
-    assert [end["weights"] for end in _ends(tmp_path)] == [end["weights"] for end in ends]
+    _left_as_it_was(command, env, tmp_path)
 
 
 HELD = SCRIPT.replace(
@@ -166,12 +161,7 @@ def test_a_run_that_hangs_is_left_as_it_was_and_said_where_its_ranks_are(
         (tmp_path / "stop").touch()
         _, errors = training.communicate(timeout=DEADLINE_S)
     assert training.returncode == 0, errors
-    ends = _ends(tmp_path)
-    for end in ends:
-        assert end["after"] == end["before"], "the processes are as they were"
-    (tmp_path / "stop").unlink()
-    assert run([*command, str(ends[0]["steps"])], env, tmp_path).returncode == 0
-    assert [end["weights"] for end in _ends(tmp_path)] == [end["weights"] for end in ends]
+    _left_as_it_was(command, env, tmp_path)
 
 
 def _line_of(text: str) -> int:
@@ -188,6 +178,17 @@ def _call_off(folder: Path, pids: list[int]) -> None:
     exchange.go(-1)
     with pytest.raises(CliError, match="called off"):
         exchange.wait("recording")
+
+
+def _left_as_it_was(command: list[str], env: dict[str, str], folder: Path) -> None:
+    """The processes were left as they were, and as many steps that nothing attaches to end with the same
+    weights."""
+    ends = _ends(folder)
+    for end in ends:
+        assert end["after"] == end["before"], "the processes are as they were"
+    (folder / "stop").unlink()
+    assert run([*command, str(ends[0]["steps"])], env, folder).returncode == 0
+    assert [end["weights"] for end in _ends(folder)] == [end["weights"] for end in ends]
 
 
 def _ends(folder: Path) -> list[dict[str, Any]]:

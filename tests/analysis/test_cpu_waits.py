@@ -74,6 +74,13 @@ def test_a_small_delay_is_flagged_at_once_beside_large_waits() -> None:
     assert figures.cause != "cpu"
 
 
+def test_a_rank_for_which_the_others_do_not_wait_is_not_flagged_because_they_waited_for_a_cpu() -> None:
+    work, waits = work_of(600, 3), np.full((600, 3), 0.9)
+    work[:, 1] += 0.8
+    waits[:, 1] = 0.0
+    assert not [step for step, flag, _ in flags_of(work, waits) if flag is not None]
+
+
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_a_rank_that_waits_lastingly_is_flagged_with_that_cause_and_cleared(ranks: int) -> None:
     waits = busy(1200, ranks, 1.0)

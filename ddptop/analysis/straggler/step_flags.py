@@ -330,7 +330,9 @@ def _late_in(group: _Group, steps: StepWindow, slots: Indices, place: OwnPlace |
     late = every_step.persistent(excess(slots, rows), steps.wall(slots), len(group.members))
     if late is None:
         return None
-    whole = median(steps.work_excess(slots[late.first :], group.members[rows[list(late.ranks[:1])]])[0])
+    # Where all of own time is compared, the rank has to be late: not that others waited longer for a CPU.
+    total = steps.excess if place is None else steps.work_excess
+    whole = median(total(slots[late.first :], group.members[rows[list(late.ranks[:1])]])[0])
     if not whole >= every_step.AGREES * late.excess_ms:
         return None
     return _flag(late, "persistent", group, rows, slots, place)

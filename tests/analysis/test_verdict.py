@@ -219,6 +219,21 @@ def test_nan_comes_before_a_straggler(make_world) -> None:
     assert line == "■ loss of rank 1 is NaN or infinite since step 40"
 
 
+def test_the_rank_of_a_nan_is_not_named_before_all_have_reported_the_step_before(make_world) -> None:
+    """Rank 1 made it in step 40, and rank 0, whose report comes sooner, has it since step 41."""
+    world, reducer = make_world(2), Reducer()
+    steps = [*world.steps(44, loss=lambda rank, step: float("nan") if step >= 41 - rank else 1.0)]
+    late = [one for one in steps if one.rank == 1 and one.message.first_step >= 40]
+    for received in (world.run(), *world.introduce(), *(one for one in steps if one not in late)):
+        reducer.feed(received)
+    now_ns = START_NS + world.now_us * 1000
+    assert "NaN" not in both(reducer.frame(now_ns))[0]
+    assert "loss of rank 0 is NaN" in str(reducer.frame(now_ns + 2_100_000_000).alerts)
+    for received in late:
+        reducer.feed(received)
+    assert both(reducer.frame(now_ns))[0] == "■ loss of rank 1 and 1 more is NaN or infinite since step 40"
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(17.9, "17 s"), (580, "9 min 40 s"), (11_520, "3 h 12 min")])
 def test_durations(seconds, text) -> None:
     assert duration(seconds) == text

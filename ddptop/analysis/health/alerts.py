@@ -16,7 +16,14 @@ from ddptop.analysis.health.exits import (
     own_call,
     reason,
 )
-from ddptop.analysis.health.hosts import UNREACHABLE_S, disks_alert, host_states, silence_phrase, silent_ranks
+from ddptop.analysis.health.hosts import (
+    REPORTS_S,
+    UNREACHABLE_S,
+    disks_alert,
+    host_states,
+    silence_phrase,
+    silent_ranks,
+)
 from ddptop.analysis.ranks import SILENT_S, PassedLoss
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
@@ -59,7 +66,7 @@ def alerts(
         host if not first else None,
         _stalled(state, diagnosis),
         _mismatch(state, diagnosis),
-        _bad_loss(state) or _bad_loss_before(state, now_ns),
+        _bad_loss(state, now_ns) or _bad_loss_before(state, now_ns),
         state.replicas.alert(),
         _late(state, straggler),
         state.loss_spread.alert(),
@@ -215,12 +222,15 @@ def _fatal_mismatch(state: RunState) -> Alert | None:
     return Alert("mismatch", "critical", sides[0].rank, rank_state.step, since_s, message, evidence)
 
 
-def _bad_loss(state: RunState) -> Alert | None:
+def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
     ranks = state.reports.where("bad_loss_step", lambda one: one.bad_loss_step is not None).tolist()
     bad = [(state.ranks[rank].bad_loss_ns, rank, state.ranks[rank].bad_loss_step or 0) for rank in ranks]
     if not bad:
         return None
     since_ns, rank, step = min(bad, key=lambda entry: (entry[2], entry[0], entry[1]))
+    complete = -1 if state.complete_step is None else state.complete_step
+    if complete < step - 1 and now_ns - since_ns < REPORTS_S * NS:
+        return None  # a rank that has not reported the step before may have made it
     others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
     message = f"loss of rank {rank}{others} is NaN or infinite since step {step:,}"
     return Alert("nan", "critical", rank, step, state.unix_s(since_ns), message, {"ranks": len(bad)})

@@ -139,7 +139,7 @@ def _over_tcp(options: argparse.Namespace) -> RemoteSource:
         late = time.monotonic() > deadline
         if link.refused or late:
             link.close()
-            hint = "" if link.refused else f" in {TCP_S:.0f} s; was the run started with --ddptop-listen?"
+            hint = "" if link.refused else f" in {TCP_S:g} s; was the run started with --ddptop-listen?"
             raise CliError(f"{trouble}{hint}", Exit.REFUSED if link.refused else Exit.FAILED)
         link.wait(50)
     return RemoteSource(where, where, link, partial(TcpLink, where, key))

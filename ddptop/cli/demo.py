@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING
 from ddptop.cli import find, show
 from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load
+from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import blamed
 from ddptop.host.processes import InputEnd
 from ddptop.training.torch_compat import installed_version, why_unusable
@@ -169,7 +170,7 @@ def wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]
             raise CliError(f"the demo cannot be watched: {refusal.removeprefix('ddptop: ')}")
         if time.monotonic() > due_s:
             due_s += SAY_EVERY_S
-            note(f"the demo is starting, for {time.monotonic() - began_s:.0f} s now; Ctrl-C ends it")
+            note(f"the demo is starting, for {fixed(time.monotonic() - began_s, 0)} s now; Ctrl-C ends it")
         time.sleep(show.POLL_S)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.frames.numbers import percent
 
 if TYPE_CHECKING:
     from ddptop.host.runs import RunFile
@@ -218,7 +219,7 @@ def progress_shown(recording: Recording, doing: str = "reading") -> Iterator[Non
         while not done.wait(pause_s):
             pause_s = RENEW_S
             share = min(1.0, recording.share_read)
-            bar = f"[{'#' * round(20 * share):<20}] {100 * share:.0f}%"
+            bar = f"[{'#' * round(20 * share):<20}] {percent(100 * share)}"
             print(f"\r\x1b[K{doing} {recording.path.name} {bar}", end="", file=sys.stderr, flush=True)
         if pause_s == RENEW_S:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

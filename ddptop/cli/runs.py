@@ -81,8 +81,8 @@ def short_age(seconds: float) -> str:
     """How long ago, in one unit: 45s, 12m, 3h, 9d."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:
-            return f"{seconds // size:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"
+            return f"{int(seconds // size)}{unit}"
+    return f"{round(max(0.0, seconds))}s"
 
 
 MAX_RECORDINGS = 200

@@ -274,7 +274,7 @@ def _run(command: str, body: bytes, most_s: float) -> str | None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return f"the command did not end within {most_s:.0f} s"
+        return f"the command did not end within {most_s:g} s"
     return None if process.returncode == 0 else f"the command ended with exit code {process.returncode}"
 
 

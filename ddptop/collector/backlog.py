@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import fixed
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event
 from ddptop.transport.bundles import MAX_THIN
@@ -101,7 +102,7 @@ class Backlog:
             if self.thin == MAX_THIN
             else f"other hosts send bucket detail of one in {2**self.thin} detailed steps only"
         )
-        return f"the collector falls behind, by {self.behind_ns / NS:.1f} s: {kept}"
+        return f"the collector falls behind, by {fixed(self.behind_ns / NS)} s: {kept}"
 
     def _ask_for_less(self, now_ns: int) -> bool:
         if self.thin == MAX_THIN:

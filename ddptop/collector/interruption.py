@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import fixed
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event
 
@@ -40,12 +41,12 @@ class InterruptionWatch:
         suspended_ns, self._suspended_ns = self._suspended_ns, _suspended_ns()
         suspended_ns = self._suspended_ns - suspended_ns
         if suspended_ns >= SUSPEND_NS:  # CLOCK_MONOTONIC, which all ranks read, stopped as well
-            text = f"the machine was suspended for {suspended_ns / NS:,.0f} s"
+            text = f"the machine was suspended for {fixed(suspended_ns / NS, 0)} s"
             self._add(now_ns, now_ns, suspended_ns, text)
         if now_ns - begin_ns < self._gap_ns:
             return False
         text = (
-            f"recording interrupted for {(now_ns - begin_ns) / NS:,.0f} s: the collector did not run "
+            f"recording interrupted for {fixed((now_ns - begin_ns) / NS, 0)} s: the collector did not run "
             "(stopped, or no processor time); what ranks sent meanwhile was read afterwards"
         )
         self._add(begin_ns, now_ns, now_ns - begin_ns, text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddptop.frames.numbers import fixed
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCost:
@@ -18,8 +20,8 @@ class MeasuredCost:
     @property
     def sentence(self) -> str:
         """`steps take 1.8% longer with ddptop (95%: 1.2 to 2.4%; 24 shadow blocks)`."""
-        bounds = f"95%: {self.low:.2g} to {self.high:.2g}%; {self.blocks} shadow blocks"
-        return f"steps take {self.pct:.2g}% longer with ddptop ({bounds})"
+        bounds = f"95%: {fixed(self.low)} to {fixed(self.high)}%; {self.blocks} shadow blocks"
+        return f"steps take {fixed(self.pct)}% longer with ddptop ({bounds})"
 
 
 @dataclass(frozen=True, slots=True)

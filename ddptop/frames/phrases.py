@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddptop.frames.hosts import host_index, without_domain
+from ddptop.frames.numbers import FEW_PCT, bounded, fixed, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -165,8 +166,8 @@ def straggler_phrase(s: Straggler, where: str = "") -> str:
     """
     many, by_steps = len(s.ranks) > 1, s.basis == "every_step"
     who = (f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}") + where
-    size = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms {'longer' if by_steps else 'late'}"
-    often = f"in {s.last_pct:.0f}% of steps"
+    size = f"{bounded(s.lateness_ms, s.bound_ms)} ms {'longer' if by_steps else 'late'}"
+    often = f"in {percent(s.last_pct)} of steps"
     verb = ("take" if by_steps else "arrive") + ("" if many else "s")
     sentence = f"{who} {verb} {size} {often}"
     if s.pattern == "intermittent" and by_steps:
@@ -181,12 +182,12 @@ def straggler_phrase(s: Straggler, where: str = "") -> str:
         sentence, cause = f"{who} wait{'' if many else 's'} {size} for a CPU {often}", s.waits_for
     if s.cause == "uneven_work":
         who, has = (who, "have" if many else "has") if blamed(s) else ("ranks take turns: the latest", "has")
-        more = "more" if s.elements_ratio is None else f"{s.elements_ratio:.1f}x the"
+        more = "more" if s.elements_ratio is None else f"{fixed(s.elements_ratio)}x the"
         sentence, cause = f"{who} {has} {more} elements, {size} {often}", "uneven work"
     parts = [sentence, *([cause] if cause else [])]
     parts += [s.waits_for] if s.waits_for and s.cause != "cpu" else []
     parts += [f"its GPU is throttled: {s.throttle}"] if s.throttle else []
-    parts.append(f"costs {s.cost_pct:.0f}%" + (" on average" if s.pattern == "intermittent" else ""))
+    parts.append(f"costs {percent(s.cost_pct)}" + (" on average" if s.pattern == "intermittent" else ""))
     parts += ["bucket arrivals disagree"] if s.disagrees else []
     return " · ".join(parts)
 
@@ -198,9 +199,9 @@ def straggler_brief(s: Straggler, width: int) -> str:
     who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
     if s.pattern == "rotating" or not blamed(s):
         who = "ranks in turn"
-    size = f"{who} +{s.lateness_ms:,.1f} ms"
+    size = f"{who} +{fixed(s.lateness_ms)} ms"
     cause = [s.cause.replace("_", " ")] if s.cause else []
-    cost = f"costs {s.cost_pct:.0f}%"
+    cost = f"costs {percent(s.cost_pct)}"
     for parts in ([size, *cause, cost], [who, *cause, cost], [size, *cause]):
         text = " · ".join(parts)
         if len(text) <= width:
@@ -210,7 +211,7 @@ def straggler_brief(s: Straggler, width: int) -> str:
 
 def suspect_phrase(s: Suspect, where: str = "") -> str:
     """`rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer`: in too few steps to flag it."""
-    size = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms"
+    size = f"{bounded(s.lateness_ms, s.bound_ms)} ms"
     if s.basis == "every_step":
         return f"rank {s.rank}{where} slowest in {s.last} of {s.steps} steps, {size} longer"
     return f"rank {s.rank}{where} last in {s.last} of {s.steps} measured steps, {size} late"
@@ -219,15 +220,15 @@ def suspect_phrase(s: Suspect, where: str = "") -> str:
 def skew_phrase(pct: float, error_pct: float | None) -> str:
     """`0.8% ±0.2% of step time lost to skew`; without the error where that is unknown, `up to 9% ...` where
     it is larger than the figure."""
-    digits = 0 if pct >= UNEVEN_PCT else 1
+    digits = 0 if pct >= FEW_PCT else 1
     if error_pct is not None and error_pct > pct:
-        return f"up to {min(100.0, pct + error_pct):.{digits}f}% of step time lost to skew"
-    error = "" if error_pct is None else f" ±{error_pct:.{digits}f}%"
-    return f"{pct:.{digits}f}%{error} of step time lost to skew"
+        return f"up to {percent(min(100.0, pct + error_pct), digits)} of step time lost to skew"
+    error = "" if error_pct is None else f" ±{percent(error_pct, digits)}"
+    return f"{percent(pct)}{error} of step time lost to skew"
 
 
 UNEVEN_PCT = 5.0
-"""Least share of step time lost to skew that is a figure without decimals and a verdict of its own."""
+"""Least share of step time lost to skew that is a verdict of its own."""
 
 
 MEAN_APART = 0.15
@@ -238,8 +239,8 @@ def median_phrase(median_ms: float, steps_per_s: float | None) -> str:
     """`median step 46.8 ms`; where the steps are uneven `median step 91.8 ms, mean 167`."""
     mean_ms = 1e3 / steps_per_s if steps_per_s else median_ms
     uneven = abs(mean_ms - median_ms) > MEAN_APART * median_ms
-    mean = f", mean {mean_ms:,.{0 if mean_ms >= 100 else 1}f}" if uneven else ""
-    return f"median step {median_ms:,.1f} ms{mean}"
+    mean = f", mean {fixed(mean_ms, 0 if mean_ms >= 100 else 1)}" if uneven else ""
+    return f"median step {fixed(median_ms)} ms{mean}"
 
 
 def what_if_phrase(
@@ -251,8 +252,8 @@ def what_if_phrase(
         return "–"
     error_ms = interval_error(ms, low_ms, high_ms)
     if error_ms is not None and error_ms > ms:
-        return f"roughly {ms:,.0f}"
-    return f"{ms:,.{digits}f}" + ("" if error_ms is None else f" ±{error_ms:,.{digits}f}")
+        return f"roughly {fixed(ms, 0)}"
+    return bounded(ms, error_ms, digits)
 
 
 def interval_error(value: float, low: float | None, high: float | None) -> float | None:

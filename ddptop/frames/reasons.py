@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddptop.frames.numbers import fixed, percent
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,7 +20,7 @@ def cpu_reason(usage: Usage | None) -> str:
     if usage is None:
         return ""
     if usage.throttled_pct is not None and usage.throttled_pct >= THROTTLED_PCT:
-        return f"CPU quota: throttled in {usage.throttled_pct:.0f}% of periods"
+        return f"CPU quota: throttled in {percent(usage.throttled_pct)} of periods"
     if usage.runnable is None or not usage.cores:
         return ""
     return f"{usage.runnable} runnable threads, it may use {usage.cores} core{'s' * (usage.cores > 1)}"
@@ -34,9 +36,9 @@ def disk_reason(faults_s: float, most_s: float, usage: Usage | None) -> str:
     reads at least half as many pages back."""
     if not faults_s >= MAJOR_FAULTS_S or faults_s < 4 * most_s:
         return ""
-    faults = f"{faults_s:,.0f} major faults/s"
+    faults = f"{fixed(faults_s, 0)} major faults/s"
     if usage is not None and usage.swapped_bytes and (usage.swap_ins_s or 0.0) >= faults_s / 2:
-        swapped = f"{usage.swapped_bytes / 2**20:,.0f} MiB of it are swapped out"
+        swapped = f"{fixed(usage.swapped_bytes / 2**20, 0)} MiB of it are swapped out"
         return f"reads pages back from swap: {faults}, {swapped}"
     return f"reads pages back from disk: {faults}"
 
@@ -50,7 +52,7 @@ def blocked_reason(pct: float, most_pct: float) -> str:
     the share of any other rank, at most `most_pct`. NaN: not known."""
     if not pct >= BLOCKED_PCT or pct < 2 * most_pct:
         return ""
-    return f"blocked in {pct:.0f}% of readings (state D: a disk, a network file system or a device)"
+    return f"blocked in {percent(pct)} of readings (state D: a disk, a network file system or a device)"
 
 
 HEAT_PCT = 10.0
@@ -65,7 +67,7 @@ def heat_reason(pct: float, most_pct: float) -> str:
     rank's, at most `most_pct`. NaN: not known."""
     if not pct >= HEAT_PCT or pct < 2 * most_pct:
         return ""
-    return f"its processor is throttled for heat in {pct:.0f}% of the time"
+    return f"its processor is throttled for heat in {percent(pct)} of the time"
 
 
 def clock_reason(pct: float, least_pct: float) -> str:
@@ -73,8 +75,8 @@ def clock_reason(pct: float, least_pct: float) -> str:
     NaN: not known."""
     if not pct <= LOW_CLOCK * least_pct:
         return ""
-    others = f"those of other ranks at {least_pct:.0f}% or more"
-    return f"its processor runs at {pct:.0f}% of its highest clock, {others}"
+    others = f"those of other ranks at {percent(least_pct)} or more"
+    return f"its processor runs at {percent(pct)} of its highest clock, {others}"
 
 
 class Beside(NamedTuple):

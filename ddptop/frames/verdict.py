@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ddptop.frames.numbers import fixed, percent, signed
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
     blamed,
@@ -100,7 +101,7 @@ def verdict(frame: Frame) -> Verdict:
         transfer_pct = _exposed_transfer_pct(frame)
         # What is lost delays few steps by much, which a median does not show; a round trip delays each.
         if transfer_pct >= UNEVEN_PCT or alerts["network"].evidence.get("lost"):
-            sentence = f"{alerts['network'].message} · transfer {transfer_pct:.0f}% of the step"
+            sentence = f"{alerts['network'].message} · transfer {percent(transfer_pct)} of the step"
             return Verdict("network", "warning", sentence, step_line(frame))
     return _no_straggler(frame)
 
@@ -153,11 +154,11 @@ def step_line(frame: Frame) -> str:
         text += f" over the last {group.window_steps} steps"
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
         late = frame.straggler
-        fixed = "skew" if late is None else "the stragglers" if len(late.ranks) > 1 else "the straggler"
-        fixed = fixed if late is None or blamed(late) else "uneven work"
+        without = "skew" if late is None else "the stragglers" if len(late.ranks) > 1 else "the straggler"
+        without = without if late is None or blamed(late) else "uneven work"
         even = what_if_phrase(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms)
-        text += f" · {even} without {fixed}"
-        text += f" · {group.both_ms:,.1f} with communication fully overlapped"
+        text += f" · {even} without {without}"
+        text += f" · {fixed(group.both_ms)} with communication fully overlapped"
     return text
 
 
@@ -269,10 +270,10 @@ def slowest(frame: Frame) -> str | None:
         cause = cause_phrase(late.cause, late.place, short=True)
         where = on_hosts(frame, (late.rank,))
         who = f"rank {late.rank}{where}" if blamed(late) else "in turn"
-        return f"{who} {late.lateness_ms:+,.1f} ms{f' {cause}' if cause else ''}"
+        return f"{who} {signed(late.lateness_ms)} ms{f' {cause}' if cause else ''}"
     if frame.suspect is not None:
         where = on_hosts(frame, (frame.suspect.rank,))
-        return f"rank {frame.suspect.rank}{where} {frame.suspect.lateness_ms:+,.1f} ms"
+        return f"rank {frame.suspect.rank}{where} {signed(frame.suspect.lateness_ms)} ms"
     unknown = frame.run.world_size < 2 or skew_pct(frame) is None or kind in ("clocks", "little_detail")
     return None if unknown else "none"
 
@@ -283,8 +284,8 @@ def _unclear(frame: Frame) -> str:
     if reason is not None and "contradict" in reason:
         return f"{reason}: no rank is flagged"
     skews = [bucket.skew_ms for bucket in frame.buckets if bucket.skew_ms is not None]
-    bound = "" if frame.group.bound_ms is None else f" (±{frame.group.bound_ms:.1f} ms)"
-    skew = f"the skew of {max(skews):.1f} ms" if skews else "the skew"
+    bound = "" if frame.group.bound_ms is None else f" (±{fixed(frame.group.bound_ms)} ms)"
+    skew = f"the skew of {fixed(max(skews))} ms" if skews else "the skew"
     return f"{skew} is below the clock error{bound}: no rank is flagged"
 
 
@@ -384,7 +385,7 @@ def silent_s(frame: Frame) -> float:
 
 def _exact(seconds: float) -> str:
     """`4.2 s`; from ten seconds on as `duration`."""
-    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+    return fixed(seconds, 1, " s") if seconds < 10 else duration(seconds)
 
 
 def _last_step(frame: Frame) -> str:

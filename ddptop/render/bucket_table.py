@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, percent, size
 from ddptop.render import table
-from ddptop.render.numbers import UNKNOWN, count, fixed, known, size
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import BucketFigures
@@ -110,14 +110,14 @@ def bucket_texts(context: RenderContext) -> dict[str, Callable[[BucketFigures], 
         "params": lambda b: count(b.parameters),
         "dtype": lambda b: context.clean(b.dtype),
         "hook": lambda b: context.clean(b.hook),
-        "collective": lambda b: fixed(b.collective_ms, 2),
+        "collective": lambda b: fixed(b.collective_ms, RATIO),
         "wait": lambda b: with_sign(sign, b.wait_ms),
         "transfer": lambda b: with_sign(sign, b.transfer_ms),
         "transfer_bound": lambda b: with_sign("±", b.transfer_bound_ms),
-        "busbw": lambda b: fixed(b.busbw_gbps, 2),
+        "busbw": lambda b: fixed(b.busbw_gbps, RATIO),
         "best": lambda b: fixed(shares[id(b)], 0),
-        "effective": lambda b: fixed(b.effective_busbw_gbps, 2),
-        "skew": lambda b: fixed(None if free else b.skew_ms, 2),
+        "effective": lambda b: fixed(b.effective_busbw_gbps, RATIO),
+        "skew": lambda b: fixed(None if free else b.skew_ms, RATIO),
         "bound": lambda b: with_sign("±", b.bound_ms),
         "last": lambda b: UNKNOWN if free else _last(b, "r", " "),
         "last_in_words": lambda b: UNKNOWN if free else _last(b, "rank ", " in "),
@@ -135,12 +135,12 @@ def shares_of_best(context: RenderContext) -> list[float]:
 
 def with_sign(sign: str, value: float | None) -> str:
     """Milliseconds with a sign in front where they are known."""
-    return f"{sign}{fixed(value, 2)}" if known(value) else UNKNOWN
+    return f"{sign}{fixed(value, RATIO)}" if known(value) else UNKNOWN
 
 
 def _last(bucket: BucketFigures, before: str, between: str) -> str:
     """The rank that arrives last most often, and in how many of the steps."""
     if bucket.last_arriver is None:
         return UNKNOWN
-    share = f"{between}{bucket.last_arriver_pct:.0f}%" if known(bucket.last_arriver_pct) else ""
+    share = f"{between}{percent(bucket.last_arriver_pct)}" if known(bucket.last_arriver_pct) else ""
     return f"{before}{bucket.last_arriver}{share}"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from ddptop.frames.columns import median
+from ddptop.frames.numbers import clock, fixed, significant
 from ddptop.render.line import Line
-from ddptop.render.numbers import clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,10 +164,10 @@ class Scale:
     def label(self, value: float) -> str:
         """A value of this scale with the decimals that it needs and no more."""
         if self.log:
-            return f"{10.0**value:.2g}"
+            return f"{significant(10.0**value, 2)}"
         unit = _round_unit(self.high - self.low)
         digits = max(0, -math.floor(math.log10(unit) + 1e-9))
-        return f"{value:,.{digits}f}" if digits <= 6 and abs(value) < 1e7 else f"{value:.2g}"
+        return fixed(value, digits) if digits <= 6 and abs(value) < 1e7 else significant(value, 2)
 
 
 def _round_unit(span: float) -> float:
@@ -311,7 +311,7 @@ class TimeAxis:
         digits = max(0, -math.floor(math.log10(unit) + 1e-9))
         line = Line()
         for at in range(math.ceil(self.begin_ms / unit), math.floor(self.end_ms / unit) + 1):
-            text, place = f"{at * unit:,.{digits}f}", self.cell(at * unit)
+            text, place = fixed(at * unit, digits), self.cell(at * unit)
             if place < line.width + (1 if line.width else 0) or place + len(text) > self.width:
                 continue
             line.pad(place).add(text, "faint")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddptop.frames.numbers import UNKNOWN, clock, count, counted
 from ddptop.frames.phrases import death_phrase, ranks_phrase
 from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
 from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, beside
-from ddptop.render.numbers import UNKNOWN, clock, count, counted
 from ddptop.render.stacks import INDENT, fitted_place, stack_lines
 from ddptop.render.text import cells, fit, wrap
 from ddptop.render.trouble import stalled_for

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.hosts import host_index, short_names
+from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, signed, size
 from ddptop.render import table
 from ddptop.render.context import OF_STEP
 from ddptop.render.hosts import by_host, host_figures, worst_first
 from ddptop.render.line import PROBLEM_STATES, Piece, Role
-from ddptop.render.numbers import UNKNOWN, count, fixed, known, signed, size
 from ddptop.render.rank_table import host_state_piece, state_piece, state_width
 from ddptop.render.text import cells
 
@@ -57,9 +57,9 @@ FIGURES: dict[str, Figure] = {
     "worst": Figure(5, 92, lambda h: h.worst_rank, str, falling=False),
     "excess": Figure(7, 93, lambda h: h.excess_ms, fixed),
     "ms/step": Figure(8, 60, lambda h: h.step_ms, fixed),
-    "rtt ms": Figure(6, 82, lambda h: h.round_trip_ms, lambda v: fixed(v, 2)),
+    "rtt ms": Figure(6, 82, lambda h: h.round_trip_ms, lambda v: fixed(v, RATIO)),
     "clock ms": Figure(13, 62, _offset, str),
-    "clock±": Figure(7, 73, lambda h: h.clock_bound_ms, lambda v: f"±{fixed(v, 2)}", "dim"),
+    "clock±": Figure(7, 73, lambda h: h.clock_bound_ms, lambda v: f"±{fixed(v, RATIO)}", "dim"),
     "drift ppm": Figure(9, 50, lambda h: h.clock_drift_ppm, signed, "dim"),
     "compared": Figure(8, 51, lambda h: h.clock_age_s, lambda v: f"{fixed(v)} s", "dim"),
     "cpu%": Figure(4, 78, lambda h: h.cpu_pct, lambda v: fixed(v, 0)),
@@ -151,7 +151,7 @@ def _clock(host: HostFigures) -> Piece:
         return "collector's", "faint"
     if host.clock_offset_ms is None:
         return UNKNOWN, "faint"
-    return signed(host.clock_offset_ms, 3), "text"
+    return signed(host.clock_offset_ms, RATIO), "text"
 
 
 def host_notes(host: HostFigures) -> list[str]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.hosts import HostFigures, host_index
+from ddptop.frames.numbers import RATIO, counted, fixed
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.render.context import CALM
-from ddptop.render.numbers import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +98,7 @@ def inexact_clock(frame: Frame) -> str:
         more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
         return f" ({unknown[0]}{more}: not compared yet)"
     known = [(clock.bound_ms, clock.host) for clock in frame.clocks if clock.bound_ms]
-    return f" ({max(known)[1]}: ±{max(known)[0]:,.2f} ms)" if known else ""
+    return f" ({max(known)[1]}: ±{fixed(max(known)[0], RATIO)} ms)" if known else ""
 
 
 def rank_spans(ranks: list[int]) -> str:

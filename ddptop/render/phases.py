@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import UNKNOWN, fixed, signed
 from ddptop.frames.phrases import MAX_LISTED_RANKS, ranks_phrase
 from ddptop.render.line import Line, Role, gather
-from ddptop.render.numbers import UNKNOWN, fixed, signed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ class Breakdown:
         edges = np.minimum(np.rint(self._edges[:, rank] * scale), width).astype(int).tolist()
         for at, (part, begin, end) in enumerate(zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False)):
             sign, ms = part.plain if ascii_only else part.glyph, self.ms[at, rank]
-            number = f" {ms:,.1f} " if numbered and ms > 0 else ""
+            number = f" {fixed(ms)} " if numbered and ms > 0 else ""
             aside = end - begin - len(number)
             if not number or aside < 2:
                 line.add(sign * (end - begin), part.role)

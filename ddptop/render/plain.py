@@ -5,6 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import (
+    RATIO,
+    UNKNOWN,
+    age,
+    clock,
+    count,
+    counted,
+    duration,
+    fixed,
+    known,
+    loss,
+    percent,
+)
 from ddptop.frames.phrases import several_hosts
 from ddptop.frames.remedies import next_action
 from ddptop.render.bucket_table import bucket_columns
@@ -13,7 +26,6 @@ from ddptop.render.evidence import brief
 from ddptop.render.host_table import plain_host_table
 from ddptop.render.hosts import SILENT_STATES, by_host, worst_first
 from ddptop.render.line import RED_STATES, of_severity, of_state, paint
-from ddptop.render.numbers import UNKNOWN, age, clock, count, counted, duration, fixed, known, loss
 from ddptop.render.phases import legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
@@ -109,7 +121,7 @@ def watch_line(frame: Frame) -> str:
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(RenderContext(frame).breakdown.mean('wait')):>6} ms",
             f"lost {count(frame.lost_records)}",
-            f"cost {fixed(frame.overhead.measured_pct, 1, '%'):>5}",
+            f"cost {percent(frame.overhead.measured_pct):>5}",
             grave or f"slowest {slowest(frame) or UNKNOWN}",
             *_silent_hosts(frame),
             *refused,
@@ -149,7 +161,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
         f"step {count(step_now(frame))}{restart_phrase(group.incarnation)}",
         *([f"{fixed(group.steps_per_s)}/s"] if state not in RED_STATES else []),
         f"loss {loss(group.loss_mean)}",
-        f"overhead {fixed(frame.overhead.measured_pct, 1, '%')}",
+        f"overhead {percent(frame.overhead.measured_pct)}",
     ]
     return ["   ".join(parts)]
 
@@ -199,8 +211,8 @@ def _run(frame: Frame) -> list[str]:
             f"step {fixed(group.step_ms_p50)} ms (p95 {fixed(group.step_ms_p95)}) · "
             f"exposed, mean over ranks: wait {fixed(parts.mean('wait'))} · "
             f"transfer {fixed(parts.mean('transfer'))}",
-            f"in all-reduces {fixed(group.collective_ms)} ms · overlap {fixed(group.overlap_pct, 0, '%')} · "
-            f"busbw {fixed(group.busbw_gbps, 2)} GB/s",
+            f"in all-reduces {fixed(group.collective_ms)} ms · overlap {percent(group.overlap_pct)} · "
+            f"busbw {fixed(group.busbw_gbps, RATIO)} GB/s",
         ]
     return lines
 
@@ -230,8 +242,8 @@ def _footing(frame: Frame) -> list[str]:
     cost, played = frame.overhead, frame.playback
     every = "every step" if cost.detail_every == 1 else f"every {count(cost.detail_every)} steps"
     lines = [
-        f"ddptop's overhead: {fixed(cost.measured_pct, 2, '%')} of the step, {count(cost.us_per_step)} us, "
-        f"on the worst rank (budget {fixed(cost.budget_pct, 1, '%')})",
+        f"ddptop's overhead: {percent(cost.measured_pct)} of the step, {count(cost.us_per_step)} us, "
+        f"on the worst rank (budget {percent(cost.budget_pct)})",
         f"{cost.detail_sentence or f'bucket detail {every}'}; "
         f"{count(frame.records)} records, {count(frame.lost_records)} lost"
         + (f", {cost.failures} failures of ddptop's own" if cost.failures else ""),

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.hosts import host_index
+from ddptop.frames.numbers import RATIO, UNKNOWN, count, duration, fixed, known, loss, size
 from ddptop.frames.phrases import several_hosts
 from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Piece, Role, of_state
-from ddptop.render.numbers import RATIO, UNKNOWN, count, duration, fixed, known, loss, size
 from ddptop.render.text import cells, clean
 from ddptop.render.trouble import as_of
 
@@ -171,7 +171,7 @@ def _plain_state(context: RenderContext, rank: int) -> str:
     ranks, age_ms = context.frame.ranks, no_progress_ms(context.frame, rank)
     state = context.state_word(rank)
     word = "joined" if state == "live" and ranks.joined[rank] > 0 else state
-    return f"{word} {age_ms / 1e3:.0f}s" if word in AGED_STATES and known(age_ms) else word
+    return f"{word} {fixed(age_ms / 1e3, 0)}s" if word in AGED_STATES and known(age_ms) else word
 
 
 AGED_STATES = ("stale", "stalled", "unreachable")
@@ -189,7 +189,7 @@ def host_state_piece(host: HostFigures, width: int) -> Piece:
     sign, role = of_state(host.state)
     text = f"{sign} {host.state}"
     if host.state in ("unreachable", "lost") and known(host.age_ms):
-        aged = f"{text} {host.age_ms / 1e3:.0f}s"
+        aged = f"{text} {fixed(host.age_ms / 1e3, 0)}s"
         text = aged if cells(aged) <= width else text
     return text, "dim" if host.state in ("live", "finished") else role
 
@@ -204,7 +204,7 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     text = f"{sign} {word}"
     is_aged = word in (*AGED_STATES, "lost") and known(age)
     if is_aged and not (word == context.frame.run.state == "stale"):  # the headline tells that age
-        aged = f"{text} {age / 1e3:.0f}s"
+        aged = f"{text} {fixed(age / 1e3, 0)}s"
         text = aged if cells(aged) <= width else text
     return text, "dim" if word == "live" and width <= UNREACHABLE_WIDTH else role
 

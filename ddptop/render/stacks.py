@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ddptop.frames.calls import is_users
+from ddptop.frames.numbers import UNKNOWN, counted
 from ddptop.frames.stall import Call, Trace
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, Role
-from ddptop.render.numbers import UNKNOWN, counted
 from ddptop.render.text import cells, fit, fit_tail
 
 INDENT = 4

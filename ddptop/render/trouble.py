@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import age
 from ddptop.frames.verdict import run_state
-from ddptop.render.numbers import age
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame

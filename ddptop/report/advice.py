@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import RATIO, fixed, known, percent, size
 from ddptop.frames.phrases import blamed_ranks, step_phrase
 from ddptop.frames.remedies import place_phrase, remedy
-from ddptop.render.numbers import known, size
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed
 
@@ -89,7 +89,7 @@ def _of_one_model(buckets: Sequence[BucketSummary]) -> list[BucketSummary]:
 
 def _transfer_phrase(report: Report) -> str:
     ms, pct = report.communication.exposed_transfer_ms, report.communication.exposed_transfer_pct
-    return f"transfer adds {ms or 0:,.1f} ms to each step, {pct or 0:.0f}%"
+    return f"transfer adds {fixed(ms or 0)} ms to each step, {percent(pct or 0)}"
 
 
 def _cap(report: Report) -> str:
@@ -112,7 +112,8 @@ def _larger_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]
     yield Suggestion(
         "larger_buckets",
         f"A larger bucket_cap_mb{_cap(report)}: fewer all-reduces, each mostly latency now.",
-        f"busbw {small:,.2f} GB/s in the smaller half of {len(sizes)} buckets, {large:,.2f} in the larger; "
+        f"busbw {fixed(small, RATIO)} GB/s in the smaller half of {len(sizes)} buckets, "
+        f"{fixed(large, RATIO)} in the larger; "
         f"{_transfer_phrase(report)}",
         transfer_pct * (1 - small / large),
         {"buckets": len(sizes), "small_busbw_gbps": small, "large_busbw_gbps": large},
@@ -143,7 +144,7 @@ def _smaller_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion
         "smaller_buckets",
         f"A smaller bucket_cap_mb{_cap(report)}: the first all-reduce then begins while backward still "
         "computes.",
-        f"{count} of up to {size(max(sizes))}, overlap {overlap:.0f}%; {_transfer_phrase(report)}",
+        f"{count} of up to {size(max(sizes))}, overlap {percent(overlap)}; {_transfer_phrase(report)}",
         transfer_pct / 2,
         {"buckets": len(sizes), "bytes": max(sizes), "overlap_pct": overlap},
     )
@@ -259,7 +260,7 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
     yield Suggestion(
         "stall",
         _AT_STALL.get(stall.kind, _AT_STALL[""]).format(ranks=who, where=where),
-        f"{times} for {amount(whole_s)}, {gain:.1f}% of the run: {stall.sentence}",
+        f"{times} for {amount(whole_s)}, {percent(gain)} of the run: {stall.sentence}",
         None,
         {"stalls": total, "stalled_s": whole_s, "stalled_pct": gain},
     )
@@ -336,14 +337,15 @@ def _slow(report: Report) -> Iterator[Suggestion]:
             "data_workers",
             "More DataLoader workers (num_workers, persistent_workers, prefetch_factor), or less work per "
             "sample.",
-            f"every rank waits for its next batch, {least_ms:,.1f} ms or more of a step of {step_ms:,.1f} ms",
+            f"every rank waits for its next batch, {fixed(least_ms)} ms or more "
+            f"of a step of {fixed(step_ms)} ms",
             100 * least_ms / step_ms,
             {"data_ms": least_ms, "data_pct": 100 * least_ms / step_ms},
         )
 
 
 def _for_straggler(slow: StragglerSummary, gain: float) -> Suggestion:
-    cost = f"cost {amount(slow.lost_s)}, {gain:.0f}% of the time in steps"
+    cost = f"cost {amount(slow.lost_s)}, {percent(gain)} of the time in steps"
     figures = {
         "rank": slow.rank,
         "cost_pct": gain,
@@ -352,11 +354,11 @@ def _for_straggler(slow: StragglerSummary, gain: float) -> Suggestion:
         **{f"{phase}_ms": ms for phase, ms in slow.parts_ms.items()},
     }
     excess, where = slow.parts_ms.get(slow.cause or ""), place_phrase(slow.cause, slow.place)
-    more = f"{excess:,.1f} ms more than the others {where}; " if known(excess) and where else ""
+    more = f"{fixed(excess)} ms more than the others {where}; " if known(excess) and where else ""
     more += "bucket arrivals disagree; " if slow.disagrees else ""
     score = ""
     if slow.cause in ("forward", "backward") and slow.relative_score is not None:
-        score = f"relative {slow.relative_score:.2f}; "
+        score = f"relative {fixed(slow.relative_score, RATIO)}; "
     host = f"{slow.host}, {slow.device}" if slow.host and slow.device else slow.host
     kind, action = remedy(slow.cause, slow.place, slow.pattern, listed(slow.ranks), host)
     if slow.pattern == "rotating":
@@ -373,7 +375,8 @@ def _recorder(report: Report) -> Iterator[Suggestion]:
         yield Suggestion(
             "recorder_budget",
             "ddptop takes more than its budget: --ddptop-off shows what the run does without it.",
-            f"overhead {own.measured_pct:.1f}% of the step on the worst rank, budget {own.budget_pct:.1f}%",
+            f"overhead {percent(own.measured_pct)} of the step on the worst rank, "
+            f"budget {percent(own.budget_pct)}",
             own.measured_pct,
             {"measured_pct": own.measured_pct, "budget_pct": own.budget_pct},
         )

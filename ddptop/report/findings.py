@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ddptop.frames.numbers import bounded, fixed, percent
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
     blamed_ranks,
@@ -35,9 +36,9 @@ MAX_LISTED_RANKS = 6
 def amount(seconds: float) -> str:
     """An amount of time: `4.2 s`, `14 min`, `3.4 h`."""
     if seconds < MAX_IN_UNIT:
-        return f"{seconds:.{2 if seconds < 1 else 1 if seconds < 10 else 0}f} s"
+        return fixed(seconds, 2 if seconds < 1 else 1 if seconds < 10 else 0, " s")
     minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < MAX_IN_UNIT else f"{minutes / 60:,.1f} h"
+    return f"{fixed(minutes, 0)} min" if minutes < MAX_IN_UNIT else f"{fixed(minutes / 60)} h"
 
 
 def listed(ranks: Sequence[int]) -> str:
@@ -187,7 +188,7 @@ def _other_skew(report: Report) -> list[Finding]:
     if rest_pct < UNEVEN_PCT or rest_pct / 100 * comm.step_ms <= (comm.bound_ms or 0.0):
         return []
     lost = amount(cost.uneven_s - (cost.flagged_s or 0.0))
-    sentence = f"another {rest_pct:.0f}% of step time lost to skew, {lost}; no consistent straggler"
+    sentence = f"another {percent(rest_pct)} of step time lost to skew, {lost}; no consistent straggler"
     return [Finding("uneven", "good", sentence)]
 
 
@@ -197,10 +198,10 @@ def _straggler(slow: StragglerSummary, report: Report) -> Finding:
     cause = cause_phrase(slow.cause, slow.place)
     why = f": {cause}" if cause else ""
     steps = steps_phrase(slow.first_step, slow.last_step, slow.incarnation, slow.last_incarnation)
-    when = f"{steps}, {slow.flagged_pct:.0f}% of the time"
+    when = f"{steps}, {percent(slow.flagged_pct)} of the time"
     share = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
-    cost = f"cost {amount(slow.lost_s)}, {share:.0f}% of the time in steps"
-    late, often = f"{slow.lateness_ms:,.1f} ±{slow.bound_ms:.1f} ms", f"{slow.last_pct:.0f}% of those steps"
+    cost = f"cost {amount(slow.lost_s)}, {percent(share)} of the time in steps"
+    late, often = f"{bounded(slow.lateness_ms, slow.bound_ms)} ms", f"{percent(slow.last_pct)} of those steps"
     by_steps = slow.basis == "every_step"
     late += f" longer, the slowest in {often}" if by_steps else f" late, last in {often}"
     if slow.pattern and (slow.pattern != "persistent" or slow.flagged_pct >= PERSISTENT_PCT):
@@ -217,7 +218,7 @@ def _straggler(slow: StragglerSummary, report: Report) -> Finding:
 def _what_if(slow: StragglerSummary) -> str:
     """`median step 46.8 ms then, 26.6 ±0.4 without the straggler`."""
     without = what_if_phrase(slow.step_without_ms, slow.step_without_low_ms, slow.step_without_high_ms)
-    return f"median step {slow.step_ms or 0.0:,.1f} ms then, {without} without the straggler"
+    return f"median step {fixed(slow.step_ms or 0.0)} ms then, {without} without the straggler"
 
 
 def _no_straggler(report: Report) -> Finding:
@@ -229,7 +230,7 @@ def _no_straggler(report: Report) -> Finding:
         return Finding("alone", "good", ONE_RANK)
     if reading.clock_free:
         bound = report.communication.bound_ms
-        within = "" if bound is None else f" (bound ±{bound:,.1f} ms)"
+        within = "" if bound is None else f" (bound ±{fixed(bound)} ms)"
         return Finding(
             "clocks",
             "doubt",
@@ -237,10 +238,10 @@ def _no_straggler(report: Report) -> Finding:
         )
     if cost.uneven_s is None or cost.uneven_pct is None:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
-    lost = f"{cost.uneven_pct:.1f}% of step time lost to skew, {amount(cost.uneven_s)} in total"
+    lost = f"{percent(cost.uneven_pct)} of step time lost to skew, {amount(cost.uneven_s)} in total"
     if cost.uneven_pct >= UNEVEN_PCT and _unclear(report):
-        bound = report.communication.bound_ms or 0.0
-        return Finding("even", "good", f"no straggler as far as clocks can tell (±{bound:.1f} ms) · {lost}")
+        within = fixed(report.communication.bound_ms or 0.0)
+        return Finding("even", "good", f"no straggler as far as clocks can tell (±{within} ms) · {lost}")
     if cost.uneven_pct >= UNEVEN_PCT:
         return Finding("uneven", "good", f"{lost}; no consistent straggler")
     return Finding("even", "good", f"no straggler · {lost}")
@@ -269,6 +270,6 @@ def _doubts(report: Report) -> list[Finding]:
         Finding(
             "little_judged",
             "doubt",
-            f"ranks could be compared in {judged:.0f}% of the time only: no bucket detail in the rest",
+            f"ranks could be compared in {percent(judged)} of the time only: no bucket detail in the rest",
         )
     ]

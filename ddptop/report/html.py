@@ -10,10 +10,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import fixed, signed
 from ddptop.frames.verdict import SIGNS
 from ddptop.render.colours import DARK, LIGHT
 from ddptop.render.line import of_state
-from ddptop.render.numbers import fixed, signed
 from ddptop.render.phases import PARTS
 from ddptop.render.text import clean
 from ddptop.report import sentences

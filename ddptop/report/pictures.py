@@ -10,8 +10,8 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import clock, fixed, percent
 from ddptop.frames.phrases import cause_phrase, steps_phrase
-from ddptop.render.numbers import clock, fixed
 from ddptop.render.phases import PARTS
 from ddptop.render.text import clean
 from ddptop.report.strips import incidents, scale_end
@@ -96,7 +96,7 @@ def _step_bar(span: Span, at: int, count: int, top: float) -> str:
     title = f"{steps}: {fixed(span.step_ms)} ms"
     shares = [("wait", span.wait_pct), ("transfer", span.transfer_pct)]
     for name, pct in shares:
-        title += "" if pct is None else f", {name} {fixed(pct)}%"
+        title += "" if pct is None else f", {name} {percent(pct)}"
     y, boxes = HEIGHT - min(1.0, span.step_ms / top) * HEIGHT, ""
     for name, pct in shares:
         height = min(HEIGHT - y, (pct or 0.0) / 100 * span.step_ms / top * HEIGHT)
@@ -112,7 +112,7 @@ def _slow_mark(span: Span, at: int, count: int) -> str:
     steps = steps_phrase(span.first_step or 0, span.last_step or 0, span.incarnation, span.last_incarnation)
     cause = cause_phrase(span.cause, None)
     title = f"{steps}: rank {span.rank}" + (f": {cause}" if cause else "")
-    title += "" if span.cost_pct is None else f", costs {fixed(span.cost_pct)}% of the step"
+    title += "" if span.cost_pct is None else f", costs {percent(span.cost_pct)} of the step"
     return _box("warn", at * WIDTH / count, WIDTH / count, 0, HEIGHT, title)
 
 

@@ -6,8 +6,8 @@ import time
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import RATIO, UNKNOWN, clock, count, counted, duration, fixed, percent
 from ddptop.frames.phrases import death_phrase, step_phrase, what_if_phrase
-from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed
 from ddptop.render.text import clean
 from ddptop.report.findings import HEALTH, alert_phrase, amount
 
@@ -44,7 +44,7 @@ def facts(report: Report) -> tuple[str, str]:
 
 def shares(pcts: list[tuple[str, float]]) -> str:
     """Where a step goes, in percent."""
-    return "where a step goes: " + " · ".join(f"{part} {pct:.0f}%" for part, pct in pcts)
+    return "where a step goes: " + " · ".join(f"{part} {percent(pct)}" for part, pct in pcts)
 
 
 def role(finding: Finding) -> str:
@@ -74,8 +74,8 @@ def communication(report: Report) -> list[str]:
         parts = f"wait {fixed(comm.exposed_wait_ms)}, transfer {fixed(comm.exposed_transfer_ms)}"
         return [
             step,
-            f"exposed {fixed(comm.exposed_comm_ms)} ms, {fixed(comm.exposed_pct, 0)}% of the step "
-            f"({parts}) · overlap {fixed(comm.overlap_pct, 0)}% · busbw {fixed(comm.busbw_gbps, 2)} GB/s",
+            f"exposed {fixed(comm.exposed_comm_ms)} ms, {percent(comm.exposed_pct)} of the step "
+            f"({parts}) · overlap {percent(comm.overlap_pct)} · busbw {fixed(comm.busbw_gbps, RATIO)} GB/s",
         ]
     return [step, f"{counted(len(report.buckets), 'bucket')}, none measured: no bucket detail"][
         : 2 if report.buckets else 1
@@ -130,7 +130,7 @@ def _calls(position: RankPosition) -> tuple[Call, ...]:
 
 def gain(suggestion: Suggestion) -> str:
     """How much a suggestion gives back at most; empty where that is not known."""
-    return "" if suggestion.gain_pct is None else f" · gains at most {suggestion.gain_pct:.0f}%"
+    return "" if suggestion.gain_pct is None else f" · gains at most {percent(suggestion.gain_pct)}"
 
 
 def nothing_to_try(report: Report) -> str:
@@ -143,8 +143,8 @@ def nothing_to_try(report: Report) -> str:
     if cost.uneven_pct is None or comm.exposed_transfer_pct is None:
         return f"No figure gives reason for a suggestion: a step takes {fixed(comm.step_ms_p50)} ms."
     return (
-        f"No suggestion: {cost.uneven_pct:.1f}% of step time is lost to skew, and exposed transfer adds "
-        f"{comm.exposed_transfer_pct:.1f}% to each step."
+        f"No suggestion: {percent(cost.uneven_pct)} of step time is lost to skew, and exposed transfer adds "
+        f"{percent(comm.exposed_transfer_pct)} to each step."
     )
 
 
@@ -155,15 +155,13 @@ def footing(report: Report) -> list[str]:
     text = f"all {count(reading.steps)} steps read"
     if not reading.whole:
         share = 100 * reading.read_steps / max(1, reading.steps)
-        text = (
-            f"read {count(reading.read_steps)} of {count(reading.steps)} steps, {share:.1f}%, evenly spread"
-        )
-        text += "; all events"
+        text = f"read {count(reading.read_steps)} of {count(reading.steps)} steps, {percent(share)}"
+        text += ", evenly spread; all events"
     elif reading.read_steps < reading.steps:
         text = f"{count(reading.read_steps)} of {count(reading.steps)} steps are complete in the recording"
     text += f" · {counted(lost, 'record')} lost"
     if own.measured_pct is not None:
-        text += f" · overhead {own.measured_pct:.1f}% (budget {fixed(own.budget_pct)}%)"
+        text += f" · overhead {percent(own.measured_pct)} (budget {percent(own.budget_pct)})"
     lines = [text]
     if own.measured is not None:
         lines.append(own.measured.sentence)

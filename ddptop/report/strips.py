@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import clock, fixed
 from ddptop.frames.phrases import death_phrase
-from ddptop.render.numbers import clock, fixed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

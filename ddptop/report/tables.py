@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import RATIO, UNKNOWN, bounded, clock, fixed, size
 from ddptop.frames.phrases import blamed_ranks
-from ddptop.render.numbers import UNKNOWN, clock, fixed, size
 from ddptop.render.phases import PARTS, SHORT, pair, pairs_head, rank_parts
 from ddptop.render.table import measured, text_lines
 from ddptop.render.text import clean, fit_tail, wrap
@@ -65,7 +65,7 @@ def rank_table(report: Report, width: int) -> list[str]:
             for at, (title, row) in enumerate(zip(PART_TITLES, parts, strict=True))
         ),
         measured("last %", [fixed(rank.last_pct, 0) for rank in shown], 15),
-        measured("relative", [fixed(rank.relative_score, 2) for rank in shown], 10),
+        measured("relative", [fixed(rank.relative_score, RATIO) for rank in shown], 10),
     ]
     lines = text_lines(columns, len(shown), width)
     hidden = len(report.ranks) - len(shown)
@@ -178,7 +178,7 @@ def host_columns(shown: Sequence[HostSummary]) -> list[TableColumn]:
         measured("worst", worst, 90),
         measured("excess ms", [fixed(host.excess_ms) for host in shown], 89),
         measured("ms/step", [fixed(host.step_ms) for host in shown], 80),
-        measured("clock± ms", [fixed(host.clock_bound_ms, 2) for host in shown], 70),
+        measured("clock± ms", [fixed(host.clock_bound_ms, RATIO) for host in shown], 70),
         measured("drift ppm", [fixed(host.clock_drift_ppm) for host in shown], 60),
         measured("unreachable", [f"{host.silences}x" if host.silences else "" for host in shown], 75),
     ]
@@ -239,7 +239,7 @@ def bucket_columns(buckets: Sequence[BucketSummary]) -> tuple[list[TableColumn],
         measured("size", [size(_mean(group, "bytes")) for group in groups], 98),
         measured("dtype", [clean(group[0].dtype) or UNKNOWN for group in groups], 70, right=False),
         *(
-            measured(title, [fixed(_mean(group, name), 2) for group in groups], keep)
+            measured(title, [fixed(_mean(group, name), RATIO) for group in groups], keep)
             for title, name, keep in BUCKET_FIGURES
         ),
     ]
@@ -262,5 +262,4 @@ def _host(rank: RankSummary) -> str:
 
 
 def _with_bound(rank: RankSummary) -> str:
-    text = fixed(rank.lateness_ms)
-    return f"{text} ±{rank.bound_ms:.1f}" if rank.bound_ms is not None and text != UNKNOWN else text
+    return bounded(rank.lateness_ms, rank.bound_ms)

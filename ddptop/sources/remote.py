@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import fixed
 from ddptop.protocol.codec import ProtocolError, decode, encode
 from ddptop.protocol.messages import Credit, State
 from ddptop.transport import stdio
@@ -137,7 +138,7 @@ class RemoteLink:
                 shown, held_s = len(self._errors), None
             if now_s - self._began_s > FIRST_S:
                 self.close()
-                raise RemoteError(f"{self._remote.where}: no ddptop answered in {FIRST_S:.0f} s")
+                raise RemoteError(f"{self._remote.where}: no ddptop answered in {FIRST_S:g} s")
         return self._hello
 
     def grant(self, credit: Credit) -> bool:
@@ -182,7 +183,7 @@ class RemoteLink:
             silent_s = now_s - self._heard_s
             return f"nothing arrives from {where}" if silent_s > SILENT_S else None
         wait_s = self._retry_s - now_s
-        again = f"again in {wait_s:.0f} s" if self._process is None and wait_s >= 1 else "reconnecting"
+        again = f"again in {fixed(wait_s, 0)} s" if self._process is None and wait_s >= 1 else "reconnecting"
         reason = self._reason.removeprefix(f"cannot reach {where}: ")
         return f"no connection to {where} ({reason}; {again})"
 

@@ -74,7 +74,7 @@ def test_fewer_than_six_blocks_have_no_interval() -> None:
     assert estimate(np.ones(FEWEST - 1)) is None
     found = estimate(np.array([0.01, 0.02, 0.03, 0.02, 0.01, 0.9]))
     assert found is not None and found.low == pytest.approx(1.0) and 1.0 < found.pct < 3.0
-    assert found.sentence == "steps take 2% longer with ddptop (95%: 1 to 90%; 6 shadow blocks)"
+    assert found.sentence == "steps take 2.0% longer with ddptop (95%: 1.0 to 90.0%; 6 shadow blocks)"
 
 
 def standing_aside(steps: Steps) -> Steps:

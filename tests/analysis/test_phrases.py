@@ -79,7 +79,7 @@ def test_several_ranks_and_patterns() -> None:
     assert line(ranks=(1, 3)).startswith("ranks 1 and 3 take 20.3 ±0.1 ms longer in 96% of steps")
     assert line(ranks=(3, 1, 5, 2, 4)).startswith("ranks 3, 1, 5, 2, ... take ")
     assert line(pattern="intermittent", last_pct=5.0, cost_pct=4.1) == (
-        "rank 1 now and then takes 20.3 ±0.1 ms longer, in 5% of steps · data loading · costs 4% on average"
+        "rank 1 now and then takes 20.3 ±0.1 ms longer, in 5% of steps · data loading · costs 4.1% on average"
     )
     assert line(pattern="intermittent", ranks=(1, 3)).startswith("ranks 1 and 3 now and then take 20.3")
     assert line(pattern="rotating", cause=None, place=None) == (

@@ -112,7 +112,7 @@ def test_several_stragglers_and_patterns(scene) -> None:
         "▲ ranks 1 and 2 arrive 20.3 ±0.1 ms late in 96% of steps · data loading · costs 59%"
     )
     assert line(pattern="intermittent", last_pct=12.0, cost_pct=4.0) == (
-        "▲ rank 1 is now and then 20.3 ±0.1 ms late, in 12% of steps · data loading · costs 4% on average"
+        "▲ rank 1 is now and then 20.3 ±0.1 ms late, in 12% of steps · data loading · costs 4.0% on average"
     )
     assert line(pattern="rotating", cause=None) == (
         "▲ one rank is 20.3 ±0.1 ms late, a different one over time, now rank 1 · costs 59%"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddptop.frames import numbers
 from ddptop.frames.hosts import without_domain
 from ddptop.frames.verdict import verdict
-from ddptop.render import numbers
 from ddptop.render.chart import Axis, Scale, binned, joined, ladder
 from ddptop.render.line import Line, gather, highlight, rule
 from ddptop.render.phases import PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
@@ -40,6 +40,24 @@ def test_a_difference_has_its_sign_but_zero_has_none() -> None:
 )
 def test_fixed(value: float | None, text: str) -> None:
     assert numbers.fixed(value) == text
+
+
+def test_a_figure_is_the_same_text_whether_numpy_or_python_holds_it() -> None:
+    halves = [at / 20 for at in range(1, 400, 2)]
+    assert [numbers.fixed(value) for value in np.array(halves)] == [numbers.fixed(value) for value in halves]
+
+
+def test_shares_errors_and_numbers_of_unknown_size() -> None:
+    shares = [numbers.percent(value) for value in (None, NAN, 0.04, 0.84, 4.94, 5.0, 43.2)]
+    assert shares == ["–", "–", "0.0%", "0.8%", "4.9%", "5%", "43%"]
+    assert numbers.percent(3.2, 0) == "3%"
+    assert numbers.bounded(20.3, 0.06) == "20.3 ±0.1"
+    assert [numbers.bounded(20.3, None), numbers.bounded(None, 0.1)] == ["20.3", "–"]
+    assert [numbers.significant(value) for value in (0.0314159, 12_345_678.0, None)] == [
+        "0.03142",
+        "1.235e+07",
+        "–",
+    ]
 
 
 def test_other_numbers() -> None:

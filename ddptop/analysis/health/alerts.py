@@ -30,6 +30,7 @@ from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert
+from ddptop.frames.numbers import fixed, percent
 from ddptop.frames.phrases import blamed, ranks_phrase, which_hosts
 from ddptop.protocol.limits import NS
 
@@ -155,7 +156,7 @@ def _silent(state: RunState, ranks: list[int]) -> Alert:
     """The alert of ranks whose hosts do not report either; how their processes exited is unknown."""
     first = min(ranks, key=lambda rank: state.ranks[rank].heard_ns)
     rank_state = state.ranks[first]
-    how = f"silent for more than {SILENT_S:.0f} s"
+    how = f"silent for more than {SILENT_S:g} s"
     if state.ended_ns is not None:
         how = f"{'it' if len(ranks) == 1 else 'they'} did not report before the run ended"
     message = f"{ranks_phrase(ranks, state.world)} lost: {how}"
@@ -264,7 +265,8 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
     verb, how = ("take", "longer") if s.basis == "every_step" else ("arrive", "late")
     verb += "" if len(ranks) > 1 else "s"
     often = often if ranks else ", in turn: batches differ"
-    message = f"{who} {verb} {s.lateness_ms:.1f} ms {how}{often}, costs {s.cost_pct:.0f}% of the step time"
+    late = f"{fixed(s.lateness_ms)} ms {how}{often}"
+    message = f"{who} {verb} {late}, costs {percent(s.cost_pct)} of the step time"
     evidence: dict[str, Scalar] = {
         "lateness_ms": round(s.lateness_ms, 3),
         "cost_pct": round(s.cost_pct, 2),

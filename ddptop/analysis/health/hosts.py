@@ -13,6 +13,7 @@ import numpy as np
 from ddptop.analysis.health.links import LinkLog
 from ddptop.analysis.ranks import SILENT_S
 from ddptop.frames.frame import Alert
+from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.limits import NS
 
@@ -183,7 +184,7 @@ def silence_phrase(state: RunState, silent: Mapping[str, tuple[int, ...]], *, lo
     text += f": {position_phrase(state, ranks)}"
     if trains_on(state, ranks):
         return f"{text}; the other ranks train on, so only its reports are missing"
-    return f"{text}; silent for more than {SILENT_S:.0f} s" if lost else text
+    return f"{text}; silent for more than {SILENT_S:g} s" if lost else text
 
 
 def trains_on(state: RunState, ranks: tuple[int, ...]) -> bool:
@@ -248,10 +249,10 @@ class HostLog:
             text = f"host {name} is unreachable{where}"
             state.log.add(at_s, "host_unreachable", text, severity="warning")
         elif now == "lost":
-            text = f"host {name} is lost, silent for more than {SILENT_S:.0f} s{where}"
+            text = f"host {name} is lost, silent for more than {SILENT_S:g} s{where}"
             state.log.add(at_s, "host_lost", text, severity="critical" if ranks else "info")
         elif before in ("unreachable", "lost") and now == "live":
-            text = f"host {name} reports again after {state.hosts.known[name].silent_ns / NS:.0f} s"
+            text = f"host {name} reports again after {fixed(state.hosts.known[name].silent_ns / NS, 0)} s"
             state.log.add(at_s, "host_back", text)
 
     def _log_thinned(self, state: RunState, name: str, now_ns: int) -> None:

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ddptop.frames.frame import Alert
+from ddptop.frames.numbers import fixed, percent
 from ddptop.frames.phrases import blamed
 
 if TYPE_CHECKING:
@@ -146,20 +147,20 @@ def _lasting(readings: deque[HostLink | None]) -> str:
     links = [link for link in readings if link is not None]
     cuts = [link.silent_ms for link in links if link.silent_ms >= CUT_MS]
     if len(cuts) >= CUTS:
-        return f"cut for up to {max(cuts) / 1e3:.1f} s in {len(cuts)} of the last {len(readings)} readings"
+        return f"cut for up to {fixed(max(cuts) / 1e3)} s in {len(cuts)} of the last {len(readings)} readings"
     sent, resent = sum(link.sent for link in links), sum(link.resent for link in links)
     if not sent or len(links) < LONG or resent < LEAST_LOST or 100 * resent < LASTING_PCT * sent:
         return ""
-    return f"{100 * resent / sent:.1f}% of {sent:,} segments lost and sent again in the last readings"
+    return f"{percent(100 * resent / sent)} of {sent:,} segments lost and sent again in the last readings"
 
 
 def _trouble(link: HostLink, usual_us: float) -> tuple[str, bool] | None:
     """What is wrong with a link, and whether it is lost segments; None: nothing that the figures carry."""
     least_ms = link.least_us / 1e3
     if link.resent >= LEAST_LOST and lost_pct(link) >= LOST_PCT:
-        return f"{lost_pct(link):.1f}% of {link.sent:,} segments lost and sent again", True
+        return f"{percent(lost_pct(link))} of {link.sent:,} segments lost and sent again", True
     if not usual_us and link.least_us > FAR_US:
-        return f"round trip {least_ms:.1f} ms at least", False
+        return f"round trip {fixed(least_ms)} ms at least", False
     if usual_us and link.least_us > max(SLOW_TIMES * usual_us, usual_us + SLOW_US):
-        return f"round trip {least_ms:.1f} ms at least, {usual_us / 1e3:.1f} ms on other links", False
+        return f"round trip {fixed(least_ms)} ms at least, {fixed(usual_us / 1e3)} ms on other links", False
     return None

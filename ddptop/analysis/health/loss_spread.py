@@ -24,6 +24,7 @@ import numpy as np
 
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Alert
+from ddptop.frames.numbers import significant
 from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
@@ -142,11 +143,9 @@ class LossSpread:
 
     def _words(self) -> str:
         first, world = self._apart[0], self._losses.shape[1]
+        own, others = significant(first.own), significant(first.others)
         if world == 2:
-            return (
-                f"losses of ranks 0 and 1 stand apart: {first.own:.4g} and {first.others:.4g}"
-                if first.rank == 0
-                else f"losses of ranks 0 and 1 stand apart: {first.others:.4g} and {first.own:.4g}"
-            )
+            both = (own, others) if first.rank == 0 else (others, own)
+            return f"losses of ranks 0 and 1 stand apart: {' and '.join(both)}"
         who = ranks_phrase([rank_loss.rank for rank_loss in self._apart], world)
-        return f"loss of {who} stands apart: {first.own:.4g} where the others have {first.others:.4g}"
+        return f"loss of {who} stands apart: {own} where the others have {others}"

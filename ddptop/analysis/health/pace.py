@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.frames.columns import median
+from ddptop.frames.numbers import fixed
 
 if TYPE_CHECKING:
     from ddptop.analysis.event_log import EventLog
@@ -109,7 +110,7 @@ class Pace:
             return
         first = _first(np.hstack(self._parts[: 2 * AROUND]), (was_ms + is_ms) / 2, slower=slower)
         kind, before_ms = "slower" if slower else "faster", float(median(wall[:BEFORE]))
-        times = f"{before_ms + _change(wall):,.1f} ms a step, {before_ms:,.1f} ms before"
+        times = f"{fixed(before_ms + _change(wall))} ms a step, {fixed(before_ms)} ms before"
         text = f"all ranks are {kind} since step {first:,}: {times}"
         log.add(unix_s, kind, text, severity="warning" if slower else "info", step=first)
         self._blocks = self._blocks[BEFORE:]

@@ -27,6 +27,7 @@ from ddptop.analysis.stall.rank_position import (
 )
 from ddptop.frames.calls import function_entered, in_collective
 from ddptop.frames.columns import median
+from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import MAX_POSITIONS, Stall
 from ddptop.protocol.limits import NS
@@ -346,6 +347,6 @@ def _log_end(state: RunState, logged: Diagnosis, now_ns: int) -> None:
     if ranks:
         words = {"missing": "missing", "mismatch": "in another collective", "device": "held up by its GPU"}
         cause = f", {ranks_phrase(ranks, state.world)} had been {words.get(logged.kind, 'gone')}"
-    text = f"the run continues after {(moved_ns - logged.since_ns) / NS:.0f} s without progress{cause}"
+    text = f"the run continues after {fixed((moved_ns - logged.since_ns) / NS, 0)} s without progress{cause}"
     rank = ranks[0] if len(ranks) == 1 else None
     state.log.add(state.unix_s(now_ns), "stall_end", text, rank=rank, step=logged.step)

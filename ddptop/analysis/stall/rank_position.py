@@ -9,6 +9,7 @@ from ddptop.analysis.health.exits import ended_ns, own_call, process_phrase, rea
 from ddptop.analysis.ranks import STALE_S, DeviceReport, KernelReport
 from ddptop.analysis.stall.mismatch import DEFAULT_GROUP, operation_phrase
 from ddptop.frames import calls
+from ddptop.frames.numbers import fixed
 from ddptop.frames.stall import MAX_POSITIONS, Call, Death, RankPosition, Trace
 from ddptop.protocol.limits import NS
 
@@ -110,7 +111,7 @@ def kernel_traces(kernel: KernelReport | None, *, alone: bool) -> tuple[Trace, .
 
 
 def _kernel_call(one: KernelReport) -> Call:
-    return Call("kernel", 0, one.waits_in or one.words(), f"{one.words()}, {one.cpu_s:.1f} s of CPU")
+    return Call("kernel", 0, one.waits_in or one.words(), f"{one.words()}, {fixed(one.cpu_s)} s of CPU")
 
 
 def waits_for_worker(rank_state: RankState, since_ns: int) -> str:

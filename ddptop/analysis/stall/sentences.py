@@ -22,6 +22,7 @@ from ddptop.analysis.stall.rank_position import (
     waits_for_worker,
 )
 from ddptop.frames.calls import collective_called, is_users, main_stack, pending_operation, place, user_call
+from ddptop.frames.numbers import fixed, percent
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.limits import NS
 
@@ -285,7 +286,7 @@ def _before_first_group(state: RunState, diagnosis: Diagnosis) -> str:
         return has
     first = "it" if single else f"rank {diagnosis.ranks[0]}"
     torch = "torch imported" if late.torch else "torch not imported"
-    return f"{has}: {first} {kernel.words()}, {kernel.cpu_s:.1f} s of CPU, {torch}"
+    return f"{has}: {first} {kernel.words()}, {fixed(kernel.cpu_s)} s of CPU, {torch}"
 
 
 def _silence(state: RunState, rank: int) -> str:
@@ -302,7 +303,7 @@ def _holds_lock(state: RunState, rank: int, since_ns: int) -> str:
         return ""
     if rank_state.heard_ns > kernel.t_ns - ANSWERS_NS:
         return ""
-    cpu = f", {rank_state.usage.cpu_pct:.0f}% CPU" if rank_state.usage is not None else ""
+    cpu = f", {percent(rank_state.usage.cpu_pct, 0)} CPU" if rank_state.usage is not None else ""
     read_ns, native = rank_state.native_calls
     inside = f": {native}" if native and read_ns > since_ns else ""
     return f"a C call holds the interpreter lock (it {kernel.words()}{cpu}){inside}"
@@ -321,7 +322,7 @@ def _where(position: RankPosition) -> str:
 
 def _process(state: RunState, position: RankPosition) -> str:
     rank_state = state.ranks[position.rank]
-    cpu = f", {rank_state.usage.cpu_pct:.0f}% CPU" if rank_state.usage is not None else ""
+    cpu = f", {percent(rank_state.usage.cpu_pct, 0)} CPU" if rank_state.usage is not None else ""
     if position.process == "stopped":
         return "its process is stopped (SIGSTOP)"
     if position.process == "silent":

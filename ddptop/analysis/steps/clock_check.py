@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import fixed
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -66,11 +68,11 @@ def usual_pair(places: Column) -> tuple[int, int] | None:
 def contradiction_phrase(names: Sequence[str], by_ms: float, bound_ms: float) -> str:
     """`the clocks of hosts node1 and node2 contradict the collectives by 49.9 ms, more than their bound of
     0.3 ms`; without names where it is not known whose."""
-    more = f"the collectives by {by_ms:.1f} ms, more than"
+    more = f"the collectives by {fixed(by_ms)} ms, more than"
     if len(names) == 1:
-        return f"the clock of host {names[0]} contradicts {more} its bound of {bound_ms:.1f} ms"
+        return f"the clock of host {names[0]} contradicts {more} its bound of {fixed(bound_ms)} ms"
     whose = f"clocks of hosts {' and '.join(names)}" if names else "hosts' clocks"
-    return f"the {whose} contradict {more} their bound of {bound_ms:.1f} ms"
+    return f"the {whose} contradict {more} their bound of {fixed(bound_ms)} ms"
 
 
 def _by_host(start: Column, end: Column, host: NDArray[np.int64]) -> tuple[Column, Column]:

@@ -14,6 +14,7 @@ import numpy as np
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clock_check import contradiction_phrase, usual_pair
 from ddptop.frames.columns import Ring, median
+from ddptop.frames.numbers import fixed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -296,10 +297,8 @@ class ScopeWindow:
         self.clock_free = self.contradicted or not skew > bound
 
     def clock_reason(self, host_names: Sequence[str]) -> str | None:
-        """Why its arrivals cannot be compared; None: no steps were evaluated yet.
-
-        `the clocks' bound of ±30.1 ms is wider than the skew of 20.0 ms`. `host_names`: by rank.
-        """
+        """Why arrivals cannot be compared: `the clocks' bound of ±30.1 ms is wider than the skew of 20.0 ms`.
+        None: no steps were evaluated yet. `host_names`: by rank."""
         bound_ms, skew_ms = self.compared_bound_ms, self.skew_ms
         if skew_ms is None:
             return None
@@ -308,7 +307,7 @@ class ScopeWindow:
         if self.contradicted:
             names = [host_names[rank] for rank in self.wrong_clocks]
             return contradiction_phrase(names, self.contradiction_ms, bound_ms)
-        return f"the clocks' bound of ±{bound_ms:.1f} ms is wider than the skew of {skew_ms:.1f} ms"
+        return f"the clocks' bound of ±{fixed(bound_ms)} ms is wider than the skew of {fixed(skew_ms)} ms"
 
     def bound_ms(self, slots: Indices) -> Column:
         """(members,) the largest bound in these steps; NaN where clocks were not compared."""

@@ -28,6 +28,7 @@ from ddptop.analysis.to_frame.timeline import timeline
 from ddptop.frames.columns import median, quantile_between
 from ddptop.frames.detail import TimelineRequest, parse_request
 from ddptop.frames.frame import Clocks, Frame, Group, RunInfo
+from ddptop.frames.numbers import percent
 from ddptop.frames.overhead import Overhead
 from ddptop.frames.phrases import blamed
 from ddptop.protocol.limits import MUTE_AFTER
@@ -228,7 +229,7 @@ def _detail_reason(found: Overhead) -> str | None:
     if every is None or every == 1 or budget is None or cost is None:
         return None
     if cost > budget:
-        return f"ddptop takes {cost:.2g}% of the step, its budget is {budget:g}%"
+        return f"ddptop takes {percent(cost)} of the step, its budget is {budget:g}%"
     return f"more would exceed the {budget:g}% budget"
 
 

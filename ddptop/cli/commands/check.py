@@ -13,6 +13,7 @@ from xml.etree import ElementTree as xml
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.frames.numbers import percent, significant
 from ddptop.protocol.checks import printable
 
 if TYPE_CHECKING:
@@ -96,16 +97,16 @@ def sentence(result: Result) -> str:
     other = "the limit of" if result.against == "limit" else "the base's"
     if result.new is None or result.reference is None or result.more is None:
         return f"{result.words}: {result.reason}"
-    of = f"{other} {result.reference:.4g}{unit}"
+    of = f"{other} {significant(result.reference, 4)}{unit}"
     if not result.more:
-        return f"{result.words} {result.new:.4g}{unit}, as {of}"
-    text = f"{result.words} {result.new:.4g}{unit}, {abs(result.more):.3g}{unit}"
+        return f"{result.words} {significant(result.new, 4)}{unit}, as {of}"
+    text = f"{result.words} {significant(result.new, 4)}{unit}, {significant(abs(result.more), 3)}{unit}"
     if result.reference and result.unit == "ms":
-        text += f" ({100 * abs(result.more) / result.reference:.1f}%)"
+        text += f" ({percent(100 * abs(result.more) / result.reference)})"
     text += " more" if result.more > 0 else " less"
     if result.low is not None and result.high is not None:
         ends = (result.low, result.high) if result.more > 0 else (-result.high, -result.low)
-        text += f" ({ends[0]:.3g} to {ends[1]:.3g})"
+        text += f" ({significant(ends[0], 3)} to {significant(ends[1], 3)})"
     return f"{text} than {of}"
 
 

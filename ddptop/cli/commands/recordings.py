@@ -134,7 +134,7 @@ def _only_match(word: str) -> Path:
 
 def _remove(path: Path, *, dry_run: bool) -> None:
     """Remove a recording and the flight recorder dumps that ddptop kept beside it; print a line."""
-    from ddptop.render.numbers import size
+    from ddptop.frames.numbers import size
 
     freed = size(path.lstat().st_size)
     if not dry_run:

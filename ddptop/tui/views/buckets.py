@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from ddptop.frames.numbers import counted, known, size
 from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
 from ddptop.render.line import Line, rule
-from ddptop.render.numbers import counted, known, size
 from ddptop.render.text import cells, wrap
 from ddptop.tui.scene import Layout, Page, Scene
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ddptop.frames.columns import median
 from ddptop.frames.detail import MOST_COLUMNS
+from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, percent
 from ddptop.render.chart import no_number, time_ticks
 from ddptop.render.line import Line, beside, gather, of_severity
-from ddptop.render.numbers import clock, count, fixed, known, loss
 from ddptop.render.phases import SHORT
 from ddptop.render.rank_table import mark
 from ddptop.render.trouble import as_of
@@ -170,14 +170,14 @@ def _figures(scene: Scene) -> tuple[Line | None, ...]:
         _title("loss", loss(group.loss_mean)),
         _title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim"),
         None,
-        _title("busbw GB/s", fixed(group.busbw_gbps, 2)),
+        _title("busbw GB/s", fixed(group.busbw_gbps, RATIO)),
     )
 
 
 def _curves(scene: Scene, happened: Happened) -> list[Curve]:
     history, group, x = scene.frame.history, scene.frame.group, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
-    shown = Line("whole run" if young else f"last {RECENT_S / 60:.0f} min", "faint")
+    shown = Line("whole run" if young else f"last {RECENT_S / 60:g} min", "faint")
     loss_now, step_now, _, speed_now = _figures(scene)
     assert loss_now is not None and step_now is not None and speed_now is not None
     steps = [step_now, Line("━ p50", "forward")]
@@ -194,7 +194,7 @@ def _curves(scene: Scene, happened: Happened) -> list[Curve]:
         _parts(scene, shown),
         Curve(
             speed, x, history.busbw_gbps, "transfer", span_s=RECENT_S, zero=True, step=history.step,
-            read=lambda at: fixed(history.busbw_gbps[at], 2, " GB/s"),
+            read=lambda at: fixed(history.busbw_gbps[at], RATIO, " GB/s"),
         ),
     ]  # fmt: skip
 
@@ -206,11 +206,11 @@ def _parts(scene: Scene, shown: Line) -> Curve:
     whole = stack.sum(axis=0)
     share = _waiting(history)
     if not np.isfinite(whole[-NEWEST:]).any():
-        waits = [_title("waiting", fixed(_newest(share), 1, "%")).add(" of step", "dim")]
+        waits = [_title("waiting", percent(_newest(share))).add(" of step", "dim")]
         waits.append(Line("(mean over ranks, ", "faint").extend(shown).add(")", "faint"))
         return Curve(
             waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step,
-            reach=SHARE_REACH, read=lambda at: fixed(share[at], 1, "%"),
+            reach=SHARE_REACH, read=lambda at: percent(share[at]),
         )  # fmt: skip
     title, signs = [Line("mean ms", "dim")], dict(zip(STACK, looks(scene.ascii_only), strict=True))
     for name in ("wait", "backward", "forward", "data", "transfer", "optimizer", "other"):
@@ -218,7 +218,7 @@ def _parts(scene: Scene, shown: Line) -> Curve:
         title.append(Line(*signs[name]).add(f" {SHORT.get(name, name)} ", "dim").add(usual, "strong"))
     return Curve(
         [*title, shown], x, whole, "text", span_s=RECENT_S, zero=True, step=history.step, stack=stack,
-        read=lambda at: f"{fixed(whole[at], 1, ' ms')}, waiting {fixed(share[at], 0, '%')}",
+        read=lambda at: f"{fixed(whole[at], 1, ' ms')}, waiting {percent(share[at])}",
     )  # fmt: skip
 
 

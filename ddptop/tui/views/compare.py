@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.chance import LEAST_STEPS, SAME, difference
+from ddptop.frames.numbers import (
+    RATIO,
+    UNKNOWN,
+    clock,
+    count,
+    counted,
+    fixed,
+    known,
+    loss,
+    percent,
+    signed,
+    size,
+)
 from ddptop.frames.phrases import blamed
 from ddptop.render.line import Line, Role, beside, gather, rule
-from ddptop.render.numbers import RATIO, UNKNOWN, clock, count, counted, fixed, known, loss, signed, size
 from ddptop.render.phases import PARTS
 from ddptop.render.rank_table import state_piece
 from ddptop.render.text import cells, fit, fit_tail
@@ -118,7 +130,7 @@ def _signed(figure: Figure, apart: float, beside: float) -> str:
     text = figure.text(abs(apart))
     decimals = figure.text(beside).partition(".")[2]
     if "e" in text and decimals.isdecimal():  # as many decimals as the figures beside it
-        text = f"{abs(apart):.{len(decimals)}f}"
+        text = fixed(abs(apart), len(decimals))
     if not any(letter in "123456789" for letter in text):
         return "0"
     return f"{'+' if apart > 0 else '-'}{text}"
@@ -162,7 +174,7 @@ def _buckets(scene: Scene, left: int, right: int) -> list[Line]:
     for rank in (left, right):
         own = [bucket for bucket in scene.frame.buckets if bucket.last_arriver == rank]
         if own and not scene.frame.group.clock_free:
-            names = ", ".join(f"{b.index} ({fixed(b.last_arriver_pct, 0, '%')})" for b in own)
+            names = ", ".join(f"{b.index} ({percent(b.last_arriver_pct)})" for b in own)
             lines.append(
                 Line(f"  rank {rank} ", "strong").add(f"is most often last in bucket {names}", "dim")
             )
@@ -333,9 +345,9 @@ def _megabytes(bucket: BucketFigures) -> str:
 
 OF_BUCKETS: tuple[tuple[str, int, Callable[[BucketFigures], str]], ...] = (
     ("MB", 8, _megabytes),
-    ("wait", 8, lambda bucket: fixed(bucket.wait_ms, 2)),
-    ("transfer", 11, lambda bucket: fixed(bucket.transfer_ms, 2)),
-    ("busbw", 9, lambda bucket: fixed(bucket.busbw_gbps, 2)),
+    ("wait", 8, lambda bucket: fixed(bucket.wait_ms, RATIO)),
+    ("transfer", 11, lambda bucket: fixed(bucket.transfer_ms, RATIO)),
+    ("busbw", 9, lambda bucket: fixed(bucket.busbw_gbps, RATIO)),
 )
 """Figures of a bucket: title, cells of a column, and how one is written."""
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
+from ddptop.frames.numbers import age, clock, count, counted
 from ddptop.frames.verdict import verdict
 from ddptop.render.line import Line, highlight, of_severity, rule
-from ddptop.render.numbers import age, clock, count, counted
 from ddptop.render.text import fit, wrap
 from ddptop.render.trouble import kind_phrase
 from ddptop.tui import match

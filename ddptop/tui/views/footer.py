@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddptop.frames.frame import Playback
+from ddptop.frames.numbers import clock, count, duration
 from ddptop.frames.phrases import several_hosts
 from ddptop.render.line import Line, Role, gather, of_state
-from ddptop.render.numbers import clock, count, duration
 from ddptop.render.text import cells, fit, wrap
 from ddptop.render.trouble import in_trouble
 from ddptop.tui.actions.playback import speed_word

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss, percent
 from ddptop.frames.verdict import restart_phrase, run_state, silent_s
 from ddptop.render.line import Line, gather, of_state
-from ddptop.render.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
 from ddptop.render.text import cells
 from ddptop.render.trouble import step_now, waits_long
 from ddptop.tui.keys import Do
@@ -119,7 +119,7 @@ def _figures(scene: Scene) -> list[Line]:
         # Without progress the rate of the last steps would be wrong.
         Line(fixed(rate, digits), "strong").add("/s", "dim") if run_state(frame) == "live" else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
-        Line("overhead ", "dim").add(fixed(cost.measured_pct, 1, "%"), "warn" if over_budget else "strong"),
+        Line("overhead ", "dim").add(percent(cost.measured_pct), "warn" if over_budget else "strong"),
     ]
     return figures + _facts(scene)
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from ddptop.frames.columns import fold, folds
 from ddptop.frames.hosts import host_index
+from ddptop.frames.numbers import UNKNOWN, counted, fixed
 from ddptop.render.hosts import SILENT_STATES, figures_by_name
 from ddptop.render.line import PROBLEM_STATES, Line, gather, worst_sign
-from ddptop.render.numbers import UNKNOWN, counted, fixed
 from ddptop.render.text import cells, fit, fit_tail, wrap
 from ddptop.tui.scene import Layout, Page
 from ddptop.tui.views import heat_figures

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, loss
 from ddptop.render.line import Line, gather
-from ddptop.render.numbers import RATIO, UNKNOWN, count, fixed, known, loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable

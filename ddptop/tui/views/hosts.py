@@ -6,12 +6,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddptop.frames.hosts import host_index
+from ddptop.frames.numbers import (
+    RATIO,
+    UNKNOWN,
+    count,
+    counted,
+    duration,
+    fixed,
+    known,
+    percent,
+    signed,
+    size,
+)
 from ddptop.frames.phrases import host_total
 from ddptop.render import table
 from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes
 from ddptop.render.hosts import SILENT_STATES, host_figures, host_troubles, rank_spans
 from ddptop.render.line import Line, Piece, gather, highlight, rule
-from ddptop.render.numbers import UNKNOWN, count, counted, duration, fixed, known, signed, size
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
 from ddptop.render.text import wrap
 from ddptop.tui import match
@@ -127,9 +138,7 @@ def _detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) ->
     memory = f"{size(host.memory_used_bytes)} of {size(host.memory_bytes)}"
     load = gather(
         [
-            Line("  cpu ", "dim")
-            .add(fixed(host.cpu_pct, 0, "%"))
-            .add(f" of {count(host.cores)} cores", "dim"),
+            Line("  cpu ", "dim").add(percent(host.cpu_pct, 0)).add(f" of {count(host.cores)} cores", "dim"),
             Line("memory ", "dim").add(memory),
             Line("gpus ", "dim").add(f"{host.gpus}{busy}") if host.gpus else Line(),
             Line("in ", "dim").add(f"{size(host.received_bytes_s)}/s"),
@@ -160,15 +169,16 @@ def _agent(host: HostFigures) -> list[str]:
     words += [f"keeps {counted(host.kept, 'message')} for the collector"] if host.kept else []
     words += [f"bucket detail left out of {counted(host.thinned, 'row')}"] if host.thinned else []
     if host.clock_offset_ms is not None and not host.collector:
-        bound = f" ±{fixed(host.clock_bound_ms, 3)}" if known(host.clock_bound_ms) else ""
-        clock = f"clock {signed(host.clock_offset_ms, 3)}{bound} ms from the collector's"
+        bound = f" ±{fixed(host.clock_bound_ms, RATIO)}" if known(host.clock_bound_ms) else ""
+        clock = f"clock {signed(host.clock_offset_ms, RATIO)}{bound} ms from the collector's"
         clock += f", drift {signed(host.clock_drift_ppm)} ppm" if host.clock_drift_ppm is not None else ""
         words.append(clock)
         words += [f"compared {duration(host.clock_age_s)} ago"] if host.clock_age_s is not None else []
-    words += [f"round trip {fixed(host.round_trip_ms, 3)} ms"] if known(host.round_trip_ms) else []
+    words += [f"round trip {fixed(host.round_trip_ms, RATIO)} ms"] if known(host.round_trip_ms) else []
     if host.link_peer is not None:
-        lost = f", {fixed(host.link_lost_pct, 2)}% of segments lost" if host.link_lost_pct else ""
-        words.append(f"ranks to {host.link_peer}: round trip {fixed(host.link_round_trip_ms, 3)} ms{lost}")
+        lost = f", {fixed(host.link_lost_pct, RATIO)}% of segments lost" if host.link_lost_pct else ""
+        trip = fixed(host.link_round_trip_ms, RATIO)
+        words.append(f"ranks to {host.link_peer}: round trip {trip} ms{lost}")
     return words
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import cause_phrase, straggler_brief
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, Verdict, verdict
 from ddptop.render.line import Line, Role, rule
-from ddptop.render.numbers import counted
 from ddptop.render.phases import legend
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import in_trouble, shortened, trouble_brief, waits_long

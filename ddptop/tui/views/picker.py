@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from ddptop.frames.numbers import UNKNOWN, age, count, counted
 from ddptop.render import table
 from ddptop.render.line import Line, of_state, rule
-from ddptop.render.numbers import UNKNOWN, age, count, counted
 from ddptop.render.text import cells, clean
 from ddptop.tui.keys import Do
 from ddptop.tui.palette import Entry

@@ -9,11 +9,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import (
+    RATIO,
+    UNKNOWN,
+    age,
+    count,
+    counted,
+    fixed,
+    known,
+    loss,
+    percent,
+    significant,
+    size,
+)
 from ddptop.frames.phrases import death_phrase
 from ddptop.render import table
 from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
-from ddptop.render.numbers import UNKNOWN, age, count, counted, fixed, known, loss, size
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.text import fit
 from ddptop.tui.scene import Page, Scene
@@ -55,7 +67,7 @@ def _gpu(scene: Scene, facts: GpuFacts) -> list[list[Line]]:
     clock = f"{count(facts.clock_mhz)} of {count(facts.max_clock_mhz)} MHz"
     throttle = scene.clean(facts.throttle or "")
     first = [
-        Line("gpu ", "dim").add(fixed(facts.util_pct, 0, "%")),
+        Line("gpu ", "dim").add(percent(facts.util_pct, 0)),
         Line("memory ", "dim").add(f"{size(facts.mem_bytes)} of {size(facts.mem_total_bytes)}"),
         Line(fixed(facts.temp_c, 0, " °C")) if known(facts.temp_c) else Line(),
         Line(fixed(facts.power_w, 0, " W")) if known(facts.power_w) else Line(),
@@ -79,12 +91,8 @@ def _logged(scene: Scene, one: LoggedScalar, rank: int) -> Line:
     """This rank's value, and the mean of those that logged it."""
     focus = scene.frame.focus
     own = one.focus if focus is not None and focus.rank == rank else None
-    line = Line(f"{scene.clean(one.name)} ", "dim").add(_short(own), "strong")
-    return line.add(f" (mean {_short(one.mean)})", "faint")
-
-
-def _short(value: float | None) -> str:
-    return f"{value:.4g}" if known(value) else UNKNOWN
+    line = Line(f"{scene.clean(one.name)} ", "dim").add(significant(own), "strong")
+    return line.add(f" (mean {significant(one.mean)})", "faint")
 
 
 LONG = 60
@@ -141,7 +149,7 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
     first = [
         Line(text, role),
         Line(_host_and_device(scene, rank)),
-        Line("pid ", "dim").add(f"{ranks.pid[rank]:.0f}" if known(ranks.pid[rank]) else UNKNOWN),
+        Line("pid ", "dim").add(str(int(ranks.pid[rank])) if known(ranks.pid[rank]) else UNKNOWN),
         Line("last update " if width >= 60 else "update ", "dim").add(last_update(float(ranks.age_ms[rank]))),
         Line("restarts ", "dim").add(count(starts)) if known(starts) and starts > 0 else Line(),
     ]
@@ -149,12 +157,12 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
     bucket = ranks.bucket[rank]
     last = float("nan") if scene.frame.group.clock_free else float(ranks.last_pct[rank])
     late = Line("late ", "dim").add(_late(scene, rank))
-    often = Line("comes last ", "dim").add(fixed(last, 0, "%"))
+    often = Line("comes last ", "dim").add(percent(last))
     scores = [
         Line("relative ", "dim")
-        .add(fixed(ranks.relative_score[rank], 2))
+        .add(fixed(ranks.relative_score[rank], RATIO))
         .add(" (1 = fastest rank)", "faint"),
-        Line("vs own best ", "dim").add(fixed(ranks.individual_score[rank], 2)),
+        Line("vs own best ", "dim").add(fixed(ranks.individual_score[rank], RATIO)),
     ]
     second = [
         Line("step ", "dim").add(count(ranks.step[rank])).add(f" in {where}" if where else ""),
@@ -168,7 +176,7 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
         Line("records ", "dim").add(count(ranks.records[rank])),
         Line("records lost ", "dim").add(count(ranks.lost_records[rank])),
         Line("memory ", "dim").add(size(ranks.rss_bytes[rank])),
-        Line("cpu ", "dim").add(fixed(ranks.cpu_pct[rank], 0, "%")),
+        Line("cpu ", "dim").add(percent(ranks.cpu_pct[rank], 0)),
     ]
     own, split = _own(scene, rank), [Line("collectives ", "dim").add(_collectives(scene, rank))]
     if width >= LONG:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.hosts import host_index
+from ddptop.frames.numbers import RATIO, counted, fixed, known
 from ddptop.frames.phrases import host_total
 from ddptop.render import table
 from ddptop.render.context import CALM, OF_STEP
 from ddptop.render.hosts import NOT_RUNNING, SILENT_STATES, figures_by_name, host_troubles
 from ddptop.render.line import Line, Piece, marked
-from ddptop.render.numbers import counted, fixed, known
 from ddptop.render.rank_table import host_state_piece, mark, rank_columns, widest
 from ddptop.render.text import cells, fit
 from ddptop.render.trouble import as_of
@@ -201,7 +201,7 @@ def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
     def bound(host: int) -> Piece:
         found = figures.get(index.names[host])
         value = None if found is None else found.clock_bound_ms
-        return (f"±{fixed(value, 2)}" if known(value) else "–"), "warn" if _wide(scene, found) else "dim"
+        return (f"±{fixed(value, RATIO)}" if known(value) else "–"), "warn" if _wide(scene, found) else "dim"
 
     longest = widest(index.short, scene.ascii_only)
     others = [column for column in rank_columns(scene) if column.title != "host"]

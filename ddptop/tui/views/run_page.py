@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.frames.numbers import (
+    RATIO,
+    UNKNOWN,
+    clock,
+    count,
+    counted,
+    duration,
+    fixed,
+    known,
+    percent,
+    signed,
+    size,
+)
 from ddptop.frames.phrases import host_total
 from ddptop.render import table
 from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, rule
-from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed, known, signed, size
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.scene import Layout, Page, Scene
 from ddptop.tui.views.text_page import below, text_page
@@ -216,9 +228,9 @@ def _cost(scene: Scene) -> list[Fact]:
     timed = UNKNOWN if every is None else "every step" if every == 1 else f"1 step in {every:,}"
     first = scene.frame.run.card.get("first_failure")
     facts = [
-        Fact("measured, worst rank", fixed(cost.measured_pct, 1, "%" if known(cost.measured_pct) else ""),
+        Fact("measured, worst rank", percent(cost.measured_pct),
              "warn" if over else "strong"),
-        Fact("budget", fixed(cost.budget_pct, 1, "%" if known(cost.budget_pct) else "")),
+        Fact("budget", percent(cost.budget_pct)),
         Fact("per step", fixed(cost.us_per_step, 0, " us" if known(cost.us_per_step) else "")),
         Fact("collector", fixed(beside, 1, "% of a core" if known(beside) else "")),
         Fact("buckets timed", timed),
@@ -259,7 +271,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
             return "one clock"
         if host in figures and figures[host].collector:
             return "collector's"
-        return f"{signed(found.offset_ms, 3)} ±{fixed(found.bound_ms, 3)}"
+        return f"{signed(found.offset_ms, RATIO)} ±{fixed(found.bound_ms, RATIO)}"
 
     def drift_of(found: Clocks | None) -> str:
         return UNKNOWN if found is None or found.drift_ppm is None else signed(found.drift_ppm)
@@ -270,7 +282,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
     def round_trip_of(host: str) -> str:
         found = figures.get(host)
         ms = None if found is None else found.round_trip_ms
-        return fixed(ms, 3, " ms") if known(ms) else UNKNOWN
+        return fixed(ms, RATIO, " ms") if known(ms) else UNKNOWN
 
     columns = table.fitting(
         [

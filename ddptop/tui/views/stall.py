@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ddptop.frames.numbers import count, counted, duration
 from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, run_state, verdict
@@ -15,7 +16,6 @@ from ddptop.render.context import RenderContext
 from ddptop.render.evidence import evidence
 from ddptop.render.hosts import SILENT_STATES
 from ddptop.render.line import Line, Piece, of_state, rule
-from ddptop.render.numbers import count, counted, duration
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import PAGE_KINDS, in_trouble

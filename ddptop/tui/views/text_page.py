@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import get_args
 
+from ddptop.frames.numbers import counted
 from ddptop.protocol.vocabulary import RankStatus
 from ddptop.render.line import Line, gather, highlight, of_state, rule
-from ddptop.render.numbers import counted
 from ddptop.render.text import fit
 from ddptop.tui import match
 from ddptop.tui.keys import ANSWERS, KEYS, Key

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import age, count, counted, fixed, known, percent
 from ddptop.frames.phrases import on_hosts
 from ddptop.frames.verdict import restart_phrase
 from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, gather, rule
-from ddptop.render.numbers import age, count, counted, fixed, known
 from ddptop.render.phases import PARTS, legend
 from ddptop.render.text import cells, wrap
 from ddptop.tui.scene import Layout, Page
@@ -160,7 +160,7 @@ def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Li
             held,
             Line(f"{counted(behind, 'step')} ago", "dim") if behind > 0 else Line(),
             Line("exposed ", "dim").add(fixed(shown.exposed_ms, 1, " ms")) if shown.detailed else Line(),
-            Line("overlap ", "dim").add(fixed(shown.overlap_pct, 0, "%")) if shown.detailed else Line(),
+            Line("overlap ", "dim").add(percent(shown.overlap_pct)) if shown.detailed else Line(),
             Line("zoom ", "dim").add(f"{2**state.level}x", "accent" if state.level else "text"),
             Line(f"{len(shown.lanes)} of {world:,} lanes", "dim") if part else Line(),
         ],

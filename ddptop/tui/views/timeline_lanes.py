@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import fixed, size
 from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.line import Line
-from ddptop.render.numbers import fixed, size
 from ddptop.render.phases import PARTS, Part
 from ddptop.render.text import fit
 

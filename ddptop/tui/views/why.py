@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.numbers import age, clock, count, fixed, known, percent, size
 from ddptop.frames.phrases import (
     SHORT_PLACES,
     cause_phrase,
@@ -19,7 +20,6 @@ from ddptop.frames.remedies import next_action, remedy
 from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
-from ddptop.render.numbers import age, clock, count, fixed, known, size
 from ddptop.render.phases import PARTS, pair, pairs_head
 from ddptop.render.text import wrap
 
@@ -84,9 +84,8 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
             line = Line(f"    {name:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
             lines.append(line.add(f"{fixed(_median(np.delete(column, rank))):>8}", "dim").cut(width))
     if late is not None and seldom:
-        lines.append(
-            Line(f"  medians do not show what it loses in {late.last_pct:.0f}% of steps", "dim").cut(width)
-        )
+        loses = f"  medians do not show what it loses in {percent(late.last_pct)} of steps"
+        lines.append(Line(loses, "dim").cut(width))
     return lines
 
 
@@ -186,7 +185,7 @@ def _differences(scene: Scene, rank: int) -> Iterator[str]:
     frame = scene.frame
     own, usual = _of_and_others(frame.ranks.cpu_pct, rank)
     if _apart(own, usual):
-        yield f"its process uses {fixed(own, 0)}% of a CPU, the others {fixed(usual, 0)}%"
+        yield f"its process uses {percent(own, 0)} of a CPU, the others {percent(usual, 0)}"
     own, usual = _of_and_others(frame.ranks.rss_bytes, rank)
     if _apart(own, usual):
         yield f"memory {size(own)}, the others {size(usual)}"
@@ -197,7 +196,7 @@ def _differences(scene: Scene, rank: int) -> Iterator[str]:
             if rank in values and len(values) > 1:
                 usual = _median(np.array([value for at, value in values.items() if at != rank], float))
                 if _apart(float(values[rank]), usual):
-                    yield f"{title} {values[rank]:,.0f}{unit}, the others {usual:,.0f}"
+                    yield f"{title} {fixed(values[rank], 0)}{unit}, the others {fixed(usual, 0)}"
         if gpu.throttle:
             yield f"its GPU is throttled: {scene.clean(gpu.throttle)}"
     host = next((one for one in frame.hosts if one.name == frame.ranks.host[rank]), None)
@@ -205,7 +204,7 @@ def _differences(scene: Scene, rank: int) -> Iterator[str]:
     if host is not None and host.cpu_pct is not None and loads:
         usual = _median(np.array(loads, float))
         if _apart(host.cpu_pct, usual):
-            yield f"its host's CPUs are {fixed(host.cpu_pct, 0)}% busy, the others' {fixed(usual, 0)}%"
+            yield f"its host's CPUs are {percent(host.cpu_pct, 0)} busy, the others' {percent(usual, 0)}"
 
 
 def _of_and_others(values: Column, rank: int) -> tuple[float, float]:
@@ -262,5 +261,5 @@ def _action(scene: Scene, late: Straggler, rank: int, who: str) -> str:
     )
     _, action = remedy(late.cause, late.place, late.pattern, who, where)
     if late.cause in ("gc", "uneven_work"):
-        action += f" This gives back up to {late.cost_pct:.0f}% of the step."
+        action += f" This gives back up to {percent(late.cost_pct)} of the step."
     return action

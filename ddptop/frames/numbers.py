@@ -1,7 +1,8 @@
 """Numbers as text for users. What is not known (None, NaN) is a dash, never a zero.
 
-Decimals: one for ms and for %, two for ratios, bandwidths and times of single buckets, four for a loss, none
-for counts and for shares of more than a few %. A difference has as many as its figure. The minus sign is the
+Decimals: one for ms and for shares below a few %, two for ratios, bandwidths, clocks, round trips and times
+of single buckets, four for a loss, none for counts, for larger shares and for the use of a CPU or GPU. A
+difference has as many as its figure. All other modules format by these functions. The minus sign is the
 ASCII one, so that a figure can be copied.
 """
 
@@ -13,7 +14,7 @@ import time
 UNKNOWN = "–"
 
 RATIO = 2
-"""Decimals of a ratio, of a bandwidth, and of the times of a bucket, which may be hundredths of a ms."""
+"""Decimals of ratios, bandwidths, and times of buckets, clocks and round trips, some hundredths of a ms."""
 
 
 def known(value: float | None) -> bool:
@@ -34,9 +35,30 @@ def signed(value: float, digits: int = 1) -> str:
     return f"{number:+,.{digits}f}" if number else f"{number:,.{digits}f}"
 
 
+def bounded(value: float | None, bound: float | None, digits: int = 1) -> str:
+    """A number with its error, `20.3 ±0.1`; without one where that is not known."""
+    text = fixed(value, digits)
+    return text if bound is None or text == UNKNOWN else f"{text} ±{fixed(bound, digits)}"
+
+
+FEW_PCT = 5.0
+"""Shares below have a decimal."""
+
+
+def percent(value: float | None, digits: int | None = None) -> str:
+    """A share: `43%`, `0.8%`."""
+    small = value is None or abs(value) < FEW_PCT
+    return fixed(value, int(small) if digits is None else digits, "%")
+
+
+def significant(value: float | None, digits: int = 4) -> str:
+    """A number of unknown size, as a script logs it: `0.03142`, `1.2e+07`."""
+    return UNKNOWN if value is None or math.isnan(value) else f"{value:.{digits}g}"
+
+
 def _rounded(value: float, digits: int) -> float:
-    """Rounded to so many decimals, and zero without a sign."""
-    return round(value, digits) + 0.0
+    """Rounded to so many decimals, zero without a sign; by Python, as numpy rounds its floats otherwise."""
+    return round(float(value), digits) + 0.0
 
 
 def count(value: float | None) -> str:

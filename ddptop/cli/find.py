@@ -219,7 +219,7 @@ def progress_shown(recording: Recording, doing: str = "reading") -> Iterator[Non
         while not done.wait(pause_s):
             pause_s = RENEW_S
             share = min(1.0, recording.share_read)
-            bar = f"[{'#' * round(20 * share):<20}] {percent(100 * share)}"
+            bar = f"[{'#' * round(20 * share):<20}] {percent(100 * share, 0)}"
             print(f"\r\x1b[K{doing} {recording.path.name} {bar}", end="", file=sys.stderr, flush=True)
         if pause_s == RENEW_S:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

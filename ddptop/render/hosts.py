@@ -119,9 +119,10 @@ def host_troubles(frame: Frame) -> list[str]:
     counts["recording locally"] = sum(host.local_recording is not None for host in frame.hosts)
     counts["leaving out bucket detail"] = sum(host.thinned > 0 for host in frame.hosts)
     found = [(count, what) for what, count in counts.items() if count]
-    if len(found) > 1:  # the unit once: room is scarce
-        return [f"hosts: {', '.join(f'{count:,} {what}' for count, what in found)}"]
-    return [f"{counted(count, 'host')} {what}" for count, what in found]
+    # The unit once: room is scarce.
+    return [
+        f"{f'{count:,}' if at else counted(count, 'host')} {what}" for at, (count, what) in enumerate(found)
+    ]
 
 
 def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
@@ -133,6 +134,8 @@ def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
     found = []
     groups = by_host(frame, range(len(ranks.state)))
     for host, name in enumerate(index.names):
+        if not name:  # ranks that have not reported: their host is not known
+            continue
         own = groups.of(host)
         states = {ranks.state[rank] for rank in own}
         clock = clocks.get(name)

@@ -142,11 +142,12 @@ class Line:
 
 
 def rule(width: int, left: str = "", right: str = "") -> Line:
-    """A horizontal rule, with words set into it."""
-    line = Line()
+    """A horizontal rule, with words set into it; of those on the left the first clauses that fit."""
+    line, tail = Line(), cells(right) + 4 if right else 0
+    while " · " in left and cells(left) + tail + 4 > width:
+        left = left.rpartition(" · ")[0]
     if left:
         line.add("── ", "rule").add(left, "dim").add(" ", "rule")
-    tail = cells(right) + 4 if right else 0
     line.add("─" * (width - line.width - tail), "rule")
     if right:
         line.add(" ").add(right, "dim").add(" ──", "rule")

@@ -15,7 +15,7 @@ FIELDS = {
     "bwd": "own_backward_ms", "wait": "exposed_wait_ms", "transfer": "exposed transfer",
     "opt": "optimizer_ms", "other": "other_ms", "relative": "relative_score", "gpu%": "gpu.util_pct",
     "gpumem": "gpu.mem_bytes", "mem": "rss_bytes", "cpu%": "cpu_pct", "lost": "lost_records",
-    "host": "host", "dev": "device", "±": "bound_ms of a rank",
+    "host": "host", "dev": "device", "state": "state", "±": "bound_ms of a rank",
 }  # fmt: skip
 """By title of a column of ranks, the name that METRICS.md has for its figure."""
 

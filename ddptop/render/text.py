@@ -62,8 +62,9 @@ def fit_tail(text: str, width: int) -> str:
     return fit(text, width)
 
 
-def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells, broken at spaces where there are any; a `·` between two is left out."""
+def wrap(text: str, width: int, most: int | None = None) -> list[str]:
+    """Lines of at most `width` cells, broken at spaces where there are any; a `·` between two is left out.
+    The last of `most` lines ends with an ellipsis where there is more."""
     lines: list[str] = []
     line = ""
     for word in text.split():
@@ -73,7 +74,10 @@ def wrap(text: str, width: int) -> list[str]:
             continue
         lines += [line.removesuffix(" ·")] if line else []
         line = "" if word == "·" else word
-    return [*lines, line] if line else lines
+    lines += [line] if line else []
+    if most is not None and len(lines) > most:
+        lines = [*lines[: most - 1], fit(f"{lines[most - 1]} …", width).rstrip()] if most else []
+    return lines
 
 
 def _harmless(letter: str) -> str:

@@ -326,7 +326,7 @@ def test_the_gravest_matter_comes_first_everywhere(case: str) -> None:
     for text in (picture(frame, 100), *(sketch(FakeSource(frame), size) for size in ((80, 24), (30, 6)))):
         head, below, *_ = text.splitlines()
         assert state.upper() in head and "LIVE" not in head
-        assert sentence.partition(" · ")[2][:20] in below
+        assert sentence.partition(" · ")[2][:12] in below
 
 
 def test_only_the_rank_that_it_is_due_to_is_marked() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddptop.frames.frame import Alert, LoggedEvent
 from ddptop.frames.hosts import host_index
 from ddptop.frames.phrases import blamed
+from ddptop.frames.verdict import run_state
 from ddptop.render.trouble import HOST_KINDS, PAGE_KINDS, in_trouble
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName
@@ -90,12 +91,16 @@ class ViewActions(ActionsBase):
             self.action_rank(rank) if rank is not None else self.repaint()
 
     def action_why(self) -> None:
-        """Open the page of what the verdict is about: a stall, or the rank that is slow."""
+        """Open the page of what the verdict is about: a stall, silent hosts, a rank that is slow or lost."""
         if self.shown is None:
             return
-        late = self.shown.straggler or self.shown.suspect
+        late, state = self.shown.straggler or self.shown.suspect, run_state(self.shown)
         if in_trouble(self.shown):
             self.open_view("stall")
+        elif state == "unreachable":
+            self.open_view("hosts")
+        elif state in ("stalled", "lost", "failed") and state in self.shown.ranks.state:
+            self.action_rank(self.shown.ranks.state.index(state))
         elif self.shown.straggler is not None and not blamed(self.shown.straggler):
             self.show_note("batches differ in size between ranks: no rank is to blame")
         elif late is not None:

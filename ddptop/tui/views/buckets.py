@@ -8,16 +8,21 @@ from ddptop.frames.numbers import counted, known, size
 from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
 from ddptop.render.line import Line, rule
-from ddptop.render.text import cells, wrap
+from ddptop.render.text import wrap
 from ddptop.tui.scene import Layout, Page, Scene
 
 MIN_BAR, MAX_BAR = 16, 40
 """Least cells beside the table for a bar to be drawn, and most cells of a bar."""
 
-_LEGEND = (
-    "coll = wait for the slowest rank + transfer, median ms, hidden by compute or not",
-    "busbw: GB/s (transfer only) · best%: of best seen · eff: incl. wait · last rank",
-)
+_COLLECTIVE = "coll = wait for the slowest rank + transfer, median ms, hidden by compute or not"
+
+_LEGEND = {
+    "busbw": "busbw: GB/s (transfer only)",
+    "best%": "best%: of best seen",
+    "eff": "eff: incl. wait",
+    "last": "last rank",
+}
+"""By title of a column, what it holds."""
 
 _CLOCK_FREE = "~ clock-free: the shortest collective of all ranks is transfer, the rest wait"
 
@@ -25,19 +30,16 @@ _CLOCK_FREE = "~ clock-free: the shortest collective of all ranks is transfer, t
 def buckets(scene: Scene, width: int, height: int) -> Page:
     """A row per bucket; a legend where there is room."""
     figures = scene.frame.buckets
-    lines = [rule(width, _tally(scene, width))]
+    lines = [rule(width, _tally(scene))]
     if not figures:
         words = wrap(_nothing(scene), width - 4)
         return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
     columns = table.fitting(bucket_columns(scene), width - 1)
     gap = 2 if table.total(columns, 2) < width else 1
-    first = _CLOCK_FREE if scene.frame.group.clock_free else _LEGEND[0]
     titles = {column.title for column in columns}
-    texts = (
-        _sum_over_buckets(scene),
-        *([first] if first != _LEGEND[0] or "coll" in titles else []),
-        _LEGEND[1],
-    )
+    first = _CLOCK_FREE if scene.frame.group.clock_free else _COLLECTIVE if "coll" in titles else ""
+    rest = " · ".join(text for title, text in _LEGEND.items() if title in titles)
+    texts = (_sum_over_buckets(scene), first, rest)
     legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
     lines.append(Line(" ").extend(table.head(columns, gap)))
     room = height - len(lines) - len(legend)
@@ -56,7 +58,7 @@ def buckets(scene: Scene, width: int, height: int) -> Page:
     return Page(lines + legend, Layout(scroll))
 
 
-def _tally(scene: Scene, width: int) -> str:
+def _tally(scene: Scene) -> str:
     figures = scene.frame.buckets
     words = [counted(len(figures), "bucket")]
     sizes = [bucket.bytes for bucket in figures if bucket.bytes is not None]
@@ -67,8 +69,6 @@ def _tally(scene: Scene, width: int) -> str:
     every = scene.frame.overhead.detail_every
     if every is not None and every > 1:
         words.append(f"timed every {every:,} steps")
-    while len(words) > 1 and cells(" · ".join(words)) + 5 > width:
-        words.pop()
     return " · ".join(words)
 
 
@@ -85,5 +85,5 @@ def _sum_over_buckets(scene: Scene) -> str:
 
 def _nothing(scene: Scene) -> str:
     if scene.frame.group.step is None:
-        return "No step is complete yet: the times of the buckets come with the first steps."
+        return "No step is complete yet."
     return "No rank has reported a bucket layout: there are no all-reduce times of this run."

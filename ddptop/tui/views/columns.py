@@ -83,7 +83,7 @@ def explanation(title: str, fields: Mapping[str, str], names: Mapping[str, str],
     meaning = explain(title, fields)
     if meaning is None:
         return [Line("  as it is reported", "dim")]
-    formula = wrap(meaning.formula, width - 2)[: MEANING - 2]
+    formula = wrap(meaning.formula, width - 2, MEANING - 2)
     rest = [
         Line(names.get(title, title), "strong"),
         Line("unit ", "dim").add(meaning.unit or "none"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.chance import LEAST_STEPS, SAME, difference
+from ddptop.frames.hosts import short_names
 from ddptop.frames.numbers import (
     RATIO,
     UNKNOWN,
@@ -83,10 +84,15 @@ def compare(scene: Scene, width: int, height: int) -> Page:
     return Page([*lines, *shown], Layout(scroll))
 
 
+LONG_HOST = 24
+"""Cells below which hosts have their short names."""
+
+
 def _words(scene: Scene, wide: int, left: int, right: int, cell: int) -> list[Line]:
     ranks = scene.frame.ranks
     lines = []
-    for name, texts in (("host", ranks.host), ("device", ranks.device), ("phase", ranks.phase)):
+    hosts = short_names(ranks.host) if cell < LONG_HOST else ranks.host
+    for name, texts in (("host", hosts), ("device", ranks.device), ("phase", ranks.phase)):
         line = Line("  ").add(fit(name, wide - 2), "dim")
         for rank in (left, right):
             line.add(" ").add(_tail(scene.clean(texts[rank]) or UNKNOWN, cell - 1))
@@ -94,6 +100,7 @@ def _words(scene: Scene, wide: int, left: int, right: int, cell: int) -> list[Li
     state = Line("  ").add(fit("state", wide - 2), "dim")
     for rank in (left, right):
         text, role = state_piece(scene, rank, cell - 1)
+        text = text if cells(text) < cell else text.partition(" ")[0]
         state.add(" ").add(fit(text, cell - 1, True), role)
     return [state, *lines]
 

@@ -84,9 +84,7 @@ def alert(scene: Scene, held: Alert, short: bool = False) -> Line:
     """A condition that holds now, and for how long; `short` on a narrow screen."""
     sign, role = of_severity(held.severity, held.kind)
     lasts = age(scene.frame.unix_s - held.since_s)
-    when = (
-        f"{clock(held.since_s, seconds=False)}, {lasts}" if short else f"since {clock(held.since_s)}, {lasts}"
-    )
+    when = lasts if short else f"since {clock(held.since_s)}, {lasts}"
     line = Line(f"{sign} ", role).add(f"{when}  ", "dim")
     line.add(scene.clean(held.message), "bad" if role == "bad" else "strong")
     if held.step is not None and "step" not in held.message and not short:
@@ -167,8 +165,9 @@ def _chosen(chosen: bool, line: Line, at: int, width: int) -> Line:
 
 def _in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list[Line]:
     when = chosen.unix_s if isinstance(chosen, LoggedEvent) else chosen.since_s
-    words = [kind_phrase(scene.clean(chosen.kind)), f"{clock(when)}, {age(scene.frame.unix_s - when)} ago"]
+    message = scene.clean(chosen.message)
+    words = [f"{clock(when)}, {age(scene.frame.unix_s - when)} ago", kind_phrase(scene.clean(chosen.kind))]
     words += [f"rank {chosen.rank}"] if chosen.rank is not None else []
     words += [f"step {count(chosen.step)}"] if chosen.step is not None else []
-    text = " · ".join([*words, scene.clean(chosen.message)])
-    return [Line(part) for part in wrap(text, width)][:IN_FULL]
+    text = " · ".join([*(word for word in words if word not in message), message])
+    return [Line(part) for part in wrap(text, width, IN_FULL)]

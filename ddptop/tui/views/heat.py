@@ -193,7 +193,7 @@ def heat_page(scene: Scene, width: int, height: int) -> Page:
         if scene.frozen:
             text = "The frozen frame has no map; press space to continue with the newest one."
         if scene.frame.group.step is None or (heat is not None and not heat.steps):
-            text = "No step is complete yet; the map begins with the first one."
+            text = "No step is complete yet."
         head = _head(scene, state, state.figure, "", width)
         lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
         return Page(lines, Layout(heat=state))

@@ -147,9 +147,9 @@ def _detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) ->
         width,
     )
     if host.cpu_pct is None and host.memory_bytes is None and host.received_bytes_s is None:
-        load = Line("  CPU, memory and network of this host are not known", "dim").cut(width)
-    agent = wrap(scene.clean(" · ".join(_agent(host))), width - 2)
-    return [who, load, *(Line("  ").add(text, "dim") for text in agent[: DETAIL - 2])]
+        load = Line("  CPU, memory and network: not known", "dim").cut(width)
+    agent = wrap(scene.clean(" · ".join(_agent(host))), width - 2, DETAIL - 2)
+    return [who, load, *(Line("  ").add(text, "dim") for text in agent)]
 
 
 def _last(scene: Scene, host: HostFigures, ranks: list[int]) -> Line:
@@ -187,7 +187,7 @@ def _tally(scene: Scene, found: list[HostFigures]) -> str:
     state = scene.place.hosts
     words = [counted(total, "host") if len(found) == total else f"{len(found):,} of {counted(total, 'host')}"]
     words += [f"filter {scene.clean(state.filter)!r}"] if state.filter else []
-    return " · ".join([*words, *host_troubles(scene.frame), "" if state.sort else "worst first"]).rstrip(" ·")
+    return " · ".join([*words, *host_troubles(scene.frame), *([] if state.sort else ["worst first"])])
 
 
 def _no_host(scene: Scene) -> str:

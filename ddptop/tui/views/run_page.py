@@ -239,6 +239,15 @@ def _cost(scene: Scene) -> list[Fact]:
     return [*facts, Fact("first failure", str(first), "warn")] if first else facts
 
 
+def _devices(names: list[str]) -> str:
+    """`cuda:0-7`: the devices of a host's ranks; the first where they have no common name."""
+    parts = [name.partition(":") for name in names]
+    numbers = [int(number) for _, _, number in parts if number.isdecimal()]
+    if len({kind for kind, *_ in parts}) > 1 or len(numbers) < len(names):
+        return names[0]
+    return f"{parts[0][0]}:{rank_spans(sorted(set(numbers)))}"
+
+
 def _hosts(scene: Scene, width: int) -> list[Line]:
     ranks = scene.frame.ranks
     of: dict[str, list[int]] = {}
@@ -262,6 +271,9 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
 
     def texts(value: object) -> Sequence[str]:
         return [value(host) for host in names]  # type: ignore[operator]  # a function of a host's name
+
+    def devices_of(host: str) -> str:
+        return scene.clean(_devices([ranks.device[rank] for rank in of[host]]))
 
     def clock_of(host: str) -> str:
         found = clocks.get(host)
@@ -290,9 +302,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
                 "host", texts(lambda h: scene.clean(h) or UNKNOWN), 99, right=False, most=30, tail=True
             ),
             table.measured("ranks", texts(lambda h: rank_spans(of[h])), 90, right=False, most=24),
-            table.measured(
-                "device", texts(lambda h: scene.clean(ranks.device[of[h][0]])), 30, right=False, most=12
-            ),
+            table.measured("device", texts(devices_of), 30, right=False, most=12),
             table.measured("clock ms", texts(clock_of), 80),
             *(
                 [

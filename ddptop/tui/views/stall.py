@@ -17,7 +17,7 @@ from ddptop.render.evidence import evidence
 from ddptop.render.hosts import SILENT_STATES
 from ddptop.render.line import Line, Piece, of_state, rule
 from ddptop.render.stacks import fitted_place
-from ddptop.render.text import cells, wrap
+from ddptop.render.text import wrap
 from ddptop.render.trouble import PAGE_KINDS, in_trouble
 from ddptop.tui.scene import Layout, Page, Scene
 from ddptop.tui.views.events import event_line
@@ -107,6 +107,9 @@ def _calm(scene: Scene, width: int) -> list[Line]:
 def _unknown(frame: Frame) -> str:
     """Why a stall or a death would not be seen now; empty: it would."""
     state, silent = run_state(frame), frame.ranks.state.count("waiting")
+    if hosts := sum(host.state in SILENT_STATES for host in frame.hosts):
+        theirs = "its" if hosts == 1 else "their"
+        return f"nothing comes from {counted(hosts, 'host')}: of {theirs} ranks nothing can be said"
     if state == "stale":
         return "no update comes: at the last one nothing was stalled, and no rank had died"
     if state != "waiting":
@@ -139,8 +142,6 @@ def _foot(scene: Scene, width: int, below: int) -> Line:
         return rule(width, "", more)
     words = ["s saves it", "t less" if scene.place.every else "t all threads"]
     words.append("kept in the recording" if scene.frame.run.recording else "no recording is kept")
-    while len(words) > 1 and cells(" · ".join(words)) + cells(more) + 9 > width:
-        words.pop()
     return rule(width, " · ".join(words), more)
 
 

@@ -46,7 +46,7 @@ def stuck_page(scene: Scene, stall: Stall, width: int, height: int) -> list[Line
         Line("newest complete step ", "dim").add(count(scene.frame.group.step)),
     ]
     lines = [gather(head, width)]
-    words = wrap(scene.clean(stall.sentence), width - 2)[: 1 if height < 14 else 3]
+    words = wrap(scene.clean(stall.sentence), width - 2, 1 if height < 14 else 3)
     lines += [Line("■ " if at == 0 else "  ", "bad").add(row) for at, row in enumerate(words)]
     foot = [legend(scene.ascii_only, stall.ranks, width)] if height >= MIN_FOR_LEGEND else []
     lines += _stuck_lanes(scene, stall, width, height - len(lines) - len(foot))
@@ -123,7 +123,7 @@ def timeline_page(scene: Scene, width: int, height: int) -> Page:
         if scene.frozen:
             text = "The frozen frame has no step in full; press space to continue with the newest one."
         if scene.frame.group.step is None:
-            text = "No step is complete yet; the lanes come with the first one."
+            text = "No step is complete yet."
         words = (Line("  ").add(row, "dim") for row in wrap(text, width - 4))
         return Page([rule(width, "timeline"), Line(), *words])
     state = replace(state, held=state.to_hold(shown))
@@ -131,7 +131,7 @@ def timeline_page(scene: Scene, width: int, height: int) -> Page:
     lines = [_head(scene, shown, state, width)]
     if height >= MIN_FOR_WORDS:
         sign, role, text = _words(scene, shown, state)
-        rows = wrap(scene.clean(text), width - 2)[: 1 if height < 14 else 3]
+        rows = wrap(scene.clean(text), width - 2, 1 if height < 14 else 3)
         lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
         where = _host(scene, shown, state)
         if rows and lines[1].width + where.width + 2 <= width:

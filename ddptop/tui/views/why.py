@@ -148,7 +148,7 @@ def changed(scene: Scene, rank: int, width: int) -> list[Line]:
     if rank not in scene.stragglers:
         return []
     alert = next((alert for alert in frame.alerts if alert.kind == "straggler"), None)
-    lines = [] if alert is None else [_since(scene, alert)]
+    lines = [] if alert is None else _since(scene, alert, width)
     if alert is not None:
         near = [
             event
@@ -164,7 +164,7 @@ def changed(scene: Scene, rank: int, width: int) -> list[Line]:
     return [line.cut(width) for line in lines]
 
 
-def _since(scene: Scene, alert: Alert) -> Line:
+def _since(scene: Scene, alert: Alert, width: int) -> list[Line]:
     late = scene.frame.straggler
     assert late is not None
     line = Line("since ", "dim").add(clock(alert.since_s), "strong")
@@ -175,9 +175,11 @@ def _since(scene: Scene, alert: Alert) -> Line:
         if late.cause in ("data", "forward", "backward", "optimizer", "other")
         else None
     )
-    if known(excess):
-        line.add(f" · {cause_phrase(late.cause, late.place)} +{fixed(excess)} ms")
-    return line
+    if not known(excess):
+        return [line]
+    more = f"{cause_phrase(late.cause, late.place)} +{fixed(excess)} ms"
+    fits = line.width + len(more) + 3 <= width
+    return [line.add(f" · {more}")] if fits else [line, Line(f"  {more}")]
 
 
 def _differences(scene: Scene, rank: int) -> Iterator[str]:
@@ -240,14 +242,17 @@ def to_try_first(scene: Scene, width: int) -> list[Line]:
     ends = [end.start() for end in re.finditer(r"[,:;.](?= |$)|(?<=\?)(?= |$)", action[: room + 1])]
     if not action or (not ends and width >= WIDE):
         return []
-    return advice(action[: ends[-1]] if ends else action, width)[:2]
+    for end in reversed(ends):
+        if len(lines := advice(action[:end], width)) <= 2:
+            return lines
+    return advice(action, width, 2)
 
 
-def advice(action: str, width: int) -> list[Line]:
-    """`try: ...`, in as many lines as it takes."""
+def advice(action: str, width: int, most: int | None = None) -> list[Line]:
+    """`try: ...`, in as many lines as it takes, or at most so many."""
     lines = [
         Line(" " * len(TRY)).add(text, "dim")
-        for text in wrap(action[:1].lower() + action[1:], width - len(TRY))
+        for text in wrap(action[:1].lower() + action[1:], width - len(TRY), most)
     ]
     for line in lines[:1]:
         line.pieces[0] = (TRY, "accent")

@@ -1,0 +1,141 @@
+"""On small terminals nothing is untrue, and no sentence ends in the middle of a word or of a figure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddptop.frames.verdict import verdict
+from ddptop.render.text import cells, wrap
+from ddptop.render.trouble import trouble_brief
+from tests.tui.drive import Sketch, sketch
+from tests.tui.fake import FakeSource, lost, many, several, straggler, waiting
+from tests.tui.fake_hosts import silent, slow_rank
+from tests.tui.fake_views import WantedSource, told
+from tests.tui.troubles import missing
+
+
+def test_the_last_line_that_fits_says_that_there_is_more() -> None:
+    text = "rank 1 came last, 20.3 ms after the first"
+    assert wrap(text, 20, 3) == wrap(text, 20) == ["rank 1 came last,", "20.3 ms after the", "first"]
+    assert wrap(text, 20, 2) == ["rank 1 came last,", "20.3 ms after the …"]
+    assert [cells(line) <= 17 for line in wrap(text, 17, 1)] == [True]
+    assert wrap(text, 17, 1)[0].endswith("…")
+    assert wrap(text, 20, 0) == []
+
+
+def test_a_long_name_leaves_room_for_what_is_the_matter_with_the_host() -> None:
+    frame = silent(3, 4)
+    assert sketch(FakeSource(frame), (30, 6)).splitlines()[1] == "▲ host gpu-002 is unreachable"
+    shown = verdict(frame)
+    for state in ("is unreachable", "is lost"):
+        name = "a-very-long-name-of-a-machine-017"
+        there = replace(shown, sentence=f"LOST · host {name} {state}: last message 12 s ago")
+        brief = trouble_brief(there, 28)
+        assert brief.startswith("host …") and brief.endswith(f"017 {state}") and cells(brief) <= 28
+
+
+@pytest.mark.parametrize("width", [160, 80, 67, 50, 40, 30])
+@pytest.mark.parametrize("view", ["1", "8"])
+def test_a_tally_ends_with_a_whole_clause(view: str, width: int) -> None:
+    whole, *cut = (
+        next(
+            line for line in sketch(FakeSource(silent(64, 8)), (wide, 24), view).splitlines() if "── " in line
+        )
+        for wide in (200, width)
+    )
+    clauses = whole.strip("─ ").split(" · ")
+    assert cut[0].strip("─ ").split(" · ")[1:] == clauses[1 : 1 + cut[0].count(" · ")]
+    assert "1 host unreachable" in clauses and "1 lost" in clauses
+
+
+def test_hosts_of_ranks_that_have_not_reported_are_not_listed_as_live() -> None:
+    lines = sketch(FakeSource(waiting()), (50, 24), "8").splitlines()
+    assert "1 host · worst first" in lines[1]
+    assert [line for line in lines if "live" in line and "–  " in line[:6]] == []
+
+
+def test_what_is_known_of_a_host_is_not_cut_in_a_figure() -> None:
+    for line in sketch(FakeSource(slow_rank(3, 4)), (50, 24), "8").splitlines()[-4:]:
+        assert not line.rstrip()[-1:].isdigit(), line
+    assert "not known" in sketch(FakeSource(straggler()), (50, 24), "8")
+
+
+def test_a_stall_page_makes_no_promise_about_silent_hosts() -> None:
+    text = sketch(FakeSource(silent(3, 4)), (80, 24), "7")
+    assert "nothing comes from 1 host: of its ranks nothing can be said" in text
+    assert "nothing is stalled" not in text
+
+
+WHY = {
+    "silent": (silent(3, 4), "hosts", None),
+    "stalled": (many(64 * 64), "rank", 2050),
+    "lost": (lost(), "rank", 2),
+}
+
+
+@pytest.mark.parametrize("case", WHY)
+def test_why_opens_what_the_verdict_is_about(case: str) -> None:
+    frame, view, rank = WHY[case]
+    person = Sketch(FakeSource(frame), (80, 24))
+    person.press("w")
+    assert person.place.view == view
+    assert rank is None or person.place.rank == rank
+
+
+def test_hosts_side_by_side_differ() -> None:
+    for width in (50, 30):
+        lines = sketch(FakeSource(slow_rank(3, 4)), (width, 24), "c", "down", "c").splitlines()
+        host = next(line for line in lines if line.strip().startswith("host"))
+        assert host.split()[1:] == (["gpu-001", "gpu-000"] if width == 50 else ["…-001", "…-000"])
+
+
+def test_a_state_is_a_word_or_its_sign_and_no_part_of_a_word() -> None:
+    lines = sketch(FakeSource(missing()), (30, 24), "c", "down", "c").splitlines()
+    state = next(line for line in lines if line.strip().startswith("state"))
+    assert state.split()[1:] == ["■", "○"]
+
+
+def test_what_to_try_ends_with_a_clause() -> None:
+    for size in ((67, 19), (50, 24)):
+        lines = sketch(FakeSource(slow_rank(3, 4)), size).splitlines()
+        at = next(at for at, line in enumerate(lines) if "try:" in line)
+        assert lines[at + 1].split()[-1] in ("prefetch_factor", "mount", "…"), lines[at + 1]
+
+
+def test_since_when_a_rank_is_slow_is_whole() -> None:
+    text = sketch(FakeSource(straggler()), (50, 24), "w")
+    assert "  data loading +20.3 ms" in text and "data load…" not in text
+
+
+def test_an_event_in_full_says_nothing_twice() -> None:
+    lines = sketch(FakeSource(straggler()), (80, 24), "5").splitlines()
+    assert "12:30:40, 27 s ago · straggler: rank 1, data, since step 11,902" in lines
+
+
+def test_an_alert_on_a_narrow_screen_has_its_age_alone() -> None:
+    lines = sketch(FakeSource(several()), (30, 6), "5").splitlines()
+    assert lines[2].startswith("▸ ▲ 27 s  straggler: rank 1")
+
+
+def test_a_legend_of_buckets_names_the_columns_that_are_there() -> None:
+    source = WantedSource(straggler())
+    narrow, wide = (sketch(source, size, "3") for size in ((50, 24), (80, 24)))
+    assert "best%" not in narrow and wide.count("best%") == 2
+    assert "busbw: GB/s" in narrow
+
+
+def test_the_devices_of_a_host_are_those_of_all_its_ranks() -> None:
+    frame = told()
+    assert "cuda:0-1" in sketch(FakeSource(frame), (80, 24), "6")
+    ranks = frame.ranks
+    other = replace(frame, ranks=replace(ranks, device=tuple("cpu" for _ in ranks.device)))
+    text = sketch(FakeSource(other), (80, 24), "6")
+    assert " cpu " in text and np.isfinite(frame.ranks.step).all()
+
+
+def test_a_state_explains_itself() -> None:
+    text = sketch(FakeSource(straggler()), (80, 24), "f1", "up", "up", "up", "up")
+    assert "what the rank does now" in text

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
+from ddptop.analysis.steps import pairing as module
 from ddptop.analysis.steps.pairing import MAX_HELD, Batch, Pairing
-from ddptop.protocol.messages import StepRow
+from ddptop.protocol.codec import encode
+from ddptop.protocol.encoded_steps import step_messages
+from ddptop.protocol.messages import OwnTime, StepRow, Steps
+from ddptop.protocol.packed import Bodies
 
 ROW = StepRow(0, 1, 0, 0, 0, 0, 0, 0, -1, 1, 0, 0, None, ())
 BATCH = Batch(0, 0)
@@ -43,3 +50,27 @@ def test_a_rank_that_is_never_heard_does_not_fill_the_memory() -> None:
     assert pairing.held <= MAX_HELD
     done = pairing.add(1, 3 * MAX_HELD - 1, ROW, BATCH)
     assert done is not None
+
+
+def test_messages_with_which_there_is_too_much_to_hold_are_all_added_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_HELD", 40)
+    row = ROW._replace(own=OwnTime(*(0,) * len(OwnTime._fields)))
+    # Rank 2 reports the first steps when the others are far ahead, and then every step.
+    sent = [(rank, step) for step in range(0, 60, 2) for rank in (0, 1)] + [(2, s) for s in range(0, 60, 2)]
+    bodies = Bodies.of([encode(Steps(1, step, 0, (row, row))) for _, step in sent])
+    messages = step_messages(bodies)
+    assert messages is not None
+    ranks = np.array([rank for rank, _ in sent])
+    together, alone = Pairing(3), Pairing(3)
+    taken, done = together.add_run(messages, 0, ranks, np.zeros(len(ranks), np.int64), 10**9)
+    expected = []
+    for at, (rank, step) in enumerate(sent):
+        begin = int(messages.begin[at])
+        complete = alone.add_rows(messages.columns, begin, 2, rank, step, BATCH)
+        expected += [(at, one.step) for one in complete]
+    assert taken == len(sent)
+    assert expected[0][1] > 0  # some were forgotten
+    assert [(at, one.step) for at, one in done] == expected
+    assert together.held == alone.held

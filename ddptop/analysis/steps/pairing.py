@@ -30,6 +30,9 @@ CELLS_PER_ROW = 32
 ALWAYS_KEPT = 8
 """Steps that are always kept, for any number of ranks: all ranks report a step within a heartbeat."""
 
+ALONE = 64
+"""Messages of a run that are added one by one where there may be too much to hold."""
+
 
 class _Pending:
     """A step that some ranks have reported."""
@@ -118,6 +121,31 @@ class Pairing:
 
         `rank`, `layout`: (n,). Returns how many messages were added, and the steps that they made complete,
         each with the number (from 0) of the message that did."""
+        taken = 0
+        done: list[tuple[int, CompleteStep]] = []
+        while True:
+            n, more = self._add_together(messages, low + taken, rank[taken:], layout[taken:], stop_step)
+            done += [(taken + which, one) for which, one in more]
+            taken += n
+            # With the next message there may be too much to hold: `add_rows` forgets the oldest steps then.
+            for n in range(taken, min(taken + ALONE, len(rank))):
+                if done and done[-1][1].step >= stop_step:
+                    break
+                begin, count, first, base_ns = (
+                    int(column[low + n])
+                    for column in (messages.begin, messages.counts, messages.first_step, messages.base_ns)
+                )
+                batch = Batch(base_ns, int(layout[n]))
+                complete = self.add_rows(messages.columns, begin, count, int(rank[n]), first, batch)
+                done += [(n, one) for one in complete]
+                taken = n + 1
+            if taken == len(rank) or (done and done[-1][1].step >= stop_step):
+                return taken, done
+
+    def _add_together(
+        self, messages: StepMessages, low: int, rank: Integers, layout: Integers, stop_step: int
+    ) -> tuple[int, list[tuple[int, CompleteStep]]]:
+        """As `add_run`, up to before a message with which there may be too much to hold."""
         if not len(rank):
             return 0, []
         part, columns = slice(low, low + len(rank)), messages.columns
@@ -138,7 +166,7 @@ class Pairing:
             full = np.flatnonzero(self.held + np.cumsum(weight) > MAX_HELD)
             if len(full):
                 n = int(message[full[0]])
-                return self.add_run(messages, low, rank[:n], layout[:n], stop_step)
+                return self._add_together(messages, low, rank[:n], layout[:n], stop_step)
         message, at = message[order], at[order]
         ends = np.append(begins[1:], len(order))
         last = message[ends - 1].tolist()
@@ -146,7 +174,7 @@ class Pairing:
         for number, begin, end, which in rows if numbers[-1] >= stop_step else ():
             full = number >= stop_step and self._reported(number) + end - begin == self._world
             if full and which + 1 < len(rank):
-                return self.add_run(messages, low, rank[: which + 1], layout[: which + 1], MAX_STEP)
+                return self._add_together(messages, low, rank[: which + 1], layout[: which + 1], MAX_STEP)
         done: list[tuple[int, CompleteStep]] = []
         ranks, base_ns, layouts = rank[message], messages.base_ns[part][message], layout[message]
         weights = np.add.reduceat(weight[order], begins).tolist()

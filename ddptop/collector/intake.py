@@ -106,10 +106,16 @@ class Intake:
         self._report_refused_ns = 0
         record.set_history(NewHistory(reducer))
 
-    def drain(self, now_ns: int) -> int:
-        """Take all that has arrived; returns the number of messages."""
+    @property
+    def held_until_ns(self) -> int:
+        """Before this moment what many other hosts send is only read; 0: they are few."""
+        return 0 if self._hosts is None else self._hosts.receiver.held_until_ns
+
+    def drain(self, now_ns: int, *, at_once: bool = False) -> int:
+        """Take all that has arrived; returns the number of messages. Many other hosts' messages are taken
+        together, unless `at_once`."""
         # Other hosts first: their agents compare clocks by when their bundles are read.
-        relayed = None if self._hosts is None else self._hosts.drain(now_ns)
+        relayed = None if self._hosts is None else self._hosts.drain(now_ns, at_once=at_once)
         arrived = self._receiver.drain(now_ns)
         self.emptied = len(arrived) < MOST_DRAINED
         for received, body in arrived:
@@ -209,14 +215,10 @@ class Intake:
         for member in self._members_missing():
             assert member.hello is not None
             arrived, at_least = self.steps_of(member.session)
-            fields: dict[str, Scalar] = {
-                "session": member.session,
-                "steps": max(arrived, at_least),
-                "exact": False,
-                "host": member.host,
-            }
-            event = Event("unsent", now_ns, member.hello.rank, max(arrived, at_least), fields)
-            self.report(event, now_ns)
+            steps = max(arrived, at_least)
+            fields: dict[str, Scalar] = {"session": member.session, "steps": steps, "exact": False}
+            fields["host"] = member.host
+            self.report(Event("unsent", now_ns, member.hello.rank, steps, fields), now_ns)
 
     def _members_missing(self) -> list[RankState]:
         if self._hosts is None:

@@ -121,10 +121,10 @@ class RemoteHosts:
         """Whether the last `drain` has read all that had arrived."""
         return self.receiver.emptied
 
-    def drain(self, now_ns: int) -> EncodedRun:
-        """The messages that have arrived. What agents report of a rank's process is as of that rank."""
+    def drain(self, now_ns: int, *, at_once: bool = False) -> EncodedRun:
+        """As `BundleReceiver.drain`. What agents report of a rank's process is as of that rank."""
         self._gate.serve()
-        arrived = self.receiver.drain(now_ns, BUNDLES)
+        arrived = self.receiver.drain(now_ns, BUNDLES, at_once=at_once)
         if any(self._names.values()):
             arrived.take_apart(Clock)
             for number, (place, received) in enumerate(arrived.others):

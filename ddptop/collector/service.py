@@ -176,16 +176,8 @@ class Collector:
         self._viewers = Viewers(self._server, self._frame, epoch=epoch)
         self._watch = watch
         self._stalls = StallWatch(lambda session, number: self._intake.ask(session, number))
-        self._intake = Intake(
-            receiver,
-            self._record,
-            self._reducer,
-            watch,
-            self._stalls,
-            admission,
-            watched=not arguments.simulated,
-            hosts=hosts,
-        )
+        ends = (receiver, self._record, self._reducer, watch, self._stalls)
+        self._intake = Intake(*ends, admission, watched=not arguments.simulated, hosts=hosts)
         self._hosts = hosts
         flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
         stack.callback(flights.close)
@@ -261,10 +253,13 @@ class Collector:
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)
         interrupted = self._interruptions.check(now_ns)
-        arrived = self._intake.drain(now_ns)
+        at_once = interrupted or self._pipe.ended
+        is_held = now_ns < self._intake.held_until_ns and not at_once
+        arrived = self._intake.drain(now_ns, at_once=at_once)
         if arrived and self._pipe.ended:
             self._record.flush()  # the ranks that are left wait for these acks
-        while interrupted and time.monotonic_ns() - now_ns < CATCH_UP_NS and self._intake.drain(now_ns):
+        catch_up_ns = now_ns + CATCH_UP_NS if interrupted else 0
+        while time.monotonic_ns() < catch_up_ns and self._intake.drain(now_ns, at_once=True):
             continue  # no conclusions before everything that waits has been read
         if self._pipe.descriptor in ready:
             self._read_launcher(now_ns)
@@ -282,11 +277,15 @@ class Collector:
             self._pipe.check(now_ns)
         self._intake.acknowledge(now_ns, at_once=self._pipe.ended)
         self._server.drain(now_ns)
-        self._viewers.serve(now_ns)
+        if not is_held:  # a frame directly after the newest messages were taken
+            self._viewers.serve(now_ns)
         if self._hosts is not None:
             self._hosts.check(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
         if self._intake.emptied:
-            time.sleep(min(max(PAUSE_NS[0], 4 * (time.monotonic_ns() - now_ns)), PAUSE_NS[1]) / NS)
+            ended_ns = time.monotonic_ns()
+            held_ns = self._intake.held_until_ns - ended_ns
+            pause_ns = held_ns if held_ns > 0 else max(PAUSE_NS[0], 4 * (ended_ns - now_ns))
+            time.sleep(min(pause_ns, PAUSE_NS[1]) / NS)
         return arrived
 
     def _update_run_file(self) -> None:
@@ -384,9 +383,9 @@ class Collector:
 
     def _frame(self, *, cursor: int, focus: int | None, want: str) -> Frame:
         source: FrameSource = "simulated" if self._arguments.simulated else "live"
-        now_ns, recording = time.monotonic_ns(), self._record.existing
-        return self._reducer.frame(
-            now_ns, cursor=cursor, focus=focus, want=want, source=source, recording=recording
+        make, recording = self._reducer.frame, self._record.existing
+        return make(
+            time.monotonic_ns(), cursor=cursor, focus=focus, want=want, source=source, recording=recording
         )
 
     def _summary(self) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Protocol
 
 from ddptop.collector.intake import InternalErrors
@@ -13,12 +12,9 @@ from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
 
-INTERVAL_NS = 250_000_000
-"""Between two frames: a person sees no more than four a second."""
-
-CHEAP_INTERVAL_NS, CHEAP_NS = 200_000_000, 10_000_000
-"""The same where a frame takes less CPU time than CHEAP_NS. The newest steps are then at a viewer within
-0.3 s: other hosts' agents take up to 0.05 s."""
+INTERVAL_NS = 200_000_000
+"""Between two frames. The newest steps are then at a viewer within 0.3 s: other hosts' agents take up to
+0.05 s. Viewers for which frames are dear ask for fewer."""
 
 
 class FrameMaker(Protocol):
@@ -35,7 +31,6 @@ class Viewers:
         self._server = server
         self._frame = frame
         self._epoch = epoch
-        self._interval_ns = INTERVAL_NS
         self._behind: set[bytes] = set()
         """Viewers that lack part of the history: they get the next frame at once."""
         self._errors = InternalErrors()
@@ -58,20 +53,15 @@ class Viewers:
         return max(0, min(most, -((now_ns - due) // 1_000_000)))
 
     def _due_ns(self, viewer: Waiting) -> int:
-        return (
-            0 if viewer.sent_ns is None or viewer.name in self._behind else viewer.sent_ns + self._interval_ns
-        )
+        return 0 if viewer.sent_ns is None or viewer.name in self._behind else viewer.sent_ns + INTERVAL_NS
 
     def _send(self, viewer: Waiting, now_ns: int) -> None:
         skipped = 0 if viewer.sent_ns is None else (viewer.since_ns - viewer.sent_ns) // INTERVAL_NS
         credit = viewer.credit
         cursor = credit.cursor if credit.epoch == self._epoch else 0
         focus = credit.focus if credit.focus >= 0 else None
-        began_ns = time.thread_time_ns()
         frame = self._frame(cursor=cursor, focus=focus, want=credit.want)
         data = encode_frame(frame)
-        is_cheap = time.thread_time_ns() - began_ns < CHEAP_NS
-        self._interval_ns = CHEAP_INTERVAL_NS if is_cheap else INTERVAL_NS
         if len(data) > LARGEST_FRAME_BYTES:
             raise ValueError(f"a frame of {len(data)} bytes does not fit the link")
         self._behind.discard(viewer.name)

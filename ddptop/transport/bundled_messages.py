@@ -4,6 +4,7 @@ decoded: those of a usual type together, many of them in columns."""
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from ddptop.protocol.codec import ProtocolError, decode, decode_alike, decode_steps
 from ddptop.protocol.encoded_steps import about_columns, readings_of, step_messages
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.hosts import About, HostUsage
+from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import EncodedRun
@@ -21,7 +22,7 @@ from ddptop.transport.bundles import HEAD_COLUMNS, Bundle, unpack_bundle
 from ddptop.transport.receiver import NUMBERED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,6 +38,20 @@ OF_AN_AGENT = (About, Clock, Event)
 ABOUT_A_RANK = (Usage, Gpu, Event, Evidence)
 
 
+@dataclass(slots=True)
+class Agent:
+    """The agent at the other end of a connection."""
+
+    host: Host
+    heard_ns: int
+    """When its last bundle was read, by the collector's clock."""
+    t0_ns: int = 0
+    """When the agent sent that, by its own clock; 0: it is answered."""
+    read_ns: int = 0
+    asks: list[tuple[int, int]] = field(default_factory=list)
+    """(session, number) to be sent to it."""
+
+
 class Arrived(NamedTuple):
     """A bundle that has arrived."""
 
@@ -44,6 +59,13 @@ class Arrived(NamedTuple):
     """ZeroMQ's name of the connection."""
     read_ns: int
     bundle: Bundle
+
+
+def arrived_in(frames: Sequence[bytes], read_ns: int) -> Arrived:
+    """The bundle in the frames of a message. Raises ProtocolError."""
+    if len(frames) != 2:
+        raise ProtocolError(f"{len(frames)} frames")
+    return Arrived(frames[0], read_ns, unpack_bundle(frames[1]))
 
 
 class Entries(NamedTuple):
@@ -94,19 +116,11 @@ def entries_of(bundles: Sequence[Bundle]) -> Entries:
     return Entries(sessions, seqs, ranks, backs, bodies, ends.tolist())
 
 
-def unpacked(
-    frames: Iterable[tuple[list[bytes], int]], refuse: Callable[[Exception], None]
+def valid_entries(
+    arrived: list[Arrived], refuse: Callable[[Exception], None]
 ) -> tuple[list[Arrived], Entries]:
-    """The bundles in these frames, of which each was read at its time, and their entries. `refuse` is called
-    for those that are not valid, while the exception is handled."""
-    arrived = []
-    for one, read_ns in frames:
-        try:
-            if len(one) != 2:
-                raise ProtocolError(f"{len(one)} frames")
-            arrived.append(Arrived(one[0], read_ns, unpack_bundle(one[1])))
-        except Exception as error:  # noqa: BLE001  # no message may end the collector
-            refuse(error)
+    """These bundles without those that are not valid, and their entries. `refuse` is called for each of the
+    others, while the exception is handled."""
     with suppress(ProtocolError):
         return arrived, entries_of([one.bundle for one in arrived])
     valid = []

@@ -2,7 +2,7 @@
 
 Bundles of simulated agents (8 ranks each, 10 steps a second of 10 buckets; each second of each rank four
 messages of steps, one heartbeat and one reading of its process, of each host its usage and clock) go through
-the collector's own `BundleReceiver`, `Intake`, recording and reducer in one thread, and four frames a second
+the collector's own `BundleReceiver`, `Intake`, recording and reducer in one thread, and five frames a second
 are made. Printed is CPU time, as a share of one core for each second of the run: it holds on a busy machine
 too. TCP and decryption are not in it (`bench_bundles`).
 """
@@ -29,6 +29,8 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.__main__ import ALLOCATIONS
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
+from ddptop.collector.remote_hosts import BUNDLES
+from ddptop.collector.viewers import INTERVAL_NS
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About, Host, HostUsage
@@ -142,8 +144,8 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
     receiver.socket = wire  # type: ignore[assignment]
     record, reducer = Record(folder / f"{world}.ddptop", limit_bytes=1 << 34, resume=False), Reducer()
     hosts = SimpleNamespace(
-        drain=lambda now_ns: receiver.drain(now_ns, 200), receiver=receiver, emptied=True, refused=0,
-        refused_why="",
+        drain=lambda now_ns, at_once: receiver.drain(now_ns, BUNDLES, at_once=at_once),
+        receiver=receiver, emptied=True, refused=0, refused_why="",
     )  # fmt: skip
     none: Any = SimpleNamespace(
         drain=lambda now_ns: [], acknowledge=lambda safe: None, forget=lambda session: None,
@@ -168,7 +170,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
     def timing(target: object, method: str, name: str) -> None:
         """Count a method's time under its own name, and not in what calls it."""
         inner = getattr(target, method)
-        setattr(target, method, lambda *arguments: timed(name, partial(inner, *arguments)))
+        setattr(target, method, lambda *each, **named: timed(name, partial(inner, *each, **named)))
 
     timing(bundle_receiver, "decoded", "decode")
     timing(record, "add_run", "record")
@@ -199,7 +201,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
             timed("intake", partial(intake.drain, NS + now_ns))
         timed("acks", partial(intake.acknowledge, NS + now_ns))
         if now_ns >= frame_ns:
-            frame_ns = now_ns + NS // 4
+            frame_ns = now_ns + INTERVAL_NS
             frame = timed("frame", partial(reducer.frame, NS + now_ns, cursor=cursor))
             timed("encode", partial(encode_frame, frame))
             cursor = frame.history.start + len(frame.history.step)

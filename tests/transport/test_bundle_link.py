@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -256,6 +257,21 @@ def test_an_empty_bundle_is_answered_while_nothing_is_recorded(ends, monkeypatch
     sender.compare_clocks(0.0)
     ends.until(lambda: ends.answers[sender].clock)
     assert ends.answers[sender].acked == []
+
+
+def test_what_many_agents_send_is_read_at_once_and_taken_together_or_when_asked(ends, monkeypatch):
+    monkeypatch.setattr(bundle_receiver, "TOGETHER_NS", 3600 * NS)
+    sender = ends.sender()
+    fill(sender, 1, range(1, 4))
+    ends.until(lambda: ends.numbers(100) == [1, 2, 3] and ends.answers[sender].clock)
+    monkeypatch.setattr(bundle_receiver, "MANY_AGENTS", 0)
+    relay(sender, 0, 4, event(4))
+    sender.flush()
+    ends.answers[sender].clock.clear()
+    ends.until(lambda: sender.compare_clocks(0.0) or len(ends.answers[sender].clock) > 2)  # behind event 4
+    assert ends.numbers(100) == [1, 2, 3]
+    taken = ends.receiver.drain(time.monotonic_ns(), at_once=True)
+    assert [received.seq for received, _ in taken if received.seq] == [4]
 
 
 def test_what_is_wrong_with_the_connection_is_said_in_one_line(ends):

@@ -1,7 +1,8 @@
 """Frames as bytes, for the credit link: msgpack arrays in field order, columns as little-endian floats.
 
 The dataclasses in `frames` are the format: each field is written and checked by its annotation, as number,
-text, part (another dataclass) or list of parts.
+text, part (another dataclass) or list of parts; of parts that hold scalars alone, a field of all after the
+other.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ LISTS: Mapping[str, str] = {f"tuple[{name}, ...]": name for name in (*PARTS, "La
 """Annotations of tuples, and the annotation of their elements."""
 
 
-VERSION = 9
+VERSION = 10
 """Incremented when the fields of a frame change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096
@@ -282,7 +283,7 @@ def _write(kind: Any, value: Any) -> Any:
     if kind in LISTS:
         part = PARTS.get(LISTS[kind])
         if part is not None and _scalar_types(part) is not None:
-            return list(map(attrgetter(*_names(part)), value))  # of a tuple, msgpack makes an array
+            return list(zip(*map(attrgetter(*_names(part)), value), strict=True))  # of tuples, arrays
         return [_write(LISTS[kind], item) for item in value]
     if isinstance(value, tuple):
         return [list(item) if isinstance(item, tuple) else item for item in value]
@@ -322,7 +323,7 @@ def _read(kind: Any, value: Any) -> Any:
     if kind in LISTS:
         part = PARTS.get(LISTS[kind])
         if part is not None and (types := _scalar_types(part)) is not None:
-            return _read_rows(part, types, _list(value))
+            return _read_scalars(part, types, _list(value))
         return tuple(_read(LISTS[kind], item) for item in _list(value))
     check = CHECKS.get(kind)
     if check is None or not check(value):
@@ -332,14 +333,15 @@ def _read(kind: Any, value: Any) -> Any:
     return value
 
 
-def _read_rows(part: Any, types: tuple[frozenset[type], ...], rows: list[Any]) -> tuple[Any, ...]:
-    """Dataclasses of scalars, each field checked for all at once: 512 hosts change with every frame."""
-    for row in rows:
-        _list(row, len(types))
-    for name, allowed, column in zip(_names(part), types, zip(*rows, strict=True), strict=False):
-        if not allowed.issuperset(map(type, column)):
+def _read_scalars(part: Any, types: tuple[frozenset[type], ...], columns: list[Any]) -> tuple[Any, ...]:
+    """Dataclasses of scalars, a field of all after the other: 512 hosts change with every frame."""
+    if not columns:
+        return ()
+    length = len(_list(_list(columns, len(types))[0]))
+    for name, allowed, column in zip(_names(part), types, columns, strict=True):
+        if not allowed.issuperset(map(type, _list(column, length))):
             raise FrameError(f"a field {name} of the wrong type")
-    return tuple(part(*row) for row in rows)
+    return tuple(map(part, *columns))
 
 
 def _read_columns(part: Any, value: Any) -> Any:

@@ -77,8 +77,10 @@ def presumed_hosts(host_of: tuple[str, ...], local_rank: Column) -> tuple[str, .
 
     As torchrun numbers ranks: a host's ranks follow one another, and every host has as many.
     """
+    if "" not in host_of:
+        return host_of
     here = np.flatnonzero(np.isfinite(local_rank)).tolist()
-    if "" not in host_of or not here:
+    if not here:
         return host_of
     each, hosts = int(np.nanmax(local_rank)) + 1, list(host_of)
     firsts: dict[int, str] = {}

@@ -70,6 +70,10 @@ PATTERNS = 32
 SETTLE_S = 12.0
 LONGEST = 4
 """Steps in one message."""
+MOST_NOTED = 64
+"""Agents of which the times to the viewer are noted, nearly."""
+LOOK_S = 0.005
+"""The viewer looks for a new frame so often."""
 STEPS_BEGIN = b"\x97\x02\x01"
 """Of a message of generation 1 in columns; the first step and the time follow, which are 0 in `pattern`."""
 
@@ -205,7 +209,9 @@ def feed(pipe: Connection, address: CollectorAddress, agents: range, world: int,
 
 
 class Viewer:
-    """Notes when it first had a frame with so many steps of a rank."""
+    """Notes when it first had a frame with so many steps of a rank.
+
+    A source asks for frames by what the whole process takes: this must not take much of it."""
 
     def __init__(self, directory: Path, ranks: range) -> None:
         run = read_run_file(directory)
@@ -228,7 +234,7 @@ class Viewer:
                 for rank in self._ranks:
                     if rank < len(records):
                         self.seen[rank].append((int(records[rank]), now_ns))
-            time.sleep(0.002)
+            time.sleep(LOOK_S)
 
     def close(self) -> None:
         self._source.close()
@@ -267,7 +273,7 @@ def measure(world: int, detail_every: int, seconds: float, profile: str | None, 
         feeders.append(spawn.Process(target=feed, args=(theirs, address, mine, world, detail_every)))
         feeders[-1].start()
         pipes.append(ours)
-    viewer = Viewer(directory, range(0, world, RANKS_OF_AN_AGENT))
+    viewer = Viewer(directory, range(0, world, RANKS_OF_AN_AGENT * max(1, agents // MOST_NOTED)))
     viewer.look(SETTLE_S)
     cpu, fed_cpu = cpu_s(collector.pid), sum(cpu_s(one.pid or 0) for one in feeders)
     wall, begun_ns, frames = time.monotonic(), time.monotonic_ns(), viewer.frames
@@ -287,7 +293,7 @@ def measure(world: int, detail_every: int, seconds: float, profile: str | None, 
         steps, left, noted, sent_ns = pipe.recv()
         made, kept = made + steps, kept + left
         for rank, messages in noted.items():
-            seen = iter(viewer.seen[rank])
+            seen = iter(viewer.seen.get(rank, ()))
             shown = next(seen, None)
             for number, (upto, at_ns) in enumerate(messages):
                 while shown is not None and shown[0] < upto:

@@ -96,7 +96,7 @@ class CollectorSource(Source):
         self._owed = False
         self._costs_s, self._counted_s = deque([0.0] * COUNTED, COUNTED), time.process_time()
         self._pause_s = 0.0
-        """From a whole frame until the next is asked for, if what to ask for does not change."""
+        """From one request for a frame to the next, if what to ask for does not change."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="ddptop-live")
         self.slowest_s = SLOWEST_S
@@ -173,7 +173,7 @@ class CollectorSource(Source):
         try:
             while not self._stop.is_set():
                 self._ask(link)
-                left_s = self._received_s + self._pause_s - time.monotonic()
+                left_s = self._asked + self._pause_s - time.monotonic()
                 link.wait(POLL_MS if self._owed or left_s < 0 else min(POLL_MS, 1 + int(1000 * left_s)))
                 self._receive(link)
                 self._age()
@@ -186,7 +186,7 @@ class CollectorSource(Source):
             return
         # A frame that nobody has taken yet is not replaced: with few ranks there would be more than pictures.
         pause_s = self._pause_s if self._taken is self._frame else self.slowest_s
-        due = self._asked + ASK_AGAIN_S if self._owed else self._received_s + pause_s
+        due = self._asked + (ASK_AGAIN_S if self._owed else pause_s)
         if now < due and asked_for == self._asked_for:
             return
         if link.grant(Credit(self._epoch, self._cursor, *asked_for)):

@@ -12,8 +12,9 @@ Printed are CPU time and memory of the collector, the time from when an agent ha
 when its rank has, until the viewer has the frame that counts it, and what was lost. CPU time is a share of
 one core while it is measured, and microseconds for each step of a rank from the collector's start on: only
 the latter holds on a busy machine, where the collector gets less than it needs. The times to the viewer are
-wall times: read them on a quiet machine. With `--nice N` all have that niceness: the collector's own, 10,
-leaves it hardly any time beside busy processes of others.
+wall times: read them on a quiet machine. With `--eager` the viewer asks for the next frame at once; without,
+as a screen does, so seldom that its process takes 2.5 % of a core for them. With `--nice N` all have that
+niceness: the collector's own, 10, leaves it hardly any time beside busy processes of others.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from ddptop.protocol.messages import (
     StepRow,
     Steps,
 )
-from ddptop.sources.live import LiveSource
+from ddptop.sources.live import Link, LiveSource
 from ddptop.transport import bundle_sender
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
@@ -72,8 +73,6 @@ LONGEST = 4
 """Steps in one message."""
 MOST_NOTED = 64
 """Agents of which the times to the viewer are noted, nearly."""
-LOOK_S = 0.005
-"""The viewer looks for a new frame so often."""
 STEPS_BEGIN = b"\x97\x02\x01"
 """Of a message of generation 1 in columns; the first step and the time follow, which are 0 in `pattern`."""
 
@@ -208,43 +207,41 @@ def feed(pipe: Connection, address: CollectorAddress, agents: range, world: int,
     context.term()
 
 
-class Viewer:
-    """Notes when it first had a frame with so many steps of a rank.
+class Viewer(LiveSource):
+    """Notes when it first had a frame with so many steps of a rank, in the thread that reads the frames: to
+    look for them again and again from another one takes as much as reading them."""
 
-    A source asks for frames by what the whole process takes: this must not take much of it."""
-
-    def __init__(self, directory: Path, ranks: range) -> None:
+    def __init__(self, directory: Path, ranks: range, *, eager: bool) -> None:
         run = read_run_file(directory)
         assert run is not None
-        self._source = LiveSource(run)
-        self._source.start()
+        super().__init__(run)
+        if eager:
+            self.slowest_s = 0.0
         self._ranks = ranks
-        self._frame: object = None
         self.seen: dict[int, list[tuple[int, int]]] = {rank: [] for rank in ranks}
         self.frames = 0
+        self.start()
 
-    def look(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            frame, now_ns = self._source.latest(), time.monotonic_ns()
-            if frame is not None and frame is not self._frame:
-                self._frame = frame
-                self.frames += 1
-                records = frame.ranks.records
-                for rank in self._ranks:
-                    if rank < len(records):
-                        self.seen[rank].append((int(records[rank]), now_ns))
-            time.sleep(LOOK_S)
-
-    def close(self) -> None:
-        self._source.close()
+    def _receive(self, link: Link) -> None:
+        before = self.latest()
+        super()._receive(link)
+        frame, now_ns = self.latest(), time.monotonic_ns()
+        if frame is None or frame is before:
+            return
+        self.frames += 1
+        records = frame.ranks.records
+        for rank in self._ranks:
+            if rank < len(records):
+                self.seen[rank].append((int(records[rank]), now_ns))
 
 
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
 
 
-def measure(world: int, detail_every: int, seconds: float, profile: str | None, nice: int | None) -> str:
+def measure(
+    world: int, detail_every: int, seconds: float, profile: str | None, nice: int | None, eager: bool
+) -> str:
     """One line of the table."""
     agents = -(-world // RANKS_OF_AN_AGENT)
     directory = create_run_directory(f"bench{world}")
@@ -273,11 +270,11 @@ def measure(world: int, detail_every: int, seconds: float, profile: str | None, 
         feeders.append(spawn.Process(target=feed, args=(theirs, address, mine, world, detail_every)))
         feeders[-1].start()
         pipes.append(ours)
-    viewer = Viewer(directory, range(0, world, RANKS_OF_AN_AGENT * max(1, agents // MOST_NOTED)))
-    viewer.look(SETTLE_S)
+    viewer = Viewer(directory, range(0, world, RANKS_OF_AN_AGENT * max(1, agents // MOST_NOTED)), eager=eager)
+    time.sleep(SETTLE_S)
     cpu, fed_cpu = cpu_s(collector.pid), sum(cpu_s(one.pid or 0) for one in feeders)
     wall, begun_ns, frames = time.monotonic(), time.monotonic_ns(), viewer.frames
-    viewer.look(seconds)
+    time.sleep(seconds)
     passed = time.monotonic() - wall
     cpu, fed_cpu = cpu_s(collector.pid) - cpu, sum(cpu_s(one.pid or 0) for one in feeders) - fed_cpu
     frames = viewer.frames - frames
@@ -285,7 +282,7 @@ def measure(world: int, detail_every: int, seconds: float, profile: str | None, 
     memory = memory_mb(collector.pid)
     for pipe in pipes:
         pipe.send(int((SETTLE_S + seconds + 5) * NS / STEP_NS))
-    viewer.look(5.0)
+    time.sleep(5.0)
     made = kept = 0
     received: list[float] = []
     sent: list[float] = []
@@ -326,6 +323,7 @@ def main() -> None:
     parser.add_argument("--detail-every", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--profile", default=None, help="a file for the collector's cProfile")
+    parser.add_argument("--eager", action="store_true", help="a viewer that asks at once for the next frame")
     parser.add_argument("--nice", type=int, default=None)
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -340,7 +338,9 @@ def main() -> None:
         print("    lost          missing    unacked      recorded   agents' CPU")
         for ranks in options.ranks:
             print(
-                measure(ranks, options.detail_every, options.seconds, options.profile, options.nice),
+                measure(
+                    ranks, options.detail_every, options.seconds, options.profile, options.nice, options.eager
+                ),
                 flush=True,
             )
 

@@ -231,6 +231,19 @@ def test_the_next_frame_is_asked_for_when_the_last_one_was_taken(play):
     assert len(asked) == 1
 
 
+def test_the_pause_counts_from_one_request_to_the_next_and_not_from_the_frame(play):
+    source, asked = play.source, []
+    link = SimpleNamespace(grant=lambda credit: not asked.append(credit))
+    source._frame = source._live = source._taken = make_frame()
+    source._pause_s, source._received_s = 100.0, time.monotonic()
+    source._asked = source._received_s - 99.0
+    source._ask(link)
+    assert asked == []
+    source._asked -= 2.0
+    source._ask(link)
+    assert len(asked) == 1
+
+
 def test_a_new_wish_does_not_wait_for_the_pause(play):
     source = play.source
     source.slowest_s = 3600.0

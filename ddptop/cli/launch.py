@@ -24,6 +24,7 @@ from ddptop.cli.launch_options import (
     UsageError,
     abbreviate_others_only,
     add_options,
+    own_script,
     run_name,
     split_exec,
 )
@@ -134,14 +135,14 @@ def _begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
     return WatchedRun.begin(options, run_name(options, script), script)
 
 
-def _begin_exec(options: LaunchOptions, script: Sequence[str]) -> Run:
+def _begin_exec(options: LaunchOptions, command: Sequence[str]) -> Run:
     """A run of this launcher, or one that it shares with other launchers of this host."""
     from ddptop.cli.watched_run import SharedRun
     from ddptop.host.job_environment import shared_run_id
 
-    shared = shared_run_id()
+    shared, script = shared_run_id(), own_script(command)
     if shared is None:
-        if _is_torchrun_over_hosts(script):
+        if _is_torchrun_over_hosts(command):
             note("each host is recorded by itself; `ddptop-run` in place of torchrun makes one run of them")
         return _begin_torchrun(options, script)
     return SharedRun.begin(shared, options, run_name(options, script), script)

@@ -187,14 +187,20 @@ def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
     return LaunchOptions.of(parsed), command
 
 
-def run_name(options: LaunchOptions, command: Sequence[str]) -> str:
+def own_script(command: Sequence[str]) -> Sequence[str]:
+    """The script or module that a command runs, with its arguments: without `python -u`, torchrun and their
+    options. The whole command where it names none."""
+    scripts = (at for at, part in enumerate(command) if part.endswith(".py"))
+    module = [*command].index("-m") + 1 if "-m" in command and "python" in command[0] else 0
+    return command[next(scripts, module if module < len(command) else 0) :]
+
+
+def run_name(options: LaunchOptions, script: Sequence[str]) -> str:
     """The run's name: as asked for, or the script's and four characters."""
     if options.name:
         return options.name
-    script = next((part for part in command if part.endswith(".py")), command[0] if command else "run")
-    stem = (
-        script.rsplit(".", 1)[-1] if "/" not in script and not script.endswith(".py") else Path(script).stem
-    )
+    word = own_script(script)[0] if script else "run"
+    stem = Path(word).stem if "/" in word or word.endswith(".py") else word.rsplit(".", 1)[-1]
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_") or "run"
     return f"{plain[:40]}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from ddptop.cli.launch import _begin_torchrun, _begun, _is_torchrun_over_hosts, main
-from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options
+from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options, own_script
 from ddptop.protocol.messages import Card, Event, Hello, Message
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.report.build import read
@@ -616,3 +616,18 @@ def test_steps_that_a_rank_took_with_it_are_counted(home: Path) -> None:
 )
 def test_torchrun_over_hosts_is_known_by_its_command(command: list[str], over_hosts: bool) -> None:
     assert _is_torchrun_over_hosts(command) == over_hosts
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        (["python", "-u", "train.py", "--lr", "1"], ["train.py", "--lr", "1"]),
+        (["numactl", "-m", "0", "python3", "-X", "dev", "/a/train.py"], ["/a/train.py"]),
+        (["torchrun", "--nproc-per-node", "2", "train.py", "-m", "x"], ["train.py", "-m", "x"]),
+        (["/usr/bin/python3.12", "-m", "lab.train", "-m", "x"], ["lab.train", "-m", "x"]),
+        (["python", "-m"], ["python", "-m"]),
+        (["bash", "run.sh"], ["bash", "run.sh"]),
+    ],
+)
+def test_the_script_of_a_command_is_the_runs(command: list[str], script: list[str]) -> None:
+    assert own_script(command) == script

@@ -62,9 +62,11 @@ class KnownSessions:
         current = [one is not ABSENT and one.session == number for one, number in pairs]
         self.current = np.array(current, bool)
         """Whether it is its rank's process."""
-        usual = [one.bad_loss_step is None and not one.joined and one.bye is None for one in self.ranks]
+        usual = [not one.joined and one.bye is None for one in self.ranks]
         self.present = self.current & np.array(usual, bool)
         """Whether it is its rank's process, and messages of it may be usual."""
+        self.bad_loss = np.array([one.bad_loss_step is not None for one in self.ranks], bool)
+        """Whether the last loss of its rank was NaN or infinite."""
         self._of_rank = np.zeros(int(self.rank.max(initial=-1)) + 2, np.int64)
         """By rank one of its sessions, its present one if it has any; the last is of no rank."""
         self._of_rank[self.rank] = np.arange(len(self.rank))

@@ -185,11 +185,13 @@ class UsualMessages:
         expected[order] = before
         flags = steps.columns.integers[FLAGS, steps.begin[low:high] + count - 1]
         usual = found & (first == expected) & known.present[which] & (flags & _JOINED == 0) & (count > 0)
-        if steps.columns.has_bad_loss:
-            bad = steps.columns.is_known & ~np.isfinite(steps.columns.loss)
-            so_far = np.concatenate([[0], np.cumsum(bad)])
-            begin = steps.begin[low:high]
-            usual &= so_far[begin + count] == so_far[begin]
+        bad = known.bad_loss[which]
+        if steps.columns.has_bad_loss or bad.any():
+            finite, begin = np.isfinite(steps.columns.loss), steps.begin[low:high]
+            begin_or_end = [steps.columns.is_known & one for one in (~finite, finite)]
+            so_far = np.array([np.concatenate([[0], np.cumsum(one)]) for one in begin_or_end])
+            begins, ends = so_far[:, begin + count] > so_far[:, begin]
+            usual &= ~np.where(bad, ends, begins)
         return which, len(usual) if usual.all() else int(usual.argmin())
 
     @staticmethod

@@ -1,5 +1,7 @@
 """Blocks read together give the same frame as their messages one by one."""
 
+import math
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.hosts import Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import Clock, Hello, Layout, Phase, Progress, Received, Type
+from ddptop.protocol.messages import Clock, Hello, Layout, Phase, Progress, Received, Steps, Type
 from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
@@ -37,6 +39,41 @@ def test_runs_give_the_same_frame(name, tail):
     assert not failures
     assert together.state.taken == one_by_one.state.taken
     assert encode_frame(together.frame(now_ns)) == encode_frame(one_by_one.frame(now_ns))
+
+
+def test_losses_that_stay_nan_are_taken_together(tmp_path, monkeypatch):
+    """Of rank 1 from step 33 to 150; 2 of 3 losses of rank 2 are not known; ranks 0 and 3 are well."""
+
+    def loss(rank, step):
+        if rank == 2 and step % 3:
+            return None
+        return math.nan if rank in (1, 2) and 33 <= step < 150 else 0.25
+
+    path, messages = tmp_path / "run.ddptop", []
+    for received in a_run(200, world=4):
+        if isinstance(steps := received.message, Steps):
+            rows = enumerate(steps.rows, steps.first_step)
+            rows = tuple(row._replace(loss=loss(received.rank, step)) for step, row in rows)
+            received = received._replace(message=replace(steps, rows=rows))
+        messages.append(received)
+    write(path, messages)
+    one_by_one, together, alone = Reducer(), Reducer(), []
+    with Recording.open(path) as recording:
+        for received in recording.records():
+            one_by_one.feed(received)
+        feed = Reducer.feed
+        monkeypatch.setattr(
+            Reducer, "feed", lambda self, received: (alone.append(received), feed(self, received))
+        )
+        for run in recording.runs():
+            at = 0
+            while at < len(run):
+                at = together.feed_run(run, at, lambda: pytest.fail("refused"))
+        for now_ns in (START_NS, recording.end_ns):
+            assert encode_frame(together.frame(now_ns)) == encode_frame(one_by_one.frame(now_ns))
+    assert together.state.log.all() == one_by_one.state.log.all()
+    in_between = [r for r in alone if isinstance(r.message, Steps) and 60 <= r.message.first_step < 140]
+    assert not in_between, "neither the begin nor the end, where some messages are taken one by one"
 
 
 @pytest.mark.parametrize("lost", [{0}, {1, 2, 3}, {0, 1, 2, 3}], ids=str)

@@ -140,6 +140,12 @@ class KnownSessions:
         self._moved[ranks] = True
         self.clocks = clocks
 
+    def hear(self, state: RunState, ranks: Integers, t_ns: Integers) -> None:
+        """Something that these ranks have sent arrived then."""
+        moved = clocks_of(state.ranks) if self.clocks is None else self.clocks
+        np.maximum.at(moved[-1], ranks, t_ns)
+        self.take_clocks(moved, ranks)
+
     def read_clocks(self, parts: list[Integers], state: RunState) -> None:
         """`RankState.read_clock` and `moved_to` of many readings, (6, n) each part: rank, place, when it
         arrived, the rank's own clock, its step, and the delay that its host's clock gives."""
@@ -210,6 +216,8 @@ class KnownSessions:
             if kind is Usage:
                 read = np.flatnonzero(newest.part >= 0)
                 reports.put("seen_ns", self.rank[read], newest.arrived_ns[read])
+                if self.seen_ns is not None:
+                    self.seen_ns[self.rank[read]] = newest.arrived_ns[read]
         return self._changed or self._moved is not None or bool(self._newest)
 
     def write(self, state: RunState) -> None:

@@ -360,9 +360,7 @@ class Reducer:
         elif isinstance(message, Card):
             state.cards[rank] = message.entries
         elif isinstance(message, Replica):
-            group = state.groups.of(rank, message.model)
-            ranks = group.ranks if group else ()
-            state.replicas.take(rank, message, ranks, state.present, state.unix_s(t_ns))
+            state.take_replica(rank, message, t_ns)
         elif isinstance(message, Evidence):
             self._on_evidence(message, rank_state, t_ns)
         elif isinstance(message, Bye):

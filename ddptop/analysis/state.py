@@ -21,7 +21,7 @@ from ddptop.analysis.steps.groups import Groups, Layouts
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Progress
+from ddptop.protocol.messages import Logged, Progress, Replica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.ranks import NotInitialized, RankState, Session
     from ddptop.frames.columns import Column
-    from ddptop.protocol.messages import Event, Hello, Layout, Run, Scalar
+    from ddptop.protocol.messages import Event, Hello, Layout, Received, Run, Scalar
 
 
 class Unwritten(Protocol):
@@ -220,6 +220,26 @@ class RunState:
             there = (i for i, r in enumerate(self.roster) if not (r.bye or r.gone_ns or r.joined))
             self._present = frozenset(there)
         return self._present
+
+    def take_replica(self, rank: int, replica: Replica, t_ns: int) -> None:
+        """A rank reports checksums of its parameters."""
+        group = self.groups.of(rank, replica.model)
+        self.replicas.take(rank, replica, group.ranks if group else (), self.present, self.unix_s(t_ns))
+
+    def take_said(self, received: Received) -> int | None:
+        """LOGGED or REPLICA: returns the rank; None: its process is not known, or was replaced."""
+        message, session = received.message, self.processes.get(received.session)
+        if session is None or session.rank >= self.world:
+            return None
+        rank_state = self.roster[session.rank]
+        if rank_state.session != received.session:
+            return None
+        if isinstance(message, Logged):
+            rank_state.take_logged(message.values)
+            self.reports.put("logged", np.array([session.rank]), np.array([True]))
+        elif isinstance(message, Replica):
+            self.take_replica(session.rank, message, received.t_ns)
+        return session.rank
 
     def take_layout(self, layout: Layout, session: Session, t_ns: int) -> None:
         """A process reports its gradient buckets."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.figures import USED_UP_PCT
-from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, Offsets, clocks_of, stable_order
+from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, Offsets, stable_order
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
 from ddptop.protocol.checks import NAMES
@@ -21,7 +21,7 @@ from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import OF_AGENTS
-from ddptop.protocol.messages import Clock, Flag, Logged, Phase, Progress, Received
+from ddptop.protocol.messages import Clock, Flag, Logged, Phase, Progress, Received, Replica
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
@@ -50,8 +50,10 @@ SESSIONS_OF_A_MESSAGE = 16
 """To know all sessions as columns takes as long for so many of them as one message that is taken alone."""
 NO_SIGN_OF_A_RANK = (Usage, Gpu, HostUsage)
 """Readings that come from agents: of what is known of the ranks they change when each was seen."""
-OF_A_RANK = (Memory, Logged, Usage, Gpu)
+OF_A_RANK = (Memory, Usage, Gpu)
 """Readings besides heartbeats that change a rank."""
+SAID = (Logged, Replica)
+"""What a rank says, of which nothing but when it was heard is in columns."""
 
 
 class UsualMessages:
@@ -242,10 +244,18 @@ class UsualMessages:
                     on_failure()
             take_hosts(before)
 
+        said: list[tuple[int, int]] = []
         for place, received in others:
             if ends or of_hosts:
                 complete(place)
             message = received.message
+            if type(message) in SAID:
+                try:
+                    if (rank := state.take_said(received)) is not None:
+                        said.append((rank, received.t_ns))
+                except FEED_FAILURES:
+                    on_failure()
+                continue
             if type(message) is not Progress:
                 if type(message) is Clock:
                     clocks.append(([place], [message.host], np.array([_OFFSET(message)], np.int64).T))
@@ -270,6 +280,8 @@ class UsualMessages:
                 of_host = NO_DELAY if delay_ns is None else delay_ns
                 beats.append((session.rank, place, received.t_ns, message.t_ns, message.step, of_host))
         complete(stop)
+        if said:
+            known.hear(state, *np.array(said, np.int64).T)
         return [np.array(beats, np.int64).reshape(-1, 6).T, *self._take_columns(run, columns, clocks, known)]
 
     def _divided(
@@ -358,9 +370,7 @@ class UsualMessages:
                 step = readings.values[_STEP]
                 found.append(np.stack([known.rank[which], places, t_ns, own_ns, step, delays]))
             elif readings.kind is Memory:  # a sign of the rank itself
-                moved = clocks_of(self._state.ranks) if known.clocks is None else known.clocks
-                np.maximum.at(moved[-1], known.rank[which], t_ns)
-                known.take_clocks(moved, known.rank[which])
+                known.hear(self._state, known.rank[which], t_ns)
         return found
 
     def beat(self, one: RankState, message: Progress, t_ns: int) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import Clock, Logged, Message, Progress, Received, Steps
+from ddptop.protocol.messages import Clock, Logged, Message, Progress, Received, Replica, Steps
 from ddptop.protocol.step_columns import StepColumns, StepRows
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-READINGS = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Logged})
+READINGS = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Logged, Replica})
 """Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
 
 

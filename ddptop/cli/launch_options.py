@@ -187,19 +187,27 @@ def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
     return LaunchOptions.of(parsed), command
 
 
+_LAUNCHERS = re.compile(r"python[0-9.]*|torchrun|torch\.distributed\.(run|launch)")
+
+
 def own_script(command: Sequence[str]) -> Sequence[str]:
-    """The script or module that a command runs, with its arguments: without `python -u`, torchrun and their
-    options. The whole command where it names none."""
-    scripts = (at for at, part in enumerate(command) if part.endswith(".py"))
-    module = [*command].index("-m") + 1 if "-m" in command and "python" in command[0] else 0
-    return command[next(scripts, module if module < len(command) else 0) :]
+    """The script or module that a command runs, with its arguments: without python, torchrun and their
+    options, and what stands before them. The whole command where it has neither."""
+    names = [_LAUNCHERS.fullmatch(Path(word).name) is not None for word in command]
+    if True not in names:
+        return command
+    for at in range(names.index(True) + 1, len(command)):
+        is_module = command[at - 1] == "-m"
+        if (is_module or command[at].endswith(".py")) and not names[at]:
+            return command[at:]
+    return command
 
 
 def run_name(options: LaunchOptions, script: Sequence[str]) -> str:
     """The run's name: as asked for, or the script's and four characters."""
     if options.name:
         return options.name
-    word = own_script(script)[0] if script else "run"
+    word = script[0] if script else "run"
     stem = Path(word).stem if "/" in word or word.endswith(".py") else word.rsplit(".", 1)[-1]
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_") or "run"
     return f"{plain[:40]}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"

@@ -217,7 +217,7 @@ def test_a_cut_link_is_named_as_such_while_the_others_train_on(make_world) -> No
         job.feed(*(one for one in job.world.steps(1) if one.rank not in far))
     found = job.frame
     assert found.stall is None
-    assert {*found.ranks.state} == {"live", "lost"}
+    assert {*found.ranks.state} == {"live", "unreachable"}
     assert verdict(found).sentence.endswith("the other ranks train on, so only its reports are missing")
 
 
@@ -230,8 +230,10 @@ def test_a_host_whose_agent_gets_no_processor_time_is_not_unreachable_while_step
         assert {*job.frame.ranks.state} <= {"live", "stale"} and verdict(job.frame).kind != "unreachable"
     assert not job.log("host_unreachable")
     job.wait(4.2, HOSTS[:2])  # now it is cut off: no rank finishes a step
-    assert "host node2 is unreachable" in verdict(job.frame).sentence
+    assert verdict(job.frame).sentence.endswith("host node2 is unreachable: ranks 4 and 5, last at step 40")
     assert len(job.log("host_unreachable")) == 1
+    job.wait(6.0, HOSTS[:2])
+    assert "host node2 is lost: ranks 4 and 5, last at step 40" in verdict(job.frame).sentence
 
 
 def test_steps_on_their_way_when_the_link_was_cut_do_not_mean_that_the_others_train_on(make_world) -> None:

@@ -56,7 +56,7 @@ def alerts(
 ) -> tuple[Alert, ...]:
     """The alerts that are active, the worst first. Of failed and lost ranks the causes come first."""
     silent = silent_ranks(state, host_states(state, now_ns)) if state.hosts.known else {}
-    host = _silent_hosts(state, states, silent)
+    host = _silent_hosts(state, states, silent, now_ns)
     exits = [_failed(state, states), _lost(state, states, silent)]
     if _first_lost(state, states):
         exits.reverse()
@@ -110,7 +110,7 @@ def _of_death(
 
 
 def _silent_hosts(
-    state: RunState, states: Sequence[RankStatus], silent: Mapping[str, tuple[int, ...]]
+    state: RunState, states: Sequence[RankStatus], silent: Mapping[str, tuple[int, ...]], now_ns: int
 ) -> Alert | None:
     """The alert of hosts from which nothing arrives; of lost ones where there are any."""
     lost = {name: ranks for name, ranks in silent.items() if states[ranks[0]] == "lost"}
@@ -128,7 +128,7 @@ def _silent_hosts(
         "last_step": step,
         "bucket": bucket,
     }
-    message = silence_phrase(state, shown, lost=bool(lost))
+    message = silence_phrase(state, shown, now_ns, lost=bool(lost))
     kind: AlertKind = "lost_rank" if lost else "unreachable_host"
     return Alert(kind, "critical" if lost else "warning", first, step, since_s, message, evidence)
 
@@ -230,7 +230,8 @@ def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
         return None
     since_ns, rank, step = min(bad, key=lambda entry: (entry[2], entry[0], entry[1]))
     complete = -1 if state.complete_step is None else state.complete_step
-    if complete < step - 1 and now_ns - since_ns < REPORTS_S * NS:
+    is_new = state.ended_ns is None and now_ns - min(bad)[0] < REPORTS_S * NS
+    if complete < step - 1 and is_new:
         return None  # a rank that has not reported the step before may have made it
     others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
     message = f"loss of rank {rank}{others} is NaN or infinite since step {step:,}"

@@ -1,7 +1,8 @@
 """The state of each host: whether anything arrives from it, and the log of hosts that are silent or return.
 
 A host's agent sends at least every quarter of a second, whatever its ranks do. So silence of the whole host
-means that the host, its agent or the link to it is gone, and says nothing of a single rank.
+means that the host, its agent or the link to it is gone, and says nothing of a single rank. While the steps
+of all ranks finish, the host is there: then only its agent or the link is in question.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
+    from ddptop.frames.columns import Mask
     from ddptop.protocol.messages import Event, Scalar
     from ddptop.protocol.vocabulary import HostState
 
 UNREACHABLE_S = 3.0
-"""After this long without a message a host is unreachable: a dozen of its agent's frames are missing."""
+"""After this long without a message a host is unreachable, unless it takes part in steps: a dozen of its
+agent's frames are missing."""
 
 MAX_DISKS = 64
 """Folders of all hosts that are kept."""
@@ -104,28 +107,38 @@ def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
     hellos, reported = state.hellos, reports_of_hosts(state)
     states: dict[str, HostState] = dict.fromkeys(reported, "live")
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
-    silence_ns = state.interruptions.silence_ns
     silent = {name for name, heard_ns in reported.items() if until_ns - heard_ns > UNREACHABLE_S * NS}
-    stepped_ns = _newest_step_ns(state, silent) if silent else 0
+    quiet = [place for place, name in enumerate(hellos.of_hosts) if name in silent]
+    stepped_ns = _stepped_ns(state, ~np.isin(hellos.host_at, quiet)) if silent else 0
     for name in silent:
-        silent_ns = silence_ns(reported[name], until_ns)
-        if silent_ns >= SILENT_S * NS:
+        silent_ns = state.interruptions.silence_ns(reported[name], until_ns)
+        if takes_part(state, stepped_ns, reported[name], until_ns):
+            states[name] = "live" if silent_ns < SILENT_S * NS else "unreachable"
+        elif silent_ns >= SILENT_S * NS:
             states[name] = "lost"
         elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
-            trains = stepped_ns >= reported[name] + REPORTS_S * NS
-            if not trains or silence_ns(stepped_ns, until_ns) > UNREACHABLE_S * NS:
-                states[name] = "unreachable"
+            states[name] = "unreachable"
     n_running = np.bincount(hellos.host_at[state.reports.running], minlength=len(hellos.of_hosts)).tolist()
     return states | {name: "finished" for name, n in zip(hellos.of_hosts, n_running, strict=True) if not n}
 
 
-def _newest_step_ns(state: RunState, silent: set[str]) -> int:
-    """When a running rank of another host than these finished a step last. Every step waits for all ranks, so
-    a host took part in it from which nothing comes: its agent may have had no processor time."""
-    hellos, reports = state.hellos, state.reports
-    quiet = [place for place, name in enumerate(hellos.of_hosts) if name in silent]
-    others = reports.running & ~np.isin(hellos.host_at, quiet)
-    return int(reports.integers("moved_ns")[others].max(initial=0))
+def _stepped_ns(state: RunState, others: Mask) -> int:
+    """When all running ones of these ranks had finished a step last; 0: one has finished none."""
+    reports = state.reports
+    moved_ns = np.where(reports.integers("step") > 0, reports.integers("moved_ns"), 0)
+    running = others & reports.running
+    return int(moved_ns[running].min()) if running.any() else 0
+
+
+def takes_part(state: RunState, stepped_ns: int, heard_ns: int, now_ns: int) -> bool:
+    """Whether ranks that were heard last at `heard_ns` take part in steps: the others finished one at
+    `stepped_ns`, REPORTS_S later or more, and within UNREACHABLE_S.
+
+    Every step waits for all ranks, so only the reports of their host are missing: its agent may have no
+    processor time. Step numbers cannot show it: those of a silent host are as old as its last report.
+    """
+    is_new = state.interruptions.silence_ns(stepped_ns, now_ns) <= UNREACHABLE_S * NS
+    return is_new and stepped_ns >= heard_ns + REPORTS_S * NS
 
 
 def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:
@@ -176,27 +189,17 @@ def hosts_phrase(names: tuple[str, ...]) -> str:
     return f"hosts {' '.join(names)}"
 
 
-def silence_phrase(state: RunState, silent: Mapping[str, tuple[int, ...]], *, lost: bool) -> str:
+def silence_phrase(state: RunState, silent: Mapping[str, tuple[int, ...]], now_ns: int, *, lost: bool) -> str:
     """`host node2 is unreachable: ranks 4-7, last at step 120, bucket 3`, and what else is known of it."""
     ranks = tuple(sorted(rank for mine in silent.values() for rank in mine))
     be = "is" if len(silent) == 1 else "are"
     text = f"{hosts_phrase(tuple(silent))} {be} {'lost' if lost else 'unreachable'}"
     text += f": {position_phrase(state, ranks)}"
-    if trains_on(state, ranks):
+    others, heard_ns = np.full(state.world, True), max(state.ranks[rank].heard_ns for rank in ranks)
+    others[[*ranks]] = False
+    if takes_part(state, _stepped_ns(state, others), heard_ns, now_ns):
         return f"{text}; the other ranks train on, so only its reports are missing"
     return f"{text}; silent for more than {SILENT_S:g} s" if lost else text
-
-
-def trains_on(state: RunState, ranks: tuple[int, ...]) -> bool:
-    """Whether the other ranks have finished steps since these last reported: REPORTS_S later or more.
-
-    Every step waits for all ranks, so these train too, and only the reports of their host are missing. Step
-    numbers cannot show it: those of a silent host are as old as its last report.
-    """
-    silent = frozenset(ranks)
-    others = [one.moved_ns for rank, one in _running(state) if rank not in silent]
-    heard_ns = max(state.ranks[rank].heard_ns for rank in ranks)
-    return bool(others) and min(others) >= heard_ns + REPORTS_S * NS
 
 
 def _running(state: RunState) -> Iterator[tuple[int, RankState]]:

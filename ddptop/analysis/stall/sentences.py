@@ -87,7 +87,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     if diagnosis.kind == "dead":
         return dead_phrase(state, diagnosis.ranks)
     if diagnosis.kind == "unreachable":
-        return silence_phrase(state, by_host(state, diagnosis.ranks), lost=False)
+        return silence_phrase(state, by_host(state, diagnosis.ranks), state.newest_ns, lost=False)
     if diagnosis.kind == "transport":
         why = "transport" if diagnosis.on_device else "transport or device"
         return f"all ranks are in {_collective(state, diagnosis)}, none completes it: {why}"

@@ -38,7 +38,7 @@ _ACTIONS = {
     "data": (
         "data_workers",
         "Speed up the data loading of {ranks}: num_workers, prefetch_factor, the disk or network mount "
-        "of {place}, samples that are larger there.",
+        "of {host}, samples that are larger there.",
     ),
     "forward": (
         "slow_device",
@@ -109,7 +109,8 @@ def remedy(
     kind, action = _ACTIONS.get(cause or "", _ACTIONS[""])
     if cause == "other" and place is not None:
         action = _AT_PLACE.get(place, action)
-    return kind, action.format(ranks=ranks, place=where or "its host")
+    host = where.partition(",")[0] or "its host"
+    return kind, action.format(ranks=ranks, place=where or host, host=host)
 
 
 def next_action(frame: Frame) -> str:

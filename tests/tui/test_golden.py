@@ -209,6 +209,7 @@ def test_the_overview_says_what_to_try() -> None:
         for case, who in (("straggler", "rank 1"), ("several", "ranks 1 and 3")):
             text = sketch(FakeSource(CASES[case]()), size)
             assert f"  try: speed up the data loading of {who}" in text
+            assert "node0, cuda" not in text, "a mount is the host's, not the device's"
             assert text.count("without the straggler") == 1 or size[0] == 50
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,10 +18,12 @@ from ddptop.render.context import RenderContext
 from ddptop.render.plain import picture, watch_line
 from ddptop.render.text import cells
 from ddptop.render.trouble import trouble_brief
+from tests.tui import gallery
 from tests.tui.drive import Sketch, screen, sketch
 from tests.tui.fake import CASES, FakeSource, live, nobody, out_of_reach, replay, straggler
 from tests.tui.fake_hosts import silent
 from tests.tui.fake_views import WantedSource
+from tests.tui.gallery import WORLDS
 from tests.tui.screens import check
 from tests.tui.troubles import died, drifting, hostile, mismatch, missing, stalled_in_replay
 
@@ -106,23 +109,24 @@ def test_every_page_survives_the_smallest_terminals(page: str) -> None:
             assert max(map(cells, lines)) <= columns
 
 
-WORLDS = {
-    "healthy": live, "straggler": straggler, "two stragglers": CASES["several"], "stall": missing,
-    "dead": died, "waiting": CASES["waiting"], "replay": replay, "2 ranks": lambda: straggler(2),
-    "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("state", WORLDS)
-def test_every_page_fits_low_and_tiny_terminals_in_letters_and_in_ascii(state: str) -> None:
-    for page, keys in {**PAGES, "hosts": ("8",), "help": ("question_mark",), "figures": ("f1",)}.items():
-        for width, height in ((67, 19), (30, 6)):
-            for plain in (False, True):
-                person = Sketch(WantedSource(WORLDS[state]()), (width, height), plain)
-                text = person.press(*keys)
-                assert len(person.lines) == height, (page, width)
-                assert max(line.width for line in person.lines) <= width, (page, width)
-                assert not plain or text.isascii(), page
+def test_every_page_in_every_state_fits_every_size_in_letters_and_in_ascii(state: str) -> None:
+    for view, (size, (width, height)), plain in product(gallery.PAGES, gallery.SIZES.items(), (False, True)):
+        if plain and size not in ("80x24", "30x6"):
+            continue
+        lines = gallery.lines_of(state, view, size, plain)
+        assert len(lines) == height, (view, size)
+        assert max(line.width for line in lines) <= width, (view, size)
+        assert not plain or "".join(map(str, lines)).isascii(), (view, size)
+
+
+def test_a_page_of_the_gallery_has_a_picture_of_every_state_and_loads_nothing() -> None:
+    assert {size for _, size, _ in gallery.names()} == set(gallery.SIZES)
+    assert {colours for *_, colours in gallery.names()} == {"dark", "light", "cvd", "no-color", "ascii"}
+    for colours in ("light", "no-color", "ascii"):
+        text = gallery.page("overview", "50x24", colours)
+        assert text.count("<svg ") == len(WORLDS)
+        assert set(re.findall(r"https?://[^\"]+", text)) == {"http://www.w3.org/2000/svg"}
 
 
 def _page(page: str, state: str, size: tuple[int, int]) -> str:

@@ -1,0 +1,99 @@
+"""`python -m tests.tui.gallery FOLDER`: every view in every state, size and set of colours, as pages of SVG.
+
+A page is an HTML file that loads nothing, `SIZE-VIEW-COLOURS.html`: look at it in a browser, or as a picture
+(`chromium --headless --screenshot`). The frames are made up, so that a change of the screen can be looked at
+without a training.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from rich.style import Style
+
+from ddptop.frames.frame import Frame
+from ddptop.render.line import Line
+from ddptop.render.text import ASCII
+from ddptop.tui.svg import svg
+from ddptop.tui.theme import THEMES, Palette
+from tests.tui.drive import Sketch
+from tests.tui.fake import CASES, live, replay, straggler
+from tests.tui.fake_hosts import silent, slow_rank
+from tests.tui.fake_views import WantedSource
+from tests.tui.troubles import died, missing
+
+SIZES = {"80x24": (80, 24), "160x50": (160, 50), "67x19": (67, 19), "50x24": (50, 24), "30x6": (30, 6)}
+
+VIEWS_BY_NUMBER = ("overview", "timeline", "buckets", "heat", "events", "run", "stall", "hosts")
+
+PAGES: Mapping[str, tuple[str, ...]] = {
+    **{view: (str(at),) for at, view in enumerate(VIEWS_BY_NUMBER, 1)},
+    "why": ("w",), "rank": ("enter",), "compare": ("c", "down", "c"), "help": ("question_mark",),
+    "figures": ("f1",),
+}  # fmt: skip
+"""The keys that lead to a view."""
+
+WORLDS: Mapping[str, Callable[[], Frame]] = {
+    "healthy": live, "straggler": straggler, "two stragglers": CASES["several"], "stall": missing,
+    "dead": died, "waiting": CASES["waiting"], "replay": replay, "2 ranks": lambda: straggler(2),
+    "8 ranks": lambda: straggler(8), "64 ranks": lambda: straggler(64), "4,096 ranks": CASES["many"],
+    "3 hosts": lambda: slow_rank(3, 4), "a silent host": lambda: silent(3, 4),
+}  # fmt: skip
+
+
+class WithoutColour(Palette):
+    """NO_COLOR on a dark terminal: its own colours for text, dimmed text and text in bold."""
+
+    def __init__(self) -> None:
+        super().__init__(THEMES[0], plain=True)
+        self._styles = {key: self._shown(style) for key, style in self._styles.items()}
+
+    @staticmethod
+    def _shown(style: Style) -> Style:
+        letters, ground = "#8a8a8a" if style.dim else "#ffffff" if style.bold else "#cfcfcf", "#101010"
+        if style.reverse:
+            letters, ground = ground, letters
+        return Style(color=letters, bgcolor=ground, bold=style.bold, underline=style.underline)
+
+
+COLOURS: Mapping[str, Callable[[], Palette]] = {
+    **{theme.name.removeprefix("ddptop-"): (lambda theme=theme: Palette(theme)) for theme in THEMES},
+    "no-color": WithoutColour,
+    "ascii": WithoutColour,
+}
+
+
+def lines_of(world: str, view: str, size: str, ascii_only: bool = False) -> list[Line]:
+    """The picture of a view."""
+    person = Sketch(WantedSource(WORLDS[world]()), SIZES[size], ascii_only)
+    person.press(*PAGES[view])
+    return [line.mapped(lambda text: text.translate(ASCII)) if ascii_only else line for line in person.lines]
+
+
+def page(view: str, size: str, colours: str) -> str:
+    """One view in all states."""
+    palette, columns = COLOURS[colours](), SIZES[size][0]
+    pictures = (
+        f"<figure><figcaption>{html.escape(world)}</figcaption>"
+        f"{svg(lines_of(world, view, size, colours == 'ascii'), columns, palette)}</figure>"
+        for world in WORLDS
+    )
+    style = "body{background:#444;color:#f8f;font:12px monospace}figure{display:inline-block;margin:2px}"
+    return f'<meta charset="utf-8"><style>{style}</style>\n' + "\n".join(pictures)
+
+
+def names() -> Iterator[tuple[str, str, str]]:
+    """View, size and colours of every page; other colours than the usual ones at 80 x 24 only."""
+    for view in PAGES:
+        yield from ((view, size, "dark") for size in SIZES)
+        yield from ((view, "80x24", colours) for colours in COLOURS if colours != "dark")
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for view, size, colours in names():
+        (folder / f"{size}-{view}-{colours}.html").write_text(page(view, size, colours), encoding="utf-8")

@@ -58,10 +58,13 @@ def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     wide = max(1, room // len(spans))
     levels = PLAIN if ascii_only else BLOCKS
     lines = []
-    for label, values, digits in (
+    figures = [
         ("step ms", [span.step_ms for span in spans], 1),
         ("waiting %", [span.wait_pct for span in spans], 0),
-    ):
+    ]
+    if report.stragglers:  # since when, and how it went on
+        figures.append(("cost %", [span.cost_pct for span in spans], 0))
+    for label, values, digits in figures:
         known = [value for value in values if value is not None]
         if known:
             # Shares have a scale of 0 to 100, so that a little waiting is drawn as little.

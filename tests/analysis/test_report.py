@@ -126,7 +126,7 @@ def test_equal_ranks_are_healthy(make_world: type[World]) -> None:
     found = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
     assert kinds(found) == ["even"]
     assert found.cost.flagged_s == 0.0
-    assert "no straggler · 0.0% of step time lost to skew" in found.verdict[0].sentence
+    assert "no straggler · 0% of step time lost to skew" in found.verdict[0].sentence
     assert not [one for one in found.advice if one.kind in ("data_workers", "slow_device", "even_batches")]
 
 

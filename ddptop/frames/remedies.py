@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ddptop.frames.phrases import PLACES, ended_by_signal, first_ranks
-from ddptop.frames.verdict import run_state
+from ddptop.frames.phrases import PLACES, ended_by_signal, first_ranks, step_phrase
+from ddptop.frames.verdict import run_state, verdict
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -88,6 +88,18 @@ _AT_PLACE = {
 }
 """What to do about time in none of the phases, by its place in the step."""
 
+_OF_ALERT = {
+    "nan": "Look at the batch{step} on rank {rank}; torch.autograd.set_detect_anomaly(True) names the "
+    "operation that first gives NaN.",
+    "replica_drift": "Look for code that changes parameters or buffers on some ranks only, and start all "
+    "ranks from one checkpoint.",
+    "loss_spread": "Compare the batches of the ranks: is a shard of the data damaged, or of another kind?",
+    "network": "Check the network between these two hosts: cables, errors and drops of the interfaces "
+    "(ethtool -S, ip -s link), other traffic, the interface in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME. "
+    "No rank is slow by itself.",
+}
+"""What to do about wrong numbers and a network, by the kind of the alert."""
+
 _WAIT_FOR_STACKS = "Wait some seconds: the ranks are being asked for their stacks."
 
 
@@ -113,8 +125,16 @@ def remedy(
     return kind, action.format(ranks=ranks, place=where or host, host=host)
 
 
+def of_alert(kind: str, rank: int | None, step: str) -> str:
+    """What to try about an alert of wrong numbers or of a network; empty: of any other. `step`: `step 57`."""
+    if kind == "nan" and rank is None:
+        return ""
+    return _OF_ALERT.get(kind, "").format(rank=rank, step=f" of {step}" if step else "")
+
+
 def next_action(frame: Frame) -> str:
-    """What to do next about a run that is stalled, failed, lost, stale or unreachable, or waits for ranks.
+    """What to do next about a run that is stalled, failed, lost, stale or unreachable, waits for ranks, or
+    has wrong numbers or a slow network.
 
     Empty of any other run. The first clause is what to do; what follows may be cut off.
     """
@@ -139,7 +159,15 @@ def next_action(frame: Frame) -> str:
         gone = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
         who = _named(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
         return f"See the output of {who} for the reason, and dmesg -T on its host for out of memory."
-    return _without_evidence(frame) if state == "stalled" else ""
+    if state == "stalled":
+        return _without_evidence(frame)
+    kind = verdict(frame).kind
+    alert = next((alert for alert in frame.alerts if alert.kind == kind), None)
+    if alert is None:
+        return ""
+    return of_alert(
+        kind, alert.rank, "" if alert.step is None else step_phrase(alert.step, alert.incarnation)
+    )
 
 
 def _without_evidence(frame: Frame) -> str:

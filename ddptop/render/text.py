@@ -76,7 +76,10 @@ def wrap(text: str, width: int, most: int | None = None) -> list[str]:
         line = "" if word == "·" else word
     lines += [line] if line else []
     if most is not None and len(lines) > most:
-        lines = [*lines[: most - 1], fit(f"{lines[most - 1]} …", width).rstrip()] if most else []
+        last = lines[most - 1] if most else ""
+        while " " in last and cells(last) + 2 > width:
+            last = last.rpartition(" ")[0]
+        lines = [*lines[: most - 1], fit(f"{last} …", width).rstrip()] if most else []
     return lines
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
 from ddptop.frames.phrases import blamed_ranks, step_phrase
-from ddptop.frames.remedies import place_phrase, remedy
+from ddptop.frames.remedies import of_alert, place_phrase, remedy
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed
 
@@ -284,11 +284,10 @@ _AT_STALL: dict[str, str] = {
 def _health(report: Report) -> Iterator[Suggestion]:
     for alert, count in by_kind(report.troubles):
         if alert.kind == "nan" and alert.rank is not None:
-            step = "" if alert.step is None else f" of {step_phrase(alert.step, alert.incarnation)}"
+            step = "" if alert.step is None else step_phrase(alert.step, alert.incarnation)
             yield Suggestion(
                 "nan",
-                f"Look at the batch{step} on rank {alert.rank}; torch.autograd.set_detect_anomaly(True) "
-                "names the operation that first gives NaN.",
+                of_alert("nan", alert.rank, step),
                 alert_phrase(alert) + and_more(count),
                 None,
                 {"rank": alert.rank, "step": alert.step},
@@ -296,8 +295,7 @@ def _health(report: Report) -> Iterator[Suggestion]:
         elif alert.kind == "replica_drift":
             yield Suggestion(
                 "replica_drift",
-                "Look for code that changes parameters or buffers on some ranks only, and start all ranks "
-                "from one checkpoint.",
+                of_alert("replica_drift", None, ""),
                 alert.message + and_more(count),
                 None,
                 {"rank": alert.rank, "step": alert.step},
@@ -309,9 +307,7 @@ def _network(report: Report) -> Iterator[Suggestion]:
         if alert.kind == "network":
             yield Suggestion(
                 "network",
-                "Check the network between these two hosts: cables, errors and drops of the interfaces "
-                "(ethtool -S, ip -s link), other traffic, the interface in GLOO_SOCKET_IFNAME or "
-                "NCCL_SOCKET_IFNAME. No rank is slow by itself.",
+                of_alert("network", None, ""),
                 alert.message + and_more(count),
                 report.communication.exposed_transfer_pct,
                 {"transfer_pct": report.communication.exposed_transfer_pct},

@@ -38,7 +38,7 @@ def both(frame) -> tuple[str, str]:
 
 def test_even(scene) -> None:
     line, second = both(scene(60, size=4))
-    assert line == "● no straggler · 0.0% of step time lost to skew"
+    assert line == "● no straggler · 0% of step time lost to skew"
     assert second == "median step 14.0 ms · 14.0 without skew · 12.0 with communication fully overlapped"
 
 
@@ -95,7 +95,7 @@ def test_hosts_whose_clocks_are_compared(scene) -> None:
     nothing = replace(unclear, buckets=(), group=replace(group, bound_ms=None))
     assert both(nothing)[0] == "◌ the skew is below the clock error: no rank is flagged"
     clear = replace(unclear, group=replace(frame.group, no_straggler_ms=14.0, clock_free=False))
-    assert both(clear)[0] == "● no straggler · 0.0% of step time lost to skew"
+    assert both(clear)[0] == "● no straggler · 0% of step time lost to skew"
     unknown = replace(unclear, clocks=(*clocks[:1], Clocks("b", None, None)))
     assert both(unknown)[0] == "◌ 2 hosts: their clocks are not compared yet, so no rank is flagged"
 

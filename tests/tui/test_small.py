@@ -8,19 +8,21 @@ import numpy as np
 import pytest
 
 from ddptop.frames.verdict import verdict
+from ddptop.render.plain import picture
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import trouble_brief
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import FakeSource, lost, many, several, straggler, waiting
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told
-from tests.tui.troubles import missing
+from tests.tui.troubles import drifting, missing
 
 
 def test_the_last_line_that_fits_says_that_there_is_more() -> None:
     text = "rank 1 came last, 20.3 ms after the first"
     assert wrap(text, 20, 3) == wrap(text, 20) == ["rank 1 came last,", "20.3 ms after the", "first"]
     assert wrap(text, 20, 2) == ["rank 1 came last,", "20.3 ms after the …"]
+    assert wrap("round trip 0.08 ms", 14, 1) == ["round trip …"]
     assert [cells(line) <= 17 for line in wrap(text, 17, 1)] == [True]
     assert wrap(text, 17, 1)[0].endswith("…")
     assert wrap(text, 20, 0) == []
@@ -83,6 +85,15 @@ def test_why_opens_what_the_verdict_is_about(case: str) -> None:
     person.press("w")
     assert person.place.view == view
     assert rank is None or person.place.rank == rank
+
+
+def test_wrong_numbers_come_with_what_to_try() -> None:
+    frame = drifting()
+    assert verdict(frame).kind == "nan"
+    assert "  try: look at the batch of step 57 on rank 2\n" in sketch(FakeSource(frame), (80, 24))
+    apart = replace(frame, alerts=tuple(alert for alert in frame.alerts if alert.kind == "loss_spread"))
+    assert "  try: compare the batches of the ranks" in sketch(FakeSource(apart), (80, 24))
+    assert "  try: Look at the batch of step 57" in picture(frame, 80)
 
 
 def test_hosts_side_by_side_differ() -> None:

@@ -30,6 +30,14 @@ def test_a_mark_and_another_rank_open_the_page() -> None:
     assert "rank 1 is most often last in bucket 0 (96%), 1 (94%)" in page
 
 
+def test_a_rank_that_waits_for_the_other_is_not_the_worse_one() -> None:
+    person = Sketch(FakeSource(straggler()), SIZE)
+    person.press("c", "down", "c")
+    rows = compared(person)
+    assert rows["data ms"][3].startswith("▾")
+    assert rows["wait ms"][2:] == rows["collectives ms"][2:] == ["+20.3"]
+
+
 def test_the_sides_change_and_the_right_one_goes_on() -> None:
     sketch = Sketch(FakeSource(straggler()), SIZE)
     sketch.press("down", "c", "up", "c", "c")

@@ -102,7 +102,7 @@ def sentence(result: Result) -> str:
         return f"{result.words} {significant(result.new, 4)}{unit}, as {of}"
     text = f"{result.words} {significant(result.new, 4)}{unit}, {significant(abs(result.more), 3)}{unit}"
     if result.reference and result.unit == "ms":
-        text += f" ({percent(100 * abs(result.more) / result.reference)})"
+        text += f" ({percent(100 * abs(result.more) / result.reference, 1)})"
     text += " more" if result.more > 0 else " less"
     if result.low is not None and result.high is not None:
         ends = (result.low, result.high) if result.more > 0 else (-result.high, -result.low)

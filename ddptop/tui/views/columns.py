@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MEANING = 5
 """Lines for the formula of the figure under the cursor, and for unit, bound and source."""
 
+BRIEFLY = 2
+"""The same where there is little room: the formula alone."""
+
 SIGNS = {None: " ", True: "+", False: "-"}
 
 
@@ -53,7 +56,8 @@ def columns_page(scene: Scene, width: int, height: int) -> Page:
     """A line per figure, and below it the meaning of the one under the cursor."""
     place, titles, heat = scene.place, figure_titles(scene), scene.place.before == "heat"
     fields = BY_VIEW.get(place.before, FIELDS)
-    below = MEANING + 1 if height >= 2 * MEANING + 2 else 0
+    tall = height >= 2 * MEANING + 2
+    below = MEANING + 1 if tall else BRIEFLY if height >= BRIEFLY + 2 else 0
     scroll, shown = place.scroll.fitted(len(titles), height - 1 - below)
     how = " · Enter shows the metric" if heat else " · Enter: + always  - never  blank: where it fits"
     lines = [rule(width, f"figures{'' if place.before == 'buckets' else how}")]
@@ -73,8 +77,10 @@ def columns_page(scene: Scene, width: int, height: int) -> Page:
         line.target = at
         lines.append(line.cut(width))
     lines += [Line()] * (height - below - len(lines))
-    if below:
+    if tall:
         lines += [rule(width), *explanation(titles[scroll.cursor], fields, names, width)]
+    elif below and (meaning := explain(titles[scroll.cursor], fields)) is not None:
+        lines += [Line("  ").add(text) for text in wrap(meaning.formula, width - 2, BRIEFLY)]
     return Page(lines, Layout(scroll))
 
 

@@ -105,8 +105,6 @@ class Record:
             part = readings.within(begin, stop)
             if part.kind is Progress:
                 passing[np.fromiter(self._too_soon(run, part.places), np.int64) - begin] = False
-            elif part.kind not in PASSING:
-                alone += part.places.tolist()
         passing[np.array(alone, np.int64) - begin] = False
         if passing.any():
             self._writer.add_passing(run, begin + np.flatnonzero(passing))

@@ -12,14 +12,13 @@ import numpy as np
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import Clock, Logged, Message, Progress, Received, Replica, Steps
+from ddptop.protocol.packed import Bodies
 from ddptop.protocol.step_columns import StepColumns, StepRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
-
-    from ddptop.protocol.packed import Bodies
 
     Integers = NDArray[np.int64]
 
@@ -202,15 +201,13 @@ class EncodedRun(MessageRun):
         replaced = self._replaced.get(place)
         return self._bodies.body(place) if replaced is None else replaced
 
-    def bodies(self, places: Integers) -> list[bytes]:
-        """The encoded messages at some places."""
+    def records(self, places: Integers) -> tuple[memoryview, Integers]:
+        """The messages at some places as a recording holds them, msgpack [t_ns, rank, session, seq, body] one
+        after the other; and (n,) where each ends."""
+        bodies = self._bodies.at(places)
         if self._replaced:
-            return [*map(self.body, places.tolist())]
-        return self._bodies.at(places).single()
-
-    def size_of(self, places: Integers) -> int:
-        """Bytes of the encoded messages at some places, nearly: of those that were replaced as before."""
-        return int(self._bodies.sizes[places].sum())
+            bodies = Bodies.of([*map(self.body, places.tolist())])
+        return bodies.records(self.heads[:, places])
 
     def sorted_by(self, key: Integers) -> EncodedRun:
         """The same by ascending `key`, (n,); those of the same key in their order, among them all STEPS."""
@@ -235,14 +232,15 @@ class EncodedRun(MessageRun):
         self.others = sorted(others, key=itemgetter(0))
         self._other_places, self._unusual = [place for place, _ in self.others], None
 
-    def step_ranges(self, begin: int, stop: int) -> list[tuple[int, int]]:
-        """(first step, rows) of the STEPS from place `begin` to before `stop`."""
+    def step_ranges(self, begin: int, stop: int) -> tuple[Integers, Integers]:
+        """First step and rows, (n,) each, of the STEPS from place `begin` to before `stop`."""
         low, high = self.steps_within(begin, stop)
         if self.steps is not None and low < high:
-            first, counts = self.steps.first_step[low:high], self.steps.counts[low:high]
-            return [*zip(first.tolist(), counts.tolist(), strict=True)]
+            return self.steps.first_step[low:high], self.steps.counts[low:high]
         messages = (received.message for _, received in self.others_within(begin, stop))
-        return [(one.first_step, len(one.rows)) for one in messages if type(one) is Steps]
+        each = [(one.first_step, len(one.rows)) for one in messages if type(one) is Steps]
+        first, rows = np.array(each, np.int64).reshape(-1, 2).T
+        return first, rows
 
     def replace(self, number: int, received: Received, body: bytes) -> None:
         """Put another message, which is no STEPS, in place of `others[number]`."""

@@ -9,7 +9,7 @@ import numpy as np
 from ddptop.protocol.checks import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -20,6 +20,9 @@ _INTEGERS = dict(
     zip(range(0xCC, 0xD4), (">u1", ">u2", ">u4", ">u8", ">i1", ">i2", ">i4", ">i8"), strict=True)
 )
 """What follows each first byte of an integer."""
+_BY_SIZE = dict(sorted(_INTEGERS.items(), key=lambda item: int(item[1][-1])))
+_ARRAY = 0x90
+"""Of at most 15 elements: plus how many they are, the first byte."""
 _LARGEST_FIXED, _LEAST_FIXED = 0x7F, 0xE0
 """Up to the one, and from the other (-32) on, an integer is its first byte."""
 _NONE, _FLOAT = 0xC0, 0xCB
@@ -56,6 +59,23 @@ def _alike(tags: Bytes) -> list[tuple[int, Integers | slice]]:
     return found
 
 
+def _pieces(data: Bytes, size: int) -> NDArray[np.void]:
+    """So many bytes from every place on; they overlap."""
+    return np.asarray(np.ndarray(max(0, len(data) - size + 1), f"V{size}", data.data, strides=(1,)))
+
+
+def _cells(column: Integers, kinds: Mapping[int, str]) -> Bytes:
+    """(n, bytes) the numbers in the first of these kinds that holds them all, each behind its first byte."""
+    low, high = int(column.min(initial=0)), int(column.max(initial=0))
+    tag, kind = next(
+        (tag, kind) for tag, kind in kinds.items() if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max
+    )
+    size = np.dtype(kind).itemsize
+    cells = np.empty((len(column), 1 + size), np.uint8)
+    cells[:, 0], cells[:, 1:] = tag, column.astype(kind).view(np.uint8).reshape(-1, size)
+    return cells
+
+
 class Bodies(NamedTuple):
     """n encoded messages in one piece of data."""
 
@@ -88,6 +108,22 @@ class Bodies(NamedTuple):
             self.data.data,
         )
         return [data[begin:end].tobytes() for begin, end in spans]
+
+    def records(self, heads: Integers) -> tuple[memoryview, Integers]:
+        """As msgpack arrays one after the other, each of its `heads` (numbers, n) and the message; and (n,)
+        where each ends. Those of the same size are copied together."""
+        n = len(self.sizes)
+        numbers = [_cells(column, _BY_SIZE) for column in heads]
+        begin = np.full((n, 1), _ARRAY + len(heads) + 1, np.uint8)
+        head = np.concatenate([begin, *numbers, _cells(self.sizes, _BYTES)], axis=1)
+        size = head.shape[1]
+        ends = np.cumsum(size + self.sizes)
+        data, begins = np.empty(int(ends[-1]) if n else 0, np.uint8), ends - self.sizes
+        _pieces(data, size)[begins - size] = head.view(f"V{size}")[:, 0]
+        for size in np.flatnonzero(np.bincount(self.sizes)).tolist():
+            places = np.flatnonzero(self.sizes == size)
+            _pieces(data, size)[begins[places]] = _pieces(self.data, size)[self.begins[places]]
+        return data.data, ends
 
     def codes(self) -> Bytes:
         """(n,) number of the type of each, its second byte; 0 where it is too short."""

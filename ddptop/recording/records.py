@@ -67,8 +67,7 @@ Selector: TypeAlias = "Callable[[int], bool]"
 
 def pack(received: Received, body: bytes) -> bytes:
     """One record."""
-    head = (received.t_ns, received.rank, received.session, received.seq, body)
-    return cast(bytes, msgpack.packb(head))
+    return cast(bytes, msgpack.packb((*received[:4], body)))
 
 
 def body_type(body: bytes) -> int:
@@ -103,9 +102,7 @@ class BlockBuilder:
         self._last_ns = max(self._last_ns, received.t_ns)
         message = received.message
         if isinstance(message, Steps):
-            first, last = message.first_step, message.first_step + len(message.rows) - 1
-            self._first_step = first if self._first_step == NO_STEP else min(first, self._first_step)
-            self._last_step = max(last, self._last_step)
+            self._note_steps(message.first_step, message.first_step + len(message.rows) - 1)
         elif not isinstance(message, PASSING):
             self._lasting += CLOCKS if isinstance(message, Clock) else 1
         record = pack(received, body)
@@ -115,22 +112,27 @@ class BlockBuilder:
             self._essential.append(record)
         self.bytes += len(record)
 
-    def add_passing(self, run: EncodedRun, places: Integers) -> int:
-        """Add the messages at these places, all of PASSING types, as `add` does each; returns how many step
-        rows are in them."""
-        pack, heads = msgpack.Packer().pack, run.heads[:, places]
-        if not self._parts:
-            self._first_ns = self._last_ns = int(heads[0, 0])
-        self._last_ns = max(self._last_ns, int(heads[0].max()))
-        self._parts.append(b"".join(map(pack, zip(*heads.tolist(), run.bodies(places), strict=True))))
+    def add_passing(self, run: EncodedRun, places: Integers, records: bytes) -> int:
+        """Add the messages at these places, PASSING and CLOCK, whose records these are, as `add` does each;
+        returns how many step rows are in them."""
+        t_ns = run.heads[0, places]
+        self._first_ns = self._first_ns if self._parts else int(t_ns[0])
+        self._last_ns = max(self._last_ns if self._parts else 0, int(t_ns.max()))
+        self._parts.append(records)
         self._records += len(places)
-        self.bytes += len(self._parts[-1])
-        if not (steps := run.step_ranges(int(places[0]), int(places[-1]) + 1)):
+        self.bytes += len(records)
+        begin, stop = int(places[0]), int(places[-1]) + 1
+        clocks = (one.within(begin, stop) for one in run.readings if one.kind is Clock)
+        self._lasting += CLOCKS * sum(len(one.places) for one in clocks)
+        first, rows = run.step_ranges(begin, stop)
+        if not len(first):
             return 0
-        first, last = min(first for first, _ in steps), max(first + rows for first, rows in steps) - 1
+        self._note_steps(int(first.min()), int((first + rows).max()) - 1)
+        return int(rows.sum())
+
+    def _note_steps(self, first: int, last: int) -> None:
         self._first_step = first if self._first_step == NO_STEP else min(first, self._first_step)
         self._last_step = max(last, self._last_step)
-        return sum(rows for _, rows in steps)
 
     @property
     def essential(self) -> bytes:
@@ -214,8 +216,7 @@ def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received
     Those of the usual types are decoded together; of equal LAYOUT and MEMBERSHIP only the first one is.
     """
     decoded: dict[int, Iterator[Message]] = {}
-    present = {kind for kind, _ in records}
-    for kind in present & _DECODED_TOGETHER.keys():
+    for kind in {kind for kind, _ in records} & _DECODED_TOGETHER.keys():
         with suppress(ProtocolError):  # one of them is invalid: each is decoded alone
             decoded[kind] = iter(
                 _DECODED_TOGETHER[kind]([record[-1] for its, record in records if its == kind])

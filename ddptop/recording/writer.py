@@ -188,17 +188,23 @@ class Writer:
             self.flush()
 
     def add_passing(self, run: EncodedRun, places: NDArray[np.int64]) -> None:
-        """Keep the messages at these places, all of PASSING types: as `add` keeps each, at less cost."""
+        """Keep the messages at these places, PASSING and CLOCK ones: as `add` keeps each, at less cost. None
+        comes twice: those of other hosts are numbered."""
         plain = self._failing is None and not (self._thinner.thins or self._thinner.full)
         if self._file is None or not plain or self._thinner.every != self._recorded_every:
             for place in places.tolist():
                 self.add(run.received(place), run.body(place))
             return
-        parts = 1 + run.size_of(places) // self._flush_bytes
-        each = -(-len(places) // parts)
-        for begin in range(0, len(places), max(1, each)):
-            self._block_rows += self._block.add_passing(run, places[begin : begin + each])
-            if self._block.bytes >= self._flush_bytes:
+        records, ends = run.records(places)
+        written, begin = 0, 0
+        while begin < len(places):
+            stop = max(
+                begin + 1, int(ends.searchsorted(written + self._flush_bytes - self._block.bytes, "right"))
+            )
+            part = bytes(records[written : ends[stop - 1]])
+            self._block_rows += self._block.add_passing(run, places[begin:stop], part)
+            written, begin = int(ends[stop - 1]), stop
+            if begin < len(places) or self._block.bytes >= self._flush_bytes:
                 self.flush()
 
     def _is_new(self, session: int, body: bytes) -> bool:

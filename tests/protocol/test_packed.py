@@ -66,3 +66,17 @@ def test_what_is_no_integer_is_refused(wrong: object) -> None:
         packed([7, wrong])[0].integers()
     with pytest.raises(ProtocolError):
         packed([b"", wrong])[0].lengths()
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 2**16), st.integers(0, 2**62), st.binary(min_size=1, max_size=300)))
+)
+def test_records_are_read_as_msgpack_arrays(records: list[tuple[int, int, bytes]]) -> None:
+    bodies = Bodies.of([body for *_, body in records])
+    heads = np.array([head for *head, _ in records], np.int64).reshape(-1, 2).T
+    data, ends = bodies.records(heads)
+    unpacker = msgpack.Unpacker(use_list=False)
+    for (rank, number, body), begin, end in zip(records, [0, *ends], ends, strict=False):
+        unpacker.feed(data[begin:end])
+        assert unpacker.unpack() == (rank, number, body)
+    assert len(data) == (ends[-1] if len(ends) else 0)

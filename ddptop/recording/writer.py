@@ -196,16 +196,16 @@ class Writer:
                 self.add(run.received(place), run.body(place))
             return
         records, ends = run.records(places)
-        written, begin = 0, 0
+        written = begin = 0
         while begin < len(places):
-            stop = max(
-                begin + 1, int(ends.searchsorted(written + self._flush_bytes - self._block.bytes, "right"))
-            )
+            most = written + self._flush_bytes - self._block.bytes
+            stop = max(begin + 1, int(ends.searchsorted(most, "right")))
             part = bytes(records[written : ends[stop - 1]])
             self._block_rows += self._block.add_passing(run, places[begin:stop], part)
-            written, begin = int(ends[stop - 1]), stop
-            if begin < len(places) or self._block.bytes >= self._flush_bytes:
+            # The rest of several blocks does not wait: as much may come before it is due, and no ack ever.
+            if begin or stop < len(places) or self._block.bytes >= self._flush_bytes:
                 self.flush()
+            written, begin = int(ends[stop - 1]), stop
 
     def _is_new(self, session: int, body: bytes) -> bool:
         """From this process: a rank sends some messages again to every new collector."""

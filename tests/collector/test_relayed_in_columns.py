@@ -105,6 +105,14 @@ def test_many_hosts_get_their_acks_together_but_a_rank_that_ends_at_once(tmp_pat
     assert [seq for _, pairs in acks for name, seq in pairs if name == session] == [2, 14]
 
 
+def test_what_fills_several_blocks_is_written_and_acked_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(Record, "flush", lambda self: None)
+    world = 512
+    *_, acks = received(tmp_path / "run.ddptop", world)
+    numbers = [seq for _, pairs in acks for name, seq in pairs if name == 1_000_000]
+    assert numbers[-8:] == [*range(6, 14)]
+
+
 def test_the_start_of_many_hosts_costs_each_rank_once(tmp_path, monkeypatch):
     read = []
 

@@ -236,7 +236,7 @@ class Intake:
     @property
     def known_sessions(self) -> Container[int]:
         """Sessions whose HELLO was received."""
-        return self._reducer.state.sessions
+        return self._reducer.as_last_read.processes  # only the names: nothing is written for them
 
     def report_recording(self, now_ns: int) -> None:
         """Report an error of the recording, once."""

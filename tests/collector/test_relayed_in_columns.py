@@ -148,6 +148,7 @@ def test_ranks_are_written_when_something_reads_them_and_not_for_a_frame(tmp_pat
         if now_ns > 3 * NS:
             written.clear()
             frames.append(reducer.frame(now_ns))
+            assert 1_000_000 in self.known_sessions
             assert sum(written) == 0 or len(frames) == 1  # the first one reads all ranks
             of_frame = (frames[-1].ranks.records, frames[-1].ranks.step)
             of_ranks = zip(*((one.records, one.step) for one in reducer.state.ranks), strict=True)

@@ -52,8 +52,9 @@ from ddptop.transport.sockets import new_context
 TICK_MS = 100
 """Longest sleep: acks follow the recording's flush, which is due every 250 ms."""
 
-PAUSE_NS = 10_000_000, 50_000_000
-"""Least and most pause after a round, else four times the round: many messages cost less read together."""
+PAUSE_NS = 10_000_000, 25_000_000, 50_000_000
+"""Pauses after a round, for many messages cost less read together: four times the round, but at least the
+first, at least the second where what is read is not taken yet, and at most the third."""
 
 LAST_MESSAGES_NS = 2 * NS
 """How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
@@ -176,8 +177,8 @@ class Collector:
         self._viewers = Viewers(self._server, self._frame, epoch=epoch)
         self._watch = watch
         self._stalls = StallWatch(lambda session, number: self._intake.ask(session, number))
-        ends = (receiver, self._record, self._reducer, watch, self._stalls)
-        self._intake = Intake(*ends, admission, watched=not arguments.simulated, hosts=hosts)
+        parts = (receiver, self._record, self._reducer, watch, self._stalls, admission)
+        self._intake = Intake(*parts, watched=not arguments.simulated, hosts=hosts)
         self._hosts = hosts
         flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
         stack.callback(flights.close)
@@ -253,9 +254,8 @@ class Collector:
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)
         interrupted = self._interruptions.check(now_ns)
-        at_once = interrupted or self._pipe.ended
-        is_held = now_ns < self._intake.held_until_ns and not at_once
-        arrived = self._intake.drain(now_ns, at_once=at_once)
+        held_until_ns = self._intake.held_until_ns
+        arrived = self._intake.drain(now_ns, at_once=interrupted or self._pipe.ended)
         if arrived and self._pipe.ended:
             self._record.flush()  # the ranks that are left wait for these acks
         catch_up_ns = now_ns + CATCH_UP_NS if interrupted else 0
@@ -277,15 +277,14 @@ class Collector:
             self._pipe.check(now_ns)
         self._intake.acknowledge(now_ns, at_once=self._pipe.ended)
         self._server.drain(now_ns)
-        if not is_held:  # a frame directly after the newest messages were taken
-            self._viewers.serve(now_ns)
+        if now_ns >= held_until_ns or self._intake.held_until_ns > held_until_ns:
+            self._viewers.serve(now_ns)  # directly after the newest messages were taken
         if self._hosts is not None:
             self._hosts.check(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
         if self._intake.emptied:
             ended_ns = time.monotonic_ns()
-            held_ns = self._intake.held_until_ns - ended_ns
-            pause_ns = held_ns if held_ns > 0 else max(PAUSE_NS[0], 4 * (ended_ns - now_ns))
-            time.sleep(min(pause_ns, PAUSE_NS[1]) / NS)
+            least_ns = min(max(self._intake.held_until_ns - ended_ns, PAUSE_NS[0]), PAUSE_NS[1])
+            time.sleep(min(max(least_ns, 4 * (ended_ns - now_ns)), PAUSE_NS[2]) / NS)
         return arrived
 
     def _update_run_file(self) -> None:
@@ -383,9 +382,9 @@ class Collector:
 
     def _frame(self, *, cursor: int, focus: int | None, want: str) -> Frame:
         source: FrameSource = "simulated" if self._arguments.simulated else "live"
-        make, recording = self._reducer.frame, self._record.existing
-        return make(
-            time.monotonic_ns(), cursor=cursor, focus=focus, want=want, source=source, recording=recording
+        now_ns, recording = time.monotonic_ns(), self._record.existing
+        return self._reducer.frame(
+            now_ns, cursor=cursor, focus=focus, want=want, source=source, recording=recording
         )
 
     def _summary(self) -> dict[str, object]:

@@ -138,8 +138,8 @@ class BundleReceiver:
         return None if route is None else self._agents.get(route)
 
     def drain(self, now_ns: int, limit: int = 100, *, at_once: bool = False) -> EncodedRun:
-        """All messages in the bundles that have arrived, at most `limit` of them and not many more than
-        DRAIN_BYTES; where agents are many, every TOGETHER_NS unless `at_once`.
+        """All messages in the bundles that have arrived; where agents are many, every TOGETHER_NS unless
+        `at_once`. At most `limit` bundles are read, and not many more than DRAIN_BYTES are held.
 
         A rank's messages are as from `AckedReceiver`; an agent's own have rank -1 and the agent's session.
         """

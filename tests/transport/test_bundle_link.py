@@ -272,6 +272,13 @@ def test_what_many_agents_send_is_read_at_once_and_taken_together_or_when_asked(
     assert ends.numbers(100) == [1, 2, 3]
     taken = ends.receiver.drain(time.monotonic_ns(), at_once=True)
     assert [received.seq for received, _ in taken if received.seq] == [4]
+    # More than is held is taken early, which shows in when the next is due: viewers are served then.
+    monkeypatch.setattr(bundle_receiver, "DRAIN_BYTES", 1)
+    due_ns = ends.receiver.held_until_ns
+    relay(sender, 0, 5, event(5))
+    sender.flush()
+    ends.until(lambda: ends.numbers(100) == [1, 2, 3, 5])
+    assert time.monotonic_ns() < due_ns < ends.receiver.held_until_ns
 
 
 def test_what_is_wrong_with_the_connection_is_said_in_one_line(ends):

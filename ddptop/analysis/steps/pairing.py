@@ -124,9 +124,9 @@ class Pairing:
         taken = 0
         done: list[tuple[int, CompleteStep]] = []
         while True:
-            n, more = self._add_together(messages, low + taken, rank[taken:], layout[taken:], stop_step)
-            done += [(taken + which, one) for which, one in more]
-            taken += n
+            added, more = self._add_together(messages, low + taken, rank[taken:], layout[taken:], stop_step)
+            done += [(taken + which, step) for which, step in more]
+            taken += added
             # With the next message there may be too much to hold: `add_rows` forgets the oldest steps then.
             for n in range(taken, min(taken + ALONE, len(rank))):
                 if done and done[-1][1].step >= stop_step:

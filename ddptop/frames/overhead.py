@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptop.frames.numbers import fixed
+from ddptop.frames.numbers import RATIO, fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,9 @@ class MeasuredCost:
     @property
     def sentence(self) -> str:
         """`steps take 1.8% longer with ddptop (95%: 1.2 to 2.4%; 24 shadow blocks)`."""
-        bounds = f"95%: {fixed(self.low)} to {fixed(self.high)}%; {self.blocks} shadow blocks"
-        return f"steps take {fixed(self.pct)}% longer with ddptop ({bounds})"
+        digits = RATIO if abs(self.pct) < 1 else 1
+        bounds = f"95%: {fixed(self.low, digits)} to {fixed(self.high, digits)}%; {self.blocks} shadow blocks"
+        return f"steps take {fixed(self.pct, digits)}% longer with ddptop ({bounds})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,10 +108,10 @@ def trouble_brief(shown: Verdict, width: int) -> str:
     """`rank 1 missing · train.py:88 tokenize`: who a stall or an end is due to, and in which call, as much of
     it as `width` cells hold. The state itself, and for how long, is in the header."""
     what = re.sub(r" \([^)]*\)", "", shown.sentence.partition(" · ")[2] or shown.sentence)
-    if len(what) > width:
-        what = re.sub(r"^(host [^ .]+)\.\S+", r"\1", what)
-    if len(what) > width and (named := re.match(r"host (\S+)( is \w+)", what)) is not None:
-        what = f"host {fit_tail(named[1], width - 5 - len(named[2]))}{named[2]}"
+    host = re.match(r"host (\S+)( is \w+)", what)
+    if host is not None and len(host[0]) > width > len(f"host {host[2]}"):
+        name = host[1] if re.fullmatch(r"[\d.]+", host[1]) else host[1].partition(".")[0]
+        what = f"host {fit_tail(name, width - 5 - len(host[2])).strip()}{host[2]}"
     ends = [match.start() for match in re.finditer(": | at step |$", what) if match.start() <= width]
     who = what[: ends[-1]] if ends else ""
     call = re.search(r"(rank \d+ (?:is|was) in (\S+))( [^\s;,]+)?", shown.detail)

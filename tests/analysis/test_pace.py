@@ -84,6 +84,17 @@ def test_steps_that_scatter_by_more_than_the_change_are_a_busy_machine_and_no_re
     assert log.all() == ()
 
 
+@pytest.mark.parametrize(("low", "high", "steps"), [(100, 400, 1_000), (20, 60, 4_000)])
+def test_steps_that_become_longer_bit_by_bit_are_slower(low: float, high: float, steps: int) -> None:
+    log, pace = EventLog(), Pace()
+    noise = np.random.default_rng(1).normal(1, 0.03, steps)
+    wall = np.linspace(low, high, steps) * noise
+    numbers, even = np.arange(steps, dtype=np.float64), np.ones(steps, bool)
+    pace.take(log, numbers, wall, None, np.cumsum(wall) / 1000, even)
+    texts = [event.message for event in log.all()]
+    assert texts and all(text.startswith("all ranks are slower since step") for text in texts)
+
+
 def test_steps_while_a_rank_was_flagged_are_left_out_of_any_batch() -> None:
     wall, even = np.full(4_000, 10.0), np.ones(4_000, bool)
     wall[2_000:3_000], even[2_010:3_010] = 20.0, False

@@ -37,6 +37,14 @@ def test_a_long_name_leaves_room_for_what_is_the_matter_with_the_host() -> None:
         there = replace(shown, sentence=f"LOST · host {name} {state}: last message 12 s ago")
         brief = trouble_brief(there, 28)
         assert brief.startswith("host …") and brief.endswith(f"017 {state}") and cells(brief) <= 28
+    for name, width, expected in (
+        ("node2", 45, "host node2 is unreachable: ranks 4-7, last"),
+        ("node2", 28, "host node2 is unreachable"),
+        ("gpu-002.cluster.example", 28, "host gpu-002 is unreachable"),
+        ("10.0.0.12", 23, "host …12 is unreachable"),
+    ):
+        sentence = f"UNREACHABLE · host {name} is unreachable: ranks 4-7, last at step 120"
+        assert trouble_brief(replace(shown, sentence=sentence), width) == expected
 
 
 @pytest.mark.parametrize("width", [160, 80, 67, 50, 40, 30])

@@ -3,11 +3,11 @@
 Over blocks of complete steps, of BLOCK steps and BLOCK_S at least, m[b] the median of block b of the ranks'
 median wall times, less the longest wait of a rank for a CPU in that step (outside communication): steps are
 slower where the NEWEST newest blocks, but one, are above the BEFORE blocks before them, but one, and their
-median by SHARE and LEAST_MS above that of those, and by more than either scatter, but for the shortest and
-the longest; likewise faster. So single long steps, a few long seconds,
-and scatter that was there before, say nothing. Of all changes within these blocks this one has to be the
-largest: another one beside it is compared when it is the newest, and their times are not mixed. The step is
-the one, in the blocks around, that best parts shorter steps from longer ones.
+median by SHARE and LEAST_MS above that of those; likewise faster. So single long steps and a few long seconds
+are no regression. Either it is the largest change within these blocks, and larger than what the blocks before
+and after it scatter (but for the shortest and the longest): times of two changes are not mixed, and a busy
+machine is none. Or the blocks drift: they become slower bit by bit. The step is the one, in the blocks around
+the first of the newest, that best parts shorter steps from longer ones.
 
 Where other processes take the CPUs, the transport waits for them too, about as long as the ranks do: so the
 medians have to have changed by SHARE and LEAST_MS more than that wait has. While a rank is flagged, or it is
@@ -36,6 +36,9 @@ SHARE, LEAST_MS = 1.2, 1.0
 AROUND = 2
 """Blocks before the first of the newest ones, and from it on, in whose steps the change is: the median of a
 block shows it or not, by whether half of its steps are longer."""
+
+DRIFT = 0.95
+"""Correlation with the time above which the blocks drift: with one change in them it is at most 0.87."""
 
 ENDS = 4
 """Least blocks before a change and after it."""
@@ -104,9 +107,7 @@ class Pace:
             return
         slower = is_ms > was_ms
         apart = now[1] > before[-2] if slower else now[-2] < before[1]
-        # Other processes that come and go.
-        scattered = max(one[-2] - one[1] for one in (before, now)) > most - least
-        if not apart or scattered or abs(_largest_change(rest) - BEFORE) > 1:
+        if not apart or not (_is_drift(rest) or _is_change(rest, most - least)):
             return
         first = _first(np.hstack(self._parts[: 2 * AROUND]), (was_ms + is_ms) / 2, slower=slower)
         kind, before_ms = "slower" if slower else "faster", float(median(wall[:BEFORE]))
@@ -119,6 +120,18 @@ class Pace:
 def _block(steps: list[_Step]) -> _Step:
     wall_ms, waited_ms, rest_ms = (float(median(column)) for column in np.array(steps).T[1:4])
     return _Step(steps[0].number, wall_ms, waited_ms, rest_ms, steps[-1].end_s)
+
+
+def _is_drift(rest: Column) -> bool:
+    """Whether all of these blocks become slower, or faster, bit by bit."""
+    return abs(float(np.corrcoef(rest, np.arange(len(rest)))[0, 1])) > DRIFT
+
+
+def _is_change(rest: Column, by_ms: float) -> bool:
+    """Whether the newest blocks differ from those before by more than either scatter, which is that of other
+    processes that come and go, and no other change in them is larger."""
+    scatter_ms = max(np.sort(one)[-2] - np.sort(one)[1] for one in (rest[:BEFORE], rest[BEFORE:]))
+    return bool(scatter_ms <= by_ms and abs(_largest_change(rest) - BEFORE) <= 1)
 
 
 def _largest_change(rest: Column) -> int:

@@ -27,8 +27,9 @@ BEHIND_NS = NS
 """Backlog from which less is asked for: the oldest unread message has waited for this long. A screen is
 drawn four times a second, and a rank's state is stale after 1.5 s."""
 
-KEEPS_UP_NS = NS // 4
-"""Backlog below which there is room again: the recording is written four times a second."""
+KEEPS_UP_NS = NS // 2
+"""Backlog below which there is room again: what many hosts send is taken five times a second, and on a busy
+machine one round of that may take half of this."""
 
 EFFECT_NS = 2 * NS
 """From one change to the next step down: agents send every 250 ms, and what waits must be read first."""

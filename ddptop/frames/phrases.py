@@ -24,10 +24,10 @@ def ranks_phrase(ranks: Sequence[int], world: int) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) == world:
-        return f"{world} ranks"
+        return f"{world:,} ranks"
     if len(ranks) <= MAX_LISTED_RANKS:
         return f"ranks {joined(sorted(ranks))}"
-    return f"{len(ranks)} of {world} ranks"
+    return f"{len(ranks):,} of {world:,} ranks"
 
 
 def in_state(frame: Frame, state: RankStatus) -> str:

@@ -182,7 +182,7 @@ def _no_straggler(frame: Frame) -> Verdict:
     group, run = frame.group, frame.run
     if group.step is None or group.step_ms_p50 is None:
         since = duration(run.elapsed_s)
-        sentence = f"all {run.world_size} ranks are here, no step finished by all of them yet · {since}"
+        sentence = f"all {run.world_size:,} ranks are here, no step finished by all of them yet · {since}"
         if run.world_size == 1:
             sentence = f"the rank is here, no step finished yet · {since}"
         return Verdict("starting", "busy", sentence, "first steps take longer: compilation, first batches")

@@ -338,7 +338,7 @@ def test_thousands_of_ranks_carry_only_a_page_of_positions(make_world) -> None:
     stage.beat(16, {rank: {"step": 1, "bucket": int(rank > 500), "sequence": 1} for rank in range(1024)})
     stall = stage.frame().stall
     assert (len(stall.ranks), len(stall.positions)) == (501, MAX_POSITIONS)
-    assert stall.sentence.startswith("501 of 1024 ranks are missing")
+    assert stall.sentence.startswith("501 of 1,024 ranks are missing")
     assert stall.positions[-1].rank == 501, "one that waits is among them"
 
 

@@ -93,7 +93,7 @@ def live(world: int = 4, **changes: Any) -> Frame:
         buckets=buckets(),
         straggler=None,
         alerts=(),
-        events=(LoggedEvent(NOW - 580, "join", "info", None, None, f"{world} ranks joined"),),
+        events=(LoggedEvent(NOW - 580, "join", "info", None, None, f"{world:,} ranks joined"),),
         overhead=Overhead(1.0, 0.62, 132.0, 4, 0, collector_pct=2.4),
         history=history(end_s=ELAPSED_S),
         focus=None,

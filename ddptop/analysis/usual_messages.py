@@ -223,7 +223,7 @@ class UsualMessages:
         ends = [(int(run.places[low + at]), step) for at, step in reversed(completed)]
         beats: list[tuple[int, int, int, int, int, int]] = []
         clocks: list[Offsets] = []
-        others, columns, of_hosts = self._divided(run, begin, stop, known, steps=bool(completed))
+        others, columns, of_hosts = self._divided(run, begin, stop, known)
         waiting = [readings.places.tolist() for readings in of_hosts]
         taken = begin
 
@@ -285,10 +285,10 @@ class UsualMessages:
         return [np.array(beats, np.int64).reshape(-1, 6).T, *self._take_columns(run, columns, clocks, known)]
 
     def _divided(
-        self, run: MessageRun, begin: int, stop: int, known: KnownSessions, *, steps: bool
+        self, run: MessageRun, begin: int, stop: int, known: KnownSessions
     ) -> tuple[Sequence[tuple[int, Received]], list[tuple[Readings, Integers]], list[Readings]]:
         """The messages that are taken one by one; readings with the session of each, of which only the newest
-        one of each rank counts; and those of hosts. `steps`: some become complete between them."""
+        one of each rank counts; and those of hosts."""
         others = run.others_within(begin, stop)
         columns: list[tuple[Readings, Integers]] = []
         of_hosts: list[Readings] = []
@@ -301,7 +301,7 @@ class UsualMessages:
                 of_hosts.append(part)
                 continue
             newest = part.kind not in OF_AGENTS and found.all()
-            if newest and self._newest_counts(part, which, known, steps=steps):
+            if newest and self._newest_counts(part, which, known):
                 columns.append((part, which))
                 continue
             heads = run.heads[:, part.places].T.tolist()
@@ -324,11 +324,8 @@ class UsualMessages:
         self._state.clocks.take_columns(hosts, clocks)
         return ((places.tolist(), hosts, clocks[[0, 1, 3]]),)
 
-    def _newest_counts(
-        self, readings: Readings, which: Integers, known: KnownSessions, *, steps: bool
-    ) -> bool:
-        """Whether of these readings of known sessions only the newest of each has an effect. Steps that
-        become complete between them (`steps`) are evaluated by the sampling interval of that moment."""
+    def _newest_counts(self, readings: Readings, which: Integers, known: KnownSessions) -> bool:
+        """Whether of these readings of known sessions only the newest of each has an effect."""
         if int(known.rank.max()) >= self._state.world:
             return False
         if readings.kind is Usage:
@@ -336,10 +333,7 @@ class UsualMessages:
             return not any(one is not None and one >= USED_UP_PCT for one in throttled)
         if readings.kind is Progress:
             known.beats = known.beats or Beats(self._state, known)
-            every, phase = (readings.values[at] for at in (_DETAIL_EVERY, _PHASE))
-            unusual = (phase == Phase.EVALUATE) | known.beats.declared[which]
-            if steps:
-                unusual |= every != known.beats.detail_every[which]
+            unusual = (readings.values[_PHASE] == Phase.EVALUATE) | known.beats.declared[which]
             return not (unusual & known.current[which]).any()
         return True
 

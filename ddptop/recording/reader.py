@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ddptop.host.processes import keep_freed_memory
 from ddptop.protocol.limits import MAX_NS, NS, VERSION
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
 from ddptop.recording import index as lookup
-from ddptop.recording.ahead import Decoder, runs_ahead, start_ahead
+from ddptop.recording.ahead import Decoder, keep_freed_memory, runs_ahead, start_ahead
 from ddptop.recording.disk import open_recording
 from ddptop.recording.format import CLOCKS, RecordingError, Summary
 from ddptop.recording.history import HistoryPiece, HistoryPieces

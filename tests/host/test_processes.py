@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,22 +77,3 @@ def test_threads_that_were_tried_are_gone_for_the_kernel_too() -> None:
     for _ in range(20):
         need_threads(16)
         assert set(Path("/proc/self/task").iterdir()) <= before
-
-
-def test_memory_that_is_freed_is_kept() -> None:
-    code = """if True:
-    import resource, sys
-    from ddptop.host.processes import keep_freed_memory
-
-    def faults():
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(3):
-            [bytearray(8 << 20) for _ in range(8)]
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    keep_freed_memory()
-    faults()
-    print(faults())
-    """
-    done = run([sys.executable, "-c", code], os.environ, Path.cwd())
-    assert int(done.stdout) < 16_384, done.stderr  # so many pages once 64 MiB have

@@ -1,5 +1,7 @@
 """Runs that a second process decodes are those that the first one would have decoded."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from ddptop.recording import ahead, runs
 from ddptop.recording.reader import Recording
 from ddptop.report.build import read
 from ddptop.sources.replay import frame_of
+from tests.processes import run
 from tests.recording.made_up import a_run, write
 
 SMALL = "import ddptop.recording.runs as runs; runs.RUN_RECORDS = 100"
@@ -115,3 +118,22 @@ def test_a_second_process_that_was_started_early_decodes_all_and_is_ended_where_
         process = recording._ahead._process
     assert process.returncode is not None
     assert second == [True, True, False]
+
+
+def test_memory_that_is_freed_is_kept() -> None:
+    code = """if True:
+    import resource, sys
+    from ddptop.recording.ahead import keep_freed_memory
+
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(3):
+            [bytearray(8 << 20) for _ in range(8)]
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    keep_freed_memory()
+    faults()
+    print(faults())
+    """
+    done = run([sys.executable, "-c", code], os.environ, Path.cwd())
+    assert int(done.stdout) < 16_384, done.stderr  # so many pages once 64 MiB have

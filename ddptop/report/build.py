@@ -122,7 +122,7 @@ def finish(
         reading=_reading(table, per_sample, sampler, whole=whole, damage=damage, refused=refused),
         verdict=(),
         cost=cost,
-        stragglers=summaries.stragglers(samples, table, last),
+        stragglers=summaries.stragglers(samples, table, where, count, last),
         spans=spans(table, where, samples, duration_s, count),
         ranks=ranks,
         phases_pct=summaries.phases_pct(ranks),

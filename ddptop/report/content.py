@@ -107,6 +107,10 @@ class StragglerSummary:
     incarnation: int = 0
     """Elastic restarts before `first_step`, and before `last_step`."""
     last_incarnation: int = 0
+    excess_ms: tuple[float | None, ...] = ()
+    """Its excess over the run, one mean for each of `spans`; empty: not known in any."""
+    differs: tuple[str, ...] = ()
+    """In what its process, GPU and host differed from the others' when last flagged, and why it waited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ from ddptop.render.phases import PARTS
 from ddptop.render.text import clean
 from ddptop.report import sentences
 from ddptop.report.findings import HEALTH, and_more, by_kind
-from ddptop.report.pictures import legend, paired_bars, rank_bar, run_over_time
+from ddptop.report.pictures import excess_over_time, legend, paired_bars, rank_bar, run_over_time
 from ddptop.report.tables import (
     beside_others,
     bucket_columns,
+    differs,
     happened,
     host_columns,
     part_shares,
@@ -177,9 +178,9 @@ def _why(report: Report) -> str:
         f"{fixed(beside.own[phase])} ms, others {fixed(beside.usual[phase])}</small></div>"
         for phase in beside.own
     ]
-    events = happened(beside)
-    note = "own time, medians; grey: the others"
-    return f"{''.join(rows)}{_paragraphs([note, events] if events else [note])}"
+    said = ("own time, medians; grey: the others", differs(beside.slow), happened(beside))
+    over_time = excess_over_time(report, beside.slow)
+    return f"{''.join(rows)}{_paragraphs(filter(None, said))}{over_time}"
 
 
 def _hosts(report: Report) -> str:

@@ -19,7 +19,7 @@ from ddptop.report.strips import incidents, scale_end
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ddptop.report.content import Report, Span
+    from ddptop.report.content import Report, Span, StragglerSummary
     from ddptop.report.tables import Beside
 
 WIDTH, HEIGHT = 1000.0, 100.0
@@ -55,6 +55,22 @@ def run_over_time(report: Report) -> str:
     return f'{"".join(rows)}<div class="lane"><span></span><div class="axis">{axis}</div></div>'
 
 
+def excess_over_time(report: Report, slow: StragglerSummary) -> str:
+    """A straggler's excess in every span of the run, on the time axis of the run; empty: it is not known."""
+    known = [ms for ms in slow.excess_ms if ms is not None]
+    top = scale_end(known) if known else 0.0
+    if not top > 0:
+        return ""
+    width, boxes = WIDTH / len(slow.excess_ms), ""
+    for at, (span, ms) in enumerate(zip(report.spans, slow.excess_ms, strict=True)):
+        if ms is not None:
+            height = HEIGHT * min(1.0, max(0.0, ms / top))
+            title = f"{_steps(span)}: {fixed(ms)} ms"
+            boxes += _box("warn", at * width, width, HEIGHT - height, height, title)
+    text = f"excess of rank {slow.rank} from {fixed(min(known))} to {fixed(max(known))} ms over the run"
+    return _lane(f"excess<br><small>0 to {fixed(top)} ms</small>", text, boxes, "high")
+
+
 def legend(names: Iterable[str]) -> str:
     """Colour and name of parts of the step."""
     return "".join(
@@ -88,12 +104,15 @@ def paired_bars(beside: Beside, phase: str) -> str:
     return _svg(f"{phase}: {', '.join(words)}", boxes, "bar")
 
 
+def _steps(span: Span) -> str:
+    return steps_phrase(span.first_step or 0, span.last_step or 0, span.incarnation, span.last_incarnation)
+
+
 def _step_bar(span: Span, at: int, count: int, top: float) -> str:
     if span.step_ms is None:
         return ""
     width = WIDTH / count
-    steps = steps_phrase(span.first_step or 0, span.last_step or 0, span.incarnation, span.last_incarnation)
-    title = f"{steps}: {fixed(span.step_ms)} ms"
+    title = f"{_steps(span)}: {fixed(span.step_ms)} ms"
     shares = [("wait", span.wait_pct), ("transfer", span.transfer_pct)]
     for name, pct in shares:
         title += "" if pct is None else f", {name} {percent(pct)}"
@@ -109,9 +128,8 @@ def _step_bar(span: Span, at: int, count: int, top: float) -> str:
 def _slow_mark(span: Span, at: int, count: int) -> str:
     if span.rank is None:
         return ""
-    steps = steps_phrase(span.first_step or 0, span.last_step or 0, span.incarnation, span.last_incarnation)
     cause = cause_phrase(span.cause, None)
-    title = f"{steps}: rank {span.rank}" + (f": {cause}" if cause else "")
+    title = f"{_steps(span)}: rank {span.rank}" + (f": {cause}" if cause else "")
     title += "" if span.cost_pct is None else f", costs {percent(span.cost_pct)} of the step"
     return _box("warn", at * WIDTH / count, WIDTH / count, 0, HEIGHT, title)
 

@@ -63,7 +63,7 @@ PASSING = frozenset({"nan", "replica_drift", "network", "disk", "interruption"})
 """Kinds of logged events that belong to an alert which may end before the next sample."""
 
 FEW_HOSTS = 16
-"""Hosts whose figures a sample has; of more of them it has the clocks only."""
+"""Hosts whose figures a sample has, and those of their GPUs; of more hosts it has the clocks only."""
 
 LOG_FULL = 100
 """The log of the analysis drops its oldest entry when it holds more than this."""
@@ -181,10 +181,10 @@ class RunSampler:
         self._in_gap = True
 
     def take_sample(self, *, hosts: bool = False) -> Frame:
-        """Sample the group now. `hosts`: with the figures of every host, which samples of few hosts have."""
+        """Sample the group now. `hosts`: with the figures of hosts and GPUs, as samples of few hosts have."""
         state = self.reducer.state
         hosts = hosts or len(state.hellos.of_hosts) <= FEW_HOSTS
-        frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=False, hosts=hosts)
+        frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=hosts, hosts=hosts)
         self._cursor += len(frame.history.step)
         self._sampled_step = state.complete_step
         if len(frame.history.step):

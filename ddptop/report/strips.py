@@ -51,12 +51,10 @@ LEGEND = {
 
 def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     """The run's time as lines of blocks: step time, waiting, flagged rank, events, and the time of day."""
-    room = max(1, width - LABEL_WIDTH - RANGE_WIDTH - 1)
-    spans = report.spans[:room] if len(report.spans) > room else report.spans
+    room, wide = _places(report, width)
+    spans = report.spans[:room]
     if not any(span.step_ms is not None for span in report.spans):
         return []
-    wide = max(1, room // len(spans))
-    levels = PLAIN if ascii_only else BLOCKS
     lines = []
     figures = [
         ("step ms", [span.step_ms for span in spans], 1),
@@ -65,13 +63,7 @@ def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     if report.stragglers:  # since when, and how it went on
         figures.append(("cost %", [span.cost_pct for span in spans], 0))
     for label, values, digits in figures:
-        known = [value for value in values if value is not None]
-        if known:
-            # Shares have a scale of 0 to 100, so that a little waiting is drawn as little.
-            top = 100.0 if "%" in label else scale_end(known)
-            text = "".join(_block(value, top, levels) * wide for value in values)
-            span_text = f"{fixed(min(known), digits)}-{fixed(max(known), digits)}"
-            lines.append(f"{label:<{LABEL_WIDTH}}{text} {span_text}".rstrip())
+        lines += _strip(label, values, digits, wide, ascii_only)
     letters, legend = _letters(report)
     if any(span.cost_pct is not None for span in spans) and report.run.world_size > 1:
         flagged = [
@@ -87,6 +79,33 @@ def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     if legend:
         lines.append(" " * LABEL_WIDTH + "   ".join(legend))
     return lines
+
+
+def excess_strip(
+    report: Report, excess_ms: Sequence[float | None], width: int, ascii_only: bool
+) -> list[str]:
+    """A rank's excess in every span, in line with the other strips; empty: it is not known."""
+    room, wide = _places(report, width)
+    return _strip("excess ms", excess_ms[:room], 1, wide, ascii_only)
+
+
+def _places(report: Report, width: int) -> tuple[int, int]:
+    """How many spans have room, and the cells of each."""
+    room = max(1, width - LABEL_WIDTH - RANGE_WIDTH - 1)
+    return room, max(1, room // max(1, min(room, len(report.spans))))
+
+
+def _strip(label: str, values: Sequence[float | None], digits: int, wide: int, ascii_only: bool) -> list[str]:
+    """One line of blocks with its least and largest value; none where nothing is known."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return []
+    # Shares have a scale of 0 to 100, so that a little waiting is drawn as little.
+    top = 100.0 if "%" in label else scale_end(known)
+    text = "".join(_block(value, top, PLAIN if ascii_only else BLOCKS) * wide for value in values)
+    least, most = fixed(min(known), digits), fixed(max(known), digits)
+    between = f"to {most}" if min(known) < 0 else f"{least}-{most}"
+    return [f"{label:<{LABEL_WIDTH}}{text} {between}".rstrip()]
 
 
 def scale_end(values: Sequence[float]) -> float:

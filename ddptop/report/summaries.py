@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import starmap
 from math import isfinite
 from typing import TYPE_CHECKING, cast
@@ -13,6 +13,7 @@ import numpy as np
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.frames.columns import median, quantile_between
+from ddptop.frames.differences import differences
 from ddptop.frames.phrases import interval_error
 from ddptop.report.content import (
     BucketSummary,
@@ -25,7 +26,7 @@ from ddptop.report.content import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import BucketFigures, Frame, Group, LoggedEvent, Straggler
     from ddptop.frames.hosts import HostFigures
     from ddptop.protocol.vocabulary import OwnPlace
@@ -260,14 +261,20 @@ def _bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketSummary:
     )
 
 
-def stragglers(samples: Sequence[Sample], table: StepTable, last: Frame) -> tuple[StragglerSummary, ...]:
-    """Every rank that was flagged at any time, the most costly first."""
+def stragglers(
+    samples: Sequence[Sample], table: StepTable, where: Indices, spans: int, last: Frame
+) -> tuple[StragglerSummary, ...]:
+    """Every rank that was flagged at any time, the most costly first. `where`: (steps,) the span of each."""
     total_s = float(table.seconds.sum())
     flagged = sorted(
         {sample.frame.straggler.rank for sample in samples if sample.frame.straggler is not None}
     )
     summaries = [_straggler(rank, samples, table, last, total_s) for rank in flagged]
-    return tuple(sorted((s for s in summaries if s is not None), key=lambda s: -s.lost_s))
+    known_ones = sorted((s for s in summaries if s is not None), key=lambda s: -s.lost_s)
+    return tuple(
+        replace(one, excess_ms=_excess_over_time(one.rank, samples, table, where, spans))
+        for one in known_ones
+    )
 
 
 def _straggler(
@@ -336,7 +343,30 @@ def _straggler(
         step_without_high_ms=of_group(lambda group: group.no_straggler_high_ms),
         host=last.ranks.host[rank] if rank < len(last.ranks.host) else "",
         device=last.ranks.device[rank] if rank < len(last.ranks.device) else "",
+        differs=_differs(rank, samples[places[-1]].frame) if places else (),
     )
+
+
+def _excess_over_time(
+    rank: int, samples: Sequence[Sample], table: StepTable, where: Indices, spans: int
+) -> tuple[float | None, ...]:
+    """Mean over the steps of each span, from the samples that their cost is from; None where it is not known.
+    Empty: in none of them."""
+    of_samples = [_at(sample.frame.ranks.excess_ms, rank) for sample in samples]
+    excess = np.array([np.nan if one is None else one for one in of_samples])[table.flagged_by]
+    is_known = np.isfinite(excess)
+    if not is_known.any():
+        return ()
+    steps = np.bincount(where[is_known], minlength=spans)
+    total = np.bincount(where[is_known], excess[is_known], spans)
+    return tuple(_or_none(np.divide(total, steps, out=np.full(spans, np.nan), where=steps > 0)))
+
+
+def _differs(rank: int, frame: Frame) -> tuple[str, ...]:
+    straggler = frame.straggler
+    reason = straggler.waits_for if straggler is not None and straggler.rank == rank else ""
+    differs = differences(frame, rank) if rank < len(frame.ranks.state) else ()
+    return tuple(filter(None, (reason, *differs)))
 
 
 def _first(step: Column, place: int) -> int:

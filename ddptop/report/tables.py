@@ -14,6 +14,7 @@ from ddptop.frames.phrases import blamed_ranks
 from ddptop.render.phases import PARTS, SHORT, pair, pairs_head, rank_parts
 from ddptop.render.table import measured, text_lines
 from ddptop.render.text import clean, fit_tail, wrap
+from ddptop.report.strips import excess_strip
 from ddptop.report.summaries import weighted
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def happened(beside: Beside) -> str:
 
 
 def why(report: Report, width: int, ascii_only: bool) -> list[str]:
-    """The most costly straggler: its own time by phase beside the others', and what happened as it began."""
+    """The most costly straggler: its own time by phase beside the others', its excess over the run, in
+    what it differed, and what happened as it began."""
     beside = beside_others(report)
     if beside is None:
         return []
@@ -137,7 +139,13 @@ def why(report: Report, width: int, ascii_only: bool) -> list[str]:
     lines += [
         str(pair(part, own[part.name], usual[part.name], scale, width, ascii_only)).rstrip() for part in parts
     ]
-    return [*lines, *wrap(happened(beside), width)]
+    lines += excess_strip(report, beside.slow.excess_ms, width, ascii_only)
+    return lines + [line for text in (differs(beside.slow), happened(beside)) for line in wrap(text, width)]
+
+
+def differs(slow: StragglerSummary) -> str:
+    """In what its process, GPU and host differed from the others'; empty: in nothing that is known."""
+    return clean(" · ".join(slow.differs))
 
 
 def _others_ms(report: Report, ranks: Sequence[int], phase: str) -> float:

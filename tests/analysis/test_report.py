@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Received, Steps
 from ddptop.report.build import finish, report
 from ddptop.report.content import as_data
+from ddptop.report.html import document
 from ddptop.report.sampling import RunSampler
 from ddptop.report.text import page
+
+from .conftest import START_NS
 
 if TYPE_CHECKING:
     from ddptop.report.content import Report
@@ -320,3 +324,34 @@ def test_a_healthy_run_is_told_from_every_step_without_bucket_detail(make_world:
     found = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
     assert [(one.kind, one.sign) for one in found.verdict] == [("even", "good")]
     assert found.cost.uneven_pct == pytest.approx(0.0, abs=0.1)
+
+
+def test_why_has_the_excess_over_the_run_and_the_figures_of_the_process(make_world: type[World]) -> None:
+    world = make_world(own=True, detail_every=1000)
+
+    def readings() -> list[Received]:
+        t_ns = START_NS + 1000 * world.now_us
+        usages = (Usage(t_ns, 2_000_000_000, cpu_pct) for cpu_pct in (98.0, 20.0))
+        return [Received(t_ns, rank, 0, 0, usage) for rank, usage in enumerate(usages)]
+
+    messages = [*begun(world), *readings(), *world.steps(EVEN)]
+    world.delays[1, "data"] = 1000 * LATE_MS
+    messages += [*world.steps(SLOW), *readings()]
+    world.delays.clear()
+    found = report([*messages, *world.steps(EVEN), world.run("finished", 0)], steps=2 * EVEN + SLOW)
+    (slow,) = found.stragglers
+    assert len(slow.excess_ms) == len(found.spans)
+    flagged = [span.rank == 1 for span in found.spans]
+    during = [ms for ms, its in zip(slow.excess_ms, flagged, strict=True) if its and ms is not None]
+    besides = [ms for ms, its in zip(slow.excess_ms, flagged, strict=True) if not its and ms is not None]
+    assert len(during) > 20 and len(besides) > 20
+    assert sum(during) / len(during) == pytest.approx(LATE_MS, rel=0.1)
+    assert sum(besides) / len(besides) == pytest.approx(0.0, abs=0.5)
+    assert slow.differs == ("its process uses 20% of a CPU, the others 98%",)
+    text = page(found, 80)
+    (strip,) = [line for line in text.splitlines() if line.startswith("excess ms ") and "█" in line]
+    (cost,) = [line for line in text.splitlines() if line.startswith("cost % ")]
+    assert strip.index("█") == pytest.approx(next(i for i, c in enumerate(cost) if c in "▄▅▆▇█"), abs=1)
+    assert slow.differs[0] in text and slow.differs[0] in document(found)
+    assert 'aria-label="excess of rank 1 from' in document(found)
+    assert as_data(found)["culprits"][0]["differs"] == [*slow.differs]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.numbers import age, clock, count, fixed, known, percent, size
+from ddptop.frames.differences import differences, median_of
+from ddptop.frames.numbers import age, clock, count, fixed, known, percent
 from ddptop.frames.phrases import (
     SHORT_PLACES,
     cause_phrase,
@@ -24,8 +25,6 @@ from ddptop.render.phases import PARTS, pair, pairs_head
 from ddptop.render.text import wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Alert, Frame, Straggler
     from ddptop.tui.scene import Scene
@@ -37,9 +36,6 @@ MAX_EVENTS = 3
 
 WIDE = 70
 """Cells from which a line of what to try ends with a whole clause, or is left out."""
-
-APART = 0.2
-"""A figure of the rank's process, GPU or host is shown where it differs from the others' by this share."""
 
 
 def sentences(scene: Scene, rank: int, width: int) -> list[Line]:
@@ -76,13 +72,13 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
     parts, known_ranks = scene.breakdown.ms, scene.breakdown.known
     others = known_ranks & (np.arange(len(known_ranks)) != rank)
     mine = np.where(known_ranks[rank], parts[:, rank], np.nan)
-    usual = np.array([_median(row[others]) for row in parts])
+    usual = np.array([median_of(row[others]) for row in parts])
     lines = _paired(scene, (mine, usual), (f"rank {rank}", "others", "ms, median"), width)
     for place, name in SHORT_PLACES.items() if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():
             line = Line(f"    {name:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
-            lines.append(line.add(f"{fixed(_median(np.delete(column, rank))):>8}", "dim").cut(width))
+            lines.append(line.add(f"{fixed(median_of(np.delete(column, rank))):>8}", "dim").cut(width))
     if late is not None and seldom:
         loses = f"  medians do not show what it loses in {percent(late.last_pct)} of steps"
         lines.append(Line(loses, "dim").cut(width))
@@ -133,13 +129,8 @@ def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
         "optimizer": steps.optimizer_ms,
         "other": steps.other_ms,
     }
-    one, two = (np.array([_median(parts[part.name][of]) for part in PARTS]) for of in (slow, normal))
+    one, two = (np.array([median_of(parts[part.name][of]) for part in PARTS]) for of in (slow, normal))
     return one, two
-
-
-def _median(values: Column) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else float("nan")
 
 
 def changed(scene: Scene, rank: int, width: int) -> list[Line]:
@@ -159,7 +150,7 @@ def changed(scene: Scene, rank: int, width: int) -> list[Line]:
             sign, role = of_severity(event.severity, event.kind)
             line = Line("  ").add(clock(event.unix_s), "dim").add(f" {sign} ", role)
             lines.append(line.add(scene.clean(event.message)))
-    differs = " · ".join(_differences(scene, rank))
+    differs = scene.clean(" · ".join(differences(frame, rank)))
     lines += [Line("  ").add(text) for text in wrap(differs, width - 2)] if differs else []
     return [line.cut(width) for line in lines]
 
@@ -180,41 +171,6 @@ def _since(scene: Scene, alert: Alert, width: int) -> list[Line]:
     more = f"{cause_phrase(late.cause, late.place)} +{fixed(excess)} ms"
     fits = line.width + len(more) + 3 <= width
     return [line.add(f" · {more}")] if fits else [line, Line(f"  {more}")]
-
-
-def _differences(scene: Scene, rank: int) -> Iterator[str]:
-    """Figures of the rank's process, GPU and host that differ from those of the others."""
-    frame = scene.frame
-    own, usual = _of_and_others(frame.ranks.cpu_pct, rank)
-    if _apart(own, usual):
-        yield f"its process uses {percent(own, 0)} of a CPU, the others {percent(usual, 0)}"
-    own, usual = _of_and_others(frame.ranks.rss_bytes, rank)
-    if _apart(own, usual):
-        yield f"memory {size(own)}, the others {size(usual)}"
-    gpu = next((gpu for gpu in frame.gpus if gpu.rank == rank), None)
-    if gpu is not None:
-        for name, title, unit in (("clock_mhz", "GPU clock", " MHz"), ("temp_c", "GPU", " °C")):
-            values = {one.rank: getattr(one, name) for one in frame.gpus if getattr(one, name) is not None}
-            if rank in values and len(values) > 1:
-                usual = _median(np.array([value for at, value in values.items() if at != rank], float))
-                if _apart(float(values[rank]), usual):
-                    yield f"{title} {fixed(values[rank], 0)}{unit}, the others {fixed(usual, 0)}"
-        if gpu.throttle:
-            yield f"its GPU is throttled: {scene.clean(gpu.throttle)}"
-    host = next((one for one in frame.hosts if one.name == frame.ranks.host[rank]), None)
-    loads = [one.cpu_pct for one in frame.hosts if one is not host and one.cpu_pct is not None]
-    if host is not None and host.cpu_pct is not None and loads:
-        usual = _median(np.array(loads, float))
-        if _apart(host.cpu_pct, usual):
-            yield f"its host's CPUs are {percent(host.cpu_pct, 0)} busy, the others' {percent(usual, 0)}"
-
-
-def _of_and_others(values: Column, rank: int) -> tuple[float, float]:
-    return float(values[rank]), _median(np.delete(values, rank))
-
-
-def _apart(own: float, usual: float) -> bool:
-    return known(own) and known(usual) and abs(own - usual) > APART * max(abs(own), abs(usual))
 
 
 def to_try(scene: Scene, rank: int, width: int) -> list[Line]:

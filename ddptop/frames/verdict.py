@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ddptop.frames.numbers import fixed, percent, signed
+from ddptop.frames.numbers import duration, fixed, percent, signed
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
     blamed,
@@ -50,9 +50,6 @@ ENDS = ("failed_rank", "lost_rank", "unreachable_host")
 
 GRAVE: tuple[RankStatus, ...] = ("failed", "lost", "stalled", "unreachable")
 """States of a rank that are the state of the run, the gravest first."""
-
-MAX_SECONDS = 100
-"""From this many seconds on a duration is in minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +157,6 @@ def step_line(frame: Frame) -> str:
         text += f" · {even} without {without}"
         text += f" · {fixed(group.both_ms)} with communication fully overlapped"
     return text
-
-
-def duration(seconds: float) -> str:
-    """`17 s`, `9 min 40 s`, `3 h 12 min`."""
-    whole = max(0, int(seconds))
-    if whole < MAX_SECONDS:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _plain(text: str) -> str:
@@ -371,7 +358,7 @@ def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
 def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
     silent = silent_s(frame)
     # Where the viewer gets no frames any more, the ages in its last frame are those at that time.
-    since = f"last update {_exact(silent)} ago" if silent >= 1.5 else "no fresh data"
+    since = f"last update {duration(silent)} ago" if silent >= 1.5 else "no fresh data"
     before = verdict(replace(frame, run=replace(frame.run, state="live")))
     detail = _last_step(frame) if frame.group.step is None else f"last known: {before.sentence}"
     return Verdict("stale", "doubt", f"STALE · {since}: the figures may be outdated", detail)
@@ -381,11 +368,6 @@ def silent_s(frame: Frame) -> float:
     """Time since the newest message of any rank; 0 where no rank has sent any."""
     known = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
     return float(known.min()) / 1e3 if len(known) else 0.0
-
-
-def _exact(seconds: float) -> str:
-    """`4.2 s`; from ten seconds on as `duration`."""
-    return fixed(seconds, 1, " s") if seconds < 10 else duration(seconds)
 
 
 def _last_step(frame: Frame) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Clocks, LoggedEvent
-from ddptop.frames.verdict import duration, verdict
+from ddptop.frames.numbers import duration
+from ddptop.frames.verdict import verdict
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -64,7 +65,7 @@ def test_waiting(scene) -> None:
 
 def test_before_the_first_step(scene) -> None:
     line, _ = both(scene(0, size=4, after_s=1))
-    assert line == "○ all 4 ranks are here, no step finished by all of them yet · 1 s"
+    assert line == "○ all 4 ranks are here, no step finished by all of them yet · 1.0 s"
 
 
 def test_too_little_detail_to_compare(scene) -> None:
@@ -189,7 +190,7 @@ def test_failed_and_finished(scene) -> None:
         return [world.bye(0), world.bye(1), world.run("finished", 0)]
 
     line, second = both(scene(30, size=2, also=finish))
-    assert line == "● finished: 30 steps · 0 s"
+    assert line == "● finished: 30 steps · 0.4 s"
     assert second.startswith("median step 14.0 ms")
     _, second = both(scene(60, size=2, also=finish, delays={(1, "data"): 20_000}))
     assert second.startswith("at the end rank 1 arrives 20.0")
@@ -234,6 +235,8 @@ def test_the_rank_of_a_nan_is_not_named_before_all_have_reported_the_step_before
     assert both(reducer.frame(now_ns))[0] == "■ loss of rank 1 and 1 more is NaN or infinite since step 40"
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(17.9, "17 s"), (580, "9 min 40 s"), (11_520, "3 h 12 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.25, "4.2 s"), (17.9, "17 s"), (545, "9 min 05 s"), (11_100, "3 h 05 min")]
+)
 def test_durations(seconds, text) -> None:
     assert duration(seconds) == text

@@ -71,3 +71,9 @@ def test_a_rank_that_goes_away_is_not_compared() -> None:
     sketch.press("end", "c", "up", "c")
     source.frame = replace(live(2))
     assert "c on the overview marks a rank" in sketch.text()
+
+
+def test_scatter_is_not_drawn_as_a_difference() -> None:
+    person = Sketch(FakeSource(live()), (160, 50))
+    assert "▲" not in (page := person.press("c", "down", "c")) and "▾" not in page
+    assert compared(person)["excess ms"] == ["0.0", "0.1", "+0.1"]

@@ -83,6 +83,6 @@ def test_stalls_of_either_run_are_named_and_equal_runs_do_not_differ_by_more_tha
     for width in (80, 160):
         lines = [str(line) for line in compare_runs_page(Scene(one, Place(), other=other), width, 40).lines]
         assert [line for line in lines if "stalled" in line] == [
-            "■ B stalled 2 times, at 12:30:07: rank 1 is missing"
+            "■ B stalled 2 times, last at 12:30:07: rank 1 is missing"
         ]
         assert any(line.startswith("● no difference beyond chance · 0.0 ms a step") for line in lines)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddptop.frames.frame import GpuFacts, LoggedScalar
-from tests.tui.drive import sketch
-from tests.tui.fake import FakeSource, live
+from tests.tui.drive import Sketch, sketch
+from tests.tui.fake import FakeSource, live, waiting
+from tests.tui.fake_views import WantedSource
 
 GPU = GpuFacts(
     97.0, 31_000_000_000, 80_000_000_000, 71.0, 402.0, 1_410, 1_980, "power cap",
@@ -38,3 +39,10 @@ def test_the_table_has_its_columns_only_where_some_rank_tells() -> None:
     cells = [row[at - 4 : at].strip() for row in rows if "node" in row]
     assert cells == ["–", "97", "–", "–"]
     assert "gpu%" not in sketch(FakeSource(live()), (200, 30))
+
+
+def test_a_rank_that_has_not_reported_has_no_page_of_dashes() -> None:
+    person = Sketch(WantedSource(waiting()), (80, 24))
+    lines = person.press("enter").splitlines()
+    assert "rank 2" in lines[1] and lines[2] == "  this rank has not reported yet"
+    assert not any(lines[3:-1])

@@ -12,7 +12,7 @@ from ddptop.render.plain import picture
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import trouble_brief
 from tests.tui.drive import Sketch, sketch
-from tests.tui.fake import FakeSource, lost, many, several, straggler, waiting
+from tests.tui.fake import FakeSource, lost, many, replay, several, straggler, waiting
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told
 from tests.tui.troubles import drifting, missing
@@ -164,3 +164,11 @@ def test_on_few_lines_a_figure_has_its_formula() -> None:
 def test_a_state_explains_itself() -> None:
     text = sketch(FakeSource(straggler()), (80, 24), "f1", "up", "up", "up", "up")
     assert "what the rank does now" in text
+
+
+@pytest.mark.parametrize(("height", "last"), [(19, "that are larger there."), (17, "try   Speed up …")])
+def test_what_to_try_about_a_rank_is_whole_or_ends_with_an_ellipsis(height: int, last: str) -> None:
+    person = Sketch(WantedSource(replay()), (67, height))
+    lines = person.press("w").splitlines()
+    end = lines[-3].strip()  # the replay bar and the keys come below it
+    assert (end[:15].rstrip() + " …" if end.endswith("…") else end) == last

@@ -33,6 +33,9 @@ BY_VIEW: Mapping[str, Mapping[str, str]] = {
 }
 """The figures of a view by their titles, where they are not those of ranks."""
 
+OF_RANKS = FIELDS | {"clock": HOST_FIELDS["clock±"]}
+"""Those of ranks, by host."""
+
 
 def chooses(before: str) -> bool:
     """Whether the columns of the page before can be chosen."""
@@ -55,7 +58,7 @@ def figure_titles(scene: Scene) -> tuple[str, ...]:
 def columns_page(scene: Scene, width: int, height: int) -> Page:
     """A line per figure, and below it the meaning of the one under the cursor."""
     place, titles, heat = scene.place, figure_titles(scene), scene.place.before == "heat"
-    fields = BY_VIEW.get(place.before, FIELDS)
+    fields = BY_VIEW.get(place.before, OF_RANKS)
     tall = height >= 2 * MEANING + 2
     below = MEANING + 1 if tall else BRIEFLY if height >= BRIEFLY + 2 else 0
     scroll, shown = place.scroll.fitted(len(titles), height - 1 - below)

@@ -18,7 +18,6 @@ from ddptop.frames.numbers import (
     UNKNOWN,
     clock,
     count,
-    counted,
     fixed,
     known,
     loss,
@@ -111,7 +110,7 @@ def _tail(text: str, width: int) -> str:
 
 
 def _figures(scene: Scene, wide: int, left: int, right: int, cell: int, width: int) -> list[Line]:
-    room = width - wide - 3 * cell - SIGNED - 3
+    room, ranks = width - wide - 3 * cell - SIGNED - 3, scene.frame.ranks
     lines = []
     for figure in _all(scene):
         one, two = float(figure.values[left]), float(figure.values[right])
@@ -120,7 +119,7 @@ def _figures(scene: Scene, wide: int, left: int, right: int, cell: int, width: i
         line.add(fit(figure.text(one), cell, True)).add(fit(figure.text(two), cell, True))
         more = _signed(figure, apart, one)
         line.add(fit(more, cell + SIGNED, True), "faint" if more in ("0", UNKNOWN) else "strong")
-        scale = float(np.nanmax(np.abs(figure.values))) if np.isfinite(figure.values).any() else 0.0
+        scale = _largest(ranks.step_ms if figure.text is fixed else figure.values)  # all times have one scale
         if room >= BARS_FROM and figure.worse and more not in ("0", UNKNOWN) and scale > 0:
             cells = min(room, round(abs(apart) / scale * room))
             worse = apart * figure.worse > 0
@@ -129,6 +128,10 @@ def _figures(scene: Scene, wide: int, left: int, right: int, cell: int, width: i
             line.add("█" * cells, "warn" if worse else "good")
         lines.append(line)
     return lines
+
+
+def _largest(values: Column) -> float:
+    return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 0.0
 
 
 def _signed(figure: Figure, apart: float, beside: float) -> str:
@@ -293,7 +296,8 @@ def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]
         stalls = [event for event in frame.events if event.kind == "stall"]
         if stalls:
             line = Line("■ ", "bad").add(f"{letter} stalled", "strong")
-            line.add(f" {counted(len(stalls), 'time')}, at {clock(stalls[-1].unix_s)}: ", "dim")
+            often = "once" if len(stalls) == 1 else f"{len(stalls)} times, last"
+            line.add(f" {often} at {clock(stalls[-1].unix_s)}: ", "dim")
             lines.append(line.add(scene.clean(stalls[-1].message.removeprefix("stall: "))).cut(width))
     return lines
 

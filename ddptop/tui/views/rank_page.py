@@ -111,7 +111,8 @@ PLACES_FROM = 36
 def rank_page(scene: Scene, width: int, height: int) -> Page:
     """Facts, phases, charts of single steps, and the steps themselves as far as there is room."""
     rank = scene.place.rank
-    if rank >= len(scene.frame.ranks.state):
+    ranks = scene.frame.ranks
+    if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
         return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
     facts = [*_facts(scene, rank, width), *rank_extras(scene, rank, width)]
     why, states = sentences(scene, rank, width), rule(width, f"rank {rank}")
@@ -119,7 +120,10 @@ def rank_page(scene: Scene, width: int, height: int) -> Page:
     lines = [states, *facts, *_position(scene, rank, width, height - len(facts) - 1)]
     if why and len(lines) == len(facts) + 1:  # slow, and nothing worse: why comes before what is well known
         state = Line(*state_piece(scene, rank, LONG)).add(f"  {_host_and_device(scene, rank)}", "dim")
-        lines, advice = [states, *why, state, *times], to_try(scene, rank, width)
+        advice = to_try(scene, rank, width)
+        fits = 2 + len(why) + len(times) + len(advice) < height  # with the line of when it began
+        lines = [states, *why, *([state] if fits else []), *times]
+        advice = to_try(scene, rank, width, max(1, height - len(lines) - 1)) if not fits else advice
         lines += changed(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
         lines += advice
         lines += [rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []

@@ -173,12 +173,13 @@ def _since(scene: Scene, alert: Alert, width: int) -> list[Line]:
     return [line.add(f" · {more}")] if fits else [line, Line(f"  {more}")]
 
 
-def to_try(scene: Scene, rank: int, width: int) -> list[Line]:
-    """What to try, where the rank is flagged."""
+def to_try(scene: Scene, rank: int, width: int, most: int | None = None) -> list[Line]:
+    """What to try, where the rank is flagged; at most so many lines."""
     late = scene.frame.straggler
     if late is None or rank not in scene.stragglers:
         return []
-    lines = [Line("      ").add(text) for text in wrap(_action(scene, late, rank, f"rank {rank}"), width - 6)]
+    texts = wrap(_action(scene, late, rank, f"rank {rank}"), width - 6, most)
+    lines = [Line("      ").add(text) for text in texts]
     lines[0].pieces[0] = ("try   ", "accent")
     return lines
 

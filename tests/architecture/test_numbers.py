@@ -20,7 +20,18 @@ ELSEWHERE = {
 OTHER_END = {"training", "protocol", "host", "transport", "agent", "recording", "export"}
 """Packages below `frames`, and forms for other tools: what they write is no figure of a screen."""
 
-DECIMALS = re.compile(r"\.(\d+|\*)?[feg%]?$")
+CHOSEN = re.compile(r"\.(\d+|\*)[feg%]")
+"""Decimals in a format."""
+
+DIGITS = {
+    "fixed": (1, (0, 1)),
+    "signed": (1, (0, 1)),
+    "percent": (1, (0, 1)),
+    "bounded": (2, (0, 1)),
+    "significant": (1, (2, 3, 4)),
+}
+"""Functions of the rule that take a number of decimals, or of digits: its place among the arguments, and the
+numbers that others may give. Without one they choose it themselves; `RATIO` is a name."""
 
 SOURCES = [
     path
@@ -39,7 +50,7 @@ def own_decimals(source: str) -> Iterator[int]:
             spec = "".join(
                 str(part.value) if isinstance(part, ast.Constant) else "*" for part in _parts(node)
             )
-            if re.search(r"\.(\d+|\*)[feg%]", spec):
+            if CHOSEN.search(spec):
                 yield node.lineno
         elif isinstance(node, ast.FormattedValue) and _calls(node.value, "round") == 2:
             yield node.lineno
@@ -47,10 +58,22 @@ def own_decimals(source: str) -> Iterator[int]:
             text = node.left.value if isinstance(node.left, ast.Constant) else None
             if isinstance(text, str) and re.search(r"%[\d,]*\.\d[feg]", text):
                 yield node.lineno
-        elif isinstance(node, ast.Call) and _name(node.func) in ("fixed", "signed"):
-            digits = node.args[1] if len(node.args) > 1 else None
-            if isinstance(digits, ast.Constant) and digits.value not in (0, 1):
-                yield node.lineno
+        elif isinstance(node, ast.Call) and _chooses(node):
+            yield node.lineno
+
+
+def _chooses(call: ast.Call) -> bool:
+    """Whether a call formats with decimals of its own, or gives such a number to a function of the rule."""
+    name = _name(call.func)
+    if name == "format":  # the built-in function, or the method of a text
+        template = call.func.value if isinstance(call.func, ast.Attribute) else None
+        texts = [template] if template is not None else call.args[1:2]
+        return any(isinstance(one, ast.Constant) and CHOSEN.search(str(one.value)) for one in texts)
+    place, allowed = DIGITS.get(name, (0, ()))
+    if not place:
+        return False
+    given = [one.value for one in call.keywords if one.arg == "digits"] or call.args[place : place + 1]
+    return any(isinstance(one, ast.Constant) and one.value not in allowed for one in given)
 
 
 def _parts(node: ast.FormattedValue) -> list[ast.expr]:
@@ -87,13 +110,29 @@ def test_no_other_module_chooses_decimals() -> None:
         "'%.1f ms' % ms",
         "fixed(ms, 3)",
         "numbers.signed(ms, 2)",
+        "fixed(ms, digits=3)",
+        "percent(share, 3)",
+        "bounded(ms, bound, 3)",
+        "significant(ms, 9)",
+        "'{:.2f}'.format(ms)",
+        "format(ms, '.2f')",
     ],
 )
 def test_decimals_of_its_own_are_noticed(line: str) -> None:
     assert list(own_decimals(line)) == [1]
 
 
-@pytest.mark.parametrize("line", ["f'{step:,}'", "f'{name:<8}'", "f'{limit_s:g} s'", "fixed(ms, RATIO)"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "f'{step:,}'",
+        "f'{name:<8}'",
+        "f'{limit_s:g} s'",
+        "fixed(ms, RATIO)",
+        "percent(share, 0)",
+        "bounded(ms, bound)",
+    ],
+)
 def test_other_formats_are_not(line: str) -> None:
     assert list(own_decimals(line)) == []
 

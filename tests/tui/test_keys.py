@@ -15,7 +15,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.keys import KEYS, VIEWS, Do, ViewName
 from ddptop.tui.theme import THEMES
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
-from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler
+from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler, waiting
 from tests.tui.fake_views import WantedSource
 from tests.tui.troubles import missing
 
@@ -363,3 +363,4 @@ def test_w_opens_the_page_of_what_the_verdict_is_about() -> None:
     assert "20.3 +/-0.1 ms" in sketch(FakeSource(straggler()), (80, 24), "w", ascii_only=True)
     assert "rank 1 is missing" in Sketch(FakeSource(missing()), (80, 24)).press("w")
     assert "no rank is flagged" in Sketch(FakeSource(live()), (80, 24)).press("w")
+    assert "2 ranks have not reported yet" in Sketch(FakeSource(waiting()), (80, 24)).press("w")

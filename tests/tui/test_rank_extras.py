@@ -41,6 +41,10 @@ def test_the_table_has_its_columns_only_where_some_rank_tells() -> None:
     assert "gpu%" not in sketch(FakeSource(live()), (200, 30))
 
 
+def test_a_bound_is_written_in_ascii_as_everywhere() -> None:
+    assert "late 0.0 +/-0.1 ms" in Sketch(WantedSource(live()), (160, 50), True).press("enter")
+
+
 def test_a_rank_that_has_not_reported_has_no_page_of_dashes() -> None:
     person = Sketch(WantedSource(waiting()), (80, 24))
     lines = person.press("enter").splitlines()

@@ -91,11 +91,11 @@ class ViewActions(ActionsBase):
             self.action_rank(rank) if rank is not None else self.repaint()
 
     def action_why(self) -> None:
-        """Open the page of what the verdict is about: a stall, silent hosts, a rank that is slow or lost."""
+        """Open the page of what the verdict is about: a stall, missing ranks, silent hosts, a slow rank."""
         if self.shown is None:
             return
         late, state = self.shown.straggler or self.shown.suspect, run_state(self.shown)
-        if in_trouble(self.shown):
+        if in_trouble(self.shown) or state == "waiting":
             self.open_view("stall")
         elif state == "unreachable":
             self.open_view("hosts")

@@ -204,7 +204,7 @@ def _late(scene: Scene, rank: int) -> str:
     late, bound = float(ranks.lateness_ms[rank]), float(ranks.bound_ms[rank])
     if scene.frame.group.clock_free or not known(late):
         return UNKNOWN
-    return f"{fixed(late)} ±{fixed(bound)} ms" if known(bound) else fixed(late, 1, " ms")
+    return scene.clean(f"{fixed(late)} ±{fixed(bound)} ms") if known(bound) else fixed(late, 1, " ms")
 
 
 def _collectives(scene: Scene, rank: int) -> str:

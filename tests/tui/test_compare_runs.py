@@ -86,3 +86,15 @@ def test_stalls_of_either_run_are_named_and_equal_runs_do_not_differ_by_more_tha
             "■ B stalled 2 times, last at 12:30:07: rank 1 is missing"
         ]
         assert any(line.startswith("● no difference beyond chance · 0.0 ms a step") for line in lines)
+
+
+def test_a_difference_that_may_be_chance_has_no_colour() -> None:
+    noise = np.random.default_rng(0).normal(40.0, 10.0, len(replay().history.step))
+    run = replace(replay(), history=replace(replay().history, step_ms=noise))
+    for more, words, role in ((0.0, "no difference beyond chance", "dim"), (20.0, "B is slower", "warn")):
+        slower = replace(run.history, step_ms=noise[::-1] + more)
+        other = replace(run, group=replace(run.group, step_ms_p50=60.0), history=slower)
+        lines = compare_runs_page(Scene(run, Place(), other=other), 80, 40).lines
+        assert any(words in str(line) for line in lines)
+        (figure,) = [line for line in lines if str(line).startswith("step ms  ")]
+        assert figure.pieces[-1][1] == role

@@ -215,9 +215,10 @@ def compare_runs_page(scene: Scene, width: int, height: int) -> Page:
     if second is None:
         return Page([Line("waiting for the second recording (ddptop replay A --compare B)", "dim")])
     lines = [_head(scene, "A", first, width), _head(scene, "B", second, width)]
-    lines += [*_chance(first, second, width), *_stalls(scene, first, second, width)][: max(0, height - 3)]
+    words, differ = _chance(first, second, width)
+    lines += [*words, *_stalls(scene, first, second, width)][: max(0, height - 3)]
     lines.append(rule(width))
-    table = _figures_of_runs(first, second, width)
+    table = _figures_of_runs(first, second, width, differ)
     room = height - len(lines)
     lines += table[:room]
     room -= min(room, len(table))
@@ -237,9 +238,9 @@ def _head(scene: Scene, letter: str, frame: Frame, width: int) -> Line:
         Line(f"{letter} ", "accent").add(scene.clean(frame.run.name) or UNKNOWN, "strong"),
         Line("step ", "dim").add(count(frame.group.step), "strong"),
         Line(f"/ {count(played.last_step)}" if played is not None else "", "dim"),
+        Line(_straggler(frame), "warn" if frame.straggler is not None else "dim"),
         Line(clock(frame.unix_s), "dim"),
         Line(f"{count(frame.run.world_size)} ranks", "dim"),
-        Line(_straggler(frame), "warn" if frame.straggler is not None else "dim"),
         Line(f"{count(frame.lost_records)} lost" if frame.lost_records else "", "warn"),
         Line(scene.clean(frame.run.script), "dim"),
     ]
@@ -259,34 +260,24 @@ COMPARED_STEPS = 500
 """Newest steps that both runs have, from which it is decided whether one is faster."""
 
 
-def _chance(first: Frame, second: Frame, width: int) -> list[Line]:
-    """Whether the runs' step times differ by more than chance, over the newest steps that both have."""
-    both = [_last_life(frame.history) for frame in (first, second)]
-    (a, mine), (b, theirs) = both
+def _chance(first: Frame, second: Frame, width: int) -> tuple[list[Line], bool]:
+    """Whether the runs' step times differ by more than chance, over the newest steps that both have, in
+    words; and False where they do not."""
+    (a, mine), (b, theirs) = (_last_life(frame.history) for frame in (first, second))
     common = np.intersect1d(a.step[mine], b.step[theirs])[-COMPARED_STEPS:]
     if len(common) < LEAST_STEPS:
-        return [Line("  no step that both runs have, to compare them by", "dim").cut(width)]
-    one, two = (kept.step_ms[part][np.isin(kept.step[part], common)] for kept, part in both)
-    found = difference(one, two)
+        return [Line("  no step that both runs have, to compare them by", "dim").cut(width)], True
+    times = [kept.step_ms[part][np.isin(kept.step[part], common)] for kept, part in ((a, mine), (b, theirs))]
+    found = difference(*times)
     if found is None:
-        return []
-    more = found.more
-    steps = f"steps {count(common[0])} to {count(common[-1])}"
-    interval = f"{signed(more)} ms a step ({signed(found.low)} to {signed(found.high)})"
-    if not found.beyond_chance:
-        return [
-            Line("● ", "good")
-            .add("no difference beyond chance", "strong")
-            .add(f" · {interval} · {steps}", "dim")
-            .cut(width)
-        ]
-    words = "B is slower" if more > 0 else "B is faster"
-    return [
-        Line("▲ " if more > 0 else "● ", "warn" if more > 0 else "good")
-        .add(words, "strong")
-        .add(f" · {interval} · {steps}", "dim")
-        .cut(width)
-    ]
+        return [], True
+    worse = found.beyond_chance and found.more > 0
+    words = "B is slower" if worse else "B is faster"
+    words = words if found.beyond_chance else "no difference beyond chance"
+    apart = f"{signed(found.more)} ms a step ({signed(found.low)} to {signed(found.high)})"
+    line = Line(*(("▲ ", "warn") if worse else ("● ", "good"))).add(words, "strong")
+    line.add(f" · {apart} · steps {count(common[0])} to {count(common[-1])}", "dim")
+    return [line.cut(width)], found.beyond_chance
 
 
 def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]:
@@ -302,7 +293,11 @@ def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]
     return lines
 
 
-def _figures_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
+OF_STEPS = frozenset({"step_ms_p50", "step_ms_p95", "steps_per_s"})
+"""Fields that have no colour where step times do not differ beyond chance."""
+
+
+def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> list[Line]:
     room = WIDE if width >= WIDE[0] + 3 * WIDE[1] + WIDE[2] else NARROW
     named, value, percent = room
     head = Line(fit(f"at step {count(first.group.step)}", named), "faint")
@@ -317,6 +312,7 @@ def _figures_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
         line = Line(fit(name, named), "dim").add(fit(texts[0], value, right=True))
         line.add(fit(texts[1], value, right=True), "strong")
         difference, share, role = _difference(a, b, digits, more)
+        role = role if differ or field not in OF_STEPS else "dim"
         line.add(fit(difference, value, right=True), role).add(fit(share, percent, right=True), role)
         lines.append(line.cut(width))
     return lines

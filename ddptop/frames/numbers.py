@@ -47,7 +47,7 @@ FEW_PCT = 5.0
 
 def percent(value: float | None, digits: int | None = None) -> str:
     """A share: `43%`, `0.8%`, `0%`."""
-    small = value is not None and 0 < abs(_rounded(value, 1)) < FEW_PCT
+    small = value is not None and value != 0 and abs(_rounded(value, 1)) < FEW_PCT
     return fixed(value, int(small) if digits is None else digits, "%")
 
 

@@ -48,7 +48,7 @@ def test_a_figure_is_the_same_text_whether_numpy_or_python_holds_it() -> None:
 
 
 def test_shares_errors_and_numbers_of_unknown_size() -> None:
-    shares = [numbers.percent(value) for value in (None, NAN, 0.0, 0.04, 0.84, 4.94, 5.0, 43.2)]
+    shares = [numbers.percent(value) for value in (None, NAN, 0.0, 0.04, 0.84, 4.94, 4.96, 43.2)]
     assert shares == ["–", "–", "0%", "0.0%", "0.8%", "4.9%", "5%", "43%"]
     assert numbers.percent(3.2, 0) == "3%"
     assert numbers.bounded(20.3, 0.06) == "20.3 ±0.1"

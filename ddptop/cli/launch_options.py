@@ -192,12 +192,11 @@ _LAUNCHERS = re.compile(r"python[0-9.]*|torchrun|torch\.distributed\.(run|launch
 
 def own_script(command: Sequence[str]) -> Sequence[str]:
     """The script or module that a command runs, with its arguments: without python, torchrun and their
-    options, and what stands before them. The whole command where it has neither."""
+    options, and what stands before them. The whole command where it names none."""
     names = [_LAUNCHERS.fullmatch(Path(word).name) is not None for word in command]
-    if True not in names:
-        return command
-    for at in range(names.index(True) + 1, len(command)):
-        is_module = command[at - 1] == "-m"
+    begin = names.index(True) + 1 if True in names else 0
+    for at in range(begin, len(command)):
+        is_module = begin > 0 and command[at - 1] == "-m"
         if (is_module or command[at].endswith(".py")) and not names[at]:
             return command[at:]
     return command

@@ -357,8 +357,9 @@ def _excess_over_time(
     is_known = np.isfinite(excess)
     if not is_known.any():
         return ()
-    steps = np.bincount(where[is_known], minlength=spans)
-    total = np.bincount(where[is_known], excess[is_known], spans)
+    span, weight = where[is_known], table.steps[is_known]  # a row stands for so many steps
+    steps = np.bincount(span, weight, spans)
+    total = np.bincount(span, weight * excess[is_known], spans)
     return tuple(_or_none(np.divide(total, steps, out=np.full(spans, np.nan), where=steps > 0)))
 
 

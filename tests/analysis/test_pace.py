@@ -92,7 +92,7 @@ def test_steps_that_become_longer_bit_by_bit_are_slower(low: float, high: float,
     numbers, even = np.arange(steps, dtype=np.float64), np.ones(steps, bool)
     pace.take(log, numbers, wall, None, np.cumsum(wall) / 1000, even)
     texts = [event.message for event in log.all()]
-    assert texts and all(text.startswith("all ranks are slower since step") for text in texts)
+    assert texts and all(text.startswith("all ranks become slower, since about step") for text in texts)
 
 
 def test_steps_while_a_rank_was_flagged_are_left_out_of_any_batch() -> None:

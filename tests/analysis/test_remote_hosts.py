@@ -217,7 +217,7 @@ def test_a_cut_link_is_named_as_such_while_the_others_train_on(make_world) -> No
         job.feed(*(one for one in job.world.steps(1) if one.rank not in far))
     found = job.frame
     assert found.stall is None
-    assert {*found.ranks.state} == {"live", "unreachable"}
+    assert {*found.ranks.state} == {"live", "lost"}
     assert verdict(found).sentence.endswith("the other ranks train on, so only its reports are missing")
 
 
@@ -234,6 +234,20 @@ def test_a_host_whose_agent_gets_no_processor_time_is_not_unreachable_while_step
     assert len(job.log("host_unreachable")) == 1
     job.wait(6.0, HOSTS[:2])
     assert "host node2 is lost: ranks 4 and 5, last at step 40" in verdict(job.frame).sentence
+
+
+@pytest.mark.parametrize("step_s", [0.3, 2.0, 5.0])
+def test_a_silent_host_is_logged_once_whatever_the_length_of_steps(make_world, step_s: float) -> None:
+    job = stalled(make_world)
+    far = {rank for rank in range(6) if job.world.host(rank) == "node2"}
+    job.world.delays[0, "data"] = int(step_s * 1e6)
+    for _ in range(round(30 / step_s)):
+        job.feed(*(one for one in job.world.steps(1) if one.rank not in far))
+    of_host = {
+        kind: sum("node2" in text for text in job.log(f"host_{kind}"))
+        for kind in ("unreachable", "lost", "back")
+    }
+    assert of_host["unreachable"] <= 1 and (of_host["lost"], of_host["back"]) == (1, 0)
 
 
 def test_steps_on_their_way_when_the_link_was_cut_do_not_mean_that_the_others_train_on(make_world) -> None:

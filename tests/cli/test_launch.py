@@ -633,7 +633,7 @@ def test_torchrun_over_hosts_is_known_by_its_command(command: list[str], over_ho
             ["/opt/pythonista/bin/numactl", "-m", "0", "./train"],
             ["/opt/pythonista/bin/numactl", "-m", "0", "./train"],
         ),
-        (["bash", "run.sh", "--hook", "h.py"], ["bash", "run.sh", "--hook", "h.py"]),
+        (["accelerate", "launch", "train.py", "--lr", "1"], ["train.py", "--lr", "1"]),
         (["bash", "run.sh"], ["bash", "run.sh"]),
     ],
 )

@@ -252,7 +252,7 @@ def test_a_collector_that_was_stopped_for_ten_seconds_loses_nothing(stage):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cut_s", [6, 12])
-def test_a_host_that_trains_is_unreachable_after_ten_seconds_without_reports_and_comes_back_without_doubles(
+def test_a_host_that_trains_is_lost_after_ten_seconds_without_reports_and_comes_back_without_doubles(
     stage, cut_s
 ):
     """The other ranks finish steps meanwhile, which they cannot without this host."""
@@ -267,8 +267,8 @@ def test_a_host_that_trains_is_unreachable_after_ten_seconds_without_reports_and
         silent = stage.until(source, lambda frame: max(host.age_ms or 0.0 for host in frame.hosts) > 4000)
         assert {host.state for host in silent.hosts} == {"live"}
         if cut_s > 10:
-            cut = stage.until(source, lambda frame: "unreachable" in [host.state for host in frame.hosts])
-            assert [host.name for host in cut.hosts if host.state == "unreachable"] == ["n2"]
+            lost = stage.until(source, lambda frame: "lost" in [host.state for host in frame.hosts])
+            assert [host.name for host in lost.hosts if host.state == "lost"] == ["n2"]
         time.sleep(max(0.0, began + cut_s - time.monotonic()))
         link.restore()
         stage.until(source, lambda frame: {host.state for host in frame.hosts} == {"live"})
@@ -280,7 +280,7 @@ def test_a_host_that_trains_is_unreachable_after_ten_seconds_without_reports_and
     last = frame_at(stage.recording, None)
     assert last.lost_records == 0
     kinds = [event.kind for event in last.events if event.kind.startswith("host_")]
-    assert kinds == (["host_unreachable", "host_back"] if cut_s > 10 else [])
+    assert kinds == (["host_lost", "host_back"] if cut_s > 10 else [])
 
 
 @pytest.mark.slow

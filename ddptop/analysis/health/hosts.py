@@ -112,12 +112,11 @@ def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
     stepped_ns = _stepped_ns(state, ~np.isin(hellos.host_at, quiet)) if silent else 0
     for name in silent:
         silent_ns = state.interruptions.silence_ns(reported[name], until_ns)
-        if takes_part(state, stepped_ns, reported[name], until_ns):
-            states[name] = "live" if silent_ns < SILENT_S * NS else "unreachable"
-        elif silent_ns >= SILENT_S * NS:
+        if silent_ns >= SILENT_S * NS:
             states[name] = "lost"
         elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
-            states[name] = "unreachable"
+            trains = name in hellos.of_hosts and takes_part(state, stepped_ns, reported[name], until_ns)
+            states[name] = "live" if trains else "unreachable"
     n_running = np.bincount(hellos.host_at[state.reports.running], minlength=len(hellos.of_hosts)).tolist()
     return states | {name: "finished" for name, n in zip(hellos.of_hosts, n_running, strict=True) if not n}
 
@@ -225,10 +224,12 @@ class HostLog:
         remote = state.hosts.remote()
         if not remote or state.ended_ns is not None:
             return
-        now = host_states(state, now_ns)
+        now = {**host_states(state, now_ns)}
         silent = silent_ranks(state, now)
         for name in remote:
             before = self._before.get(name, "live")
+            if now[name] == "live" and now_ns - state.hosts.known[name].heard_ns > UNREACHABLE_S * NS:
+                now[name] = before  # it has not reported again
             if now[name] != before:
                 self._log(state, name, before, now[name], silent.get(name, ()), now_ns)
             if state.hosts.known[name].thinned != self._thinned.get(name, 0):

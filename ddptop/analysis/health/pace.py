@@ -107,12 +107,14 @@ class Pace:
             return
         slower = is_ms > was_ms
         apart = now[1] > before[-2] if slower else now[-2] < before[1]
-        if not apart or not (_is_drift(rest) or _is_change(rest, most - least)):
+        drifts = _is_drift(rest)
+        if not apart or not (drifts or _is_change(rest, most - least)):
             return
         first = _first(np.hstack(self._parts[: 2 * AROUND]), (was_ms + is_ms) / 2, slower=slower)
         kind, before_ms = "slower" if slower else "faster", float(median(wall[:BEFORE]))
         times = f"{fixed(before_ms + _change(wall))} ms a step, {fixed(before_ms)} ms before"
-        text = f"all ranks are {kind} since step {first:,}: {times}"
+        since = f"become {kind}, since about step" if drifts else f"are {kind} since step"
+        text = f"all ranks {since} {first:,}: {times}"
         log.add(unix_s, kind, text, severity="warning" if slower else "info", step=first)
         self._blocks = self._blocks[BEFORE:]
 

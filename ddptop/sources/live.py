@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 POLL_MS = 100
 
 SILENT_S = 1.5
-"""After this long without a frame the last one counts as stale: at least two a second are asked for."""
+"""After this long without a frame the last one counts as stale: one every SLOWEST_S is asked for."""
 
 ASK_AGAIN_S = 1.0
 """A credit may be lost with the collector that had it; a later one replaces it, so asking again is safe."""
@@ -41,7 +41,7 @@ ASK_AGAIN_S = 1.0
 AGE_EVERY_S = 0.5
 """How often a frame that no longer changes is handed out again, with a later time."""
 
-CPU_SHARE, SLOWEST_S, COUNTED = 0.025, 0.5, 9
+CPU_SHARE, SLOWEST_S, COUNTED = 0.025, 0.6, 9
 """Of a core, what frames may take of the 3 % of a viewer: with thousands of ranks it asks for fewer of them,
 but for one every SLOWEST_S. The median of so many frames, so that keys pressed meanwhile do not count."""
 

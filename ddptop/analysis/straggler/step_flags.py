@@ -311,9 +311,11 @@ def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> S
     whole = _late_in(group, steps, slots, None) if late else None
     found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]
     found = [flag for flag in found if whole is None or flag.rank in whole.ranks]
-    least_ms = every_step.WHOLE_SHARE * float(median(steps.wall(slots)))
-    if whole is not None and whole.level_ms < least_ms and len(group.members) <= every_step.PLACE_RANKS:
-        whole = None
+    if whole is not None and len(group.members) <= every_step.PLACE_RANKS:
+        share, lasted = whole.level_ms / float(median(steps.wall(slots))), slot + 1 - whole.since
+        passing = share < every_step.SLOW_CORE_SHARE and lasted < every_step.SLOW_CORE_STEPS
+        if passing or share < every_step.WHOLE_SHARE:
+            whole = None
     return max(found, key=lambda flag: flag.level_ms, default=whole)
 
 

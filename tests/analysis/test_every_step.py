@@ -284,7 +284,8 @@ def test_what_no_place_alone_explains_must_be_larger(make_world, us: int, places
 @pytest.mark.parametrize(("us", "steps", "late"), [(400, 184, False), (400, 200, True), (1_000, 64, True)])
 def test_a_little_in_several_places_must_last(make_world, us: int, steps: int, late: bool) -> None:
     """400 us in each of three places are 8 % of the step, less than 3 % in each place; 1 ms are 18 %."""
-    world = make_world(2, delays={(1, name): us for name in ("data", "optimizer", "before_backward")}, own=True)
+    places = ("data", "optimizer", "before_backward")
+    world = make_world(2, delays={(1, name): us for name in places}, own=True)
     world.detail_every = 1000
     assert (played(world, steps)[1].straggler is not None) == late
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from itertools import compress
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ddptop.analysis.ranks import PHASE_NAMES
 from ddptop.frames.reasons import Beside
 from ddptop.protocol.checks import NAMES
 from ddptop.protocol.machine import Gpu, Memory, Usage
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import GpuFacts
     from ddptop.protocol.message_run import Placed, Readings
     from ddptop.protocol.messages import Hello, Message
+    from ddptop.protocol.vocabulary import RankPhase
 
 _HELLO = attrgetter("hello")
 
@@ -242,6 +244,32 @@ class ReportColumns:
     def gpu(self, name: str) -> Column:
         """A number of the newest readings of the ranks' GPUs; NaN: none has come."""
         return self._newest(Gpu, name)
+
+    def phases(self) -> tuple[RankPhase, ...]:
+        """The phase of each rank, by its newest heartbeat."""
+        name: Callable[[float, str], RankPhase] = PHASE_NAMES.get  # type: ignore[assignment]
+        return tuple(map(name, np.nan_to_num(self.beat("phase"), nan=-1).tolist(), repeat("")))
+
+    def reported(self, hellos: HelloColumns, now_ns: int) -> dict[str, Column]:
+        """Columns of a frame that are no figures over steps, but what the ranks have reported by `now_ns`."""
+        introduced = ~np.isnan(hellos.pid)
+        step = self.integers("step").astype(np.float64)
+        age_ms = np.maximum(now_ns - self.integers("heard_ns"), 0) / 1e6
+        bucket, sequence = self.beat("bucket"), self.beat("sequence")
+        here = (bucket >= 0) & (self.beat("step") == step)
+        joined = np.where(introduced, self.integers("joined").astype(np.float64), np.nan)
+        return {
+            "age_ms": np.where(introduced, age_ms, np.nan),
+            "step": np.where(introduced, step, np.nan),
+            "bucket": np.where(here, bucket, np.nan),
+            "sequence": np.where(sequence >= 0, sequence, np.nan),
+            "records": self.integers("records").astype(np.float64),
+            "lost_records": self.integers("lost_records").astype(np.float64),
+            "rss_bytes": self.usage("rss_bytes").copy(),
+            "cpu_pct": self.usage("cpu_pct").astype(np.float32),
+            "joined": joined.astype(np.float32),
+            "micro_steps": self.numbers("micro_steps").astype(np.float32),
+        }
 
     def largest_of_beats(self, name: str) -> Any:
         """The largest such number, as it was sent; None: no heartbeat has come."""

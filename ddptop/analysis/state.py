@@ -67,6 +67,8 @@ class RunState:
         """When the newest message arrived."""
         self.taken = 0
         """Messages so far."""
+        self.taken_unusual = 0
+        """Those among them that may have changed more than figures and counts."""
         self.incarnation = 0
         """Elastic restarts so far."""
 

@@ -26,8 +26,7 @@ from ddptop.collector.remote_hosts import RemoteHosts
 from ddptop.collector.simulated_hosts import MESSAGES
 from ddptop.collector.stall_check import StallCheck
 from ddptop.collector.stall_watch import StallWatch
-from ddptop.collector.viewers import Viewers
-from ddptop.frames.frame import Frame
+from ddptop.collector.viewers import LiveFrames, Viewers
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasClient
@@ -44,7 +43,7 @@ from ddptop.host.runs import (
 )
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
 from ddptop.protocol.messages import Event, Hello, Run
-from ddptop.protocol.vocabulary import FrameSource, RunOutcome
+from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
@@ -174,7 +173,8 @@ class Collector:
         stack.callback(receiver.close)
         self._server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
         stack.callback(self._server.close, LAST_FRAME_NS // 1_000_000)
-        self._viewers = Viewers(self._server, self._frame, epoch=epoch)
+        frames = LiveFrames(self._reducer, self._record, "simulated" if arguments.simulated else "live")
+        self._viewers = Viewers(self._server, frames, epoch=epoch)
         self._watch = watch
         self._stalls = StallWatch(lambda session, number: self._intake.ask(session, number))
         parts = (receiver, self._record, self._reducer, watch, self._stalls, admission)
@@ -379,13 +379,6 @@ class Collector:
             simulated=arguments.simulated,
         )
         self._intake.report(run, now_ns)
-
-    def _frame(self, *, cursor: int, focus: int | None, want: str) -> Frame:
-        source: FrameSource = "simulated" if self._arguments.simulated else "live"
-        now_ns, recording = time.monotonic_ns(), self._record.existing
-        return self._reducer.frame(
-            now_ns, cursor=cursor, focus=focus, want=want, source=source, recording=recording
-        )
 
     def _summary(self) -> dict[str, object]:
         members = self._reducer.state.ranks

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Protocol
 
+from ddptop.analysis.to_frame.frame import with_reports
 from ddptop.collector.intake import InternalErrors
 from ddptop.frames.codec import POINTS, encode_frame
 from ddptop.protocol.messages import State
 from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting
 
 if TYPE_CHECKING:
+    from ddptop.analysis.reducer import Reducer
+    from ddptop.collector.record import Record
     from ddptop.frames.frame import Frame
+    from ddptop.protocol.vocabulary import FrameSource
 
 INTERVAL_NS = 200_000_000
 """Between two frames. The newest steps are then at a viewer within 0.3 s: other hosts' agents take up to
 0.05 s. Viewers for which frames are dear ask for fewer."""
+
+
+FIGURES_NS, MANY_RANKS = 500_000_000, 1024
+"""With so many ranks a frame has the figures of an earlier one of this age, at most: medians over 100 steps
+change little meanwhile, and with 4,096 ranks they take five times as long as the rest of it."""
 
 
 class FrameMaker(Protocol):
@@ -22,6 +32,31 @@ class FrameMaker(Protocol):
 
     def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
         """`focus`: the rank whose single steps are requested; `want`: see `ddptop.frames.detail`."""
+
+
+class LiveFrames:
+    """Makes the frames of a run that goes on: a `FrameMaker`."""
+
+    def __init__(self, reducer: Reducer, record: Record, source: FrameSource) -> None:
+        self._reducer, self._record, self._source = reducer, record, source
+        self._last: Frame | None = None
+        """One of many ranks, and what it is of: when it was made, and `RunState.taken_unusual` then."""
+        self._of = 0, 0
+
+    def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
+        """As of a `FrameMaker`."""
+        now_ns, recording = time.monotonic_ns(), self._record.existing
+        made_ns, unusual = self._of
+        last, state = self._last, self._reducer.as_last_read
+        plain = focus is None and not want
+        if plain and last is not None and now_ns - made_ns < FIGURES_NS and state.taken_unusual == unusual:
+            return with_reports(self._reducer.state, last, now_ns, cursor=cursor)
+        frame = self._reducer.frame(
+            now_ns, cursor=cursor, focus=focus, want=want, source=self._source, recording=recording
+        )
+        if plain and state.world >= MANY_RANKS:
+            self._last, self._of = frame, (now_ns, state.taken_unusual)
+        return frame
 
 
 class Viewers:

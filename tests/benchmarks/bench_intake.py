@@ -26,11 +26,12 @@ import msgpack
 import zmq
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector import viewers
 from ddptop.collector.__main__ import ALLOCATIONS
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.collector.remote_hosts import BUNDLES
-from ddptop.collector.viewers import INTERVAL_NS
+from ddptop.collector.viewers import INTERVAL_NS, LiveFrames
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About, Host, HostUsage
@@ -177,8 +178,10 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
     timing(receiver, "drain", "receive")
     timing(record, "tick", "tick")
     timing(reducer.evaluation, "_evaluate", "evaluate")
+    frames = LiveFrames(reducer, record, "live")
     cursor, now_ns, rows = 0, 0, 0
-    bundle_receiver.time = SimpleNamespace(monotonic_ns=lambda: NS + now_ns)  # type: ignore[assignment]
+    for module in (bundle_receiver, viewers):
+        module.time = SimpleNamespace(monotonic_ns=lambda: NS + now_ns)  # type: ignore[attr-defined]
     frame_ns = 0
     began_ns = SETTLE_S * NS
     profiler = None
@@ -202,7 +205,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
         timed("acks", partial(intake.acknowledge, NS + now_ns))
         if now_ns >= frame_ns:
             frame_ns = now_ns + INTERVAL_NS
-            frame = timed("frame", partial(reducer.frame, NS + now_ns, cursor=cursor))
+            frame = timed("frame", partial(frames, cursor=cursor, focus=None, want=""))
             timed("encode", partial(encode_frame, frame))
             cursor = frame.history.start + len(frame.history.step)
     if profiler is not None:

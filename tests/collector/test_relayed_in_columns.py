@@ -39,7 +39,7 @@ def spoiled(bundle):
     return pack_bundle(1, entries)
 
 
-def received(path, world=WORLD):
+def received(path, world=WORLD, after_each=lambda *_: None):
     context = new_context()
     receiver = BundleReceiver(context, "tcp://127.0.0.1:*", KeyPair.new(), epoch=1)
     receiver.socket.close()
@@ -65,6 +65,7 @@ def received(path, world=WORLD):
         intake.drain(NS + now_ns)
         record.flush()
         intake.acknowledge(NS + now_ns)
+        after_each(at, NS + now_ns, intake, record, reducer)
     record.close()
     with Recording.open(path) as recording:
         kept = sorted((encode(one.message), *one[:4]) for one in recording.records())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -93,6 +93,22 @@ def build(
         gpus=gpu_facts(state) if gpus else (),
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
         hosts=host_figures(state, columns, straggler, clocks, now_ns) if hosts else (),
+    )
+
+
+def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> Frame:
+    """The figures of an earlier frame, with what the ranks have reported by `now_ns`."""
+    reports, unix_s = state.reports, state.unix_s(now_ns)
+    columns: dict[str, Any] = reports.reported(state.hellos, now_ns)
+    ranks = replace(frame.ranks, phase=reports.phases(), **columns)
+    return replace(
+        frame,
+        unix_s=unix_s,
+        run=replace(frame.run, elapsed_s=frame.run.elapsed_s + unix_s - frame.unix_s),
+        ranks=ranks,
+        history=state.history.since(cursor),
+        records=int(ranks.records.sum()),
+        lost_records=int(ranks.lost_records.sum()),
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import fields, replace
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.ranks import MAX_LOGGED, PHASE_NAMES
+from ddptop.analysis.ranks import MAX_LOGGED
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
 from ddptop.analysis.steps.windows import PHASES, STEP_COLUMNS
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ddptop.frames.detail import HeatRequest
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.messages import Bucket
-    from ddptop.protocol.vocabulary import RankPhase, RankStatus
+    from ddptop.protocol.vocabulary import RankStatus
 
 
 OWN_FIGURES = (
@@ -61,12 +61,6 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         """float32, as it is sent, so that a frame is the same before and after the credit link."""
         return column.astype(np.float32)
 
-    introduced = ~np.isnan(hellos.pid)
-    phase_name: Callable[[float, str], RankPhase] = PHASE_NAMES.get  # type: ignore[assignment]
-    step = reports.integers("step").astype(np.float64)
-    age_ms = np.maximum(now_ns - reports.integers("heard_ns"), 0) / 1e6
-    bucket, sequence, phase = (reports.beat(name) for name in ("bucket", "sequence", "phase"))
-    here = (bucket >= 0) & (reports.beat("step") == step)
     best = unknown if window is None else np.fmin(window.best_self, own)
     individual = np.divide(best, own, out=np.full_like(own, np.nan), where=own > 0)
     if window is None or np.isnan(window.best_self).all():
@@ -75,14 +69,11 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         host=presumed_hosts(hellos.host, hellos.local_rank),
         device=hellos.device,
         state=tuple(states),
-        phase=tuple(map(phase_name, np.nan_to_num(phase, nan=-1).tolist(), repeat(""))),
+        phase=reports.phases(),
         local_rank=hellos.local_rank,
         pid=hellos.pid,
         incarnation=hellos.incarnation,
-        age_ms=np.where(introduced, age_ms, np.nan),
-        step=np.where(introduced, step, np.nan),
-        bucket=np.where(here, bucket, np.nan),
-        sequence=np.where(sequence >= 0, sequence, np.nan),
+        **reports.reported(hellos, now_ns),
         loss=narrow(state.figures.loss),
         **{f"{name}_ms": narrow(walls.get(name, unknown)) for name in ("step", *PHASES)},
         **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
@@ -94,12 +85,6 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         last_pct=narrow(detail.last_pct()),
         relative_score=narrow(formulas.relative_scores(own)),
         individual_score=narrow(individual),
-        records=reports.integers("records").astype(np.float64),
-        lost_records=reports.integers("lost_records").astype(np.float64),
-        rss_bytes=reports.usage("rss_bytes").copy(),
-        cpu_pct=narrow(reports.usage("cpu_pct")),
-        joined=narrow(np.where(introduced, reports.integers("joined").astype(np.float64), np.nan)),
-        micro_steps=narrow(reports.numbers("micro_steps")),
         **{f"own_{name}_ms": narrow(every.get(name, unknown)) for name in PHASES[:4]},
         **{f"{name}_ms": narrow(every.get(name, unknown)) for name in OWN_FIGURES},
     )

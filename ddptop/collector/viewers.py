@@ -22,7 +22,7 @@ INTERVAL_NS = 200_000_000
 0.05 s. Viewers for which frames are dear ask for fewer."""
 
 
-FIGURES_NS, MANY_RANKS = 500_000_000, 1024
+FIGURES_NS, MANY_RANKS = 900_000_000, 1024
 """With so many ranks a frame has the figures of an earlier one of this age, at most: medians over 100 steps
 change little meanwhile, and with 4,096 ranks they take five times as long as the rest of it."""
 

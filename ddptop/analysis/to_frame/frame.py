@@ -97,7 +97,7 @@ def build(
 
 
 def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> Frame:
-    """The figures of an earlier frame, with what the ranks have reported by `now_ns`."""
+    """The figures of an earlier frame, with its step and what the ranks have reported by `now_ns`."""
     reports, unix_s = state.reports, state.unix_s(now_ns)
     columns: dict[str, Any] = reports.reported(state.hellos, now_ns)
     ranks = replace(frame.ranks, phase=reports.phases(), **columns)
@@ -105,6 +105,7 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
         frame,
         unix_s=unix_s,
         run=replace(frame.run, elapsed_s=frame.run.elapsed_s + unix_s - frame.unix_s),
+        group=replace(frame.group, step=state.complete_step),
         ranks=ranks,
         history=state.history.since(cursor),
         records=int(ranks.records.sum()),

@@ -68,6 +68,8 @@ class Viewers:
         self._epoch = epoch
         self._behind: set[bytes] = set()
         """Viewers that lack part of the history: they get the next frame at once."""
+        self._packed: dict[str, tuple[object, bytes]] = {}
+        """Parts of the last frame, packed."""
         self._errors = InternalErrors()
 
     def serve(self, now_ns: int, *, final: bool = False) -> None:
@@ -96,7 +98,7 @@ class Viewers:
         cursor = credit.cursor if credit.epoch == self._epoch else 0
         focus = credit.focus if credit.focus >= 0 else None
         frame = self._frame(cursor=cursor, focus=focus, want=credit.want)
-        data = encode_frame(frame)
+        data = encode_frame(frame, self._packed)
         if len(data) > LARGEST_FRAME_BYTES:
             raise ValueError(f"a frame of {len(data)} bytes does not fit the link")
         self._behind.discard(viewer.name)

@@ -105,7 +105,6 @@ COLUMN_PARTS: Mapping[str, Any] = {
 """Dataclasses with columns, by annotation. The columns of one object have the same length."""
 
 WITH_COLUMNS = tuple(COLUMN_PARTS.values())
-"""The classes in COLUMN_PARTS."""
 
 OPTIONAL_PARTS: Mapping[str, Any] = {
     "Straggler | None": frame.Straggler,
@@ -152,14 +151,15 @@ class FrameError(ValueError):
     """The bytes are not a frame of this version."""
 
 
-def encode_frame(frame: frames.Frame) -> bytes:
+def encode_frame(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]] | None = None) -> bytes:
     """A frame as bytes, with at most the oldest `POINTS` of its history; the next cursor requests the rest.
 
-    Clocks, GPUs and logged values are left out where they would make the frame too large.
-    """
-    body = _body(frame)
+    Clocks, GPUs and logged values are left out where they would make the frame too large. `packed`: by field
+    the part of the last frame and its bytes, for parts that are the same object."""
+    packed = {} if packed is None else packed
+    body = _body(frame, packed)
     if len(body) > ROOM - HISTORY_BYTES:
-        body = _body(replace(frame, clocks=(), gpus=(), logged=()))
+        body = _body(replace(frame, clocks=(), gpus=(), logged=()), packed)
     columns = (_column(name, getattr(frame.history, name)[:POINTS]) for name in _columns(History))
     return body + bytes(msgpack.packb([frame.history.start, *columns]))
 
@@ -169,9 +169,14 @@ def has_more(frame: frames.Frame) -> bool:
     return len(frame.history.step) >= POINTS
 
 
-def _body(frame: frames.Frame) -> bytes:
-    parts = [VERSION, *(_write(kind, getattr(frame, name)) for name, kind in _but_history())]
-    return bytes(msgpack.packb(parts))
+def _body(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]]) -> bytes:
+    names = _but_history()
+    for name, kind in names:
+        value = getattr(frame, name)
+        if name not in packed or packed[name][0] is not value:
+            packed[name] = value, msgpack.packb(_write(kind, value))
+    header = msgpack.Packer().pack_array_header(1 + len(names))
+    return b"".join([header, msgpack.packb(VERSION), *(packed[name][1] for name, _ in names)])
 
 
 def decode_frame(data: bytes) -> frames.Frame:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames import codec
 from ddptop.frames import frame as frames
 from ddptop.frames.codec import FrameDecoder, FrameError, decode_frame, encode_frame, has_more
 from ddptop.frames.history import COLUMNS, History, RankMinutes, RankSteps
@@ -49,6 +50,19 @@ def test_round_trip_changes_nothing(frame) -> None:
     assert frame.straggler is not None
     assert frame.focus is not None and frame.focus.minutes is not None
     same(decode_frame(encode_frame(frame)), frame)
+
+
+def test_parts_that_are_the_same_objects_are_packed_once(frame, monkeypatch) -> None:
+    written: list[str] = []
+    write = codec._write
+    monkeypatch.setattr(codec, "_write", lambda kind, value: written.append(kind) or write(kind, value))
+    packed: dict[str, tuple[object, bytes]] = {}
+    encode_frame(frame, packed)
+    moved = replace(frame, group=replace(frame.group, step=10**6), unix_s=frame.unix_s + 1)
+    written.clear()
+    again = encode_frame(moved, packed)
+    assert "Group" in written and "Ranks" not in written
+    assert again == encode_frame(moved)
 
 
 def test_an_empty_frame_travels_too() -> None:

@@ -179,6 +179,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
     timing(record, "tick", "tick")
     timing(reducer.evaluation, "_evaluate", "evaluate")
     frames = LiveFrames(reducer, record, "live")
+    packed: dict[str, tuple[object, bytes]] = {}
     cursor, now_ns, rows = 0, 0, 0
     for module in (bundle_receiver, viewers):
         module.time = SimpleNamespace(monotonic_ns=lambda: NS + now_ns)  # type: ignore[attr-defined]
@@ -206,7 +207,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
         if now_ns >= frame_ns:
             frame_ns = now_ns + INTERVAL_NS
             frame = timed("frame", partial(frames, cursor=cursor, focus=None, want=""))
-            timed("encode", partial(encode_frame, frame))
+            timed("encode", partial(encode_frame, frame, packed))
             cursor = frame.history.start + len(frame.history.step)
     if profiler is not None:
         profiler.disable()

@@ -188,6 +188,8 @@ def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
 
 
 _LAUNCHERS = re.compile(r"python[0-9.]*|torchrun|torch\.distributed\.(run|launch)")
+_BEFORE_SCRIPT = re.compile(r"(.*/)?python[0-9.]*|-[bBdEiIOPqsSuvx]+")
+"""Python, and those of its options that take no value."""
 
 
 def own_script(command: Sequence[str]) -> Sequence[str]:
@@ -196,8 +198,9 @@ def own_script(command: Sequence[str]) -> Sequence[str]:
     names = [_LAUNCHERS.fullmatch(Path(word).name) is not None for word in command]
     begin = names.index(True) + 1 if True in names else 0
     for at in range(begin, len(command)):
-        is_module = begin > 0 and command[at - 1] == "-m"
-        if (is_module or command[at].endswith(".py")) and not names[at]:
+        word, before = command[at], command[at - 1] if begin > 0 else ""
+        is_script = _BEFORE_SCRIPT.fullmatch(before) is not None and not word.startswith("-")
+        if (is_script or before == "-m" or word.endswith(".py")) and not names[at]:
             return command[at:]
     return command
 

@@ -626,6 +626,8 @@ def test_torchrun_over_hosts_is_known_by_its_command(command: list[str], over_ho
         (["torchrun", "--nproc-per-node", "2", "train.py", "-m", "x"], ["train.py", "-m", "x"]),
         (["/usr/bin/python3.12", "-m", "lab.train", "-m", "x"], ["lab.train", "-m", "x"]),
         (["python", "-m"], ["python", "-m"]),
+        (["srun", "/opt/bin/python", "-Bu", "train", "--config", "a.py"], ["train", "--config", "a.py"]),
+        (["python", "-X", "dev", "train.py"], ["train.py"]),
         (["srun", "python", "-m", "lab.train", "--config", "a.py"], ["lab.train", "--config", "a.py"]),
         (["python", "-m", "torch.distributed.run", "--nnodes=2", "-m", "lab.train"], ["lab.train"]),
         (["torchrun", "-m", "lab.train"], ["lab.train"]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from itertools import compress, repeat
+from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import RankPhase
 
 _HELLO = attrgetter("hello")
+_PHASES = np.array(["", *map(PHASE_NAMES.__getitem__, range(len(PHASE_NAMES))), ""], object)
 
 
 class HasRanks(Protocol):
@@ -247,8 +248,8 @@ class ReportColumns:
 
     def phases(self) -> tuple[RankPhase, ...]:
         """The phase of each rank, by its newest heartbeat."""
-        name: Callable[[float, str], RankPhase] = PHASE_NAMES.get  # type: ignore[assignment]
-        return tuple(map(name, np.nan_to_num(self.beat("phase"), nan=-1).tolist(), repeat("")))
+        at = np.nan_to_num(self.beat("phase"), nan=-1).astype(np.int64) + 1
+        return tuple(_PHASES.take(at, mode="clip").tolist())
 
     def reported(self, hellos: HelloColumns, now_ns: int) -> dict[str, Column]:
         """Columns of a frame that are no figures over steps, but what the ranks have reported by `now_ns`."""

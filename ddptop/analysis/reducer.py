@@ -146,9 +146,10 @@ class Reducer:
     def feed(self, received: Received) -> None:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
         state, t_ns = self._state, received.t_ns
-        self._usual.prepare(received.message)
+        of_a_rank = self._usual.prepare(received.message)
         self._take(received)
-        state.taken_alone()
+        if of_a_rank:
+            state.taken_alone()
         state.taken += 1
         state.newest_ns = max(state.newest_ns, t_ns)
         self._checks.after(t_ns)
@@ -202,7 +203,7 @@ class Reducer:
 
     def _take(self, received: Received) -> None:
         message, t_ns, state = received.message, received.t_ns, self._state
-        session = state.sessions.get(received.session)
+        session = state.processes.get(received.session)  # written, where the message is of a rank
         if session is not None and session.rank < state.world:
             self._on_session(message, session, received.session, t_ns)
         elif isinstance(message, Hello):

@@ -48,7 +48,7 @@ _OFFSET = attrgetter("t_ns", "offset_ns", "drift_ppb")
 _THROTTLED = NAMES[Usage].index("throttled_pct")
 SESSIONS_OF_A_MESSAGE = 16
 """To know all sessions as columns takes as long for so many of them as one message that is taken alone."""
-NO_SIGN_OF_A_RANK = (Usage, Gpu, HostUsage)
+NO_SIGN_OF_A_RANK = (Usage, Gpu)
 """Readings that come from agents: of what is known of the ranks they change when each was seen."""
 OF_A_RANK = (Memory, Usage, Gpu)
 """Readings besides heartbeats that change a rank."""
@@ -73,8 +73,11 @@ class UsualMessages:
         self._on_complete = on_complete
         self._known: KnownSessions | None = None
 
-    def prepare(self, message: Message) -> None:
-        """A message is about to be taken alone: most may change anything."""
+    def prepare(self, message: Message) -> bool:
+        """A message is about to be taken alone: most may change anything. Returns whether this may change a
+        rank: then all ranks are to be read again."""
+        if type(message) is HostUsage:
+            return False
         self.write()
         self._state.taken_alone()
         if type(message) not in NO_SIGN_OF_A_RANK:
@@ -82,6 +85,7 @@ class UsualMessages:
             self._state.taken_unusual += type(message) not in USUAL
         elif self._known is not None:
             self._known.seen_ns = None
+        return True
 
     def write_columns(self) -> None:
         """Put what was taken into the columns of the state, which is about to be read. Its sessions and ranks

@@ -87,7 +87,7 @@ class NewHistory:
         ]
         if marks:
             self._marked_s = max(at for at, _ in marks)
-        lost = sum(member.lost_records for member in self._reducer.state.ranks)
+        lost = int(self._reducer.state.reports.integers("lost_records").sum())
         if lost > self._lost:
             marks.append((now_s, LOST))
         self._lost = lost

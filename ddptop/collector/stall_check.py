@@ -87,7 +87,7 @@ class StallCheck:
 
     def _pids_under_nccl(self) -> set[int]:
         """Processes of this host's ranks whose process group is NCCL's."""
-        members = self._reducer.state.ranks
+        members = self._reducer.as_last_read.roster
         living = [process for process in self._processes.living() if process.rank < len(members)]
         hellos = [(process, members[process.rank].hello) for process in living]
         return {process.pid for process, hello in hellos if hello is not None and "nccl" in hello.backend}

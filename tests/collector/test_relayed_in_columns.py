@@ -7,7 +7,10 @@ from ddptop.analysis.known_sessions import KnownSessions
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
+from ddptop.collector.stall_check import StallCheck
+from ddptop.host.exits import RankProcess
 from ddptop.protocol.codec import encode
+from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Bye, Run
 from ddptop.recording.reader import Recording
@@ -148,6 +151,10 @@ def test_ranks_are_written_when_something_reads_them_and_not_for_a_frame(tmp_pat
         reducer = self._reducer
         if now_ns > 3 * NS:
             written.clear()
+            # As the collector does once a second: read who runs under NCCL, report about its own host.
+            processes = SimpleNamespace(living=lambda: [RankProcess(1_000_000, 0, 1)])
+            StallCheck(reducer, self, None, processes, None, None, None)._pids_under_nccl()
+            self.report(HostUsage(now_ns, 1.0, 1, 1.0, 1.0, None, 0, None, 0), now_ns)
             frames.append(reducer.frame(now_ns))
             assert 1_000_000 in self.known_sessions
             assert sum(written) == 0 or len(frames) == 1  # the first one reads all ranks

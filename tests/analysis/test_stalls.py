@@ -250,6 +250,24 @@ def test_who_is_behind_in_a_collective_of_its_own_is_not_called_missing_before_t
     assert stage.frame().stall.kind == "mismatch"
 
 
+def test_most_ranks_are_not_called_missing_before_the_answers_of_the_one_ahead_of_them(stage) -> None:
+    """Rank 2 left out a barrier in which the others wait, and has launched the first all-reduce."""
+    ranks = {rank: {"step": 41, "bucket": 0, "sequence": -1, "phase": Phase.OTHER} for rank in (0, 1, 3)}
+    stage.beat(16, {**ranks, 2: {"step": 41, "bucket": 1, "sequence": -1}})
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("asking", ())
+    for rank in range(4):
+        call = op(83) if rank == 2 else op(83, "barrier")
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(call,))
+    assert (stage.frame().stall.kind, stage.frame().stall.ranks) == ("mismatch", (2,))
+
+
+def test_most_ranks_are_missing_where_their_answers_do_not_come(stage) -> None:
+    ranks = {rank: {"step": 41, "bucket": 0, "sequence": -1, "phase": Phase.OTHER} for rank in (0, 1, 3)}
+    stage.beat(30, {**ranks, 2: {"step": 41, "bucket": 1, "sequence": -1}})
+    assert (stage.frame().stall.kind, stage.frame().stall.ranks) == ("missing", (0, 1, 3))
+
+
 def test_without_their_word_it_is_missing_after_a_while(stage) -> None:
     ranks = {rank: dict(IN_41) | {"sequence": 84} for rank in (1, 2, 3)}
     stage.beat(30, {**ranks, 0: {"step": 41, "bucket": 2, "sequence": 83}})
@@ -293,7 +311,7 @@ def test_a_rank_that_has_moved_since_it_answered_is_not_compared_with_the_others
     stage.beat(30, {**ranks, 3: {"step": 41, "bucket": 1, "sequence": 83}})
     stall = stage.frame().stall
     assert (stall.kind, stall.ranks) == ("asking", ())
-    assert stall.sentence == "no rank is behind in step 40: waiting for the ranks' answers"
+    assert stall.sentence == "no progress in step 40: waiting for the ranks' answers"
     stage.answer(3, waits(), groups={"0": 83}, number=8)
     assert (stage.frame().stall.kind, stage.frame().stall.ranks) == ("mismatch", (3,))
 

@@ -95,8 +95,11 @@ def diagnose(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagn
         return Diagnosis("mismatch", (), tuple(p.rank for p in progress))
     if len(behind) == len(progress):
         return _all_equal(progress, awaits_answers=awaits_answers)
-    if awaits_answers and any(p.inside for p in behind) and not all(p.answered or p.silent for p in progress):
-        # A rank that waits in a collective may be in another one than the others: the answers show which.
+    most = 2 * len(behind) > len(progress) and len({p.step for p in progress}) == 1
+    answers_due = awaits_answers and not all(p.answered or p.silent for p in progress)
+    if answers_due and (most or any(p.inside for p in behind)):
+        # A rank that waits in a collective may be in another one than the others, and the few that are ahead
+        # of most others too: the answers show which.
         return Diagnosis("asking", (), tuple(p.rank for p in progress if not p.silent))
     missing = tuple(p.rank for p in sorted(behind, key=lambda p: (p.step, p.rank)))
     waiting = tuple(p.rank for p in progress if p.rank not in missing and p.inside is not False)

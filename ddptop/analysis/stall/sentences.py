@@ -80,10 +80,10 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     """The short sentence, for the verdict: `rank 1 is missing: not in all_reduce 3 of step 12,480`."""
     ranks = state.ranks
     if diagnosis.kind == "asking":
-        rest = (
-            ": waiting for the ranks' answers" if diagnosis.awaits_answers else ", and no rank has answered"
-        )
-        return f"no rank is behind in step {diagnosis.step:,}{rest}"
+        step = f"step {diagnosis.step:,}"
+        if diagnosis.awaits_answers:
+            return f"no progress in {step}: waiting for the ranks' answers"
+        return f"no rank is behind in {step}, and no rank has answered"
     if diagnosis.kind == "dead":
         return dead_phrase(state, diagnosis.ranks)
     if diagnosis.kind == "unreachable":

@@ -40,6 +40,8 @@ class EventLog:
         self._entries: list[_Entry] = []
         self.incarnation = 0
         """Elastic restarts so far; kept with each event that is added."""
+        self.changes = 0
+        """Events added so far, and ranks added to them."""
 
     def add(
         self,
@@ -74,12 +76,14 @@ class EventLog:
             if (entry.text, entry.world, entry.incarnation) == same and rank not in entry.counted:
                 entry.ranks.append(rank)
                 entry.counted.add(rank)
+                self.changes += 1
                 return
             if kind not in UNORDERED:
                 break
         self._put(_Entry(unix_s, kind, severity, [rank], step, text, self.incarnation, world, {rank}))
 
     def _put(self, entry: _Entry) -> None:
+        self.changes += 1
         self._entries.append(entry)
         if len(self._entries) > self.kept:
             # By time, not by order of arrival: a batch of steps is about an earlier time.

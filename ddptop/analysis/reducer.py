@@ -93,7 +93,8 @@ class Reducer:
 
     @property
     def as_last_read(self) -> RunState:
-        """As `state`, at less cost: HELLOs and sampling intervals are up to date, the rest may not be."""
+        """As `state`, at less cost: HELLOs, sampling intervals and what has happened are up to date, the rest
+        may not be."""
         return self._state
 
     @property

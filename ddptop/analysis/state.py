@@ -67,8 +67,6 @@ class RunState:
         """When the newest message arrived."""
         self.taken = 0
         """Messages so far."""
-        self.taken_unusual = 0
-        """Those among them that may have changed more than figures and counts."""
         self.incarnation = 0
         """Elastic restarts so far."""
 
@@ -126,6 +124,7 @@ class RunState:
         self._present: frozenset[int] | None = None
         self._hellos: HelloColumns | None = None
         self._hellos_known = False
+        self._presence_changes = 0
         self._hosts_of_ranks: set[str] | None = None
         self._reports: ReportColumns | None = None
         self._reports_know_presence = False
@@ -265,6 +264,12 @@ class RunState:
             self._hosts_of_ranks.add(joined)
         self._present = None
         self._hellos_known = self._reports_know_presence = False
+        self._presence_changes += 1
+
+    @property
+    def happened(self) -> tuple[int, int]:
+        """Differs from an earlier one where an event was logged since, or a rank has come or gone."""
+        return self.log.changes, self._presence_changes
 
     @property
     def history_end(self) -> int:

@@ -21,7 +21,7 @@ from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import OF_AGENTS
-from ddptop.protocol.messages import Clock, Flag, Logged, Phase, Progress, Received, Replica, Steps
+from ddptop.protocol.messages import Clock, Flag, Logged, Phase, Progress, Received, Replica
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ OF_A_RANK = (Memory, Usage, Gpu)
 """Readings besides heartbeats that change a rank."""
 SAID = (Logged, Replica)
 """What a rank says, of which nothing but when it was heard is in columns."""
-USUAL = (Steps, Progress, Memory, Clock, *SAID)
-"""With the readings of agents, what changes figures and counts alone."""
 
 
 class UsualMessages:
@@ -82,7 +80,6 @@ class UsualMessages:
         self._state.taken_alone()
         if type(message) not in NO_SIGN_OF_A_RANK:
             self._known = None
-            self._state.taken_unusual += type(message) not in USUAL
         elif self._known is not None:
             self._known.seen_ns = None
         return True

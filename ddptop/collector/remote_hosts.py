@@ -56,18 +56,6 @@ TRIM_NS = 5 * NS
 or much has waited. With 4,096 ranks it takes 3 ms of CPU time and gives back 20 MB."""
 
 
-_M_ARENA_MAX = -8
-
-
-def share_free_memory() -> None:
-    """Let all threads that begin from now on allocate from the same memory.
-
-    libzmq's thread allocates what arrives, and the main one frees it. Of a thread's own 85 MB, 59 were free
-    after 2,048 ranks had waited for a moment, and the main thread could not use them."""
-    with suppress(OSError, AttributeError):  # another C library than glibc has none
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
 class RemoteHosts:
     """Receives from the agents, for `Intake`. One thread; nothing blocks."""
 
@@ -85,7 +73,6 @@ class RemoteHosts:
 
         Raises OSError, RunDirectoryError or zmq.ZMQError where that is not possible.
         """
-        share_free_memory()
         self._reducer = reducer
         self._admission = admission
         self._run_id = arguments.run_id

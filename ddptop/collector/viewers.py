@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 from ddptop.analysis.to_frame.frame import with_reports
 from ddptop.collector.intake import InternalErrors
 from ddptop.frames.codec import POINTS, encode_frame
+from ddptop.frames.verdict import WINDOW
 from ddptop.protocol.messages import State
 from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.state import RunState
     from ddptop.collector.record import Record
     from ddptop.frames.frame import Frame
     from ddptop.protocol.vocabulary import FrameSource
@@ -21,10 +23,9 @@ INTERVAL_NS = 200_000_000
 """Between two frames. The newest steps are then at a viewer within 0.3 s: other hosts' agents take up to
 0.05 s. Viewers for which frames are dear ask for fewer."""
 
-
 FIGURES_NS, MANY_RANKS = 900_000_000, 1024
-"""With so many ranks a frame has the figures of an earlier one of this age, at most: medians over 100 steps
-change little meanwhile, and with 4,096 ranks they take five times as long as the rest of it."""
+"""With so many ranks a frame may have the figures of an earlier one that is at most this old: medians over 100
+steps change little meanwhile, and with 4,096 ranks they take five times as long as the rest of a frame."""
 
 
 class FrameMaker(Protocol):
@@ -40,23 +41,34 @@ class LiveFrames:
     def __init__(self, reducer: Reducer, record: Record, source: FrameSource) -> None:
         self._reducer, self._record, self._source = reducer, record, source
         self._last: Frame | None = None
-        """One of many ranks, and what it is of: when it was made, and `RunState.taken_unusual` then."""
-        self._of = 0, 0
+        """The newest with figures of its own, where it has many ranks."""
+        self._made_ns = 0
+        self._happened = (0, 0)
+        """`RunState.happened` when it was made."""
 
     def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
         """As of a `FrameMaker`."""
-        now_ns, recording = time.monotonic_ns(), self._record.existing
-        made_ns, unusual = self._of
-        last, state = self._last, self._reducer.as_last_read
-        plain = focus is None and not want
-        if plain and last is not None and now_ns - made_ns < FIGURES_NS and state.taken_unusual == unusual:
-            return with_reports(self._reducer.state, last, now_ns, cursor=cursor)
+        now_ns, plain = time.monotonic_ns(), focus is None and not want
+        if plain and self._last is not None and now_ns - self._made_ns < FIGURES_NS:
+            state = self._reducer.state
+            if self._fits(self._last, state):
+                return with_reports(state, self._last, now_ns, cursor=cursor)
+        recording, source = self._record.existing, self._source
         frame = self._reducer.frame(
-            now_ns, cursor=cursor, focus=focus, want=want, source=self._source, recording=recording
+            now_ns, cursor=cursor, focus=focus, want=want, source=source, recording=recording
         )
-        if plain and state.world >= MANY_RANKS:
-            self._last, self._of = frame, (now_ns, state.taken_unusual)
+        if plain:
+            state = self._reducer.as_last_read
+            self._last = frame if state.world >= MANY_RANKS else None
+            self._made_ns, self._happened = now_ns, state.happened
         return frame
+
+    def _fits(self, last: Frame, state: RunState) -> bool:
+        """Whether nothing but figures has changed since, and these are over a whole window of steps: with
+        what has been reported since, a frame then does not contradict itself."""
+        lost = int(state.reports.integers("lost_records").sum())
+        whole = last.group.window_steps >= WINDOW and last.stall is None
+        return whole and state.happened == self._happened and lost == last.lost_records
 
 
 class Viewers:

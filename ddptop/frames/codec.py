@@ -105,6 +105,7 @@ COLUMN_PARTS: Mapping[str, Any] = {
 """Dataclasses with columns, by annotation. The columns of one object have the same length."""
 
 WITH_COLUMNS = tuple(COLUMN_PARTS.values())
+"""The classes in COLUMN_PARTS."""
 
 OPTIONAL_PARTS: Mapping[str, Any] = {
     "Straggler | None": frame.Straggler,

@@ -45,7 +45,7 @@ MAX_UNKNOWN = 4096
 ECHO_NS = NS // 4
 """After this the time of a bundle is echoed even though nothing of it is recorded yet."""
 
-MANY_AGENTS, HELD_NS = 64, NS
+MANY_AGENTS, HELD_NS = 64, NS // 2
 """With more agents than this, each gets its acks so often: to send a reply costs as much as to receive a
 bundle, of which an agent sends four a second."""
 

@@ -290,6 +290,15 @@ def test_a_little_in_several_places_must_last(make_world, us: int, steps: int, l
     assert (played(world, steps)[1].straggler is not None) == late
 
 
+def test_where_steps_are_long_it_need_not_last_so_many(make_world) -> None:
+    """90 ms of 1.1 s, which no burst of other work takes from each of a hundred steps."""
+    delays = {(rank, "forward"): 1_000_000 for rank in range(2)}
+    places = ("data", "optimizer", "before_backward")
+    world = make_world(2, delays=delays | {(1, name): 30_000 for name in places}, own=True)
+    world.detail_every = 1000
+    assert played(world, 104)[1].straggler.rank == 1
+
+
 def test_in_groups_whose_places_are_not_searched_it_need_not_be_larger(make_world, monkeypatch) -> None:
     monkeypatch.setattr(every_step, "PLACE_RANKS", 1)
     world = make_world(2, delays={(1, "data"): 480}, own=True)

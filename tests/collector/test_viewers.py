@@ -49,11 +49,19 @@ def test_a_frame_of_few_ranks_has_the_newest_figures(made):
     assert [at for at, (frame, exact, _) in found.items() if encode_frame(frame) != encode_frame(exact)] == []
 
 
+def test_before_the_window_is_full_a_frame_has_the_newest_figures(made, monkeypatch):
+    """With a newer step than theirs it would say that it is over fewer steps than there are."""
+    monkeypatch.setattr(viewers, "MANY_RANKS", WORLD)
+    found = made()
+    assert [at for at, (frame, exact, _) in found.items() if encode_frame(frame) != encode_frame(exact)] == []
+
+
 def test_with_many_ranks_a_frame_in_between_has_the_last_figures_and_what_was_reported_since(
     made, monkeypatch
 ):
     monkeypatch.setattr(viewers, "MANY_RANKS", WORLD)
     monkeypatch.setattr(viewers, "FIGURES_NS", NS // 2)
+    monkeypatch.setattr(viewers, "WINDOW", 1)
     found = made()
     fresh = [at for at, (frame, exact, _) in found.items() if encode_frame(frame) == encode_frame(exact)]
     # After half a second, and at once after an event or with the steps of one rank.

@@ -97,7 +97,9 @@ def build(
 
 
 def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> Frame:
-    """The figures of an earlier frame, with its step and what the ranks have reported by `now_ns`."""
+    """The figures of an earlier frame of the same run and ranks, with what they have reported by `now_ns`.
+
+    The history ends with the last step that is evaluated, which may come before the newest complete one."""
     reports, unix_s = state.reports, state.unix_s(now_ns)
     columns: dict[str, Any] = reports.reported(state.hellos, now_ns)
     ranks = replace(frame.ranks, phase=reports.phases(), **columns)

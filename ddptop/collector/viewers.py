@@ -24,8 +24,8 @@ INTERVAL_NS = 200_000_000
 0.05 s. Viewers for which frames are dear ask for fewer."""
 
 FIGURES_NS, MANY_RANKS = 900_000_000, 1024
-"""With so many ranks a frame may have the figures of an earlier one that is at most this old: medians over 100
-steps change little meanwhile, and with 4,096 ranks they take five times as long as the rest of a frame."""
+"""With so many ranks a frame may have the figures of an earlier one that is at most this old: medians over
+100 steps change little meanwhile, and with 4,096 ranks they take five times as long as the rest of it."""
 
 
 class FrameMaker(Protocol):

@@ -45,13 +45,13 @@ MAX_UNKNOWN = 4096
 ECHO_NS = NS // 4
 """After this the time of a bundle is echoed even though nothing of it is recorded yet."""
 
-MANY_AGENTS, HELD_NS = 64, NS // 2
+MANY_AGENTS, HELD_NS = 16, NS // 2
 """With more agents than this, each gets its acks so often: to send a reply costs as much as to receive a
 bundle, of which an agent sends four a second."""
 
 TOGETHER_NS = NS // 5
-"""With more agents what they sent is taken this often: together, 2,000 bundles a second cost two thirds of
-what they cost 15 times a second. They are read at once all the same: their times compare clocks."""
+"""With more agents what they sent is taken this often: 2,000 bundles a second cost two thirds of what they
+cost 15 times a second, 256 half. They are read at once all the same: their times compare clocks."""
 
 ALL_WINDOWS_BYTES = 64 << 20
 """Shared by all agents: what they may have sent and not acked together, as far as WINDOW_BYTES goes."""

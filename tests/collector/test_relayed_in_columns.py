@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from ddptop.analysis import usual_messages
 from ddptop.analysis.known_sessions import KnownSessions
 from ddptop.analysis.reducer import Reducer
@@ -111,6 +113,7 @@ def test_many_hosts_get_their_acks_together_but_a_rank_that_ends_at_once(tmp_pat
 
 def test_what_fills_several_blocks_is_written_and_acked_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(Record, "flush", lambda self: None)
+    monkeypatch.setattr("ddptop.transport.bundle_receiver.MANY_AGENTS", 64)
     world = 512
     *_, acks = received(tmp_path / "run.ddptop", world)
     numbers = [seq for _, pairs in acks for name, seq in pairs if name == 1_000_000]
@@ -166,3 +169,14 @@ def test_ranks_are_written_when_something_reads_them_and_not_for_a_frame(tmp_pat
     monkeypatch.setattr(Intake, "acknowledge", framed)
     received(tmp_path / "run.ddptop")
     assert len(frames) > 3
+
+
+@pytest.mark.parametrize("hosts", [16, 17])
+def test_what_more_than_sixteen_hosts_send_is_taken_together(tmp_path, hosts):
+    held_ns = []
+    received(
+        tmp_path / "run.ddptop",
+        8 * hosts,
+        after_each=lambda at, now_ns, intake, *_: held_ns.append(intake.held_until_ns),
+    )
+    assert (max(held_ns) > 0) is (hosts > 16)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _HELLO = attrgetter("hello")
 _PHASES = np.array(["", *map(PHASE_NAMES.__getitem__, range(len(PHASE_NAMES))), ""], object)
+"""By number of the phase and one: first that of no heartbeat, last that of a number of a later version."""
 
 
 class HasRanks(Protocol):

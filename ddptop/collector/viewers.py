@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from ddptop.analysis.stall.current import rank_states, stall_diagnosis
 from ddptop.analysis.to_frame.frame import with_reports
 from ddptop.collector.intake import InternalErrors
 from ddptop.frames.codec import POINTS, encode_frame
@@ -24,8 +25,9 @@ INTERVAL_NS = 200_000_000
 0.05 s. Viewers for which frames are dear ask for fewer."""
 
 FIGURES_NS, MANY_RANKS = 900_000_000, 1024
-"""With so many ranks a frame may have the figures of an earlier one that is at most this old: medians over
-100 steps change little meanwhile, and with 4,096 ranks they take five times as long as the rest of it."""
+"""With so many ranks a frame may be an earlier one, at most this old, with the steps, phases, counts and ages
+of its ranks as they are now: medians over 100 steps change little meanwhile, and with 4,096 ranks they and
+the hosts take five times as long as the rest."""
 
 
 class FrameMaker(Protocol):
@@ -51,7 +53,7 @@ class LiveFrames:
         now_ns, plain = time.monotonic_ns(), focus is None and not want
         if plain and self._last is not None and now_ns - self._made_ns < FIGURES_NS:
             state = self._reducer.state
-            if self._fits(self._last, state):
+            if self._fits(self._last, state, now_ns):
                 return with_reports(state, self._last, now_ns, cursor=cursor)
         recording, source = self._record.existing, self._source
         frame = self._reducer.frame(
@@ -63,12 +65,16 @@ class LiveFrames:
             self._made_ns, self._happened = now_ns, state.happened
         return frame
 
-    def _fits(self, last: Frame, state: RunState) -> bool:
-        """Whether nothing but figures has changed since, and these are over a whole window of steps: with
-        what has been reported since, a frame then does not contradict itself."""
+    def _fits(self, last: Frame, state: RunState, now_ns: int) -> bool:
+        """Whether what has been reported since does not contradict the rest of that frame: no event was
+        logged, all ranks are in the same state, none is stalled, and the figures are over a whole window."""
+        if last.group.window_steps < WINDOW or last.stall is not None or state.happened != self._happened:
+            return False
         lost = int(state.reports.integers("lost_records").sum())
-        whole = last.group.window_steps >= WINDOW and last.stall is None
-        return whole and state.happened == self._happened and lost == last.lost_records
+        if state.ended_ns is not None or lost != last.lost_records:
+            return False
+        states = rank_states(state, now_ns)
+        return tuple(states) == last.ranks.state and stall_diagnosis(state, states, now_ns) is None
 
 
 class Viewers:

@@ -154,10 +154,10 @@ class FrameError(ValueError):
 
 def encode_frame(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]] | None = None) -> bytes:
     """A frame as bytes, with at most the oldest `POINTS` of its history; the next cursor requests the rest.
+
     Clocks, GPUs and logged values are left out where they would make the frame too large. `packed`: by field
     the part of the last frame and its bytes, for parts that are the same object."""
-    packed = {} if packed is None else packed
-    body = _body(frame, packed)
+    body = _body(frame, packed := {} if packed is None else packed)
     if len(body) > ROOM - HISTORY_BYTES:
         body = _body(replace(frame, clocks=(), gpus=(), logged=()), packed)
     columns = (_column(name, getattr(frame.history, name)[:POINTS]) for name in _columns(History))

@@ -50,8 +50,8 @@ MANY_AGENTS, HELD_NS = 16, NS // 2
 bundle, of which an agent sends four a second."""
 
 TOGETHER_NS = NS // 5
-"""With more agents what they sent is taken this often: 2,000 bundles a second cost two thirds of what they
-cost 15 times a second, 256 half. They are read at once all the same: their times compare clocks."""
+"""With more agents what they sent is taken this often: 2,000 bundles a second then take two thirds of the
+CPU time that they take 15 times a second, 256 half. They are read at once: their times compare clocks."""
 
 ALL_WINDOWS_BYTES = 64 << 20
 """Shared by all agents: what they may have sent and not acked together, as far as WINDOW_BYTES goes."""

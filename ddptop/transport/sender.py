@@ -20,9 +20,9 @@ from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Ack, Hello
 from ddptop.transport.zmtp import Dealer
 
-RESEND_S = 1.0
+RESEND_S = 1.5
 """Everything is sent again when no ACK got further for this long. The collector acks what it has written,
-four times a second."""
+four times a second; through an agent, of which it has more than 16, an ACK may take 1.25 s."""
 
 RESEND_CLOSING_S = 0.25
 """The same at the end, when time is short: the collector acks a BYE as soon as it has read it."""

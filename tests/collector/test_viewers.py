@@ -77,3 +77,22 @@ def test_with_many_ranks_a_frame_in_between_has_the_last_figures_and_what_was_re
         np.testing.assert_array_equal(getattr(frame.ranks, name), getattr(exact.ranks, name))
     assert (frame.unix_s, frame.run) == (exact.unix_s, exact.run)
     assert frame.history.step[-1] == before.group.step
+
+
+def test_ranks_that_have_become_silent_have_a_new_frame(tmp_path, monkeypatch):
+    monkeypatch.setattr(viewers, "MANY_RANKS", WORLD)
+    monkeypatch.setattr(viewers, "FIGURES_NS", 60 * NS)
+    monkeypatch.setattr(viewers, "WINDOW", 1)
+    seen = {}
+
+    def look(at, now_ns, intake, record, reducer):
+        frames = LiveFrames(reducer, record, "live")
+        for later_ns in (0, NS // 2, 2 * NS):
+            monkeypatch.setattr(viewers, "time", SimpleNamespace(monotonic_ns=lambda: now_ns + later_ns))  # noqa: B023
+            seen[at, later_ns] = frames(cursor=0, focus=None, want="").ranks
+
+    received(tmp_path / "run.ddptop", after_each=look)
+    first, soon, silent = (seen[BETWEEN, later_ns] for later_ns in (0, NS // 2, 2 * NS))
+    assert set(first.state) == set(soon.state) == {"live"}
+    assert soon.age_ms.min() > first.age_ms.min()
+    assert set(silent.state) == {"stale"}

@@ -221,7 +221,7 @@ def _explains(result: Diagnosis, running: int) -> bool:
     """Whether a diagnosis of the ranks that report explains the stall without those that do not: some of
     them are behind the others, in another collective, or their GPU makes no progress."""
     some = 0 < len(result.ranks) < running
-    return result.kind == "mismatch" or (result.kind in ("missing", "device") and some)
+    return result.kind == "mismatch" or result.unequal or (result.kind in ("missing", "device") and some)
 
 
 def rank_progress(state: RunState, rank: int, since_ns: int, now_ns: int) -> RankProgress:

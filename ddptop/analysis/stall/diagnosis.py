@@ -68,6 +68,8 @@ class Diagnosis:
     """The stalled step: that of the waiting ranks, if any."""
     awaits_answers: bool = False
     """More ranks may answer."""
+    unequal: bool = False
+    """For the kind `asking`: some ranks are behind the others."""
 
     def key(self) -> tuple[StallKind, tuple[int, ...]]:
         """Two diagnoses with the same key are logged once."""
@@ -98,9 +100,9 @@ def diagnose(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagn
     most = 2 * len(behind) > len(progress) and len({p.step for p in progress}) == 1
     answers_due = awaits_answers and not all(p.answered or p.silent for p in progress)
     if answers_due and (most or any(p.inside for p in behind)):
-        # A rank that waits in a collective may be in another one than the others, and the few that are ahead
-        # of most others too: the answers show which.
-        return Diagnosis("asking", (), tuple(p.rank for p in progress if not p.silent))
+        # A rank that waits in a collective may be in another one than the others. Where most are behind,
+        # those ahead may have left one out. The answers show it.
+        return Diagnosis("asking", (), tuple(p.rank for p in progress if not p.silent), unequal=True)
     missing = tuple(p.rank for p in sorted(behind, key=lambda p: (p.step, p.rank)))
     waiting = tuple(p.rank for p in progress if p.rank not in missing and p.inside is not False)
     group, sequence = _missing_collective(behind[0], progress)

@@ -312,9 +312,9 @@ def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> S
     found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]
     found = [flag for flag in found if whole is None or flag.rank in whole.ranks]
     if whole is not None and len(group.members) <= every_step.PLACE_RANKS:
-        step_ms, lasted = float(median(steps.wall(slots))), slot + 1 - whole.since
-        share = whole.level_ms / step_ms
-        brief = lasted < every_step.SLOW_CORE_STEPS and lasted * step_ms < 1000 * every_step.SLOW_CORE_S
+        share, since = whole.level_ms / float(median(steps.wall(slots))), np.arange(whole.since, slot + 1)
+        lasted_s = float(np.nansum(steps.wall(since))) / 1000.0
+        brief = len(since) < every_step.SLOW_CORE_STEPS and lasted_s < every_step.SLOW_CORE_S
         if share < every_step.WHOLE_SHARE or (brief and share < every_step.SLOW_CORE_SHARE):
             whole = None
     return max(found, key=lambda flag: flag.level_ms, default=whole)

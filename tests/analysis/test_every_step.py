@@ -290,6 +290,13 @@ def test_a_little_in_several_places_must_last(make_world, us: int, steps: int, l
     assert (played(world, steps)[1].straggler is not None) == late
 
 
+def test_a_little_in_backward_need_not_last(make_world) -> None:
+    """1.2 ms, 8 % of the step: own backward is not searched by itself, but this is a delay in one place."""
+    world = make_world(2, delays={(1, "backward"): 1_200}, own=True)
+    world.detail_every = 1000
+    assert played(world, 104)[1].straggler.rank == 1
+
+
 def test_where_steps_are_long_it_need_not_last_so_many(make_world) -> None:
     """90 ms of 1.1 s, which no burst of other work takes from each of a hundred steps."""
     delays = {(rank, "forward"): 1_000_000 for rank in range(2)}

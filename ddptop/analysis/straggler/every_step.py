@@ -38,10 +38,11 @@ step, while a delay, which is in one place, is found there. In groups above PLAC
 and FLAG_SHARE applies."""
 
 SLOW_CORE_SHARE, SLOW_CORE_STEPS, SLOW_CORE_S = 0.15, 192, 4.0
-"""Below this share of the step such an excess must have lasted for so many steps, or so many seconds. A core
-that is busy with other work for a moment makes all places take 10 to 40 % longer. In 30 healthy minutes on
-two cores beside bursts of other work (load 2 to 6) ranks were flagged for it 11 times, for 1 to 2 ms of 11 to
-16, for half a second to two seconds; with 128 steps 3 times, with 192 not once. 4 s: twice the longest."""
+"""Below this share of the step such an excess must have lasted for so many steps, or so many seconds, unless
+CAUSE_SHARE of it is own backward, which is no place of its own, less what was waited for a CPU. A core that
+is busy with other work for a moment makes all places take 10 to 40 % longer. In 30 healthy minutes on two
+cores beside bursts of other work (load 2 to 6) ranks were flagged for it 11 times, for 1 to 2 ms of 11 to 16,
+for half a second to two seconds; with 128 steps 3 times, with 192 not once. 4 s: twice the longest."""
 
 LOW, LOW_SHARE = 0.2, 0.5
 """The 20th percentile of the excess must be at least half of its median. Of a delay it is 0.9 of it, beside a

@@ -312,12 +312,23 @@ def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> S
     found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]
     found = [flag for flag in found if whole is None or flag.rank in whole.ranks]
     if whole is not None and len(group.members) <= every_step.PLACE_RANKS:
-        share, since = whole.level_ms / float(median(steps.wall(slots))), np.arange(whole.since, slot + 1)
-        lasted_s = float(np.nansum(steps.wall(since))) / 1000.0
-        brief = len(since) < every_step.SLOW_CORE_STEPS and lasted_s < every_step.SLOW_CORE_S
-        if share < every_step.WHOLE_SHARE or (brief and share < every_step.SLOW_CORE_SHARE):
+        share = whole.level_ms / float(median(steps.wall(slots)))
+        if share < every_step.WHOLE_SHARE or (
+            share < every_step.SLOW_CORE_SHARE and _brief(whole, steps, slot)
+        ):
             whole = None
     return max(found, key=lambda flag: flag.level_ms, default=whole)
+
+
+def _brief(flag: StepFlag, steps: StepWindow, slot: int) -> bool:
+    """Whether a rank is slow in several places for so short a time that its core may have been busy."""
+    slots = np.arange(flag.since, slot + 1)
+    lasted_s = float(np.nansum(steps.wall(slots))) / 1000.0
+    if len(slots) >= every_step.SLOW_CORE_STEPS or lasted_s >= every_step.SLOW_CORE_S:
+        return False
+    row = int(np.flatnonzero(flag.members == flag.rank)[0])
+    backward, waited = (place_excess(steps, place, slots, flag.members)[row] for place in ("backward", "cpu"))
+    return not float(median(backward - np.nan_to_num(waited))) >= every_step.CAUSE_SHARE * flag.level_ms
 
 
 def _late_in(group: _Group, steps: StepWindow, slots: Indices, place: OwnPlace | None) -> StepFlag | None:

@@ -45,8 +45,10 @@ LEAST_SHARE = 1 / 2
 """Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
 without it the cost would hardly be lower, and a slow rank could not be flagged."""
 
-TIGHT_SHARE = 0.5
-"""Of the budget: above it the publisher runs less often before detail becomes rarer than need be."""
+TIGHT_SHARE, TIGHT_STEP_NS = 0.5, 4_000_000
+"""Where what is not bucket detail takes more than this share of the budget, in steps shorter than this, the
+publisher runs half as often. In longer ones that saves little of the budget, and a slow rank would be
+flagged, and cleared, up to 60 steps later."""
 
 MAX_LOSS_EVERY = 8
 """Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
@@ -90,7 +92,8 @@ class Budget:
         self.loss_every = 1
         """How often the loss is read; a power of two."""
         self.tight = False
-        """Whether what is not bucket detail takes most of the budget: then the publisher runs less often."""
+        """Whether steps are short and what is not bucket detail takes most of the budget: then the publisher
+        runs less often."""
         self.cost_us = 0.0
         """Per step: training threads and publisher."""
         self.cost_pct = 0.0
@@ -165,7 +168,8 @@ class Budget:
     def _choose(self, base: float, extra: float, budget: float) -> None:
         """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
         # With the publisher at half its rate `base` is less: back only where that, too, is far below.
-        self.tight = base > budget * (TIGHT_SHARE / 2 if self.tight else TIGHT_SHARE)
+        share = TIGHT_SHARE / 2 if self.tight else TIGHT_SHARE
+        self.tight = self.step_ns < TIGHT_STEP_NS and base > budget * share
         if base > budget and self.loss_every < MAX_LOSS_EVERY:
             self.loss_every *= 2
         elif self.loss_every > 1 and base + LOSS_NS < budget / 2:

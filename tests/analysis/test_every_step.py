@@ -157,6 +157,20 @@ def test_a_random_rank_late_in_each_step_is_rotating(ranks: int) -> None:
     assert every_step.persistent(excess, wall) is None
 
 
+@pytest.mark.parametrize(("step_ms", "least"), [(10.0, every_step.SLOW_CORE_STEPS), (100.0, 80)])
+def test_ranks_a_little_late_in_turn_are_flagged_once_it_has_lasted(step_ms: float, least: int) -> None:
+    """On two busy cores two healthy ranks are for a second or two."""
+
+    def found(steps: int) -> every_step.Late | None:
+        own = noise(13, 2, steps, scale=0.01 * step_ms) + step_ms - 10.0
+        own[np.random.default_rng(1).integers(0, 2, steps), np.arange(steps)] += 0.15 * step_ms
+        excess, wall = case(own)
+        return every_step.rotating(*turns(excess), wall, 2)
+
+    assert found(least - 1) is None
+    assert found(least) is not None
+
+
 def test_one_late_rank_and_noise_are_not_rotating() -> None:
     own = noise(11, 3, 100, scale=0.3)
     assert every_step.rotating(*turns(case(own)[0]), case(own)[1], 3) is None

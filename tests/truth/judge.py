@@ -180,7 +180,7 @@ class Window:
     cleared_after: int | None = None
     """Steps from the end to the first look at which none of them is flagged."""
     rule_flagged_after: int | None = None
-    """Likewise to the evaluation that flags it. Ranks report twice a second: frames are later."""
+    """Likewise to the evaluation that flags it. Ranks report four times a second: frames are later."""
     rule_cleared_after: int | None = None
     cause_right: bool | None = None
     cause: str = ""

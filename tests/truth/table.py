@@ -36,7 +36,7 @@ step ms: median in windows without a fault
 right: windows in which a late rank is flagged; cause: of these, with the right cause and place; all: with
   exactly the late ranks
 flagged after, cleared: steps to the first frame that shows it, median and largest; by rule: likewise to the
-  evaluations that flag and clear it: ranks report twice a second, which is 50 steps of 10 ms
+  evaluations that flag and clear it: ranks report four times a second, which is 25 steps of 10 ms
 size error: of the cause's part, against the script's stamps; excess error: of the whole excess, which has
   also what the ranks lose or win otherwise; what-if error: of the step without the straggler, against the
   windows around: median, 90th percentile (windows); known error: likewise where ranks sleep instead of

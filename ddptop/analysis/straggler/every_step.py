@@ -313,6 +313,11 @@ ROTATING_SHARE = 0.1
 """Least excess of the late rank of a step, as a share of the median step: on a busy machine scheduling makes
 one of two ranks late by up to 7 % in most steps (seen on two cores)."""
 
+ROTATING_SURE = 0.25
+"""Below this share it must have lasted for SLOW_CORE_STEPS or SLOW_CORE_S: in each of two half hours of
+healthy training on two cores, one quiet and one beside bursts of other work, 80 steps once looked like ranks
+that are late in turn, by 11 and 16 %."""
+
 STEADY = 0.5
 """The 10th percentile of the steps' largest excesses must be this share of the 80th: of normal noise it is
 0.1, of exponential noise 0.07, of a delay with noise of a third of it 0.5."""
@@ -321,21 +326,29 @@ MOST = 0.8
 """Largest share of the steps in which one rank is the late one."""
 
 
-def rotating(last: Indices, gain: Column, wall: Column, ranks: int, *, held: bool = False) -> Late | None:
-    """The ranks of which one is late in most steps, by a similar time, but not always the same one.
+def rotating(
+    last: Indices,
+    gain: Column,
+    wall: Column,
+    ranks: int,
+    *,
+    held: bool = False,
+    steps: int = ROTATING_STEPS,
+) -> Late | None:
+    """The ranks of which one is late in most of the newest steps, by a similar time, but not always the same.
 
     `last`: (n,) the rank with the largest excess, `gain`: by how much that stands out (`outstanding`).
     `held`: ranks are flagged for this already, and two thirds of what flagging takes are enough.
     """
-    first = max(0, len(wall) - ROTATING_STEPS)
-    last, gain, wall = last[-ROTATING_STEPS:], gain[-ROTATING_STEPS:], wall[-ROTATING_STEPS:]
-    if min(len(wall), len(last)) < ROTATING_STEPS or ranks < 2:
+    first, everything = max(0, len(wall) - steps), (last, gain, wall)
+    last, gain, wall = last[-steps:], gain[-steps:], wall[-steps:]
+    if min(len(wall), len(last)) < steps or ranks < 2:
         return None
     ease = 2 / 3 if held else 1.0
     if 2 * (gain >= ease * FLAG_MS).sum() < np.isfinite(gain).sum():  # the median is less
         return None
-    least, middle = max(FLAG_MS, ROTATING_SHARE * float(median(wall))), float(formulas.quantile(gain, 0.5))
-    if not middle >= ease * least:
+    step, middle = float(median(wall)), float(formulas.quantile(gain, 0.5))
+    if not middle >= ease * max(FLAG_MS, ROTATING_SHARE * step):
         return None
     low, high = (float(formulas.quantile(gain, share)) for share in (0.1, 0.8))
     if not low >= ease * STEADY * high:
@@ -345,6 +358,9 @@ def rotating(last: Indices, gain: Column, wall: Column, ranks: int, *, held: boo
     order = [int(rank) for rank in np.argsort(-counts, kind="stable") if counts[rank] >= part]
     if len(order) < 2 or counts.max() > MOST * len(last) or formulas.certainty(gain) < ERRORS:
         return None
+    brief = steps < SLOW_CORE_STEPS and float(np.nansum(wall)) < 1000 * SLOW_CORE_S
+    if brief and middle < ROTATING_SURE * step and not held:
+        return rotating(*everything, ranks, steps=SLOW_CORE_STEPS)
     return Late(tuple(order), first, middle)
 
 

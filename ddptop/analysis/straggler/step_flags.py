@@ -68,9 +68,9 @@ class _Group:
         """Of the newest evaluations, by member, the pauses for garbage collection in their new steps."""
         self.most_paused_ms: deque[float] = deque(maxlen=self.paused_ms.maxlen)
         """The largest of each."""
-        self.late: deque[int] = deque(maxlen=every_step.ROTATING_STEPS)
+        self.late: deque[int] = deque(maxlen=every_step.SLOW_CORE_STEPS)
         """Of the newest steps the member with the largest excess, and by how much that stands out."""
-        self.gain: deque[float] = deque(maxlen=every_step.ROTATING_STEPS)
+        self.gain: deque[float] = deque(maxlen=every_step.SLOW_CORE_STEPS)
         self.cpu_waits = CpuWaits(members)
         self._added: _Added | None = None
 
@@ -290,7 +290,7 @@ def _large_in(
 
 def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Late | None:
     """The ranks that are late in turn because their batches differ, where that costs enough."""
-    newest, last = slots[-every_step.ROTATING_STEPS :], np.array(group.late)
+    newest, last = (one[-every_step.ROTATING_STEPS :] for one in (slots, np.array(group.late)))
     gain = uneven_work.gain(steps, newest, group.members)
     if len(last) < every_step.ROTATING_STEPS or len(gain) < len(last) or np.isnan(gain).any():
         return None

@@ -173,8 +173,8 @@ class Collector:
         stack.callback(receiver.close)
         self._server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
         stack.callback(self._server.close, LAST_FRAME_NS // 1_000_000)
-        frames = LiveFrames(self._reducer, self._record, "simulated" if arguments.simulated else "live")
-        self._viewers = Viewers(self._server, frames, epoch=epoch)
+        self._frames = LiveFrames(self._reducer, self._record, "simulated" if arguments.simulated else "live")
+        self._viewers = Viewers(self._server, self._frames, epoch=epoch)
         self._watch = watch
         self._stalls = StallWatch(lambda session, number: self._intake.ask(session, number))
         parts = (receiver, self._record, self._reducer, watch, self._stalls, admission)
@@ -275,16 +275,22 @@ class Collector:
             self._stall_check.work(now_ns)
             self._calls.check(now_ns)
             self._pipe.check(now_ns)
-        self._intake.acknowledge(now_ns, at_once=self._pipe.ended)
         self._server.drain(now_ns)
-        if now_ns >= held_until_ns or self._intake.held_until_ns > held_until_ns:
+        taken = now_ns >= held_until_ns or self._intake.held_until_ns > held_until_ns
+        if taken:
             self._viewers.serve(now_ns)  # directly after the newest messages were taken
+        self._intake.acknowledge(now_ns, at_once=self._pipe.ended)
+        if taken:
+            self._frames.prepare()
         if self._hosts is not None:
             self._hosts.check(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
         if self._intake.emptied:
             ended_ns = time.monotonic_ns()
-            least_ns = min(max(self._intake.held_until_ns - ended_ns, PAUSE_NS[0]), PAUSE_NS[1])
-            time.sleep(min(max(least_ns, 4 * (ended_ns - now_ns)), PAUSE_NS[2]) / NS)
+            left_ns = self._intake.held_until_ns - ended_ns
+            least_ns = PAUSE_NS[left_ns > PAUSE_NS[0]]
+            pause_ns = min(max(least_ns, 4 * (ended_ns - now_ns)), PAUSE_NS[2])
+            # What is held is taken at its moment, as it is behind the frame that a viewer waits for.
+            time.sleep((left_ns if 0 < left_ns < pause_ns + PAUSE_NS[0] else pause_ns) / NS)
         return arrived
 
     def _update_run_file(self) -> None:

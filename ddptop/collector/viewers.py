@@ -24,10 +24,13 @@ INTERVAL_NS = 200_000_000
 """Between two frames. The newest steps are then at a viewer within 0.3 s: other hosts' agents take up to
 0.05 s. Viewers for which frames are dear ask for fewer."""
 
-FIGURES_NS, MANY_RANKS = 900_000_000, 1024
-"""With so many ranks a frame may be an earlier one, at most this old, with the steps, phases, counts and ages
+FIGURES_NS, MANY_RANKS = 2_000_000_000, 1024
+"""With so many ranks a frame may be an earlier one, not yet this old, with the steps, phases, counts and ages
 of its ranks as they are now: medians over 100 steps change little meanwhile, and with 4,096 ranks they and
 the hosts take five times as long as the rest."""
+
+AHEAD_NS = INTERVAL_NS * 3 // 2
+"""So long before that they are made anew, after a frame was sent: the next one does not wait for them."""
 
 
 class FrameMaker(Protocol):
@@ -42,9 +45,12 @@ class LiveFrames:
 
     def __init__(self, reducer: Reducer, record: Record, source: FrameSource) -> None:
         self._reducer, self._record, self._source = reducer, record, source
+        self._errors = InternalErrors()
         self._last: Frame | None = None
         """The newest with figures of its own, where it has many ranks."""
         self._made_ns = 0
+        self._shown = False
+        """Whether a viewer has got its figures."""
         self._happened = (0, 0)
         """`RunState.happened` when it was made."""
 
@@ -54,7 +60,28 @@ class LiveFrames:
         if plain and self._last is not None and now_ns - self._made_ns < FIGURES_NS:
             state = self._reducer.state
             if self._fits(self._last, state, now_ns):
+                self._shown = True
                 return with_reports(state, self._last, now_ns, cursor=cursor)
+        return self._made(now_ns, plain=plain, cursor=cursor, focus=focus, want=want)
+
+    def prepare(self) -> None:
+        """After frames were sent: do now what the next ones would wait for, where there are many ranks."""
+        if self._last is None:
+            return
+        try:
+            self._reducer.state.settle()
+            now_ns = time.monotonic_ns()
+            if self._shown and now_ns - self._made_ns >= FIGURES_NS - AHEAD_NS:
+                self._made(now_ns, plain=True, cursor=self._reducer.as_last_read.history.end)
+                self._shown = False
+        except Exception:  # noqa: BLE001 - an error costs one frame, not the collector
+            self._last = None
+            self._errors.note()
+
+    def _made(
+        self, now_ns: int, *, plain: bool, cursor: int, focus: int | None = None, want: str = ""
+    ) -> Frame:
+        """A frame with figures of its own."""
         recording, source = self._record.existing, self._source
         frame = self._reducer.frame(
             now_ns, cursor=cursor, focus=focus, want=want, source=source, recording=recording
@@ -62,7 +89,7 @@ class LiveFrames:
         if plain:
             state = self._reducer.as_last_read
             self._last = frame if state.world >= MANY_RANKS else None
-            self._made_ns, self._happened = now_ns, state.happened
+            self._made_ns, self._shown, self._happened = now_ns, True, state.happened
         return frame
 
     def _fits(self, last: Frame, state: RunState, now_ns: int) -> bool:

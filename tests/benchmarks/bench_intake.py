@@ -208,6 +208,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
             frame_ns = now_ns + INTERVAL_NS
             frame = timed("frame", partial(frames, cursor=cursor, focus=None, want=""))
             timed("encode", partial(encode_frame, frame, packed))
+            timed("figures", frames.prepare)
             cursor = frame.history.start + len(frame.history.step)
     if profiler is not None:
         profiler.disable()

@@ -1,12 +1,14 @@
 """Frames of a run that goes on, of few ranks and of many."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ddptop.analysis import usual_messages
+from ddptop.analysis.reducer import Reducer
 from ddptop.collector import viewers
 from ddptop.collector.viewers import LiveFrames
 from ddptop.frames.codec import encode_frame
@@ -96,3 +98,67 @@ def test_ranks_that_have_become_silent_have_a_new_frame(tmp_path, monkeypatch):
     assert set(first.state) == set(soon.state) == {"live"}
     assert soon.age_ms.min() > first.age_ms.min()
     assert set(silent.state) == {"stale"}
+
+
+@pytest.fixture
+def figures_made(tmp_path, monkeypatch):
+    """With the rounds in which a viewer has credit: the rounds, a quarter of a second each, in which figures
+    were made while a frame waited for them, and after it; and after which steps wait to be evaluated."""
+    monkeypatch.setattr(viewers, "MANY_RANKS", WORLD)
+    monkeypatch.setattr(viewers, "FIGURES_NS", NS)
+    monkeypatch.setattr(viewers, "AHEAD_NS", NS // 4)
+    monkeypatch.setattr(viewers, "WINDOW", 1)
+
+    def make(looks, meanwhile=lambda at: None):
+        waited, after, steps_wait, frames = [], [], [], []
+
+        def look(at, now_ns, intake, record, reducer):
+            def build(made, *each, **named):
+                made.append(at)
+                meanwhile(at)
+                return Reducer.frame(reducer, *each, **named)
+
+            monkeypatch.setattr(viewers, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
+            frames.append(frames[-1] if frames else LiveFrames(reducer, record, "live"))
+            monkeypatch.setattr(reducer, "frame", partial(build, waited))
+            if at in looks:
+                frames[0](cursor=0, focus=None, want="")
+            monkeypatch.setattr(reducer, "frame", partial(build, after))
+            frames[0].prepare()
+            monkeypatch.delattr(reducer, "frame")
+            if reducer.evaluation._waiting:
+                steps_wait.append(at)
+
+        received(tmp_path / "run.ddptop", after_each=look)
+        return waited, after, steps_wait
+
+    return make
+
+
+def test_with_many_ranks_figures_are_made_after_a_frame_and_none_waits_for_them(figures_made):
+    waited, after, steps_wait = figures_made(range(1, 13))
+    # At first, and where records were lost.
+    assert (waited, after, steps_wait) == ([1, 7], [4, 10], [])
+
+
+def test_figures_that_no_viewer_has_got_are_not_made_anew(figures_made):
+    waited, after, steps_wait = figures_made([1, 2, 3])
+    assert (waited, after, steps_wait) == ([1], [4], [])
+
+
+def test_with_few_ranks_steps_are_evaluated_for_a_frame(figures_made, monkeypatch):
+    monkeypatch.setattr(viewers, "MANY_RANKS", WORLD + 1)
+    waited, after, steps_wait = figures_made([4, 8])
+    assert (waited, after) == ([4, 8], [])
+    assert set(steps_wait) > {5, 6, 7}
+
+
+def test_an_error_after_a_frame_costs_the_figures_alone(figures_made, capsys):
+    def fail_in(at):
+        if at == 4:
+            raise ValueError("made up")
+
+    waited, after, _ = figures_made(range(1, 13), fail_in)
+    assert waited == [1, 5, 7]
+    assert after[0] == 4
+    assert "made up" in capsys.readouterr().err

@@ -99,6 +99,7 @@ AGENT = (
         "import ddptop.cli.main; ddptop.cli.main.main(['ls'])",
         "import ddptop.tui.app, ddptop.sources.live, ddptop.sources.replay",
         "import ddptop.collector.service, ddptop.collector.supervisor",
+        "import ddptop.agent.service",
         "import ddptop.training.attach, ddptop.training.import_hook",
         "import ddptop.cli.demo, ddptop.cli.launch",
         AGENT,
@@ -107,6 +108,9 @@ AGENT = (
 def test_torch_is_not_loaded(statement: str, tmp_path: Path) -> None:
     code = f"{statement}\nimport sys\nassert 'torch' not in sys.modules"
     code += "\nassert 'numpy' not in sys.modules" * (statement == AGENT)
+    # They take 7 MB, and serve the calls of another process alone.
+    served = "collector.service" in statement or "agent.service" in statement
+    code += "\nassert not {'_hashlib', 'http', 'ssl'} & {*sys.modules}" * served
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     tmp_path.chmod(0o700)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)

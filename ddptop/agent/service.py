@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
 import re
-import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -152,7 +152,7 @@ class Agent:
         stack.callback(gpus.close)
         self._pipe = self._open_pipe()
         stack.callback(self._pipe.close)
-        session = secrets.randbits(62) + 1
+        session = random.SystemRandom().getrandbits(62) + 1
         self._session = session
         clocks = (time.monotonic_ns(), time.time_ns())
         host = describe_host(self._host, arguments.run_id, session, lambda: clocks)
@@ -175,7 +175,7 @@ class Agent:
         self._receiver = AckedReceiver(
             context,
             ingest_endpoint(self._directory),
-            epoch=secrets.randbits(62),
+            epoch=random.SystemRandom().getrandbits(62),
             run_id=arguments.run_id,
             hold_acks=True,
             admit=admission,

@@ -19,12 +19,10 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from http.client import HTTPException
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from ddptop.collector.incidents import Change, Incidents
@@ -245,6 +243,9 @@ def _read(source: IO[bytes], lines: queue.SimpleQueue[bytes | None], ends: list[
 
 def _call(target: str, body: bytes, most_s: float) -> str | None:
     """Call with the JSON object `body`; why it failed."""
+    import urllib.request  # 6 MB that the collector does without
+    from http.client import HTTPException
+
     try:
         if target.startswith(("http://", "https://")):
             head = {"Content-Type": "application/json", "User-Agent": "ddptop"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
+import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -134,7 +134,7 @@ class Collector:
 
     def _build(self, stack: ExitStack, recording: Path | None, *, resume: bool) -> None:
         arguments = self._arguments
-        epoch = secrets.randbits(62)
+        epoch = random.SystemRandom().getrandbits(62)
         context = new_context()
         stack.callback(context.term)
         self._poller = zmq.Poller()

@@ -8,7 +8,6 @@ serves: once no process has that lock, the run has ended. The kernel releases a 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import subprocess
 import time
@@ -36,6 +35,8 @@ _IN_BACKGROUND = '"$@" &'
 
 def run_id_of(*parts: object) -> str:
     """The same for all processes with the same parts, on this machine and boot: 12 hexadecimal digits."""
+    import hashlib  # OpenSSL, which a collector does without
+
     text = "\0".join(map(str, (boot_id(), *parts)))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -98,8 +98,8 @@ def fold(values: Column, edges: Indices, *, worst_is_least: bool = False) -> tup
     return found, np.where(unknown, np.nan, who)
 
 
-WRITTEN_TOGETHER = 8
-"""Steps of a ring that are written at once, unless they are read before."""
+WRITTEN_TOGETHER = 16
+"""Steps of a ring that are written at once, unless they are read with others before."""
 
 
 class Ring:
@@ -150,6 +150,11 @@ class Ring:
         self._data[..., first : first + before_end] = last[..., :before_end]
         self._data[..., : steps - before_end] = last[..., before_end:]
 
+    def _waits(self, slots: Indices) -> bool:
+        """Whether these steps, without a gap, are all to be written still: so they need not be for this."""
+        fresh = len(slots) and slots[0] >= self.count - self._steps_waiting and slots[-1] < self.count
+        return bool(fresh) and int(slots[-1] - slots[0]) == len(slots) - 1
+
     def pass_over(self, steps: int) -> None:
         """Add steps of which nothing is known, as NaN."""
         self._write()
@@ -174,6 +179,11 @@ class Ring:
     def of(self, name: str, slots: Indices, ranks: Indices | None = None) -> Column:
         """One column of all or some ranks in the given slots, (*shape, n), oldest first. They must still be
         kept."""
+        if self._waits(slots):
+            fresh = np.concatenate([values[self._index[name]] for values in self._waiting])
+            first = int(slots[0]) - self.count + len(fresh)
+            column = np.ascontiguousarray(np.moveaxis(fresh[first : first + len(slots)], 0, -1))
+            return column if ranks is None else np.asarray(column[ranks])
         self._write()
         column = self._data[self._index[name]]
         if ranks is not None and 8 * len(ranks) > len(column):  # whole rows are read ten times as fast
@@ -191,8 +201,7 @@ class Ring:
     def known(self, name: str, slots: Indices, ranks: Indices | None = None) -> Column:
         """One column of all or some ranks in the given slots, (ranks, n), as float64; NaN where a step is not
         kept (any more)."""
-        self._write()
-        if not self._data.shape[-1]:
+        if not self._data.shape[-1] and not self._waiting:
             return np.full((self._shape[1] if ranks is None else len(ranks), len(slots)), np.nan)
         values = self.of(name, slots, ranks).astype(np.float64)
         if len(slots) and slots[0] < self.count - self._size:

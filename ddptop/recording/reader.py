@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from ddptop.recording.history import HistoryPiece, HistoryPieces
 from ddptop.recording.index import Blocks, Extent
 from ddptop.recording.records import BlockReader, Selector, everything, is_lasting, is_no_steps, only
 from ddptop.recording.runs import runs
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Indices
 
 
 class Cursor:
@@ -142,7 +147,8 @@ class Recording:
 
     def will_be_read(self) -> None:
         """Much of it is about to be read, and then this process ends: where it is large, a second process is
-        started to decode it."""
+        started to decode it. No cycles are looked for any more."""
+        gc.disable()
         keep_freed_memory()
         self._ahead = start_ahead(self._reader, self.bytes)
 
@@ -354,6 +360,11 @@ class Recording:
     def blocks_until(self, t_ns: int) -> int:
         """How many blocks from the first on hold only messages that arrived by a moment."""
         return int(np.searchsorted(self._blocks.last_ns, t_ns, side="right"))
+
+    @property
+    def steps_of_blocks(self) -> tuple[Indices, Indices]:
+        """(blocks,) the first and the last step in each; NO_STEP: it holds none."""
+        return self._blocks.first_step, self._blocks.last_step
 
     def summary(self, index: int) -> Summary:
         """The index's summary of a block: when it begins and ends, its steps; it is not read."""

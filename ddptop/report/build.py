@@ -9,6 +9,7 @@ import numpy as np
 
 from ddptop.frames.verdict import compares_own_times
 from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.limits import MAX_STEP
 from ddptop.protocol.messages import Type
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
@@ -277,17 +278,10 @@ def _evidence(recording: Recording) -> list[int]:
 
 def _back(recording: Recording, stop: int, floor: int, steps: int) -> int:
     """The first of the blocks that end before `stop` and hold about `steps` steps; at least `floor`."""
-    high = low = None
-    index = stop
-    while index > floor:
-        index -= 1
-        if _has_steps(recording, index):
-            summary = recording.summary(index)
-            high = max(summary.last_step + 1, high or 0)
-            low = summary.first_step if low is None else min(summary.first_step, low)
-        if high is not None and low is not None and high - low >= steps:
-            break
-    return index
+    first, last = (column[floor:stop][::-1] for column in recording.steps_of_blocks)
+    low = np.minimum.accumulate(np.where(first == NO_STEP, MAX_STEP, first))
+    enough = np.flatnonzero(np.maximum.accumulate(last) + 1 - low >= steps)
+    return stop - 1 - int(enough[0]) if len(enough) else min(floor, stop)
 
 
 def _around(recording: Recording, t_ns: int, floor: int) -> range | None:

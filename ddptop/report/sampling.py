@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.to_frame.tables import gpu_facts
 from ddptop.analysis.usual_messages import FEED_FAILURES
 from ddptop.frames.frame import Alert
 from ddptop.frames.stall import Stall
@@ -96,6 +97,7 @@ class RunSampler:
     def __init__(self, every: int = MIN_SAMPLE_STEPS) -> None:
         """`every`: complete steps from one sample to the next."""
         self.reducer = Reducer(history_points=MAX_POINTS)
+        self.reducer.evaluation.for_views = False
         self.samples: list[Sample] = []
         self.incidents = Incidents(self.reducer)
         self.first_ns: int | None = None
@@ -184,7 +186,9 @@ class RunSampler:
         """Sample the group now. `hosts`: with the figures of hosts and GPUs, as samples of few hosts have."""
         state = self.reducer.state
         hosts = hosts or len(state.hellos.of_hosts) <= FEW_HOSTS
-        frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=hosts, hosts=hosts)
+        frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=False, hosts=hosts)
+        if hosts and frame.straggler is not None:  # its GPU beside those of the others
+            frame = replace(frame, gpus=gpu_facts(state))
         self._cursor += len(frame.history.step)
         self._sampled_step = state.complete_step
         if len(frame.history.step):

@@ -69,6 +69,7 @@ class StepEvaluation:
     def __init__(self, state: RunState) -> None:
         self.on_steps: Callable[[EvaluatedSteps], None] | None = None
         """Called with every batch: an export takes the figures of every step, which are not kept for long."""
+        self.for_views = True  # steps are kept for timelines, and minutes of ranks: a report reads neither
         self._state = state
         self._figures = state.figures
         self._splitter = Splitter(state.groups, state.layouts)
@@ -145,9 +146,10 @@ class StepEvaluation:
             scalars = (exposed[0][part], exposed[1][part], point)
             figures.steps.add(numbers[part], end_s[part], columns[:, part], losses[part], scalars)
             figures.steps.add_own(*(None if times is None else times[:, part] for times in (own, parts)))
-            figures.minutes.add(end_s[part], None if own is None else own[1, part])
             self._evaluate_flags(recorded, numbers[part], end_s[part])
-            figures.kept.take(recorded, [kinds[i] for i in at])
+            if self.for_views:
+                figures.minutes.add(end_s[part], None if own is None else own[1, part])
+                figures.kept.take(recorded, [kinds[i] for i in at])
         count, unknown = known.sum(axis=1), np.full(len(steps), np.nan)
         total = np.where(known, losses, 0.0).sum(axis=1)
         points: dict[str, Column] = {

@@ -74,9 +74,10 @@ def transfer(arrival: Column, end: Column) -> Column:
 
 def union(begin: Column, end: Column) -> Column:
     """Length of the union of intervals along the first axis; NaN or reversed intervals are empty."""
-    empty = ~(end > begin)
-    begin = np.where(np.isnan(begin), np.inf, begin)
-    end = np.where(empty, -np.inf, end)
+    if not np.isfinite(begin.sum() + end.sum()):  # else those that are empty add and hide nothing
+        empty = ~(end > begin)
+        begin = np.where(np.isnan(begin), np.inf, begin)
+        end = np.where(empty, -np.inf, end)
     if not (begin[1:] >= begin[:-1]).all():  # all-reduces usually begin in order, and sorting costs the most
         order = np.argsort(begin, axis=0)
         begin = np.take_along_axis(begin, order, axis=0)

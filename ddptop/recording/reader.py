@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import weakref
 from collections import deque
@@ -25,7 +24,7 @@ from ddptop.recording.records import BlockReader, Selector, everything, is_lasti
 from ddptop.recording.runs import runs
 
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Indices
+    from numpy.typing import NDArray
 
 
 class Cursor:
@@ -147,8 +146,7 @@ class Recording:
 
     def will_be_read(self) -> None:
         """Much of it is about to be read, and then this process ends: where it is large, a second process is
-        started to decode it. No cycles are looked for any more."""
-        gc.disable()
+        started to decode it."""
         keep_freed_memory()
         self._ahead = start_ahead(self._reader, self.bytes)
 
@@ -362,7 +360,7 @@ class Recording:
         return int(np.searchsorted(self._blocks.last_ns, t_ns, side="right"))
 
     @property
-    def steps_of_blocks(self) -> tuple[Indices, Indices]:
+    def steps_of_blocks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(blocks,) the first and the last step in each; NO_STEP: it holds none."""
         return self._blocks.first_step, self._blocks.last_step
 

@@ -134,6 +134,17 @@ def test_equal_ranks_are_healthy(make_world: type[World]) -> None:
     assert not [one for one in found.advice if one.kind in ("data_workers", "slow_device", "even_batches")]
 
 
+def test_nothing_is_kept_for_timelines_and_charts_of_ranks(make_world: type[World]) -> None:
+    world, sampler = make_world(own=True), RunSampler(20)
+    for received in chain(begun(world), world.steps(60)):
+        sampler.feed(received)
+    figures = sampler.reducer.state.figures
+    assert figures.steps.has_own
+    assert figures.detail is not None
+    assert figures.kept.numbers == ()
+    assert figures.minutes.of(0) is None
+
+
 def test_steps_left_out_are_counted_and_are_neither_lost_nor_a_stall(make_world: type[World]) -> None:
     whole = report(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
     sampler = RunSampler(20)

@@ -37,6 +37,18 @@ def test_a_ring_holds_the_last_steps_however_they_are_added_and_read(pieces):
         np.testing.assert_array_equal(ring.known("a", slots), expected)
 
 
+def test_steps_that_were_added_last_are_read_without_being_written():
+    ring, values = Ring(NAMES, (RANKS,), SIZE), np.arange(24.0).reshape(2, 4, RANKS)
+    ring.add(values[:, :3])
+    ring.add(values[:, 3:])
+    slots, ranks = np.arange(1, 4), np.array([2, 0])
+    assert ring.of("b", slots).tolist() == values[1, 1:].T.tolist()
+    assert ring.known("b", slots, ranks).tolist() == values[1, 1:].T[ranks].tolist()
+    assert not ring._data.size
+    assert ring.of("b", np.array([0, 2])).tolist() == values[1, [0, 2]].T.tolist()
+    assert ring._data.size
+
+
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.sampled_from((0.0, 0.5, 0.8, 0.95, 1.0)))
 def test_a_quantile_is_that_of_numpy(values, share):
     column = np.array(values)

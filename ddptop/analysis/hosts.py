@@ -125,7 +125,10 @@ class Hosts:
 
     def remote(self) -> list[str]:
         """The hosts with an agent of their own."""
-        return [name for name in self.known if name != self.own]
+        names = [*self.known]
+        if self.own in self.known:
+            names.remove(self.own)
+        return names
 
 
 def unwrap(about: About, t_ns: int, clocks: HostClocks, host: str) -> Received | None:

@@ -154,20 +154,21 @@ class KnownSessions:
             return
         rank, place = readings[:2]
         order = stable_order(place)
-        readings = readings[:, order[stable_order(rank[order])]]
-        begins = np.flatnonzero(np.diff(readings[0], prepend=-1))
-        numbers = readings[0, begins]
+        order = order[stable_order(rank[order])]
+        rank, readings = rank[order], readings[2:, order]
+        begins = np.flatnonzero(np.diff(rank, prepend=-1))
+        numbers = rank[begins]
         if self.clocks is None:
             self.clocks = clocks_of(state.ranks)
         now = self.clocks[:, numbers]
         own, delay, stood, step, moved, arrived = now
-        np.maximum(arrived, np.maximum.reduceat(readings[2], begins), out=arrived)
+        np.maximum(arrived, np.maximum.reduceat(readings[0], begins), out=arrived)
         counts = np.diff(begins, append=readings.shape[1])
         most, order = int(counts.max()), np.argsort(-counts, kind="stable")
         left = np.searchsorted(-counts[order], -np.arange(most))  # ranks with more than so many readings
         for at in range(most):
             r = order[: left[at]]
-            _, _, t_ns, own_ns, in_step, of_host = readings[:, begins[r] + at]
+            t_ns, own_ns, in_step, of_host = readings[:, begins[r] + at]
             d = np.minimum(np.where(of_host == NO_DELAY, delay[r], of_host), t_ns - own_ns)
             passed = own_ns - own[r]
             later = passed > 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.columns import median
 from ddptop.frames.numbers import fixed, known, percent, size
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def differences(frame: Frame, rank: int) -> Iterator[str]:
 def median_of(values: Column) -> float:
     """Without NaN; NaN where nothing is left."""
     finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else float("nan")
+    return float(median(finite))
 
 
 def _of_and_others(values: Column, rank: int) -> tuple[float, float]:

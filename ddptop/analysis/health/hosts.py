@@ -142,7 +142,8 @@ def takes_part(state: RunState, stepped_ns: int, heard_ns: int, now_ns: int) -> 
 
 def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:
     """By host that is unreachable or lost and has an agent: its ranks whose exit is not known."""
-    names = {name for name in state.hosts.remote() if hosts.get(name) in ("unreachable", "lost")}
+    silent = {name for name, own in hosts.items() if own in ("unreachable", "lost")}
+    names = {name for name in silent if state.hosts.is_remote(name)}
     return by_host(state, [rank for rank, one in _running(state) if one.host in names]) if names else {}
 
 

@@ -9,7 +9,6 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree as xml
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
@@ -18,6 +17,7 @@ from ddptop.protocol.checks import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from xml.etree import ElementTree as xml
 
     from ddptop.report.check import Measured, Result
 
@@ -170,6 +170,8 @@ def _check_writable(path: Path) -> None:
 
 def _junit(results: Sequence[Result], name: str) -> xml.ElementTree[xml.Element[str]]:
     """A test case per figure. What is unknown is an error where it decides, else skipped."""
+    from xml.etree import ElementTree as xml
+
     kinds = {
         id(one): "failure" if one.outcome == "regression" else "error" if one.decides else "skipped"
         for one in results

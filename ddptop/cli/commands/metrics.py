@@ -12,11 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
-from ddptop.cli.launch_options import metrics_target
 from ddptop.collector.metrics_process import VARIABLE
 
 if TYPE_CHECKING:
@@ -84,6 +82,8 @@ class Metrics(Command):
             if options.textfile is not None:
                 take = _writer(Path(options.textfile))
             elif options.otlp is not None:
+                from urllib.parse import urlsplit
+
                 take = _exporter(options.otlp, stack)
                 # The rest of the URL may hold a secret.
                 note(f"metrics of {run.name} go to {urlsplit(options.otlp).hostname}")
@@ -194,6 +194,8 @@ def _end_with_stdin(after_s: float) -> None:
 
 def _url(text: str) -> str:
     """Raises ValueError where it is none."""
+    from ddptop.cli.launch_options import metrics_target
+
     return metrics_target(f"otlp:{text}").partition(":")[2]
 
 

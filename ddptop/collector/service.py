@@ -53,7 +53,8 @@ TICK_MS = 100
 
 PAUSE_NS = 10_000_000, 25_000_000, 50_000_000
 """Pauses after a round, for many messages cost less read together: four times the round, but at least the
-first, at least the second where what is read is not taken yet, and at most the third."""
+first, at least the second where what is read is not taken yet, and at most the third. One that would end
+shortly before or after that is due ends when it is due."""
 
 LAST_MESSAGES_NS = 2 * NS
 """How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
@@ -276,20 +277,22 @@ class Collector:
             self._calls.check(now_ns)
             self._pipe.check(now_ns)
         self._server.drain(now_ns)
+        if self._pipe.ended:
+            self._intake.acknowledge(now_ns, at_once=True)  # senders wait for these
         taken = now_ns >= held_until_ns or self._intake.held_until_ns > held_until_ns
-        if taken:
-            self._viewers.serve(now_ns)  # directly after the newest messages were taken
-        self._intake.acknowledge(now_ns, at_once=self._pipe.ended)
-        if taken:
+        sent = taken and self._viewers.serve(now_ns)  # directly after the newest messages were taken
+        if not self._pipe.ended:
+            self._intake.acknowledge(now_ns)
+        if sent:
             self._frames.prepare()
         if self._hosts is not None:
             self._hosts.check(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
         if self._intake.emptied:
             ended_ns = time.monotonic_ns()
             left_ns = self._intake.held_until_ns - ended_ns
-            least_ns = PAUSE_NS[left_ns > PAUSE_NS[0]]
+            least_ns = PAUSE_NS[1 if left_ns > PAUSE_NS[0] else 0]
             pause_ns = min(max(least_ns, 4 * (ended_ns - now_ns)), PAUSE_NS[2])
-            # What is held is taken at its moment, as it is behind the frame that a viewer waits for.
+            # It wakes up exactly when what is held may be taken: a viewer's next frame waits for that.
             time.sleep((left_ns if 0 < left_ns < pause_ns + PAUSE_NS[0] else pause_ns) / NS)
         return arrived
 

@@ -45,7 +45,8 @@ class LiveFrames:
 
     def __init__(self, reducer: Reducer, record: Record, source: FrameSource) -> None:
         self._reducer, self._record, self._source = reducer, record, source
-        self._errors = InternalErrors()
+        self._failed: Exception | None = None
+        """What `prepare` raised: the next frame fails with it."""
         self._last: Frame | None = None
         """The newest with figures of its own, where it has many ranks."""
         self._made_ns = 0
@@ -57,6 +58,9 @@ class LiveFrames:
     def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
         """As of a `FrameMaker`."""
         now_ns, plain = time.monotonic_ns(), focus is None and not want
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
         if plain and self._last is not None and now_ns - self._made_ns < FIGURES_NS:
             state = self._reducer.state
             if self._fits(self._last, state, now_ns):
@@ -65,18 +69,20 @@ class LiveFrames:
         return self._made(now_ns, plain=plain, cursor=cursor, focus=focus, want=want)
 
     def prepare(self) -> None:
-        """After frames were sent: do now what the next ones would wait for, where there are many ranks."""
+        """After a frame was sent, where there are many ranks: evaluate the steps that wait, and make figures
+        that will soon be too old."""
         if self._last is None:
             return
         try:
-            self._reducer.state.settle()
+            state = self._reducer.state
+            state.settle()
             now_ns = time.monotonic_ns()
-            if self._shown and now_ns - self._made_ns >= FIGURES_NS - AHEAD_NS:
-                self._made(now_ns, plain=True, cursor=self._reducer.as_last_read.history.end)
+            old = self._shown and now_ns - self._made_ns >= FIGURES_NS - AHEAD_NS
+            if old and self._fits(self._last, state, now_ns):
+                self._made(now_ns, plain=True, cursor=state.history.end)
                 self._shown = False
-        except Exception:  # noqa: BLE001 - an error costs one frame, not the collector
-            self._last = None
-            self._errors.note()
+        except Exception as error:  # noqa: BLE001 - the next frame has it
+            self._last, self._failed = None, error
 
     def _made(
         self, now_ns: int, *, plain: bool, cursor: int, focus: int | None = None, want: str = ""
@@ -117,15 +123,18 @@ class Viewers:
         """Parts of the last frame, packed."""
         self._errors = InternalErrors()
 
-    def serve(self, now_ns: int, *, final: bool = False) -> None:
-        """Send a frame to every viewer with credit for which one is due; `final`: to all with credit."""
-        for viewer in self._server.waiting():
-            if final or self._due_ns(viewer) <= now_ns:
-                try:
-                    self._send(viewer, now_ns)
-                except Exception:  # noqa: BLE001 - an error costs one frame, not the collector
-                    self._errors.note()
-                    self._server.deny(viewer.name, now_ns)
+    def serve(self, now_ns: int, *, final: bool = False) -> bool:
+        """Send a frame to every viewer with credit for which one is due; `final`: to all with credit.
+
+        Returns whether any was due."""
+        due = [one for one in self._server.waiting() if final or self._due_ns(one) <= now_ns]
+        for viewer in due:
+            try:
+                self._send(viewer, now_ns)
+            except Exception:  # noqa: BLE001 - an error costs one frame, not the collector
+                self._errors.note()
+                self._server.deny(viewer.name, now_ns)
+        return bool(due)
 
     def wait_ms(self, now_ns: int, most: int) -> int:
         """Milliseconds until a frame is due, at most `most`."""

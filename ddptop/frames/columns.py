@@ -151,7 +151,7 @@ class Ring:
         self._data[..., : steps - before_end] = last[..., before_end:]
 
     def _waits(self, slots: Indices) -> bool:
-        """Whether these steps, without a gap, are all to be written still: so they need not be for this."""
+        """Whether these follow each other and are all unwritten: they can be read without being written."""
         fresh = len(slots) and slots[0] >= self.count - self._steps_waiting and slots[-1] < self.count
         return bool(fresh) and int(slots[-1] - slots[0]) == len(slots) - 1
 

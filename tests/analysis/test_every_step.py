@@ -157,18 +157,20 @@ def test_a_random_rank_late_in_each_step_is_rotating(ranks: int) -> None:
     assert every_step.persistent(excess, wall) is None
 
 
-@pytest.mark.parametrize(("step_ms", "least"), [(10.0, every_step.SLOW_CORE_STEPS), (100.0, 80)])
+@pytest.mark.parametrize(("step_ms", "least"), [(10.0, 192), (30.0, 116), (100.0, 80)])
 def test_ranks_a_little_late_in_turn_are_flagged_once_it_has_lasted(step_ms: float, least: int) -> None:
     """On two busy cores two healthy ranks are for a second or two."""
 
-    def found(steps: int) -> every_step.Late | None:
+    def late_in(steps: int, share: float = 0.15, *, held: bool = False) -> every_step.Late | None:
         own = noise(13, 2, steps, scale=0.01 * step_ms) + step_ms - 10.0
-        own[np.random.default_rng(1).integers(0, 2, steps), np.arange(steps)] += 0.15 * step_ms
+        own[np.random.default_rng(1).integers(0, 2, steps), np.arange(steps)] += share * step_ms
         excess, wall = case(own)
-        return every_step.rotating(*turns(excess), wall, 2)
+        return every_step.rotating(*turns(excess), wall, 2, held=held)
 
-    assert found(least - 1) is None
-    assert found(least) is not None
+    assert late_in(least * 9 // 10) is None
+    assert late_in(least * 11 // 10) is not None
+    assert late_in(80, 0.5) is not None
+    assert late_in(80, held=True) is not None
 
 
 def test_one_late_rank_and_noise_are_not_rotating() -> None:

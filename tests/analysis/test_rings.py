@@ -1,5 +1,7 @@
 """Rings of the last steps, and functions on columns that stand for numpy's."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -38,15 +40,27 @@ def test_a_ring_holds_the_last_steps_however_they_are_added_and_read(pieces):
 
 
 def test_steps_that_were_added_last_are_read_without_being_written():
-    ring, values = Ring(NAMES, (RANKS,), SIZE), np.arange(24.0).reshape(2, 4, RANKS)
-    ring.add(values[:, :3])
-    ring.add(values[:, 3:])
+    values = np.arange(2 * 4 * RANKS).reshape(2, 4, RANKS) / 10
+    rings = [Ring(NAMES, (RANKS,), SIZE) for _ in range(2)]
+    unwritten, written = rings
+    for ring in rings:
+        ring.add(values[:, :3])
+        ring.add(values[:, 3:])
+    written._write()
     slots, ranks = np.arange(1, 4), np.array([2, 0])
-    assert ring.of("b", slots).tolist() == values[1, 1:].T.tolist()
-    assert ring.known("b", slots, ranks).tolist() == values[1, 1:].T[ranks].tolist()
-    assert not ring._data.size
-    assert ring.of("b", np.array([0, 2])).tolist() == values[1, [0, 2]].T.tolist()
-    assert ring._data.size
+    for name, of_ranks in product(NAMES, (None, ranks)):
+        for read in (Ring.of, Ring.known):
+            found, expected = (read(ring, name, slots, of_ranks) for ring in rings)
+            np.testing.assert_array_equal(found, expected, strict=True)
+    assert not unwritten._data.size
+    np.testing.assert_array_equal(*(ring.of("b", np.array([0, 2])) for ring in rings), strict=True)
+    assert unwritten._data.size
+    for ring in rings:
+        ring.pass_over(1)
+        ring.add(values[:, :2])
+    written._write()
+    for slots in (np.arange(5, 7), np.arange(2, 7)):
+        np.testing.assert_array_equal(*(ring.of("a", slots, ranks) for ring in rings), strict=True)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.sampled_from((0.0, 0.5, 0.8, 0.95, 1.0)))

@@ -69,7 +69,7 @@ class StepEvaluation:
     def __init__(self, state: RunState) -> None:
         self.on_steps: Callable[[EvaluatedSteps], None] | None = None
         """Called with every batch: an export takes the figures of every step, which are not kept for long."""
-        self.for_views = True  # steps are kept for timelines, and minutes of ranks: a report reads neither
+        self.for_views = True  # whether steps are kept for timelines, and excess for charts of a rank
         self._state = state
         self._figures = state.figures
         self._splitter = Splitter(state.groups, state.layouts)

@@ -74,7 +74,7 @@ def transfer(arrival: Column, end: Column) -> Column:
 
 def union(begin: Column, end: Column) -> Column:
     """Length of the union of intervals along the first axis; NaN or reversed intervals are empty."""
-    if not np.isfinite(begin.sum() + end.sum()):  # else those that are empty add and hide nothing
+    if not np.isfinite(begin.sum() + end.sum()):  # without NaN, a reversed one changes nothing
         empty = ~(end > begin)
         begin = np.where(np.isnan(begin), np.inf, begin)
         end = np.where(empty, -np.inf, end)

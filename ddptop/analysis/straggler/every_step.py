@@ -307,16 +307,16 @@ def _spread(begins: Indices, steps: int) -> bool:
 
 
 ROTATING_STEPS = 80
-"""Newest steps in which a rotating straggler is searched."""
+"""Newest steps in which a rotating straggler is searched, unless more are needed (ROTATING_SURE)."""
 
 ROTATING_SHARE = 0.1
 """Least excess of the late rank of a step, as a share of the median step: on a busy machine scheduling makes
 one of two ranks late by up to 7 % in most steps (seen on two cores)."""
 
 ROTATING_SURE = 0.25
-"""Below this share it must have lasted for SLOW_CORE_STEPS or SLOW_CORE_S: in each of two half hours of
-healthy training on two cores, one quiet and one beside bursts of other work, 80 steps once looked like ranks
-that are late in turn, by 11 and 16 %."""
+"""Below this share all of the newest SLOW_CORE_STEPS, or SLOW_CORE_S, are searched: in each of two half hours
+of healthy training on two cores, one quiet and one beside bursts of other work, 80 steps once looked like
+ranks that are late in turn, by 11 and 16 %."""
 
 STEADY = 0.5
 """The 10th percentile of the steps' largest excesses must be this share of the 80th: of normal noise it is
@@ -338,9 +338,9 @@ def rotating(
     """The ranks of which one is late in most of the newest steps, by a similar time, but not always the same.
 
     `last`: (n,) the rank with the largest excess, `gain`: by how much that stands out (`outstanding`).
-    `held`: ranks are flagged for this already, and two thirds of what flagging takes are enough.
+    `held`: flagged already, and two thirds of what flagging takes are enough. `steps`: so many at least.
     """
-    first, everything = max(0, len(wall) - steps), (last, gain, wall)
+    first, all_steps = max(0, len(wall) - steps), (last, gain, wall)
     last, gain, wall = last[-steps:], gain[-steps:], wall[-steps:]
     if min(len(wall), len(last)) < steps or ranks < 2:
         return None
@@ -358,9 +358,10 @@ def rotating(
     order = [int(rank) for rank in np.argsort(-counts, kind="stable") if counts[rank] >= part]
     if len(order) < 2 or counts.max() > MOST * len(last) or formulas.certainty(gain) < ERRORS:
         return None
-    brief = steps < SLOW_CORE_STEPS and float(np.nansum(wall)) < 1000 * SLOW_CORE_S
-    if brief and middle < ROTATING_SURE * step and not held:
-        return rotating(*everything, ranks, steps=SLOW_CORE_STEPS)
+    if middle < ROTATING_SURE * step and not held:
+        lasting = int(np.searchsorted(np.nancumsum(all_steps[2][::-1]), 1000 * SLOW_CORE_S)) + 1
+        if steps < min(SLOW_CORE_STEPS, lasting):
+            return rotating(*all_steps, ranks, steps=min(SLOW_CORE_STEPS, lasting))
     return Late(tuple(order), first, middle)
 
 

@@ -256,7 +256,8 @@ class StepFlagging:
             if median(excess[0]) >= every_step.AGREES * late.excess_ms:
                 return _flag(late, "intermittent", group, rows, slots, place)
         last, gain = np.array(group.late), np.array(group.gain)
-        late = every_step.rotating(last, gain, wall, len(group.members), held=held) or _uneven(
+        turning = held and flag is not None and flag.pattern == "rotating"
+        late = every_step.rotating(last, gain, wall, len(group.members), held=turning) or _uneven(
             group, steps, slots, held
         )
         if late is None:

@@ -45,9 +45,10 @@ from ddptop.transport.sockets import new_context
 TICK_MS = 250
 """Longest sleep: bundles go out so often."""
 
-READ_AT_S = 0.04
-"""A round, whose messages make one bundle, begins so long after the moment at which all ranks send: their
-processes need some time. Wake-ups are most of what an agent costs, so there are no others."""
+READ_AT_S = 0.025
+"""A round, whose messages make one bundle, begins so long after the moment at which all ranks send: four on
+two cores had sent after 2 ms (median) and 11 ms (90th percentile), and never between 25 and 40 ms but for
+their start and end. Wake-ups are most of what an agent costs, so there are no others."""
 
 LAST_PAUSE_S = 0.01
 """The same while somebody waits: a rank's process that ends, for its ack, and the launcher at the end."""

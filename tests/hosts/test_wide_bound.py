@@ -48,8 +48,10 @@ def test_a_slow_rank_is_flagged_by_its_own_times_and_arrivals_are_not_compared(
 
             def flagged() -> dict[str, Any] | None:
                 picture = snapshot(a, "run")
-                free = picture is not None and picture["group"]["clock_free"]
-                return picture if free and picture is not None and picture["straggler"] else None
+                if picture is None or not picture["straggler"] or not picture["group"]["clock_free"]:
+                    return None
+                # The rank may be flagged before the clocks have been compared at all.
+                return picture if "bound of" in (picture["group"]["clock_reason"] or "") else None
 
             found = until(flagged, "a straggler is flagged without clocks", 120.0)
             assert isinstance(found, dict)
@@ -63,7 +65,7 @@ def test_a_slow_rank_is_flagged_by_its_own_times_and_arrivals_are_not_compared(
             (remote,) = [host for host in found["hosts"] if host["name"] == "node-b"]
             assert remote["clock_bound_ms"] > SLOW_MS
             assert abs(remote["clock_offset_ms"]) <= remote["clock_bound_ms"]
-            assert "bound of" in group["clock_reason"] and "wider than" in group["clock_reason"], group
+            assert "wider than" in group["clock_reason"], group
             assert all(rank["lateness_ms"] is None for rank in found["ranks"]), found["ranks"]
             lines = a.run([*DDPTOP, "run", "--once"], in_repository(a)).stdout
             assert group["clock_reason"].split("±")[0] in lines, lines

@@ -94,4 +94,6 @@ def test_a_failed_rank_of_torchs_own_spawn_is_named_while_the_run_still_lives(tm
     assert snapshots[-1]["source"] == "live"
     assert_named(snapshots[-1])
     assert process.returncode != 0
-    assert "ValueError: a label of -1 in shard 7" in err
+    # mp.spawn raises the words of the lowest rank of those that ended before it looked: rank 0's gloo notices
+    # within a millisecond that rank 1 is gone.
+    assert "ValueError: a label of -1 in shard 7" in err or "Process 0 terminated" in err, err

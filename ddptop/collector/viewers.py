@@ -51,7 +51,7 @@ class LiveFrames:
         """The newest with figures of its own, where it has many ranks."""
         self._made_ns = 0
         self._shown = False
-        """Whether a viewer has got its figures."""
+        """Whether another frame has got its figures since."""
         self._happened = (0, 0)
         """`RunState.happened` when it was made."""
 
@@ -77,10 +77,10 @@ class LiveFrames:
             state = self._reducer.state
             state.settle()
             now_ns = time.monotonic_ns()
+            # Where no other frame has got them, the next one probably comes when new ones are too old, too.
             old = self._shown and now_ns - self._made_ns >= FIGURES_NS - AHEAD_NS
             if old and self._fits(self._last, state, now_ns):
                 self._made(now_ns, plain=True, cursor=state.history.end)
-                self._shown = False
         except Exception as error:  # noqa: BLE001 - the next frame has it
             self._last, self._failed = None, error
 
@@ -95,7 +95,7 @@ class LiveFrames:
         if plain:
             state = self._reducer.as_last_read
             self._last = frame if state.world >= MANY_RANKS else None
-            self._made_ns, self._shown, self._happened = now_ns, True, state.happened
+            self._made_ns, self._shown, self._happened = now_ns, False, state.happened
         return frame
 
     def _fits(self, last: Frame, state: RunState, now_ns: int) -> bool:

@@ -103,15 +103,16 @@ def test_ranks_that_have_become_silent_have_a_new_frame(tmp_path, monkeypatch):
 
 @pytest.fixture
 def figures_made(tmp_path, monkeypatch):
-    """A function of the rounds, a quarter of a second each, in which a viewer gets a frame. It returns three
-    lists of rounds: in which a frame waited for its figures, in which figures were made after a frame, and
-    after which steps wait to be evaluated."""
+    """A function of the rounds, a quarter of a second each, in which a viewer gets a frame, and of those in
+    which another one gets the steps of a rank. It returns three lists of rounds: in which a frame of the
+    first waited for its figures, in which figures were made after a frame, and after which steps wait to be
+    evaluated."""
     monkeypatch.setattr(viewers, "MANY_RANKS", WORLD)
     monkeypatch.setattr(viewers, "FIGURES_NS", NS)
     monkeypatch.setattr(viewers, "AHEAD_NS", NS // 4)
     monkeypatch.setattr(viewers, "WINDOW", 1)
 
-    def make(with_frame, meanwhile=lambda at: None):
+    def make(with_frame, meanwhile=lambda at: None, of_a_rank=()):
         waited, after, steps_wait, frames = [], [], [], []
 
         def serve(at, now_ns, intake, record, reducer):
@@ -126,6 +127,10 @@ def figures_made(tmp_path, monkeypatch):
             if at in with_frame:
                 with suppress(ValueError):
                     frames[0](cursor=0, focus=None, want="")
+            monkeypatch.setattr(reducer, "frame", partial(build, []))
+            if at in of_a_rank:
+                frames[0](cursor=0, focus=1, want="")
+            if at in with_frame or at in of_a_rank:
                 monkeypatch.setattr(reducer, "frame", partial(build, after))
                 frames[0].prepare()
             monkeypatch.delattr(reducer, "frame")
@@ -142,6 +147,16 @@ def test_with_many_ranks_figures_are_made_after_a_frame_and_none_waits_for_them(
     waited, after, steps_wait = figures_made(range(1, 13))
     # At first, and where records were lost.
     assert (waited, after, steps_wait) == ([1, 7], [4, 10], [])
+
+
+def test_figures_are_not_made_for_a_viewer_that_gets_each_frame_too_late_for_them(figures_made):
+    waited, after, _ = figures_made([1, 9], of_a_rank=range(1, 13))
+    assert (waited, after) == ([1, 9], [])
+
+
+def test_figures_made_while_another_viewer_is_served_are_for_the_next_frame(figures_made):
+    waited, after, _ = figures_made(range(1, 13, 2), of_a_rank=range(1, 13))
+    assert (waited, after) == ([1, 7], [4, 10])
 
 
 def test_without_a_viewer_no_figures_are_made_and_steps_are_evaluated_together(figures_made):

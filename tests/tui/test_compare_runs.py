@@ -88,6 +88,48 @@ def test_stalls_of_either_run_are_named_and_equal_runs_do_not_differ_by_more_tha
         assert any(line.startswith("● no difference beyond chance · 0.0 ms a step") for line in lines)
 
 
+def stalled(frame: Frame, at_point: int, for_s: float) -> Frame:
+    """The run with a stall in the step that ends with this point of its history, from the end on."""
+    time_s = frame.history.time_s.copy()
+    time_s[:at_point] -= for_s
+    begun_s = frame.run.started_at + float(time_s[at_point - 1])
+    events = [  # again once its cause is known
+        LoggedEvent(begun_s + later_s, "stall", "critical", 1, 0, "stall: rank 1") for later_s in (15, 20)
+    ]
+    return with_times(replace(frame, events=(*frame.events, *events)), time_s)
+
+
+def with_times(frame: Frame, time_s: np.ndarray) -> Frame:
+    rate = 99 / float(time_s[-1] - time_s[-100])
+    history = replace(frame.history, time_s=time_s)
+    return replace(frame, history=history, group=replace(frame.group, steps_per_s=rate))
+
+
+@pytest.mark.parametrize("width", [80, 50])
+def test_steps_per_second_without_a_stall_have_a_line_of_their_own(width: int) -> None:
+    def lines(one: Frame, other: Frame) -> dict[str, str]:
+        page = compare_runs_page(Scene(one, Place(), other=other), width, 40)
+        return {str(line)[:15].rstrip(): str(line) for line in page.lines}
+
+    run = with_times(replay(), replay().history.time_s)
+    for one, other in ((run, stalled(run, -50, 600.0)), (stalled(run, -50, 600.0), run)):
+        found = lines(one, other)
+        assert {*found["steps/s"].split()[1:3]} == {"21.3", "0.2"}
+        assert found["  without stall"].split()[2:5] == ["21.3", "21.3", "0.0"]
+    for other in (run, stalled(run, -120, 600.0)):  # as long as the window has not left it behind
+        assert "  without stall" not in lines(run, other)
+
+
+def test_a_rate_with_a_stall_in_it_has_no_colour_and_the_one_without_it_has() -> None:
+    run = replay()
+    twice = replace(run.history, step_ms=2 * run.history.step_ms, time_s=2 * run.history.time_s)
+    slower = stalled(replace(run, history=twice), -50, 600.0)
+    for other, colours in ((slower, ("dim", "warn")), (stalled(run, -50, 600.0), ("dim", "dim"))):
+        page = compare_runs_page(Scene(run, Place(), other=other), 80, 40)
+        roles = {str(line)[:15].rstrip(): line.pieces[-1][1] for line in page.lines if line.pieces}
+        assert (roles["steps/s"], roles["  without stall"]) == colours
+
+
 def test_a_difference_that_may_be_chance_has_no_colour() -> None:
     noise = np.random.default_rng(0).normal(40.0, 10.0, len(replay().history.step))
     run = replace(replay(), history=replace(replay().history, step_ms=noise))

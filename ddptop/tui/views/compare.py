@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.chance import LEAST_STEPS, SAME, difference
+from ddptop.frames.chance import LEAST_STEPS, SAME, difference, rate_without_stalls
 from ddptop.frames.hosts import short_names
 from ddptop.frames.numbers import (
     RATIO,
@@ -198,12 +198,12 @@ MIN_CHART = 5
 
 FIGURES = (
     ("step ms", "step_ms_p50", 1, False), ("  p95", "step_ms_p95", 1, False),
-    ("steps/s", "steps_per_s", 1, True), ("loss", "loss_mean", 4, False),
+    ("steps/s", "steps_per_s", 1, True), ("  without stall", "", 1, True), ("loss", "loss_mean", 4, False),
     ("collectives ms", "collective_ms", 1, False),
     ("exposed ms", "exposed_comm_ms", 1, False), ("overlap %", "overlap_pct", 1, True),
     ("busbw GB/s", "busbw_gbps", 2, True), ("without skew ms", "no_straggler_ms", 1, False),
 )  # fmt: skip
-"""Name, field of `Group`, decimals, whether more is better."""
+"""Name, field of `Group` (empty: `rate_without_stalls`), decimals, whether more is better."""
 
 BEYOND = 10.0
 """A multiple above this means nothing: the divisor is almost zero."""
@@ -293,7 +293,7 @@ def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]
     return lines
 
 
-OF_STEPS = frozenset({"step_ms_p50", "step_ms_p95", "steps_per_s"})
+OF_STEPS = frozenset({"step_ms_p50", "step_ms_p95", "steps_per_s", ""})
 """Fields that have no colour where step times do not differ beyond chance."""
 
 
@@ -306,13 +306,18 @@ def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> l
     lines = [
         head.add(fit("B - A", value, right=True), "dim").add(fit("%", percent, right=True), "dim").cut(width)
     ]
+    rates = [rate_without_stalls(frame) for frame in (first, second)]
+    stalled = rates != [frame.group.steps_per_s for frame in (first, second)]
     for name, field, digits, more in FIGURES:
-        a, b = getattr(first.group, field), getattr(second.group, field)
+        if not field and not stalled:
+            continue
+        a, b = [getattr(frame.group, field) for frame in (first, second)] if field else rates
         texts = [loss(one) if field == "loss_mean" else fixed(one, digits) for one in (a, b)]
         line = Line(fit(name, named), "dim").add(fit(texts[0], value, right=True))
         line.add(fit(texts[1], value, right=True), "strong")
         difference, share, role = _difference(a, b, digits, more)
-        role = role if differ or field not in OF_STEPS else "dim"
+        unclear = stalled and field == "steps_per_s"
+        role = "dim" if unclear or (field in OF_STEPS and not differ) else role
         line.add(fit(difference, value, right=True), role).add(fit(share, percent, right=True), role)
         lines.append(line.cut(width))
     return lines
@@ -346,12 +351,8 @@ def _buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
     return lines
 
 
-def _megabytes(bucket: BucketFigures) -> str:
-    return fixed(None if bucket.bytes is None else bucket.bytes / 1e6)
-
-
 OF_BUCKETS: tuple[tuple[str, int, Callable[[BucketFigures], str]], ...] = (
-    ("MB", 8, _megabytes),
+    ("MB", 8, lambda bucket: fixed(None if bucket.bytes is None else bucket.bytes / 1e6)),
     ("wait", 8, lambda bucket: fixed(bucket.wait_ms, RATIO)),
     ("transfer", 11, lambda bucket: fixed(bucket.transfer_ms, RATIO)),
     ("busbw", 9, lambda bucket: fixed(bucket.busbw_gbps, RATIO)),

@@ -107,13 +107,15 @@ def shortened(detail: str, width: int) -> str:
 def trouble_brief(shown: Verdict, width: int) -> str:
     """`rank 1 missing · train.py:88 tokenize`: who a stall or an end is due to, and in which call, as much of
     it as `width` cells hold. The state itself, and for how long, is in the header."""
-    what = re.sub(r" \([^)]*\)", "", shown.sentence.partition(" · ")[2] or shown.sentence)
+    sentence = shown.sentence.partition(" · ")[2] or shown.sentence
+    what = re.sub(r"(?<!crashed)(?<!aborted) \([^)]*\)", "", sentence)
     host = re.match(r"host (\S+)( is \w+)", what)
     if host is not None and len(host[0]) > width > len(f"host {host[2]}"):
         name = host[1] if re.fullmatch(r"[\d.]+", host[1]) else host[1].partition(".")[0]
         what = f"host {fit_tail(name, width - 5 - len(host[2])).strip()}{host[2]}"
-    ends = [match.start() for match in re.finditer(": | at step |$", what) if match.start() <= width]
-    who = what[: ends[-1]] if ends else ""
+    who, brief = _clauses(what, width), _clauses(_exit_brief(what), width)
+    if not who or (" failed" in who and brief.count(": ") > who.count(": ")):
+        who = brief  # that it has failed is in the header
     call = re.search(r"(rank \d+ (?:is|was) in (\S+))( [^\s;,]+)?", shown.detail)
     if call is not None:
         own, place, function = call[1], call[2], call[3] or ""
@@ -122,3 +124,15 @@ def trouble_brief(shown: Verdict, width: int) -> str:
         texts = [*both, own + function, own]
         who = next((text for text in texts if len(text) <= width), who)
     return who or what
+
+
+def _clauses(text: str, width: int) -> str:
+    """As many clauses as fit; empty: not even the first one does."""
+    ends = [end.start() for end in re.finditer(": | at step | before |$", text) if end.start() <= width]
+    return text[: ends[-1]] if ends else ""
+
+
+def _exit_brief(text: str) -> str:
+    """`rank 2: OutOfMemoryError: CUDA ...`, `rank 12 killed by SIGKILL`, `rank 2: exit code 3`."""
+    brief = re.sub(r"^(rank [\d,]+) failed: (?:[a-z_]\w*\.)*", r"\1: ", text).removeprefix("the ")
+    return brief.replace(" was ", " ", 1).replace(" exited with code ", ": exit code ", 1)

@@ -20,7 +20,7 @@ from ddptop.render.text import cells
 from ddptop.render.trouble import trouble_brief
 from tests.tui import gallery
 from tests.tui.drive import Sketch, screen, sketch
-from tests.tui.fake import CASES, FakeSource, live, nobody, out_of_reach, replay, straggler
+from tests.tui.fake import CASES, FakeSource, live, lost, nobody, out_of_reach, replay, straggler
 from tests.tui.fake_hosts import silent
 from tests.tui.fake_views import WantedSource
 from tests.tui.gallery import WORLDS
@@ -194,6 +194,47 @@ def test_one_line_says_whom_a_stall_or_an_end_is_due_to(case: str) -> None:
     assert trouble_brief(verdict(missing()), 20) == "rank 1 is missing"
     killed = replace(verdict(died()), sentence="FAILED · rank 2 was killed by SIGKILL at step 772 (oom?)")
     assert trouble_brief(killed, 28) == "rank 2 was killed by SIGKILL"
+
+
+OUT_OF_MEMORY = (
+    "failed: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.0 GiB (train.py:88 load)"
+)
+
+
+@pytest.mark.parametrize(
+    ("exit_text", "expected"),
+    [
+        (f"rank 2 {OUT_OF_MEMORY}", "rank 2: OutOfMemoryError"),
+        (f"rank 4,095 {OUT_OF_MEMORY}", "rank 4,095: OutOfMemoryError"),
+        ("rank 2 failed: KeyboardInterrupt", "rank 2: KeyboardInterrupt"),
+        ("rank 4,095 failed: KeyError: 7 (train.py:88 load)", "rank 4,095: KeyError: 7"),
+        ("rank 4,095 failed: KeyboardInterrupt", "rank 4,095 failed"),
+        ("rank 12 was killed by SIGKILL at step 340 (out of memory?)", "rank 12 killed by SIGKILL"),
+        ("rank 4,095 was ended by SIGTERM at step 340", "rank 4,095 ended by SIGTERM"),
+        ("rank 2 crashed (SIGSEGV) at step 340", "rank 2 crashed (SIGSEGV)"),
+        ("rank 2 crashed (SIGBUS) at step 340 (shared memory full?)", "rank 2 crashed (SIGBUS)"),
+        ("rank 4,095 aborted (SIGABRT) at step 340", "rank 4,095 aborted (SIGABRT)"),
+        ("rank 2 exited with code 3 at step 340", "rank 2 exited with code 3"),
+        ("rank 4,095 exited with code 3 at step 340", "rank 4,095: exit code 3"),
+        ("rank 12 exited with code 0 before the end of training", "rank 12 exited with code 0"),
+        ("rank 2 lost: its process is gone", "rank 2 lost"),
+        ("the launcher reports a failure", "launcher reports a failure"),
+    ],
+)
+def test_one_line_says_how_a_rank_ended(exit_text: str, expected: str) -> None:
+    frame = died()
+    alerts = (replace(frame.alerts[0], message=exit_text),) if exit_text.startswith("rank") else ()
+    assert sketch(FakeSource(replace(frame, alerts=alerts)), (30, 6)).splitlines()[1] == f"■ {expected}"
+
+
+def test_the_page_of_a_rank_that_has_died_says_how_before_its_figures() -> None:
+    for frame, exit_text in ((died(), "ValueError: shard 7 is empty"), (lost(), "its process is gone")):
+        assert sketch(FakeSource(frame), (30, 6), "enter").splitlines()[3] == f"■ {exit_text}"
+    assert "■ ValueError: shard 7 is empty (exit code 1)\n" in sketch(FakeSource(died()), (50, 24), "enter")
+    out = replace(died().deaths[0], reason="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate")
+    line = sketch(FakeSource(replace(died(), deaths=(out,))), (30, 6), "enter").splitlines()[3]
+    assert line == "■ torch.OutOfMemoryError: …"
+    assert "■ " not in sketch(FakeSource(lost()), (30, 6), "down", "enter"), "another rank"
 
 
 @pytest.mark.parametrize("case", ["missing", "died"])

@@ -5,6 +5,7 @@ Also its GPU, and the values that the script logs, where the rank has them.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,7 @@ from ddptop.render import table
 from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
 from ddptop.render.rank_table import last_update, state_piece
-from ddptop.render.text import fit
+from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, what_happened
 from ddptop.tui.views.curve import Curve, Happened, chart
@@ -115,10 +116,13 @@ def rank_page(scene: Scene, width: int, height: int) -> Page:
     if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
         return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
     facts = [*_facts(scene, rank, width), *rank_extras(scene, rank, width)]
+    facts[1:1] = ended = _exit(scene, rank, width)
     why, states = sentences(scene, rank, width), rule(width, f"rank {rank}")
     times = own_time(scene, rank, width, places=height >= PLACES_FROM)
     lines = [states, *facts, *_position(scene, rank, width, height - len(facts) - 1)]
-    if why and len(lines) == len(facts) + 1:  # slow, and nothing worse: why comes before what is well known
+    if (
+        why and not ended and len(lines) == len(facts) + 1
+    ):  # slow, and nothing worse: why comes before what is well known
         state = Line(*state_piece(scene, rank, LONG)).add(f"  {_host_and_device(scene, rank)}", "dim")
         advice = to_try(scene, rank, width)
         fits = 2 + len(why) + len(times) + len(advice) < height  # with the line of when it began
@@ -224,12 +228,25 @@ def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     positions += [one for one in (frame.stall.positions if frame.stall else ()) if one.rank == rank]
     if not positions or most < 3:
         return []
-    exit_text = next((death_phrase(death) for death in frame.deaths if death.rank == rank), "")
-    title = exit_text or ("no progress" if frame.stall else "")
-    lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "7 shows all")]
+    title = "" if _exit_text(scene, rank) else "no progress" if frame.stall else ""
+    lines = [rule(width, title, "7 shows all")]
     best = next((one for one in positions if one.traces), positions[0])
     lines += position_lines(scene, best, width, responsible=rank in scene.responsible)
     return lines[:most]
+
+
+def _exit(scene: Scene, rank: int, width: int) -> list[Line]:
+    """How its process exited, in a line; nothing where it has not."""
+    text = re.sub(r"^rank [\d,]+ (failed: |lost: )?", "", _exit_text(scene, rank))
+    text = text if cells(text) <= width - 2 else re.sub(r" \(exit code -?\d+\)$", "", text)
+    return [Line("■ ", "bad").add(part, "strong") for part in wrap(text, width - 2, 1)]
+
+
+def _exit_text(scene: Scene, rank: int) -> str:
+    """Of a rank that has died; else of one that is lost. Empty: of none of them."""
+    texts = [death_phrase(death) for death in scene.frame.deaths if death.rank == rank]
+    texts += [one.message for one in scene.frame.alerts if one.rank == rank and one.kind == "lost_rank"]
+    return scene.clean(texts[0]) if texts else ""
 
 
 def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:

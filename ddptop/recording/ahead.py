@@ -1,8 +1,8 @@
 """A large recording is decoded in a second process, while the first one takes what was decoded before.
 
-The second process reads the same open file and returns each run of messages in a file in memory, so that its
-columns are not copied. Where it cannot be started, ends early or does not answer, the first process decodes
-the rest itself: the runs are the same.
+The second process reads the same open file and returns each run of messages in memory that both map, so that
+its columns are not copied. Where it cannot be started, ends early or does not answer, the first process
+decodes the rest itself: the runs are the same.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
@@ -40,7 +41,7 @@ LEAST_BYTES = 6 << 20
 """A smaller part of a file is decoded in less time than a second process takes to start, 0.2 s."""
 FIRST_RECORDS = RUN_RECORDS
 """Records that the first process decodes while the second one starts."""
-MOST_AHEAD_BYTES = 100 << 20
+MOST_AHEAD_BYTES = 16 << 20
 """Of runs that wait to be taken."""
 
 LARGE_BYTES = 1 << 20
@@ -146,6 +147,7 @@ class Decoder:
         self._reader = reader
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(ANSWER_S)
+        self._receiver = _Receiver(self._socket)
         with other:
             descriptors = (reader.descriptor, other.fileno())
             try:
@@ -156,19 +158,21 @@ class Decoder:
 
     def request(self, entries: Sequence[Entry], selects: Selector, before_ns: int) -> None:
         """Let it decode these blocks, as `runs` does. Raises OSError where it has ended."""
-        _send(self._socket, (entries, selects, before_ns))
+        with os.fdopen(os.memfd_create("ddptop-request"), "wb") as file:
+            pickle.dump((entries, selects, before_ns), file, pickle.HIGHEST_PROTOCOL)
+            file.flush()
+            socket.send_fds(self._socket, [_REQUEST], [file.fileno()])
 
     def take(self) -> MessageRun | None:
         """The next run; None: there is no more, it has ended early, or it does not answer."""
         with suppress(OSError, EOFError, ValueError, pickle.UnpicklingError):
-            head, content = _received(self._socket)
+            content = self._receiver.receive()
+            self.finished = self._receiver.finished
             if content is None:
-                self.finished = head == _END
                 return None
             run: MessageRun
             run, reader = content
             self._reader.merge(reader)
-            self._socket.send(_TAKEN)
             return run
         return None
 
@@ -179,7 +183,8 @@ class Decoder:
         self._process.wait()
 
 
-_TAKEN, _END = b"taken", b"end"
+_REQUEST, _TAKEN, _END = b"request", b"taken", b"end"
+_ANSWER_BYTES = 16
 
 
 def _reduce(message: Message) -> tuple[type[Message], tuple[Any, ...]]:
@@ -192,44 +197,106 @@ _REDUCE = {**copyreg.dispatch_table, **dict.fromkeys(_FIELDS, _reduce)}
 """Messages are made again from their fields: pickle takes three times as long for a frozen dataclass."""
 
 
-def _send(connection: socket.socket, content: object) -> int:
-    """Send a file in memory with the content, pickled. Returns its size in bytes. Raises OSError."""
-    buffers: list[pickle.PickleBuffer] = []
-    body = io.BytesIO()
+class _Sender:
+    """Sends content in areas of memory that both processes map.
 
-    def is_copied(buffer: pickle.PickleBuffer) -> bool:
-        large = buffer.raw().nbytes >= LARGE_BYTES
-        if large:
-            buffers.append(buffer)
-        return not large
+    An area is used again once the receiver holds no array in it: the system takes as long to find and clear
+    new pages as a copy takes."""
 
-    pickler = pickle.Pickler(body, pickle.HIGHEST_PROTOCOL, buffer_callback=is_copied)
-    pickler.dispatch_table = _REDUCE
-    pickler.dump(content)
-    parts = [body.getbuffer(), *(buffer.raw() for buffer in buffers)]
-    sizes = [len(part) for part in parts]
-    with os.fdopen(os.memfd_create("ddptop-run"), "wb") as file:
-        for part in parts:
-            file.write(part)
-            file.write(bytes(_aligned(len(part)) - len(part)))
-        file.flush()
-        socket.send_fds(connection, [pickle.dumps(sizes)], [file.fileno()])
-    return sum(sizes)
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._areas: list[mmap.mmap] = []
+        self._free: list[int] = []
+        """Numbers of areas in which nothing is held."""
+        self._waiting: deque[int] = deque()
+        """Bytes of what was sent and is not received yet."""
+
+    def send(self, content: object) -> None:
+        """Send it, pickled; large arrays are not copied by the receiver. Raises OSError."""
+        buffers: list[pickle.PickleBuffer] = []
+        body = io.BytesIO()
+
+        def is_copied(buffer: pickle.PickleBuffer) -> bool:
+            large = buffer.raw().nbytes >= LARGE_BYTES
+            if large:
+                buffers.append(buffer)
+            return not large
+
+        pickler = pickle.Pickler(body, pickle.HIGHEST_PROTOCOL, buffer_callback=is_copied)
+        pickler.dispatch_table = _REDUCE
+        pickler.dump(content)
+        parts = [body.getbuffer(), *(buffer.raw() for buffer in buffers)]
+        sizes = [len(part) for part in parts]
+        *begins, end = accumulate(map(_aligned, sizes), initial=0)
+        number, descriptors = self._area(end)
+        try:
+            for begin, part in zip(begins, parts, strict=True):
+                self._areas[number][begin : begin + len(part)] = part
+            self._waiting.append(end)
+            socket.send_fds(self._connection, [pickle.dumps((number, sizes))], descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _area(self, size: int) -> tuple[int, list[int]]:
+        """Number of an area of at least so many bytes, and its descriptor if it is a new one."""
+        for number in self._free:
+            if len(self._areas[number]) >= size:
+                self._free.remove(number)
+                return number, []
+        descriptor = os.memfd_create("ddptop-run")
+        os.ftruncate(descriptor, 2 * size)  # what is not written takes no memory
+        self._areas.append(mmap.mmap(descriptor, 2 * size))
+        return len(self._areas) - 1, [descriptor]
+
+    def read_answers(self) -> bool:
+        """Take the receiver's answers, and wait for some while much is not received. False: it has ended."""
+        while True:
+            wait = sum(self._waiting) > MOST_AHEAD_BYTES
+            try:
+                answer = self._connection.recv(_ANSWER_BYTES, 0 if wait else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
+            if not answer:
+                return False
+            if answer == _TAKEN:
+                self._waiting.popleft()
+            else:
+                self._free.append(int(answer))
 
 
-def _received(connection: socket.socket) -> tuple[bytes, Any]:
-    """What was sent, and the content of the file with it, whose arrays are in the file; None: without one."""
-    head, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 1)
-    if not descriptors:
-        return head, None
-    try:
-        data = memoryview(mmap.mmap(descriptors[0], 0, mmap.MAP_PRIVATE))
-    finally:
-        os.close(descriptors[0])
-    sizes: Sequence[int] = pickle.loads(head)
-    begins = [0, *accumulate(_aligned(size) for size in sizes)]
-    body, *buffers = (data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False))
-    return head, pickle.loads(body, buffers=buffers)
+class _Receiver:
+    """Receives what a `_Sender` sends."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._areas: dict[int, mmap.mmap] = {}
+        self.finished = False
+        """Whether the sender has said that there is no more."""
+
+    def receive(self) -> Any:
+        """The next content, whose large arrays are in an area; None: there is no more."""
+        head, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 16, 1)
+        if head in (_END, b""):
+            self.finished = head == _END
+            return None
+        number, sizes = pickle.loads(head)
+        for descriptor in descriptors:
+            self._areas[number] = mmap.mmap(descriptor, 0)
+            os.close(descriptor)
+        area = self._areas[number]
+        held = (ctypes.c_ubyte * len(area)).from_buffer(area)
+        # It lives as long as any array in it: then the area may be written again.
+        weakref.finalize(held, self._answer, b"%d" % number).atexit = False
+        data, begins = memoryview(held), accumulate(map(_aligned, sizes), initial=0)
+        body, *buffers = (data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False))
+        content = pickle.loads(body, buffers=buffers)
+        self._answer(_TAKEN)
+        return content
+
+    def _answer(self, answer: bytes) -> None:
+        with suppress(OSError):
+            self._connection.send(answer)
 
 
 def _aligned(size: int) -> int:
@@ -242,18 +309,18 @@ def main() -> None:
     keep_freed_memory()
     file, to_first = pickle.load(sys.stdin.buffer)
     reader, connection = BlockReader(file), socket.socket(fileno=to_first)
-    _, request = _received(connection)
-    if request is None:
+    _, descriptors, _, _ = socket.recv_fds(connection, len(_REQUEST), 1)
+    if not descriptors:
         return
-    entries, selects, before_ns = request
-    ahead: deque[int] = deque()
+    with os.fdopen(descriptors[0], "rb") as request:
+        request.seek(0)
+        entries, selects, before_ns = pickle.load(request)
+    sender = _Sender(connection)
     for run in runs(reader, entries, selects, before_ns=before_ns):
-        while sum(ahead) > MOST_AHEAD_BYTES:
-            if not connection.recv(len(_TAKEN)):
-                return
-            ahead.popleft()
-        ahead.append(_send(connection, (run, reader)))
+        if not sender.read_answers():
+            return
+        sender.send((run, reader))
         reader.__init__(reader.descriptor)  # type: ignore[misc]
     connection.send(_END)
-    while connection.recv(len(_TAKEN)):  # what is unread at its end would take the last messages with it
+    while connection.recv(_ANSWER_BYTES):  # what is unread at its end would take the last messages with it
         continue

@@ -1,9 +1,11 @@
 """Runs that a second process decodes are those that the first one would have decoded."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ddptop.frames.codec import encode_frame
@@ -91,6 +93,28 @@ def test_without_a_second_process_all_is_read(path, second, monkeypatch):
     monkeypatch.setattr(ahead.sys, "executable", "/nowhere/python")
     assert _messages(path) == expected
     assert second == [True]
+
+
+def test_memory_is_written_again_once_no_array_in_it_is_held():
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sizes = 200_000, 300_000, 200_000, 1_000
+    with one, other:
+        sender, receiver = ahead._Sender(one), ahead._Receiver(other)
+        held = []
+        for number, size in enumerate(sizes):
+            sender.send(np.full(size, number))
+            held.append(receiver.receive())
+        assert [array.tolist() for array in held] == [[n] * size for n, size in enumerate(sizes)]
+        assert len(receiver._areas) == 4
+        parts = [held[1][5:].reshape(-1, 5), held[3]]
+        held.clear()
+        for number, size in enumerate(sizes, 10):
+            assert sender.read_answers()
+            sender.send(np.full(size, number))
+            assert receiver.receive().tolist() == [number] * size
+        assert len(receiver._areas) == 4
+        assert (parts[0] == 1).all()
+        assert (parts[1] == 3).all()
 
 
 @pytest.mark.parametrize("name", ["straggler", "stall"])

@@ -133,9 +133,7 @@ class RunSampler:
 
     def feed_run(self, run: MessageRun, on_failure: Callable[[], None]) -> None:
         """Take the messages of a run; `on_failure` as in `Reducer.feed_run`."""
-        at = 0
-        unusual = run.unusual_within(0, len(run))
-        noted = [place for place, one in unusual if isinstance(one.message, (Hello, Run, Evidence))]
+        at, noted = 0, self._noted(run)
         while at < len(run):
             complete, sampled = self.reducer.complete_step, self._sampled_step
             stop = at
@@ -168,6 +166,21 @@ class RunSampler:
             self._after_steps()
             self.incidents.pass_over(newest_ns[:-1])
             self.incidents.after_messages(at - begin, self.last_ns)
+
+    def _noted(self, run: MessageRun) -> list[int]:
+        """Places of the messages that `feed` has to take. Until a step is complete it need not take the HELLO
+        of a rank's first process."""
+        begun, known = self.reducer.complete_step is not None, set[int]()
+        noted: list[int] = []
+        for place, one in run.unusual_within(0, len(run)):
+            message = one.message
+            if isinstance(message, Hello):
+                if begun or message.rank in known or self._replaces_process(message):
+                    noted.append(place)
+                known.add(message.rank)
+            elif isinstance(message, (Run, Evidence)):
+                noted.append(place)
+        return noted
 
     def gap(self) -> None:
         """Rows are skipped from here on: they do not count as lost, and their time is not a stall."""
@@ -213,7 +226,7 @@ class RunSampler:
 
     def _replaces_process(self, hello: Hello) -> bool:
         """Whether the rank had another process before."""
-        ranks = self.reducer.state.ranks
+        ranks = self.reducer.as_last_read.ranks
         known = hello.rank < len(ranks) and ranks[hello.rank].hello is not None
         return known and ranks[hello.rank].session != hello.session
 

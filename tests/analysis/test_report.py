@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Received, Steps
+from ddptop.protocol.message_run import MessageRun
+from ddptop.protocol.messages import Hello, Received, Steps
 from ddptop.report.build import finish, report
 from ddptop.report.content import as_data
 from ddptop.report.html import document
@@ -252,6 +253,29 @@ def test_a_restart_keeps_what_was_before(make_world: type[World]) -> None:
     last = found.spans[-1]
     assert (last.incarnation, last.last_incarnation, last.last_step) == (1, 1, 79)
     assert {span.incarnation for span in found.spans} == {0, 1}
+
+
+def test_a_run_of_messages_is_taken_as_each_of_them(make_world: type[World], monkeypatch) -> None:
+    world = make_world(size=16, delays={(1, "data"): 10_000})
+    messages = [*begun(world), *world.steps(60), world.bye(1, "ValueError")]
+    again = make_world(size=16, session_base=500, incarnation=1, now_us=world.now_us + 1000)
+    messages += [*again.introduce(), *again.steps(60), again.run("finished", 0)]
+    alone, together = RunSampler(), RunSampler()
+    for received in messages:
+        alone.feed(received)
+    noted: list[int] = []
+    feed = RunSampler.feed
+    monkeypatch.setattr(
+        RunSampler,
+        "feed",
+        lambda self, one: noted.append(one.session * isinstance(one.message, Hello)) or feed(self, one),
+    )
+    together.feed_run(MessageRun.of(messages), lambda: pytest.fail("refused"))
+    first, second = ([one.session(rank) for rank in range(16)] for one in (world, again))
+    assert not {*noted} & {*first[1:]}  # the first HELLO of a rank needs no sample
+    assert {*noted} >= {*second}
+    assert len(alone.samples) == len(together.samples)
+    assert json.dumps(as_data(finish(alone))) == json.dumps(as_data(finish(together)))
 
 
 def test_an_alert_after_a_restart_names_it(make_world: type[World]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -195,11 +196,20 @@ def has_nccl() -> bool:
     return torch.version.cuda is not None and torch.distributed.is_nccl_available()
 
 
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
 def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that is free, for a process that binds it later. Where it can be, it is below those that the
+    kernel gives to connections and to whoever binds port 0: other tests, that begin meanwhile, take none."""
+    lowest = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 0
+    below = range(10_000, lowest)
+    drawn = random.SystemRandom().sample(below, min(100, len(below)))
+    for port in [*drawn, 0]:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise AssertionError("no free port")
 
 
 def collector_below(launcher: int, deadline_s: float = DEADLINE_S) -> int:

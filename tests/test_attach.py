@@ -98,13 +98,7 @@ def test_a_run_of_torchrun_is_recorded_left_again_and_ends_with_the_same_weights
     command = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "train.py"]
     with started([*command, "0"], env, tmp_path, cold=True) as training:
         pids = [
-            int(
-                str(
-                    until((tmp_path / f"pid-{rank}").exists, "a step")
-                    and (tmp_path / f"pid-{rank}").read_text()
-                )
-            )
-            for rank in (0, 1)
+            int(str(until(lambda rank=rank: _written(tmp_path / f"pid-{rank}"), "a step"))) for rank in (0, 1)
         ]
         _call_off(tmp_path, pids)
         done = run([*DDPTOP, "attach", str(pids[0])], env, tmp_path)
@@ -113,7 +107,7 @@ def test_a_run_of_torchrun_is_recorded_left_again_and_ends_with_the_same_weights
         until(lambda: (live_step(env) or 0) >= 30, "30 complete steps")
         again = run([*DDPTOP, "attach", str(pids[1])], env, tmp_path)
         assert (again.returncode, again.stderr.endswith("it is recorded by ddptop already\n")) == (1, True)
-        assert (live_step(env) or 0) >= 30, "which disturbs nothing"
+        until(lambda: (live_step(env) or 0) >= 30, "the same run, which it has not disturbed")
         done = run([*DDPTOP, "attach", "--detach", str(pids[1])], env, tmp_path)
         assert (done.returncode, done.stdout) == (0, "detached from 2 ranks\n"), done.stderr
         for words in (["attach"], ["attach", "--detach"]):
@@ -162,6 +156,11 @@ def test_a_run_that_hangs_is_left_as_it_was_and_said_where_its_ranks_are(
         _, errors = training.communicate(timeout=DEADLINE_S)
     assert training.returncode == 0, errors
     _left_as_it_was(command, env, tmp_path)
+
+
+def _written(path: Path) -> str:
+    """Its text; empty until there is any."""
+    return path.read_text() if path.exists() else ""
 
 
 def _line_of(text: str) -> int:

@@ -51,10 +51,10 @@ class Watched:
         """The snapshot with the first whole verdict, which must come in time; `since` in Unix seconds."""
 
         last: list[dict[str, Any]] = []
-        began: list[float] = []
+        before: list[float] = []
 
         def judged() -> bool:
-            began.append(time.time())
+            before[:] = [run["started_at"] + run["elapsed_s"] for one in last[-1:] if (run := one.get("run"))]
             last.append(self.look())
             stall = last[-1]["stall"]
             return stall is not None and all(told(stall, rank) for rank in stall["ranks"] or [-1])
@@ -63,8 +63,8 @@ class Watched:
             until(judged, "a verdict")
         finally:
             print(f"{time.time() - since:.1f} s after its beginning: {json.dumps(last[-1]['stall'])}")
-        # When this look began, not when it was over: it takes seconds on a busy machine.
-        assert began[-1] - since < WITHIN_S + 2
+        # Of what time the last look without it was: a look takes seconds on a busy machine.
+        assert max(before, default=since) - since < WITHIN_S
         return last[-1]
 
     def goes_on(self, step: int) -> dict[str, Any]:
@@ -178,8 +178,7 @@ def test_a_replay_shows_the_stall_at_its_step_and_not_at_the_end(slept: dict[str
 def test_a_rank_that_left_out_a_collective_is_a_mismatch_with_both_sides_shown(tmp_path: Path) -> None:
     with watched_run(tmp_path, "barrier", "--ddptop-stall", "5") as watched:
         stall = watched.verdict(begun(tmp_path))["stall"]
-        until(lambda: analysers_words(watched), "the words of torch's analyser")
-        (words,) = analysers_words(watched)
+        (words,) = until(lambda: analysers_words(watched), "the words of torch's analyser")  # type: ignore[misc]
     assert stall["kind"] == "mismatch", stall
     assert "barrier" in stall["sentence"] and "all_reduce" in stall["sentence"], stall["sentence"]
     operations = {one["rank"]: one["operation"] for one in stall["testimonies"]}

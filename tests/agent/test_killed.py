@@ -36,12 +36,14 @@ starved, note = Path(sys.argv.pop()), backlog.Backlog.note
 backlog.EFFECT_NS = backlog.CALM_NS = 10**8
 
 def late(self, begun_ns, now_ns, *, emptied):
-    return note(self, begun_ns - 2 * 10**9 * starved.exists(), now_ns, emptied=emptied)
+    behind = starved.exists()
+    return note(self, now_ns - 2 * 10**9 * behind, now_ns, emptied=not behind)
 
 backlog.Backlog.note = late
 sys.exit(main())
 """
-"""A collector whose rounds begin 2 s late, as if it had no processor, while there is a file `starved`.
+"""A collector whose rounds take 2 s, as if it had no processor, while there is a file `starved`, and else no
+time, however busy the machine is.
 
 It asks for less, or for more again, after a tenth of a second instead of 2 and 20 s."""
 

@@ -76,17 +76,23 @@ def test_what_an_agent_refuses_is_counted_for_the_collector(host):
     host.collector.start()
     host.collector.write_address(host.directory)
     agent = host.agent()
+
+    def refused():
+        """On a busy machine there may be other events, such as an interruption."""
+        events = [item.message for item in host.collector.of(Event)]
+        return [event for event in events if event.kind == "refused_messages"]
+
     context = new_context()
     socket = connect(context, ingest_endpoint(host.directory), send_high=8, receive_high=8, max_bytes=99)
     try:
         wait_for(lambda: socket.poll(100, zmq.POLLOUT))
         socket.send_multipart([b"no head", b"no body"])
-        wait_for(lambda: host.collector.of(Event))
+        wait_for(refused)
     finally:
         socket.close()
         context.term()
-    (event,) = [item.message for item in host.collector.of(Event)]
-    assert (event.kind, event.fields["refused"]) == ("refused_messages", 1)
+    (event,) = refused()
+    assert event.fields["refused"] == 1
     host.finish(agent)
 
 

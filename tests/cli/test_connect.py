@@ -207,7 +207,7 @@ def test_the_screen_over_ssh_and_after_the_connection_broke(far: Far, screen: Te
     assert moves(screen)
     far.sshd.stop()
     screen.wait_for("no connection to far")
-    assert "STALE" in screen.screen()
+    screen.wait_for("STALE")
     far.sshd.start()
     assert moves(screen)
     screen.press("q")

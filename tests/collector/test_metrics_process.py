@@ -59,8 +59,7 @@ def test_a_runs_figures_are_served_until_its_collector_ends(stage, monkeypatch):
         with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.read().decode()
 
-    stage.wait_for(lambda: f"ddptop_step {STEPS - 1}.0" in page())
-    assert "ddptop_up 1.0" in page()
+    stage.wait_for(lambda: all(line in page() for line in (f"ddptop_step {STEPS - 1}.0", "ddptop_up 1.0")))
     collector.kill()
 
     def refused() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from ddptop.protocol.messages import Event, Hello
 from ddptop.transport.curve import load_keys
 from ddptop.transport.sender import AckedSender
 from tests.link import Link
+from tests.processes import free_port
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "bundle_ends.py"
 DEADLINE_S = 240.0
@@ -29,8 +29,7 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.link = Link(("127.0.0.1", self.port), delay_s=0.002, back_delay_s=0.001)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("collector", "agent0", "agent1"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from ddptop.protocol.hosts import Host
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.curve import AGENTS, VIEWERS, Gate, KeyPair, load_keys, make_client, make_server
 from ddptop.transport.sockets import bind, new_context
+from tests.processes import free_port
 from tests.transport.ends import Ends, event, fill, hello, relay
 from tests.transport.intruders import FORGED, attack, fuzz, knock, usage
 
@@ -188,8 +188,7 @@ class Target:
         folder.mkdir(0o700)
         self._folder = folder
         self.keys = load_keys(folder)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         command = [sys.executable, str(SCRIPT), "collector", str(folder), str(self.port)]
         self.process = subprocess.Popen(command, cwd=SCRIPT.parent.parent.parent)
         self.context = new_context()

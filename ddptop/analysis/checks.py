@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.health.hosts import CHECK_NS as HOSTS_CHECK_NS
 from ddptop.analysis.health.hosts import HostLog
 from ddptop.analysis.stall.current import CHECK_NS, StallLog, stalled_since
+from ddptop.protocol.checks import NAMES
+from ddptop.protocol.hosts import HostUsage
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.analysis.usual_messages import UsualMessages
-    from ddptop.frames.columns import Indices
+    from ddptop.protocol.message_run import MessageRun
+
+_THINNED, _LINKS = map(NAMES[HostUsage].index, ("thinned", "links"))
 
 
 class Checks:
@@ -19,9 +24,9 @@ class Checks:
     def __init__(self, state: RunState, usual: UsualMessages) -> None:
         self._state, self._usual = state, usual
         self._stalls, self._hosts = StallLog(), HostLog()
-        self._passed: list[tuple[int, int]] = []
-        """Checks for stalls that cannot find one, among the messages that are about to be taken: the place
-        after the message with which each is due, and when the next one is."""
+        self._passed: list[tuple[int, int, int]] = []
+        """Checks that cannot find anything, among the messages that are about to be taken: the place after
+        the message with which each is due, and when the next ones for stalls and for hosts are."""
 
     def stalled_since(self, now_ns: int) -> int | None:
         """When the stalled step began; None while there is no stall."""
@@ -36,26 +41,46 @@ class Checks:
             self._stalls.check(self._state, t_ns)
             self._hosts.check(self._state, t_ns)
 
-    def next_within(self, t_ns: Indices, begin: int, stop: int) -> int:
-        """Of the messages at the places begin..stop, which are to be taken, the place after the one with
-        which the next check is due. Checks for stalls that cannot find one are passed over."""
+    def next_within(self, run: MessageRun, begin: int, stop: int) -> int:
+        """Of the messages of a run at the places begin..stop, which are to be taken, the place after the one
+        with which the next check is due. Checks that cannot find anything are passed over."""
         self._passed = []
         if self._state.tail:
             return stop
-        quiet_ns = 0 if self._stalls.stalled else min(self._hosts.next_ns, self._usual.progress_until_ns())
-        at, next_ns = begin, self._stalls.next_ns
+        t_ns, at, next_ns, hosts_ns = run.heads[0], begin, self._stalls.next_ns, self._hosts.next_ns
+        quiet: tuple[int, int, int] | None = None
         while (late := t_ns[at:stop] >= next_ns).any():
             at += int(late.argmax()) + 1
             arrived_ns = int(t_ns[at - 1])
-            if arrived_ns >= quiet_ns:
+            no_stall_ns, silence_ns, news = quiet = quiet or self._quiet_until(run, begin, stop)
+            for_hosts = arrived_ns >= hosts_ns
+            if arrived_ns >= no_stall_ns or (for_hosts and (arrived_ns >= silence_ns or at > news)):
                 return at
             next_ns = arrived_ns + CHECK_NS
-            self._passed.append((at, next_ns))
+            hosts_ns = arrived_ns + HOSTS_CHECK_NS if for_hosts else hosts_ns
+            self._passed.append((at, next_ns, hosts_ns))
         return stop
+
+    def _quiet_until(self, run: MessageRun, begin: int, stop: int) -> tuple[int, int, int]:
+        """While these messages are taken: before which moments no stall and no silent host can be found, and
+        the place of the first message with other news of a host."""
+        if self._stalls.stalled:
+            return 0, 0, 0
+        news = [place for place, one in run.others_within(begin, stop) if type(one.message) is HostUsage]
+        for one in run.readings:
+            if one.kind is HostUsage:
+                part = one.within(begin, stop)
+                columns = (part.values[column].tolist() for column in (_THINNED, _LINKS))
+                has_news = (
+                    bool(thinned) or links is not None for thinned, links in zip(*columns, strict=True)
+                )
+                news += part.places[[*has_news]].tolist()[:1]
+        silence_ns = self._hosts.quiet_until_ns(self._state)
+        return self._usual.progress_until_ns(), silence_ns, min(news, default=stop)
 
     def after_taken(self, place: int, t_ns: int) -> None:
         """The messages before this place were taken; the last of them arrived at `t_ns`."""
-        for passed, next_ns in self._passed:
+        for passed, next_ns, hosts_ns in self._passed:
             if passed <= place:
-                self._stalls.next_ns = next_ns
+                self._stalls.next_ns, self._hosts.next_ns = next_ns, hosts_ns
         self.after(t_ns)

@@ -180,7 +180,7 @@ class Reducer:
             if not alone:
                 late = t_ns[begin:stop] >= stop_ns
                 end = begin + int(late.argmax()) + 1 if late.any() else stop
-                end = self._checks.next_within(t_ns, begin, end)
+                end = self._checks.next_within(run, begin, end)
                 taken = self._usual.take(run, begin, end, stop_step, on_failure)
             if taken == begin:
                 alone = (alone or ALONE) - 1

@@ -2,14 +2,16 @@
 
 import math
 from dataclasses import replace
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
+from ddptop.analysis.health.hosts import HostLog
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
-from ddptop.protocol.hosts import Host, HostUsage
+from ddptop.protocol.hosts import Host, HostLink, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
     Clock,
@@ -20,13 +22,14 @@ from ddptop.protocol.messages import (
     Progress,
     Received,
     Replica,
+    Run,
     Steps,
     Type,
 )
 from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
-from tests.recording.made_up import START_NS, a_run, write
+from tests.recording.made_up import NS, START_NS, a_run, write
 
 DATA = Path(__file__).with_name("data")
 
@@ -196,6 +199,46 @@ def test_readings_in_columns_leave_every_rank_as_one_by_one(tmp_path, several):
     assert together.state.excused_ns == one_by_one.state.excused_ns
     assert together.state.figures.flags.throttled == one_by_one.state.figures.flags.throttled
     assert encode_frame(together.frame(recording.end_ns)) == encode_frame(one_by_one.frame(recording.end_ns))
+
+
+def of_hosts(number):
+    """What the agents of two hosts send in a quarter of a second: one is silent from 8 to 16 s, from 20 s on
+    it leaves out detail, and from 30 to 40 s a link of the other one loses segments."""
+    t_ns = START_NS + number * NS // 4
+    for session, silent in ((77, range(32, 64)), (78, ())):
+        links = None
+        if session == 78 and number % 20 == 0:
+            resent = 100 if 120 <= number < 160 else 0
+            links = (HostLink("10.0.0.1", "10.0.0.2", 1, 300, 200, 5_000, resent, 10**9),)
+        if number not in silent:
+            thinned = 9 if session == 77 and 80 <= number < 90 else 0
+            usage = HostUsage(t_ns, 50.0, 1 << 30, 1.5, None, 170_000, 0, None, thinned, links)
+            yield Received(t_ns, -1, session, 0, usage)
+
+
+def test_checks_of_hosts_that_find_nothing_are_passed_over(tmp_path, monkeypatch):
+    hosts = [Host(1, "run-1", session, f"h{session}", 5, 1, 1, 64, 1 << 40, "boot") for session in (77, 78)]
+    messages = [*a_run(3000, world=4), *chain.from_iterable(map(of_hosts, range(240)))]
+    messages += [Received(START_NS, -1, host.session, 0, host) for host in hosts]
+    messages.sort(key=lambda received: (received.t_ns, not isinstance(received.message, (Run, Hello, Host))))
+    path = tmp_path / "run.ddptop"
+    write(path, messages)
+    checks, check = [], HostLog.check
+    monkeypatch.setattr(HostLog, "check", lambda self, *args: checks.append(self) or check(self, *args))
+    one_by_one, together = Reducer(), Reducer()
+    with Recording.open(path) as recording:
+        for received in recording.records():
+            one_by_one.feed(received)
+        n_checks = len(checks)
+        for run in recording.runs():
+            at = 0
+            while at < len(run):
+                at = together.feed_run(run, at, lambda: pytest.fail("refused"))
+    log = one_by_one.state.log.all()
+    assert together.state.log.all() == log
+    assert together.state.hosts.bad_links == one_by_one.state.hosts.bad_links
+    assert {"host_unreachable", "host_back", "host_thinned", "network"} <= {event.kind for event in log}
+    assert n_checks > 100 > 2 * (len(checks) - n_checks)
 
 
 @pytest.mark.parametrize("begin_ns", [START_NS, 5])

@@ -239,6 +239,20 @@ class HostLog:
         for text in self._links.check(state.hosts, state.unix_s(now_ns)):
             state.log.add(state.unix_s(now_ns), "network", text, severity="warning")
 
+    def quiet_until_ns(self, state: RunState) -> int:
+        """Before this moment a check finds nothing, while no host reads its links or leaves out anything."""
+        known = [state.hosts.known[name] for name in state.hosts.remote()]
+        as_checked = all(
+            self._before.get(one.agent.name, "live") in ("live", "finished")
+            and one.thinned == self._thinned.get(one.agent.name, 0)
+            and self._links.has_read(one)
+            for one in known
+        )
+        if not as_checked:
+            return self.next_ns
+        heard_ns = min((one.heard_ns for one in known), default=self.next_ns)
+        return max(self.next_ns, heard_ns + int(UNREACHABLE_S * NS))
+
     @staticmethod
     def _log(
         state: RunState,

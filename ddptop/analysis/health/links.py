@@ -16,7 +16,7 @@ from ddptop.frames.phrases import blamed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddptop.analysis.hosts import Hosts
+    from ddptop.analysis.hosts import Hosts, KnownHost
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.hosts import HostLink
     from ddptop.protocol.messages import Scalar
@@ -104,12 +104,16 @@ class LinkLog:
         self._newest: dict[str, dict[tuple[str, str], deque[HostLink | None]]] = {}
         """By host, likewise its LONG newest readings; None: this link was not in it."""
 
+    def has_read(self, known: KnownHost) -> bool:
+        """Whether the newest links of a host were read."""
+        return known.links_ns == self._read.get(known.agent.name, 0)
+
     def check(self, hosts: Hosts, unix_s: float) -> list[str]:
         """Take the readings that are new, at this time; returns what is to be logged."""
         texts = []
         usual_us: float | None = None
         for name, known in hosts.known.items():
-            if known.links_ns == self._read.get(name, 0):
+            if self.has_read(known):
                 continue
             self._read[name] = known.links_ns
             usual_us = _usual_us(hosts) if usual_us is None else usual_us

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import weakref
 from collections import deque
@@ -145,9 +146,10 @@ class Recording:
         self._finalizer()
 
     def will_be_read(self) -> None:
-        """Much of it is about to be read, and then this process ends: where it is large, a second process is
-        started to decode it."""
+        """Much of it is about to be read, and then this process ends, without the garbage that is not looked
+        for. Where it is large, a second process is started to decode it."""
         keep_freed_memory()
+        gc.disable()
         self._ahead = start_ahead(self._reader, self.bytes)
 
     def _taken_ahead(self) -> Decoder | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,13 @@ folders.SHARED_TMP = Path(os.environ["HOME"])  # or this machine's own runs woul
 from ddptop.cli.main import main
 sys.exit(main())
 """
+
+
+@pytest.fixture(autouse=True)
+def garbage_collector() -> Iterator[None]:
+    """A command that is run in this process may turn it off, and ends no process here."""
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -163,7 +163,8 @@ class UsualMessages:
         part, columns = slice(low, high), steps.columns
         first, count = steps.first_step[part], steps.counts[part]
         last = steps.begin[part] + count - 1
-        ended_ns = steps.base_ns[part] + 1000 * (columns.integers[BEGIN, last] + columns.integers[WALL, last])
+        begin_us, wall_us = columns.integers[[[BEGIN], [WALL]], last].astype(np.int64)
+        ended_ns = steps.base_ns[part] + 1000 * (begin_us + wall_us)
         places = run.places[part]
         unset = np.full(len(rank), NO_DELAY)
         beats.append(np.stack([rank, places, run.heads[0, places], ended_ns, first + count, unset]))

@@ -68,9 +68,33 @@ def resampled_medians(values: Column, length: int) -> Column:
 @lru_cache(maxsize=8)
 def _resampled(n: int, length: int) -> Indices:
     """(REPLICATES, n) indices drawn in blocks, always the same: a replay shows the same."""
-    begins = np.random.default_rng(0).integers(0, n, (REPLICATES, -(-n // length)))
+    blocks = -(-n // length)
+    begins = _drawn(n, REPLICATES * blocks).reshape(REPLICATES, blocks)
     at = (begins[:, :, None] + np.arange(length)) % n
     return np.asarray(at.reshape(REPLICATES, -1)[:, :n])
+
+
+_STATE, _ADDED = 0x1AA1B5345996452D09585EB7A69561E3, 0x418DDADB3AF71A82588133BC447873A9
+_MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
+
+
+def _drawn(n: int, count: int) -> Indices:
+    """(count,) numbers below n, at most 2**20, as `numpy.random.default_rng(0).integers` has them (Lemire's
+    multiplication): to import that takes 6 MB, most of it OpenSSL."""
+    products = _words((count + 64).bit_length()) * n  # some are left out
+    return np.asarray(products[products % 2**32 >= 2**32 % n][:count] >> 32)
+
+
+@lru_cache(maxsize=4)
+def _words(bits: int) -> Indices:
+    """(2**bits,) numbers of 32 bits, of the generator PCG XSL RR 128/64 from that state on."""
+    state, words = _STATE, []
+    for _ in range(2 ** (bits - 1)):
+        state = (state * _MULTIPLIER + _ADDED) % 2**128
+        word, turned = (state >> 64) ^ (state % 2**64), state >> 122
+        word = (word >> turned | word << (64 - turned)) % 2**64
+        words += [word % 2**32, word >> 32]
+    return np.array(words, np.int64)
 
 
 def folds(count: int, rows: int) -> Indices:
@@ -98,23 +122,24 @@ def fold(values: Column, edges: Indices, *, worst_is_least: bool = False) -> tup
     return found, np.where(unknown, np.nan, who)
 
 
-WRITTEN_TOGETHER = 16
+WRITTEN_TOGETHER = 4
 """Steps of a ring that are written at once, unless they are read with others before."""
 
 
 class Ring:
-    """Named columns of the last `size` steps, (columns, *shape, size), in float32: 1 us in 8 s is resolved.
+    """Named columns of the last `size` steps, (*shape, size) each, in float32: 1 us in 8 s is resolved.
 
-    `wide`: in float64."""
+    `wide`: in float64. A column takes no memory while it has the same value throughout: usually nothing is
+    waited, and no GPU paused."""
 
     def __init__(
         self, names: tuple[str, ...], shape: tuple[int, ...], size: int, *, wide: bool = False
     ) -> None:
         self._index = {name: i for i, name in enumerate(names)}
-        self._shape = (len(names), *shape)
+        self._shape = (*shape, size)
         self._dtype = np.float64 if wide else np.float32
-        self._data: Column = np.empty((*self._shape, 0), self._dtype)
-        """Allocated with the first step: before it, a large world takes no memory."""
+        self._data: list[Column] = [np.full(1, np.nan, self._dtype) for _ in names]
+        """The columns; (1,) of one that has this value throughout."""
         self._size = size
         self.count = 0
         """Steps added since the ring was made."""
@@ -137,18 +162,34 @@ class Ring:
 
     def _write(self) -> None:
         """Write the steps that wait."""
-        if not self._waiting:
+        if not self._steps_waiting:
             return
-        self._make(self.count - self._steps_waiting)
-        values = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting, axis=1)
-        self._waiting, self._steps_waiting = [], 0
-        values = values[:, -self._size :]
-        steps = values.shape[1]
-        last = values.transpose(0, *range(2, values.ndim), 1)  # steps to the last axis
+        waiting, self._waiting = self._waiting, []
+        if self.count == self._steps_waiting and waiting[0].size:  # the first ones
+            self._data = [one.reshape(-1)[:1].copy() for one in waiting[0]]
+        steps, self._steps_waiting = min(self._steps_waiting, self._size), 0
         first = (self.count - steps) % self._size
         before_end = min(steps, self._size - first)
-        self._data[..., first : first + before_end] = last[..., :before_end]
-        self._data[..., : steps - before_end] = last[..., before_end:]
+        for at in range(len(self._index)):
+            added = (
+                waiting[0][at] if len(waiting) == 1 else np.concatenate([values[at] for values in waiting])
+            )
+            if (column := self._written(at, added)) is not None:
+                last = np.moveaxis(added[-steps:], 0, -1)  # steps to the last axis
+                column[..., first : first + before_end] = last[..., :before_end]
+                if before_end < steps:
+                    column[..., : steps - before_end] = last[..., before_end:]
+
+    def _written(self, at: int, values: Column) -> Column | None:
+        """A column to which these are to be written; None where it has only them."""
+        column = self._data[at]
+        if column.shape == self._shape:
+            return column
+        bits = np.int64 if self._dtype is np.float64 else np.int32  # of NaN and of -0.0, too
+        if (values.view(bits) == column.view(bits)).all():
+            return None
+        self._data[at] = np.full(self._shape, column[0], self._dtype)
+        return self._data[at]
 
     def _waits(self, slots: Indices) -> bool:
         """Whether these follow each other and are all unwritten: they can be read without being written."""
@@ -158,18 +199,13 @@ class Ring:
     def pass_over(self, steps: int) -> None:
         """Add steps of which nothing is known, as NaN."""
         self._write()
-        self._make(self.count)
         self._medians = {}
         kept = min(steps, self._size)
-        self._data[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
+        unknown = np.full(1, np.nan, self._dtype)
+        for at in range(len(self._data)):
+            if (column := self._written(at, unknown)) is not None:
+                column[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
         self.count += steps
-
-    def _make(self, first: int) -> None:
-        """Take the memory, when the step with this number is the first to be written: none before it is."""
-        if not self._data.shape[-1]:
-            self._data = np.empty((*self._shape, self._size), self._dtype)
-            if first:
-                self._data[...] = np.nan
 
     def recent(self, steps: int) -> Indices:
         """Slots of the newest steps, oldest first. A slot is the number of a step since the ring was made."""
@@ -186,6 +222,9 @@ class Ring:
             return column if ranks is None else np.asarray(column[ranks])
         self._write()
         column = self._data[self._index[name]]
+        if column.shape != self._shape:
+            shape = self._shape[:-1] if ranks is None else ranks.shape
+            return np.full((*shape, len(slots)), column[0], self._dtype)
         if ranks is not None and 8 * len(ranks) > len(column):  # whole rows are read ten times as fast
             return np.asarray(self.of(name, slots)[ranks])
         if ranks is not None:
@@ -201,8 +240,6 @@ class Ring:
     def known(self, name: str, slots: Indices, ranks: Indices | None = None) -> Column:
         """One column of all or some ranks in the given slots, (ranks, n), as float64; NaN where a step is not
         kept (any more)."""
-        if not self._data.shape[-1] and not self._waiting:
-            return np.full((self._shape[1] if ranks is None else len(ranks), len(slots)), np.nan)
         values = self.of(name, slots, ranks).astype(np.float64)
         if len(slots) and slots[0] < self.count - self._size:
             values[..., slots < self.count - self._size] = np.nan

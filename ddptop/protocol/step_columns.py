@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
+    Numbers = NDArray[np.signedinteger[Any]]
+    """Of 32 bits where they came in columns: sums are to be made in 64."""
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
@@ -51,7 +53,7 @@ class StepColumns:
     """n rows as columns. Never changed once made."""
 
     def __init__(
-        self, integers: Integers, loss: Floats, own: Integers | None, cells: Integers, cells_at: Integers
+        self, integers: Numbers, loss: Floats, own: Numbers | None, cells: Numbers, cells_at: Integers
     ) -> None:
         self.integers = integers
         """(LOSS, n): the fields of `StepRow` before the loss."""
@@ -106,7 +108,7 @@ class StepColumns:
     @cached_property
     def ends(self) -> tuple[list[int], list[int], list[int]]:
         """By row: microseconds from the message's base to the end of the step, flags, micro steps."""
-        ended = self.integers[BEGIN] + self.integers[WALL]
+        ended = self.integers[BEGIN].astype(np.int64) + self.integers[WALL]
         return ended.tolist(), self.integers[FLAGS].tolist(), self.integers[MICRO_STEPS].tolist()
 
     @cached_property
@@ -226,7 +228,7 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
     `alike`: of messages with as many rows and columns their words (messages, bytes), rows and columns, as
     many as `check_columns` takes. Raises ProtocolError for a number that is out of range."""
     n = sum(rows * len(data) for data, rows, _ in alike)
-    integers, own = np.empty((LOSS, n), np.int64), np.empty((OWN, n), np.int64)
+    integers, own = np.empty((LOSS, n), np.int32), np.empty((OWN, n), np.int32)
     loss, cells_at = np.empty(n), np.zeros(n + 1, np.int64)
     cells = []
     begin = 0
@@ -252,7 +254,7 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         cells_at[to.start + 1 : to.stop + 1] = counts.reshape(-1) * CELL
         cells.append(last.reshape(count, CELL, last.shape[1] // CELL).transpose(0, 2, 1).reshape(-1))
     np.cumsum(cells_at, out=cells_at)
-    columns = StepColumns(integers, loss, own, np.concatenate(cells, dtype=np.int64), cells_at)
+    columns = StepColumns(integers, loss, own, np.concatenate(cells), cells_at)
     if integers.min() < -1 or columns.cells.min(initial=0) < -1:
         raise ProtocolError("a row's number is out of range")
     _check_unknowns(integers, columns.cells)
@@ -318,7 +320,7 @@ def _integers(values: Sequence[Any]) -> Integers:
         raise ProtocolError("a row's number is out of range") from error
 
 
-def _check_unknowns(integers: Integers, cells: Integers) -> None:
+def _check_unknowns(integers: Numbers, cells: Numbers) -> None:
     if integers[: _MAY_BE_UNKNOWN.start].min() < 0 or integers[_MAY_BE_UNKNOWN.stop :].min() < 0:
         raise ProtocolError("a row's number is negative")
     if not len(cells):
@@ -330,7 +332,7 @@ def _check_unknowns(integers: Integers, cells: Integers) -> None:
         raise ProtocolError("a bucket number is out of range")
 
 
-def _check_own(times: Integers) -> None:
+def _check_own(times: Numbers) -> None:
     if times.max() > limits.MAX_US or times.min() < -1 or times[1:LEAST_OWN].min() < 0:
         raise ProtocolError("an own time is out of range")
 

@@ -8,9 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.analysis.known_sessions import stable_order
+from ddptop.frames import columns
 from ddptop.frames.columns import Ring, quantile_between
 
 NAMES, RANKS, SIZE = ("a", "b"), 3, 12
+
+
+def held(ring):
+    """How many values it keeps."""
+    return sum(column.size for column in ring._data)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans(), st.booleans()), max_size=12))
@@ -40,26 +46,26 @@ def test_a_ring_holds_the_last_steps_however_they_are_added_and_read(pieces):
 
 
 def test_steps_that_were_added_last_are_read_without_being_written():
-    values = np.arange(2 * 4 * RANKS).reshape(2, 4, RANKS) / 10
+    values = np.arange(2 * 3 * RANKS).reshape(2, 3, RANKS) / 10
     rings = [Ring(NAMES, (RANKS,), SIZE) for _ in range(2)]
     unwritten, written = rings
     for ring in rings:
-        ring.add(values[:, :3])
-        ring.add(values[:, 3:])
+        ring.add(values[:, :2])
+        ring.add(values[:, 2:])
     written._write()
-    slots, ranks = np.arange(1, 4), np.array([2, 0])
+    slots, ranks = np.arange(1, 3), np.array([2, 0])
     for name, of_ranks in product(NAMES, (None, ranks)):
         for read in (Ring.of, Ring.known):
             found, expected = (read(ring, name, slots, of_ranks) for ring in rings)
             np.testing.assert_array_equal(found, expected, strict=True)
-    assert not unwritten._data.size
+    assert held(unwritten) == len(NAMES)
     np.testing.assert_array_equal(*(ring.of("b", np.array([0, 2])) for ring in rings), strict=True)
-    assert unwritten._data.size
+    assert held(unwritten) == len(NAMES) * RANKS * SIZE
     for ring in rings:
         ring.pass_over(1)
         ring.add(values[:, :2])
     written._write()
-    for slots in (np.arange(5, 7), np.arange(2, 7)):
+    for slots in (np.arange(4, 6), np.arange(2, 6)):
         np.testing.assert_array_equal(*(ring.of("a", slots, ranks) for ring in rings), strict=True)
 
 
@@ -77,3 +83,43 @@ def test_equal_numbers_stay_in_their_order(most):
     order = stable_order(numbers)
     assert order.tolist() == sorted(range(400), key=lambda at: (numbers[at], at))
     assert stable_order(numbers[:0]).tolist() == []
+
+
+@pytest.mark.parametrize("same", [0.0, np.nan])
+@pytest.mark.parametrize("before", [0, 2, SIZE + 3])
+def test_a_column_of_one_value_takes_no_memory_until_it_has_another(same, before):
+    ring = Ring(NAMES, (RANKS,), SIZE)
+    whole = np.full((before, RANKS), np.nan, np.float32)
+    ring.count = before
+    for step in range(3 * SIZE):
+        value = -same if step == 2 * SIZE else same  # -0.0 is another one, and a NaN may have a sign
+        values = np.stack([np.full(RANKS, value), np.arange(RANKS) + step])[:, None]
+        ring.add(values)
+        whole = np.concatenate([whole, values[0]])
+        slots, ranks = ring.recent(SIZE), np.array([2, 0])
+        found = ring.of("a", slots)
+        np.testing.assert_array_equal(found, whole[slots].T)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(whole[slots].T))
+        np.testing.assert_array_equal(ring.of("a", slots, ranks), whole[slots].T[ranks])
+        ring._write()
+        one_value = step < 2 * SIZE and (not before or np.isnan(same))
+        assert held(ring) == (1 if one_value else RANKS * SIZE) + RANKS * SIZE
+    ring.pass_over(SIZE - 1)
+    expected = [[np.nan] * (SIZE - 1) + [same]] * RANKS
+    np.testing.assert_array_equal(ring.of("a", ring.recent(SIZE))[:, ::-1], expected)
+
+
+def test_a_column_of_which_nothing_is_known_takes_no_memory():
+    ring = Ring(NAMES, (RANKS,), SIZE)
+    ring.pass_over(5)
+    ring.add(np.full((2, 1, RANKS), np.nan))
+    assert np.isnan(ring.of("b", ring.recent(6))).all()
+    assert held(ring) == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("n", "count"), [(1, 3), (2, 600), (7, 700), (100, 2_600), (4_099, 9), (2**20, 40_000)]
+)
+def test_drawn_numbers_are_those_of_numpy(n, count):
+    expected = np.random.default_rng(0).integers(0, n, count)
+    np.testing.assert_array_equal(columns._drawn(n, count), expected)

@@ -79,15 +79,20 @@ STEPS_BEGIN = b"\x97\x02\x01"
 
 def pattern(number: int, count: int, first: int, detail_every: int) -> bytes:
     """The end of a STEPS message of `count` steps, behind its first step and time."""
-    noise = random.Random(number)
+    noise = random.Random(PATTERNS * first + number)
     rows = []
     for i in range(count):
         late = noise.randrange(900)
         detail = (first + i) % detail_every == 0
-        cells = tuple(n for b in range(BUCKETS) for n in (b, 31_000 + 5_000 * b + late, 7_000 - late))
-        times = (i * 100_000, 100_000, 500 + late, 30_000, 60_000, 8_000, 600 + late, 31_000, 91_000)
-        own = OwnTime(5_000, 10, 20, 30, 0, 0, 0, 0, 0)
-        rows.append(StepRow(*times, 1, Flag.DETAIL * detail, 30, 0.5, cells if detail else (), own))
+        cells = tuple(n for b in range(BUCKETS) for n in (b, 31_000 + 6_500 * b + late, 7_000 - late + b))
+        more = [noise.randrange(100) for _ in range(8)]
+        forward, backward, optimizer = 30_000 + more[0], 60_000 + more[1], 8_000 + more[2]
+        at = (600 + late, 31_000 + late, 91_000 + more[3])
+        times = (i * 100_000, 100_000 + more[4], 500 + late, forward, backward, optimizer, *at)
+        between, paused = (10 + more[5], 20 + more[6], 30 + more[7]), 400 if noise.random() < 0.01 else 0
+        own = OwnTime(5_000 + late, *between, 0, 0, 0, 0, 0, noise.randrange(50), paused, 4_194_304)
+        facts = (1, Flag.DETAIL * detail, 30, 0.5 + late / 1e4)
+        rows.append(StepRow(*times, *facts, cells if detail else (), own))
     return encode(Steps(1, 0, 0, tuple(rows)))[len(STEPS_BEGIN) + 2 :]
 
 

@@ -258,6 +258,8 @@ def test_columns_hold_what_rows_hold(messages: list[list[StepRow]]) -> None:
     assert all(body[0] == 0x97 for body in bodies)
     # As text: a loss may be NaN.
     assert repr(decode_steps(bodies)) == repr(steps)
+    ends = [row.begin_us + row.wall_us for rows in messages for row in rows]
+    assert sorted(decode_steps(bodies)[0].rows.columns.ends[0]) == sorted(ends)
     together = decode_step_messages(Bodies.of(bodies))
     assert repr([*map(together.steps, range(len(steps)))]) == repr(steps)
     assert [repr(decode(body)) for body in bodies] == [repr(message) for message in steps]

@@ -368,10 +368,10 @@ def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ran
             cells[np.repeat(cells_at[to], each) + inside] = columns.cells[from_]
     base_ns, layout = np.empty((2, n, ranks), np.int64)
     block = StepBlock(
-        integers.reshape(LOSS, n, ranks),
+        integers.astype(np.int64, copy=False).reshape(LOSS, n, ranks),
         loss.reshape(n, ranks),
         known.reshape(n, ranks),
-        None if own is None else own.reshape(OWN, n, ranks),
+        None if own is None else own.astype(np.int64, copy=False).reshape(OWN, n, ranks),
         base_ns,
         layout,
         cells,

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ["DDPTOP"] = "0"
 """A test that sets up a process group in its own process is no training to be recorded in somebody's home.
@@ -16,6 +17,11 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Rewriting the asserts of all test files takes six seconds: the next run and the other workers read them.
 Commands that tests start would compile the whole package each time."""
+
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+"""No test measures time: the machine may be busy."""
 
 
 SHORT = ("architecture", "analysis", "truth", "sources", "protocol", "recording", "host", "render", "tui")

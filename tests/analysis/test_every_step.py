@@ -222,7 +222,7 @@ delays = st.sampled_from([0.0, 0.4, 1.0, 3.0, 20.0])
 
 
 @given(st.integers(0, 40), delays, st.floats(0.5, 20.0), st.permutations(range(RANKS)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_scaling_shifting_and_permuting_change_no_verdict(
     seed: int, delay_ms: float, factor: float, order: list[int]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
@@ -202,10 +202,8 @@ stretches = st.lists(
 
 @settings(
     max_examples=12,
-    deadline=None,
     derandomize=True,
     phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(story=stretches, seed=st.integers(0, 1000))
 def test_no_cost_is_above_what_the_arrivals_explain(story: list[Stretch], seed: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
@@ -169,7 +169,6 @@ def test_more_steps_than_the_window_are_kept_and_no_more(make_world) -> None:
     assert np.isnan(steps.own(slots - 1 - BATCH)[:, 0]).all()
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.floats(0, 100), st.just(float("nan"))), min_size=1, max_size=9))
 def test_excess_is_the_difference_to_the_median_of_the_others(own: list[float]) -> None:
     values = np.array(own)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.protocol import limits
@@ -250,7 +250,6 @@ step_rows = st.builds(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(st.lists(step_rows, min_size=1, max_size=5), min_size=1, max_size=6))
 def test_columns_hold_what_rows_hold(messages: list[list[StepRow]]) -> None:
     steps = [Steps(0, at, 7, tuple(rows)) for at, rows in enumerate(messages)]

@@ -111,7 +111,7 @@ def test_a_rate_that_wanders_and_steps_of_load_are_within_the_bound() -> None:
     hold_1000(Link(120, scatter_ms=0.1, wander=WANDER / 2), load=40)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     ppm=st.floats(-200, 200),
     there_ms=st.floats(0.01, 20),

@@ -29,7 +29,7 @@ from ddptop.transport.stdio import (
 FRAMES = [Frame(stdio.STATE, b"\n" * 70_000), Frame(stdio.BEAT, b"1"), Frame(stdio.HELLO, b"")]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 30_000), max_size=20), st.binary(max_size=300))
 def test_frames_come_whole_in_any_pieces_after_anything_a_shell_printed(
     cuts: list[int], banner: bytes

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.frames import numbers
@@ -146,7 +146,6 @@ def test_backward_stays_whole_where_the_exposed_part_is_unknown() -> None:
     assert parts[:, 1].tolist() == [1, 2, 6, 3, 1, 1, 1, 0]
 
 
-@settings(deadline=None)  # no test measures time
 @given(
     st.floats(0.1, 1e4),
     st.lists(st.floats(0, 1e4), min_size=5, max_size=5),

@@ -27,9 +27,9 @@ that are too many to hold, paired in columns, bundles of many hosts taken togeth
 and checksums of replicas, taken with the rest (30); a report's cost of the slow rank over time, what to try
 about more alerts (60); its excess over time, and in what its process differs (50); live figures of many
 ranks every two seconds, behind a frame, parts of frames packed once, free memory of a collector (130); what
-a report leaves out, ranks late in turn for a while (40); the rate of a run without its stalls (10); how
-a rank ended, in one line and on its page (30); memory of two processes that is written again (80); columns of one value, numbers without
-numpy.random, checks of hosts that cannot find anything (90).
+a report leaves out, ranks late in turn for a while (40); the rate of a run without its stalls (10); how a
+rank ended, in one line and on its page (30); memory of two processes that is written again (80); columns of
+one value, numbers without numpy.random, checks of hosts that cannot find anything (90).
 New behaviour may raise it, with its reason here."""
 LONGEST, SHORTEST = 400, 30
 MOST_WITH_ONE_IMPORTER = 69  # 61 before export, whose forms only the command imports

@@ -236,8 +236,9 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         count, size = data.shape
         to = slice(begin, begin + rows * count)
         begin = to.stop
-        words = np.ascontiguousarray(data.reshape(count, WORD, size // WORD).transpose(0, 2, 1)).view("<i4")
-        words = words.reshape(count, size // WORD)
+        *planes, words = data.reshape(count, WORD, size // WORD).astype(np.int32).transpose(1, 0, 2)
+        for plane in reversed(planes):  # the highest bytes were last
+            words = (words << 8) | plane
         table = words[:, : rows * width].reshape(count, width, rows)
         integers[:, to].reshape(LOSS, count, rows)[:] = table[:, :LOSS].transpose(1, 0, 2)
         losses = words[:, LOSS * rows : COUNT_AT * rows]

@@ -14,7 +14,7 @@ from ddptop.protocol.codec import checked_values, columns_alike, decode_steps
 from ddptop.protocol.hosts import About
 from ddptop.protocol.message_run import Readings, StepMessages
 from ddptop.protocol.messages import Type
-from ddptop.protocol.packed import Bodies
+from ddptop.protocol.packed import Bodies, constant, is_constant
 from ddptop.protocol.step_columns import columns_of_words
 from ddptop.protocol.step_words import FIELDS, LEAST_WIDTH, WORD
 
@@ -134,6 +134,8 @@ _DEFAULTS = {kind: [field.default for field in fields(kind)[-added:]] for kind, 
 
 def _column(values: Sequence[Any] | NDArray[Any], check: Check) -> NDArray[Any]:
     """As `checked_values`, in less time where all are numbers."""
+    if isinstance(values, np.ndarray) and is_constant(values):
+        return constant(check(values[0]), len(values))
     single = values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values
     if not isinstance(single, np.ndarray):
         types = set(map(type, single))

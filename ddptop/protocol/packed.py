@@ -43,6 +43,16 @@ def integer_sizes(tags: Bytes) -> Integers:
     return np.asarray(_SIZES[tags])
 
 
+def constant(value: object, count: int) -> NDArray[Any]:
+    """(count,) the same object everywhere, which takes no memory."""
+    return np.broadcast_to(np.array(value, object), count)
+
+
+def is_constant(values: NDArray[Any]) -> bool:
+    """Whether it was made by `constant`."""
+    return values.dtype == object and values.strides == (0,)
+
+
 def _is_integer(tag: int) -> bool:
     return tag <= _LARGEST_FIXED or tag >= _LEAST_FIXED or tag in _INTEGERS
 
@@ -167,13 +177,15 @@ class Packed:
         return values
 
     def values(self) -> NDArray[Any]:
-        """Integers, or floats, or objects: numbers, texts and None."""
+        """Integers, or floats, or objects: numbers, texts and None; all None or empty as `constant`."""
         tags = self._data[self.at]
         present = [tag for tag, _ in _alike(tags)]
         if all(_is_integer(tag) for tag in present):
             return self.integers()
         if present == [_FLOAT]:
             return np.asarray(self._of_one_kind(_FLOAT))
+        if present in ([_NONE], [_TEXTS.start]):
+            return constant(self._of_one_kind(present[0]), len(tags))
         found, following = np.full(len(tags), None, object), self.at.copy()
         for tag, places in _alike(tags):
             part = Packed(self._data, self.at[places])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.packed import Bodies, Packed
+from ddptop.protocol.packed import Bodies, Packed, constant, is_constant
 
 integers = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
     [0, 127, 128, 255, 256, 2**16, 2**32, -1, -32, -33, -128, -129, -(2**31), -(2**31) - 1]
@@ -49,6 +49,14 @@ def test_bytes(values: list[bytes]) -> None:
     assert first[0].tobytes() == values[0]
     fields.skip(sizes)
     assert fields.at.tolist() == ends.tolist()
+
+
+@pytest.mark.parametrize("value", [None, "", "x", 7, 0.5])
+def test_all_none_or_empty_take_no_memory(value: Any) -> None:
+    values = packed([value] * 5)[0].values()
+    assert values.tolist() == [value] * 5
+    assert is_constant(values) == (not value)
+    assert is_constant(constant(value, 5))
 
 
 @pytest.mark.parametrize("wrong", [2**63, True, b"1", [1], {}, "1" * 32])

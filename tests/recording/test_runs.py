@@ -29,6 +29,7 @@ from ddptop.protocol.messages import (
 from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
+from ddptop.report import build
 from tests.recording.made_up import NS, START_NS, a_run, write
 
 DATA = Path(__file__).with_name("data")
@@ -134,6 +135,17 @@ def test_blocks_are_searched_for_a_type_only_where_something_lasts(tmp_path, mon
         lasting = [at for at in range(blocks) if recording.summary(at).lasting % CLOCKS]
         assert [*recording.lasting_with(Type.EVIDENCE)] == []
     assert 0 < len(searched) == len(lasting) < blocks
+
+
+def test_no_stall_is_searched_where_a_report_reads_all_blocks(tmp_path, monkeypatch):
+    path = tmp_path / "run.ddptop"
+    write(path, a_run(100))
+    searched: list[str] = []
+    monkeypatch.setattr(build, "WHOLE_ROWS", 0)
+    monkeypatch.setattr(BlockReader, "may_hold", lambda *_: searched.append("") or True)
+    with Recording.open(path) as recording:
+        assert build.read(recording).reading.read_steps == 100
+    assert not searched
 
 
 def test_equal_layouts_of_ranks_are_one_object(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ddptop.frames import chance
 from ddptop.frames.chance import LEAST_BLOCK, block_length, difference, interval
 from tests.benchmarks.bench_check import MORE, step_times
 
@@ -31,6 +32,16 @@ def test_blocks_are_longer_where_neighbours_are_more_alike() -> None:
     assert lengths[0] == LEAST_BLOCK
     assert lengths[1] > LEAST_BLOCK
     assert lengths[2] > 2 * lengths[1]
+
+
+def test_blocks_of_short_series_are_as_long_without_a_fourier_transform(monkeypatch) -> None:
+    for n in (16, 40, 100, 256, 512):
+        series = [step_times(n, alike, i) for alike in (0.0, 0.7, 0.95) for i in range(5)]
+        sides = [np.sign(values - np.median(values)) for values in series]
+        with monkeypatch.context() as patch:
+            patch.setattr(chance, "SHORT", 0)
+            transformed = [*map(block_length, sides)]
+        assert [*map(block_length, sides)] == transformed
 
 
 def test_a_difference_has_its_sign_and_unknown_steps_are_left_out() -> None:

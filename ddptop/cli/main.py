@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -25,7 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A name that the terminal's encoding cannot show must not end the command.
         reconfigure(errors="backslashreplace")
     with _ended_by_signals():
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+    if argv is None:  # the process ends: it need not look for cycles in all that a report has read
+        gc.freeze()
+    return code
 
 
 def _run(argv: list[str]) -> int:

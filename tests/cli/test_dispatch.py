@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -55,6 +56,16 @@ def test_help_lists_every_command_with_examples_and_themes(capsys: pytest.Captur
         assert command.examples
     assert all(theme.name in " ".join(shown.split()) for theme in THEMES)
     assert "  ddptop train-k7qf --view timeline" in shown
+
+
+def test_a_process_that_ends_need_not_look_for_cycles(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    monkeypatch.setattr(sys, "argv", ["ddptop", "config"])
+    assert main(["config"]) == 0
+    assert not frozen
+    assert main() == 0
+    assert frozen
 
 
 def _help(capsys: pytest.CaptureFixture[str], *words: str) -> str:

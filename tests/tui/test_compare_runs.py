@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ddptop.frames.chance import rate_without_stalls
 from ddptop.frames.frame import Frame, LoggedEvent
+from ddptop.sources.replay import frame_at
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.compare import compare_runs_page
 from tests.tui.drive import screen
@@ -118,6 +121,13 @@ def test_steps_per_second_without_a_stall_have_a_line_of_their_own(width: int) -
         assert found["  without stall"].split()[2:5] == ["21.3", "21.3", "0.0"]
     for other in (run, stalled(run, -120, 600.0)):  # as long as the window has not left it behind
         assert "  without stall" not in lines(run, other)
+
+
+def test_the_rate_of_a_recorded_run_without_its_stall_is_near_that_of_its_median_step() -> None:
+    frame = frame_at(Path(__file__).parents[1] / "recording" / "data" / "stall.ddptop", None)
+    assert frame.group.steps_per_s is not None and frame.group.step_ms_p50 is not None
+    assert frame.group.steps_per_s < 10
+    assert rate_without_stalls(frame) == pytest.approx(1e3 / frame.group.step_ms_p50, rel=0.3)
 
 
 def test_a_rate_with_a_stall_in_it_has_no_colour_and_the_one_without_it_has() -> None:

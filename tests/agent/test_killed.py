@@ -16,7 +16,7 @@ import pytest
 from ddptop.collector.backlog import KIND
 from ddptop.host.runs import create_run_directory
 from ddptop.protocol.hosts import HOST_END, HostUsage
-from ddptop.protocol.messages import Event, Steps
+from ddptop.protocol.messages import Event, Message, Steps
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at
 from ddptop.transport.bundles import MAX_THIN
@@ -123,14 +123,20 @@ def test_a_starved_collector_gets_less_bucket_detail_which_is_counted_and_nothin
     pair = Pair(host, starved=starved)
     ranks = [host.rank(rank, steps=STEPS, rate=100) for rank in (0, 1)]
 
-    def thinned() -> list[int]:
+    def messages() -> list[Message]:
         with Recording.open(pair.recording) as recording:
-            messages = [received.message for received in recording.records()]
-        return [m.fields["thin"] for m in messages if isinstance(m, Event) and m.kind == KIND]
+            return [received.message for received in recording.records()]
+
+    def thinned() -> list[int]:
+        return [m.fields["thin"] for m in messages() if isinstance(m, Event) and m.kind == KIND]
+
+    def counted() -> list[int]:
+        return [message.thinned for message in messages() if isinstance(message, HostUsage) and message.t_ns]
 
     wait_for(lambda: pair.recording.stat().st_size > 50_000)
     starved.touch()
     wait_for(lambda: thinned()[-1:] == [MAX_THIN])
+    wait_for(lambda: max(counted(), default=0))  # else no step may come meanwhile
     starved.unlink()
     wait_for(lambda: thinned()[-1:] == [0])
     gate.touch()
@@ -140,14 +146,11 @@ def test_a_starved_collector_gets_less_bucket_detail_which_is_counted_and_nothin
     assert recorded_steps(pair.recording) == {0: [*range(STEPS)], 1: [*range(STEPS)]}
     levels = [(*range(7), MAX_THIN).index(thin) for thin in (0, *thinned())]
     assert {abs(new - old) for old, new in pairwise(levels)} == {1}, levels
-    with Recording.open(pair.recording) as recording:
-        messages = [received.message for received in recording.records()]
-    rows = [row for message in messages if isinstance(message, Steps) for row in message.rows]
-    counted = [message.thinned for message in messages if isinstance(message, HostUsage) if message.t_ns]
-    assert max(counted) == sum(not row.cells for row in rows) > 0
+    rows = [row for message in messages() if isinstance(message, Steps) for row in message.rows]
+    assert max(counted()) == sum(not row.cells for row in rows) > 0
     assert rows[0].cells and rows[-1].cells
     assert "keeps up again" in str(
-        [m.fields["message"] for m in messages if isinstance(m, Event) and m.kind == KIND][-1]
+        [m.fields["message"] for m in messages() if isinstance(m, Event) and m.kind == KIND][-1]
     )
 
 

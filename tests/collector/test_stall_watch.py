@@ -227,8 +227,8 @@ def test_a_stopped_process_is_told_and_goes_on(stage):
     stage.finish(collector, 1)
 
 
-LOOKS = ("counts", "kernel")
-"""Kinds of events that say nothing of an end."""
+LOOKS = ("counts", "kernel", "worker_call")
+"""Kinds of events that say nothing of an end; the last of a rank that sends nothing for 3 s."""
 
 
 def test_the_recording_says_how_every_process_ended(stage):

@@ -122,9 +122,17 @@ def watch(home: Path, example: Example, enough: Enough) -> Watched:
     with started(command, env | gate, home) as process:
         until(lambda: (home / "reached").exists() or process.poll() is not None, "the step", DEADLINE_S)
         assert process.poll() is None, process.communicate()
-        live = look(home, example, env, enough)
+        # On a busy machine nothing may come from a rank for a second or two: then it is no more live.
+        live = look(
+            home, example, env, lambda shown, of: enough(shown, of) and shown["run"]["state"] == "live"
+        )
         wide = env | {"COLUMNS": "160"}
-        picture = run([*DDPTOP, example.name, "--once"], wide, home).stdout if example.drawn else ""
+
+        def drawn() -> str:
+            picture = run([*DDPTOP, example.name, "--once"], wide, home).stdout
+            return picture if "● LIVE" in picture else ""
+
+        picture = str(until(drawn, "a picture of the live run", DEADLINE_S)) if example.drawn else ""
         (home / "looked").touch()
         out, err = process.communicate(timeout=DEADLINE_S)
     done = subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -86,7 +86,8 @@ def test_the_hang_is_seen_live_and_ends_by_itself(runs: Runs, tmp_path: Path) ->
 
     def stalled(snapshot: Snapshot, example: Example) -> bool:
         found = [alert for alert in snapshot["alerts"] if alert["kind"] == "stall"]
-        return enough(snapshot, example) and any(alert["rank"] is not None for alert in found)
+        # On a busy machine a step may take a second, too.
+        return enough(snapshot, example) and [alert["rank"] for alert in found] == [1]
 
     env = environment(tmp_path)
     with started(HANG.watched("--ddptop-stall", "1"), env, tmp_path) as process:

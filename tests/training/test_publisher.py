@@ -50,7 +50,7 @@ def test_a_recorded_rank_has_one_thread_and_one_connection_more(ear: Ear, ranks:
         "zmq": False,
         "imports": [],
     }
-    assert ear.said(0, Bye)
+    ear.next_said(0, Bye)
 
 
 class Waits(threading.Event):

@@ -38,11 +38,17 @@ def tasks(tmp_path: Path) -> Tasks:
 def test_it_waits_for_a_thread_that_has_not_had_its_turn(tasks: Tasks) -> None:
     tasks.put(1, "python", "R")
     tasks.put(2, exit.GLOO_THREAD, "R")
-    turn = threading.Timer(0.05, tasks.put, (2, exit.GLOO_THREAD, "S"))
-    turn.start()
+    had_its_turn = threading.Event()  # set before it can be seen: the thread itself ends a moment later
+
+    def turn() -> None:
+        had_its_turn.set()
+        tasks.put(2, exit.GLOO_THREAD, "S")
+
+    timer = threading.Timer(0.05, turn)
+    timer.start()
     assert exit.wait_for_gloo(tasks.folder, 60)
-    assert not turn.is_alive()
-    turn.join()
+    assert had_its_turn.is_set()
+    timer.join()
 
 
 def test_it_does_not_wait_for_a_collective_under_way_or_for_other_threads(tasks: Tasks) -> None:

@@ -1,20 +1,16 @@
-"""Intake: messages from the links into the recording and the reducer, and acks back.
-
-`InternalErrors` counts failures of our own, `Intake` feeds recording and reducer.
-"""
+"""Intake: messages from the links into the recording and the reducer, and acks back."""
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Container
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.agent.admission import Admission
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.internal_errors import InternalErrors
 from ddptop.collector.new_history import NewHistory
 from ddptop.collector.record import Record
 from ddptop.collector.remote_hosts import RemoteHosts
@@ -27,7 +23,7 @@ from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import HOST_END, About
 from ddptop.protocol.limits import MAX_TEXT, NS
-from ddptop.protocol.message_run import READINGS
+from ddptop.protocol.message_run import READINGS, EncodedRun
 from ddptop.protocol.messages import (
     LEFT,
     WELL,
@@ -40,31 +36,17 @@ from ddptop.protocol.messages import (
     Scalar,
     Steps,
 )
-from ddptop.transport.receiver import MOST_DRAINED, AckedReceiver
+from ddptop.transport.receiver import FEWEST_TOGETHER, MOST_DRAINED, AckedReceiver
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
-    from ddptop.protocol.message_run import EncodedRun
 
 REPORT_REFUSED_NS = 10 * NS
 """Least time between two reports of refused messages: a process that sends them in a loop must not fill the
 recording."""
 
 TOGETHER = READINGS | {Steps}
-"""Messages that came through agents which only the recording and the reducer need."""
-
-
-class InternalErrors:
-    """Counts exceptions of our own that were caught; prints the first to stderr, the collector's log."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def note(self) -> None:
-        """Count the exception that is being handled."""
-        self.count += 1
-        if self.count == 1:
-            traceback.print_exc(file=sys.stderr)
+"""Messages that only the recording and the reducer need."""
 
 
 class Intake:
@@ -118,11 +100,11 @@ class Intake:
         relayed = None if self._hosts is None else self._hosts.drain(now_ns, at_once=at_once)
         arrived = self._receiver.drain(now_ns)
         self.emptied = len(arrived) < MOST_DRAINED
-        for received, body in arrived:
-            try:
-                self._take(received, body, now_ns)
-            except Exception:  # noqa: BLE001 - an error costs one message, not the collector
-                self._errors.note()
+        if len(arrived) < FEWEST_TOGETHER:
+            self._take_each(arrived, now_ns)
+        else:
+            for quiet, some in groupby(arrived, self._is_quiet):
+                (self._take_together if quiet else self._take_each)([*some], now_ns)
         if self._hosts is None or relayed is None:
             return len(arrived)
         self.emptied = self.emptied and self._hosts.emptied
@@ -245,6 +227,19 @@ class Intake:
         if note is not None:
             self.report(Event("recording", now_ns, -1, -1, {"note": note}), now_ns)
 
+    def _is_quiet(self, message: tuple[Received, bytes]) -> bool:
+        received, _ = message
+        return type(received.message) in TOGETHER and received.session == self._session_of.get(received.rank)
+
+    def _take_together(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
+        noted = [(self._noted(received, now_ns), body) for received, body in messages]
+        self._take_quiet(run := EncodedRun.of_encoded(noted), 0, len(run))
+
+    def _take_each(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
+        for received, body in messages:
+            with self._errors:
+                self._take(received, body, now_ns)
+
     def _take(self, received: Received, body: bytes, now_ns: int) -> None:
         rank, session = received.rank, received.session
         if session != self._session_of.get(rank) and not isinstance(received.message, Hello):
@@ -252,13 +247,15 @@ class Intake:
             if hello is not None:
                 self._note(Received(now_ns, rank, session, 0, hello), now_ns)
                 self.report(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
-        of_agent = None if self._watched else self._simulated_hosts.of_agent(received)
-        if of_agent is not None:
-            self._keep(of_agent, body)
-            return
-        self._note(received, now_ns)
-        self._keep(received, body)
+        self._keep(self._noted(received, now_ns), body)
         self._note_failure(received, now_ns)
+
+    def _noted(self, received: Received, now_ns: int) -> Received:
+        """The message as it is kept, once it is noted who has sent it."""
+        of_agent = None if self._watched else self._simulated_hosts.of_agent(received)
+        if of_agent is None:
+            self._note(received, now_ns)
+        return of_agent or received
 
     def _take_all_relayed(self, relayed: EncodedRun, now_ns: int) -> None:
         """Messages of each session in their order; first introductions, last what agents report themselves.
@@ -285,7 +282,7 @@ class Intake:
         return [place for places in of_each for place in takewhile(there.__contains__, places)]
 
     def _take_quiet(self, relayed: EncodedRun, begin: int, stop: int) -> None:
-        """STEPS, heartbeats and measurements that came through agents: nearly all that comes."""
+        """STEPS, heartbeats and measurements: nearly all that comes."""
         if begin == stop:
             return
         self._record.add_run(relayed, begin, stop)
@@ -293,17 +290,13 @@ class Intake:
             for _, received in relayed.others_within(begin, stop):
                 self._feed(received)
             return
-        try:
+        with self._errors:
             self._reducer.feed_run(relayed, begin, self._errors.note, stop=stop, more=True)
-        except Exception:  # noqa: BLE001 - the recording has them: a later version may read them
-            self._errors.note()
 
     def _take_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         """A message that came through an agent: its rank's process is watched there."""
-        try:
+        with self._errors:
             self._take_one_relayed(received, body, now_ns)
-        except Exception:  # noqa: BLE001 - an error costs one message, not the collector
-            self._errors.note()
 
     def _take_one_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         message = received.message
@@ -394,7 +387,5 @@ class Intake:
         self._feed(received)
 
     def _feed(self, received: Received) -> None:
-        try:
+        with self._errors:  # the recording has it: a later version may read it
             self._reducer.feed(received)
-        except Exception:  # noqa: BLE001 - the recording has it: a later version may read it
-            self._errors.note()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import LEFT_NS
-from ddptop.collector.intake import Intake, InternalErrors
+from ddptop.collector.intake import Intake
+from ddptop.collector.internal_errors import InternalErrors
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:

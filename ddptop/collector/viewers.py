@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddptop.analysis.stall.current import rank_states, stall_diagnosis
 from ddptop.analysis.to_frame.frame import with_reports
-from ddptop.collector.intake import InternalErrors
+from ddptop.collector.internal_errors import InternalErrors
 from ddptop.frames.codec import POINTS, encode_frame
 from ddptop.frames.verdict import WINDOW
 from ddptop.protocol.messages import State

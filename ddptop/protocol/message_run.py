@@ -191,6 +191,13 @@ class EncodedRun(MessageRun):
         self._bodies = bodies
         self._replaced: dict[int, bytes] = {}
 
+    @classmethod
+    def of_encoded(cls, messages: Sequence[tuple[Received, bytes]]) -> EncodedRun:
+        """From messages, each with its bytes; STEPS as in `of`."""
+        run = MessageRun.of([received for received, _ in messages])
+        bodies = Bodies.of([body for _, body in messages])
+        return cls(run.heads, run.places, run.steps, [*run.others], bodies)
+
     def __iter__(self) -> Iterator[tuple[Received, bytes]]:
         """Every message and its bytes, where each is to be an object of its own."""
         for place in range(len(self)):

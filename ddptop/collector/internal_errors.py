@@ -1,0 +1,30 @@
+"""Failures of our own: they cost what was being done, not the collector."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+
+class InternalErrors:
+    """Counts exceptions of our own that were caught; prints the first to stderr, the collector's log.
+
+    A context manager: an exception within it is caught and counted.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception):
+            self.note()
+        return isinstance(error, Exception)
+
+    def note(self) -> None:
+        """Count the exception that is being handled."""
+        self.count += 1
+        if self.count == 1:
+            traceback.print_exc(file=sys.stderr)

@@ -203,14 +203,15 @@ class AckedReceiver:
         except zmq.ZMQError:  # full or closed: the sender asks again
             return
 
-    def _receive(self) -> list[bytes | zmq.Frame]:
-        """The frames of the next message, the last one uncopied: it carries the sender's pid.
+    def _receive(self) -> list[zmq.Frame]:
+        """The frames of the next message, uncopied: they say whether more follow, at half the cost of asking,
+        and the last one carries the sender's pid.
 
         Raises zmq.Again.
         """
-        frames: list[bytes | zmq.Frame] = [self.socket.recv(zmq.NOBLOCK)]
-        while self.socket.getsockopt(zmq.RCVMORE):
-            frames.append(self.socket.recv(zmq.NOBLOCK, copy=len(frames) != 2))
+        frames = [self.socket.recv(zmq.NOBLOCK, copy=False)]
+        while frames[-1].more:
+            frames.append(self.socket.recv(zmq.NOBLOCK, copy=False))
         return frames
 
     def _refuse(self, error: Exception) -> None:
@@ -220,16 +221,14 @@ class AckedReceiver:
         self.refused += 1
         self.refused_why = str(error) if isinstance(error, ProtocolError) else repr(error)
 
-    def _accept(self, frames: list[bytes | zmq.Frame]) -> Accepted | None:
+    def _accept(self, frames: list[zmq.Frame]) -> Accepted | None:
         if len(frames) != 3:
             raise ProtocolError(f"{len(frames)} frames")
-        route, head_frame, frame = frames
-        assert isinstance(route, bytes) and isinstance(head_frame, bytes) and isinstance(frame, zmq.Frame)
-        body = frame.bytes
-        head = read_head(head_frame)
+        route, body = frames[0].bytes, frames[2].bytes
+        head = read_head(frames[1].bytes)
         session = self._sessions.known.get(head.session)
         if session is None or head.seq == 0:
-            message = self._unnumbered(route, head, session, body, frame)
+            message = self._unnumbered(route, head, session, body, frames[2])
             return None if message is None else Accepted(head._replace(seq=0), body, message)
         if session.rank != head.rank:
             raise ProtocolError("session of another rank")

@@ -30,7 +30,7 @@ class Connection:
 
     def offer(self, rank, number, body):
         head = msgpack.packb((1_000_000 + rank, rank, number, max(1, number)))
-        self.sent.append([b"route%d" % rank, head, zmq.Frame(body)])
+        self.sent.append([*map(zmq.Frame, (b"route%d" % rank, head, body))])
 
     def receive(self):
         if not self.sent:

@@ -71,7 +71,7 @@ def _resampled(n: int, length: int) -> Indices:
     blocks = -(-n // length)
     begins = _drawn(n, REPLICATES * blocks).reshape(REPLICATES, blocks)
     at = (begins[:, :, None] + np.arange(length)) % n
-    return np.asarray(at.reshape(REPLICATES, -1)[:, :n])
+    return at.reshape(REPLICATES, -1)[:, :n].astype(np.min_scalar_type(n))  # several are kept
 
 
 _STATE, _ADDED = 0x1AA1B5345996452D09585EB7A69561E3, 0x418DDADB3AF71A82588133BC447873A9

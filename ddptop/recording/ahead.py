@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import ctypes
+import errno
 import gc
 import io
 import mmap
@@ -290,16 +291,21 @@ class _Receiver:
         """Whether the sender has said that there is no more."""
 
     def receive(self) -> Any:
-        """The next content, whose large arrays are in an area; None: there is no more."""
+        """The next content, whose large arrays are in an area; None: there is no more. Raises OSError where
+        this process may open no more files, or has no memory for the area."""
         head, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 16, 1)
         if head in (_END, b""):
             self.finished = head == _END
             return None
         number, sizes = pickle.loads(head)
         for descriptor in descriptors:
-            self._areas[number] = mmap.mmap(descriptor, 0)
-            os.close(descriptor)
-        area = self._areas[number]
+            try:
+                self._areas[number] = mmap.mmap(descriptor, 0)
+            finally:
+                os.close(descriptor)
+        area = self._areas.get(number)
+        if area is None:
+            raise OSError(errno.EMFILE, "an area of memory came without its descriptor")
         held = (ctypes.c_ubyte * len(area)).from_buffer(area)
         # It lives as long as any array in it: then the area may be written again.
         weakref.finalize(held, self._answer, b"%d" % number).atexit = False

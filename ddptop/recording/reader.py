@@ -146,8 +146,8 @@ class Recording:
         self._finalizer()
 
     def will_be_read(self) -> None:
-        """Much of it is about to be read, and then this process ends, without the garbage that is not looked
-        for. Where it is large, a second process is started to decode it."""
+        """Much of it is about to be read, and then this process ends: from now on no garbage is collected,
+        and where the recording is large, a second process is started to decode it."""
         keep_freed_memory()
         gc.disable()
         self._ahead = start_ahead(self._reader, self.bytes)

@@ -168,14 +168,14 @@ class RunSampler:
             self.incidents.after_messages(at - begin, self.last_ns)
 
     def _noted(self, run: MessageRun) -> list[int]:
-        """Places of the messages that `feed` has to take. Until a step is complete it need not take the HELLO
-        of a rank's first process."""
-        begun, known = self.reducer.complete_step is not None, set[int]()
+        """Places of the messages that `feed` has to take. It need not take the HELLO of a rank's first
+        process."""
+        known = set[int]()
         noted: list[int] = []
         for place, one in run.unusual_within(0, len(run)):
             message = one.message
             if isinstance(message, Hello):
-                if begun or message.rank in known or self._replaces_process(message):
+                if message.rank in known or self._replaces_process(message):
                     noted.append(place)
                 known.add(message.rank)
             elif isinstance(message, (Run, Evidence)):

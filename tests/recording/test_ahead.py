@@ -130,6 +130,23 @@ def test_columns_of_one_value_are_sent_as_it() -> None:
     assert numbers.tolist() == [*range(5)]
 
 
+def test_where_no_file_can_be_opened_any_more_the_first_process_decodes_the_rest(path, second, monkeypatch):
+    recv_fds = socket.recv_fds
+
+    def without_descriptors(connection, size, most):
+        data, descriptors, flags, address = recv_fds(connection, size, most)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return data, [], flags, address
+
+    with Recording.open(path) as recording:
+        expected = [run.received(at) for run in recording.runs() for at in range(len(run))]
+        assert second == [True]
+        monkeypatch.setattr(socket, "recv_fds", without_descriptors)
+        assert [run.received(at) for run in recording.runs() for at in range(len(run))] == expected
+        assert second == [True, False]
+
+
 @pytest.mark.parametrize("name", ["straggler", "stall"])
 def test_report_and_replay_are_equal_in_two_processes(name, second, monkeypatch):
     results = []

@@ -120,9 +120,8 @@ def rank_page(scene: Scene, width: int, height: int) -> Page:
     why, states = sentences(scene, rank, width), rule(width, f"rank {rank}")
     times = own_time(scene, rank, width, places=height >= PLACES_FROM)
     lines = [states, *facts, *_position(scene, rank, width, height - len(facts) - 1)]
-    if (
-        why and not ended and len(lines) == len(facts) + 1
-    ):  # slow, and nothing worse: why comes before what is well known
+    nothing_worse = not ended and len(lines) == len(facts) + 1
+    if why and nothing_worse:  # why it is slow comes before what is well known
         state = Line(*state_piece(scene, rank, LONG)).add(f"  {_host_and_device(scene, rank)}", "dim")
         advice = to_try(scene, rank, width)
         fits = 2 + len(why) + len(times) + len(advice) < height  # with the line of when it began
@@ -222,7 +221,7 @@ def _collectives(scene: Scene, rank: int) -> str:
 
 
 def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
-    """Its position in a stall, or how it exited; with the key that shows more."""
+    """Its position in a stall, or before it exited; with the key that shows more."""
     frame = scene.frame
     positions = [death.position for death in frame.deaths if death.rank == rank]
     positions += [one for one in (frame.stall.positions if frame.stall else ()) if one.rank == rank]

@@ -66,15 +66,22 @@ class Checks:
         the place of the first message with other news of a host."""
         if self._stalls.stalled:
             return 0, 0, 0
-        news = [place for place, one in run.others_within(begin, stop) if type(one.message) is HostUsage]
+        of_agent, is_news = self._state.hosts.of_agent, self._hosts.is_news
+        usage = [
+            (place, one.session, one.message.thinned, one.message.links)
+            for place, one in run.others_within(begin, stop)
+            if type(one.message) is HostUsage
+        ]
         for one in run.readings:
             if one.kind is HostUsage:
                 part = one.within(begin, stop)
-                columns = (part.values[column].tolist() for column in (_THINNED, _LINKS))
-                has_news = (
-                    bool(thinned) or links is not None for thinned, links in zip(*columns, strict=True)
-                )
-                news += part.places[[*has_news]].tolist()[:1]
+                columns = (part.places, run.heads[2, part.places], part.values[_THINNED], part.values[_LINKS])
+                usage += zip(*(column.tolist() for column in columns), strict=True)
+        news = (
+            place
+            for place, session, thinned, links in usage
+            if links is not None or is_news(of_agent(session), thinned)
+        )
         silence_ns = self._hosts.quiet_until_ns(self._state)
         return self._usual.progress_until_ns(), silence_ns, min(news, default=stop)
 

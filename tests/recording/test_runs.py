@@ -1,19 +1,25 @@
 """Blocks read together give the same frame as their messages one by one."""
 
 import math
+from collections import Counter
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ddptop.analysis.health.hosts import HostLog
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
+from ddptop.protocol.codec import encode
+from ddptop.protocol.encoded_steps import readings_of, step_messages
 from ddptop.protocol.hosts import Host, HostLink, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import (
+    Bye,
     Clock,
     Hello,
     Layout,
@@ -26,6 +32,7 @@ from ddptop.protocol.messages import (
     Steps,
     Type,
 )
+from ddptop.protocol.packed import Bodies
 from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
@@ -213,44 +220,95 @@ def test_readings_in_columns_leave_every_rank_as_one_by_one(tmp_path, several):
     assert encode_frame(together.frame(recording.end_ns)) == encode_frame(one_by_one.frame(recording.end_ns))
 
 
-def of_hosts(number):
-    """What the agents of two hosts send in a quarter of a second: one is silent from 8 to 16 s, from 20 s on
-    it leaves out detail, and from 30 to 40 s a link of the other one loses segments."""
-    t_ns = START_NS + number * NS // 4
-    for session, silent in ((77, range(32, 64)), (78, ())):
+def a_run_with_a_stall(begin_s, stall_s):
+    """60 s of steps of four ranks, and between them a stall."""
+    for received in a_run(3000, world=4):
+        late_ns = int(NS * stall_s) if received.t_ns > START_NS + NS * begin_s else 0
+        message = received.message
+        if isinstance(message, Steps):
+            message = replace(message, base_ns=message.base_ns + late_ns)
+        elif isinstance(message, (Progress, Usage, Bye)):
+            message = replace(message, t_ns=message.t_ns + late_ns)
+        yield received._replace(t_ns=received.t_ns + late_ns, message=message)
+
+
+def of_hosts(quarter):
+    """What the agents of three hosts and the collector send in a quarter of a second.
+
+    77 is silent from 8 to 16 s and from 56 to 69 s. It leaves out rows from 20 to 25 s; at 50 s its agent
+    starts anew, and leaves out some from 52 s on. A link of 78 loses segments from 24 to 31 s, one of the
+    collector's host from 42 to 49 s. 79 introduces itself at 18.3 s, and has left out rows before.
+    """
+    t_ns, at_s = START_NS + quarter * NS // 4, quarter / 4
+    thinned = {77: max(0, min(quarter, 100) - 80) if at_s < 50 else max(0, quarter - 207), 79: 5}
+    for session, bad in ((77, ()), (78, range(24, 31)), (79, ()), (0, range(42, 49))):
+        silent = session == 77 and (8 <= at_s < 16 or 56 <= at_s < 69)
         links = None
-        if session == 78 and number % 20 == 0:
-            resent = 100 if 120 <= number < 160 else 0
-            links = (HostLink("10.0.0.1", "10.0.0.2", 1, 300, 200, 5_000, resent, 10**9),)
-        if number not in silent:
-            thinned = 9 if session == 77 and 80 <= number < 90 else 0
-            usage = HostUsage(t_ns, 50.0, 1 << 30, 1.5, None, 170_000, 0, None, thinned, links)
+        if quarter % 20 == {78: 0, 0: 10}.get(session):
+            ends = ("10.0.0.1", "10.0.0.2") if session else ("10.0.0.2", "10.0.0.1")
+            links = (HostLink(*ends, 1, 300, 200, 5_000, 100 if int(at_s) in bad else 0, 10**9),)
+        if not silent:
+            usage = HostUsage(
+                t_ns, 50.0, 1 << 30, 1.5, None, 170_000, 0, None, thinned.get(session, 0), links
+            )
             yield Received(t_ns, -1, session, 0, usage)
 
 
-def test_checks_of_hosts_that_find_nothing_are_passed_over(tmp_path, monkeypatch):
-    hosts = [Host(1, "run-1", session, f"h{session}", 5, 1, 1, 64, 1 << 40, "boot") for session in (77, 78)]
-    messages = [*a_run(3000, world=4), *chain.from_iterable(map(of_hosts, range(240)))]
-    messages += [Received(START_NS, -1, host.session, 0, host) for host in hosts]
+def together_of(messages, in_columns):
+    """A run of them, with the usage of hosts in columns or not."""
+    bodies = [encode(received.message) for received in messages]
+    kinds = [type(received.message) for received in messages]
+    steps, usage = ([at for at, one in enumerate(kinds) if one is kind] for kind in (Steps, HostUsage))
+    usage = usage if in_columns else []
+    others = [(at, one) for at, one in enumerate(messages) if at not in {*steps, *usage}]
+    columns = readings_of(HostUsage, np.array(usage, np.int64), Bodies.of([bodies[at] for at in usage]))
+    heads = np.array([received[:4] for received in messages], np.int64).T
+    of_steps = step_messages(Bodies.of([bodies[at] for at in steps]))
+    return MessageRun(heads, np.array(steps, np.int64), of_steps, others, [columns] if usage else [])
+
+
+def is_own(received):
+    """Whether it is usage of the collector's own host."""
+    return received.session == 0 and isinstance(received.message, HostUsage)
+
+
+def in_rounds(messages, seconds):
+    """What arrives within so many seconds, that of agents and of the collector last: as it is taken live."""
+    for _, some in groupby(messages, lambda received: (received.t_ns - START_NS) // int(seconds * NS)):
+        yield sorted(some, key=lambda one: (is_own(one), one.rank < 0, isinstance(one.message, HostUsage)))
+
+
+@pytest.mark.parametrize("in_columns", [False, True], ids=["objects", "columns"])
+@pytest.mark.parametrize("live", [False, True], ids=["recorded", "live"])
+def test_checks_of_hosts_that_find_nothing_are_passed_over(monkeypatch, live, in_columns):
+    """`live`: what has arrived in 250 ms is taken together, usage of the collector's host alone."""
+    messages = [*a_run_with_a_stall(32, 12.2), *chain.from_iterable(map(of_hosts, range(1, 288)))]
+    for session, at_s in {0: 0, 77: 0, 78: 0, 79: 18.3}.items():
+        host = Host(1, "run-1", session, f"h{session}", 5, 1, 1, 64, 1 << 40, "boot")
+        messages.append(Received(START_NS + int(at_s * NS), -1, session, 0, host))
     messages.sort(key=lambda received: (received.t_ns, not isinstance(received.message, (Run, Hello, Host))))
-    path = tmp_path / "run.ddptop"
-    write(path, messages)
+    rounds = [*in_rounds(messages, 0.25)] if live else [messages]
     checks, check = [], HostLog.check
     monkeypatch.setattr(HostLog, "check", lambda self, *args: checks.append(self) or check(self, *args))
-    one_by_one, together = Reducer(), Reducer()
-    with Recording.open(path) as recording:
-        for received in recording.records():
-            one_by_one.feed(received)
-        n_checks = len(checks)
-        for run in recording.runs():
-            at = 0
-            while at < len(run):
-                at = together.feed_run(run, at, lambda: pytest.fail("refused"))
+    one_by_one, together = Reducer(stall_s=4), Reducer(stall_s=4)
+    for received in chain.from_iterable(rounds):
+        one_by_one.feed(received)
+    n_checks = len(checks)
+    for some in rounds:
+        alone = [*filter(is_own, some)] if live else []
+        run, at = together_of(some[: len(some) - len(alone)], in_columns), 0
+        while at < len(run):
+            at = together.feed_run(run, at, lambda: pytest.fail("refused"), more=True)
+        for received in alone:
+            together.feed(received)
     log = one_by_one.state.log.all()
-    assert together.state.log.all() == log
+    assert together.state.log.all() == log  # the times as well
     assert together.state.hosts.bad_links == one_by_one.state.hosts.bad_links
-    assert {"host_unreachable", "host_back", "host_thinned", "network"} <= {event.kind for event in log}
-    assert n_checks > 100 > 2 * (len(checks) - n_checks)
+    kinds = Counter(event.kind for event in log)
+    assert (kinds["host_thinned"], kinds["network"]) == (3, 2)
+    assert {"host_unreachable", "host_lost", "host_back", "stall", "stall_end"} <= {*kinds}
+    assert n_checks > 100
+    assert len(checks) - n_checks < n_checks / 2
 
 
 @pytest.mark.parametrize("begin_ns", [START_NS, 5])

@@ -16,7 +16,7 @@ from ddptop.analysis.ranks import SILENT_S
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
-from ddptop.protocol.limits import NS
+from ddptop.protocol.limits import MAX_NS, NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -214,7 +214,8 @@ class HostLog:
         """When the next check is due."""
         self._before: dict[str, HostState] = {}
         """By host, its state at the last check."""
-        self._thinned: dict[str, int] = {}
+        self._thinned: set[str] = set()
+        """Hosts that had left out bucket detail at the last check."""
         self._links = LinkLog()
 
     def check(self, state: RunState, now_ns: int) -> None:
@@ -233,25 +234,31 @@ class HostLog:
                 now[name] = before  # it has not reported again
             if now[name] != before:
                 self._log(state, name, before, now[name], silent.get(name, ()), now_ns)
-            if state.hosts.known[name].thinned != self._thinned.get(name, 0):
+            if self.is_news(name, state.hosts.known[name].thinned):
                 self._log_thinned(state, name, now_ns)
         self._before |= {name: now[name] for name in remote}
         for text in self._links.check(state.hosts, state.unix_s(now_ns)):
             state.log.add(state.unix_s(now_ns), "network", text, severity="warning")
 
+    def is_news(self, host: str | None, thinned: int) -> bool:
+        """Whether the first rows without bucket detail are to be logged, or none is left out any more: a new
+        agent counts from 0. `host`: None or the collector's own host has no such log."""
+        return host is not None and (thinned > 0) != (host in self._thinned)
+
     def quiet_until_ns(self, state: RunState) -> int:
-        """Before this moment a check finds nothing, while no host reads its links or leaves out anything."""
-        known = [state.hosts.known[name] for name in state.hosts.remote()]
-        as_checked = all(
-            self._before.get(one.agent.name, "live") in ("live", "finished")
-            and one.thinned == self._thinned.get(one.agent.name, 0)
-            and self._links.has_read(one)
-            for one in known
+        """Before this moment a check finds nothing, if no reading of links and no change of `thinned` that
+        `is_news` arrives."""
+        hosts = state.hosts
+        remote = {name: hosts.known[name] for name in hosts.remote()}
+        if not remote:
+            return MAX_NS
+        as_checked = all(map(self._links.has_read, hosts.known.values())) and all(
+            self._before.get(name, "live") == "live" and not self.is_news(name, one.thinned)
+            for name, one in remote.items()
         )
         if not as_checked:
             return self.next_ns
-        heard_ns = min((one.heard_ns for one in known), default=self.next_ns)
-        return max(self.next_ns, heard_ns + int(UNREACHABLE_S * NS))
+        return min(one.heard_ns for one in remote.values()) + int(UNREACHABLE_S * NS)
 
     @staticmethod
     def _log(
@@ -275,8 +282,7 @@ class HostLog:
             state.log.add(at_s, "host_back", text)
 
     def _log_thinned(self, state: RunState, name: str, now_ns: int) -> None:
-        thinned = state.hosts.known[name].thinned
-        if thinned and not self._thinned.get(name):
+        self._thinned ^= {name}
+        if name in self._thinned:
             text = f"host {name} leaves out bucket detail, because the collector asked for it"
             state.log.add(state.unix_s(now_ns), "host_thinned", text, severity="warning")
-        self._thinned[name] = thinned

@@ -115,3 +115,41 @@ def test_torch_is_not_loaded(statement: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+STEPS_AT_AN_AGENT = """
+import sys
+from pathlib import Path
+import msgpack, zmq
+from ddptop.agent.ranks import HostRanks
+from ddptop.protocol.codec import encode
+from ddptop.protocol.messages import Hello, StepRow, Steps
+from ddptop.transport.receiver import FEWEST_TOGETHER, AckedReceiver
+from ddptop.transport.sockets import new_context
+
+hello = Hello(1, "run", 5, 0, 1, 0, 0, "node", 1, "cuda:0", "nccl", "reducer", 0, 10**18, 1.0)
+row = StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, None, (0, 1, 2), None)
+messages = [hello, *(Steps(1, step, 7, (row,)) for step in range(2 * FEWEST_TOGETHER))]
+heads = [msgpack.packb((5, 0, number, max(1, number))) for number in range(len(messages))]
+sent = [[*map(zmq.Frame, (b"route", head, encode(one)))] for head, one in zip(heads, messages)]
+
+def receive():
+    if not sent:
+        raise zmq.Again
+    return sent.pop(0)
+
+context = new_context()
+receiver = AckedReceiver(context, "ipc://ranks", epoch=1)
+HostRanks(Path("."), receiver, None, None, None, None)
+receiver._receive = receive
+assert len(receiver.drain(1)) == len(messages), receiver.refused_why
+receiver.close()
+context.term()
+assert 'numpy' not in sys.modules
+"""
+
+
+def test_an_agent_decodes_many_steps_without_numpy(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STEPS_AT_AN_AGENT]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -143,13 +143,16 @@ class UsualMessages:
         completed: list[tuple[int, CompleteStep]] = []
         steps = run.steps
         if steps is not None and low < high:
-            which, usual = self._usual(run, low, high, known)
+            try:
+                which, usual = self._usual(run, low, high, known)
+                layouts = self._layouts(steps.generation[low : low + usual], known, which[:usual])
+            except FEED_FAILURES:  # nothing is taken so far: they are taken one by one
+                on_failure()
+                return begin
             high = low + usual
             if high < low + len(which):
                 stop = min(stop, int(run.places[high]))
-            part = slice(low, high)
             rank = known.rank[which[:usual]]
-            layouts = self._layouts(steps.generation[part], known, which[:usual])
             taken, completed = state.pairing.add_run(steps, low, rank, layouts, stop_step)
             if taken < usual:
                 stop, high = int(run.places[low + taken]), low + taken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,8 +103,14 @@ class Intake:
         if len(arrived) < FEWEST_TOGETHER:
             self._take_each(arrived, now_ns)
         else:
-            for quiet, some in groupby(arrived, self._is_quiet):
-                (self._take_together if quiet else self._take_each)([*some], now_ns)
+            begin = 0
+            for place, (received, _) in enumerate(arrived):
+                if not self._is_quiet(received):  # it may decide who is: those before it are taken first
+                    if begin < place:
+                        self._take_together(arrived[begin:place], now_ns)
+                    self._take_each(arrived[place : place + 1], now_ns)
+                    begin = place + 1
+            self._take_together(arrived[begin:], now_ns)
         if self._hosts is None or relayed is None:
             return len(arrived)
         self.emptied = self.emptied and self._hosts.emptied
@@ -128,10 +134,9 @@ class Intake:
         """Let the recording write what is due, and ack what it has written; `at_once`: as the run ends."""
         self._record.tick(now_ns)
         self._receiver.detail_every = self._reducer.as_last_read.detail_every
-        self._receiver.acknowledge(safe=self._record.safe)
+        self._receiver.acknowledge(safe=(safe := self._record.safe))
         if self._hosts is not None:
             self._hosts.receiver.detail_every = self._receiver.detail_every
-            safe = self._record.safe
             self._hosts.receiver.acknowledge(safe=safe, at_once=at_once or self._awaited)
             self._awaited &= not safe
 
@@ -196,8 +201,7 @@ class Intake:
         """At the end of the run: what their ranks still had is lost, as far as it is known."""
         for member in self._members_missing():
             assert member.hello is not None
-            arrived, at_least = self.steps_of(member.session)
-            steps = max(arrived, at_least)
+            steps = max(self.steps_of(member.session))
             fields: dict[str, Scalar] = {"session": member.session, "steps": steps, "exact": False}
             fields["host"] = member.host
             self.report(Event("unsent", now_ns, member.hello.rank, steps, fields), now_ns)
@@ -227,13 +231,20 @@ class Intake:
         if note is not None:
             self.report(Event("recording", now_ns, -1, -1, {"note": note}), now_ns)
 
-    def _is_quiet(self, message: tuple[Received, bytes]) -> bool:
-        received, _ = message
+    def _is_quiet(self, received: Received) -> bool:
         return type(received.message) in TOGETHER and received.session == self._session_of.get(received.rank)
 
     def _take_together(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
         noted = [(self._noted(received, now_ns), body) for received, body in messages]
-        self._take_quiet(run := EncodedRun.of_encoded(noted), 0, len(run))
+        try:
+            run = EncodedRun.of_encoded(noted)
+        except Exception:  # noqa: BLE001  # no message may end the collector
+            self._errors.note()
+            for received, body in noted:
+                with self._errors:
+                    self._keep(received, body)
+        else:
+            self._take_quiet(run, 0, len(run))
 
     def _take_each(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
         for received, body in messages:
@@ -251,10 +262,11 @@ class Intake:
         self._note_failure(received, now_ns)
 
     def _noted(self, received: Received, now_ns: int) -> Received:
-        """The message as it is kept, once it is noted who has sent it."""
+        """The message as it is kept, once it is noted who has sent it; it is kept where that fails, too."""
         of_agent = None if self._watched else self._simulated_hosts.of_agent(received)
         if of_agent is None:
-            self._note(received, now_ns)
+            with self._errors:
+                self._note(received, now_ns)
         return of_agent or received
 
     def _take_all_relayed(self, relayed: EncodedRun, now_ns: int) -> None:
@@ -266,7 +278,8 @@ class Intake:
         for place, received in relayed.others:
             if type(received.message) not in TOGETHER:
                 self._take_quiet(relayed, begin, place)
-                self._take_relayed(received, relayed.body(place), now_ns)
+                with self._errors:
+                    self._take_relayed(received, relayed.body(place), now_ns)
                 begin = place + 1
         self._take_quiet(relayed, begin, len(relayed))
 
@@ -285,7 +298,7 @@ class Intake:
         """STEPS, heartbeats and measurements: nearly all that comes."""
         if begin == stop:
             return
-        self._record.add_run(relayed, begin, stop)
+        self._record.add_run(relayed, begin, stop, self._errors)
         if relayed.steps is None:  # only a few
             for _, received in relayed.others_within(begin, stop):
                 self._feed(received)
@@ -295,10 +308,6 @@ class Intake:
 
     def _take_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         """A message that came through an agent: its rank's process is watched there."""
-        with self._errors:
-            self._take_one_relayed(received, body, now_ns)
-
-    def _take_one_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         message = received.message
         if isinstance(message, Hello):
             self._note_remote(message)

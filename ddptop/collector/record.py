@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.state import RunState
+    from ddptop.collector.internal_errors import InternalErrors
     from ddptop.protocol.message_run import EncodedRun
 
 PROGRESS_EVERY_NS = 1_000_000_000
@@ -85,10 +86,28 @@ class Record:
         if isinstance(received.message, Bye):
             self.flush()  # a process waits for this ack before it may end
 
-    def add_run(self, run: EncodedRun, begin: int, stop: int) -> None:
-        """Keep the messages from place `begin` to before `stop`: as `add` keeps each, at less cost."""
+    def add_run(self, run: EncodedRun, begin: int, stop: int, errors: InternalErrors) -> None:
+        """Keep the messages from place `begin` to before `stop`: as `add` keeps each, at less cost. Of an
+        exception within `errors` no more is lost than the one message that raises it alone, and heartbeats.
+        """
         if self._writer is None:
             return
+        together, alone, added = np.empty(0, np.int64), [*range(begin, stop)], 0
+        with errors:
+            together, alone = self._divided(run, begin, stop)
+        if len(together):
+            with errors:
+                self._writer.add_passing(run, together)
+            added = self._writer.added
+        for place in together[added:].tolist():
+            with errors:
+                self._writer.add(run.received(place), run.body(place))
+        for place in alone:
+            with errors:
+                self.add(run.received(place), run.body(place))
+
+    def _divided(self, run: EncodedRun, begin: int, stop: int) -> tuple[NDArray[np.int64], list[int]]:
+        """The places of the messages that are kept together, and of those that are kept one by one."""
         kept_ns = self._kept_ns
         passing = np.ones(stop - begin, bool)
         alone: list[int] = []
@@ -106,10 +125,7 @@ class Record:
             if part.kind is Progress:
                 passing[np.fromiter(self._too_soon(run, part.places), np.int64) - begin] = False
         passing[np.array(alone, np.int64) - begin] = False
-        if passing.any():
-            self._writer.add_passing(run, begin + np.flatnonzero(passing))
-        for place in sorted(alone):
-            self.add(run.received(place), run.body(place))
+        return begin + np.flatnonzero(passing), sorted(alone)
 
     def _too_soon(self, run: EncodedRun, places: NDArray[np.int64]) -> Iterator[int]:
         """The heartbeats at these places that come soon after another one that is kept."""

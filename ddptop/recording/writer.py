@@ -85,6 +85,8 @@ class Writer:
         """Asked whenever an INDEX is written."""
         self.unwritten = 0
         """Step records that are not in the file for lack of room on the disk."""
+        self.added = 0
+        """Messages of the last `add_passing` that were added: where it raised, those before an exception."""
         self.left_out = self.without_detail = 0
         """Step records that this writer has left out near the limit, and those it has kept without detail."""
         self._file: AppendFile | None = AppendFile(path, resume=resume)
@@ -190,9 +192,10 @@ class Writer:
     def add_passing(self, run: EncodedRun, places: NDArray[np.int64]) -> None:
         """Keep the messages at these places, PASSING and CLOCK ones: as `add` keeps each, at less cost. None
         comes twice: those of other hosts are numbered."""
+        self.added = 0
         plain = self._failing is None and not (self._thinner.thins or self._thinner.full)
         if self._file is None or not plain or self._thinner.every != self._recorded_every:
-            for place in places.tolist():
+            for self.added, place in enumerate(places.tolist(), 1):
                 self.add(run.received(place), run.body(place))
             return
         records, ends = run.records(places)
@@ -202,6 +205,7 @@ class Writer:
             stop = max(begin + 1, int(ends.searchsorted(most, "right")))
             part = bytes(records[written : ends[stop - 1]])
             self._block_rows += self._block.add_passing(run, places[begin:stop], part)
+            self.added = stop
             # The rest of several blocks does not wait: as much may come before it is due, and no ack ever.
             if begin or stop < len(places) or self._block.bytes >= self._flush_bytes:
                 self.flush()

@@ -134,6 +134,9 @@ class AckedReceiver:
         """Why the last of them was refused."""
         self.unknown = 0
         """Messages of a type that this version does not know."""
+        self._doubted: set[int] = set()
+        """Known sessions whose last STEPS were not valid: their next ones are decoded alone first, so that
+        not all that are read with them are decoded twice."""
         self.socket = bind(context, endpoint, high=HIGH, max_bytes=MAX_RANK_MESSAGE_BYTES)
 
     def recall(self, session: int, seq: int) -> None:
@@ -159,7 +162,7 @@ class AckedReceiver:
         for at, ((session, rank, seq, _), body, message) in enumerate(entries):
             try:
                 ready = message or steps.get(at)
-                messages = self._decoded(rank, body) if ready is None else [(ready, body)]
+                messages = self._decoded(session, rank, body) if ready is None else [(ready, body)]
             except Exception as error:  # noqa: BLE001  # likewise
                 self._refuse(error)
                 continue
@@ -241,14 +244,27 @@ class AckedReceiver:
         """The STEPS among these, where they are many and all valid; by place."""
         at = [i for i, (_, body, message) in enumerate(entries) if not message and body[1:2] == _STEPS]
         if not self.one_part and len(at) >= FEWEST_TOGETHER:
-            with suppress(ProtocolError):  # each is decoded alone
+            at = [i for i in at if not self._is_wrong(entries[i])]
+            with suppress(Exception):  # no message may end the collector: each is decoded alone
                 return dict(zip(at, decode_steps([entries[i].body for i in at]), strict=True))
         return {}
 
-    def _decoded(self, rank: int, body: bytes) -> Sequence[tuple[Message, bytes]]:
+    def _is_wrong(self, entry: Accepted) -> bool:
+        """Whether these STEPS are of a session whose last ones were not valid, and are not valid either."""
+        if entry.head.session not in self._doubted:
+            return False
+        with suppress(Exception):  # it is refused when it is decoded again
+            decode(entry.body)
+            self._doubted.discard(entry.head.session)
+            return False
+        return True
+
+    def _decoded(self, session: int, rank: int, body: bytes) -> Sequence[tuple[Message, bytes]]:
         try:
             return [(_allowed(decode(body), self._numbered), body)]
         except ProtocolError as error:
+            if body[1:2] == _STEPS:
+                self._doubted = (self._doubted | {session}) & self._sessions.known.keys()
             return [(part, encode(part)) for part in self._valid_parts(rank, body, error)]
 
     def _valid_parts(self, rank: int, body: bytes, error: ProtocolError) -> list[Steps]:

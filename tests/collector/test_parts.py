@@ -375,7 +375,7 @@ def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_ta
         receiver, record, reducer, SimpleNamespace(note_message=heard), None, admission, watched=True
     )
     assert intake.drain(1) == 3
-    assert kept == [arriving[0][0], None, arriving[2][0]]
+    assert kept == [arriving[0][0], None, arriving[1][0], arriving[2][0]]  # that one, too
     intake.report_refused(1)
     assert said[-1].message.fields == {"refused": 0, "failed": 1, "reason": ""}
     told = len(said)

@@ -124,10 +124,11 @@ def test_each_rank_waits_as_long_as_the_script_itself_saw(slow: list[Stretch]) -
 def test_the_transfer_is_what_it_is_between_equal_ranks(
     stretches: list[Stretch], slow: list[Stretch]
 ) -> None:
-    # Four ranks on two cores move bytes in 2 to 8 ms, as their threads get their turns.
+    # Four ranks on two cores move bytes in 2 to 8 ms, as their threads get their turns: other steps may take
+    # some ms less. A wait taken for transfer would be all of what was slept.
     longest = max(stretch.transfer() for stretch in stretches if stretch.place == "nowhere")
     for stretch in slow:
-        assert stretch.transfer() < longest + 2 * WITHIN * stretch.slept_ms, stretch.place
+        assert stretch.transfer() < longest + stretch.slept_ms / 2, stretch.place
 
 
 def test_of_ranks_that_the_script_saw_equal_nobody_is_named(stretches: list[Stretch]) -> None:

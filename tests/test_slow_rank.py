@@ -43,6 +43,8 @@ class Stretch:
     slept_ms: float
     late_ms: float
     ranks_wait_ms: list[float]
+    reduced_ms: float
+    """From when the last rank had its gradients to the end of backward, the mean over the ranks."""
     ranks_late_ms: list[tuple[float, float]]
     """Of each rank the median, and what a tenth of the steps exceed."""
     shown: dict[str, Any]
@@ -121,14 +123,11 @@ def test_each_rank_waits_as_long_as_the_script_itself_saw(slow: list[Stretch]) -
         assert own < min(waits)
 
 
-def test_the_transfer_is_what_it_is_between_equal_ranks(
-    stretches: list[Stretch], slow: list[Stretch]
-) -> None:
-    # Four ranks on two cores move bytes in 2 to 8 ms, as their threads get their turns: other steps may take
-    # some ms less. A wait taken for transfer would be all of what was slept.
-    longest = max(stretch.transfer() for stretch in stretches if stretch.place == "nowhere")
-    for stretch in slow:
-        assert stretch.transfer() < longest + stretch.slept_ms / 2, stretch.place
+def test_the_transfer_is_within_what_the_script_itself_saw(stretches: list[Stretch]) -> None:
+    # It ends before backward does. Four ranks on two cores move bytes in 2 to 8 ms, as their threads get
+    # their turns; a wait taken for transfer would be some 15 ms more.
+    for stretch in stretches:
+        assert 0 < stretch.transfer() < stretch.reduced_ms * (1 + WITHIN), stretch.place
 
 
 def test_of_ranks_that_the_script_saw_equal_nobody_is_named(stretches: list[Stretch]) -> None:

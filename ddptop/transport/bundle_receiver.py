@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import zmq
 
-from ddptop.protocol.codec import ProtocolError, UnknownType, decode
+from ddptop.protocol.codec import ProtocolError, decode
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS, VERSION
 from ddptop.protocol.message_run import EncodedRun
@@ -30,7 +30,7 @@ from ddptop.transport.bundled_messages import (
 from ddptop.transport.bundles import INTRODUCE, MAX_WIRE_BYTES, WINDOW_BYTES, pack_columns
 from ddptop.transport.curve import AGENTS, KeyPair, make_server
 from ddptop.transport.session_columns import SessionColumns
-from ddptop.transport.sockets import bind
+from ddptop.transport.sockets import Refusals, bind
 
 HIGH = 16
 """Bundles and replies per connection that wait in the socket; the rest stays with the agents."""
@@ -65,7 +65,7 @@ FEWEST_TOGETHER = 100
 _NOT_NUMBERED = (int(Type.PROGRESS), int(Type.HOSTUSAGE))
 
 
-class BundleReceiver:
+class BundleReceiver(Refusals):
     """Receives bundles from the agents, and acks those messages that are safe. It has the methods of
     `AckedReceiver`, and none of them blocks.
 
@@ -87,6 +87,7 @@ class BundleReceiver:
         admit: Callable[[Hello | Host, Host | None], None] | None = None,
     ) -> None:
         """Raises zmq.ZMQError where the address cannot be bound."""
+        super().__init__()
         self._admit = admit
         self._epoch = epoch
         self._sessions = SessionColumns(seen, of_an_owner=SESSIONS_OF_AN_OWNER)
@@ -106,12 +107,6 @@ class BundleReceiver:
         """Announced likewise: how far the agents are to thin out bucket detail."""
         self.emptied = True
         """Whether the last `drain` has read all that had arrived."""
-        self.refused = 0
-        """Bundles and messages in them that were not valid."""
-        self.refused_why = ""
-        """Why the last of them was refused."""
-        self.unknown = 0
-        """Messages of a type that this version does not know."""
         self.socket = bind(
             context,
             endpoint,
@@ -220,13 +215,6 @@ class BundleReceiver:
                 self._waiting_bytes += len(frames[1])
             else:
                 self._note_bundle(one, now_ns)
-
-    def _refuse(self, error: Exception) -> None:
-        if isinstance(error, UnknownType):
-            self.unknown += 1
-            return
-        self.refused += 1
-        self.refused_why = str(error) if isinstance(error, ProtocolError) else repr(error)
 
     def _reply(self, route: bytes, acks: bytes, nacks: Sequence[int]) -> None:
         agent = self._agents.get(route)

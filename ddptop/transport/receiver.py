@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
-from ddptop.protocol.codec import ProtocolError, UnknownType, decode, decode_steps, encode, valid_parts
+from ddptop.protocol.codec import ProtocolError, decode, decode_steps, encode, valid_parts
 from ddptop.protocol.evidence import Ask, Evidence
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD, VERSION
 from ddptop.protocol.machine import Memory
@@ -34,7 +34,7 @@ from ddptop.protocol.messages import (
     Type,
 )
 from ddptop.transport.sessions import Session, Sessions
-from ddptop.transport.sockets import bind, peer_pid
+from ddptop.transport.sockets import Refusals, bind, peer_pid
 
 HIGH = 50
 """Messages per connection that wait in the socket; the rest stays in the senders' windows."""
@@ -94,7 +94,7 @@ def read_head(data: bytes) -> Head:
     return head
 
 
-class AckedReceiver:
+class AckedReceiver(Refusals):
     """Receives messages from ranks and acks those that are safe.
 
     `epoch` names this collector process. `seen` maps sessions to the highest number that a collector before
@@ -117,6 +117,7 @@ class AckedReceiver:
         admit: Callable[[Hello, int | None], None] | None = None,
         also: tuple[type, ...] = (),
     ) -> None:
+        super().__init__()
         self._admit = admit
         self._numbered = (*NUMBERED, *also)
         self._epoch = epoch
@@ -128,12 +129,6 @@ class AckedReceiver:
         self.one_part = False
         """Of STEPS with wrong rows only the longest part is given: a link onwards takes each number once. And
         all are decoded by themselves, without numpy."""
-        self.refused = 0
-        """Messages that were not valid, and steps that were not valid in messages that otherwise were."""
-        self.refused_why = ""
-        """Why the last of them was refused."""
-        self.unknown = 0
-        """Messages of a type that this version does not know."""
         self._doubted: set[int] = set()
         """Known sessions whose last STEPS were not valid: their next ones are decoded alone first, so that
         not all that are read with them are decoded twice."""
@@ -216,13 +211,6 @@ class AckedReceiver:
         while frames[-1].more:
             frames.append(self.socket.recv(zmq.NOBLOCK, copy=False))
         return frames
-
-    def _refuse(self, error: Exception) -> None:
-        if isinstance(error, UnknownType):
-            self.unknown += 1
-            return
-        self.refused += 1
-        self.refused_why = str(error) if isinstance(error, ProtocolError) else repr(error)
 
     def _accept(self, frames: list[zmq.Frame]) -> Accepted | None:
         if len(frames) != 3:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from ddptop.host.processes import need_threads
-from ddptop.protocol.codec import ProtocolError, decode
+from ddptop.protocol.codec import ProtocolError, UnknownType, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +54,25 @@ DESCRIPTORS = 16
 THREADS = 16
 """That must be free for a context: it takes 2, and libzmq ends a process that cannot start them. The others
 are for what starts threads at the same moment under the same limit: the ranks, with torch's."""
+
+
+class Refusals:
+    """What a receiver has refused: its base class."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        """Messages that were not valid, or what of them was not."""
+        self.refused_why = ""
+        """Why the last of them was refused."""
+        self.unknown = 0
+        """Messages of a type that this version does not know."""
+
+    def _refuse(self, error: Exception) -> None:
+        if isinstance(error, UnknownType):
+            self.unknown += 1
+            return
+        self.refused += 1
+        self.refused_why = str(error) if isinstance(error, ProtocolError) else repr(error)
 
 
 def new_context() -> zmq.Context[zmq.Socket[bytes]]:

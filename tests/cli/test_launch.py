@@ -522,8 +522,7 @@ def test_a_job_that_is_suspended_goes_on_and_no_rank_is_taken_for_stalled_or_los
         report = read(recording)
     frame = frame_at(home / "run.ddptop", None)
     assert (frame.run.state, frame.ranks.state) == ("finished", ("finished", "finished"))
-    # On a busy machine a rank may really have been slow for a while.
-    assert {alert.kind for alert in report.troubles} - {"straggler"} == {"interruption"}
+    assert {alert.kind for alert in report.troubles} == {"interruption"}
     assert report.stalls == ()
 
 

@@ -75,6 +75,12 @@ class Rounds:
         self.clock.now_ns += after_ns
         self.collector._round()
 
+    def hold(self, monkeypatch: pytest.MonkeyPatch) -> int:
+        """From now on what arrives is held, as of many agents; returns until when."""
+        monkeypatch.setattr(bundle_receiver, "MANY_AGENTS", 0)
+        self.round(TOGETHER_NS)
+        return self.collector._intake.held_until_ns
+
     def before(self, owner: object, name: str, note: Callable[[], object]) -> None:
         """Call `note` before each call of a method."""
         method = getattr(owner, name)
@@ -206,9 +212,7 @@ def test_at_the_end_of_the_run_acks_come_first(rounds):
 
 def test_a_frame_waits_for_what_is_held_and_is_sent_when_that_is_taken(rounds, monkeypatch):
     rounds.begin()
-    monkeypatch.setattr(bundle_receiver, "MANY_AGENTS", 0)
-    rounds.round(TOGETHER_NS)
-    held_until_ns = rounds.collector._intake.held_until_ns
+    held_until_ns = rounds.hold(monkeypatch)
     rounds.send_steps()
     rounds.ask_for_frame()
     rounds.clock.now_ns = held_until_ns - 1
@@ -222,9 +226,7 @@ def test_a_frame_waits_for_what_is_held_and_is_sent_when_that_is_taken(rounds, m
 
 def test_a_frame_is_sent_with_what_is_taken_early_because_it_is_much(rounds, monkeypatch):
     rounds.begin()
-    monkeypatch.setattr(bundle_receiver, "MANY_AGENTS", 0)
-    rounds.round(TOGETHER_NS)
-    held_until_ns = rounds.collector._intake.held_until_ns
+    held_until_ns = rounds.hold(monkeypatch)
     monkeypatch.setattr(bundle_receiver, "DRAIN_BYTES", 1)
     rounds.send_steps()
     rounds.ask_for_frame()
@@ -235,9 +237,7 @@ def test_a_frame_is_sent_with_what_is_taken_early_because_it_is_much(rounds, mon
 
 def test_what_is_held_is_taken_at_the_moment_when_it_is_due(rounds, monkeypatch):
     rounds.begin()
-    monkeypatch.setattr(bundle_receiver, "MANY_AGENTS", 0)
-    rounds.round(TOGETHER_NS)
-    held_until_ns = rounds.collector._intake.held_until_ns
+    held_until_ns = rounds.hold(monkeypatch)
     rounds.send_steps()
     rounds.ask_for_frame()
     begun_ns = []

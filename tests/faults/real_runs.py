@@ -16,7 +16,7 @@ from random import Random
 from ddptop.protocol.messages import Event, Received
 from ddptop.recording.reader import Recording, RecordingError
 from tests.faults.row import CannotTryError, Result, Row
-from tests.faults.trial import DRAIN_S, FAKE_RANK, WORLD, small_disk, steps_of
+from tests.faults.trial import FAKE_RANK, WORLD, small_disk, steps_of
 from tests.processes import (
     AS_NOBODY,
     DDPTOP_RUN,
@@ -178,7 +178,7 @@ def killed_launcher(seed: int) -> Result:
         recording = home / "run.ddptop"
         ranks = "".join(
             f'{sys.executable} {FAKE_RANK} "$DDPTOP_RUN_DIR" "$DDPTOP_RUN_ID" '
-            f"{rank} {WORLD} {STEPS} 400 3 1000000 {DRAIN_S} bye & "
+            f"{rank} {WORLD} {STEPS} 400 3 1000000 8 bye & "
             for rank in range(WORLD)
         )
         words = ["--ddptop-record", recording, "--ddptop-exec", "bash", "-c", f"{ranks} wait"]

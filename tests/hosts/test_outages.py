@@ -64,7 +64,7 @@ def test_nothing_is_lost_when_our_processes_are_killed_and_the_link_is_cut(tmp_p
             states = {} if picture is None else {host["name"]: host["state"] for host in picture["hosts"]}
             return picture if states.get("node-b") in ("unreachable", "lost") else None
 
-        until(unreachable, "node-b is unreachable")
+        until(unreachable, "node-b is unreachable", 30.0)
         b.mend()
         beyond(a, 20)
         enough((a, b))

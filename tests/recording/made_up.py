@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import VERSION
 from ddptop.protocol.machine import Usage
@@ -23,6 +24,7 @@ from ddptop.protocol.messages import (
     StepRow,
     Steps,
 )
+from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 
 NS = 1_000_000_000
@@ -149,3 +151,15 @@ def write(path: Path, records: Iterable[Received], *, limit_bytes: int = GIB, cl
     else:
         writer.flush()
     return writer
+
+
+def feed_runs(reducer: Reducer, recording: Recording) -> None:
+    """Let a reducer take a recording run by run; an error of ours fails the test."""
+
+    def failed() -> None:
+        raise AssertionError("a message was not taken")
+
+    for run in recording.runs():
+        at = 0
+        while at < len(run):
+            at = reducer.feed_run(run, at, failed)

@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.messages import OwnTime, Steps
 from ddptop.recording.reader import Recording
-from tests.recording.made_up import a_run, write
+from tests.recording.made_up import a_run, feed_runs, write
 
 EARLIER_US = 3_000_000
 """By how much the base of each message is before its first step."""
@@ -53,10 +53,7 @@ def test_long_steps_taken_together_give_the_same_figures_as_one_by_one(record):
     with Recording.open(record(EARLIER_US)) as recording:
         for received in recording.records():
             one_by_one.feed(received)
-        for run in recording.runs():
-            at = 0
-            while at < len(run):
-                at = together.feed_run(run, at, lambda: pytest.fail("refused"))
+        feed_runs(together, recording)
         frames = [encode_frame(reducer.frame(recording.end_ns)) for reducer in (one_by_one, together)]
     assert frames[0] == frames[1]
     clocks = [clocks_of(reducer.state.ranks) for reducer in (one_by_one, together)]

@@ -37,7 +37,7 @@ from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
 from ddptop.report import build
-from tests.recording.made_up import NS, START_NS, a_run, write
+from tests.recording.made_up import NS, START_NS, a_run, feed_runs, write
 
 DATA = Path(__file__).with_name("data")
 
@@ -87,10 +87,7 @@ def test_losses_that_stay_nan_are_taken_together(tmp_path, monkeypatch):
         monkeypatch.setattr(
             Reducer, "feed", lambda self, received: (alone.append(received), feed(self, received))
         )
-        for run in recording.runs():
-            at = 0
-            while at < len(run):
-                at = together.feed_run(run, at, lambda: pytest.fail("refused"))
+        feed_runs(together, recording)
         for now_ns in (START_NS, recording.end_ns):
             assert encode_frame(together.frame(now_ns)) == encode_frame(one_by_one.frame(now_ns))
     assert together.state.log.all() == one_by_one.state.log.all()
@@ -113,10 +110,7 @@ def test_what_ranks_without_a_hello_reported_is_taken_as_one_by_one(tmp_path, lo
     with Recording.open(path) as recording:
         for received in recording.records():
             one_by_one.feed(received)
-        for run in recording.runs():
-            at = 0
-            while at < len(run):
-                at = together.feed_run(run, at, lambda: pytest.fail("refused"))
+        feed_runs(together, recording)
     assert together.state.sessions == one_by_one.state.sessions
     assert len(together.state.sessions) == 4 - len(lost)
     assert encode_frame(together.frame(recording.end_ns)) == encode_frame(one_by_one.frame(recording.end_ns))

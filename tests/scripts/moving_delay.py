@@ -4,8 +4,9 @@ PLACE is where in a step 20 ms are slept, or `nowhere`. Rank 0 prints at the end
 of it, for each stretch a line of JSON, medians over its last 100 steps: `slept_ms`, rank 1's sleep by its
 own clock (never shorter than asked for, and longer on a busy machine), and, from when each rank had its
 gradients, `late_ms`, how much later rank 1 had them than the median of the others, `ranks_wait_ms`, of each
-rank how much sooner it had them than the last one, and `ranks_late_ms`, of each rank how much later it had
-them than the median of the others: the median over the steps, and what a tenth of them exceed.
+rank how much sooner it had them than the last one, `reduced_ms`, from when the last one had them to the end
+of backward, the mean of the ranks, and `ranks_late_ms`, of each rank how much later it had them than the median
+of the others: the median over the steps, and what a tenth of them exceed.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Naps:
         self._slow = slow
         self.slept_ns = [0] * len(self._places)
         self.came_ns = [0] * len(self._places)
+        self.reduced_ns = [0] * len(self._places)
         self.step = 0
 
     def nap(self, place: str, step: int | None = None) -> None:
@@ -103,6 +105,7 @@ def main() -> None:
         naps.step = step
         optimizer.zero_grad()
         model(x).square().mean().backward()
+        naps.reduced_ns[step] = time.monotonic_ns()
         optimizer.step()
         naps.nap("other")
     tell(naps, len(plan))
@@ -110,20 +113,21 @@ def main() -> None:
 
 
 def tell(naps: Naps, stretches: int) -> None:
-    mine = torch.tensor([naps.slept_ns, naps.came_ns])
+    mine = torch.tensor([naps.slept_ns, naps.came_ns, naps.reduced_ns])
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     if dist.get_rank() != 0:
         return
     stretch = torch.tensor(naps.stretches)
     slept = everyone[1][0] / 1e6
-    came = torch.stack([times[1] for times in everyone], dim=1)
+    came, reduced = (torch.stack([times[row] for times in everyone], dim=1) for row in (1, 2))
+    reduced = (reduced - came.max(dim=1, keepdim=True).values).double().mean(dim=1) / 1e6
     came = (came - came[:, :1]) / 1e6
     late = torch.stack([lateness(came, rank) for rank in range(came.shape[1])], dim=1)
     wait = came.max(dim=1, keepdim=True).values - came
     for number in range(stretches):
         here = (stretch == number).nonzero().squeeze(1)[-WINDOW:]
-        names = {"slept_ms": slept, "late_ms": late[:, 1], "ranks_wait_ms": wait}
+        names = {"slept_ms": slept, "late_ms": late[:, 1], "ranks_wait_ms": wait, "reduced_ms": reduced}
         told = {name: times[here].median(dim=0).values.tolist() for name, times in names.items()}
         quantiles = torch.tensor([0.5, 0.9], dtype=late.dtype)
         print(json.dumps(told | {"ranks_late_ms": late[here].quantile(quantiles, dim=0).T.tolist()}))

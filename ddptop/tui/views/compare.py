@@ -196,14 +196,17 @@ WIDE, NARROW = (18, 11, 9), (15, 9, 8)
 
 MIN_CHART = 5
 
+WITHOUT_STALL = "  without stall"
+"""The row after `steps/s`, of `rate_without_stalls`, where there was a stall."""
+
 FIGURES = (
     ("step ms", "step_ms_p50", 1, False), ("  p95", "step_ms_p95", 1, False),
-    ("steps/s", "steps_per_s", 1, True), ("  without stall", "", 1, True), ("loss", "loss_mean", 4, False),
+    ("steps/s", "steps_per_s", 1, True), ("loss", "loss_mean", 4, False),
     ("collectives ms", "collective_ms", 1, False),
     ("exposed ms", "exposed_comm_ms", 1, False), ("overlap %", "overlap_pct", 1, True),
     ("busbw GB/s", "busbw_gbps", 2, True), ("without skew ms", "no_straggler_ms", 1, False),
 )  # fmt: skip
-"""Name, field of `Group` (empty: `rate_without_stalls`), decimals, whether more is better."""
+"""Name, field of `Group`, decimals, whether more is better."""
 
 BEYOND = 10.0
 """A multiple above this means nothing: the divisor is almost zero."""
@@ -293,8 +296,8 @@ def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]
     return lines
 
 
-OF_STEPS = frozenset({"step_ms_p50", "step_ms_p95", "steps_per_s", ""})
-"""Fields that have no colour where step times do not differ beyond chance."""
+OF_STEPS = frozenset({"step ms", "  p95", "steps/s", WITHOUT_STALL})
+"""Rows that have no colour where step times do not differ beyond chance."""
 
 
 def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> list[Line]:
@@ -306,18 +309,20 @@ def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> l
     lines = [
         head.add(fit("B - A", value, right=True), "dim").add(fit("%", percent, right=True), "dim").cut(width)
     ]
-    rates = [rate_without_stalls(frame) for frame in (first, second)]
-    stalled = rates != [frame.group.steps_per_s for frame in (first, second)]
-    for name, field, digits, more in FIGURES:
-        if not field and not stalled:
-            continue
-        a, b = [getattr(frame.group, field) for frame in (first, second)] if field else rates
-        texts = [loss(one) if field == "loss_mean" else fixed(one, digits) for one in (a, b)]
+    rows: list[tuple[str, float | None, float | None, int, bool]] = [
+        (name, getattr(first.group, field), getattr(second.group, field), digits, more)
+        for name, field, digits, more in FIGURES
+    ]
+    rates = rate_without_stalls(first), rate_without_stalls(second)
+    if stalled := rates != (first.group.steps_per_s, second.group.steps_per_s):
+        rows.insert(1 + [name for name, *_ in rows].index("steps/s"), (WITHOUT_STALL, *rates, 1, True))
+    for name, a, b, digits, more in rows:
+        texts = [loss(one) if name == "loss" else fixed(one, digits) for one in (a, b)]
         line = Line(fit(name, named), "dim").add(fit(texts[0], value, right=True))
         line.add(fit(texts[1], value, right=True), "strong")
         difference, share, role = _difference(a, b, digits, more)
-        unclear = stalled and field == "steps_per_s"
-        role = "dim" if unclear or (field in OF_STEPS and not differ) else role
+        unclear = stalled and name == "steps/s"
+        role = "dim" if unclear or (name in OF_STEPS and not differ) else role
         line.add(fit(difference, value, right=True), role).add(fit(share, percent, right=True), role)
         lines.append(line.cut(width))
     return lines

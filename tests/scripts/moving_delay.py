@@ -5,8 +5,8 @@ of it, for each stretch a line of JSON, medians over its last 100 steps: `slept_
 own clock (never shorter than asked for, and longer on a busy machine), and, from when each rank had its
 gradients, `late_ms`, how much later rank 1 had them than the median of the others, `ranks_wait_ms`, of each
 rank how much sooner it had them than the last one, `reduced_ms`, from when the last one had them to the end
-of backward, the mean of the ranks, and `ranks_late_ms`, of each rank how much later it had them than the median
-of the others: the median over the steps, and what a tenth of them exceed.
+of backward, the mean of the ranks, and `ranks_late_ms`, of each rank how much later it had them than the
+median of the others: the median over the steps, and what a tenth of them exceed.
 """
 
 from __future__ import annotations

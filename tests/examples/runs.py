@@ -35,6 +35,8 @@ class Example:
     """The step in which its ranks are held until the test has looked."""
     watched_only: tuple[str, ...] = ()
     """Further arguments of the watched run."""
+    with_nccl: int = 0
+    """Steps more where torch has NCCL: elsewhere it refuses a hook."""
     ranks: int = 2
     spawns: bool = False
     """It starts its ranks itself."""

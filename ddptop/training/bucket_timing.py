@@ -289,11 +289,13 @@ BOUND_LEAST_US = 5.0
 class TimerBounds:
     """Measures the bounds of the timestamps of detailed steps, and reports changes. On one thread."""
 
-    def __init__(self, handed: deque[int], device_bound_ns: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(
+        self, handed: deque[int], device_bounds_ns: Callable[[], tuple[int, int] | None] = lambda: None
+    ) -> None:
         """`handed`: how long after their ready stamps the last buckets were handed on, in ns.
-        `device_bound_ns`: how far a device's moments may be wrong on the host's clock; None: no device."""
+        `device_bounds_ns`: how far a device's ready and end may be wrong; None: no device."""
         self._handed = handed
-        self._device_bound_ns = device_bound_ns
+        self._device_bounds_ns = device_bounds_ns
         self._late: deque[int] = deque(maxlen=BOUND_RECENT)
         self._seen = 0
         self._sent: tuple[float, float] | None = None
@@ -313,9 +315,9 @@ class TimerBounds:
             return None
         handed = list(self._handed)
         bounds = (quantile_us(handed) if handed else BOUND_HOOK_READY_US, quantile_us(list(self._late)))
-        device_ns = self._device_bound_ns()
-        if device_ns is not None:  # an event happens with what it marks: only the clock is inexact
-            bounds = (device_ns / 1e3, max(device_ns / 1e3, bounds[1]))
+        device_ns = self._device_bounds_ns()
+        if device_ns is not None:
+            bounds = (device_ns[0] / 1e3, max(device_ns[1] / 1e3, bounds[1]))
         sent = self._sent
         if sent is not None and not any(
             _has_changed(old, new) for old, new in zip(sent, bounds, strict=True)

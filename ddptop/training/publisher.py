@@ -89,8 +89,8 @@ class Published(Protocol):
     scalars: LoggedScalars
     timing_path: str
 
-    def device_bound_ns(self) -> int | None:
-        """Error bound of timestamps on the GPU; None where none is known."""
+    def device_bounds_ns(self) -> tuple[int, int] | None:
+        """Error bounds of a bucket's ready and end on the GPU; None where none are known."""
 
     def request_description(self) -> None:
         """Have the training thread describe the models again."""
@@ -155,9 +155,9 @@ class Publisher(threading.Thread):
         self._sequence = sequence
         self._steps = StepTimes(session.recorder.gc_pauses)
         self._layout = LayoutTracker(session.parameters)
-        self._bounds = TimerBounds(session.recorder.handover_ns, session.device_bound_ns)
+        self._bounds = TimerBounds(session.recorder.handover_ns, session.device_bounds_ns)
         self._evaluation = EvaluationWatch(session.recorder)
-        self._reporter = EvidenceReporter(threading.get_ident(), self._position)
+        self._reporter = EvidenceReporter(threading.get_ident(), self._position, self._device_failed)
         self._memberships_sent: dict[int, Message] = {}
         self._described = 0
         self._epoch: int | None = None
@@ -361,6 +361,10 @@ class Publisher(threading.Thread):
             self.card_changed = True
         graph = device.graph_news(self._recorder, self.rank)
         return [] if graph is None else [graph]
+
+    def _device_failed(self) -> bool:
+        device = self._session.device
+        return device is not None and device.failed()
 
     def _position(self) -> tuple[int, int, int]:
         recorder = self._recorder

@@ -130,9 +130,9 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
-    def device_bound_ns(self) -> int | None:
-        """Error bound of timestamps on the GPU; None where none is known."""
-        return None if self.device is None else self.device.clock.bound_ns
+    def device_bounds_ns(self) -> tuple[int, int] | None:
+        """Error bounds of a bucket's ready and end on the GPU; None where none are known."""
+        return None if self.device is None else self.device.bounds_ns()
 
     def attach_model(self, ddp: Any) -> None:
         """Time and describe a DDP model; again where it has another process group.

@@ -84,7 +84,7 @@ class StepRecord(NamedTuple):
     """CPU time of our own code on the training threads; measured where `clocked(step)`."""
     loss: Any
     """float or None; on a device a tuple of values that it has yet to write."""
-    calls: list[BucketCall]
+    calls: Sequence[BucketCall]
     marks: Any = ()
     """On a device: (mark, event) at the borders of the phases and of waits, and at the last gradient."""
     exposed: int = -1

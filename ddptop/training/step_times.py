@@ -12,6 +12,7 @@ that of the whole step is unknown. Time outside the phases is kept by what begin
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ddptop.protocol.messages import Flag, Phase
@@ -36,7 +37,8 @@ class Closed(NamedTuple):
     flags: int
     cost: int
     loss: Any
-    calls: list[BucketCall]
+    calls: Sequence[BucketCall]
+    """Not the list that the next step's are added to, even where this one has none."""
     marks: Any
     cpu_wait: int
     elements: int

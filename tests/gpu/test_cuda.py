@@ -1,8 +1,8 @@
 """On a GPU: bucket times of the device, no synchronisation added, not a bit of the result changed.
 
 Run wherever a GPU is, by `python -m pytest -m gpu`; without one they are skipped. One rank under NCCL, two
-ranks of gloo with CUDA tensors on one GPU, and as many ranks under NCCL as there are GPUs. What a step costs
-there is measured by `python -m tests.benchmarks.bench_gpu`.
+ranks of gloo with CUDA tensors on one GPU, two under NCCL (on one GPU too, see `scripts/one_gpu.py`), and as
+many as there are GPUs. What a step costs there is measured by `python -m tests.benchmarks.bench_gpu`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,20 @@ GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(GPUS == 0, reason="no CUDA device")]
 
 several = pytest.mark.skipif(GPUS < 2, reason="fewer than two CUDA devices")
+more_than_two = pytest.mark.skipif(GPUS < 3, reason="fewer than three CUDA devices")
 
 SCRIPTS = Path(__file__).parent / "scripts"
 STEPS = 120
 AGREE_NS = 50_000
-"""How far bucket ends may lie from the profiler's kernel ends."""
+"""How far bucket ends may lie from the profiler's kernel ends where the host is ahead of the device."""
+LARGE, SMALL = 16384, 256
+"""Batches: with the first the host is ahead of the device, with the second the device waits for the host."""
 
 WAYS = [
     pytest.param("nccl", 1, id="NCCL alone"),
     pytest.param("gloo", 2, id="gloo, two ranks on one GPU"),
-    pytest.param("nccl", max(2, GPUS), id="NCCL on all GPUs", marks=several),
+    pytest.param("nccl", 2, id="NCCL, two ranks"),
+    pytest.param("nccl", GPUS, id="NCCL on all GPUs", marks=more_than_two),
 ]
 
 
@@ -76,6 +80,18 @@ def plain(tmp_path: Path, backend: str, ranks: int, *ways: str) -> list[Any]:
     launched(TORCHRUN, tmp_path, ranks, "train.py", backend, STEPS, out, *ways)
     weights: list[Any] = torch.load(out)
     return weights
+
+
+def events(recording: Path, kind: str) -> list[Event]:
+    """The events of a kind, in order."""
+    with Recording.open(recording) as opened:
+        messages = [received.message for received in opened.records()]
+    return [message for message in messages if isinstance(message, Event) and message.kind == kind]
+
+
+def log(recording: Path) -> str:
+    """What the log says."""
+    return "\n".join(event.message for event in frame_at(recording, step=None).events)
 
 
 def rows_of(recording: Path, rank: int) -> list[StepRow]:
@@ -151,28 +167,93 @@ def test_a_script_that_never_sets_its_device_is_timed_on_the_one_it_uses(tmp_pat
     assert shown["buckets"]
 
 
-@pytest.mark.parametrize(("backend", "ranks"), [way for way in WAYS if way.values[0] == "nccl"])
-def test_bucket_ends_are_the_profilers_kernel_ends(backend: str, ranks: int, tmp_path: Path) -> None:
+NCCL_WAYS = [way for way in WAYS if way.values[0] == "nccl"]
+
+
+def profiled(tmp_path: Path, backend: str, ranks: int, batch: int) -> tuple[list[int], Path]:
+    """How many ns bucket ends lie from the profiler's kernel ends, least first; the recording."""
     out = tmp_path / "profile.json"
-    recording = watched(tmp_path, ranks, "profiled.py", backend, out)
+    recording = watched(tmp_path, ranks, "profiled.py", backend, out, batch)
     told = json.loads(out.read_text())
     assert told["buckets"] >= 2
-    apart = apart_ns(told["kernels"], bucket_ends(recording, 0))
+    return apart_ns(told["kernels"], bucket_ends(recording, 0)), recording
+
+
+@pytest.mark.parametrize(("backend", "ranks"), NCCL_WAYS)
+def test_bucket_ends_are_the_profilers_kernel_ends(backend: str, ranks: int, tmp_path: Path) -> None:
+    apart, _ = profiled(tmp_path, backend, ranks, LARGE)
     assert apart[-1] <= AGREE_NS, f"ns apart: least {apart[0]}, median {apart[len(apart) // 2]}, {apart[-1]}"
+
+
+@pytest.mark.parametrize(("backend", "ranks"), NCCL_WAYS)
+def test_where_the_device_waits_for_the_host_the_bound_of_the_ends_covers_it(
+    backend: str, ranks: int, tmp_path: Path
+) -> None:
+    apart, recording = profiled(tmp_path, backend, ranks, SMALL)
+    bounds = [float(str(event.fields["end_us"])) for event in events(recording, "timer") if event.rank == 0]
+    median = apart[len(apart) // 2]
+    assert median <= max(bounds) * 1e3, f"ns apart: {apart[0]}, {median}, {apart[-1]}; bounds in us: {bounds}"
 
 
 @pytest.mark.parametrize(("backend", "ranks"), WAYS)
 def test_a_gpu_that_does_not_get_on_is_named(backend: str, ranks: int, tmp_path: Path) -> None:
     recording = watched(tmp_path, ranks, "stuck.py", backend, 12, stall_s=3)
-    with Recording.open(recording) as opened:
-        words = [
-            received.message
-            for received in opened.records()
-            if isinstance(received.message, Event) and received.message.kind == "device"
-        ]
-    stuck = [word for word in words if word.rank == ranks - 1]
+    stuck = [event for event in events(recording, "device") if event.rank == ranks - 1]
     assert stuck
-    assert {word.fields["state"] for word in stuck} == {"compute"}
+    assert {event.fields["state"] for event in stuck} == {"compute"}
+    assert f"stall: the GPU of rank {ranks - 1} makes no progress" in log(recording)
+
+
+def test_a_rank_that_does_not_join_an_all_reduce_of_nccl_is_missing_and_nccl_agrees(tmp_path: Path) -> None:
+    recording = watched(tmp_path, 2, "faulty.py", "missing", 120, stall_s=3)
+    assert "stall: rank 1 is missing: not in " in log(recording)
+    states = {event.rank: event.fields["state"] for event in events(recording, "device")}
+    assert states == {0: "collective", 1: "idle"}
+    (ras,) = events(recording, "ras")
+    assert "Communicator ranks have different AllReduce operation counts" in str(ras.fields)
+    analyser = events(recording, "analyser")
+    assert any("rank 1 has not joined all_reduce" in str(event.fields) for event in analyser)
+
+
+def test_a_rank_whose_gpu_takes_longer_is_the_straggler(tmp_path: Path) -> None:
+    recording = watched(tmp_path, 2, "faulty.py", "slow", 240)
+    flags = [event for event in frame_at(recording, step=None).events if event.kind == "straggler"]
+    assert {event.rank for event in flags} == {1}, log(recording)
+    assert "rank 1, forward" in log(recording)
+    assert "straggler recovered: rank 1" in log(recording)
+
+
+def test_an_error_of_the_device_ends_the_run_as_under_torchrun_and_is_no_failure_of_ours(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "plain").mkdir()
+    script = [str(SCRIPTS / "faulty.py"), "assert", "120"]
+    ranks = ["--standalone", "--nproc-per-node", "2"]
+    plain = run([*TORCHRUN, *ranks, *script], environment(tmp_path), tmp_path)
+    recording = tmp_path / "run.ddptop"
+    ours = run(
+        [*DDPTOP_RUN, "--ddptop-record", str(recording), *ranks, *script], environment(tmp_path), tmp_path
+    )
+    assert ours.returncode == plain.returncode != 0
+    told = [line for line in ours.stderr.splitlines() if "Failed to update state" in line]
+    assert told == [], "torch's flight recorder was asked about events of a device in error"
+    assert "device-side assert triggered" in log(recording)
+    assert frame_at(recording, step=None).overhead.failures == 0
+
+
+def test_a_step_in_a_cuda_graph_is_no_stall_and_no_failure(tmp_path: Path) -> None:
+    recording = watched(tmp_path, 1, "faulty.py", "graph", 120, stall_s=3)
+    assert [event.fields["name"] for event in events(recording, "phase_begins")] == ["CUDA graph"]
+    assert "stall:" not in log(recording)
     frame = frame_at(recording, step=None)
-    told = [event.message for event in frame.events if event.kind == "stall"]
-    assert f"stall: the GPU of rank {ranks - 1} does not get on" in " ".join(told)
+    assert (frame.group.step, frame.overhead.failures) == (120, 0)
+
+
+def test_the_gpu_of_a_rank_is_read_through_nvml(tmp_path: Path) -> None:
+    pytest.importorskip("pynvml")
+    recording = watched(tmp_path, 1, "stuck.py", "nccl", 4)
+    shown = snapshot(frame_at(recording, step=None))["ranks"][0]["gpu"]
+    assert shown["mem_total_bytes"] >= shown["mem_bytes"] > 0
+    assert 0 <= shown["util_pct"] <= 100
+    assert shown["temp_c"] > 0
+    assert shown["power_w"] > 0

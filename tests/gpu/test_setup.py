@@ -23,8 +23,10 @@ with ddptop.setup(backend=BACKEND, timeout=datetime.timedelta(seconds=77)) as gr
     dist.all_reduce(ones)
     backend = dist.group.WORLD._get_backend(group.device)
     on_gpu = group.device.type == "cuda"
-    print(group.rank, group.backend, group.device, bound, torch.cuda.current_device() if on_gpu else "none",
-          int(ones.item()), backend.options._timeout.total_seconds() if on_gpu else "")
+    words = [group.rank, group.backend, group.device, bound]
+    words += [torch.cuda.current_device() if on_gpu else "none", int(ones.item())]
+    words += [backend.options._timeout.total_seconds() if on_gpu else ""]
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")  # at once: the ranks share it
 """
 
 

@@ -108,6 +108,18 @@ def test_what_fails_is_counted_and_left_out(monkeypatch: pytest.MonkeyPatch, fre
     assert fresh_guard.count == 1
 
 
+def test_of_a_device_in_error_the_flight_recorder_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, fresh_guard: Guard
+) -> None:
+    """NCCL's queries an event for each of its entries, and prints a trace for each error that it gets."""
+    asked: list[int] = []
+    monkeypatch.setattr(flight_recorder, "read", lambda _now: asked.append(1) or flight_recorder.NOTHING)
+    for failed in (True, False):
+        one = EvidenceReporter(threading.get_ident(), lambda: PLACE, lambda failed=failed: failed)
+        assert answer(one, 1).stacks
+    assert (len(asked), fresh_guard.count) == (1, 0)
+
+
 def test_exit_evidence_holds_the_traceback_and_the_reason(fresh_guard: Guard) -> None:
     trace = Stack("traceback", True, (StackFrame("train.py", 3, "load", ""),))
     told = reporter().exit_evidence("ValueError: " + "x" * 1000, trace)

@@ -67,7 +67,7 @@ class Waits(threading.Event):
 
 def test_after_a_timeout_leaving_a_group_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDPTOP_RUN_DIR", "/nowhere")
-    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bound_ns=lambda: None)
+    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bounds_ns=lambda: None)
     identity: Any = SimpleNamespace(rank=0)
     publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
     publisher._left_sent = waits = Waits()
@@ -82,7 +82,7 @@ def test_steps_that_were_not_acked_are_left_as_a_number(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
-    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bound_ns=lambda: None)
+    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bounds_ns=lambda: None)
     session.recorder.step = 41
     session.timing_path = "hook"
     hello = Hello(1, "run", 77, 0, 2, 0, 0, "host", 1, "cpu", "gloo", "hook", 1, 1, 1.0)

@@ -281,6 +281,19 @@ def test_detail_is_taken_where_the_step_number_says(clock: Clock) -> None:
     assert switched == [False, True, False, True]
 
 
+def test_a_step_without_detail_has_no_buckets_of_a_later_one(clock: Clock) -> None:
+    """Its record is read half a second later, when the next step with detail has noted its own."""
+    loop = Loop(clock)
+    loop.recorder.detail_every = 4
+    for _ in range(9):
+        if loop.recorder.detail:
+            loop.recorder.note("key", clock(), clock())
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    assert [len(record.calls) for record in loop.records()] == [1, 0, 0, 0, 1, 0, 0, 0, 1]
+
+
 def test_a_joined_rank_counts_the_steps_it_shadows(clock: Clock) -> None:
     loop = Loop(clock)
     loop.forward(1)

@@ -3,8 +3,9 @@
 CUDA gives only the time between two events. One event whose time on the host is known makes all others
 known: a reference. It is recorded on an own, empty stream and queried by the host until it has happened,
 so its time lies between two readings of the host's clock; half their distance is the error bound.
-`elapsed_time` is a float32 of milliseconds: about 1 us of resolution at 10 s and 0.25 ms at an hour, so a
-new reference is taken every few seconds.
+`elapsed_time` is a float32 of milliseconds: about 1 us of resolution at 10 s and 0.25 ms at an hour, and the
+clocks drift apart, so a new reference is taken every few seconds. Where several processes share a GPU, one
+may be as inexact as a time slice of 2 ms: then the older one stays until it is the worse.
 """
 
 from __future__ import annotations
@@ -29,8 +30,16 @@ ATTEMPTS = 3
 """Each on another stream where the one before was blocked: streams share a few hardware queues (8, or one
 under CUDA_DEVICE_MAX_CONNECTIONS=1), and behind a full one even an empty stream waits."""
 
+PATIENT_NS, PAUSES_S = 50_000_000, 100e-6
+"""The last attempt goes on for so long, with pauses: where several processes share a GPU, each waits for the
+time slices of the others, of some ms."""
+
 PAUSE_NS = 1_000_000_000
-"""After attempts that all failed: the device is busy, and more queries would take the GIL from training."""
+"""After attempts without a better reference: the device is busy, and more queries would take the GIL."""
+
+DRIFT = 20e-6
+"""By how much more a reference may be wrong with every unit of its age: the clocks are within some 10 ppm of
+one another, and float32 milliseconds add 0.06."""
 
 
 class Reference(NamedTuple):
@@ -42,24 +51,39 @@ class Reference(NamedTuple):
     bound_ns: int
     """The moment is wrong by at most this."""
 
+    def host_ns(self, event: CudaEvent) -> int:
+        """The time of an event that has happened."""
+        return self.at_ns + round(self.event.elapsed_time(event) * 1e6)
+
+    def bound_at(self, at_ns: int) -> int:
+        """How far a time read against it may be wrong."""
+        return self.bound_ns + int(abs(at_ns - self.at_ns) * DRIFT)
+
 
 class DeviceClock:
     """Turns events into host nanoseconds. All on one thread (the publisher's)."""
 
     def __init__(
-        self, device: Device, pool: EventPool, *, now: Callable[[], int] = time.monotonic_ns
+        self,
+        device: Device,
+        pool: EventPool,
+        *,
+        now: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._device = device
         self._pool = pool
         self._now = now
+        self._sleep = sleep
         self._stream: Any = None
         self._references: deque[Reference] = deque(maxlen=2)
         self._not_before_ns = 0
 
     @property
     def bound_ns(self) -> int | None:
-        """Error bound of `host_ns`; None while there is no reference."""
-        return self._references[-1].bound_ns if self._references else None
+        """Error bound of what happens now; None while there is no reference."""
+        now_ns = self._now()
+        return min((reference.bound_at(now_ns) for reference in self._references), default=None)
 
     def renew(self) -> bool:
         """Take a new reference where the last is old; returns whether there is one at all.
@@ -67,36 +91,37 @@ class DeviceClock:
         The one before is kept: events that were recorded near it are read against it.
         """
         newest = self._references[-1] if self._references else None
-        if newest is not None and self._now() - newest.at_ns < RENEW_NS:
-            return True
-        if self._now() < self._not_before_ns:
+        now_ns = self._now()
+        if now_ns < self._not_before_ns or (newest is not None and now_ns - newest.at_ns < RENEW_NS):
             return newest is not None
         best: Reference | None = None
-        for _ in range(ATTEMPTS):
-            reference = self._attempt()
+        for number in range(ATTEMPTS):
+            reference = self._attempt(patient=number == ATTEMPTS - 1 and best is None)
             if reference is None:
                 continue
             if best is None or reference.bound_ns < best.bound_ns:
                 best = reference
             if best.bound_ns <= GOOD_NS:
                 break
-        if best is not None:
+        if best is not None and (
+            newest is None or best.bound_ns <= max(GOOD_NS, newest.bound_at(best.at_ns))
+        ):
             self._references.append(best)
         else:
             self._not_before_ns = self._now() + PAUSE_NS
         return bool(self._references)
 
-    def host_ns(self, event: CudaEvent) -> int | None:
-        """The time of an event that has happened; None while there is no reference."""
+    def reference_for(self, event: CudaEvent) -> Reference | None:
+        """The one that tells best when an event that has happened did; None while there is none.
+
+        All events of a step are to be read against one: between two references their order might change.
+        """
         if not self._references:
             return None
-        newest = self._references[-1]
-        at = _moment(newest, event)
-        if len(self._references) > 1 and at < newest.at_ns - RENEW_NS // 2:
-            return _moment(self._references[0], event)
-        return at
+        at_ns = self._references[-1].host_ns(event)
+        return min(self._references, key=lambda reference: reference.bound_at(at_ns))
 
-    def _attempt(self) -> Reference | None:
+    def _attempt(self, *, patient: bool) -> Reference | None:
         if self._stream is None:
             self._stream = self._device.side_stream()
         before = self._now()
@@ -104,17 +129,15 @@ class DeviceClock:
             event = self._pool.mark(self._stream)
         except NoEvent:
             return None
-        end = before + WATCH_NS
+        end, patience = before + WATCH_NS, before + (PATIENT_NS if patient else 0)
         while True:
             queried = self._now()
             if event.query():
                 after = self._now()
                 return Reference(event, (before + after) // 2, (after - before) // 2)
-            if queried > end:
+            if queried > max(end, patience):
                 self._stream = None
                 return None  # the event has not happened yet: the garbage collector frees it
             before = queried  # it had not happened: its time is not earlier than this query
-
-
-def _moment(reference: Reference, event: CudaEvent) -> int:
-    return reference.at_ns + round(reference.event.elapsed_time(event) * 1e6)
+            if queried > end:
+                self._sleep(PAUSES_S)

@@ -14,12 +14,14 @@ import contextlib
 import ctypes
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from ddptop.training.guard import guard
 from ddptop.training.recorder import now
 from ddptop.training.step_record import BucketCall
+from ddptop.training.torch_compat.cuda import Streams
 
 MAX_EVENTS = 8192
 """Events of one process, under way or idle: 60 buckets over 64 steps. Where the publisher is starved or has
@@ -48,6 +50,9 @@ class CudaEvent(Protocol):
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds from this event to `end_event`; both must have happened."""
+
+    recorded_ns: int
+    """When the host had recorded it (`EventPool.mark`), on CLOCK_MONOTONIC."""
 
 
 class Device(Protocol):
@@ -80,6 +85,8 @@ class CudaDevice:
 
         self._cuda = torch.cuda
         self._index = index
+        self._streams = Streams(index)
+        self.capturing, self.stream = self._streams.capturing, self._streams.current
 
     def new_event(self) -> CudaEvent:
         event: CudaEvent = self._cuda.Event(enable_timing=True)
@@ -89,27 +96,23 @@ class CudaDevice:
         self._cuda.set_device(self._index)
         ignore_captures()
 
-    def capturing(self) -> bool:
-        return bool(self._cuda.is_current_stream_capturing())
-
-    def stream(self) -> Any:
-        return self._cuda.current_stream(self._index)
-
     def side_stream(self) -> Any:
         return self._cuda.Stream(device=self._index, priority=HIGH)
 
     def on(self, stream: Any) -> Any:
-        return self._cuda.stream(stream)
+        return self._streams.on(stream)
 
 
 class EventPool:
     """Events to be used again. Taken on the training threads, given back on the publisher's."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, now: Callable[[], int] = now) -> None:
         self._device = device
+        self._now = now
         self._idle: deque[CudaEvent] = deque()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         """Also those in dropped steps, which are freed with their last reference."""
+        self._first: CudaEvent | None = None
         self.refused = 0
         """Events that could not be taken."""
 
@@ -125,13 +128,16 @@ class EventPool:
 
     def take(self) -> CudaEvent:
         """An event that is not in use. Raises NoEvent where too many are under way."""
-        with contextlib.suppress(IndexError):
+        try:
             return self._idle.popleft()
+        except IndexError:
+            pass
         if len(self._all) >= MAX_EVENTS:
             self.refused += 1
             raise NoEvent
         event = self._device.new_event()
         self._all.add(event)
+        self._first = self._first or event
         return event
 
     def mark(self, stream: Any = None) -> CudaEvent:
@@ -145,11 +151,27 @@ class EventPool:
             # Not dropped: after an error of the device's its destructor may end the process (see `keep`).
             self._idle.append(event)
             raise
+        event.recorded_ns = self._now()
         return event
 
     def give(self, *events: CudaEvent) -> None:
         """Take back events that have happened and have been read."""
         self._idle.extend(events)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the device has reported an error: CUDA repeats it in every call from then on."""
+        try:
+            if self._first is not None:
+                self._first.query()
+        except RuntimeError:
+            return True
+        return False
+
+    def caught(self, error: Exception) -> None:
+        """Count an error as a failure of ours, unless it is the device's: training gets that one too."""
+        if not self.failed:
+            guard.caught(error)
 
 
 def keep(*things: object) -> None:
@@ -206,7 +228,7 @@ class CudaTimer:
         try:
             self._mark_end(call, future)
         except Exception as error:  # noqa: BLE001 - the training boundary
-            guard.caught(error)
+            self._pool.caught(error)
 
     def _mark_end(self, call: BucketCall, future: Any) -> None:
         end: Any = UNTIMED
@@ -251,5 +273,5 @@ def _marked(device: Device, pool: EventPool) -> CudaEvent | None:
     except NoEvent:
         return None
     except Exception as error:  # noqa: BLE001 - the training boundary
-        guard.caught(error)
+        pool.caught(error)
         return None

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from ddptop.protocol.messages import Phase
 from ddptop.training import step_record
 from ddptop.training.device.events import CudaEvent, Device, EventPool, NoEvent
-from ddptop.training.guard import guard
 from ddptop.training.step_record import Wait
 
 
@@ -58,7 +57,7 @@ class PhaseMarks:
         except NoEvent:
             self._refused = True
         except Exception as error:  # noqa: BLE001 - the training boundary
-            guard.caught(error)
+            self._pool.caught(error)
 
     def take(self) -> list[tuple[int, CudaEvent]]:
         """The marks since the last call; none where one of them could not be recorded."""

@@ -18,7 +18,6 @@ from ddptop.protocol.messages import Flag
 from ddptop.training.device.clock import DeviceClock
 from ddptop.training.device.events import UNTIMED, CudaEvent, EventPool, keep
 from ddptop.training.device.marks import phases
-from ddptop.training.guard import guard
 from ddptop.training.step_record import BucketCall, StepRecord
 
 SLOTS = 256
@@ -120,6 +119,12 @@ MAX_HELD = 1024
 """Steps that wait at a time: a host that runs further ahead than this is not what DDP does."""
 
 
+RECENT_ENDS = 256
+
+AT_ONCE_NS = 50_000
+"""An end that the device reached within this after the host had recorded it, it may have waited for."""
+
+
 class _Held(NamedTuple):
     record: StepRecord
     since_ns: int
@@ -145,6 +150,8 @@ class StepResolver:
         """When the step before ended on the device."""
         self._floor = 0
         """When the last step that was sent began: no later one may begin before it."""
+        self.late_ns: deque[int] = deque(maxlen=RECENT_ENDS)
+        """How late the last ends of all-reduces may be at most: 0 where the device came after the host."""
         self.lost = 0
         """Steps that were given up, without device times."""
         self.broken = False
@@ -171,8 +178,8 @@ class StepResolver:
         try:
             if not self.broken:
                 self._drain(done, now_ns)
-        except RuntimeError as error:  # the training thread gets it too
-            guard.caught(error)
+        except RuntimeError as error:
+            self._pool.caught(error)
             self.broken = True
         if self.broken:
             keep(*self._held)
@@ -204,17 +211,24 @@ class StepResolver:
         return done
 
     def _in_order(self, record: StepRecord) -> StepRecord:
-        """The host runs ahead of the device: a step given up must not begin before the last one sent."""
+        """A step must not begin before the last one sent: it is moved as a whole.
+
+        The host, whose times a step given up has, runs ahead of the device; and between two references of the
+        clock the device's moments may jump by as much as these are wrong.
+        """
+        late = self._floor - record.begin
         self._floor = max(self._floor, record.begin)
-        if record.begin == self._floor:
-            return record
-        return record._replace(begin=self._floor, end=max(record.end, self._floor))
+        return record if late <= 0 else _later(record, late)
 
     def _resolved(self, record: StepRecord) -> StepRecord:
-        calls = [self._call(call) for call in record.calls]
+        moment = self._moments(record)
+        calls = [self._call(call, moment) for call in record.calls]
         if any(call[2] == UNTIMED for call in calls):  # a step with some of its buckets only would mislead
             calls, record = [], record._replace(flags=record.flags & ~Flag.DETAIL)
-        times = phases([(mark, self._moment(event)) for mark, event in record.marks], self._ended)
+        marks = [(mark, moment(event)) for mark, event in record.marks]
+        if self._ended is not None and marks:
+            self._ended = min(self._ended, marks[0][1])
+        times = phases(marks, self._ended)
         loss = self._loss(record)
         self._pool.give(*(event for _, event in record.marks))
         if times is None:
@@ -247,16 +261,24 @@ class StepResolver:
             waits=times.waits,
         )
 
-    def _call(self, call: BucketCall) -> BucketCall:
+    def _call(self, call: BucketCall, moment: Callable[[CudaEvent], int]) -> BucketCall:
         key, ready, end = call
-        moments = [stamp if isinstance(stamp, int) else self._moment(stamp) for stamp in (ready, end)]
-        self._pool.give(*(stamp for stamp in (ready, end) if not isinstance(stamp, int)))
+        moments = [stamp if isinstance(stamp, int) else moment(stamp) for stamp in (ready, end)]
+        events = [stamp for stamp in (ready, end) if not isinstance(stamp, int)]
+        if len(events) == 2:
+            # An end that happened as soon as it was recorded may be late: by what the host took to record it.
+            at_once = moments[1] - end.recorded_ns < AT_ONCE_NS
+            self.late_ns.append(end.recorded_ns - ready.recorded_ns if at_once else 0)
+        self._pool.give(*events)
         return [key, *moments]
 
-    def _moment(self, event: Any) -> int:
-        at = self._clock.host_ns(event)
-        assert at is not None  # asked only with a reference
-        return at
+    def _moments(self, record: StepRecord) -> Callable[[CudaEvent], int]:
+        """What gives the moments of the events of a step, all of which have happened."""
+        events = [event for _, event in record.marks]
+        events += [stamp for call in record.calls for stamp in call[1:] if not isinstance(stamp, int)]
+        reference = self._clock.reference_for(events[-1]) if events else None
+        assert reference is not None or not events  # resolved only with a reference
+        return _no_moment if reference is None else reference.host_ns
 
     def _loss(self, record: StepRecord) -> float | None:
         if not isinstance(record.loss, tuple):
@@ -272,6 +294,18 @@ class StepResolver:
         self._ended = None
         loss = None if isinstance(record.loss, tuple) else record.loss
         return record._replace(calls=[], marks=(), loss=loss, flags=record.flags & ~Flag.DETAIL, exposed=-1)
+
+
+def _no_moment(_event: CudaEvent) -> int:
+    raise AssertionError  # of a step without events
+
+
+def _later(record: StepRecord, ns: int) -> StepRecord:
+    """The step as if it had happened so much later; unknown moments stay unknown."""
+    names = ("begin", "end", "forward_at", "backward_at", "optimizer_at", "backward_end")
+    moments = {name: at + ns if (at := getattr(record, name)) >= 0 else at for name in names}
+    calls = [[key, ready + ns, end + ns if end > 0 else end] for key, ready, end in record.calls]
+    return record._replace(calls=calls, **moments)
 
 
 def _happened(record: StepRecord) -> bool:

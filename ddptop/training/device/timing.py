@@ -166,6 +166,11 @@ class DeviceTiming:
             return None
         return self.scalars.take(tensor)
 
+    def failed(self) -> bool:
+        """Whether the device has reported an error. From any thread, whose current device it becomes."""
+        self.device.make_current()
+        return self.pool.failed
+
     def abandon(self, recorder: Recorder) -> None:
         """Never use CUDA again: the process is a forked child, or exits. No event is destroyed (`keep`)."""
         keep(self, recorder.records, recorder.calls, recorder.marks)
@@ -173,6 +178,18 @@ class DeviceTiming:
         recorder.drop()
 
     # -- on the publisher's thread ----------------------------------------------
+
+    def bounds_ns(self) -> tuple[int, int] | None:
+        """How far a bucket's ready and its end may be wrong; None while no moment can be told.
+
+        Both by the clock. An end may also be late by what the host took to record it, after the collective
+        had been launched, where the device waited for that; the median, as of the host's timers.
+        """
+        bound_ns = self.clock.bound_ns
+        if bound_ns is None:
+            return None
+        late = sorted(self.resolver.late_ns)
+        return bound_ns, bound_ns + (late[len(late) // 2] if late else 0)
 
     def untimed(self) -> dict[str, Scalar]:
         """For the run's card: counts of what was not timed, those that have changed since the last call."""

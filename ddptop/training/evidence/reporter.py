@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -107,14 +108,23 @@ REASON_CHARACTERS = 500
 class EvidenceDraft:
     """Evidence as far as it has been read; filled in by one thread, read by another."""
 
-    def __init__(self, training_thread: int, known: tuple[Stack, ...] = (), request: int = 0) -> None:
-        """`known`: the stacks, where they are known already. `request`: the ASK's number; 0: none."""
+    def __init__(
+        self,
+        training_thread: int,
+        known: tuple[Stack, ...] = (),
+        request: int = 0,
+        *,
+        device_failed: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`known`: the stacks, where they are known already. `request`: the ASK's number; 0: none.
+        `device_failed`: whether the GPU has reported an error."""
         self.stacks = known
         self.groups: tuple[GroupState, ...] = ()
         self.flight: Flight = flight_recorder.NOTHING
         self.complete = False
         self._training_thread = training_thread
         self._request = request
+        self._device_failed = device_failed
 
     def gather(self) -> None:
         """Read everything, the most reliable first; what fails is counted and left out."""
@@ -146,6 +156,8 @@ class EvidenceDraft:
         self.groups = group_states(self.flight.completed)
 
     def _read_flight_recorder(self) -> None:
+        if self._device_failed():  # NCCL's would print that error with a trace for each of its entries
+            return
         self.flight = flight_recorder.read(time.time_ns())
 
     def _add_source(self) -> None:
@@ -187,10 +199,15 @@ def fitted(evidence: Evidence) -> Evidence:
 class EvidenceReporter:
     """Answers each ASK once. On the publisher's thread, which it never blocks."""
 
-    def __init__(self, training_thread: int, position: Callable[[], tuple[int, int, int]]) -> None:
-        """`position` gives the current (step, phase, bucket)."""
-        self._training_thread = training_thread
+    def __init__(
+        self,
+        training_thread: int,
+        position: Callable[[], tuple[int, int, int]],
+        device_failed: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`position` gives the current (step, phase, bucket); `device_failed` as for `EvidenceDraft`."""
         self._position = position
+        self._new_draft = partial(EvidenceDraft, training_thread, device_failed=device_failed)
         self._answered = 0
         self._draft: EvidenceDraft | None = None
         self._gathering: tuple[threading.Thread, EvidenceDraft] | None = None
@@ -212,7 +229,7 @@ class EvidenceReporter:
     def exit_evidence(self, reason: str, trace: Stack | None) -> Evidence:
         """What is sent without an ASK at an abnormal exit. Gathered on the publisher's thread itself: no
         other can be started while the interpreter exits. `Publisher.close` limits the time."""
-        draft = EvidenceDraft(self._training_thread, (trace,) if trace is not None else ())
+        draft = self._new_draft((trace,) if trace is not None else ())
         draft.gather()
         return draft.message(0, self._position(), reason)
 
@@ -220,10 +237,10 @@ class EvidenceReporter:
         """Have evidence gathered, by one thread at most: the last one may be blocked for good."""
         self._deadline = time.monotonic() + DEADLINE_S
         if self._gathering is not None and self._gathering[0].is_alive():
-            self._draft = EvidenceDraft(self._training_thread)
+            self._draft = self._new_draft()
             self._draft.take_over(self._gathering[1])
             return
-        draft = EvidenceDraft(self._training_thread, request=self._answered)
+        draft = self._new_draft(request=self._answered)
         thread = threading.Thread(target=draft.gather, name="ddptop-evidence", daemon=True)
         try:
             thread.start()

@@ -38,8 +38,8 @@ class DeviceRecorder(Recorder):
         self._switch_models = session.switch_models
         self._marks = session.recorder.marks
 
-    def use(self, yes: bool) -> None:
-        super().use(yes)
+    def use(self, yes: bool, model: DistributedDataParallel) -> None:
+        super().use(yes, model)
         self._recorder.marks = self._marks if yes else None
         self._switch_models(yes and self._recorder.detail)
 
@@ -103,10 +103,10 @@ def main() -> None:
     count = max(5, int(SEGMENT_S / step_s))
     for number in range(rounds):
         for kind in (0, 1, 2) if number % 2 else (2, 1, 0):
-            recorder.use(kind == 0)
+            recorder.use(kind == 0, training.model)
             training.steps(2)
             kinds[kind].append(training.steps(count))
-    recorder.use(True)
+    recorder.use(True, training.model)
     watched, plain, again = (list(kind) for kind in kinds)
     pairs = list(zip(watched, plain, again, strict=True))
     found = {

@@ -1,4 +1,4 @@
-"""Trains under torch's profiler, and writes when each bucket's last kernel ended: profiled.py BACKEND OUT
+"""Trains under torch's profiler, writes when each bucket's last kernel ended: profiled.py BACKEND OUT BATCH
 
 Alone under NCCL an all-reduce runs no kernel: there a communication hook runs one of its own after it, whose
 end is then the bucket's. OUT becomes {"kernels": [ns on CLOCK_MONOTONIC, ...], "buckets": number a step}.
@@ -7,7 +7,6 @@ end is then the bucket's. OUT becomes {"kernels": [ns on CLOCK_MONOTONIC, ...], 
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import time
@@ -15,12 +14,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from one_gpu import CUDA, own_device
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-CUDA = torch.cuda.is_available()
-WIDTH, LAYERS, BATCH, WARM, PROFILED = 1024, 6, 256, 40, 20
+WIDTH, LAYERS, WARM, PROFILED = 1024, 6, 40, 20
 
 OWN, NCCL = re.compile("sinh"), re.compile("nccl.*AllReduce", re.IGNORECASE)
 """Names of kernels. Nothing else here computes a hyperbolic sine."""
@@ -53,11 +52,8 @@ def ends(profiler: profile, name: re.Pattern[str], offset_ns: int) -> list[int]:
 
 
 def main() -> None:
-    backend, out = sys.argv[1], Path(sys.argv[2])
-    device = torch.device("cpu")
-    if CUDA:
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        torch.cuda.set_device(device)
+    backend, out, size = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    device = own_device()
     dist.init_process_group(backend)
     torch.manual_seed(0)
     layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
@@ -66,7 +62,7 @@ def main() -> None:
     if own:
         ddp.register_comm_hook(None, hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.0)
-    batch = torch.randn(BATCH, WIDTH, device=device)
+    batch = torch.randn(size, WIDTH, device=device)
 
     def train(steps: int) -> None:
         for _ in range(steps):

@@ -5,16 +5,15 @@ The host launches everything and then waits for its GPU, as in `loss.item()`. On
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
 import torch
 import torch.distributed as dist
+from one_gpu import CUDA, own_device
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-CUDA = torch.cuda.is_available()
 WIDTH, STEPS, STUCK = 256, 40, 30
 CYCLES = 100_000_000
 """Of one kernel that does nothing: some 50 ms."""
@@ -36,10 +35,7 @@ def keep_busy(seconds: float) -> None:
 
 def main() -> None:
     backend, seconds = sys.argv[1], float(sys.argv[2])
-    device = torch.device("cpu")
-    if CUDA:
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        torch.cuda.set_device(device)
+    device = own_device()
     dist.init_process_group(backend)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)).to(device)
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.1)

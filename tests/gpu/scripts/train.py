@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
+from one_gpu import CUDA, own_device
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -29,19 +30,12 @@ WIDTH, BATCH, WARM, EPOCH = 1024, 256, 10, 8
 GRAPH_EVERY, GRAPH_KERNELS = 10, 2000
 """Capturing so many kernels takes some 20 ms: sooner or later the publisher looks at events meanwhile."""
 
-CUDA = torch.cuda.is_available()
-
 
 def where(*, elsewhere: bool) -> torch.device:
     """This rank's device."""
-    if not CUDA:
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    if elsewhere:
-        return torch.device("cuda", count - 1)
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % count)
-    torch.cuda.set_device(device)
-    return device
+    if CUDA and elsewhere:
+        return torch.device("cuda", torch.cuda.device_count() - 1)
+    return own_device()
 
 
 def epochs(rank: int, *, workers: bool) -> Iterator[torch.Tensor]:

@@ -22,6 +22,7 @@ class FakeEvent:
         self._device = device
         self.at_ns: int | None = None
         self.recorded = 0
+        self.recorded_ns = 0
 
     def record(self, stream: Any = None) -> None:
         chosen = stream or self._device.current
@@ -77,6 +78,10 @@ class FakeDevice:
     def compute(self, ns: int) -> None:
         """Give the current stream so much work."""
         self.current.busy_ns = max(self.current.busy_ns, self.now_ns) + ns
+
+    def sleep(self, seconds: float) -> None:
+        """Of the host."""
+        self.now_ns += int(seconds * 1e9)
 
     def now(self) -> int:
         """The host's clock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from ddptop.training.device.marks import Mark, PhaseMarks
 from ddptop.training.device.resolver import GIVE_UP_NS, MAX_HELD, DeviceScalars, StepResolver
 from ddptop.training.guard import Guard
 from ddptop.training.step_record import StepRecord
-from tests.training.device.fake import FakeDevice
+from tests.training.device.fake import FakeDevice, FakeEvent
 from tests.training.device.test_timers import FakeSlots
 
 MS = 1_000_000
@@ -26,8 +27,8 @@ class Training:
 
     def __init__(self) -> None:
         self.device = FakeDevice(look_ns=0)
-        self.pool = EventPool(self.device)
-        self.clock = DeviceClock(self.device, self.pool, now=self.device.now)
+        self.pool = EventPool(self.device, now=self.device.now)
+        self.clock = DeviceClock(self.device, self.pool, now=self.device.now, sleep=self.device.sleep)
         self.scalars = DeviceScalars(self.pool, FakeSlots())
         self.marks = PhaseMarks(self.device, self.pool)
         self.resolver = StepResolver(self.clock, self.pool, self.scalars, now=self.device.now)
@@ -180,7 +181,7 @@ def test_an_error_of_the_device_leaves_what_the_host_saw_and_is_asked_about_no_m
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fresh = Guard()
-    monkeypatch.setattr(resolver, "guard", fresh)
+    monkeypatch.setattr(events, "guard", fresh)
     training = Training()
     kept, lost, later = training.step(), training.step(loss=0.5), training.step()
     training.wait(3 * STEP)
@@ -281,3 +282,75 @@ def test_a_step_in_a_graph_has_no_marks_and_keeps_the_hosts_times() -> None:
     training.wait(STEP)
     (done,) = training.resolver.take([record])
     assert (done.begin, done.end) == (record.begin, record.end)
+
+
+def test_an_error_of_the_device_itself_is_no_failure_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = Guard()
+    monkeypatch.setattr(events, "guard", fresh)
+    training = Training()
+    assert not training.pool.failed
+    training.pool.caught(RuntimeError("ours"))
+    assert fresh.count == 1
+    lost = training.step()
+    training.wait(STEP)
+
+    def refuse(_event: FakeEvent) -> bool:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(FakeEvent, "query", refuse)
+    assert [record.step for record in training.resolver.take([lost])] == [0]
+    assert training.pool.failed
+    assert (fresh.count, training.resolver.lost) == (1, 1)
+
+
+def test_a_step_given_up_is_moved_as_a_whole_where_the_device_is_ahead_of_its_begin() -> None:
+    training = Training()
+    first = training.step()
+    training.device.compute(5 * STEP)
+    training.wait(7 * STEP)
+    late = training.step()  # begins on the device when the one before has ended
+    training.wait(STEP)
+    (done,) = training.resolver.take([first])
+    lost = late._replace(
+        begin=done.begin - MS, forward_at=done.begin, backward_at=-1, end=done.begin + 3 * MS
+    )
+    (given_up,) = training.resolver.take([lost]) or training.resolver.flush()
+    assert given_up.begin >= done.begin
+    assert given_up.forward_at - given_up.begin >= 0
+
+
+def test_between_two_references_no_moment_lies_before_its_step() -> None:
+    """A reference may be wrong by a time slice of a GPU that others use: 2 ms, more than a step."""
+    training = Training()
+    records = [training.step() for _ in range(3)]
+    training.wait(3 * STEP)
+    sent = training.resolver.take(records[:2])
+    for reference in list(training.clock._references):
+        training.clock._references.append(reference._replace(at_ns=reference.at_ns - 2 * STEP, bound_ns=0))
+    sent += training.resolver.take(records[2:])
+    assert [record.step for record in sent] == [0, 1, 2]
+    for before, after in pairwise(sent):
+        assert after.begin >= before.begin
+    for record in sent:
+        moments = [record.forward_at, record.backward_at, record.optimizer_at, record.end]
+        moments += [moment for _key, *stamps in record.calls for moment in stamps]
+        assert min(moments) >= record.begin
+        assert near(record.forward, FORWARD)
+
+
+def test_only_an_end_that_the_host_records_late_widens_its_bound() -> None:
+    training = Training()
+    record = training.step()
+    training.wait(STEP)
+    training.resolver.take([record])
+    assert list(training.resolver.late_ns) == [0]
+    ready, launched_ns = training.pool.mark(), training.device.now_ns
+    ready.recorded_ns = launched_ns
+    training.wait(80_000)  # the collective has long ended
+    end = training.pool.mark()
+    end.recorded_ns = training.device.now_ns
+    training.wait(STEP)
+    record = training.step()._replace(calls=[["key", ready, end]])
+    training.wait(STEP)
+    training.resolver.take([record])
+    assert list(training.resolver.late_ns) == [0, 80_000]

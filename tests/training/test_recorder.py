@@ -286,11 +286,12 @@ def test_a_step_without_detail_has_no_buckets_of_a_later_one(clock: Clock) -> No
     loop = Loop(clock)
     loop.recorder.detail_every = 4
     for _ in range(9):
+        loop.forward(1)
         if loop.recorder.detail:
             loop.recorder.note("key", clock(), clock())
-        loop.forward(1)
         loop.backward(1)
         loop.optimizer(1)
+    loop.recorder.finish()
     assert [len(record.calls) for record in loop.records()] == [1, 0, 0, 0, 1, 0, 0, 0, 1]
 
 

@@ -408,6 +408,20 @@ def test_the_log_tells_when_it_began_and_how_long_it_lasted(stage) -> None:
     assert stage.frame().run.state == "live"
 
 
+@pytest.mark.parametrize(("later_s", "stood_s"), [(1, 32), (20, 51)])
+def test_a_stall_lasts_until_all_ranks_have_moved_and_from_its_first(stage, later_s, stood_s) -> None:
+    """Rank 1 enters the step half a second before the others, and leaves it before them."""
+    ahead, behind = {"step": 42, "bucket": 0, "sequence": 84}, {"step": 41, "bucket": 2, "sequence": 82}
+    stage.beat(0.5, {1: behind})
+    one_missing(stage, 31)
+    stage.beat(31 + later_s, {**{rank: dict(IN_41) for rank in (0, 2, 3)}, 1: ahead})
+    assert stage.said("stall_end") == []
+    stage.beat(33 + later_s, {rank: dict(ahead, step=43) for rank in range(4)})
+    assert len(stage.said("stall")) == 1 + (later_s > 1)
+    (end,) = stage.said("stall_end")
+    assert end.startswith(f"the run continues after {stood_s} s without progress, ")
+
+
 def test_the_log_does_not_depend_on_who_looked(make_world) -> None:
     logs = []
     for looks in (False, True):

@@ -294,6 +294,11 @@ class StallLog:
         """When the stall seen at the last check began. A stall is logged at its second check: before the
         first one the collector itself may have been stopped, so that messages are still unread."""
         self._logged: Diagnosis | None = None
+        """The newest diagnosis of the stall that was logged, with its first begin."""
+        self._last_progress_ns = 0
+        """The newest progress of any rank when that stall was logged."""
+        self._standing: list[RankState] = []
+        """Ranks that had made no progress since, up to the last check: the stall lasts until all have."""
 
     @property
     def stalled(self) -> bool:
@@ -308,10 +313,15 @@ class StallLog:
         diagnosis = None
         if state.not_initialized or stalled_since(state, now_ns) is not None:
             diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)
-        logged = self._logged
-        if logged is not None and (diagnosis is None or diagnosis.since_ns != logged.since_ns):
-            self._logged = None
-            _log_end(state, logged, now_ns)
+        logged, before_standing = self._logged, self._standing
+        if logged is not None:
+            self._standing = [rank for rank in before_standing if rank.moved_ns <= self._last_progress_ns]
+            if not self._standing:
+                _log_end(state, logged, min(rank.moved_ns for rank in before_standing), now_ns)
+            if not self._standing or diagnosis is None:
+                self._logged = None
+            elif len(self._standing) < len(before_standing):
+                return  # the progress of the others may not have been reported yet
         last_ns, self._last_since_ns = self._last_since_ns, diagnosis.since_ns if diagnosis else None
         if diagnosis is None or diagnosis.since_ns != last_ns:
             return
@@ -322,8 +332,12 @@ class StallLog:
         before, self._logged = self._logged, diagnosis
         if before is None or before.key() != diagnosis.key():
             _log_stall(state, diagnosis, now_ns)
-        if before is not None and not diagnosis.entered:  # its end does not reach all ranks at once
-            self._logged = replace(diagnosis, entered=before.entered)
+        if before is None:
+            self._standing = [rank for rank in state.ranks if rank.running] or [*state.ranks]
+            self._last_progress_ns = max(diagnosis.since_ns, *(rank.moved_ns for rank in self._standing))
+        else:  # its end does not reach all ranks at once
+            since_ns, entered = min(before.since_ns, diagnosis.since_ns), diagnosis.entered or before.entered
+            self._logged = replace(diagnosis, since_ns=since_ns, entered=entered)
 
 
 def _log_stall(state: RunState, diagnosis: Diagnosis, now_ns: int) -> None:
@@ -333,12 +347,11 @@ def _log_stall(state: RunState, diagnosis: Diagnosis, now_ns: int) -> None:
     state.log.add(at_s, "stall", text, severity="critical", rank=rank, step=diagnosis.step)
 
 
-def _log_end(state: RunState, logged: Diagnosis, now_ns: int) -> None:
-    """Log that the run continues, unless the run has ended or a rank exits, which are logged as such."""
-    running = [rank for rank in state.ranks if rank.running]
-    moved_ns = min((rank.moved_ns for rank in running), default=logged.since_ns)
+def _log_end(state: RunState, logged: Diagnosis, moved_ns: int, now_ns: int) -> None:
+    """Log that the run continues since `moved_ns`, unless the run has ended or a rank exits, which are logged
+    as such."""
     ended = state.run is not None and state.run.state != "live"
-    if ended or len(running) < state.world or moved_ns <= logged.since_ns:
+    if ended or not all(rank.running for rank in state.ranks):
         return
     if logged.entered and len(state.usual_pauses) < MAX_USUAL:
         before_ns = state.usual_pauses.get(logged.entered, 0)

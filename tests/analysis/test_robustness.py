@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import warnings
+from dataclasses import replace
 
 import pytest
 
@@ -176,3 +177,23 @@ def test_nonsense_does_no_harm(seed) -> None:
             assert verdict(frame).sentence
             assert verdict(frame).line(ascii_only=True).isascii()
     assert reducer.state.history_end > 0, "no step got complete: this proved nothing"
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("every", [1, 3])
+def test_steps_that_took_no_time_have_no_share_and_cost_no_warning(make_world, own, every) -> None:
+    """Every step or every third one has a wall time of 0."""
+    world, reducer = make_world(3, delays={(1, "backward"): 6_000}, own=own), Reducer()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for received in (world.run(), *world.introduce(), *world.steps(120)):
+            message = received.message
+            if isinstance(message, Steps) and message.first_step % every == 0:
+                rows = tuple(row._replace(wall_us=0) for row in message.rows)
+                received = received._replace(message=replace(message, rows=rows))
+            reducer.feed(received)
+            if world.step % 50 == 0:
+                reducer.frame(received.t_ns)
+        frame = reducer.frame(received.t_ns)
+    json.dumps(snapshot(frame), allow_nan=False)
+    assert frame.group.exposed_comm_pct == (None if every == 1 else pytest.approx(30, abs=1))

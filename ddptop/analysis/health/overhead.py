@@ -72,7 +72,8 @@ class ShadowCost:
         self._steps = self._steps[:, -KEPT:]
 
     def _add(self, begin: int, end: int) -> bool:
-        """Evaluate the block of these steps. False where steps are missing or not all ranks stood aside."""
+        """Evaluate the block of these steps. False where steps are missing or took no time, or not all
+        ranks stood aside."""
         numbers, wall, aside, detail = self._steps
         first = begin - AROUND
         if first < 0 or numbers[end + AROUND - 1] - numbers[first] != end + AROUND - 1 - first:
@@ -86,6 +87,8 @@ class ShadowCost:
             left, right = left[plain[left]], right[plain[right]]
         beside = (median(wall[left[-SIDE:]]) + median(wall[right[:SIDE]])) / 2
         without = median(wall[begin + SETTLE : end - 1])
+        if not without > 0:
+            return False
         extra = _detail_cost(wall, detail, np.arange(begin)[aside[:begin] == 0]) if sampled else 0.0
         self._blocks.append(float((beside - without + extra) / without))
         return True

@@ -201,6 +201,11 @@ def bus_factor(world: int) -> float:
     return 2.0 * (world - 1) / world if world > 0 else 0.0
 
 
+def share(part: Column | float, whole: Column | float) -> Column:
+    """`part / whole`; NaN where the whole is 0, such as a step that took no time."""
+    return np.asarray(part / np.where(np.asarray(whole) > 0, whole, np.nan))
+
+
 def bandwidth_gbps(size_bytes: Column | float, time_ms: Column) -> Column:
     """algbw = S / X with 1 GB = 1e9 bytes; NaN where nothing was timed."""
     time_ms = np.asarray(time_ms, dtype=np.float64)

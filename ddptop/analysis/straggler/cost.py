@@ -140,7 +140,7 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
         bound_ms = float(window.bound_ms(newest)[rank])
         gain = np.where(last == rank, window.group.of("recoverable", newest), 0.0)
         gain_ms = float(median(gain))
-        cost_pct = 100 * float(median(gain / window.group.of("step", newest)))
+        cost_pct = 100 * float(median(formulas.share(gain, window.group.of("step", newest))))
         worth = gain_ms >= rules.FLAG_MS and cost_pct >= rules.FLAG_PCT
         if worth and low_ms > max(bound_ms, rules.SPREAD_SHARE * late_ms):
             return Suspect(window.scope.ranks[rank], late_ms, bound_ms, count, steps)
@@ -164,7 +164,7 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
     p50 = known(median(step))
 
     def without(gain: Column) -> float | None:
-        share = gain / window.group.of("step", detail.slots)
+        share = formulas.share(gain, window.group.of("step", detail.slots))
         at = window.group.of("point", detail.slots)[~np.isnan(share)]
         if not len(at):
             return None
@@ -232,7 +232,8 @@ def _from_every_step(figures: Figures) -> FrameSteps:
     p50, even_ms = float(median(all_steps.wall(steps))), gained.no_straggler_ms
     if flag.pattern == "intermittent":
         cost_pct = 100 * float(formulas.mean(flagged.own_gain(all_steps, judged, ranks, flag.members, place)))
-        cost_pct /= float(formulas.mean(all_steps.wall(judged)))
+        wall_ms = float(formulas.mean(all_steps.wall(judged)))
+        cost_pct = cost_pct / wall_ms if wall_ms > 0 else 0.0
     else:
         cost_pct = 0.0 if even_ms is None or not p50 else max(0.0, 100 * (1 - even_ms / p50))
     straggler = replace(

@@ -84,7 +84,8 @@ class CpuWaits:
         over, wall = np.array([ms for ms, _, _ in blocks]), wall[-needed:]
         total = over.sum(axis=0) / wall.sum()
         row = int(total.argmax())
-        if total[row] < SHARE or float(formulas.quantile(over[:, row] / wall, EACH)) < EACH_SHARE:
+        each = formulas.share(over[:, row], wall)
+        if total[row] < SHARE or float(formulas.quantile(each, EACH)) < EACH_SHARE:
             return None
         newest = np.arange(max(0, slot + 1 - every_step.KEEP_STEPS), slot + 1)
         level_ms = float(median(place_excess(steps, "cpu", newest, self._members)[row]))

@@ -313,7 +313,7 @@ def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> S
     found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]
     found = [flag for flag in found if whole is None or flag.rank in whole.ranks]
     if whole is not None and len(group.members) <= every_step.PLACE_RANKS:
-        share = whole.level_ms / float(median(steps.wall(slots)))
+        share = float(formulas.share(whole.level_ms, float(median(steps.wall(slots)))))
         if share < every_step.WHOLE_SHARE or (
             share < every_step.SLOW_CORE_SHARE and _brief(whole, steps, slot)
         ):

@@ -12,6 +12,7 @@ from ddptop.analysis.health.links import explain
 from ddptop.analysis.ranks import group_state
 from ddptop.analysis.stall.current import current_stall, rank_states, stall_diagnosis
 from ddptop.analysis.stall.rank_position import deaths
+from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
 from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
@@ -214,7 +215,7 @@ def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, float | None]:
         "exposed_comm_ms": known(median(wait_ms + transfer)),
         "exposed_wait_ms": known(median(wait_ms)),
         "exposed_transfer_ms": known(median(transfer)),
-        "exposed_comm_pct": known(median(100 * (wait_ms + transfer) / wall)),
+        "exposed_comm_pct": known(median(formulas.share(100 * (wait_ms + transfer), wall))),
     }
 
 

@@ -63,7 +63,7 @@ def main(options: argparse.Namespace) -> int:
         raise CliError(problem)
     settings = load(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
-    lesson = Lesson()
+    lesson = Lesson(options.ranks)
     name = f"demo-{secrets.token_hex(2)}"
     with tempfile.TemporaryFile() as output:
         training = _start(name, options.ranks, options.steps or 0, output)
@@ -79,6 +79,8 @@ def main(options: argparse.Namespace) -> int:
             raise CliError(f"the demo's training failed: {_last_line(output)}")
         if lesson.noisy:
             note(TOO_NOISY.format(rank=options.ranks - 1))
+        elif options.ranks == 1:
+            note(ALONE)
         print_replay_hint(name)
     return code
 
@@ -88,11 +90,17 @@ TOO_NOISY = (
     "programs delay the ranks as much"
 )
 
+ALONE = "one rank has no other to be compared with: --ranks 2 shows a slow rank"
+
 
 class Lesson:
-    """What the demo is to show: the last rank is flagged while it is slow, and even again after that."""
+    """What the demo is to show: the last rank is flagged while it is slow, and even again after that.
 
-    def __init__(self) -> None:
+    A single rank is never slow on purpose.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._alone = ranks == 1
         self._step = 0
         self._flagged = False
         self.over = False
@@ -101,7 +109,7 @@ class Lesson:
     @property
     def noisy(self) -> bool:
         """Whether the slow rank has been slow, and was not flagged."""
-        return self._step >= SLOW_UNTIL and not self._flagged
+        return self._step >= SLOW_UNTIL and not self._flagged and not self._alone
 
     def see(self, frame: Frame) -> None:
         """Take in the newest frame."""
@@ -109,11 +117,13 @@ class Lesson:
         last = frame.run.world_size - 1
         flags = (event.rank == last for event in frame.events if event.kind == "straggler")
         self._flagged = self._flagged or any(flags)
-        shown = self._flagged and frame.straggler is None and self._step >= LEAST_STEPS
-        self.over = self.over or shown or self._step >= MOST_STEPS
+        shown = self._alone or (self._flagged and frame.straggler is None)
+        self.over = self.over or self._step >= (LEAST_STEPS if shown else MOST_STEPS)
 
     def line(self, frame: Frame) -> str:
         """What is seen now and which key shows more; empty after some time, until something changes."""
+        if self._alone:
+            return f"demo: {ALONE}"
         last = frame.run.world_size - 1
         if last in blamed(frame.straggler):
             since_s = min((alert.since_s for alert in frame.alerts if alert.kind == "straggler"), default=0.0)
@@ -126,7 +136,7 @@ class Lesson:
         ended = [event.unix_s for event in frame.events if event.kind == "straggler_end"]
         if ended and frame.unix_s - ended[-1] <= SHOWN_S:
             return f"demo: rank {last} is even again · 5 lists what happened, q ends the demo"
-        if self._step < SLOW_FROM and last > 0:
+        if self._step < SLOW_FROM:
             return f"demo: all ranks are even; from step {SLOW_FROM} on rank {last} is slow on purpose"
         return ""
 

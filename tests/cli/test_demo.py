@@ -98,7 +98,7 @@ def test_a_demo_whose_launcher_is_slow_to_end_is_waited_for_with_words(
 
 
 def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noisy() -> None:
-    frame, lesson = straggler(2), demo.Lesson()
+    frame, lesson = straggler(2), demo.Lesson(2)
     even = replace(live(2), events=())
 
     def at(frame: Frame, step: int) -> str:
@@ -116,14 +116,33 @@ def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noi
     assert not lesson.over and not lesson.noisy
     at(even, demo.LEAST_STEPS + 1)
     assert lesson.over
-    other, late = demo.Lesson(), frame.straggler
+    other, late = demo.Lesson(2), frame.straggler
     assert late is not None
     noise = replace(flagged, straggler=replace(late, rank=0), events=(replace(frame.events[-1], rank=0),))
     other.see(replace(noise, group=replace(noise.group, step=350)))
     assert other.noisy and "sleeps" not in other.line(noise), "another rank than the slow one was flagged"
-    never = demo.Lesson()
+    never = demo.Lesson(2)
     never.see(replace(even, group=replace(even.group, step=demo.MOST_STEPS)))
     assert never.over and never.noisy
+
+
+def test_of_one_rank_the_demo_says_that_none_is_compared_and_ends_after_the_least_steps() -> None:
+    frame, lesson = live(1), demo.Lesson(1)
+    for step in (10, demo.SLOW_UNTIL, demo.LEAST_STEPS):
+        assert not lesson.over
+        frame = replace(frame, group=replace(frame.group, step=step))
+        lesson.see(frame)
+        assert lesson.line(frame) == f"demo: {demo.ALONE}"
+    assert lesson.over and not lesson.noisy
+
+
+def test_a_demo_of_one_rank_ends_with_what_more_of_them_show(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    command = [*DDPTOP, "demo", "--headless", "--ranks", "1", "--steps", str(demo.SLOW_UNTIL + 10)]
+    with started(command, env, tmp_path) as process:
+        words = process.communicate(timeout=DEADLINE_S)[1]
+    assert process.returncode == 0
+    assert "on purpose" not in words and f"ddptop: {demo.ALONE}" in words
 
 
 def test_a_demo_that_is_interrupted_has_finished_and_leaves_nothing_behind(tmp_path: Path) -> None:

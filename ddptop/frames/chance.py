@@ -18,7 +18,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Frame
 
 REPLICATES = 200
 """They give the standard error of the median within 5 %."""
@@ -157,13 +156,3 @@ def student_quantile(share: float, degrees: float) -> float:
         (((3 * z2 + 19) * z2 + 17) * z2 - 15) / 384,
     )
     return z * (1 + sum(term / v ** (i + 1) for i, term in enumerate(terms)))
-
-
-def rate_without_stalls(frame: Frame) -> float | None:
-    """`steps_per_s` without the steps in which a stall was logged."""
-    group = frame.group
-    step, end_s = (getattr(frame.history, name)[-max(1, group.window_steps) :] for name in ("step", "time_s"))
-    at_s = [event.unix_s - frame.run.started_at for event in frame.events if event.kind == "stall"]
-    stalled = np.isin(np.arange(1, len(end_s)), np.searchsorted(end_s, at_s))
-    steps, lasted_s = np.diff(step)[~stalled].sum(), np.diff(end_s)[~stalled].sum()
-    return float(steps / lasted_s) if stalled.any() and lasted_s > 0 else group.steps_per_s

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ddptop.protocol.machine import GpuReading
 from ddptop.protocol.messages import Scalar
 
@@ -377,3 +379,13 @@ class Frame:
     """None while a rank is flagged (`straggler`)."""
     hosts: tuple[HostFigures, ...] = ()
     """In order of their lowest rank; empty: no host has been named yet."""
+
+
+def rate_without_stalls(frame: Frame) -> float | None:
+    """`steps_per_s` without the steps in which a stall was logged."""
+    group = frame.group
+    step, end_s = (getattr(frame.history, name)[-max(1, group.window_steps) :] for name in ("step", "time_s"))
+    at_s = [event.unix_s - frame.run.started_at for event in frame.events if event.kind == "stall"]
+    stalled = np.isin(np.arange(1, len(end_s)), np.searchsorted(end_s, at_s))
+    steps, lasted_s = np.diff(step)[~stalled].sum(), np.diff(end_s)[~stalled].sum()
+    return float(steps / lasted_s) if stalled.any() and lasted_s > 0 else group.steps_per_s

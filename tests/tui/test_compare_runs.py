@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddptop.frames.chance import rate_without_stalls
-from ddptop.frames.frame import Frame, LoggedEvent
+from ddptop.frames.frame import Frame, LoggedEvent, rate_without_stalls
 from ddptop.sources.replay import frame_at
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.compare import compare_runs_page

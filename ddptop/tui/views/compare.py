@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.chance import LEAST_STEPS, SAME, difference, rate_without_stalls
+from ddptop.frames.chance import LEAST_STEPS, SAME, difference
+from ddptop.frames.frame import BucketFigures, Frame, rate_without_stalls
 from ddptop.frames.hosts import short_names
 from ddptop.frames.numbers import (
     RATIO,
@@ -37,7 +38,6 @@ from ddptop.tui.views.text_page import text_page
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
-    from ddptop.frames.frame import BucketFigures, Frame
     from ddptop.frames.history import History
 
 MAX_NAME, MAX_FIGURE = 22, 18

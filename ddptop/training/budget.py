@@ -56,6 +56,12 @@ MAX_LOSS_EVERY = 8
 LOSS_NS = 12_000
 """Reading the loss in a training loop of 3 ms steps, where its code is cold: measured 11 to 13 us."""
 
+MAX_MARKS_EVERY = 16
+"""Where a GPU waits for its host and the phases alone are over budget, it is marked at least so often."""
+
+MARKS_NS = 150_000
+"""Marking a step on a GPU and reading its events: 240 us in a step of 1.9 ms (H200, 8 marks, slow host)."""
+
 UNSEEN = 1.35
 """What our wrappers take in a step over what the clocks inside them see, which is less the colder the caches:
 71 to 88 us of 99 to 121 (measured in steps of 4 ms, `tests/benchmarks/bench_calls.py`)."""
@@ -91,6 +97,10 @@ class Budget:
         """The largest interval that any rank of the group needs, as the collector reports it."""
         self.loss_every = 1
         """How often the loss is read; a power of two."""
+        self.marks_every = 1
+        """How often a step is marked on the device; a power of two, 1 unless it waits for the host."""
+        self.device_waits = False
+        """Whether it does, by the last marked steps; set by the publisher."""
         self.tight = False
         """Whether steps are short and what is not bucket detail takes most of the budget: then the publisher
         runs less often."""
@@ -174,6 +184,10 @@ class Budget:
             self.loss_every *= 2
         elif self.loss_every > 1 and base + LOSS_NS < budget / 2:
             self.loss_every //= 2
+        if not self.device_waits or (self.marks_every > 1 and base + MARKS_NS < budget / 2):
+            self.marks_every = 1
+        elif base > budget and self.marks_every < MAX_MARKS_EVERY:
+            self.marks_every *= 2
         room = max(budget - base, LEAST_SHARE * budget)
         if extra > room * self.every:
             if self.every < RAREST or (self._measured_here >= KEPT and self.every < MAX_EVERY):

@@ -249,6 +249,8 @@ class Publisher(threading.Thread):
                 if self._session.device is not None:
                     self.send(self._session.device.position_event(self._recorder, self.rank))
                 self.send(evidence)
+            if self._session.device is not None:
+                self._budget.device_waits = self._session.device.resolver.device_waits
             before, cpu = cpu, time.thread_time_ns()
             unseen = self._recorder.gc_pauses.take_cost()
             self._budget.account(records, cpu - before + unseen, self._session.replicas.step_ns)
@@ -260,6 +262,7 @@ class Publisher(threading.Thread):
             collector_keeper.check(self._last_ack_s)
             self._recorder.detail_every = self._budget.detail_every
             self._recorder.loss_every = self._budget.loss_every
+            self._recorder.marks_every = self._budget.marks_every
             allowed = SHARE * self._budget.budget_pct / 100.0
             self._session.replicas.allowance_ns = allowed * self._budget.step_ns
             if guard.muted:

@@ -87,6 +87,8 @@ class Recorder:
         that always gives 0. To be read twice from one variable: the next step may have another."""
         self.read_loss: Callable[[Any], Any] = lambda loss: loss
         """The loss that `backward()` is given: a float, a value that a device has yet to write, or None."""
+        self.marks_every = 1
+        """On a device: all marks are recorded where step % marks_every == 0, and where there is detail."""
         self.loss_every = 1
         """The loss is read where step % loss_every == 0; likewise."""
         self.calls: list[BucketCall] = []
@@ -363,6 +365,8 @@ class Recorder:
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         self.wants_loss = step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)
         detail = step % self.detail_every == 0 and not self.shadow.flag
+        if self.marks is not None:
+            self.marks.wanted = detail or step % self.marks_every == 0
         if detail != self.detail:
             self.detail = detail
             for switch in self.on_detail:

@@ -86,7 +86,8 @@ class StepRecord(NamedTuple):
     """float or None; on a device a tuple of values that it has yet to write."""
     calls: Sequence[BucketCall]
     marks: Any = ()
-    """On a device: (mark, event) at the borders of the phases and of waits, and at the last gradient."""
+    """On a device: (mark, event) at the borders of the phases and of waits, and at the last gradient. Where
+    it waits for the host, some steps have ends of backwards only."""
     exposed: int = -1
     """From the last gradient to the end of backward; negative: not known."""
     before_forward: int = 0

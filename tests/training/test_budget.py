@@ -13,6 +13,7 @@ from ddptop.training.budget import (
     KEPT,
     LEAST_SHARE,
     MAX_LOSS_EVERY,
+    MAX_MARKS_EVERY,
     RAREST,
     UNSEEN,
     WRAPPER_NS,
@@ -272,3 +273,23 @@ def test_on_a_loaded_machine_detail_goes_on() -> None:
     assert max(seen) <= 16, "steps of 10 to 13 ms at a load of 15; the controller before went to 4096"
     assert sorted(seen)[len(seen) // 2] <= 8
     assert budget.cost_pct <= budget.budget_pct * (1 + LEAST_SHARE)
+
+
+def test_a_device_that_waits_for_its_host_is_marked_more_rarely_where_the_phases_are_over_budget() -> None:
+    training = Training(Budget(1.0))
+    costs = {"wall": 2 * MS, "plain": 200_000, "detail": 400_000}
+    training.run(1_000, **costs)  # type: ignore[arg-type]
+    assert training.budget.marks_every == 1, "a device that is behind its host has times of its own"
+    training.budget.device_waits = True
+    training.run(3_000, **costs)  # type: ignore[arg-type]
+    assert training.budget.marks_every == MAX_MARKS_EVERY
+    training.budget.device_waits = False
+    training.run(200, **costs)  # type: ignore[arg-type]
+    assert training.budget.marks_every == 1
+
+
+def test_in_long_steps_every_one_is_marked() -> None:
+    training = Training(Budget(1.0))
+    training.budget.device_waits = True
+    training.run(1_000, wall=80 * MS, plain=200_000, detail=400_000)
+    assert training.budget.marks_every == 1

@@ -25,6 +25,8 @@ class Mark(IntEnum):
     WAIT = step_record.WAIT
     WAIT_END = step_record.WAIT_END
 
+    __hash__ = int.__hash__  # the recorder gives the numbers
+
 
 _PHASES: dict[int, Phase] = {
     Mark.FORWARD: Phase.FORWARD,
@@ -44,11 +46,16 @@ class PhaseMarks:
         self._pool = pool
         self._marks: list[tuple[int, CudaEvent]] = []
         self._refused = False
+        self.wanted = True
+        """Whether this step is marked; else only the ends of its backwards are, to see whether the device has
+        done them."""
         self.captured = 0
         """Borders that were captured into a graph instead: nothing may be recorded there."""
 
     def __call__(self, mark: int) -> None:
         """Record `mark` now. Never raises: an error of the device's is raised by the user's next call."""
+        if not self.wanted and mark != Mark.BACKWARD_END:
+            return
         try:
             if self._device.capturing():
                 self.captured += 1
@@ -100,7 +107,7 @@ def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases
     """
     if not marks:
         return None
-    spans = {Mark.FORWARD: 0, Mark.BACKWARD: 0, Mark.OPTIMIZER: 0}
+    spans: dict[int, int] = {Mark.FORWARD: 0, Mark.BACKWARD: 0, Mark.OPTIMIZER: 0}
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     opened: list[list[int]] = []
@@ -124,14 +131,14 @@ def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases
         elif mark % 2 == 0:
             stamp = -1  # of a backward that raised
             if not opened:
-                outside[Mark(mark)] += max(0, at - ended)
+                outside[mark] += max(0, at - ended)
             opened.append([mark, at, 0])
             first.setdefault(mark, at)
             last[mark] = at
         elif opened and opened[-1][0] == mark - 1:
             begun, since, inside = opened.pop()
             took = max(0, at - since)
-            spans[Mark(begun)] += max(0, took - inside)
+            spans[begun] += max(0, took - inside)
             last[mark] = at
             if begun == Mark.BACKWARD and stamp >= 0:
                 exposed = max(0, exposed) + max(0, at - stamp)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from ddptop.protocol.messages import Flag
 from ddptop.training.device.clock import DeviceClock
 from ddptop.training.device.events import UNTIMED, CudaEvent, EventPool, keep
-from ddptop.training.device.marks import phases
+from ddptop.training.device.marks import Mark, phases
 from ddptop.training.step_record import BucketCall, StepRecord
 
 SLOTS = 256
@@ -125,6 +125,12 @@ AT_ONCE_NS = 50_000
 """An end that the device reached within this after the host had recorded it, it may have waited for."""
 
 
+WAITED_STEPS = 8
+
+WAITS_NS, WAITS_SHARE = 100_000, 0.05
+"""A device that is behind its host by no more than this, or this share of the step, waits for it."""
+
+
 class _Held(NamedTuple):
     record: StepRecord
     since_ns: int
@@ -152,10 +158,17 @@ class StepResolver:
         """When the last step that was sent began: no later one may begin before it."""
         self.late_ns: deque[int] = deque(maxlen=RECENT_ENDS)
         """How late the last ends of all-reduces may be at most: 0 where the device came after the host."""
+        self._waited: deque[bool] = deque(maxlen=WAITED_STEPS)
         self.lost = 0
         """Steps that were given up, without device times."""
         self.broken = False
         """The device has reported an error: in CUDA it answers no query any more."""
+
+    @property
+    def device_waits(self) -> bool:
+        """Whether the device waits for the host: it has reached all marks of the last steps as soon as they
+        were recorded, so that the host's times are the device's."""
+        return len(self._waited) == WAITED_STEPS and all(self._waited)
 
     @property
     def waiting(self) -> int:
@@ -222,6 +235,8 @@ class StepResolver:
 
     def _resolved(self, record: StepRecord) -> StepRecord:
         moment = self._moments(record)
+        if record.marks and record.marks[0][0] == Mark.BACKWARD_END:  # the host's times are the device's
+            return self._as_the_host_saw(record, moment)
         calls = [self._call(call, moment) for call in record.calls]
         if any(call[2] == UNTIMED for call in calls):  # a step with some of its buckets only would mislead
             calls, record = [], record._replace(flags=record.flags & ~Flag.DETAIL)
@@ -230,6 +245,7 @@ class StepResolver:
             self._ended = min(self._ended, marks[0][1])
         times = phases(marks, self._ended)
         loss = self._loss(record)
+        self._see_lag(record, [at for _, at in marks])
         self._pool.give(*(event for _, event in record.marks))
         if times is None:
             self._ended = None
@@ -260,6 +276,22 @@ class StepResolver:
             before_optimizer=times.before_optimizer,
             waits=times.waits,
         )
+
+    def _as_the_host_saw(self, record: StepRecord, moment: Callable[[CudaEvent], int]) -> StepRecord:
+        """Of a step only the ends of backwards are marked; not all is known where the device was late."""
+        events = [event for _, event in record.marks]
+        moments = [moment(event) for event in events]
+        self._see_lag(record, moments)
+        self._pool.give(*events)
+        self._ended = max(record.end, *moments)
+        exposed = record.exposed if self._waited[-1] else -1
+        return record._replace(loss=self._loss(record), marks=(), exposed=exposed)
+
+    def _see_lag(self, record: StepRecord, moments: list[int]) -> None:
+        """Note whether the device reached the marks of a step as soon as they were recorded."""
+        lags = [at - event.recorded_ns for at, (_, event) in zip(moments, record.marks, strict=True)]
+        if lags:
+            self._waited.append(max(lags) <= max(WAITS_NS, (record.end - record.begin) * WAITS_SHARE))
 
     def _call(self, call: BucketCall, moment: Callable[[CudaEvent], int]) -> BucketCall:
         key, ready, end = call

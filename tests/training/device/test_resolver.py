@@ -12,7 +12,14 @@ from ddptop.training.device import events, resolver
 from ddptop.training.device.clock import RENEW_NS, DeviceClock
 from ddptop.training.device.events import UNTIMED, EventPool
 from ddptop.training.device.marks import Mark, PhaseMarks
-from ddptop.training.device.resolver import GIVE_UP_NS, MAX_HELD, DeviceScalars, StepResolver
+from ddptop.training.device.resolver import (
+    GIVE_UP_NS,
+    MAX_HELD,
+    WAITED_STEPS,
+    DeviceScalars,
+    StepResolver,
+)
+from ddptop.training.device.timing import EITHER, IDLE, device_position
 from ddptop.training.guard import Guard
 from ddptop.training.step_record import StepRecord
 from tests.training.device.fake import FakeDevice, FakeEvent
@@ -354,3 +361,68 @@ def test_only_an_end_that_the_host_records_late_widens_its_bound() -> None:
     training.wait(STEP)
     training.resolver.take([record])
     assert list(training.resolver.late_ns) == [0, 80_000]
+
+
+def hosted(training: Training, host_ns: int) -> StepRecord:
+    """A step in which the device waits for its host, which takes so long."""
+    begin = training.device.now_ns
+    for mark in (Mark.FORWARD, Mark.BACKWARD, Mark.OPTIMIZER):
+        training.marks(mark)
+        training.wait(host_ns // 3)
+        training.marks(Mark(mark + 1))
+    record = StepRecord(
+        training.steps, begin, training.device.now_ns, 0, 11, 12, 13, begin, begin, begin, begin, 1, 0, 0,
+        None, [], training.marks.take(), 17,
+    )  # fmt: skip
+    training.steps += 1
+    return record
+
+
+def test_where_the_device_waits_for_the_host_a_step_need_not_be_marked() -> None:
+    training = Training()
+    assert not training.resolver.device_waits
+    records = [hosted(training, 3 * MS) for _ in range(WAITED_STEPS)]
+    training.resolver.take(records)
+    assert training.resolver.device_waits
+    training.marks.wanted = False
+    record = hosted(training, 3 * MS)
+    assert [mark for mark, _ in record.marks] == [Mark.BACKWARD_END]
+    (done,) = training.resolver.take([record])
+    assert (done.forward, done.backward, done.optimizer, done.exposed, done.marks) == (11, 12, 13, 17, ())
+    training.marks.wanted = True
+    (marked,) = training.resolver.take([hosted(training, 3 * MS)])
+    assert near(marked.begin, done.end)
+    made = training.pool.made
+    for _ in range(5):
+        training.resolver.take([hosted(training, 3 * MS)])
+    assert training.pool.made == made, "the events of a step without marks are used again"
+
+
+def test_a_device_that_falls_behind_is_seen_in_a_step_without_marks() -> None:
+    training = Training()
+    training.resolver.take([hosted(training, 3 * MS) for _ in range(WAITED_STEPS)])
+    training.marks.wanted = False
+    begin = training.device.now_ns
+    training.device.compute(STEP)  # or it waits for another rank
+    record = hosted(training, 3 * MS)
+    training.wait(2 * STEP)
+    (done,) = training.resolver.take([record])
+    assert done.exposed == -1, "the host does not know how long the device has waited"
+    assert not training.resolver.device_waits
+    training.marks.wanted = True
+    (next_one,) = training.resolver.take([hosted(training, 3 * MS)])
+    assert next_one.begin >= begin + STEP
+
+
+def test_the_position_of_a_device_in_a_step_without_marks_is_one_of_two_or_idle() -> None:
+    device = FakeDevice(look_ns=0)
+    marks = PhaseMarks(device, EventPool(device, now=device.now))
+    marks.wanted = False
+    marks(Mark.FORWARD)
+    device.compute(STEP)
+    marks(Mark.BACKWARD_END)
+    marks(Mark.OPTIMIZER)
+    taken = marks.take()
+    assert device_position(taken, []).state == EITHER
+    device.now_ns += STEP
+    assert device_position(taken, []).state == IDLE

@@ -346,7 +346,9 @@ class Recorder:
         if self.detail:
             flags |= DETAIL
         loss, of_loss = self.losses.take()
-        marks = self.marks.take() if self.marks is not None else ()
+        marks: Any = ()
+        if self.marks is not None:
+            marks, self._cost = self.marks.take(), max(0, self._cost - self.marks.take_blocked())
         self._flush(
             (  # in the order of `Closed`, which the publisher makes of it: naming fields costs 2 us here
                 step, flags | of_loss | self.shadow.flag, self._cost, loss, self.calls or (), marks,

@@ -34,6 +34,8 @@ SCRIPTS = Path(__file__).parent / "scripts"
 STEPS = 120
 AGREE_NS = 50_000
 """How far bucket ends may lie from the profiler's kernel ends where the host is ahead of the device."""
+FULL_QUEUE = 60
+"""Steps after which the queue of the device is full."""
 LARGE, SMALL = 16384, 256
 """Batches: with the first the host is ahead of the device, with the second the device waits for the host."""
 
@@ -239,6 +241,16 @@ def test_an_error_of_the_device_ends_the_run_as_under_torchrun_and_is_no_failure
     assert told == [], "torch's flight recorder was asked about events of a device in error"
     assert "device-side assert triggered" in log(recording)
     assert frame_at(recording, step=None).overhead.failures == 0
+
+
+def test_waiting_for_the_device_is_not_told_as_our_cost(tmp_path: Path) -> None:
+    """Where the device's queue is full, any launch waits for the device, the record of an event too."""
+    recording = watched(tmp_path, 1, "faulty.py", "ahead", 150)
+    rows = rows_of(recording, 0)[FULL_QUEUE:]
+    costs = sorted(row.cost_us for row in rows if row.cost_us)
+    walls = sorted(row.wall_us for row in rows)
+    assert costs
+    assert costs[len(costs) // 2] < walls[len(walls) // 2] / 10
 
 
 def test_a_step_in_a_cuda_graph_is_no_stall_and_no_failure(tmp_path: Path) -> None:

@@ -72,6 +72,11 @@ class PhaseMarks:
         refused, self._refused = self._refused, False
         return [] if refused else marks
 
+    def take_blocked(self) -> int:
+        """For how many ns our calls of CUDA have waited for the device since the last call."""
+        blocked_ns, self._pool.blocked_ns = self._pool.blocked_ns, 0
+        return blocked_ns
+
     def pending(self) -> list[tuple[int, CudaEvent]]:
         """A copy of the marks so far, for another thread."""
         return list(self._marks)

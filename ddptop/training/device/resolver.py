@@ -77,7 +77,9 @@ class DeviceScalars:
         if self._pool.exhausted or (not self._free and not self._reclaim()):
             return None
         slot = self._free.popleft()
+        began = self._pool.now()
         self._slots.copy(slot, tensor)
+        self._pool.called(began)
         pending = Pending(self._next, slot, self._pool.mark())
         self._next += 1
         self._out[pending.number] = pending

@@ -1,8 +1,9 @@
-"""Two ranks, of which the second is at fault from step 60 on: faulty.py WAY STEPS
+"""Two ranks, of which the second is at fault from step 60 on, and others: faulty.py WAY STEPS
 
 slow      its GPU takes 30 ms longer in each forward until two thirds of the steps
 missing   its host sleeps for some seconds before one backward
 assert    one of its kernels fails an assertion
+ahead     no fault: the host is so far ahead of the device that its queue is full
 graph     one rank: a whole step is captured into a CUDA graph, replayed for some seconds, and steps go on
 """
 
@@ -18,7 +19,7 @@ from one_gpu import own_device
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, BATCH, FAULT = 1024, 64, 60
+WIDTH, BATCH, LARGE, FAULT = 1024, 64, 65536, 60
 SLOW_MS, MISSING_S, REPLAYED_S = 30, 12, 6
 
 
@@ -62,7 +63,7 @@ def main() -> None:
         layers = Layers().to(device)
         ddp = DistributedDataParallel(layers, device_ids=[device.index], bucket_cap_mb=4)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
-        batch = torch.randn(BATCH, WIDTH, device=device)
+        batch = torch.randn(LARGE if way == "ahead" else BATCH, WIDTH, device=device)
         slow = cycles(SLOW_MS)
         for step in range(steps):
             layers.wait = slow if way == "slow" and last and FAULT <= step < steps * 2 // 3 else 0
@@ -76,7 +77,7 @@ def main() -> None:
                 torch.zeros(4, device=device)[torch.tensor([9], device=device)].sum()
             loss.backward()
             optimizer.step()
-            if step % 10 == 0:
+            if step % 10 == 0 and way != "ahead":
                 loss.item()
         torch.cuda.synchronize()
     dist.destroy_process_group()

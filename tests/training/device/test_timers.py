@@ -17,6 +17,7 @@ from ddptop.training.device.timing import DeviceTiming
 from ddptop.training.guard import Guard
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import MAX_LOSSES
+from ddptop.training.step_times import Closed
 from tests.training.device.fake import FakeDevice, FakeEvent, FakeStream
 
 MS = 1_000_000
@@ -387,3 +388,23 @@ def test_a_scalar_of_another_device_is_left_unread() -> None:
     assert timing.scalar(torch.tensor(1.5)) is not None
     timing.index = 0
     assert timing.scalar(torch.tensor(1.5)) is None
+
+
+def test_waiting_for_a_full_queue_of_the_device_is_none_of_our_cost() -> None:
+    class Full(FakeEvent):
+        def record(self, stream: Any = None) -> None:
+            device.now_ns += 5 * MS  # until a kernel has ended; the driver spins
+            super().record(stream)
+
+    device = FakeDevice()
+    pool = EventPool(device, now=device.now)
+    recorder = Recorder()
+    recorder.marks = marks = PhaseMarks(device, pool)
+    pool.give(Full(device))
+    marks(Mark.OPTIMIZER_END)
+    recorder.add_cost(5 * MS + 20_000)
+    recorder.shadow_step_ends(0)
+    (_, _, closed) = recorder.records[-1]
+    assert closed is not None
+    assert Closed(*closed).cost == 20_000
+    assert pool.blocked_ns == 0

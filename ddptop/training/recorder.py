@@ -348,7 +348,7 @@ class Recorder:
         loss, of_loss = self.losses.take()
         marks: Any = ()
         if self.marks is not None:
-            marks, self._cost = self.marks.take(), max(0, self._cost - self.marks.take_blocked())
+            marks, self._cost = self.marks.take(), max(0, self._cost - self.marks.take_blocked(cpu))
         self._flush(
             (  # in the order of `Closed`, which the publisher makes of it: naming fields costs 2 us here
                 step, flags | of_loss | self.shadow.flag, self._cost, loss, self.calls or (), marks,
@@ -368,7 +368,7 @@ class Recorder:
         self.wants_loss = step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)
         detail = step % self.detail_every == 0 and not self.shadow.flag
         if self.marks is not None:
-            self.marks.wanted = detail or step % self.marks_every == 0
+            self.marks.wanted = detail or bool(self.shadow.flag) or step % self.marks_every == 0
         if detail != self.detail:
             self.detail = detail
             for switch in self.on_detail:

@@ -29,8 +29,8 @@ exited, finished steps are not read any more; without a bound each of them would
 
 
 BLOCKED_NS = 50_000
-"""A call of CUDA that takes longer has waited: a host that is far ahead of its device fills its queue, and
-then whatever it launches next waits until a kernel has ended, ours or not."""
+"""A call of CUDA that takes more CPU time has waited, for the driver spins: a host that is far ahead of its
+device fills its queue, and then whatever it launches next waits until a kernel has ended, ours or not."""
 
 
 class NoEvent(RuntimeError):
@@ -113,14 +113,16 @@ class EventPool:
 
     def __init__(self, device: Device, *, now: Callable[[], int] = now) -> None:
         self._device = device
-        self.now = now
+        self._now = now
         self._idle: deque[CudaEvent] = deque()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         """Also those in dropped steps, which are freed with their last reference."""
         self._first: CudaEvent | None = None
+        self.cost_clock: Callable[[], int] = int
+        """As the recorder's, in the step that is running."""
         self.blocked_ns = 0
-        """For how long our calls of CUDA have waited for the device: the next one of the training would have
-        waited instead, so that it is none of our cost."""
+        """CPU time in which our calls of CUDA have waited for the device: the next one of the training would
+        have waited instead, so that it is none of our cost."""
         self.refused = 0
         """Events that could not be taken."""
 
@@ -151,7 +153,7 @@ class EventPool:
     def mark(self, stream: Any = None) -> CudaEvent:
         """An event recorded now, on `stream` or the current one. Raises NoEvent, or what CUDA raises."""
         event = self.take()
-        began = self.now()
+        began = self.cost_clock()
         try:
             # Always on a stream of this device: a thread may have another one as its current device (a script
             # that never calls `set_device`, beside autograd's threads), and an event stays with its first.
@@ -160,15 +162,15 @@ class EventPool:
             # Not dropped: after an error of the device's its destructor may end the process (see `keep`).
             self._idle.append(event)
             raise
-        event.recorded_ns = self.called(began)
+        event.recorded_ns = self._now()
+        self.called(began)
         return event
 
-    def called(self, began_ns: int) -> int:
-        """Note a call of CUDA that has returned; now."""
-        now_ns = self.now()
-        if now_ns - began_ns > BLOCKED_NS:
-            self.blocked_ns += now_ns - began_ns
-        return now_ns
+    def called(self, began: int) -> None:
+        """A call of CUDA has returned that began then, by `cost_clock`."""
+        spent = self.cost_clock() - began
+        if spent > BLOCKED_NS:
+            self.blocked_ns += spent
 
     def give(self, *events: CudaEvent) -> None:
         """Take back events that have happened and have been read."""
@@ -252,7 +254,7 @@ class CudaTimer:
             if self._side is None:
                 self._side = self._device.side_stream()
             with self._device.on(self._side):
-                began = self._pool.now()
+                began = self._pool.cost_clock()
                 future.wait()
                 self._pool.called(began)
                 end = self._pool.mark(self._side)

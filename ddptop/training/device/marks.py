@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddptop.protocol.messages import Phase
 from ddptop.training import step_record
@@ -49,6 +49,8 @@ class PhaseMarks:
         self.wanted = True
         """Whether this step is marked; else only the ends of its backwards are, to see whether the device has
         done them."""
+        self._stream: Any = None
+        """Of the last mark."""
         self.captured = 0
         """Borders that were captured into a graph instead: nothing may be recorded there."""
 
@@ -60,7 +62,8 @@ class PhaseMarks:
             if self._device.capturing():
                 self.captured += 1
             elif len(self._marks) < MAX_MARKS and not self._refused:
-                self._marks.append((mark, self._pool.mark()))
+                self._stream = self._device.stream()
+                self._marks.append((mark, self._pool.mark(self._stream)))
         except NoEvent:
             self._refused = True
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -72,10 +75,17 @@ class PhaseMarks:
         refused, self._refused = self._refused, False
         return [] if refused else marks
 
-    def take_blocked(self) -> int:
-        """For how many ns our calls of CUDA have waited for the device since the last call."""
-        blocked_ns, self._pool.blocked_ns = self._pool.blocked_ns, 0
+    def take_blocked(self, cost_clock: Callable[[], int]) -> int:
+        """CPU ns in which our calls of CUDA have waited for the device in the step that ends; `cost_clock` is
+        that of the next."""
+        pool = self._pool
+        blocked_ns, pool.blocked_ns, pool.cost_clock = pool.blocked_ns, 0, cost_clock
         return blocked_ns
+
+    def device_is_idle(self) -> bool:
+        """Whether the device has done all that it was given on the stream of the last mark. Raises what CUDA
+        raises."""
+        return self._stream is None or bool(self._stream.query())
 
     def pending(self) -> list[tuple[int, CudaEvent]]:
         """A copy of the marks so far, for another thread."""

@@ -77,7 +77,7 @@ class DeviceScalars:
         if self._pool.exhausted or (not self._free and not self._reclaim()):
             return None
         slot = self._free.popleft()
-        began = self._pool.now()
+        began = self._pool.cost_clock()
         self._slots.copy(slot, tensor)
         self._pool.called(began)
         pending = Pending(self._next, slot, self._pool.mark())

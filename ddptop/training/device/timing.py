@@ -219,6 +219,10 @@ class DeviceTiming:
             step, marks, calls = recorder.step, self.marks.pending(), list(recorder.calls)
         try:
             position = device_position(marks, calls)
+            if (
+                position.state == IDLE and not self.marks.device_is_idle()
+            ):  # at what comes after the last mark
+                position = DevicePosition(COMPUTE if self.marks.wanted else EITHER)
             fields: dict[str, Scalar] = {
                 "state": position.state,
                 "phase": position.phase,

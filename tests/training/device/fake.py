@@ -11,8 +11,13 @@ from typing import Any
 class FakeStream:
     """Work on it ends at `busy_ns` on the host's clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: FakeDevice | None = None) -> None:
         self.busy_ns = 0
+        self._device = device
+
+    def query(self) -> bool:
+        """Whether it has done all its work."""
+        return self._device is None or self.busy_ns <= self._device.now_ns
 
 
 class FakeEvent:
@@ -47,7 +52,7 @@ class FakeDevice:
         self.now_ns = 1_000_000_000
         self.look_ns = look_ns
         """What a look at an event costs the host."""
-        self.current = FakeStream()
+        self.current = FakeStream(self)
         self.captures = False
         self.streams: list[FakeStream] = []
 

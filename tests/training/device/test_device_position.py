@@ -163,6 +163,21 @@ def test_the_position_is_of_the_oldest_step_that_the_device_has_not_done() -> No
     assert decode(encode(told)) == told
 
 
+@pytest.mark.parametrize(
+    ("wanted", "busy", "state"),
+    [(True, True, COMPUTE), (False, True, EITHER), (True, False, IDLE), (False, False, IDLE)],
+)
+def test_what_comes_after_the_last_mark_is_looked_at_too(wanted: bool, busy: bool, state: str) -> None:
+    """The host waits for a kernel of its own, as in `loss.item()`, or the step is not marked."""
+    timing = DeviceTiming(FakeDevice(look_ns=0), FakeSlots())
+    timing.marks(Mark.BACKWARD_END)
+    timing.marks.take()
+    timing.marks.wanted = wanted
+    timing.marks(Mark.FORWARD)
+    timing.device.compute(NEVER if busy else 0)  # type: ignore[attr-defined]
+    assert timing.position_event(Recorder(), 0).fields["state"] == state
+
+
 def test_what_cuda_reports_instead_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: FakeEvent) -> bool:
         raise RuntimeError(

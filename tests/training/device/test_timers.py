@@ -400,6 +400,7 @@ def test_waiting_for_a_full_queue_of_the_device_is_none_of_our_cost() -> None:
     pool = EventPool(device, now=device.now)
     recorder = Recorder()
     recorder.marks = marks = PhaseMarks(device, pool)
+    pool.cost_clock = device.now  # as in a step whose cost is measured
     pool.give(Full(device))
     marks(Mark.OPTIMIZER_END)
     recorder.add_cost(5 * MS + 20_000)
@@ -408,3 +409,4 @@ def test_waiting_for_a_full_queue_of_the_device_is_none_of_our_cost() -> None:
     assert closed is not None
     assert Closed(*closed).cost == 20_000
     assert pool.blocked_ns == 0
+    assert pool.cost_clock is recorder.cost_clock

@@ -33,13 +33,18 @@ READING = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
 """The interpreter may lie in a folder of root's."""
 
 
-def environment(home: Path) -> dict[str, str]:
-    """The environment of a user who has nothing of ddptop yet; everything it writes goes below `home`."""
+def environment(home: Path, *, gpus: bool = False) -> dict[str, str]:
+    """The environment of a user who has nothing of ddptop yet; everything it writes goes below `home`.
+
+    Without `gpus` none is seen: what is expected of most scripts is what they do on a CPU.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DDPTOP", "XDG_"))}
     kept.pop("PYTHONPATH", None)
     runtime = home / "r"
     runtime.mkdir(parents=True, exist_ok=True)
     runtime.chmod(0o700)
+    if not gpus:
+        kept["CUDA_VISIBLE_DEVICES"] = ""
     return kept | {
         "XDG_RUNTIME_DIR": str(runtime),
         "XDG_STATE_HOME": str(home / "state"),

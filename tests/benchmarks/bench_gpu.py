@@ -66,7 +66,7 @@ def measured(ranks: int, rounds: int, least_ms: float, words: list[str]) -> dict
     with tempfile.TemporaryDirectory() as folder:
         command = [*DDPTOP_RUN, *words, "--ddptop-record", "off", "--standalone"]
         command += ["--nproc-per-node", str(ranks), str(SCRIPT), str(rounds), str(least_ms)]
-        with started(command, environment(Path(folder)), Path(folder)) as process:
+        with started(command, environment(Path(folder), gpus=True), Path(folder)) as process:
             out, err = process.communicate(timeout=DEADLINE_S)
         if process.returncode:
             raise SystemExit(err)

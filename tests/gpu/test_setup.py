@@ -34,7 +34,7 @@ def launched(tmp_path: Path, ranks: int, *words: str) -> tuple[int, list[str], s
     """Exit code, lines and errors of the script on so many ranks."""
     (tmp_path / "train.py").write_text(SCRIPT)
     options = ["--standalone", "--nproc-per-node", str(ranks), "train.py", *words]
-    done = run([*TORCHRUN, *options], environment(tmp_path) | {"DDPTOP": "0"}, tmp_path)
+    done = run([*TORCHRUN, *options], environment(tmp_path, gpus=True) | {"DDPTOP": "0"}, tmp_path)
     return done.returncode, sorted(done.stdout.splitlines()), done.stderr
 
 

@@ -26,7 +26,7 @@ NAMES = {"0": "default_pg", "5": "metrics"}
 
 
 def entry(sequence: int, name: str = "all_reduce", size: int = 8, **more: Any) -> dict[str, Any]:
-    """One of gloo's, completed unless it is said not to be."""
+    """One of NCCL's, completed unless it is said not to be. Torch's analyser takes gloo's from 2.13 on."""
     group = more.pop("group", "0")
     return {
         "record_id": sequence - 1,
@@ -34,7 +34,7 @@ def entry(sequence: int, name: str = "all_reduce", size: int = 8, **more: Any) -
         "p2p_seq_id": 0,
         "op_id": sequence,
         "process_group": (group, NAMES[group]),
-        "profiling_name": f"gloo:{name}",
+        "profiling_name": f"nccl:{name}",
         "input_sizes": [[size]],
         "output_sizes": [[size]],
         "input_dtypes": ["Float"],

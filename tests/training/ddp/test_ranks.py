@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
@@ -51,7 +52,8 @@ def test_alone_the_same_script_runs_as_a_group_of_one() -> None:
         with pytest.raises(RuntimeError, match="there is a process group already"):
             ddptop.setup()
         current = ddptop.Group.current()
-        assert (current.rank, current.world_size, current.backend) == (0, 1, "gloo")
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        assert (current.rank, current.world_size, current.backend) == (0, 1, backend)
     assert not dist.is_initialized()
     ddptop.cleanup()
     assert dict(os.environ) == before

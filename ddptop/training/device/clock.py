@@ -37,9 +37,9 @@ time slices of the others, of some ms."""
 PAUSE_NS = 1_000_000_000
 """After attempts without a better reference: the device is busy, and more queries would take the GIL."""
 
-DRIFT = 20e-6
-"""By how much more a reference may be wrong with every unit of its age: the clocks are within some 10 ppm of
-one another, and float32 milliseconds add 0.06."""
+DRIFT = 50e-6
+"""By how much more a reference may be wrong with every unit of its age, until two of them have measured how far
+the clocks drift apart: crystals are as good as this. 0.7e-6 on an H200."""
 
 
 class Reference(NamedTuple):
@@ -55,9 +55,14 @@ class Reference(NamedTuple):
         """The time of an event that has happened."""
         return self.at_ns + round(self.event.elapsed_time(event) * 1e6)
 
-    def bound_at(self, at_ns: int) -> int:
+    def bound_at(self, at_ns: int, drift: float) -> int:
         """How far a time read against it may be wrong."""
-        return self.bound_ns + int(abs(at_ns - self.at_ns) * DRIFT)
+        return self.bound_ns + int(abs(at_ns - self.at_ns) * drift)
+
+    def drift_to(self, later: Reference) -> float:
+        """The most by which the clocks may have drifted apart between the two, as a share of the time."""
+        wrong_ns = abs(self.host_ns(later.event) - later.at_ns) + self.bound_ns + later.bound_ns
+        return wrong_ns / (later.at_ns - self.at_ns)
 
 
 class DeviceClock:
@@ -78,12 +83,15 @@ class DeviceClock:
         self._stream: Any = None
         self._references: deque[Reference] = deque(maxlen=2)
         self._not_before_ns = 0
+        self._drift = DRIFT
 
     @property
     def bound_ns(self) -> int | None:
-        """Error bound of what happens now; None while there is no reference."""
-        now_ns = self._now()
-        return min((reference.bound_at(now_ns) for reference in self._references), default=None)
+        """Error bound of what happens until the next reference is due; None while there is none."""
+        if not self._references:
+            return None
+        at_ns = max(self._now(), self._references[-1].at_ns + RENEW_NS)
+        return min(reference.bound_at(at_ns, self._drift) for reference in self._references)
 
     def renew(self) -> bool:
         """Take a new reference where the last is old; returns whether there is one at all.
@@ -104,8 +112,10 @@ class DeviceClock:
             if best.bound_ns <= GOOD_NS:
                 break
         if best is not None and (
-            newest is None or best.bound_ns <= max(GOOD_NS, newest.bound_at(best.at_ns))
+            newest is None or best.bound_ns <= max(GOOD_NS, newest.bound_at(best.at_ns, self._drift))
         ):
+            if newest is not None:
+                self._drift = min(DRIFT, newest.drift_to(best))
             self._references.append(best)
         else:
             self._not_before_ns = self._now() + PAUSE_NS
@@ -119,7 +129,7 @@ class DeviceClock:
         if not self._references:
             return None
         at_ns = self._references[-1].host_ns(event)
-        return min(self._references, key=lambda reference: reference.bound_at(at_ns))
+        return min(self._references, key=lambda reference: reference.bound_at(at_ns, self._drift))
 
     def _attempt(self, *, patient: bool) -> Reference | None:
         if self._stream is None:

@@ -38,8 +38,8 @@ PAUSE_NS = 1_000_000_000
 """After attempts without a better reference: the device is busy, and more queries would take the GIL."""
 
 DRIFT = 50e-6
-"""By how much more a reference may be wrong with every unit of its age, until two of them have measured how far
-the clocks drift apart: crystals are as good as this. 0.7e-6 on an H200."""
+"""By how much more a reference may be wrong with every unit of its age, until two of them have measured how
+far the clocks drift apart: crystals are as good as this. 0.7e-6 on an H200."""
 
 
 class Reference(NamedTuple):

@@ -236,9 +236,10 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         count, size = data.shape
         to = slice(begin, begin + rows * count)
         begin = to.stop
-        *planes, words = data.reshape(count, WORD, size // WORD).astype(np.int32).transpose(1, 0, 2)
-        for plane in reversed(planes):  # the highest bytes were last
-            words = (words << 8) | plane
+        in_order = np.empty((count, size // WORD, WORD), np.uint8)
+        for at in range(WORD):  # of all words the first bytes came first
+            in_order[..., at] = data.reshape(count, WORD, size // WORD)[:, at]
+        words = in_order.view("<i4")[..., 0]
         table = words[:, : rows * width].reshape(count, width, rows)
         integers[:, to].reshape(LOSS, count, rows)[:] = table[:, :LOSS].transpose(1, 0, 2)
         losses = words[:, LOSS * rows : COUNT_AT * rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -98,3 +100,27 @@ def test_of_two_ranks_neither_is_right(make_world) -> None:
     stage.feed(*stage.world.steps(64, loss=lambda rank, step: 1.0 + 2 * rank))
     alert = stage.frame().alerts[0]
     assert alert.message == "losses of ranks 0 and 1 stand apart: 1 and 3"
+
+
+def test_losses_of_many_ranks_are_compared_in_parts_in_little_memory() -> None:
+    """The figures are those of whole arrays, the memory is that of one: the collector's was at its highest
+    here."""
+    rng = np.random.default_rng(5)
+    losses = falling(rng, 4096)
+    losses[:, [7, 3000]] += 1.5
+    middle = np.median(losses, axis=1)[:, None]
+    found = stands_apart(losses)
+    assert {one.rank for one in found} == {7, 3000}
+    assert found[0].own == np.median(losses[:, found[0].rank])
+    apart = np.abs(np.median(losses - middle, axis=0))
+    assert [one.rank for one in found] == sorted((7, 3000), key=lambda rank: -apart[rank])
+    tracemalloc.start()
+    try:
+        assert stands_apart(falling(rng, 4096)) == []
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        assert stands_apart(losses[:, 8:2999]) == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < 2 * losses.nbytes

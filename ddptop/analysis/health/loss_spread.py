@@ -44,6 +44,9 @@ EVERY = 32
 NOISES, LEVELS, SHARE = 3.0, 5.0, 0.1
 """The three thresholds: in sigmas of the difference, in the median distance, as a share of the loss."""
 
+TOGETHER = 2**16
+"""Losses that are compared at a time: an array of all of 4,096 ranks takes 3.3 MB, and there were four."""
+
 HYSTERESIS = 0.6
 """A flagged rank stays flagged down to this share of the thresholds, so that the alert does not flicker."""
 
@@ -63,15 +66,22 @@ def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[
     `losses`: (steps, ranks); `flagged`: ranks that stood apart at the last evaluation. Steps with an
     unknown loss are left out.
     """
-    losses = losses[np.isfinite(losses).all(axis=1)]
+    known = np.isfinite(losses).all(axis=1)
+    losses = losses if known.all() else losses[known]
     steps, world = losses.shape
     if steps < MIN_STEPS or world < 2:
         return []
-    middle = losses[:, ::-1] if world == 2 else median(losses)[:, None]
-    apart, share = median((losses - middle).T), SHARE * median(np.abs(losses).ravel())
+    few = max(1, TOGETHER // world)
+    medians = [median(losses[at : at + few]) for at in range(0, steps, few)]
+    middle = losses[:, ::-1] if world == 2 else np.concatenate(medians)[:, None]
+    few = max(world if world == 2 else 1, TOGETHER // steps)
+    parts = [slice(at, at + few) for at in range(0, world, few)]
+    apart = np.concatenate([median((losses[:, part] - middle).T) for part in parts])
+    share = SHARE * _middle(np.abs(losses).ravel())
     if not (np.abs(apart) > HYSTERESIS * share).any():  # usually
         return []
-    noise = 1.4826 * median(np.abs(losses - middle - apart).T)
+    distances = (np.abs(losses[:, part] - middle - apart[part]) for part in parts)
+    noise = 1.4826 * np.concatenate([median(each.T) for each in distances])
     least = np.maximum(NOISES * np.maximum(noise, median(noise)), share)
     if world > 2:
         least = np.maximum(least, LEVELS * np.sort(np.abs(apart))[world // 2])
@@ -79,6 +89,13 @@ def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[
     result = [rank for rank in range(world) if abs(apart[rank]) > least[rank]]
     result.sort(key=lambda rank: -abs(apart[rank]))
     return [_apart(losses, rank) for rank in result]
+
+
+def _middle(values: Column) -> float:
+    """Median of (n,) values without NaN, which are put in another order: of many no copy is made."""
+    low, high = (len(values) - 1) // 2, len(values) // 2
+    values.partition((low, high))
+    return float(values[low] + values[high]) / 2
 
 
 def _apart(losses: Column, rank: int) -> Apart:

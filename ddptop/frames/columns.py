@@ -131,12 +131,22 @@ class Ring:
     """Named columns of the last `size` steps, (*shape, size) each, in float32: 1 us in 8 s is resolved.
 
     `wide`: in float64. A column takes no memory while it has the same value throughout: usually nothing is
-    waited, and no GPU paused."""
+    waited, and no GPU paused. `like`: a ring of the same shape and size to which the same steps are added
+    first, and columns of both that are usually the same: they take no memory here while they are."""
 
     def __init__(
-        self, names: tuple[str, ...], shape: tuple[int, ...], size: int, *, wide: bool = False
+        self,
+        names: tuple[str, ...],
+        shape: tuple[int, ...],
+        size: int,
+        *,
+        wide: bool = False,
+        like: tuple[Ring, tuple[str, ...]] | None = None,
     ) -> None:
         self._index = {name: i for i, name in enumerate(names)}
+        self._like, same = (self, ()) if like is None else like
+        self._same: set[str] = {*same}
+        """The columns that have been the same as in `_like` so far."""
         self._shape = (*shape, size)
         self._dtype = np.float64 if wide else np.float32
         self._data: list[Column] = [np.full(1, np.nan, self._dtype) for _ in names]
@@ -171,15 +181,31 @@ class Ring:
         steps, self._steps_waiting = min(self._steps_waiting, self._size), 0
         first = (self.count - steps) % self._size
         before_end = min(steps, self._size - first)
-        for at in range(len(self._index)):
+        for name, at in self._index.items():
             added = (
                 waiting[0][at] if len(waiting) == 1 else np.concatenate([values[at] for values in waiting])
             )
+            if name in self._same and self._is_like(name, added[-steps:]):
+                continue
             if (column := self._written(at, added)) is not None:
                 last = np.moveaxis(added[-steps:], 0, -1)  # steps to the last axis
                 column[..., first : first + before_end] = last[..., :before_end]
                 if before_end < steps:
                     column[..., : steps - before_end] = last[..., before_end:]
+
+    def _is_like(self, name: str, last: Column) -> bool:
+        """Whether the last steps of a column, (n, *shape), are those of `_like`, bit by bit; if not, it is
+        its own from now on."""
+        theirs = self._like.of(name, np.arange(self.count - len(last), self.count))
+        bits = theirs.view(np.int32), np.ascontiguousarray(np.moveaxis(last, 0, -1)).view(np.int32)
+        if not (bits[0] == bits[1]).all():
+            self._make_own(name)
+        return name in self._same
+
+    def _make_own(self, name: str) -> None:
+        self._same.discard(name)
+        self._like._write()
+        self._data[self._index[name]] = self._like._data[self._like._index[name]].copy()
 
     def _written(self, at: int, values: Column) -> Column | None:
         """The column to which these are to be written, which takes its memory now; None where all its values
@@ -202,6 +228,10 @@ class Ring:
         """Add steps of which nothing is known, as NaN."""
         self._write()
         self._medians = {}
+        if self.count:
+            for name in [*self._same]:
+                self._make_own(name)
+        self._same.clear()
         kept = min(steps, self._size)
         unknown = np.full(1, np.nan, self._dtype)
         for at in range(len(self._data)):
@@ -223,6 +253,8 @@ class Ring:
             column = np.ascontiguousarray(np.moveaxis(fresh[first : first + len(slots)], 0, -1))
             return column if ranks is None else np.asarray(column[ranks])
         self._write()
+        if name in self._same and self.count:
+            return self._like.of(name, slots, ranks)
         column = self._data[self._index[name]]
         if column.shape != self._shape:
             shape = self._shape[:-1] if ranks is None else ranks.shape

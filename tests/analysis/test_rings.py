@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.analysis.known_sessions import stable_order
+from ddptop.analysis.steps.windows import PLACES, StepWindow
 from ddptop.frames import columns
 from ddptop.frames.columns import Ring, quantile_between
 
@@ -109,6 +110,42 @@ def test_a_column_of_one_value_takes_no_memory_until_it_has_another(same, before
     np.testing.assert_array_equal(ring.of("a", ring.recent(SIZE))[:, ::-1], expected)
 
 
+added = st.tuples(st.integers(1, 7), st.sampled_from(("same", "same", "other", "none")), st.booleans())
+
+
+@given(st.lists(added, max_size=12), st.booleans(), st.booleans())
+def test_a_column_that_is_as_in_another_ring_takes_no_memory_until_it_differs(pieces, constant, late):
+    """Each piece: how many steps, what they are in the second ring, and whether it is read after them."""
+    first = Ring(NAMES, (RANKS,), SIZE)
+    rings = [Ring(NAMES, (RANKS,), SIZE, like=like) for like in ((first, ("a",)), None)]
+    same = not late
+    for n, kind, read in ((2, "none", False), *pieces) if late else pieces:
+        begin = first.count
+        values = np.zeros((2, n, RANKS)) + (0 if constant else np.arange(begin, begin + n)[:, None])
+        values[0, 0, 0] = np.nan  # the same, too
+        first.add(values)
+        values[1] += 0.5
+        if kind == "other":
+            values[0, -1, 1] = -0.0 if constant else -1.0  # of another sign is another one
+        for ring in rings:
+            if kind == "none":
+                ring.pass_over(n)
+            else:
+                ring.add(values)
+        same = same and kind == "same"
+        slots, ranks = first.recent(SIZE), np.array([2, 0])
+        for name, of_ranks in product(NAMES, (None, ranks)) if read else ():
+            found, expected = (ring.of(name, slots, of_ranks) for ring in rings)
+            np.testing.assert_array_equal(found, expected, strict=True)
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+            found, expected = (ring.medians((name,), slots)[name] for ring in rings)
+            np.testing.assert_array_equal(found, expected)
+    for ring in rings:
+        ring._write()
+    if same and first.count:
+        assert held(rings[1]) - held(rings[0]) == RANKS * SIZE - 1
+
+
 def test_a_column_of_which_nothing_is_known_takes_no_memory():
     ring = Ring(NAMES, (RANKS,), SIZE)
     ring.pass_over(5)
@@ -123,3 +160,20 @@ def test_a_column_of_which_nothing_is_known_takes_no_memory():
 def test_drawn_numbers_are_those_of_numpy(n, count):
     expected = np.random.default_rng(0).integers(0, n, count)
     np.testing.assert_array_equal(columns._drawn(n, count), expected)
+
+
+def test_phases_are_kept_once_where_nothing_is_waited_in_collectives_of_the_script():
+    window = StepWindow(RANKS, SIZE)
+    columns = np.arange(6 * 5 * RANKS, dtype=float).reshape(6, 5, RANKS)
+    parts = np.stack([columns[1], columns[2], columns[3] - 1, columns[4], *columns[[1] * 10] + 1])
+    loss, of_each = np.ones((5, RANKS)), (np.ones(5),) * 3
+    for waited in (0, 1):
+        window.add(np.arange(5.0), np.arange(5.0), columns, loss, of_each)
+        parts[0] -= waited
+        window.add_own(np.ones((3, 5, RANKS)), parts)
+        window._parts._write()
+        same = {name for name in PLACES if window._parts._data[window._parts._index[name]].size == 1}
+        assert same == {"data", "forward", "optimizer"} - ({"data"} if waited else set())
+        slots = window.slots()[-5:]
+        for name, values in zip(PLACES, parts, strict=False):
+            np.testing.assert_array_equal(window.place(name, slots), values.T)

@@ -66,7 +66,7 @@ class StepWindow:
         self.group = Ring(scalars, (), max(kept, OWN_STEPS) + BATCH, wide=True)
         at_once = min(BATCH, BATCH_CELLS // (max(1, world) * ROW_INTEGERS) + 1)
         self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS) + at_once)
-        self._parts = Ring(PART_COLUMNS, (world,), kept)
+        self._parts = Ring(PART_COLUMNS, (world,), kept, like=(self.ranks, WHOLE_PHASES))
         self._size = size
         self.world = world
 
@@ -84,7 +84,8 @@ class StepWindow:
         None: no row has any. Before the first that has, the rings take no memory."""
         for ring, values in ((self._own, own), (self._parts, parts)):
             if values is not None:
-                ring.count = self.ranks.count - values.shape[1]  # so that slots are those of `ranks`
+                if before := self.ranks.count - ring.count - values.shape[1]:
+                    ring.pass_over(before)  # so that slots are those of `ranks`
                 ring.add(values)
             elif self.has_own:
                 ring.pass_over(self.ranks.count - ring.count)

@@ -127,6 +127,14 @@ def test_rows_of_the_first_version_take_no_memory_and_have_no_own_time(make_worl
     assert {column.size for column in steps._own._data + steps._parts._data} == {1}
 
 
+def test_the_newest_step_is_kept_without_those_that_were_evaluated_with_it(make_world) -> None:
+    reducer = fed(make_world(3, own=True), count=20)
+    reducer.state.settle()
+    newest, _ = reducer.state.figures.kept._newest
+    assert newest.step.step == 19
+    assert newest.step.block.loss.shape == (1, 3)
+
+
 @pytest.mark.parametrize("waited", [False, True])
 def test_a_frame_has_the_own_time_of_each_phase_from_every_step(make_world, waited: bool) -> None:
     world = make_world(2, delays={(1, "data"): 5_000}, own=True)

@@ -74,3 +74,5 @@ def test_messages_with_which_there_is_too_much_to_hold_are_all_added_together(
     assert expected[0][1] > 0  # some were forgotten
     assert [(at, one.step) for at, one in done] == expected
     assert together.held == alone.held
+    # As wide as they came.
+    assert done[0][1].block.own.dtype == done[0][1].block.cells.dtype == np.int32  # type: ignore[union-attr]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.messages import StepRow
+    from ddptop.protocol.step_columns import Numbers
 
     Integers = NDArray[np.int64]
 
@@ -101,12 +102,12 @@ class StepBlock(NamedTuple):
     """(n, ranks), NaN where unknown."""
     known: Mask
     """(n, ranks) whether a loss was reported."""
-    own: Integers | None
+    own: Numbers | None
     """The fields of `OwnTime`, MISSING where a row has none; None: no row has any."""
     base_ns: Integers
     """(n, ranks) of the message of each row; likewise `layout`."""
     layout: Integers
-    cells: Integers
+    cells: Numbers
     """The cells of all rows, step by step, rank by rank."""
     cells_at: Integers
     """(n x ranks + 1,) where in `cells` those of each row begin."""
@@ -214,7 +215,7 @@ class CompleteStep:
                 found[piece.ranks] = piece.columns.loss[piece.at]
         return found
 
-    def launches(self, numbers: int) -> Integers:
+    def launches(self, numbers: int) -> Numbers:
         """(ranks, numbers, CELL) the cells of ranks that launched so many all-reduces; 0 of joined ranks."""
         block, begins = self.block, self.cells_at
         joined = self.joined
@@ -223,7 +224,7 @@ class CompleteStep:
         else:
             at = np.where(joined, 0, begins[:-1])[:, None] + np.arange(CELL * numbers)
             cells = np.where(joined[:, None], 0, block.cells[np.minimum(at, len(block.cells) - 1)])
-        return cells.reshape(self.ranks, numbers, CELL)
+        return np.asarray(cells.reshape(self.ranks, numbers, CELL))
 
     def part(self, ranks: Indices, layout: Integers, places: Sequence[Mapping[int, int]]) -> CompleteStep:
         """Some of its ranks, with layouts and cells of a process group's own.
@@ -360,7 +361,7 @@ def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ran
         own = placed([np.full((OWN, len(at)), MISSING) if us is None else us.take(at, 1) for us, at in owns])
     cells_at = np.zeros(total + 1, np.int64)
     np.cumsum(counts, out=cells_at[1:])
-    cells = np.empty(int(cells_at[-1]), np.int64)
+    cells = np.empty(int(cells_at[-1]), np.result_type(*(columns.cells for columns, _, _ in sources)))
     for columns, to, at in sources:
         if len(columns.cells) and (each := counts[to]).any():
             inside = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
@@ -371,7 +372,7 @@ def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ran
         integers.astype(np.int64, copy=False).reshape(LOSS, n, ranks),
         loss.reshape(n, ranks),
         known.reshape(n, ranks),
-        None if own is None else own.astype(np.int64, copy=False).reshape(OWN, n, ranks),
+        None if own is None else own.reshape(OWN, n, ranks),
         base_ns,
         layout,
         cells,
@@ -387,7 +388,7 @@ def _detailed(block: StepBlock) -> list[bool]:
     return flagged
 
 
-def _picked(cells: Integers, place: Mapping[int, int]) -> list[int]:
+def _picked(cells: Numbers, place: Mapping[int, int]) -> list[int]:
     """The cells of a group's own buckets, with their numbers in its layout."""
     if len(cells) % CELL:
         return []

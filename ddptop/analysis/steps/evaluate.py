@@ -91,8 +91,7 @@ class StepEvaluation:
             self._splitter.restart(state.figures.world)
             self._compared = self._largest = None
             self.flagging = StepFlagging(state.figures.flags)
-        parts = self._splitter.split(step)
-        version = self._splitter.version
+        parts, version = self._splitter.split(step), self._splitter.version
         versions = (state.clocks.version, state.timers.version)
         before, self._compared = self._compared, versions
         if before is None or before[1] != versions[1] or len(self._comparisons) > 2 * len(parts):
@@ -102,8 +101,7 @@ class StepEvaluation:
                 scope: one.with_clocks(state.clocks) for scope, one in self._comparisons.items()
             }
         compared = tuple(self._comparison(part.scope) for part in parts)
-        largest = self._splitter.largest
-        self._waiting.append(DividedStep(step, parts, compared, version, largest))
+        self._waiting.append(DividedStep(step, parts, compared, version, self._splitter.largest))
         self._cells += self._figures.world * (ROW_INTEGERS + step.cells_of_first)
         if len(self._waiting) >= BATCH or self._cells >= BATCH_CELLS:
             self.settle()
@@ -162,16 +160,18 @@ class StepEvaluation:
             "busbw_gbps": unknown.copy(),
             **budget,
         }
+        waited = None if parts is None else parts[PART_COLUMNS.index("cpu")].copy()
+        listened = (own, parts) if self.on_steps is not None else (None, None)
+        del own, parts  # of many ranks they take as much as bucket detail does next
         detailed = [i for i, kind in enumerate(kinds) if kind.launched]
         detail: list[EvaluatedDetail] = []
         for kind, run in groupby(detailed, key=kinds.__getitem__):
             detail += self._add_detail([*run], divided, kind, columns, points)
         self._state.history.append(points)
-        waited = None if parts is None else parts[PART_COLUMNS.index("cpu")]
         ends, even = end_s + self._state.started_s, figures.even(self._slots)
         figures.pace.take(self._state.log, numbers, wall, waited, ends, even)
         if self.on_steps is not None:
-            self.on_steps(EvaluatedSteps(divided, block, columns, own, parts, points, detail))
+            self.on_steps(EvaluatedSteps(divided, block, columns, *listened, points, detail))
 
     def _end_s(self, block: StepBlock) -> Column:
         """When rank 0 ended each step, in seconds since the run started."""

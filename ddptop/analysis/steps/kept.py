@@ -244,6 +244,7 @@ class KeptSteps:
         """Take complete steps, oldest first."""
         detailed = [i for i, kind in enumerate(kinds) if kind.launched]
         self._newest = (steps[-1], kinds[-1])
+        steps[-1].step.keep_alone()
         for i in detailed[-KEPT_STEPS:]:
             steps[i].step.keep_alone()
             self._raw.append((steps[i], kinds[i]))

@@ -9,13 +9,14 @@ import signal
 import socket
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from ddptop.agent.admission import Admission
 from ddptop.agent.launcher import parse
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector import agent_port
+from ddptop.collector import agent_port, remote_hosts
 from ddptop.collector.agent_port import Listen, choose_address
 from ddptop.collector.backlog import Backlog
 from ddptop.collector.remote_hosts import RemoteHosts
@@ -134,6 +135,28 @@ def test_the_end_waits_for_both_agents_of_one_host_name_while_they_report(stage)
     assert hosts.not_ended(begun_ns) == {"other"}
     hosts.close()
     context.term()
+
+
+def test_free_memory_goes_back_to_the_system_now_and_then_and_after_a_host_has_joined(monkeypatch, stage):
+    words = ["--run-dir", str(stage.directory), "--run-id", RUN_ID, "--name", "name", "--record", "unused"]
+    now_ns, given_s = 10 * NS, []
+    clock = SimpleNamespace(monotonic_ns=lambda: now_ns, time_ns=time.time_ns)
+    library = SimpleNamespace(malloc_trim=lambda _: given_s.append(now_ns / NS))
+    monkeypatch.setattr(remote_hosts, "time", clock)
+    monkeypatch.setattr(remote_hosts, "ctypes", SimpleNamespace(CDLL=lambda _: library))
+    context = new_context()
+    listen, admission = Listen.parse("127.0.0.1:0"), Admission(launcher=0)
+    hosts = RemoteHosts(context, parse(words), listen, Reducer(), admission, epoch=1)
+    hosts.begin(lambda message, t_ns: None, lambda: ())
+    for tenth in range(100, 300):
+        now_ns = tenth * NS // 10
+        if tenth in (160, 163):
+            host = Host(1, RUN_ID, tenth, f"n{tenth}", 1, now_ns, time.time_ns(), 8, 1 << 34, "boot")
+            hosts.recall(Received(now_ns, -1, tenth, 0, host))
+        hosts.check(now_ns, emptied=True, interrupted=False)
+    hosts.close()
+    context.term()
+    assert given_s == [15, 17, 22, 27]
 
 
 def test_a_rank_whose_process_reports_is_not_taken_by_another_host(stage, monkeypatch):

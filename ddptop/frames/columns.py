@@ -226,6 +226,8 @@ class Ring:
 
     def pass_over(self, steps: int) -> None:
         """Add steps of which nothing is known, as NaN."""
+        if not steps:
+            return
         self._write()
         self._medians = {}
         if self.count:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -99,3 +101,15 @@ def test_one_piece_of_many_ranks_stays_small() -> None:
     end_s, times, figures = found.since(0.0, final=True)
     assert figures.shape == (2, 16, 4_000) and len(times) == 16
     assert end_s >= 2_990.0
+
+
+def test_the_bins_of_one_rank_are_read_without_those_of_all() -> None:
+    minutes = fed(0.5, 100, ranks=4096)
+    tracemalloc.start()
+    try:
+        found = minutes.of(1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found is not None and len(found.mean_ms) == 100
+    assert peak < 100_000  # 9.8 MB before

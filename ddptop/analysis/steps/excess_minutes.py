@@ -85,9 +85,8 @@ class ExcessMinutes:
         """The bins of one rank, oldest first; None: no step had own times."""
         if not self._count:
             return None
-        time_s, cells = self._kept()
-        known, total, largest = cells[:, :, rank].T
-        return RankMinutes(time_s, _mean(known, total), np.asarray(largest, np.float64))
+        known, total, largest = np.asarray(self._cells[: self._count, :, rank], np.float64).T
+        return RankMinutes(self._middles(), _mean(known, total), largest)
 
     def since(self, after_s: float, *, final: bool) -> Recorded:
         """For a recording: bins of RECORDED_S that begin at `after_s` or later, with `final` also the newest,
@@ -130,8 +129,10 @@ class ExcessMinutes:
 
     def _kept(self) -> tuple[Column, Column]:
         """Middles of the bins (n,), and a copy of their cells."""
-        middle = np.asarray((self._number[: self._count] + 0.5) * self._bin_s, np.float64)
-        return middle, np.asarray(self._cells[: self._count], np.float64)
+        return self._middles(), np.asarray(self._cells[: self._count], np.float64)
+
+    def _middles(self) -> Column:
+        return np.asarray((self._number[: self._count] + 0.5) * self._bin_s, np.float64)
 
     def _make_room(self) -> None:
         """Two bins become one; where bins are long enough, the oldest quarter is forgotten."""

@@ -84,8 +84,7 @@ class StepWindow:
         None: no row has any. Before the first that has, the rings take no memory."""
         for ring, values in ((self._own, own), (self._parts, parts)):
             if values is not None:
-                if before := self.ranks.count - ring.count - values.shape[1]:
-                    ring.pass_over(before)  # so that slots are those of `ranks`
+                ring.pass_over(self.ranks.count - ring.count - values.shape[1])  # slots are those of `ranks`
                 ring.add(values)
             elif self.has_own:
                 ring.pass_over(self.ranks.count - ring.count)
@@ -163,10 +162,12 @@ class StepWindow:
         """(ranks,) medians over steps of the window of what frames show of OWN_COLUMNS and PART_COLUMNS; of
         `gc` means. `phases`: medians of the phases, which are those of own time too where nothing was waited
         in collectives but DDP's: that saves a fourth of the work."""
-        waits, pauses = (self._parts.of(name, slots) for name in ("waited", "gc"))
-        waited, paused = waits.any(), pauses.any()  # true also where one is NaN
+        waited = self._parts.of("waited", slots).any()  # true also where one is NaN
+        pauses = self._parts.of("gc", slots)
         known = {} if waited else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
-        known["gc"] = formulas.mean(pauses.astype(np.float64)) if paused else np.zeros(self.world)
+        known["gc"] = np.zeros(self.world)
+        for at in range(0, self.world if pauses.any() else 0, 1024):  # in float64 all take too much memory
+            known["gc"][at : at + 1024] = formulas.mean(pauses[at : at + 1024].astype(np.float64))
         parts = tuple(name for name in PART_COLUMNS if name not in (*known, "cpu", "elements"))
         return self._own.medians(OWN_COLUMNS[:2], slots) | self._parts.medians(parts, slots) | known
 
@@ -193,7 +194,6 @@ DETAILED_BACK = 32
 
 LONG = 1024
 """Detailed steps whose last arriver is kept: an intermittent straggler shows only in many steps."""
-
 
 MOVES = 3
 """Changes of the flagged rank that are kept: this many in a short time are a rotating straggler."""

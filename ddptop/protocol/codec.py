@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from math import isfinite
 from operator import itemgetter
+from sys import intern
 from typing import Any, TypeVar, cast
 
 import msgpack
@@ -135,8 +136,10 @@ def decode(data: bytes) -> Message:
     if kind is None:
         raise UnknownType(f"message of type {code}")
     values = checked(NAMES[kind], CHECKS[kind], fields[1:], added=ADDED.get(kind, 0))
-    if kind is Hello and cast(int, values[3]) >= cast(int, values[4]):
-        raise ProtocolError("rank is not below the world size")
+    if kind is Hello:
+        if cast(int, values[3]) >= cast(int, values[4]):
+            raise ProtocolError("rank is not below the world size")
+        values = [intern(one) if type(one) is str else one for one in values]  # most are those of other ranks
     return kind(*values)  # the checks have made them what the fields are
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ddptop.analysis.health.loss_spread import stands_apart
+from ddptop.analysis.event_log import EventLog
+from ddptop.analysis.health.loss_spread import LossSpread, stands_apart
 from ddptop.frames.verdict import verdict
 from tests.analysis.stalling import Stage
 
@@ -100,6 +102,28 @@ def test_of_two_ranks_neither_is_right(make_world) -> None:
     stage.feed(*stage.world.steps(64, loss=lambda rank, step: 1.0 + 2 * rank))
     alert = stage.frame().alerts[0]
     assert alert.message == "losses of ranks 0 and 1 stand apart: 1 and 3"
+
+
+@pytest.mark.parametrize("other", [0.1, 1e300, np.inf])
+def test_losses_are_kept_as_float32_until_one_is_another_number(other) -> None:
+    """The alert is that of float64 all the same."""
+    rng, log = np.random.default_rng(6), EventLog()
+    losses = (falling(rng, 3, steps=64) + np.array([0, 0, 2])).astype(np.float32).astype(np.float64)
+    losses[5, 1] = np.nan
+    spread = LossSpread(log)
+
+    def take(step: int) -> None:
+        spread.take(SimpleNamespace(step=step, losses=lambda: losses[step]), 0.0)
+
+    for step in range(64):
+        take(step)
+    assert spread._losses.dtype == np.float32
+    assert spread._apart == stands_apart(losses) != []
+    before = [*losses.copy()]
+    losses[0, 0] = other
+    take(0)
+    assert spread._losses.dtype == (np.float32 if np.isinf(other) else np.float64)
+    np.testing.assert_array_equal(spread._losses[:65], [*before, losses[0]])
 
 
 def test_losses_of_many_ranks_are_compared_in_parts_in_little_memory() -> None:

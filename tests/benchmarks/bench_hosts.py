@@ -31,6 +31,7 @@ import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from struct import pack, unpack
 
 import msgpack
 
@@ -91,7 +92,8 @@ def pattern(number: int, count: int, first: int, detail_every: int) -> bytes:
         times = (i * 100_000, 100_000 + more[4], 500 + late, forward, backward, optimizer, *at)
         between, paused = (10 + more[5], 20 + more[6], 30 + more[7]), 400 if noise.random() < 0.01 else 0
         own = OwnTime(5_000 + late, *between, 0, 0, 0, 0, 0, noise.randrange(50), paused, 4_194_304)
-        facts = (1, Flag.DETAIL * detail, 30, 0.5 + late / 1e4)
+        (loss,) = unpack("<f", pack("<f", 0.5 + late / 1e4))  # as torch's
+        facts = (1, Flag.DETAIL * detail, 30, loss)
         rows.append(StepRow(*times, *facts, cells if detail else (), own))
     return encode(Steps(1, 0, 0, tuple(rows)))[len(STEPS_BEGIN) + 2 :]
 

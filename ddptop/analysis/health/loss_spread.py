@@ -72,15 +72,15 @@ def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[
     if steps < MIN_STEPS or world < 2:
         return []
     few = max(1, TOGETHER // world)
-    medians = [median(losses[at : at + few]) for at in range(0, steps, few)]
-    middle = losses[:, ::-1] if world == 2 else np.concatenate(medians)[:, None]
+    medians = [median(_wide(losses[at : at + few])) for at in range(0, steps, few)]
+    middle = _wide(losses[:, ::-1]) if world == 2 else np.concatenate(medians)[:, None]
     few = max(world if world == 2 else 1, TOGETHER // steps)
     parts = [slice(at, at + few) for at in range(0, world, few)]
-    apart = np.concatenate([median((losses[:, part] - middle).T) for part in parts])
+    apart = np.concatenate([median((_wide(losses[:, part]) - middle).T) for part in parts])
     share = SHARE * _middle(np.abs(losses).ravel())
     if not (np.abs(apart) > HYSTERESIS * share).any():  # usually
         return []
-    distances = (np.abs(losses[:, part] - middle - apart[part]) for part in parts)
+    distances = (np.abs(_wide(losses[:, part]) - middle - apart[part]) for part in parts)
     noise = 1.4826 * np.concatenate([median(each.T) for each in distances])
     least = np.maximum(NOISES * np.maximum(noise, median(noise)), share)
     if world > 2:
@@ -88,14 +88,18 @@ def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[
     least = least * np.array([HYSTERESIS if rank in flagged else 1.0 for rank in range(world)])
     result = [rank for rank in range(world) if abs(apart[rank]) > least[rank]]
     result.sort(key=lambda rank: -abs(apart[rank]))
-    return [_apart(losses, rank) for rank in result]
+    return [_apart(_wide(losses), rank) for rank in result]
 
 
 def _middle(values: Column) -> float:
     """Median of (n,) values without NaN, which are put in another order: of many no copy is made."""
     low, high = (len(values) - 1) // 2, len(values) // 2
     values.partition((low, high))
-    return float(values[low] + values[high]) / 2
+    return float(_wide(values[low]) + _wide(values[high])) / 2
+
+
+def _wide(losses: Column) -> Column:
+    return np.asarray(losses, np.float64)
 
 
 def _apart(losses: Column, rank: int) -> Apart:
@@ -127,8 +131,12 @@ class LossSpread:
         """Add the next complete step; `unix_s`: when it became complete."""
         losses = step.losses()
         if not len(self._losses):
-            self._losses = np.full((STEPS, len(losses)), np.nan)
-        self._losses[self._count % STEPS] = losses
+            self._losses = np.full((STEPS, len(losses)), np.nan, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300
+            narrow = losses.astype(self._losses.dtype)
+        if not np.array_equal(narrow, losses, equal_nan=True):  # of most scripts they are float32
+            self._losses, narrow = _wide(self._losses), losses
+        self._losses[self._count % STEPS] = narrow
         self._count += 1
         if self._count % EVERY == 0:
             self._evaluate(step.step, unix_s)

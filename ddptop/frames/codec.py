@@ -158,10 +158,10 @@ def encode_frame(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]] | Non
     Clocks, GPUs and logged values are left out where they would make the frame too large. `packed`: by field
     the part of the last frame and its bytes, for parts that are the same object."""
     body = _body(frame, packed := {} if packed is None else packed)
-    if len(body) > ROOM - HISTORY_BYTES:
+    if sum(map(len, body)) > ROOM - HISTORY_BYTES:
         body = _body(replace(frame, clocks=(), gpus=(), logged=()), packed)
     columns = (_column(name, getattr(frame.history, name)[:POINTS]) for name in _columns(History))
-    return body + bytes(msgpack.packb([frame.history.start, *columns]))
+    return b"".join([*body, bytes(msgpack.packb([frame.history.start, *columns]))])
 
 
 def has_more(frame: frames.Frame) -> bool:
@@ -169,14 +169,14 @@ def has_more(frame: frames.Frame) -> bool:
     return len(frame.history.step) >= POINTS
 
 
-def _body(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]]) -> bytes:
+def _body(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]]) -> list[bytes]:
     names = _but_history()
     for name, kind in names:
         value = getattr(frame, name)
         if name not in packed or packed[name][0] is not value:
             packed[name] = value, msgpack.packb(_write(kind, value))
     header = msgpack.Packer().pack_array_header(1 + len(names))
-    return b"".join([header, msgpack.packb(VERSION), *(packed[name][1] for name, _ in names)])
+    return [header, msgpack.packb(VERSION), *(packed[name][1] for name, _ in names)]
 
 
 def decode_frame(data: bytes) -> frames.Frame:

@@ -125,6 +125,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
         """All-reduce of one bucket: `ready` is timed, the collective is launched, and its end is timed."""
         recorder = self._recorder
         cpu = recorder.cost_clock
+        recorder.take_blocked()
         began = cpu()
         ready = self._ready()
         spent = cpu() - began
@@ -136,7 +137,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
             try:
                 self._note(tensors[0], ready, launched, work)
                 if cpu is not int:
-                    recorder.add_cost(spent + cpu() - began)
+                    recorder.add_cost(spent + cpu() - began - recorder.take_blocked())
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
             finally:
@@ -190,8 +191,9 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
     @functools.wraps(hook, updated=())
     def timed(state: Any, bucket: Any) -> Any:
         cpu = recorder.cost_clock
+        recorder.take_blocked()
         began = cpu()
-        ready = timer.ready()
+        ready = timer.ready() if recorder.detail else None
         spent = cpu() - began
         try:
             future = hook(state, bucket)
@@ -204,7 +206,7 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
                 call = recorder.note(keys.of(bucket), ready)
                 if call is not None:
                     timer.watch(call, future)
-                recorder.add_cost(spent + cpu() - began)
+                recorder.add_cost(spent + cpu() - began - recorder.take_blocked())
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
         return future

@@ -56,9 +56,10 @@ class Calls:
         recorder = self._recorder
 
         def timing(*arguments: Any) -> None:
+            recorder.take_blocked()
             began = cpu_now()
             method(*arguments)
             if self.timed:  # closing a step, it may have ended that
-                recorder.add_cost(cpu_now() - began)
+                recorder.add_cost(cpu_now() - began - recorder.take_blocked())
 
         return timing

@@ -295,6 +295,10 @@ class Recorder:
         if len(self.stamps) > MANY_STAMPS:
             self._flush()
 
+    def take_blocked(self) -> int:
+        """CPU ns in which our calls have waited for a device since the last call; the script's would have."""
+        return 0 if self.marks is None else int(self.marks.take_blocked())
+
     def add_cost(self, ns: int) -> None:
         """CPU time, by `cost_clock`, that our own code took on a thread that training waits for."""
         self._cost += ns
@@ -346,9 +350,7 @@ class Recorder:
         if self.detail:
             flags |= DETAIL
         loss, of_loss = self.losses.take()
-        marks: Any = ()
-        if self.marks is not None:
-            marks, self._cost = self.marks.take(), max(0, self._cost - self.marks.take_blocked(cpu))
+        marks = self.marks.take() if self.marks is not None else ()
         self._flush(
             (  # in the order of `Closed`, which the publisher makes of it: naming fields costs 2 us here
                 step, flags | of_loss | self.shadow.flag, self._cost, loss, self.calls or (), marks,
@@ -368,6 +370,7 @@ class Recorder:
         self.wants_loss = step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)
         detail = step % self.detail_every == 0 and not self.shadow.flag
         if self.marks is not None:
+            self.marks.use_clock(cpu)
             self.marks.wanted = detail or bool(self.shadow.flag) or step % self.marks_every == 0
         if detail != self.detail:
             self.detail = detail

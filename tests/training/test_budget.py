@@ -12,6 +12,7 @@ from ddptop.training.budget import (
     FIRST_STEPS,
     KEPT,
     LEAST_SHARE,
+    MARKS_NS,
     MAX_LOSS_EVERY,
     MAX_MARKS_EVERY,
     RAREST,
@@ -286,6 +287,22 @@ def test_a_device_that_waits_for_its_host_is_marked_more_rarely_where_the_phases
     training.budget.device_waits = False
     training.run(200, **costs)  # type: ignore[arg-type]
     assert training.budget.marks_every == 1
+
+
+def test_the_marks_of_some_steps_are_in_the_cost_of_all() -> None:
+    """The steps whose cost is measured are not marked then."""
+    training = Training(Budget(1.0))
+    training.budget.device_waits = True
+
+    def plain(_step: int) -> int:
+        return 20_000 if training.budget.marks_every > 1 else 20_000 + MARKS_NS
+
+    training.run(4_000, wall=4 * MS, plain=plain, detail=60_000)
+    assert training.budget.marks_every > 1
+    unmarked = Training(Budget(1.0))
+    unmarked.run(4_000, wall=4 * MS, plain=20_000, detail=60_000)
+    marks_us = MARKS_NS / training.budget.marks_every / 1e3
+    assert training.budget.cost_us > unmarked.budget.cost_us + 0.9 * marks_us
 
 
 def test_in_long_steps_every_one_is_marked() -> None:

@@ -60,9 +60,11 @@ class Reference(NamedTuple):
         return self.bound_ns + int(abs(at_ns - self.at_ns) * drift)
 
     def drift_to(self, later: Reference) -> float:
-        """The most by which the clocks may have drifted apart between the two, as a share of the time."""
-        wrong_ns = abs(self.host_ns(later.event) - later.at_ns) + self.bound_ns + later.bound_ns
-        return wrong_ns / (later.at_ns - self.at_ns)
+        """By how much the clocks may have drifted apart between the two, as a share of the time."""
+        wrong_ns = abs(self.host_ns(later.event) - later.at_ns)
+        unsure_ns = self.bound_ns + later.bound_ns
+        least, most = max(0, wrong_ns - unsure_ns), wrong_ns + unsure_ns
+        return max(least, min(DRIFT * (later.at_ns - self.at_ns), most)) / (later.at_ns - self.at_ns)
 
 
 class DeviceClock:
@@ -115,14 +117,14 @@ class DeviceClock:
             newest is None or best.bound_ns <= max(GOOD_NS, newest.bound_at(best.at_ns, self._drift))
         ):
             if newest is not None:
-                self._drift = min(DRIFT, newest.drift_to(best))
+                self._drift = newest.drift_to(best)
             self._references.append(best)
         else:
             self._not_before_ns = self._now() + PAUSE_NS
         return bool(self._references)
 
     def reference_for(self, event: CudaEvent) -> Reference | None:
-        """The one that tells best when an event that has happened did; None while there is none.
+        """The one that gives the time of an event that has happened with the least error; None: no reference.
 
         All events of a step are to be read against one: between two references their order might change.
         """
@@ -136,7 +138,7 @@ class DeviceClock:
             self._stream = self._device.side_stream()
         before = self._now()
         try:
-            event = self._pool.mark(self._stream)
+            event = self._pool.mark(self._stream, int)
         except NoEvent:
             return None
         end, patience = before + WATCH_NS, before + (PATIENT_NS if patient else 0)

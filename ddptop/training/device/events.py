@@ -150,10 +150,14 @@ class EventPool:
         self._first = self._first or event
         return event
 
-    def mark(self, stream: Any = None) -> CudaEvent:
-        """An event recorded now, on `stream` or the current one. Raises NoEvent, or what CUDA raises."""
+    def mark(self, stream: Any = None, clock: Callable[[], int] | None = None) -> CudaEvent:
+        """An event recorded now, on `stream` or the current one. Raises NoEvent, or what CUDA raises.
+
+        `clock`: to count what it waits; None: that of the step.
+        """
         event = self.take()
-        began = self.cost_clock()
+        clock = clock or self.cost_clock
+        began = clock()
         try:
             # Always on a stream of this device: a thread may have another one as its current device (a script
             # that never calls `set_device`, beside autograd's threads), and an event stays with its first.
@@ -163,12 +167,12 @@ class EventPool:
             self._idle.append(event)
             raise
         event.recorded_ns = self._now()
-        self.called(began)
+        self.called(clock, began)
         return event
 
-    def called(self, began: int) -> None:
-        """A call of CUDA has returned that began then, by `cost_clock`."""
-        spent = self.cost_clock() - began
+    def called(self, clock: Callable[[], int], began: int) -> None:
+        """A call of CUDA has returned that began then, by this clock: by `cost_clock` as it was then."""
+        spent = clock() - began
         if spent > BLOCKED_NS:
             self.blocked_ns += spent
 
@@ -238,7 +242,7 @@ class CudaTimer:
     def watch(self, call: BucketCall, future: Any) -> None:
         """Record the end on the side stream."""
         if future.done():
-            self._mark_end(call, future)
+            self._ended(call, future)
         else:  # a hook of the user's that works on the host: waiting here would delay the next bucket
             future.add_done_callback(partial(self._ended, call))
 
@@ -254,9 +258,10 @@ class CudaTimer:
             if self._side is None:
                 self._side = self._device.side_stream()
             with self._device.on(self._side):
-                began = self._pool.cost_clock()
+                clock = self._pool.cost_clock
+                began = clock()
                 future.wait()
-                self._pool.called(began)
+                self._pool.called(clock, began)
                 end = self._pool.mark(self._side)
         except NoEvent:
             pass

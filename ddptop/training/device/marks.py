@@ -75,17 +75,22 @@ class PhaseMarks:
         refused, self._refused = self._refused, False
         return [] if refused else marks
 
-    def take_blocked(self, cost_clock: Callable[[], int]) -> int:
-        """CPU ns in which our calls of CUDA have waited for the device in the step that ends; `cost_clock` is
-        that of the next."""
-        pool = self._pool
-        blocked_ns, pool.blocked_ns, pool.cost_clock = pool.blocked_ns, 0, cost_clock
+    def use_clock(self, cost_clock: Callable[[], int]) -> None:
+        """That of the recorder in the step that begins."""
+        self._pool.cost_clock = cost_clock
+
+    def take_blocked(self) -> int:
+        """CPU ns in which our calls of CUDA have waited for the device since the last call."""
+        blocked_ns, self._pool.blocked_ns = self._pool.blocked_ns, 0
         return blocked_ns
 
     def device_is_idle(self) -> bool:
         """Whether the device has done all that it was given on the stream of the last mark. Raises what CUDA
-        raises."""
-        return self._stream is None or bool(self._stream.query())
+        raises. A stream that is being captured must not be asked: it is taken for idle."""
+        if self._stream is None:
+            return True
+        with self._device.on(self._stream):
+            return self._device.capturing() or bool(self._stream.query())
 
     def pending(self) -> list[tuple[int, CudaEvent]]:
         """A copy of the marks so far, for another thread."""

@@ -168,7 +168,10 @@ class DeviceTiming:
 
     def failed(self) -> bool:
         """Whether the device has reported an error. From any thread, whose current device it becomes."""
-        self.device.make_current()
+        try:
+            self.device.make_current()
+        except RuntimeError:
+            return True
         return self.pool.failed
 
     def abandon(self, recorder: Recorder) -> None:
@@ -180,7 +183,7 @@ class DeviceTiming:
     # -- on the publisher's thread ----------------------------------------------
 
     def bounds_ns(self) -> tuple[int, int] | None:
-        """How far a bucket's ready and its end may be wrong; None while no moment can be told.
+        """How far a bucket's ready and its end may be wrong; None while no moment is known.
 
         Both by the clock. An end may also be late by what the host took to record it, after the collective
         had been launched, where the device waited for that; the median, as of the host's timers.
@@ -219,10 +222,8 @@ class DeviceTiming:
             step, marks, calls = recorder.step, self.marks.pending(), list(recorder.calls)
         try:
             position = device_position(marks, calls)
-            if (
-                position.state == IDLE and not self.marks.device_is_idle()
-            ):  # at what comes after the last mark
-                position = DevicePosition(COMPUTE if self.marks.wanted else EITHER)
+            if position.state == IDLE and not self.marks.device_is_idle():
+                position = DevicePosition(EITHER)  # what it was given after the last mark
             fields: dict[str, Scalar] = {
                 "state": position.state,
                 "phase": position.phase,

@@ -22,7 +22,7 @@ from ddptop.training.device.timing import (
     device_position,
 )
 from ddptop.training.recorder import Recorder
-from tests.training.device.fake import FakeDevice, FakeEvent
+from tests.training.device.fake import FakeDevice, FakeEvent, FakeStream
 from tests.training.device.test_timers import MS, FakeSlots
 from tests.training.test_recorder import records_of
 
@@ -165,7 +165,7 @@ def test_the_position_is_of_the_oldest_step_that_the_device_has_not_done() -> No
 
 @pytest.mark.parametrize(
     ("wanted", "busy", "state"),
-    [(True, True, COMPUTE), (False, True, EITHER), (True, False, IDLE), (False, False, IDLE)],
+    [(True, True, EITHER), (False, True, EITHER), (True, False, IDLE), (False, False, IDLE)],
 )
 def test_what_comes_after_the_last_mark_is_looked_at_too(wanted: bool, busy: bool, state: str) -> None:
     """The host waits for a kernel of its own, as in `loss.item()`, or the step is not marked."""
@@ -176,6 +176,22 @@ def test_what_comes_after_the_last_mark_is_looked_at_too(wanted: bool, busy: boo
     timing.marks(Mark.FORWARD)
     timing.device.compute(NEVER if busy else 0)  # type: ignore[attr-defined]
     assert timing.position_event(Recorder(), 0).fields["state"] == state
+
+
+def test_a_stream_that_is_captured_is_not_asked() -> None:
+    """CUDA would end the capture with an error."""
+
+    class Captured(FakeStream):
+        def query(self) -> bool:
+            raise AssertionError
+
+    device = FakeDevice()
+    device.current = Captured(device)
+    timing = DeviceTiming(device, FakeSlots())
+    timing.marks(Mark.BACKWARD_END)
+    timing.marks.take()
+    device.captures = True
+    assert timing.position_event(Recorder(), 0).fields["state"] == IDLE
 
 
 def test_what_cuda_reports_instead_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from ddptop.protocol.messages import Phase
+from ddptop.training import own_cost
+from ddptop.training.bucket_timing import timed_hook
 from ddptop.training.device import events
 from ddptop.training.device import events as cuda_timer
 from ddptop.training.device.events import MAX_EVENTS, UNTIMED, CudaTimer, EventPool, GlooCudaTimer, NoEvent
@@ -161,7 +163,7 @@ def test_without_events_a_step_is_timed_by_the_host_alone_and_nothing_counts_as_
     assert fresh.count == 0
 
 
-def test_a_hook_whose_future_holds_an_error_leaves_no_call_open() -> None:
+def test_a_hook_whose_future_holds_an_error_leaves_no_call_open(fresh: Guard) -> None:
     class Failed(NcclFuture):
         def wait(self) -> None:
             raise RuntimeError("the hook's own error")
@@ -169,9 +171,8 @@ def test_a_hook_whose_future_holds_an_error_leaves_no_call_open() -> None:
     device = FakeDevice()
     timer = CudaTimer(device, EventPool(device))
     call: list[Any] = ["key", timer.ready(), 0]
-    with pytest.raises(RuntimeError):
-        timer.watch(call, Failed(device, 0))
-    assert call[2] == UNTIMED
+    timer.watch(call, Failed(device, 0))
+    assert (call[2], fresh.count) == (UNTIMED, 1)
 
 
 def test_an_event_that_cannot_be_recorded_is_not_dropped() -> None:
@@ -390,7 +391,9 @@ def test_a_scalar_of_another_device_is_left_unread() -> None:
     assert timing.scalar(torch.tensor(1.5)) is None
 
 
-def test_waiting_for_a_full_queue_of_the_device_is_none_of_our_cost() -> None:
+def test_waiting_for_a_full_queue_of_the_device_is_none_of_our_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is counted as cost; a wait outside of that takes nothing from it."""
+
     class Full(FakeEvent):
         def record(self, stream: Any = None) -> None:
             device.now_ns += 5 * MS  # until a kernel has ended; the driver spins
@@ -400,13 +403,57 @@ def test_waiting_for_a_full_queue_of_the_device_is_none_of_our_cost() -> None:
     pool = EventPool(device, now=device.now)
     recorder = Recorder()
     recorder.marks = marks = PhaseMarks(device, pool)
+    monkeypatch.setattr(own_cost, "cpu_now", device.now)
+    recorder.on.use(timed=True)
     pool.cost_clock = device.now  # as in a step whose cost is measured
-    pool.give(Full(device))
-    marks(Mark.OPTIMIZER_END)
-    recorder.add_cost(5 * MS + 20_000)
+    for counted in (True, False):
+        pool.give(Full(device))
+        if counted:
+            recorder.on.forward_begins(True)
+        else:
+            marks(Mark.LAST_GRADIENT)
+    assert pool.blocked_ns == 5 * MS
+    recorder.add_cost(20_000)
+    recorder.on.forward_ends()
     recorder.shadow_step_ends(0)
     (_, _, closed) = recorder.records[-1]
     assert closed is not None
     assert Closed(*closed).cost == 20_000
-    assert pool.blocked_ns == 0
     assert pool.cost_clock is recorder.cost_clock
+
+
+def test_the_time_of_another_clock_is_no_wait() -> None:
+    """The training thread begins a step whose cost is measured while the publisher records an event."""
+    device = FakeDevice()
+    pool = EventPool(device, now=device.now)
+
+    class Meanwhile(FakeEvent):
+        def record(self, stream: Any = None) -> None:
+            pool.cost_clock = device.now
+            super().record(stream)
+
+    pool.give(Meanwhile(device))
+    pool.mark()
+    assert pool.blocked_ns == 0
+
+
+def test_a_hook_records_no_event_in_a_step_without_detail() -> None:
+    device = FakeDevice()
+    pool = EventPool(device)
+    recorder = Recorder()
+    recorder.detail = False
+    future = NcclFuture(device, device.now_ns)
+    hook = timed_hook(lambda _state, _bucket: future, 0, recorder, CudaTimer(device, pool))
+    assert hook(None, None) is future
+    assert pool.made == 0
+
+
+def test_a_scalar_that_the_device_refuses_costs_no_slot(fresh: Guard) -> None:
+    class Refused(FakeSlots):
+        def copy(self, slot: int, tensor: Any) -> None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    scalars = DeviceScalars(EventPool(FakeDevice()), Refused())
+    for _ in range(SLOTS + 1):
+        assert scalars.take(0.5) is None
+    assert fresh.count == SLOTS + 1

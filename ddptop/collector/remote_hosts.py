@@ -52,9 +52,9 @@ BUNDLES = 400
 less."""
 
 TRIM_NS, JOINED_NS = 5 * NS, NS
-"""So often free memory goes back to the system, and so soon after a host has joined: the C library keeps tens
-of MB after many ranks have joined, before those of the first steps are needed, or much has waited. With 4,096
-ranks it takes 3 ms of CPU time and gives back 20 MB."""
+"""So often free memory goes back to the system, and so often until TRIM_NS after a host has joined: the C
+library keeps tens of MB of what waited while many ranks joined, when the first steps need theirs, or after
+much has waited. With 4,096 ranks it takes 3 ms of CPU time and gives back 20 MB."""
 
 
 class RemoteHosts:
@@ -84,7 +84,7 @@ class RemoteHosts:
         self._names: dict[int, str] = {}
         """By its session: the name that an agent's host has in this run; empty: the one that it gave."""
         self._begun_ns = time.monotonic_ns()
-        self._trim_ns = self._begun_ns + TRIM_NS
+        self._trim_ns, self._joined_ns = self._begun_ns + TRIM_NS, -TRIM_NS
         self._not_ended: dict[int, str] = {}
         """Name of the host by session of its agent, where that has not reported its end."""
         self._followed: set[int] = set()
@@ -183,7 +183,7 @@ class RemoteHosts:
             self._report(self._backlog.event(now_ns), now_ns)
         self.receiver.thin = self._backlog.thin
         if now_ns >= self._trim_ns:
-            self._trim_ns = now_ns + TRIM_NS
+            self._trim_ns = now_ns + (JOINED_NS if now_ns - self._joined_ns < TRIM_NS else TRIM_NS)
             with suppress(OSError, AttributeError):  # another C library than glibc has none
                 ctypes.CDLL(None).malloc_trim(0)
 
@@ -252,7 +252,8 @@ class RemoteHosts:
 
     def _note_agent(self, session: int, name: str) -> None:
         """An agent has come. Another one of the same name was killed before, or runs beside it."""
-        self._trim_ns = min(self._trim_ns, time.monotonic_ns() + JOINED_NS)
+        self._joined_ns = time.monotonic_ns()
+        self._trim_ns = min(self._trim_ns, self._joined_ns + JOINED_NS)
         self._followed |= {
             other for other, host in self._not_ended.items() if host == name and other != session
         }

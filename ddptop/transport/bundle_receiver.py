@@ -148,6 +148,7 @@ class BundleReceiver(Refusals):
             return NOTHING
         accepted = self._accept_usual(arrived, entries, now_ns)
         accepted = accepted or self._accept_each(arrived, entries, now_ns)
+        del waiting, arrived, entries  # their messages are in one piece now
         return decoded(accepted, now_ns, self._refuse) if len(accepted.bodies.sizes) else NOTHING
 
     @property

@@ -223,7 +223,7 @@ def figures(t: Timing) -> StepFigures:
     found = waits(t.ready, met, t.end)
     decided = _decided(start, t.aligned)
     gains = _what_if(t, np.fmin.reduce(t.end - arrival, axis=-1))
-    late_end = t.end - first_end[..., None] if t.aligned else np.full_like(t.end, np.nan)
+    late_end = t.end - first_end[..., None] if t.aligned else np.broadcast_to(np.nan, t.end.shape)
     early = np.fmax.reduce(t.ready, axis=-1) - first_end
     skew = np.fmax.reduce(start, axis=-1) - np.fmin.reduce(start, axis=-1)
     return StepFigures(

@@ -46,7 +46,7 @@ def begins(evaluated: EvaluatedSteps, state: RunState) -> NDArray[np.int64]:
     A rank of a host whose clock was not compared: by the wall clock of that host.
     """
     block = evaluated.block
-    begin_ns = block.base_ns + 1000 * block.integers[BEGIN]
+    begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
     unix_ns, monotonic_ns = state.clock or (0, 0)
     if not any(how.several_hosts for one in evaluated.divided for how in one.compared):
         return np.asarray(begin_ns - monotonic_ns)

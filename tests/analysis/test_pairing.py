@@ -56,7 +56,7 @@ def test_messages_with_which_there_is_too_much_to_hold_are_all_added_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MAX_HELD", 40)
-    row = ROW._replace(own=OwnTime(*(0,) * len(OwnTime._fields)))
+    row = ROW._replace(own=OwnTime(*(0,) * len(OwnTime._fields)), begin_us=3_000_000)
     # Rank 2 reports the first steps when the others are far ahead, and then every step.
     sent = [(rank, step) for step in range(0, 60, 2) for rank in (0, 1)] + [(2, s) for s in range(0, 60, 2)]
     bodies = Bodies.of([encode(Steps(1, step, 0, (row, row))) for _, step in sent])
@@ -74,5 +74,7 @@ def test_messages_with_which_there_is_too_much_to_hold_are_all_added_together(
     assert expected[0][1] > 0  # some were forgotten
     assert [(at, one.step) for at, one in done] == expected
     assert together.held == alone.held
+    assert done[0][1].begin_ns.tolist() == [3 * 10**9] * 3
     # As wide as they came.
-    assert done[0][1].block.own.dtype == done[0][1].block.cells.dtype == np.int32  # type: ignore[union-attr]
+    block = done[0][1].block
+    assert {block.integers.dtype, block.own.dtype, block.cells.dtype} == {np.dtype(np.int32)}  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, FLAGS
+from ddptop.protocol.step_columns import FLAGS
 from ddptop.protocol.step_words import CELL
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def timing(
     shift = np.zeros((len(steps), ranks))
     begin_ns = None
     if aligned or compared:
-        begin_ns = np.array([step.base_ns + step.integers[BEGIN] * 1000 for step in steps])
+        begin_ns = np.array([step.begin_ns for step in steps])
     if aligned and begin_ns is not None:
         shift, longer = begins_on_one_clock(begin_ns, compared)
         ready, took = ready * longer + shift, took * longer

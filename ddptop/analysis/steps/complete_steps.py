@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import FLAGS, MISSING, OWN, StepColumns
+from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, OWN, StepColumns
 from ddptop.protocol.step_words import CELL, LOSS
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class OpenPiece:
 class StepBlock(NamedTuple):
     """The rows of n steps of all ranks, (fields, n, ranks)."""
 
-    integers: Integers
+    integers: Numbers
     """The fields of a `StepRow` before its loss."""
     loss: Column
     """(n, ranks), NaN where unknown."""
@@ -172,14 +172,14 @@ class CompleteStep:
         return self._block
 
     @property
-    def integers(self) -> Integers:
+    def integers(self) -> Numbers:
         """(fields, ranks) of a `StepRow` before the loss."""
         return self.block.integers[:, self._at]
 
     @property
-    def base_ns(self) -> Integers:
-        """(ranks,) of each row's message."""
-        return np.asarray(self.block.base_ns[self._at])
+    def begin_ns(self) -> Integers:
+        """(ranks,) on the clock of each rank's host."""
+        return np.asarray(self.block.base_ns[self._at] + 1000 * self.integers[BEGIN].astype(np.int64))
 
     @property
     def layout(self) -> Integers:
@@ -369,7 +369,7 @@ def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ran
             cells[np.repeat(cells_at[to], each) + inside] = columns.cells[from_]
     base_ns, layout = np.empty((2, n, ranks), np.int64)
     block = StepBlock(
-        integers.astype(np.int64, copy=False).reshape(LOSS, n, ranks),
+        integers.reshape(LOSS, n, ranks),
         loss.reshape(n, ranks),
         known.reshape(n, ranks),
         None if own is None else own.reshape(OWN, n, ranks),

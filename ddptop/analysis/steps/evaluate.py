@@ -178,7 +178,7 @@ class StepEvaluation:
         hello = self._state.hello(0)
         assert hello is not None  # it has reported a step
         shift = hello.unix_ns - hello.monotonic_ns - self._state.started_ns
-        ended_us = block.integers[BEGIN, :, 0] + block.integers[WALL, :, 0]
+        ended_us = block.integers[BEGIN, :, 0].astype(np.int64) + block.integers[WALL, :, 0]
         # As Python's integers: in nanoseconds these are more than a double has digits for.
         ends = zip(block.base_ns[:, 0].tolist(), ended_us.tolist(), strict=True)
         return np.array([base_ns + 1000 * us + shift for base_ns, us in ends], np.float64) / NS

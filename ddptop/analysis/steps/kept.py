@@ -221,8 +221,7 @@ def pack(divided: DividedStep, kind: Kind) -> Packed:
         )
         parts.append(PackedPart(*found))
     compared = tuple((part.scope, how) for part, how in zip(divided.parts, divided.compared, strict=True))
-    begin_ns = step.base_ns + 1000 * head[0]
-    return Packed(step.step, _narrow(head), begin_ns, tuple(parts), compared, _narrow(step.exposed))
+    return Packed(step.step, _narrow(head), step.begin_ns, tuple(parts), compared, _narrow(step.exposed))
 
 
 def _narrow(times_us: NDArray[np.int64]) -> NDArray[np.int32]:

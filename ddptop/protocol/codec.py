@@ -11,10 +11,10 @@ skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, islice, repeat
 from math import isfinite
 from operator import itemgetter
-from sys import intern
 from typing import Any, TypeVar, cast
 
 import msgpack
@@ -139,8 +139,15 @@ def decode(data: bytes) -> Message:
     if kind is Hello:
         if cast(int, values[3]) >= cast(int, values[4]):
             raise ProtocolError("rank is not below the world size")
-        values = [intern(one) if type(one) is str else one for one in values]  # most are those of other ranks
+        values = [_kept_once(one) if type(one) is str else one for one in values]
     return kind(*values)  # the checks have made them what the fields are
+
+
+@lru_cache(maxsize=1024)
+def _kept_once(text: str) -> str:
+    """The first one of equal texts: most of a HELLO are those of other ranks. Not `sys.intern`, which keeps
+    all of them for good in Python 3.12."""
+    return text
 
 
 def _unpack(data: bytes) -> tuple[Any, ...]:

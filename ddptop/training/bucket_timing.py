@@ -128,10 +128,11 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
         recorder.take_blocked()
         began = cpu()
         ready = self._ready()
-        spent = cpu() - began
+        spent = cpu() - began - recorder.take_blocked()
         work = self._allreduce(tensors, opts)
         if recorder.detail and ready is not None:
             launched = 0 if cpu is int else now()  # a median needs few
+            recorder.take_blocked()
             began = cpu()
             paused = pause()  # a compiled training may be above the reducer
             try:
@@ -194,7 +195,7 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
         recorder.take_blocked()
         began = cpu()
         ready = timer.ready() if recorder.detail else None
-        spent = cpu() - began
+        spent = cpu() - began - recorder.take_blocked()
         try:
             future = hook(state, bucket)
         except BaseException as error:
@@ -202,6 +203,7 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
             raise
         if recorder.detail and ready is not None:
             try:
+                recorder.take_blocked()  # of a collective of the hook's own
                 began = cpu()
                 call = recorder.note(keys.of(bucket), ready)
                 if call is not None:

@@ -170,8 +170,8 @@ class Budget:
         plain = median(self._plain) if self._plain else WRAPPER_NS
         extra = max(0.0, median(self._detail) - plain) + max(0.0, after - plain)
         base = in_cold_caches(plain) + median(self._publishing) * step + checks_ns
-        if self.marks_every > 1:
-            base += MARKS_NS / self.marks_every
+        if self.marks_every > 1:  # detailed steps are marked, which is in their cost
+            base += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
         own = base + extra / self.detail_every
         self.cost_us = own / 1e3
         self.cost_pct = 100.0 * own / step if step else 0.0

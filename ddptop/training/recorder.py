@@ -353,7 +353,7 @@ class Recorder:
         marks = self.marks.take() if self.marks is not None else ()
         self._flush(
             (  # in the order of `Closed`, which the publisher makes of it: naming fields costs 2 us here
-                step, flags | of_loss | self.shadow.flag, self._cost, loss, self.calls or (), marks,
+                step, flags | of_loss | self.shadow.flag, max(0, self._cost), loss, self.calls or (), marks,
                 self.cpu_wait.take(), self.elements.take(), self.gc_pauses.step_closes(),
             )
         )  # fmt: skip

@@ -130,7 +130,7 @@ def test_losses_of_many_ranks_are_compared_in_parts_in_little_memory() -> None:
     """The figures are those of whole arrays, the memory is that of one: the collector's was at its highest
     here."""
     rng = np.random.default_rng(5)
-    losses = falling(rng, 4096)
+    losses = falling(rng, 4096).astype(np.float32)  # as the collector keeps them
     losses[:, [7, 3000]] += 1.5
     middle = np.median(losses, axis=1)[:, None]
     found = stands_apart(losses)
@@ -147,4 +147,4 @@ def test_losses_of_many_ranks_are_compared_in_parts_in_little_memory() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak - before < 2 * losses.nbytes
+    assert peak - before < 1.5 * losses.nbytes

@@ -130,7 +130,7 @@ def test_rows_of_the_first_version_take_no_memory_and_have_no_own_time(make_worl
 
 
 def test_the_newest_step_is_kept_without_those_that_were_evaluated_with_it(make_world) -> None:
-    reducer = fed(make_world(3, own=True), count=20)
+    reducer = fed(make_world(3, own=True, detail_every=8), count=20)
     reducer.state.settle()
     newest, _ = reducer.state.figures.kept._newest
     assert newest.step.step == 19

@@ -63,8 +63,9 @@ class Reference(NamedTuple):
         """By how much the clocks may have drifted apart between the two, as a share of the time."""
         wrong_ns = abs(self.host_ns(later.event) - later.at_ns)
         unsure_ns = self.bound_ns + later.bound_ns
-        least, most = max(0, wrong_ns - unsure_ns), wrong_ns + unsure_ns
-        return max(least, min(DRIFT * (later.at_ns - self.at_ns), most)) / (later.at_ns - self.at_ns)
+        took_ns = later.at_ns - self.at_ns
+        crystals = wrong_ns - unsure_ns <= DRIFT * took_ns
+        return min(DRIFT, (wrong_ns + unsure_ns) / took_ns) if crystals else (wrong_ns + unsure_ns) / took_ns
 
 
 class DeviceClock:

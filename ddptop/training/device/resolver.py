@@ -255,7 +255,7 @@ class StepResolver:
         times = phases(marks, self._ended)
         loss = self._loss(record)
         self._see_lag(record, [at for _, at in marks])
-        self._pool.give(*(event for _, event in record.marks))
+        self._pool.give(*_events(record))
         if times is None:
             self._ended = None
             return record._replace(calls=calls, loss=loss, marks=(), exposed=-1)
@@ -305,21 +305,17 @@ class StepResolver:
     def _call(self, call: BucketCall, moment: Callable[[CudaEvent], int]) -> BucketCall:
         key, ready, end = call
         moments = [stamp if isinstance(stamp, int) else moment(stamp) for stamp in (ready, end)]
-        events = [stamp for stamp in (ready, end) if not isinstance(stamp, int)]
-        if len(events) == 2:
+        if not isinstance(ready, int) and not isinstance(end, int):
             # An end that happened as soon as it was recorded may be late: by what the host took to record it.
             at_once = moments[1] - end.recorded_ns < AT_ONCE_NS
             self.late_ns.append(end.recorded_ns - ready.recorded_ns if at_once else 0)
-        self._pool.give(*events)
         return [key, *moments]
 
     def _moments(self, record: StepRecord) -> Callable[[CudaEvent], int]:
         """What gives the moments of the events of a step, all of which have happened."""
-        events = [event for _, event in record.marks]
-        events += [stamp for call in record.calls for stamp in call[1:] if not isinstance(stamp, int)]
-        if not events:
+        first = next(iter(_events(record)), None)
+        if first is None:
             return _no_moment
-        first = events[0]
         reference = self._clock.reference_for(first)
         assert reference is not None  # resolved only with one
         # From the first event: however old the reference is, milliseconds in float32 keep their microseconds.
@@ -340,6 +336,11 @@ class StepResolver:
         self._ended = None
         loss = None if isinstance(record.loss, tuple) else record.loss
         return record._replace(calls=[], marks=(), loss=loss, flags=record.flags & ~Flag.DETAIL, exposed=-1)
+
+
+def _events(record: StepRecord) -> list[CudaEvent]:
+    events = [event for _, event in record.marks]
+    return events + [stamp for call in record.calls for stamp in call[1:] if not isinstance(stamp, int)]
 
 
 def _no_moment(_event: CudaEvent) -> int:

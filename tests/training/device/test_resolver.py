@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -426,3 +428,22 @@ def test_the_position_of_a_device_in_a_step_without_marks_is_one_of_two_or_idle(
     assert device_position(taken, []).state == EITHER
     device.now_ns += STEP
     assert device_position(taken, []).state == IDLE
+
+
+def test_no_event_of_a_step_is_given_back_while_others_are_read_from_it() -> None:
+    """The training thread may take it at once: here, where the marks of a step were refused."""
+    training = Training()
+
+    class Greedy(deque[Any]):
+        def extend(self, events: Iterable[Any]) -> None:
+            super().extend(events)
+            while self:  # recorded again, and far from happening
+                self.popleft().at_ns = training.device.now_ns + 10 * STEP
+
+    record = training.step()._replace(marks=[])
+    record = record._replace(calls=[*record.calls, ["key", training.pool.mark(), training.pool.mark()]])
+    training.wait(2 * STEP)
+    training.pool._idle = Greedy()
+    (done,) = training.resolver.take([record])
+    assert not training.resolver.broken
+    assert [end >= ready for _key, ready, end in done.calls] == [True, True]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddptop.protocol.messages import Phase
-from ddptop.training import own_cost
+from ddptop.training import bucket_timing, own_cost
 from ddptop.training.bucket_timing import timed_hook
 from ddptop.training.device import events
 from ddptop.training.device import events as cuda_timer
@@ -457,3 +457,50 @@ def test_a_scalar_that_the_device_refuses_costs_no_slot(fresh: Guard) -> None:
     for _ in range(SLOTS + 1):
         assert scalars.take(0.5) is None
     assert fresh.count == SLOTS + 1
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_a_hook_itself_waits_for_is_taken_from_no_cost(
+    monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """One in a collective of its own is marked; one in a call of ours is taken from what is counted."""
+
+    class Full(FakeEvent):
+        def record(self, stream: Any = None) -> None:
+            device.now_ns += 5 * MS
+            super().record(stream)
+
+    device = FakeDevice()
+    pool = EventPool(device, now=device.now)
+    recorder = Recorder()
+    recorder.marks = marks = PhaseMarks(device, pool)
+    recorder.cost_clock = pool.cost_clock = device.now
+    pool.give(FakeEvent(device) if own else Full(device), Full(device) if own else FakeEvent(device))
+
+    def hook(_state: object, _bucket: object) -> NcclFuture:
+        marks(Mark.WAIT)
+        device.now_ns += 1_000
+        return NcclFuture(device, device.now_ns)
+
+    def key(_keys: object, _bucket: object) -> str:
+        device.now_ns += 7_000
+        return "key"
+
+    monkeypatch.setattr(bucket_timing._BucketKeys, "of", key)
+    timed_hook(hook, 0, recorder, CudaTimer(device, pool))(None, None)
+    recorder.shadow_step_ends(0)
+    (_, _, closed) = recorder.records[-1]
+    assert closed is not None
+    assert Closed(*closed).cost == 7_000
+
+
+def test_a_device_that_refuses_even_to_be_the_current_one_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice()
+    timing = DeviceTiming(device, FakeSlots())
+    assert not timing.failed()
+
+    def refuse() -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(device, "make_current", refuse)
+    assert timing.failed()

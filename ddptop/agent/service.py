@@ -56,7 +56,7 @@ LAST_PAUSE_S = 0.01
 SECOND_NS = NS
 
 UNREACHED_NS = 3 * NS
-"""Without an answer for so long the collector is not reached: its replies come twice a second."""
+"""Without an answer for so long the collector is not reached: its replies come once a second at least."""
 
 LAST_MESSAGES_NS = 2 * NS
 """How long the end of the run waits for ranks that have not sent BYE and whose process runs."""

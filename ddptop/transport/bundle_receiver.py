@@ -45,9 +45,10 @@ MAX_UNKNOWN = 4096
 ECHO_NS = NS // 4
 """After this the time of a bundle is echoed even though nothing of it is recorded yet."""
 
-MANY_AGENTS, HELD_NS = 16, NS // 2
+MANY_AGENTS, HELD_NS = 16, NS
 """With more agents than this, each gets its acks so often: to send a reply costs as much as to receive a
-bundle, of which an agent sends four a second."""
+bundle, of which an agent sends four a second. So all agents together can send ALL_WINDOWS_BYTES a second,
+several times what one collector can take."""
 
 TOGETHER_NS = NS // 5
 """With more agents what they sent is taken this often: 2,000 bundles a second then take two thirds of the

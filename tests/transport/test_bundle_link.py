@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgpack
 import pytest
@@ -84,6 +85,24 @@ def test_many_agents_get_their_acks_now_and_then_or_at_once(ends, monkeypatch):
     ends.until(lambda: ends.answers[sender].asked == [(100, 7)])
     assert not ends.answers[sender].acked  # what was sent before the question has arrived before it
     ends.receiver.acknowledge(at_once=True)
+    ends.until(lambda: sender.kept == 0)
+
+
+def test_many_agents_get_their_acks_once_a_second(ends, monkeypatch):
+    sender = ends.sender()
+    fill(sender, 1, range(1, 4))
+    ends.until(lambda: sender.kept == 0)
+    now_ns = time.monotonic_ns()
+    monkeypatch.setattr(bundle_receiver, "MANY_AGENTS", 0)
+    monkeypatch.setattr(bundle_receiver, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
+    ends.receiver.acknowledge()
+    now_ns += NS * 9 // 10
+    relay(sender, 0, 4, event(4))
+    ends.until(lambda: ends.numbers(100) == [1, 2, 3, 4])
+    ends.receiver.ask(100, 7)
+    ends.until(lambda: ends.answers[sender].asked == [(100, 7)])
+    assert sender.kept == 1
+    now_ns += NS // 10
     ends.until(lambda: sender.kept == 0)
 
 

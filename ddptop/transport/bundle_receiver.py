@@ -30,7 +30,7 @@ from ddptop.transport.bundled_messages import (
 from ddptop.transport.bundles import INTRODUCE, MAX_WIRE_BYTES, WINDOW_BYTES, pack_columns
 from ddptop.transport.curve import AGENTS, KeyPair, make_server
 from ddptop.transport.session_columns import SessionColumns
-from ddptop.transport.sockets import Refusals, bind
+from ddptop.transport.sockets import Refusals, bind, receive_frames, send_frames
 
 HIGH = 16
 """Bundles and replies per connection that wait in the socket; the rest stays with the agents."""
@@ -203,7 +203,7 @@ class BundleReceiver(Refusals):
             if self._waiting_bytes > DRAIN_BYTES:
                 return
             try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                frames = receive_frames(self.socket)
             except zmq.Again:
                 self.emptied = True
                 return
@@ -232,7 +232,7 @@ class BundleReceiver(Refusals):
         )
         frame = pack_columns((*head, time.monotonic_ns()), acks, *columns)
         try:
-            self.socket.send_multipart([route, frame], zmq.NOBLOCK)
+            send_frames(self.socket, route, frame)
         except (
             zmq.ZMQError
         ):  # it does not read, or the connection is closed: it sends again what is not acked

@@ -24,6 +24,7 @@ from ddptop.transport.receiver import NUMBERED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import zmq
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
@@ -61,11 +62,11 @@ class Arrived(NamedTuple):
     bundle: Bundle
 
 
-def arrived_in(frames: Sequence[bytes], read_ns: int) -> Arrived:
+def arrived_in(frames: Sequence[zmq.Frame], read_ns: int) -> Arrived:
     """The bundle in the frames of a message. Raises ProtocolError."""
     if len(frames) != 2:
         raise ProtocolError(f"{len(frames)} frames")
-    return Arrived(frames[0], read_ns, unpack_bundle(frames[1]))
+    return Arrived(frames[0].bytes, read_ns, unpack_bundle(frames[1].bytes))
 
 
 class Entries(NamedTuple):

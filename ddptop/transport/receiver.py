@@ -34,7 +34,7 @@ from ddptop.protocol.messages import (
     Type,
 )
 from ddptop.transport.sessions import Session, Sessions
-from ddptop.transport.sockets import Refusals, bind, peer_pid
+from ddptop.transport.sockets import Refusals, bind, peer_pid, receive_frames
 
 HIGH = 50
 """Messages per connection that wait in the socket; the rest stays in the senders' windows."""
@@ -202,15 +202,8 @@ class AckedReceiver(Refusals):
             return
 
     def _receive(self) -> list[zmq.Frame]:
-        """The frames of the next message, uncopied: they say whether more follow, at half the cost of asking,
-        and the last one carries the sender's pid.
-
-        Raises zmq.Again.
-        """
-        frames = [self.socket.recv(zmq.NOBLOCK, copy=False)]
-        while frames[-1].more:
-            frames.append(self.socket.recv(zmq.NOBLOCK, copy=False))
-        return frames
+        """The frames of the next message: the last one carries the sender's pid. Raises zmq.Again."""
+        return receive_frames(self.socket)
 
     def _accept(self, frames: list[zmq.Frame]) -> Accepted | None:
         if len(frames) != 3:

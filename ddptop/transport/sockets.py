@@ -48,6 +48,8 @@ MAX_SOCKETS = 65_536
 """ZeroMQ's default of 1023 counts connections too."""
 
 
+_MORE_FOLLOW = zmq.NOBLOCK | zmq.SNDMORE
+
 DESCRIPTORS = 16
 """That must be free for a context: its threads take up to 6, and libzmq ends a process that has none left."""
 
@@ -174,6 +176,26 @@ def peer_pid(frame: zmq.Frame) -> int | None:
     except (zmq.ZMQError, ValueError):
         return None
     return pid if pid > 0 else None
+
+
+def receive_frames(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
+    """The frames of the next message, uncopied: they say whether more follow, at half the cost of asking.
+
+    Raises zmq.Again.
+    """
+    frames = [socket.recv(zmq.NOBLOCK, copy=False)]
+    while frames[-1].more:
+        frames.append(socket.recv(zmq.NOBLOCK, copy=False))
+    return frames
+
+
+def send_frames(socket: zmq.Socket[bytes], route: bytes, body: bytes) -> None:
+    """Send two frames as `send_multipart` does, which checks them first and takes twice as long.
+
+    Raises zmq.ZMQError.
+    """
+    socket.send(route, _MORE_FOLLOW)
+    socket.send(body, zmq.NOBLOCK)
 
 
 def arrived(socket: zmq.Socket[bytes]) -> Iterator[Message]:

@@ -56,13 +56,27 @@ class Wire:
     def __init__(self) -> None:
         self.arriving: deque[list[bytes]] = deque()
         self.replies = 0
+        self._begun: list[bytes] = []
+        """Of the message that is read or sent: what follows, or what came before."""
 
-    def recv_multipart(self, *_: object) -> list[bytes]:
-        if not self.arriving:
-            raise zmq.Again
-        return self.arriving.popleft()
+    def recv(self, *_: object, copy: bool) -> zmq.Frame:
+        if not self._begun:
+            if not self.arriving:
+                raise zmq.Again
+            self._begun = self.arriving.popleft()
+        first, *self._begun = self._begun
+        frame = zmq.Frame(first)
+        frame.more = bool(self._begun)
+        return frame
 
-    def send_multipart(self, *_: object) -> None:
+    def send(self, part: bytes, flags: int) -> None:
+        self._begun.append(part)
+        if not flags & zmq.SNDMORE:
+            frames, self._begun = self._begun, []
+            self.note(frames)
+
+    def note(self, frames: list[bytes]) -> None:
+        """A reply was sent."""
         self.replies += 1
 
 

@@ -32,7 +32,7 @@ class KeptReplies(Wire):
         super().__init__()
         self.acks = []
 
-    def send_multipart(self, frames, *_):
+    def note(self, frames):
         self.acks.append((frames[0], unpack_reply(frames[1]).acks))
 
 

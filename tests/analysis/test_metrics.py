@@ -121,6 +121,21 @@ def test_the_latest_of_the_earlier_half() -> None:
     np.testing.assert_array_equal(formulas.middle_latest(np.full((1, 3), NAN)), [NAN])
 
 
+@pytest.mark.parametrize("count", [4, 5, 6, 7, 600, 601])
+def test_what_is_partitioned_is_as_what_is_sorted(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(count).integers(0, 2 * count, (20, count)).astype(np.float32)
+    with_gaps = np.where(values == values[0, 0], np.float32(NAN), values)
+    for name in ("median_of_others", "middle_latest"):
+        figure = getattr(formulas, name)
+        for these in (values, with_gaps):
+            monkeypatch.setattr(formulas, "LONG", 1_000_000)
+            expected = figure(these)
+            monkeypatch.setattr(formulas, "LONG", 3)
+            found = figure(these)
+            np.testing.assert_array_equal(found, expected)
+            assert found.dtype == expected.dtype
+
+
 def test_quantiles_leave_nan_aside() -> None:
     values = np.array([[3.0, NAN, 1.0, 2.0, 4.0], [NAN] * 5])
     np.testing.assert_array_equal(formulas.quantile(values, 0.25), [2, NAN])

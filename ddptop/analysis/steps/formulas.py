@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.chance import block_length, student_quantile
-from ddptop.frames.columns import median, resampled_medians
+from ddptop.frames.columns import LONG, median, resampled_medians
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Mask
@@ -111,12 +111,16 @@ def median_of_others(values: Column) -> Column:
     """
     if values.shape[-1] == 2:  # the other one
         return np.where(np.isnan(values), np.nan, values[..., ::-1]).astype(values.dtype)
-    ordered = np.sort(values, axis=-1)  # sorts NaN to the end
     top = values.shape[-1] - 1
-    if top < 1 or np.isnan(ordered[..., -1]).any():
-        return _median_of_known_others(values, ordered)
-    low, high = (ordered[..., place : place + 1] for place in ((top - 1) // 2, top // 2))
-    after_low, after_high = (ordered[..., place + 1 : place + 2] for place in ((top - 1) // 2, top // 2))
+    places = (top - 1) // 2, top // 2
+    if top >= LONG and not np.isnan(values).any():
+        ordered = np.partition(values, [*range(places[0], places[1] + 2)], axis=-1)
+    else:
+        ordered = np.sort(values, axis=-1)  # sorts NaN to the end
+        if top < 1 or np.isnan(ordered[..., -1]).any():
+            return _median_of_known_others(values, ordered)
+    low, high = (ordered[..., place : place + 1] for place in places)
+    after_low, after_high = (ordered[..., place + 1 : place + 2] for place in places)
     return np.asarray(
         (np.where(values <= low, after_low, low) + np.where(values <= high, after_high, high)) / 2
     )
@@ -176,8 +180,12 @@ def second_latest(times: Column) -> Column:
 def middle_latest(times: Column) -> Column:
     """The latest of n times along the last axis without the n // 2 largest, for up to half of the ranks that
     are late together. Without NaN; NaN where nothing is left."""
+    size, unknown = times.shape[-1], np.isnan(times)
+    if size >= LONG and not unknown.any():
+        place = size - 1 - size // 2
+        return np.asarray(np.partition(times, place, axis=-1)[..., place])
     ordered = np.sort(times, axis=-1)  # sorts NaN to the end
-    known = (~np.isnan(times)).sum(axis=-1, keepdims=True)
+    known = (~unknown).sum(axis=-1, keepdims=True)
     return np.asarray(np.take_along_axis(ordered, np.maximum(known - 1 - known // 2, 0), axis=-1)[..., 0])
 
 

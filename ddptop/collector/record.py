@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -92,7 +92,8 @@ class Record:
         """
         if self._writer is None:
             return
-        together, alone, added = np.empty(0, np.int64), [*range(begin, stop)], 0
+        together, added = np.empty(0, np.int64), 0
+        alone: Sequence[int] = range(begin, stop)
         with errors:
             together, alone = self._divided(run, begin, stop)
         if len(together):

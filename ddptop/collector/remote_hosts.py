@@ -126,7 +126,7 @@ class RemoteHosts:
         """As `BundleReceiver.drain`. What agents report of a rank's process is as of that rank."""
         self._gate.serve()
         arrived = self.receiver.drain(now_ns, BUNDLES, at_once=at_once)
-        if any(self._names.values()):
+        if len(arrived) and any(self._names.values()):
             arrived.take_apart(Clock)
             for number, (place, received) in enumerate(arrived.others):
                 if isinstance(received.message, (Host, Hello, Clock)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
+from functools import lru_cache
 
 import psutil
 
@@ -12,6 +13,7 @@ DISCARD_PORT = 9
 """Any port: nothing is sent."""
 
 
+@lru_cache(1024)  # asked about every connection of this host, again and again
 def is_loopback(address: str) -> bool:
     """Whether an address stays on its host; also True for what is not an address."""
     try:

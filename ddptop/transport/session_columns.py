@@ -156,6 +156,8 @@ class SessionColumns:
             wait = self._safe[slots] < self._seen[slots]
             self._waiting[slots[wait]] = True
             slots = slots[~wait | self._nack[slots] | self._advanced[slots]]
+        if not len(slots):  # most of the times, where acks are held back
+            return []
         slots = slots[np.argsort(self._route[slots], kind="stable")]
         route, missing = self._route[slots], self._nack[slots]
         pairs = np.stack([self._name[slots], self._safe[slots]], axis=1)

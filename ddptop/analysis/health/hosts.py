@@ -7,6 +7,7 @@ of all ranks finish, the host is there: then only its agent or the link is in qu
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -117,8 +118,8 @@ def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
         elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
             trains = name in hellos.of_hosts and takes_part(state, stepped_ns, reported[name], until_ns)
             states[name] = "live" if trains else "unreachable"
-    n_running = np.bincount(hellos.host_at[state.reports.running], minlength=len(hellos.of_hosts)).tolist()
-    return states | {name: "finished" for name, n in zip(hellos.of_hosts, n_running, strict=True) if not n}
+    n_running = np.bincount(hellos.host_at[state.reports.running], minlength=len(hellos.of_hosts))
+    return states | dict.fromkeys(compress(hellos.of_hosts, (n_running == 0).tolist()), "finished")
 
 
 def _stepped_ns(state: RunState, others: Mask) -> int:

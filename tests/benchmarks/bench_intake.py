@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,25 +54,26 @@ class Wire:
     """In place of the socket."""
 
     def __init__(self) -> None:
-        self.arriving: deque[list[bytes]] = deque()
+        self.arriving: deque[zmq.Frame] = deque()
         self.replies = 0
-        self._begun: list[bytes] = []
-        """Of the message that is read or sent: what follows, or what came before."""
+        self._reply: list[bytes] = []
+
+    def arrive(self, messages: Iterable[list[bytes]]) -> None:
+        for message in messages:
+            frames = [*map(zmq.Frame, message)]
+            for frame in frames[:-1]:
+                frame.more = True
+            self.arriving.extend(frames)
 
     def recv(self, *_: object, copy: bool) -> zmq.Frame:
-        if not self._begun:
-            if not self.arriving:
-                raise zmq.Again
-            self._begun = self.arriving.popleft()
-        first, *self._begun = self._begun
-        frame = zmq.Frame(first)
-        frame.more = bool(self._begun)
-        return frame
+        if not self.arriving:
+            raise zmq.Again
+        return self.arriving.popleft()
 
     def send(self, part: bytes, flags: int) -> None:
-        self._begun.append(part)
+        self._reply.append(part)
         if not flags & zmq.SNDMORE:
-            frames, self._begun = self._begun, []
+            frames, self._reply = self._reply, []
             self.note(frames)
 
     def note(self, frames: list[bytes]) -> None:
@@ -212,7 +213,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
                 profiler.enable()
         if profiler is not None:
             profiler.disable()
-        wire.arriving.extend(agents.until(now_ns))
+        wire.arrive(agents.until(now_ns))
         if profiler is not None:
             profiler.enable()
         while wire.arriving:

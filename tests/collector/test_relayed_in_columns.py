@@ -66,7 +66,7 @@ def received(path, world=WORLD, after_each=lambda *_: None):
         bundles = agents.until(now_ns)
         if at == 6:
             bundles[1][1] = spoiled(bundles[1][1])
-        wire.arriving.extend(bundles)
+        wire.arrive(bundles)
         intake.drain(NS + now_ns)
         record.flush()
         intake.acknowledge(NS + now_ns)

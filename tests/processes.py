@@ -25,6 +25,9 @@ DDPTOP_RUN = [sys.executable, "-m", "ddptop.cli.launch"]
 DDPTOP = [sys.executable, "-m", "ddptop.cli.main"]
 DEADLINE_S = 120.0
 
+NVIDIA = Path("/dev/nvidiactl")
+"""Where there is a GPU."""
+
 NOBODY = 600_000 + os.getpid()
 """A user id that nobody has, and that has left nothing in /tmp."""
 
@@ -36,14 +39,15 @@ READING = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
 def environment(home: Path, *, gpus: bool = False) -> dict[str, str]:
     """The environment of a user who has nothing of ddptop yet; everything it writes goes below `home`.
 
-    Without `gpus` none is seen: what is expected of most scripts is what they do on a CPU.
+    Without `gpus` none is seen: what is expected of most scripts is what they do on a CPU. Where there is none
+    the variable is left alone, for with another value than torch was loaded with a start is cold.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DDPTOP", "XDG_"))}
     kept.pop("PYTHONPATH", None)
     runtime = home / "r"
     runtime.mkdir(parents=True, exist_ok=True)
     runtime.chmod(0o700)
-    if not gpus:
+    if not gpus and NVIDIA.exists():
         kept["CUDA_VISIBLE_DEVICES"] = ""
     return kept | {
         "XDG_RUNTIME_DIR": str(runtime),

@@ -39,8 +39,8 @@ READING = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
 def environment(home: Path, *, gpus: bool = False) -> dict[str, str]:
     """The environment of a user who has nothing of ddptop yet; everything it writes goes below `home`.
 
-    Without `gpus` none is seen: what is expected of most scripts is what they do on a CPU. Where there is none
-    the variable is left alone, for with another value than torch was loaded with a start is cold.
+    Without `gpus` none is seen: what is expected of most scripts is what they do on a CPU. Where there is
+    none, the variable is left alone: with another value than torch was loaded with, a start is cold.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DDPTOP", "XDG_"))}
     kept.pop("PYTHONPATH", None)

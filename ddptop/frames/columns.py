@@ -130,9 +130,10 @@ WRITTEN_TOGETHER = 4
 class Ring:
     """Named columns of the last `size` steps, (*shape, size) each, in float32: 1 us in 8 s is resolved.
 
-    `wide`: in float64. A column takes no memory while it has the same value throughout: usually nothing is
-    waited, and no GPU paused. `like`: a ring of the same shape and size to which the same steps are added
-    first, and columns of both that are usually the same: they take no memory here while they are."""
+    `wide`: in float64. `first`: so many are kept until `hold`. A column takes no memory while it has the same
+    value throughout: usually nothing is waited, and no GPU paused. `like`: a ring of the same shape and size
+    to which the same steps are added first, and columns of both that are usually the same: they take no
+    memory here while they are."""
 
     def __init__(
         self,
@@ -141,8 +142,10 @@ class Ring:
         size: int,
         *,
         wide: bool = False,
+        first: int | None = None,
         like: tuple[Ring, tuple[str, ...]] | None = None,
     ) -> None:
+        size = size if first is None else min(size, first)
         self._index = {name: i for i, name in enumerate(names)}
         self._like, same = (self, ()) if like is None else like
         self._same: set[str] = {*same}
@@ -152,6 +155,7 @@ class Ring:
         self._data: list[Column] = [np.full(1, np.nan, self._dtype) for _ in names]
         """The columns; (1,) of one that has this value throughout."""
         self._size = size
+        self._begin = 0
         self.count = 0
         """Steps added since the ring was made."""
         self._waiting: list[Column] = []
@@ -241,10 +245,26 @@ class Ring:
                 column[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
         self.count += steps
 
+    def hold(self, size: int) -> None:
+        """From now on keep the last `size` steps, where fewer are kept; not for rings with `like`."""
+        if size <= self._size:
+            return
+        self._write()
+        before, slots = self._shape, self.recent(self._size)
+        self._begin, self._size, self._shape = self.oldest, size, (*self._shape[:-1], size)
+        for at, column in enumerate(self._data):
+            if column.shape == before:
+                self._data[at] = np.full(self._shape, np.nan, self._dtype)
+                self._data[at][..., slots % size] = column[..., slots % before[-1]]
+
+    @property
+    def oldest(self) -> int:
+        """Slot of the oldest step that is kept."""
+        return max(self._begin, self.count - self._size)
+
     def recent(self, steps: int) -> Indices:
         """Slots of the newest steps, oldest first. A slot is the number of a step since the ring was made."""
-        kept = min(steps, self.count, self._size)
-        return np.arange(self.count - kept, self.count)
+        return np.arange(max(self.oldest, self.count - steps), self.count)
 
     def of(self, name: str, slots: Indices, ranks: Indices | None = None) -> Column:
         """One column of all or some ranks in the given slots, (*shape, n), oldest first. They must still be
@@ -277,8 +297,8 @@ class Ring:
         """One column of all or some ranks in the given slots, (ranks, n), as float64; NaN where a step is not
         kept (any more)."""
         values = self.of(name, slots, ranks).astype(np.float64)
-        if len(slots) and slots[0] < self.count - self._size:
-            values[..., slots < self.count - self._size] = np.nan
+        if len(slots) and slots[0] < self.oldest:
+            values[..., slots < self.oldest] = np.nan
         return values
 
     def medians(self, names: tuple[str, ...], slots: Indices) -> dict[str, Column]:

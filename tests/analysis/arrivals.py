@@ -10,8 +10,9 @@ import numpy as np
 from ddptop.analysis.steps.bucket_times import Timing, figures
 from ddptop.analysis.steps.clocks import ONE_CLOCK, SAME_HOST_BOUND_MS, Comparison
 from ddptop.analysis.steps.evaluate_buckets import add_detail, figures_of_detail, figures_of_group
+from ddptop.analysis.steps.groups import Flagged
 from ddptop.analysis.steps.pairing import Scope
-from ddptop.analysis.steps.windows import DetailWindow, Flagged
+from ddptop.analysis.steps.windows import DetailWindow
 from ddptop.analysis.straggler import flagged
 from ddptop.frames.frame import Straggler
 from ddptop.protocol.messages import Bucket
@@ -38,13 +39,18 @@ def one_host(world: int) -> Comparison:
 
 
 def looks(
-    late_ms: Column, *, size: int = 100, shown: float | Column = 1.0, hidden: bool = False
+    late_ms: Column,
+    *,
+    size: int = 100,
+    shown: float | Column = 1.0,
+    hidden: bool = False,
+    every: int = 1,
 ) -> Iterator[tuple[int, Flagged | None, DetailWindow]]:
     """Judge steps in which each rank arrives as much later as `late_ms` (steps, ranks) says, in its forward.
 
     `shown`: the share of it that the forward took longer; the rest counts as `other`, or with `hidden` in no
-    phase: the rank began its step so much later. Yields at every look the number of steps so far, who is
-    named, and the state behind it.
+    phase: the rank began its step so much later. `every`: which steps have bucket detail. Yields at every
+    look the number of detailed steps so far, who is named, and the state behind it.
     """
     steps, world = late_ms.shape
     ready = 1000 * (STEP_MS + late_ms)
@@ -64,7 +70,7 @@ def looks(
     ]
     other = np.full(wall.shape, 0.5) if hidden else wall - sum(phases)
     columns = np.stack([wall, *phases, other])
-    points = np.arange(steps, dtype=float)
+    points = every * np.arange(steps, dtype=float)
     group = figures_of_group(part, timing, found, None, wall, [one_host(world)] * steps)
     evaluated = figures_of_detail(window, [group], found.waits, None, columns, points)
     at = 0

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.steps import windows
 from ddptop.analysis.steps.formulas import certainty
+from ddptop.analysis.straggler import flagged
 from tests.analysis.arrivals import looks, straggler
 
 if TYPE_CHECKING:
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from ddptop.analysis.steps.windows import DetailWindow, Flagged
+    from ddptop.analysis.steps.groups import Flagged
+    from ddptop.analysis.steps.windows import DetailWindow
     from ddptop.frames.columns import Column
 
     Load = Callable[[Generator, int, int], Column]
@@ -262,3 +265,39 @@ def test_noise_does_not_keep_a_name_that_a_delay_has_earned() -> None:
     names = [(at, named) for at, named, _ in looks(late)]
     assert any(named for at, named in names if at <= 200)
     assert not any(named for at, named in names if at > 320)
+
+
+MANY = {
+    "nothing": lambda late: None,
+    "one": lambda late: late.__setitem__((slice(70, None), 5), 12.0),
+    "in turn": lambda late: late.__setitem__((np.arange(170), np.arange(170) % 3), 12.0),
+}
+
+
+@pytest.mark.parametrize("every", [1, 2, 8])
+@pytest.mark.parametrize("pattern", MANY)
+def test_of_many_ranks_fewer_detailed_steps_show_the_same(monkeypatch, pattern, every):
+    def shown() -> list[tuple[object, ...]]:
+        found: list[tuple[object, ...]] = []
+        for at, flag, window in looks(late, every=every):
+            slots = window.evaluated((at - 1) * every + 1)
+            columns = [window.ranks.of(name, slots) for name in ("exposed", "self", "part_forward")]
+            more = [window.best_self, *(scope.bound_ms(slots) for scope in window.scopes.values())]
+            held.append(len(window.ranks.recent(1000)))
+            found.append((at, flag, flagged.straggler(window, slots), np.stack(columns), *more))
+        return found
+
+    late = np.abs(np.random.default_rng(3).normal(0, 0.3, (170, windows.MANY_RANKS)))
+    MANY[pattern](late)
+    held: list[int] = []
+    few = shown()
+    assert held[-1] == (100 if every == 1 else windows.NEEDED)
+    monkeypatch.setattr(windows, "MANY_RANKS", 10**6)
+    whole = shown()
+    assert held[-1] == 100
+    assert len(few) == len(whole)
+    assert any(flag is not None for _, flag, *_ in few) == (pattern != "nothing")
+    for one, other in zip(few, whole, strict=True):
+        assert one[:3] == other[:3]
+        for mine, theirs in zip(one[3:], other[3:], strict=True):
+            np.testing.assert_array_equal(mine, theirs)

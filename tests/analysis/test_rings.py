@@ -177,3 +177,24 @@ def test_phases_are_kept_once_where_nothing_is_waited_in_collectives_of_the_scri
         slots = window.slots()[-5:]
         for name, values in zip(PLACES, parts, strict=False):
             np.testing.assert_array_equal(window.place(name, slots), values.T)
+
+
+@pytest.mark.parametrize("before", [0, 3, SIZE - 1, SIZE, 2 * SIZE])
+@pytest.mark.parametrize("after", [1, SIZE, 3 * SIZE])
+def test_a_ring_that_holds_more_has_what_it_had_and_what_is_added(before, after):
+    ring = Ring(NAMES, (RANKS,), 2 * SIZE, first=SIZE)
+    values = np.arange(2.0 * (before + after) * RANKS).reshape(2, before + after, RANKS)
+    ring.add(values[:, :before])
+    held_then = ring.recent(2 * SIZE)
+    assert len(held_then) == min(before, SIZE)
+    ring.hold(2 * SIZE)
+    np.testing.assert_array_equal(ring.recent(2 * SIZE), held_then)
+    for at in range(before, before + after):
+        ring.add(values[:, at : at + 1])
+    slots, every = ring.recent(2 * SIZE), np.arange(before + after)
+    assert len(slots) == min(len(held_then) + after, 2 * SIZE)
+    for at, name in enumerate(NAMES):
+        np.testing.assert_array_equal(ring.of(name, slots), values[at, slots].T)
+        np.testing.assert_array_equal(ring.known(name, every)[:, slots], values[at, slots].T)
+    unknown = np.delete(every, slots)
+    assert np.isnan(ring.known("a", every)[:, unknown]).all()

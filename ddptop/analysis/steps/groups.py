@@ -1,4 +1,4 @@
-"""Process groups and bucket layouts, as the ranks reported them.
+"""Process groups, and the one whose rank is flagged; bucket layouts, as the ranks reported them.
 
 Bucket layouts are compared by content, because each rank numbers its own generations.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from ddptop.protocol.messages import Bucket, Membership
+    from ddptop.protocol.vocabulary import Pattern
 
     Shape: TypeAlias = tuple[tuple[int, int, int, str, str], ...]
 
@@ -68,6 +69,22 @@ class Scope(NamedTuple):
     """Its name; empty: no rank reported one."""
     ranks: tuple[int, ...]
     """Ascending."""
+
+
+class Flagged(NamedTuple):
+    """The flagged rank, or the first of several, and by which pattern it was flagged."""
+
+    scope: Scope
+    rank: int
+    """Its index in the process group."""
+    pattern: Pattern
+    cost_ms: float
+    lateness_ms: float
+    """Its lateness when it was flagged."""
+
+    @property
+    def global_rank(self) -> int:
+        return self.scope.ranks[self.rank]
 
 
 class Groups:

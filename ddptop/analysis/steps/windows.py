@@ -7,7 +7,7 @@ detail adds, and in it a `ScopeWindow` for each process group holds arrivals and
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from ddptop.frames.numbers import fixed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddptop.analysis.steps.groups import Scope
+    from ddptop.analysis.steps.groups import Flagged, Scope
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.messages import Bucket
-    from ddptop.protocol.vocabulary import OwnPlace, Pattern, StepPhase
+    from ddptop.protocol.vocabulary import OwnPlace, StepPhase
 
 PHASES: tuple[StepPhase, ...] = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
@@ -192,27 +192,15 @@ FEW_DETAILED = 8
 DETAILED_BACK = 32
 """Detailed steps that are used then, of any age."""
 
+MANY_RANKS, NEEDED = 1024, 64
+"""Of so many ranks only so many detailed steps are kept, as the rules over arrivals need, until the window
+has more: of 4,096 ranks with detail in every eighth step that saves 11 MB."""
+
 LONG = 1024
 """Detailed steps whose last arriver is kept: an intermittent straggler shows only in many steps."""
 
 MOVES = 3
 """Changes of the flagged rank that are kept: this many in a short time are a rotating straggler."""
-
-
-class Flagged(NamedTuple):
-    """The flagged rank, or the first of several, and by which pattern it was flagged."""
-
-    scope: Scope
-    rank: int
-    """Its index in the process group."""
-    pattern: Pattern
-    cost_ms: float
-    lateness_ms: float
-    """Its lateness when it was flagged."""
-
-    @property
-    def global_rank(self) -> int:
-        return self.scope.ranks[self.rank]
 
 
 class ScopeWindow:
@@ -227,15 +215,16 @@ class ScopeWindow:
         *,
         before: int,
         several_hosts: bool,
+        first: int | None = None,
     ) -> None:
-        """`before`: detailed steps that the run had before this group was seen."""
+        """`before`: detailed steps that the run had before this group was seen; `first`: see `Ring`."""
         self.scope = scope
         self.layout = layout
         self.buckets = buckets
         """Replaced when more is known of the same buckets."""
         members = len(scope.ranks)
         self.members = np.array(scope.ranks)
-        self.ranks = Ring(SCOPE_COLUMNS, (members,), size)
+        self.ranks = Ring(SCOPE_COLUMNS, (members,), size, first=first)
         self.group = Ring(SCOPE_SCALARS, (), size, wide=True)
         self.bucket = Ring(BUCKET_COLUMNS, (len(buckets),), size)
         self.long = Ring(("last", "recoverable", "step", "bound"), (), LONG)
@@ -278,7 +267,7 @@ class ScopeWindow:
 
     def newest(self, steps: int) -> Indices:
         """Slots of the newest steps in which it has bucket detail, oldest first."""
-        return self.with_detail(self.group.recent(self.group.count))[-steps:]
+        return self.with_detail(self.ranks.recent(self.ranks.count))[-steps:]
 
     def compare_clocks(self, slots: Indices) -> None:
         """Decide over these steps whether the clocks are accurate enough to compare the arrivals."""
@@ -311,7 +300,8 @@ class ScopeWindow:
         return f"the clocks' bound of ±{fixed(bound_ms)} ms is wider than the skew of {fixed(skew_ms)} ms"
 
     def bound_ms(self, slots: Indices) -> Column:
-        """(members,) the largest bound in these steps; NaN where clocks were not compared."""
+        """(members,) the largest bound in those of these steps that are kept; NaN: clocks not compared."""
+        slots = slots[slots >= self.ranks.oldest]
         if not len(slots):
             return np.full(len(self.members), np.nan)
         return np.asarray(np.fmax.reduce(self.ranks.of("bound", slots), axis=-1), np.float64)
@@ -328,7 +318,9 @@ class DetailWindow:
         self.version = version
         self.newest = newest
         columns = (*WAITS, "self", *PARTS, *(FREE if several_hosts else ()))
-        self.ranks = Ring(columns, (world,), size)
+        self._first = NEEDED if world >= MANY_RANKS else size
+        """So many detailed steps of each rank are kept."""
+        self.ranks = Ring(columns, (world,), size, first=self._first)
         self.group = Ring(DETAIL_SCALARS, (), size, wide=True)
         self.scopes: dict[Scope, ScopeWindow] = {}
         self.best_self = np.full(world, np.nan)
@@ -356,14 +348,12 @@ class DetailWindow:
         self, scope: Scope, layout: int, buckets: tuple[Bucket, ...], *, several_hosts: bool
     ) -> ScopeWindow:
         """The window of a process group, which begins with its first detailed step."""
-        found = self.scopes.get(scope)
-        if found is None:
-            found = ScopeWindow(
-                scope, self._size, layout, buckets, before=self.count, several_hosts=several_hosts
-            )
+        if scope not in self.scopes:
+            kept = {"before": self.count, "first": self._first}
+            found = ScopeWindow(scope, self._size, layout, buckets, several_hosts=several_hosts, **kept)
             self.scopes[scope] = found
-        found.buckets = buckets
-        return found
+        self.scopes[scope].buckets = buckets
+        return self.scopes[scope]
 
     def add(
         self, ranks: Column, group: Column, scopes: Mapping[Scope, tuple[Column, Column, Column]]
@@ -374,6 +364,11 @@ class DetailWindow:
         not go past it.
         """
         self.figures.clear()
+        within = len(self.since(int(group[0, -1]) + 1 - self._size)) + group.shape[1]
+        if within > self._first < self._size:
+            self._first = self._size
+            for ring in (self.ranks, *(one.ranks for one in self.scopes.values())):
+                ring.hold(self._size)
         self.ranks.add(ranks)
         self.group.add(group)
         for scope, window in self.scopes.items():
@@ -396,5 +391,5 @@ class DetailWindow:
 
     def since(self, point: int) -> Indices:
         """Slots of the steps from a history point on, oldest first; at most those of the window."""
-        slots = self.group.recent(self._size)
+        slots = self.ranks.recent(self._size)
         return np.asarray(slots[self.group.of("point", slots) >= point])

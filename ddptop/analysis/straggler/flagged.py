@@ -8,7 +8,8 @@ import numpy as np
 
 from ddptop.analysis.figures import MOVES_WITHIN, place_excess
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, PLACES, Flagged
+from ddptop.analysis.steps.groups import Flagged
+from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, PLACES
 from ddptop.analysis.straggler import every_step, rules, uneven_work
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler

@@ -367,7 +367,7 @@ def rotating(window: ScopeWindow, held: int | None = None) -> LatePattern | None
 
     The first of them is the rank flagged so far (`held`) if it is one of them, else the most frequent.
     """
-    slots = window.newest(MANY)
+    slots = window.with_detail(window.group.recent(window.group.count))[-MANY:]
     last, gain, skew, step = (
         window.group.of(name, slots) for name in ("last", "recoverable", "skew", "step")
     )

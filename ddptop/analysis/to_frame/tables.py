@@ -113,7 +113,7 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
         name: np.full(len(slots), np.nan, np.float32) for name in ("wait", "transfer", "lateness")
     }
     if window is not None:
-        theirs = window.group.recent(len(slots))
+        theirs = window.ranks.recent(len(slots))
         at = window.group.of("point", theirs)
         _, here, there = np.intersect1d(points, at, return_indices=True)
         waited = window.ranks.of(detail.name("exposed_wait"), theirs[there])[rank]
@@ -353,7 +353,7 @@ def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]
     if window is None or figure in ("own", "excess"):
         return numbers, np.full((figures.world, len(slots)), np.nan)
     # Buckets are timed in some steps only: the columns are those steps, of any age.
-    slots = window.group.recent(columns)
+    slots = window.ranks.recent(columns)
     kept = state.history.since(0)
     points = window.group.of("point", slots).astype(np.int64) - kept.start
     slots, numbers = slots[points >= 0], kept.step[points[points >= 0]]

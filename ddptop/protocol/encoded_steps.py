@@ -63,15 +63,12 @@ def _step_messages(bodies: Bodies) -> StepMessages:
     if width.min() < LEAST_WIDTH or (sizes % WORD).any() or (sizes // WORD // width < rows).any():
         raise ProtocolError("the words of STEPS are not as many columns")
     alike = (sizes << 32) + (rows << 16) + width  # each of them is below 2**16
-    _, firsts, which = np.unique(alike, return_index=True, return_inverse=True)
     parts, begin, begins = [], 0, np.empty(len(rows), np.int64)
-    for at, (size, number, columns) in enumerate(
-        zip(sizes[firsts], rows[firsts], width[firsts], strict=True)
-    ):
-        places = np.flatnonzero(which == at)
-        parts.append((words.rows(int(size), places), int(number), int(columns)))
+    for one in np.unique(alike).tolist():
+        places, number = np.flatnonzero(alike == one), one >> 16 & 0xFFFF
+        parts.append((words.rows(one >> 32, places), number, one & 0xFFFF))
         begins[places] = begin + number * np.arange(len(places))
-        begin += int(number) * len(places)
+        begin += number * len(places)
     return StepMessages(generation, first, base_ns, begins, rows, columns_of_words(parts))
 
 
@@ -135,7 +132,8 @@ _DEFAULTS = {kind: [field.default for field in fields(kind)[-added:]] for kind, 
 def _column(values: Sequence[Any] | NDArray[Any], check: Check) -> NDArray[Any]:
     """As `checked_values`, in less time where all are numbers."""
     if isinstance(values, np.ndarray) and is_constant(values):
-        return constant(check(values[0]), len(values))
+        value = check(values[0])
+        return values if value is values[0] else constant(value, len(values))
     single = values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values
     if not isinstance(single, np.ndarray):
         types = set(map(type, single))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,9 @@ _BYTES = {0xC4: ">u1", 0xC5: ">u2", 0xC6: ">u4"}
 """The length that follows the first byte of a byte string."""
 _SIZES = np.array([1 + np.dtype(_INTEGERS[tag]).itemsize if tag in _INTEGERS else 1 for tag in range(256)])
 
+_UNSIGNED = 0xCF
+"""Of 64 bits."""
+
 _ALL = slice(None)
 
 PADDING = bytes(64)
@@ -43,6 +47,7 @@ def integer_sizes(tags: Bytes) -> Integers:
     return np.asarray(_SIZES[tags])
 
 
+@lru_cache(maxsize=64, typed=True)  # of the same few counts again and again
 def constant(value: object, count: int) -> NDArray[Any]:
     """(count,) the same object everywhere, which takes no memory."""
     return np.broadcast_to(np.array(value, object), count)
@@ -59,8 +64,9 @@ def _is_integer(tag: int) -> bool:
 
 def _alike(tags: Bytes) -> list[tuple[int, Integers | slice]]:
     """The first bytes that occur, and where each does; those of small integers, which are alike, once."""
-    if len(tags) and tags[0] > _LARGEST_FIXED and (tags == tags[0]).all():
-        return [(int(tags[0]), _ALL)]
+    first = int(tags[0]) if len(tags) else 0
+    if tags.max(initial=0) <= _LARGEST_FIXED if first <= _LARGEST_FIXED else (tags == first).all():
+        return [(first if first > _LARGEST_FIXED else 0, _ALL)]
     large = np.flatnonzero(tags > _LARGEST_FIXED)
     present = np.flatnonzero(np.bincount(tags[large], minlength=256)).tolist()
     found: list[tuple[int, Integers | slice]] = [(tag, large[tags[large] == tag]) for tag in present]
@@ -162,32 +168,36 @@ class Packed:
     def integers(self) -> Integers:
         """Integers within 64 bits."""
         tags = self._data[self.at]
+        return self._integers(tags, _alike(tags))
+
+    def _integers(self, tags: Bytes, kinds: list[tuple[int, Integers | slice]]) -> Integers:
         values = tags.astype(np.int64)
-        for tag, places in _alike(tags):
+        for tag, places in kinds:
             if tag in _INTEGERS:
-                wide = self._numbers(_INTEGERS[tag], places)
-                values[places] = wide
-                if tag == 0xCF and (wide > np.iinfo(np.int64).max).any():
+                wide = self._numbers(_INTEGERS[tag], places).astype(np.int64)
+                if tag == _UNSIGNED and wide.min() < 0:
                     raise ProtocolError("an integer of more than 63 bits")
+                values[places] = wide
             elif tag >= _LEAST_FIXED:
                 values[places] -= 256
             elif tag > _LARGEST_FIXED:
                 raise ProtocolError("no integer")
-        self.at = self.at + integer_sizes(tags)
+        self.at = self.at + (_SIZES[kinds[0][0]] if len(kinds) == 1 else _SIZES[tags])
         return values
 
     def values(self) -> NDArray[Any]:
         """Integers, or floats, or objects: numbers, texts and None; all None or empty as `constant`."""
         tags = self._data[self.at]
-        present = [tag for tag, _ in _alike(tags)]
+        kinds = _alike(tags)
+        present = [tag for tag, _ in kinds]
         if all(_is_integer(tag) for tag in present):
-            return self.integers()
+            return self._integers(tags, kinds)
         if present == [_FLOAT]:
             return np.asarray(self._of_one_kind(_FLOAT))
         if present in ([_NONE], [_TEXTS.start]):
             return constant(self._of_one_kind(present[0]), len(tags))
         found, following = np.full(len(tags), None, object), self.at.copy()
-        for tag, places in _alike(tags):
+        for tag, places in kinds:
             part = Packed(self._data, self.at[places])
             found[places] = part._of_one_kind(tag)
             following[places] = part.at
@@ -208,9 +218,8 @@ class Packed:
 
     def rows(self, size: int, places: Integers | slice = _ALL) -> Bytes:
         """(some, size) the next bytes of these messages."""
-        shape = max(0, len(self._data) - size + 1), size
-        windows = np.ndarray(shape, np.uint8, self._data.data, strides=(1, 1))
-        return np.asarray(windows[self.at[places]])
+        pieces = _pieces(self._data, size)[self.at[places]]
+        return pieces.view(np.uint8).reshape(len(pieces), size)
 
     def ahead(self) -> Packed:
         """The same values, to be read later."""
@@ -239,13 +248,13 @@ class Packed:
         """Texts of so many bytes."""
         if not size:
             return ""
-        texts: list[bytes] = self.rows(size).view(f"V{size}")[:, 0].tolist()
+        texts: list[bytes] = _pieces(self._data, size)[self.at].tolist()
         self.skip(size)
         known = {text: text.decode() for text in set(texts)}  # a few, each of them often
         return [*map(known.__getitem__, texts)]
 
     def _numbers(self, dtype: str, places: Integers | slice, behind: int = 1) -> NDArray[Any]:
         """The numbers that begin so many bytes behind the next values of some messages."""
-        size = np.dtype(dtype).itemsize
-        count = max(0, len(self._data) - size + 1)
-        return np.asarray(np.ndarray(count, dtype, self._data.data, strides=(1,))[self.at[places] + behind])
+        count = max(0, len(self._data) - behind - int(dtype[-1]) + 1)
+        at = self.at if places is _ALL else self.at[places]
+        return np.asarray(np.ndarray(count, dtype, self._data.data, behind, (1,))[at])

@@ -236,26 +236,29 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         count, size = data.shape
         to = slice(begin, begin + rows * count)
         begin = to.stop
-        in_order = np.empty((count, size // WORD, WORD), np.uint8)
-        for at in range(WORD):  # of all words the first bytes came first
-            in_order[..., at] = data.reshape(count, WORD, size // WORD)[:, at]
-        words = in_order.view("<i4")[..., 0]
-        table = words[:, : rows * width].reshape(count, width, rows)
-        integers[:, to].reshape(LOSS, count, rows)[:] = table[:, :LOSS].transpose(1, 0, 2)
+        planes = data.reshape(count, WORD, size // WORD)  # of all words the first bytes came first
+        words = planes[:, WORD - 1].astype("<i4")
+        for at in reversed(range(WORD - 1)):
+            words <<= 8
+            words |= planes[:, at]
+        # A message's numbers in a column are moved together.
+        table = words[:, : rows * width].view(f"V{WORD * rows}")
+        integers[:, to].view(table.dtype)[:] = table[:, :LOSS].T
         losses = words[:, LOSS * rows : COUNT_AT * rows]
         loss[to] = np.ascontiguousarray(losses).view("<f8").reshape(-1)
-        counts = table[:, COUNT_AT]
+        counts = words[:, COUNT_AT * rows : (COUNT_AT + 1) * rows]
         last = words[:, rows * width :]
         if counts.min() < 0 or int(counts.max()) * CELL > limits.MAX_CELLS:
             raise ProtocolError("a row has too many cells")
-        if (counts.sum(axis=1) * CELL != last.shape[1]).any():
+        ends = cells_at[to.start : to.stop + 1]
+        np.cumsum(counts.reshape(-1) * CELL, out=ends[1:])
+        ends[1:] += ends[0]
+        if (np.diff(ends[::rows]) != last.shape[1]).any():
             raise ProtocolError("the cells of STEPS are not as many as its rows have")
         own[min(OWN, width - OWN_AT) :, to] = -1  # an earlier version sends fewer
-        times = table[:, OWN_AT : OWN_AT + OWN].transpose(1, 0, 2)
-        own[: len(times), to].reshape(len(times), count, rows)[:] = times
-        cells_at[to.start + 1 : to.stop + 1] = counts.reshape(-1) * CELL
-        cells.append(last.reshape(count, CELL, last.shape[1] // CELL).transpose(0, 2, 1).reshape(-1))
-    np.cumsum(cells_at, out=cells_at)
+        times = table[:, OWN_AT:width][:, :OWN].T
+        own[: len(times), to].view(table.dtype)[:] = times
+        cells.append(np.stack(np.split(last, CELL, axis=1), axis=2).reshape(-1))
     columns = StepColumns(integers, loss, own, np.concatenate(cells), cells_at)
     if integers.min() < -1 or columns.cells.min(initial=0) < -1:
         raise ProtocolError("a row's number is out of range")

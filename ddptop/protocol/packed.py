@@ -33,9 +33,6 @@ _BYTES = {0xC4: ">u1", 0xC5: ">u2", 0xC6: ">u4"}
 """The length that follows the first byte of a byte string."""
 _SIZES = np.array([1 + np.dtype(_INTEGERS[tag]).itemsize if tag in _INTEGERS else 1 for tag in range(256)])
 
-_UNSIGNED = 0xCF
-"""Of 64 bits."""
-
 _ALL = slice(None)
 
 PADDING = bytes(64)
@@ -64,8 +61,10 @@ def _is_integer(tag: int) -> bool:
 
 def _alike(tags: Bytes) -> list[tuple[int, Integers | slice]]:
     """The first bytes that occur, and where each does; those of small integers, which are alike, once."""
-    first = int(tags[0]) if len(tags) else 0
-    if tags.max(initial=0) <= _LARGEST_FIXED if first <= _LARGEST_FIXED else (tags == first).all():
+    if not len(tags):
+        return []
+    first = int(tags[0])
+    if tags.max() <= _LARGEST_FIXED if first <= _LARGEST_FIXED else (tags == first).all():
         return [(first if first > _LARGEST_FIXED else 0, _ALL)]
     large = np.flatnonzero(tags > _LARGEST_FIXED)
     present = np.flatnonzero(np.bincount(tags[large], minlength=256)).tolist()
@@ -73,6 +72,12 @@ def _alike(tags: Bytes) -> list[tuple[int, Integers | slice]]:
     if len(large) < len(tags):
         found.append((0, np.flatnonzero(tags <= _LARGEST_FIXED)))
     return found
+
+
+def numbers_at(data: Bytes, dtype: str, at: Integers, behind: int = 0) -> NDArray[Any]:
+    """The numbers that begin so many bytes behind these places. Raises IndexError behind the end."""
+    count = max(0, len(data) - behind - int(dtype[-1]) + 1)
+    return np.asarray(np.ndarray(count, dtype, data.data, behind, (1,))[at])
 
 
 def _pieces(data: Bytes, size: int) -> NDArray[np.void]:
@@ -175,7 +180,7 @@ class Packed:
         for tag, places in kinds:
             if tag in _INTEGERS:
                 wide = self._numbers(_INTEGERS[tag], places).astype(np.int64)
-                if tag == _UNSIGNED and wide.min() < 0:
+                if tag == 0xCF and wide.min() < 0:
                     raise ProtocolError("an integer of more than 63 bits")
                 values[places] = wide
             elif tag >= _LEAST_FIXED:
@@ -255,6 +260,4 @@ class Packed:
 
     def _numbers(self, dtype: str, places: Integers | slice, behind: int = 1) -> NDArray[Any]:
         """The numbers that begin so many bytes behind the next values of some messages."""
-        count = max(0, len(self._data) - behind - int(dtype[-1]) + 1)
-        at = self.at if places is _ALL else self.at[places]
-        return np.asarray(np.ndarray(count, dtype, self._data.data, behind, (1,))[at])
+        return numbers_at(self._data, dtype, self.at if places is _ALL else self.at[places], behind)

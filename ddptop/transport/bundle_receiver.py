@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import zmq
@@ -18,16 +19,15 @@ from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS, VERSION
 from ddptop.protocol.message_run import EncodedRun
 from ddptop.protocol.messages import Hello, Message, Type
 from ddptop.protocol.packed import Bodies
-from ddptop.transport.bundled_messages import (
-    Accepted,
-    Agent,
-    Arrived,
-    Entries,
-    arrived_in,
-    decoded,
-    valid_entries,
+from ddptop.transport.bundled_messages import Accepted, Agent, Arrived, Entries, decoded, valid_entries
+from ddptop.transport.bundles import (
+    HEAD_BYTES,
+    INTRODUCE,
+    MAX_WIRE_BYTES,
+    WINDOW_BYTES,
+    pack_columns,
+    sent_ns,
 )
-from ddptop.transport.bundles import INTRODUCE, MAX_WIRE_BYTES, WINDOW_BYTES, pack_columns
 from ddptop.transport.curve import AGENTS, KeyPair, make_server
 from ddptop.transport.session_columns import SessionColumns
 from ddptop.transport.sockets import Refusals, bind, receive_frames, send_frames
@@ -143,6 +143,8 @@ class BundleReceiver(Refusals):
         if now_ns < self.held_until_ns and not at_once and self._waiting_bytes <= DRAIN_BYTES:
             return NOTHING
         self._take_ns = now_ns + TOGETHER_NS
+        if not self._waiting:
+            return NOTHING
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         arrived, entries = valid_entries(waiting, self._refuse)
         if not arrived:
@@ -198,25 +200,26 @@ class BundleReceiver(Refusals):
 
     def _read(self, now_ns: int, limit: int) -> None:
         """Read the bundles that have arrived. One that compares clocks is answered at once."""
-        self.emptied = False
+        self.emptied, receive = False, self.socket.recv
         for _ in range(limit):
             if self._waiting_bytes > DRAIN_BYTES:
                 return
             try:
-                frames = receive_frames(self.socket)
+                route, frame = receive(zmq.NOBLOCK), receive(zmq.NOBLOCK, copy=False)  # two frames at least
+                if frame.more:
+                    raise ProtocolError(f"{2 + len(receive_frames(self.socket))} frames")
+                if len(frame) > HEAD_BYTES:
+                    self._waiting.append((route, time.monotonic_ns(), frame))
+                    self._waiting_bytes += len(frame)
+                else:
+                    self._note_clock(route, sent_ns(frame.bytes), now_ns)
             except zmq.Again:
                 self.emptied = True
                 return
-            try:
-                one = arrived_in(frames, time.monotonic_ns())
+            except zmq.ZMQError:
+                raise
             except Exception as error:  # noqa: BLE001  # no message may end the collector
                 self._refuse(error)
-                continue
-            if one.bundle.size or one.bundle.bodies:
-                self._waiting.append(one)
-                self._waiting_bytes += len(frames[1])
-            else:
-                self._note_bundle(one, now_ns)
 
     def _reply(self, route: bytes, acks: bytes, nacks: Sequence[int]) -> None:
         agent = self._agents.get(route)
@@ -231,17 +234,14 @@ class BundleReceiver(Refusals):
             np.array(asks, "<i8").tobytes() if asks else b"",
         )
         frame = pack_columns((*head, time.monotonic_ns()), acks, *columns)
-        try:
+        with suppress(zmq.ZMQError):  # not read, or no connection: what is not acked is sent again
             send_frames(self.socket, route, frame)
-        except (
-            zmq.ZMQError
-        ):  # it does not read, or the connection is closed: it sends again what is not acked
-            return
 
     def _accept_usual(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> Accepted | None:
         """All these entries, together; None where they are few, or one of them is an introduction or not the
         next message of its session."""
-        if len(entries) < FEWEST_TOGETHER or not all(one.route in self._agents for one in arrived):
+        routes = [route for route, *_ in arrived]
+        if len(entries) < FEWEST_TOGETHER or not self._agents.keys() >= {*routes}:
             return None
         sessions, bodies = self._sessions, entries.bodies
         slots = sessions.find(entries.sessions)
@@ -251,19 +251,12 @@ class BundleReceiver(Refusals):
         codes = bodies.codes()[entries.seqs == 0]
         if not np.isin(codes, _NOT_NUMBERED).all():
             return None
-        which = np.repeat(np.arange(len(arrived)), np.diff(entries.ends, prepend=0))
+        which = np.repeat(np.arange(len(arrived)), entries.counts)
         # Counted as seen before they are decoded: what is refused now would be refused every time.
-        in_order = sessions.accept_all(
-            slots[numbered],
-            entries.seqs[numbered],
-            entries.after()[numbered],
-            [one.route for one in arrived],
-            which[numbered],
-        )
-        if not in_order:
+        slots, seqs, after = (column[numbered] for column in (slots, entries.seqs, entries.after()))
+        if not sessions.accept_all(slots, seqs, after, routes, which[numbered]):
             return None
-        for one in arrived:
-            self._note_bundle(one, now_ns)
+        self._note_bundles(arrived, entries.t0_ns, now_ns)
         return Accepted(np.stack([entries.ranks, entries.sessions, entries.seqs]), bodies, {})
 
     def _accept_each(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> Accepted:
@@ -274,14 +267,15 @@ class BundleReceiver(Refusals):
         accepted: list[int] = []
         decoded: dict[int, Message] = {}
         begin = 0
-        for one, end in zip(arrived, entries.ends, strict=True):
-            introduced = one.route in self._agents
+        ends = np.cumsum(entries.counts).tolist()
+        for one, t0_ns, end in zip(arrived, entries.t0_ns, ends, strict=True):
+            route, introduced = one[0], one[0] in self._agents
             for at in range(begin, end):
                 name, rank, seq, after, code = rows[at]
                 of_rank = known.rank_of(name)
                 if of_rank is None or not introduced or not (seq or code in _NOT_NUMBERED):
-                    message = self._take_introduction(one.route, name, rank, seq, bodies.body(at), now_ns)
-                    introduced = one.route in self._agents
+                    message = self._take_introduction(route, name, rank, seq, bodies.body(at), now_ns)
+                    introduced = route in self._agents
                     if message is None:
                         continue
                     decoded[len(accepted)] = message
@@ -289,30 +283,35 @@ class BundleReceiver(Refusals):
                     self._refuse(ProtocolError("session of another rank"))
                     continue
                 elif seq:
-                    known.note_route(name, one.route)
+                    known.note_route(name, route)
                     # As in `_accept_usual`: seen before it is decoded.
                     if not known.accept(name, seq, after):
                         continue
                 accepted.append(at)
             begin = end
-            self._note_bundle(one, now_ns)
+            self._note_bundles([one], [t0_ns], now_ns)
         at_places = np.array(accepted, np.int64)
         heads = np.stack([entries.ranks, entries.sessions, entries.seqs])[:, at_places]
         return Accepted(heads, bodies.at(at_places), decoded)
 
-    def _note_bundle(self, one: Arrived, now_ns: int) -> None:
-        """A bundle was taken: its agent is to be answered."""
-        agent = self._agents.get(one.route)
-        if agent is None:
-            return
-        agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, one.bundle.t0_ns, one.read_ns
-        if not one.bundle.size:  # it compares clocks: the agent waits for this, which acks nothing
-            self._reply(one.route, b"", ())
-            return
-        if not self._to_echo:
-            few = len(self._agents) <= MANY_AGENTS
-            self._echo_due_ns = one.read_ns + (ECHO_NS if few else ECHO_NS + HELD_NS)
-        self._to_echo.add(one.route)
+    def _note_clock(self, route: bytes, t0_ns: int, now_ns: int) -> None:
+        """A bundle compares clocks: the agent waits for this reply, which acks nothing."""
+        agent = self._agents.get(route)
+        if agent is not None:
+            agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, t0_ns, time.monotonic_ns()
+            self._reply(route, b"", ())
+
+    def _note_bundles(self, arrived: Sequence[Arrived], t0_ns: Sequence[int], now_ns: int) -> None:
+        """Bundles were taken: their agents are to be answered."""
+        for (route, read_ns, _), sent in zip(arrived, t0_ns, strict=True):
+            agent = self._agents.get(route)
+            if agent is None:
+                continue
+            agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, sent, read_ns
+            if not self._to_echo:
+                few = len(self._agents) <= MANY_AGENTS
+                self._echo_due_ns = read_ns + (ECHO_NS if few else ECHO_NS + HELD_NS)
+            self._to_echo.add(route)
 
     def _take_introduction(
         self, route: bytes, name: int, rank: int, seq: int, body: bytes, now_ns: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from ddptop.protocol.codec import ProtocolError, decode, decode_alike, decode_st
 from ddptop.protocol.encoded_steps import about_columns, readings_of, step_messages
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostUsage
-from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
+from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import EncodedRun
 from ddptop.protocol.messages import Clock, Event, Message, Progress, Received, Steps, Type
-from ddptop.protocol.packed import PADDING, Bodies
-from ddptop.transport.bundles import HEAD_COLUMNS, Bundle, unpack_bundle
+from ddptop.protocol.packed import Bodies, numbers_at
+from ddptop.transport.bundles import BUNDLE, HEAD_BYTES, HEAD_COLUMNS, MAX_ENTRIES, MAX_WIRE_BYTES
 from ddptop.transport.receiver import NUMBERED
 
 if TYPE_CHECKING:
@@ -53,20 +53,9 @@ class Agent:
     """(session, number) to be sent to it."""
 
 
-class Arrived(NamedTuple):
-    """A bundle that has arrived."""
-
-    route: bytes
-    """ZeroMQ's name of the connection."""
-    read_ns: int
-    bundle: Bundle
-
-
-def arrived_in(frames: Sequence[zmq.Frame], read_ns: int) -> Arrived:
-    """The bundle in the frames of a message. Raises ProtocolError."""
-    if len(frames) != 2:
-        raise ProtocolError(f"{len(frames)} frames")
-    return Arrived(frames[0].bytes, read_ns, unpack_bundle(frames[1].bytes))
+Arrived = tuple[bytes, int, "zmq.Frame"]
+"""A bundle that has arrived: ZeroMQ's name of the connection, when it was read, and its frame. A plain tuple,
+of which there are many."""
 
 
 class Entries(NamedTuple):
@@ -77,8 +66,10 @@ class Entries(NamedTuple):
     ranks: Integers
     backs: Integers
     bodies: Bodies
-    ends: list[int]
-    """By bundle, where its entries end."""
+    counts: Integers
+    """By bundle, how many entries it has."""
+    t0_ns: list[int]
+    """By bundle, when the agent sent it, by its clock."""
 
     def __len__(self) -> int:
         return len(self.sessions)
@@ -88,22 +79,40 @@ class Entries(NamedTuple):
         return np.asarray(np.where(self.backs > 0, self.seqs - self.backs, 0))
 
 
-def entries_of(bundles: Sequence[Bundle]) -> Entries:
-    """The entries of these bundles, their numbers checked for range.
+def entries_of(bundles: Sequence[bytes | zmq.Frame]) -> Entries:
+    """The entries of the bundles in these frames, their numbers checked for range: frames as `pack_bundle`
+    makes them, with the outer array's size and the type in one byte each.
 
     Raises ProtocolError where those of any bundle are not right.
     """
-    columns, begin = [], 0
+    whole = Bodies.of(cast("Sequence[bytes]", bundles))  # copied once, and read without Python for each
+    try:
+        fields = whole.fields(0x94, BUNDLE)  # an array of four
+        t0_ns, heads_sizes = fields.integers(), fields.lengths()
+        heads_at = fields.at
+        fields.skip(heads_sizes)
+        sizes = fields.lengths()
+        bodies_at = fields.at
+        fields.skip(sizes)
+    except IndexError as error:
+        raise ProtocolError("not a bundle's fields") from error
+    counts, rest = np.divmod(heads_sizes, HEAD_BYTES)
+    if not whole.end_at(fields.at) or rest.any() or whole.sizes.max(initial=0) > MAX_WIRE_BYTES:
+        raise ProtocolError("not the fields of a bundle")
+    if counts.max(initial=0) > MAX_ENTRIES or t0_ns.min(initial=0) < 0 or t0_ns.max(initial=0) > MAX_NS:
+        raise ProtocolError("a number of a bundle is out of range")
+    ends = np.cumsum(counts)
+    at, count = np.repeat(heads_at, counts), np.repeat(counts, counts)
+    place = np.arange(len(at)) - np.repeat(ends - counts, counts)
+    columns = []
     for _, kind in HEAD_COLUMNS:
-        width = np.dtype(kind).itemsize
-        data = b"".join([one.heads[begin * one.size : (begin + width) * one.size] for one in bundles])
-        columns.append(np.frombuffer(data, kind).astype(np.int64))
-        begin += width
+        width = int(kind[-1])
+        columns.append(numbers_at(whole.data, kind, at + width * place).astype(np.int64))
+        at += width * count
     sessions, seqs, ranks, backs, lengths = columns
-    ends = np.cumsum([one.size for one in bundles], dtype=np.int64)
     behind = np.concatenate([[0], np.cumsum(lengths)])
-    of_bundles = np.diff(behind[ends], prepend=0)
-    if (of_bundles != [len(one.bodies) for one in bundles]).any():
+    first = behind[ends - counts]
+    if (behind[ends] - first != sizes).any():
         raise ProtocolError("the lengths of a bundle are not those of its messages")
     if len(sessions):
         if sessions.min() <= 0 or seqs.min() < 0 or seqs.max() >= MAX_STEP:
@@ -112,9 +121,8 @@ def entries_of(bundles: Sequence[Bundle]) -> Entries:
             raise ProtocolError("a rank is out of range")
         if lengths.max() > MAX_RANK_MESSAGE_BYTES:
             raise ProtocolError("a message is too long")
-    data = b"".join([*[one.bodies for one in bundles], PADDING])
-    bodies = Bodies(np.frombuffer(data, np.uint8), behind[:-1], lengths)
-    return Entries(sessions, seqs, ranks, backs, bodies, ends.tolist())
+    bodies = Bodies(whole.data, behind[:-1] + np.repeat(bodies_at - first, counts), lengths)
+    return Entries(sessions, seqs, ranks, backs, bodies, counts, t0_ns.tolist())
 
 
 def valid_entries(
@@ -123,15 +131,15 @@ def valid_entries(
     """These bundles without those that are not valid, and their entries. `refuse` is called for each of the
     others, while the exception is handled."""
     with suppress(ProtocolError):
-        return arrived, entries_of([one.bundle for one in arrived])
+        return arrived, entries_of([frame for *_, frame in arrived])
     valid = []
     for each in arrived:
         try:
-            entries_of([each.bundle])
+            entries_of(each[2:])
             valid.append(each)
         except ProtocolError as error:
             refuse(error)
-    return valid, entries_of([one.bundle for one in valid])
+    return valid, entries_of([frame for *_, frame in valid])
 
 
 class Accepted(NamedTuple):

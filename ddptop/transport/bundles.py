@@ -38,6 +38,7 @@ MAX_ENTRIES = 16_384
 HEAD_COLUMNS = (("sessions", "<i8"), ("seqs", "<i8"), ("ranks", "<i4"), ("backs", "<u4"), ("lengths", "<u4"))
 """The columns of the heads, one after the other."""
 HEAD_BYTES = 8 + 8 + 4 + 4 + 4
+"""Of an entry. A whole bundle without entries is shorter."""
 
 MAX_WIRE_BYTES = MAX_BUNDLE_BYTES + MAX_RANK_MESSAGE_BYTES + MAX_ENTRIES * HEAD_BYTES + 64
 
@@ -65,17 +66,6 @@ class Entry(NamedTuple):
     back: int
     """How many numbers before `seq` the session's message before this one is; 0: there is none any more."""
     body: bytes
-
-
-class Bundle(NamedTuple):
-    """A bundle as it arrived: `bundled_messages.py` reads the entries of many together."""
-
-    t0_ns: int
-    """When the agent sent it, by its clock."""
-    size: int
-    """Entries, at most MAX_ENTRIES."""
-    heads: bytes
-    bodies: bytes
 
 
 class Reply(NamedTuple):
@@ -111,15 +101,12 @@ def pack_bundle(t0_ns: int, entries: Sequence[Entry]) -> bytes:
     return cast(bytes, msgpack.packb((BUNDLE, t0_ns, heads, b"".join(bodies))))
 
 
-def unpack_bundle(data: bytes) -> Bundle:
-    """The bundle in a frame, its entries unchecked. Raises ProtocolError."""
-    t0_ns, heads, bodies = _fields(data, BUNDLE, 4, MAX_WIRE_BYTES)
-    if not _is_time(t0_ns) or type(heads) is not bytes or type(bodies) is not bytes:
+def sent_ns(data: bytes) -> int:
+    """When a bundle without entries was sent, by the agent's clock. Raises ProtocolError."""
+    t0_ns, heads, bodies = _fields(data, BUNDLE, 4, HEAD_BYTES)
+    if not _is_time(t0_ns) or heads != b"" or bodies != b"":
         raise ProtocolError("not a bundle's fields")
-    n, rest = divmod(len(heads), HEAD_BYTES)
-    if rest or n > MAX_ENTRIES:
-        raise ProtocolError("not the heads of a bundle")
-    return Bundle(t0_ns, n, heads, bodies)
+    return cast(int, t0_ns)
 
 
 def pack_reply(reply: Reply) -> bytes:

@@ -65,10 +65,11 @@ class Wire:
                 frame.more = True
             self.arriving.extend(frames)
 
-    def recv(self, *_: object, copy: bool) -> zmq.Frame:
+    def recv(self, _: object, copy: bool = True) -> bytes | zmq.Frame:
         if not self.arriving:
             raise zmq.Again
-        return self.arriving.popleft()
+        frame = self.arriving.popleft()
+        return frame.bytes if copy else frame
 
     def send(self, part: bytes, flags: int) -> None:
         self._reply.append(part)

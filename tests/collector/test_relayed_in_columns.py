@@ -18,7 +18,7 @@ from ddptop.protocol.messages import Bye, Run
 from ddptop.recording.reader import Recording
 from ddptop.transport.bundle_receiver import BundleReceiver
 from ddptop.transport.bundled_messages import entries_of
-from ddptop.transport.bundles import Entry, pack_bundle, unpack_bundle, unpack_reply
+from ddptop.transport.bundles import Entry, pack_bundle, unpack_reply
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
 from tests.benchmarks.bench_intake import Agents, Wire
@@ -38,7 +38,7 @@ class KeptReplies(Wire):
 
 def spoiled(bundle):
     """Its first STEPS message is cut short."""
-    entries = single(entries_of([unpack_bundle(bundle)]))
+    entries = single(entries_of([bundle]))
     at = next(i for i, one in enumerate(entries) if one.seq > 1)
     entries[at] = entries[at]._replace(body=entries[at].body[:-1])
     return pack_bundle(1, entries)
@@ -104,7 +104,7 @@ def test_many_hosts_get_their_acks_together_but_a_rank_that_ends_at_once(tmp_pat
         if agent or self.sent[0] < 12:
             return data
         bye = Entry(session, 0, 14, 1, encode(Bye(1, "finished")))
-        return pack_bundle(1, [*single(entries_of([unpack_bundle(data)])), bye])
+        return pack_bundle(1, [*single(entries_of([data])), bye])
 
     monkeypatch.setattr(Agents, "bundle", ending)
     *_, acks = received(tmp_path / "run.ddptop")

@@ -19,7 +19,7 @@ from ddptop.transport import bundle_receiver
 from ddptop.transport.bundle_receiver import SESSIONS_OF_AN_OWNER
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.bundled_messages import entries_of
-from ddptop.transport.bundles import Entry, Reply, pack_bundle, pack_reply, unpack_bundle, unpack_reply
+from ddptop.transport.bundles import Entry, Reply, pack_bundle, pack_reply, sent_ns, unpack_reply
 from ddptop.transport.curve import AGENTS, KeyPair, RunKeys, load_keys, save_keys
 from ddptop.transport.unacked import KeptMessage, Unacked
 from tests.link import Link
@@ -392,13 +392,14 @@ def single(entries):
 
 def test_frames_are_read_as_they_were_written():
     entries = [Entry(2**62, -1, 0, 0, b""), Entry(1, 65_535, 2**48 - 1, 2**32 - 1, b"body")]
-    bundle = unpack_bundle(pack_bundle(7, entries))
-    assert bundle.t0_ns == 7
+    bundle = pack_bundle(7, entries)
+    assert entries_of([bundle]).t0_ns == [7]
     assert single(entries_of([bundle])) == entries
-    empty = unpack_bundle(pack_bundle(7, []))
+    empty = pack_bundle(8, [])
+    assert sent_ns(empty) == 8
     together = entries_of([empty, bundle, empty, bundle])
     assert single(together) == entries * 2
-    assert together.ends == [0, 2, 2, 4]
+    assert together.counts.tolist() == [0, 2, 0, 2]
     reply = Reply(1, 2, 3, 10**6, 4, 5, 6, ((7, 8), (9, 10)), (0, 11), ((12, 13),))
     assert unpack_reply(pack_reply(reply)) == reply
     for data in (b"", b"\x91\x41", pack_reply(reply)[:-1], pack_reply(reply._replace(thin=99))):

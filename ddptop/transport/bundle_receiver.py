@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 import zmq
@@ -234,13 +233,15 @@ class BundleReceiver(Refusals):
             np.array(asks, "<i8").tobytes() if asks else b"",
         )
         frame = pack_columns((*head, time.monotonic_ns()), acks, *columns)
-        with suppress(zmq.ZMQError):  # not read, or no connection: what is not acked is sent again
+        try:
             send_frames(self.socket, route, frame)
+        except zmq.ZMQError:  # it does not read, or is not connected: it sends again what is not acked
+            return
 
     def _accept_usual(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> Accepted | None:
         """All these entries, together; None where they are few, or one of them is an introduction or not the
         next message of its session."""
-        routes = [route for route, *_ in arrived]
+        routes = [one[0] for one in arrived]
         if len(entries) < FEWEST_TOGETHER or not self._agents.keys() >= {*routes}:
             return None
         sessions, bodies = self._sessions, entries.bodies
@@ -248,8 +249,8 @@ class BundleReceiver(Refusals):
         if slots is None or (sessions.rank[slots] != entries.ranks).any():
             return None
         numbered = np.flatnonzero(entries.seqs)
-        codes = bodies.codes()[entries.seqs == 0]
-        if not np.isin(codes, _NOT_NUMBERED).all():
+        codes = bodies.at(np.flatnonzero(entries.seqs == 0)).codes()
+        if not ((codes == _NOT_NUMBERED[0]) | (codes == _NOT_NUMBERED[1])).all():
             return None
         which = np.repeat(np.arange(len(arrived)), entries.counts)
         # Counted as seen before they are decoded: what is refused now would be refused every time.
@@ -303,15 +304,16 @@ class BundleReceiver(Refusals):
 
     def _note_bundles(self, arrived: Sequence[Arrived], t0_ns: Sequence[int], now_ns: int) -> None:
         """Bundles were taken: their agents are to be answered."""
+        agents, to_echo = self._agents, self._to_echo
         for (route, read_ns, _), sent in zip(arrived, t0_ns, strict=True):
-            agent = self._agents.get(route)
+            agent = agents.get(route)
             if agent is None:
                 continue
             agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, sent, read_ns
-            if not self._to_echo:
-                few = len(self._agents) <= MANY_AGENTS
+            if not to_echo:
+                few = len(agents) <= MANY_AGENTS
                 self._echo_due_ns = read_ns + (ECHO_NS if few else ECHO_NS + HELD_NS)
-            self._to_echo.add(route)
+            to_echo.add(route)
 
     def _take_introduction(
         self, route: bytes, name: int, rank: int, seq: int, body: bytes, now_ns: int

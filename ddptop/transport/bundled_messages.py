@@ -107,7 +107,7 @@ def entries_of(bundles: Sequence[bytes | zmq.Frame]) -> Entries:
     columns = []
     for _, kind in HEAD_COLUMNS:
         width = int(kind[-1])
-        columns.append(numbers_at(whole.data, kind, at + width * place).astype(np.int64))
+        columns.append(numbers_at(whole.data, kind, at + width * place).astype(np.int64, copy=False))
         at += width * count
     sessions, seqs, ranks, backs, lengths = columns
     behind = np.concatenate([[0], np.cumsum(lengths)])
@@ -131,7 +131,7 @@ def valid_entries(
     """These bundles without those that are not valid, and their entries. `refuse` is called for each of the
     others, while the exception is handled."""
     with suppress(ProtocolError):
-        return arrived, entries_of([frame for *_, frame in arrived])
+        return arrived, entries_of([one[2] for one in arrived])
     valid = []
     for each in arrived:
         try:
@@ -139,7 +139,7 @@ def valid_entries(
             valid.append(each)
         except ProtocolError as error:
             refuse(error)
-    return valid, entries_of([frame for *_, frame in valid])
+    return valid, entries_of([one[2] for one in valid])
 
 
 class Accepted(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from ddptop.transport.sessions import FORGOTTEN
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -164,18 +164,22 @@ class SessionColumns:
         self._nack[slots] = self._advanced[slots] = False
         begins = np.flatnonzero(np.diff(route, prepend=-1))
         stops = np.append(begins[1:], len(slots))
+        lost, nothing = missing.any(), pairs[:0, 0]
         spans = zip(route[begins].tolist(), begins.tolist(), stops.tolist(), strict=False)
         return [
-            (self._routes[number], pairs[begin:stop], pairs[begin:stop, 0][missing[begin:stop]])
-            for number, begin, stop in spans
+            (self._routes[number], pairs[at:stop], pairs[at:stop, 0][missing[at:stop]] if lost else nothing)
+            for number, at, stop in spans
         ]
 
-    def _numbered(self, routes: Iterable[bytes]) -> list[int]:
+    def _numbered(self, routes: Sequence[bytes]) -> list[int]:
         """The numbers of these connections."""
         if len(self._routes) >= self._most_routes:
             self._leave_out_routes()
-        numbers = self._route_numbers
-        return [numbers[route] if route in numbers else self._new_route(route) for route in routes]
+        known = self._route_numbers
+        try:
+            return [*map(known.__getitem__, routes)]
+        except KeyError:
+            return [known[route] if route in known else self._new_route(route) for route in routes]
 
     def _new_route(self, route: bytes) -> int:
         self._routes.append(route)

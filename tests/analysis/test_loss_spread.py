@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.event_log import EventLog
-from ddptop.analysis.health.loss_spread import LossSpread, stands_apart
+from ddptop.analysis.health.loss_spread import LossSpread, median_loss, stands_apart
 from ddptop.frames.verdict import verdict
 from tests.analysis.stalling import Stage
 
@@ -21,42 +21,46 @@ def falling(rng: np.random.Generator, world: int = WORLD, steps: int = STEPS, no
     return (2 - np.linspace(0, 1, steps))[:, None] + noise * rng.standard_normal((steps, world))
 
 
+def apart_of(losses) -> list:
+    return stands_apart(losses, np.array([median_loss(each) for each in losses]))
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("world", [2, 3, 8, 256])
 def test_the_noise_of_different_batches_is_healthy(seed, world) -> None:
     rng = np.random.default_rng(seed)
-    assert stands_apart(falling(rng, world)) == []
-    assert stands_apart(falling(rng, world, steps=32)) == []
+    assert apart_of(falling(rng, world)) == []
+    assert apart_of(falling(rng, world, steps=32)) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("world", [2, 3, 8, 256])
 def test_heavy_tails_are_healthy(seed, world) -> None:
     rng = np.random.default_rng(seed)
-    assert stands_apart(1 + 0.1 * np.abs(rng.standard_cauchy((STEPS, world)))) == []
+    assert apart_of(1 + 0.1 * np.abs(rng.standard_cauchy((STEPS, world)))) == []
 
 
 def test_ranks_with_levels_of_their_own_are_healthy() -> None:
     """Small shards, learnt by heart: every rank is steady at its own loss."""
     rng = np.random.default_rng(0)
     levels = np.array([0.40, 0.41, 0.43, 0.45, 0.38, 0.42, 0.44, 0.39])
-    assert stands_apart(levels + 0.001 * rng.standard_normal((STEPS, WORLD))) == []
+    assert apart_of(levels + 0.001 * rng.standard_normal((STEPS, WORLD))) == []
 
 
 def test_equal_losses_are_healthy() -> None:
-    assert stands_apart(np.ones((STEPS, 4))) == []
-    assert stands_apart(np.ones((STEPS, 4)) + 1e-7 * np.arange(4)) == []
+    assert apart_of(np.ones((STEPS, 4))) == []
+    assert apart_of(np.ones((STEPS, 4)) + 1e-7 * np.arange(4)) == []
 
 
 @pytest.mark.parametrize("tails", ["normal", "heavy"])
 @pytest.mark.parametrize("world", [3, 4, 64])
-def test_a_rank_on_other_data_stands_apart(tails, world) -> None:
+def test_a_rank_on_other_data_apart_of(tails, world) -> None:
     rng = np.random.default_rng(1)
     losses = falling(rng, world)
     if tails == "heavy":
         losses = losses + 0.02 * rng.standard_cauchy((STEPS, world))
     losses[:, 2] += 1.5
-    found = stands_apart(losses)
+    found = apart_of(losses)
     assert [one.rank for one in found] == [2]
     assert found[0].own - found[0].others == pytest.approx(1.5, abs=0.1)
     assert found[0].steps == STEPS
@@ -65,16 +69,16 @@ def test_a_rank_on_other_data_stands_apart(tails, world) -> None:
 def test_two_of_five_stand_apart() -> None:
     losses = falling(np.random.default_rng(2), 5)
     losses[:, [1, 4]] += 2.0
-    assert {one.rank for one in stands_apart(losses)} == {1, 4}
+    assert {one.rank for one in apart_of(losses)} == {1, 4}
 
 
 def test_too_few_known_steps_say_nothing() -> None:
     losses = falling(np.random.default_rng(3), 4)
     losses[:, 2] += 5
     losses[31:, 0] = np.nan
-    assert stands_apart(losses) == []
+    assert apart_of(losses) == []
     losses[31, 0] = 1.0
-    assert [one.rank for one in stands_apart(losses)] == [2]
+    assert [one.rank for one in apart_of(losses)] == [2]
 
 
 def test_the_alert_comes_and_goes(make_world) -> None:
@@ -118,7 +122,7 @@ def test_losses_are_kept_as_float32_until_one_is_another_number(other) -> None:
     for step in range(64):
         take(step)
     assert spread._losses.dtype == np.float32
-    assert spread._apart == stands_apart(losses) != []
+    assert spread._apart == apart_of(losses) != []
     before = [*losses.copy()]
     losses[0, 0] = other
     take(0)
@@ -133,17 +137,17 @@ def test_losses_of_many_ranks_are_compared_in_parts_in_little_memory() -> None:
     losses = falling(rng, 4096).astype(np.float32)  # as the collector keeps them
     losses[:, [7, 3000]] += 1.5
     middle = np.median(losses, axis=1)[:, None]
-    found = stands_apart(losses)
+    found = apart_of(losses)
     assert {one.rank for one in found} == {7, 3000}
     assert found[0].own == np.median(losses[:, found[0].rank])
     apart = np.abs(np.median(losses - middle, axis=0))
     assert [one.rank for one in found] == sorted((7, 3000), key=lambda rank: -apart[rank])
     tracemalloc.start()
     try:
-        assert stands_apart(falling(rng, 4096)) == []
+        assert apart_of(falling(rng, 4096)) == []
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        assert stands_apart(losses[:, 8:2999]) == []
+        assert apart_of(losses[:, 8:2999]) == []
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

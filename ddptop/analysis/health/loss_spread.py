@@ -60,25 +60,27 @@ class Apart(NamedTuple):
     steps: int
 
 
-def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[Apart]:
+def stands_apart(losses: Column, medians: Column, flagged: frozenset[int] = frozenset()) -> list[Apart]:
     """Ranks whose losses stand apart, the farthest first.
 
-    `losses`: (steps, ranks); `flagged`: ranks that stood apart at the last evaluation. Steps with an
-    unknown loss are left out.
+    `losses`: (steps, ranks); `medians`: (steps,) `median_loss` of each; `flagged`: ranks that stood apart at
+    the last evaluation. Steps with an unknown loss are left out.
     """
-    known = np.isfinite(losses).all(axis=1)
-    losses = losses if known.all() else losses[known]
+    known = ~np.isnan(medians)
+    losses, medians = (losses, medians) if known.all() else (losses[known], medians[known])
     steps, world = losses.shape
     if steps < MIN_STEPS or world < 2:
         return []
-    few = max(1, TOGETHER // world)
-    medians = [median(_wide(losses[at : at + few])) for at in range(0, steps, few)]
-    middle = _wide(losses[:, ::-1]) if world == 2 else np.concatenate(medians)[:, None]
+    middle = _wide(losses[:, ::-1]) if world == 2 else medians[:, None]
     few = max(world if world == 2 else 1, TOGETHER // steps)
     parts = [slice(at, at + few) for at in range(0, world, few)]
     apart = np.concatenate([median((_wide(losses[:, part]) - middle).T) for part in parts])
-    share = SHARE * _middle(np.abs(losses).ravel())
-    if not (np.abs(apart) > HYSTERESIS * share).any():  # usually
+    size = np.abs(losses)
+    # Usually most losses are too large for any rank to be flagged: to count them takes less than a median.
+    if 2 * np.count_nonzero(size > 1.01 / (HYSTERESIS * SHARE) * np.abs(apart).max()) > size.size:
+        return []
+    share = SHARE * _middle(size.ravel())
+    if not (np.abs(apart) > HYSTERESIS * share).any():
         return []
     distances = (np.abs(_wide(losses[:, part]) - middle - apart[part]) for part in parts)
     noise = 1.4826 * np.concatenate([median(each.T) for each in distances])
@@ -89,6 +91,11 @@ def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[
     result = [rank for rank in range(world) if abs(apart[rank]) > least[rank]]
     result.sort(key=lambda rank: -abs(apart[rank]))
     return [_apart(_wide(losses), rank) for rank in result]
+
+
+def median_loss(losses: Column) -> float:
+    """Median of the losses of a step, (ranks,); NaN where one is not known."""
+    return float(median(losses)) if np.isfinite(losses).all() else np.nan
 
 
 def _middle(values: Column) -> float:
@@ -119,6 +126,7 @@ class LossSpread:
     def restart(self, world: int) -> None:
         """Begin anew, with new processes."""
         self._losses: Column = np.empty((0, world))
+        self._medians = np.full(STEPS, np.nan)
         self._count = 0
         self._apart = []
 
@@ -134,7 +142,8 @@ class LossSpread:
             self._losses = np.full((STEPS, len(losses)), np.nan, np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300
             narrow = losses.astype(self._losses.dtype)
-        if not np.array_equal(narrow, losses, equal_nan=True):  # of most scripts they are float32
+            self._medians[self._count % STEPS] = median_loss(losses)
+        if not ((narrow == losses) | np.isnan(losses)).all():  # of most scripts they are float32
             self._losses, narrow = _wide(self._losses), losses
         self._losses[self._count % STEPS] = narrow
         self._count += 1
@@ -144,7 +153,7 @@ class LossSpread:
     def _evaluate(self, step: int, unix_s: float) -> None:
         before = frozenset(rank_loss.rank for rank_loss in self._apart)
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300
-            self._apart = stands_apart(self._losses[: self._count], before)
+            self._apart = stands_apart(self._losses[: self._count], self._medians[: self._count], before)
         now = frozenset(rank_loss.rank for rank_loss in self._apart)
         if not before and now:
             self._since_s = unix_s

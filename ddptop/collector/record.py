@@ -40,7 +40,7 @@ class Record:
         self._writer: Writer | None = None
         self._error: str | None = None
         self._taken_note: str | None = None
-        self._kept_ns: dict[int, int] = {}
+        self._beats = KeptBeats()
         for self.path in numbered(path) if path is not None else ():
             try:
                 self._writer = Writer(self.path, limit_bytes=limit_bytes, resume=resume)
@@ -77,11 +77,8 @@ class Record:
         """Keep a message, unless it is a heartbeat soon after another."""
         if self._writer is None:
             return
-        if isinstance(received.message, Progress):
-            kept_ns = self._kept_ns.get(received.session)
-            if kept_ns is not None and received.t_ns - kept_ns < PROGRESS_EVERY_NS:
-                return
-            self._kept_ns[received.session] = received.t_ns
+        if isinstance(received.message, Progress) and not self._beats.keeps(received):
+            return
         self._writer.add(received, body)
         if isinstance(received.message, Bye):
             self.flush()  # a process waits for this ack before it may end
@@ -109,34 +106,20 @@ class Record:
 
     def _divided(self, run: EncodedRun, begin: int, stop: int) -> tuple[NDArray[np.int64], list[int]]:
         """The places of the messages that are kept together, and of those that are kept one by one."""
-        kept_ns = self._kept_ns
         passing = np.ones(stop - begin, bool)
         alone: list[int] = []
         for place, received in run.others_within(begin, stop):
             kind = type(received.message)
             if kind is Progress:
-                if received.t_ns - kept_ns.get(received.session, -PROGRESS_EVERY_NS) < PROGRESS_EVERY_NS:
-                    passing[place - begin] = False
-                else:
-                    kept_ns[received.session] = received.t_ns
+                passing[place - begin] = self._beats.keeps(received)
             elif kind not in PASSING:
                 alone.append(place)
         for readings in run.readings:
-            part = readings.within(begin, stop)
-            if part.kind is Progress:
-                passing[np.fromiter(self._too_soon(run, part.places), np.int64) - begin] = False
+            if readings.kind is Progress:
+                places = readings.within(begin, stop).places
+                passing[places - begin] = self._beats.take(run.heads[2, places], run.heads[0, places])
         passing[np.array(alone, np.int64) - begin] = False
         return begin + np.flatnonzero(passing), sorted(alone)
-
-    def _too_soon(self, run: EncodedRun, places: NDArray[np.int64]) -> Iterator[int]:
-        """The heartbeats at these places that come soon after another one that is kept."""
-        kept_ns = self._kept_ns
-        t_ns, _, sessions, _ = run.heads[:, places].tolist()
-        for place, arrived_ns, session in zip(places.tolist(), t_ns, sessions, strict=True):
-            if arrived_ns - kept_ns.get(session, -PROGRESS_EVERY_NS) < PROGRESS_EVERY_NS:
-                yield place
-            else:
-                kept_ns[session] = arrived_ns
 
     def recall(self, received: Received) -> None:
         """Note a message that an earlier collector has written."""
@@ -172,6 +155,39 @@ class Record:
         """Write the end of the recording, and close the file."""
         if self._writer is not None:
             self._writer.close()
+
+
+class KeptBeats:
+    """Which heartbeats are kept: of each process one every PROGRESS_EVERY_NS."""
+
+    def __init__(self) -> None:
+        self._sessions = np.array([np.iinfo(np.int64).max])
+        """(sessions,) ascending; the last one need not be any."""
+        self._kept_ns = np.array([-PROGRESS_EVERY_NS])
+        """(sessions,) when the newest one that is kept arrived."""
+
+    def keeps(self, received: Received) -> bool:
+        """Whether this one is kept."""
+        return bool(self.take(np.array([received.session]), np.array([received.t_ns]))[0])
+
+    def take(self, sessions: NDArray[np.int64], t_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(n,) which of n heartbeats are kept: the session of each, and when it arrived."""
+        at = self._sessions.searchsorted(sessions)
+        if len(new := np.unique(sessions[self._sessions[at] != sessions])):
+            places = self._sessions.searchsorted(new)
+            self._kept_ns = np.insert(self._kept_ns, places, -PROGRESS_EVERY_NS)
+            self._sessions = np.insert(self._sessions, places, new)
+            at = self._sessions.searchsorted(sessions)
+        kept, left = np.empty(len(at), bool), np.arange(len(at))
+        while len(left):  # the first one of each session, which decides about the next
+            first = np.empty(len(self._sessions), np.int64)
+            first[at[left[::-1]]] = left[::-1]
+            now = first[at[left]] == left
+            its, arrived_ns = at[left[now]], t_ns[left[now]]
+            kept[left[now]] = due = arrived_ns - self._kept_ns[its] >= PROGRESS_EVERY_NS
+            self._kept_ns[its[due]] = arrived_ns[due]
+            left = left[~now]
+        return kept
 
 
 _COUNTED = attrgetter("session", "lost_records", "hello", "bye", "gone_ns")

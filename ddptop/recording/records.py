@@ -115,13 +115,13 @@ class BlockBuilder:
     def add_passing(self, run: EncodedRun, places: Integers, records: bytes) -> int:
         """Add the messages at these places, PASSING and CLOCK, whose records these are, as `add` does each;
         returns how many step rows are in them. Where it raises, none of them is added."""
-        t_ns = run.heads[0, places]
+        t_ns = run.heads[0].take(places)
         begin, stop = int(places[0]), int(places[-1]) + 1
-        clocks = [one.within(begin, stop) for one in run.readings if one.kind is Clock]
+        clocks = [one.places.searchsorted((begin, stop)) for one in run.readings if one.kind is Clock]
         first, rows = run.step_ranges(begin, stop)
         if len(first):
             self._note_steps(int(first.min()), int((first + rows).max()) - 1)
-        self._lasting += CLOCKS * sum(len(one.places) for one in clocks)
+        self._lasting += CLOCKS * sum(int(after - before) for before, after in clocks)
         self._first_ns = self._first_ns if self._parts else int(t_ns[0])
         self._last_ns = max(self._last_ns if self._parts else 0, int(t_ns.max()))
         self._parts.append(records)

@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ddptop.agent.launcher import LINGER_NS, Arguments, LauncherPipe, parse, ranks_started
 from ddptop.collector import supervisor as supervisor_module
 from ddptop.collector.intake import Intake
+from ddptop.collector.record import PROGRESS_EVERY_NS, KeptBeats
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.host import rank_processes as watch_module
 from ddptop.host.exits import RankExit, RankProcess
@@ -382,3 +384,21 @@ def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_ta
     intake.report_refused(10**12)
     assert len(said) == told  # once, until there are more
     assert "OverflowError" in capsys.readouterr().err
+
+
+def test_of_each_process_one_heartbeat_a_second_is_kept_however_many_come_together():
+    rng, beats, kept_ns, now_ns = np.random.default_rng(1), KeptBeats(), {}, 0
+    sessions = np.array([0, 7, 2**62, 2**63 - 1, *range(100, 140)])
+    for _ in range(200):
+        count = int(rng.integers(0, 30))
+        of, t_ns = (
+            rng.choice(sessions, count),
+            np.sort(now_ns + rng.integers(0, 2 * PROGRESS_EVERY_NS, count)),
+        )
+        kept = []
+        for session, arrived_ns in zip(of.tolist(), t_ns.tolist(), strict=True):
+            kept.append(arrived_ns - kept_ns.get(session, -PROGRESS_EVERY_NS) >= PROGRESS_EVERY_NS)
+            if kept[-1]:
+                kept_ns[session] = arrived_ns
+        assert beats.take(of, t_ns).tolist() == kept
+        now_ns += PROGRESS_EVERY_NS // 3

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ddptop.analysis.ranks import ABSENT, STALE_S
+from ddptop.analysis.steps.pairing import stable_order
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.message_run import Readings
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.rank_columns import ReportColumns
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.protocol.messages import Message
@@ -37,14 +39,6 @@ MOST_RUNS = 8
 
 Offsets: TypeAlias = "tuple[Sequence[int], Sequence[str], Integers]"
 """Of n CLOCKs: places, hosts, and (3, n) time, offset and drift."""
-
-
-def stable_order(numbers: Integers) -> Integers:
-    """(n,) the order in which these numbers ascend, none below 0; equal ones stay in theirs.
-
-    numpy sorts numbers of 16 bits by their digits, in a tenth of the time."""
-    small = numbers.astype(np.uint16) if len(numbers) and int(numbers.max()) < 2**16 else numbers
-    return np.asarray(np.argsort(small, kind="stable"))
 
 
 class KnownSessions:
@@ -83,7 +77,8 @@ class KnownSessions:
         self.beats: Beats | None = None
         self._newest: dict[type[Message], _Newest] = {}
         self._layouts: dict[int, Integers] = {}
-        self._changed = False
+        self._changed = self._fresh = False
+        """Whether there are rows since the last `write`, and anything since the last `write_columns`."""
         self._moved: NDArray[np.bool_] | None = None
         """(ranks,) whose `clocks` differ from the rank's."""
         self.seen_ns: Integers | None = None
@@ -118,6 +113,7 @@ class KnownSessions:
         newest.part[which], newest.at[which] = len(newest.readings), np.arange(len(which))
         newest.arrived_ns[which] = t_ns
         newest.readings.append(readings)
+        self._fresh = True
 
     def take_rows(self, which: Integers, first: Integers, count: Integers, micro_steps: Integers) -> None:
         """STEPS messages that follow each other in every session: whose, first step, rows, micro steps."""
@@ -131,13 +127,13 @@ class KnownSessions:
         last = np.zeros(len(self.sessions), np.int64)
         last[which] = micro_steps
         self.micro_steps = np.where(last, last, self.micro_steps)
-        self.begun[seen] = self._changed = True
+        self.begun[seen] = self._changed = self._fresh = True
 
     def take_clocks(self, clocks: Integers, ranks: Integers) -> None:
         """New values of `clocks`, for these ranks."""
         if self._moved is None:
             self._moved = np.zeros(clocks.shape[1], bool)
-        self._moved[ranks] = True
+        self._moved[ranks] = self._fresh = True
         self.clocks = clocks
 
     def hear(self, state: RunState, ranks: Integers, t_ns: Integers) -> None:
@@ -164,21 +160,19 @@ class KnownSessions:
         own, delay, stood, step, moved, arrived = now
         np.maximum(arrived, np.maximum.reduceat(readings[0], begins), out=arrived)
         counts = np.diff(begins, append=readings.shape[1])
-        most, order = int(counts.max()), np.argsort(-counts, kind="stable")
-        left = np.searchsorted(-counts[order], -np.arange(most))  # ranks with more than so many readings
-        for at in range(most):
-            r = order[: left[at]]
+        for at in range(int(counts.max())):
+            r = np.flatnonzero(counts > at) if at else slice(None)  # ranks with more than so many readings
             t_ns, own_ns, in_step, of_host = readings[:, begins[r] + at]
             d = np.minimum(np.where(of_host == NO_DELAY, delay[r], of_host), t_ns - own_ns)
             passed = own_ns - own[r]
             later = passed > 0
-            for i in np.flatnonzero(passed > STALE_S * NS).tolist():
+            for i in np.flatnonzero(passed > int(STALE_S * NS)).tolist():
                 here_ns, since_ns = int(own_ns[i] + d[i]), int(passed[i])
                 passed[i] -= state.interruptions.within(here_ns - since_ns, here_ns)
             moves = in_step > step[r]
-            stood[r] = np.where(moves, 0, stood[r] + np.where(later, np.maximum(passed, 0), 0))
+            stood[r] = np.where(moves, 0, stood[r] + np.maximum(passed, 0))
             own[r] = np.where(later | moves, own_ns, own[r])
-            step[r] = np.where(moves, in_step, step[r])
+            step[r] = np.maximum(in_step, step[r])
             moved[r] = np.where(moves, own_ns + d, moved[r])
             delay[r] = d
         self.clocks[:, numbers] = now
@@ -200,14 +194,19 @@ class KnownSessions:
     def write_columns(self, state: RunState) -> bool:
         """Put what was taken since the last call into the columns of `state`. Returns whether sessions or
         ranks are to be written too."""
-        reports = state.reports
+        if self._fresh:
+            self._put(state.reports)
+            self._fresh = False
+        return self._changed or self._moved is not None or bool(self._newest)
+
+    def _put(self, reports: ReportColumns) -> None:
         if self._changed:
             fresh = self.rows - self._counted
             seen = np.flatnonzero(fresh)
             reports.add_rows(self.rank[seen], fresh[seen], self.micro_steps[seen])
             self._counted[:] = self.rows
         if self._moved is not None and self.clocks is not None:
-            moved = np.flatnonzero(self._moved)
+            moved = slice(None) if self._moved.all() else np.flatnonzero(self._moved)
             for name, column in zip(CLOCK_FIELDS, self.clocks, strict=True):
                 reports.put(name, moved, column[moved])
         for kind, newest in self._newest.items():
@@ -219,7 +218,6 @@ class KnownSessions:
                 reports.put("seen_ns", self.rank[read], newest.arrived_ns[read])
                 if self.seen_ns is not None:
                     self.seen_ns[self.rank[read]] = newest.arrived_ns[read]
-        return self._changed or self._moved is not None or bool(self._newest)
 
     def write(self, state: RunState) -> None:
         """Put what was taken since the last call into the sessions and ranks, and into the columns."""
@@ -321,6 +319,8 @@ class Beats:
         for places, hosts, says in clocks:
             numbers = [compared.get(host, -1) for host in hosts]
             parts.append(np.concatenate([np.array([numbers, places], np.int64), says]))
+        if len(parts) == 1:
+            return self._clocks
         columns = np.concatenate(parts, axis=1)
         columns = columns[:, columns[0] >= 0]
         found = np.concatenate([self._clocks, columns], axis=1)

@@ -195,7 +195,7 @@ class ReportColumns:
         """What `integers` is to give."""
         self._kept |= columns
 
-    def put(self, name: str, ranks: Indices, values: Indices) -> None:
+    def put(self, name: str, ranks: Indices | slice, values: Indices) -> None:
         """These ranks have got these values of a field."""
         if name in self._kept:
             self._kept[name][ranks] = values

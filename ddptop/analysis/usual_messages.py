@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.figures import USED_UP_PCT
-from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, Offsets, stable_order
+from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, Offsets
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
+from ddptop.analysis.steps.pairing import stable_order
 from ddptop.protocol.checks import NAMES
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import OF_AGENTS
 from ddptop.protocol.messages import Clock, Flag, Logged, Phase, Progress, Received, Replica
+from ddptop.protocol.packed import is_constant
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
@@ -182,17 +184,12 @@ class UsualMessages:
         assert steps is not None
         which, found = known.find(*run.heads[1:3, run.places[low:high]])
         first, count = steps.first_step[low:high], steps.counts[low:high]
-        order = stable_order(which)
-        before = np.empty(len(order), np.int64)
-        before[1:] = (first + count)[order[:-1]]
-        begins = np.flatnonzero(np.diff(which[order], prepend=-1))
-        seen = which[order[begins]]
-        following = known.next_step[seen]
+        expected = known.next_step[which]
         if self._state.tail:  # the rows before a session's first one count as received
-            following = np.where(known.begun[seen], following, np.maximum(following, first[order[begins]]))
-        before[begins] = following
-        expected = np.empty_like(before)
-        expected[order] = before
+            expected = np.where(known.begun[which], expected, np.maximum(expected, first))
+        order = stable_order(which)
+        again = np.flatnonzero(np.diff(which[order]) == 0)  # another one of the same session follows
+        expected[order[again + 1]] = (first + count)[order[again]]
         flags = steps.columns.integers[FLAGS, steps.begin[low:high] + count - 1]
         usual = found & (first == expected) & known.present[which] & (flags & _JOINED == 0) & (count > 0)
         bad = known.bad_loss[which]
@@ -337,8 +334,9 @@ class UsualMessages:
         if int(known.rank.max()) >= self._state.world:
             return False
         if readings.kind is Usage:
-            throttled = readings.values[_THROTTLED].tolist()
-            return not any(one is not None and one >= USED_UP_PCT for one in throttled)
+            throttled = readings.values[_THROTTLED]
+            some = throttled[:1] if is_constant(throttled) else throttled
+            return not any(one is not None and one >= USED_UP_PCT for one in some.tolist())
         if readings.kind is Progress:
             known.beats = known.beats or Beats(self._state, known)
             unusual = (readings.values[_PHASE] == Phase.EVALUATE) | known.beats.declared[which]

@@ -63,6 +63,8 @@ class HostClocks:
         self._newest = np.zeros((6, 2), np.int64)
         """(fields, hosts) CLOCK_FIELDS and when it arrived; place 0 is a host that was not compared, place 1
         the collector's own."""
+        self._places: tuple[object, NDArray[np.int64]] = None, np.empty(0, np.int64)
+        """Of the hosts that were asked for last: there are 512, at every step the same."""
         self.own_host: str | None = None
         """The host of the collector, whose clock needs no comparison; None: not known."""
         self.version = 0
@@ -105,8 +107,11 @@ class HostClocks:
         """(n,) 0: the host's clock was not compared, 1: it is the collector's, else more; and (6, n) the last
         comparison, CLOCK_FIELDS and when it arrived."""
         place, own = self._place, self.own_host
-        at = np.array([1 if host == own else place.get(host, 0) for host in hosts], np.int64)
-        return at, self._newest[:, at]
+        key = (*hosts,), own, len(place)
+        if key != self._places[0]:
+            at = np.array([1 if host == own else place.get(host, 0) for host in hosts], np.int64)
+            self._places = key, at
+        return self._places[1], self._newest[:, self._places[1]]
 
     def of_hosts(self, hosts: Sequence[str]) -> HostOffsets:
         """The newest comparisons of these hosts' clocks."""

@@ -34,6 +34,14 @@ ALONE = 64
 """Messages of a run that are added one by one where there may be too much to hold."""
 
 
+def stable_order(numbers: Integers) -> Integers:
+    """(n,) the order in which these numbers ascend, none below 0; equal ones stay in theirs.
+
+    numpy sorts numbers of 16 bits by their digits, in a tenth of the time."""
+    small = numbers.astype(np.uint16) if len(numbers) and int(numbers.max()) < 2**16 else numbers
+    return np.asarray(np.argsort(small, kind="stable"))
+
+
 class _Pending:
     """A step that some ranks have reported."""
 
@@ -150,18 +158,21 @@ class Pairing:
             return 0, []
         part, columns = slice(low, low + len(rank)), messages.columns
         first, count = messages.first_step[part], messages.counts[part]
+        before = np.cumsum(count) - count
         message = np.repeat(np.arange(len(count)), count)
-        inside = np.arange(len(message)) - np.repeat(np.cumsum(count) - count, count)
-        at, step = messages.begin[part][message] + inside, first[message] + inside
-        weight = 1 + (columns.cells_at[at + 1] - columns.cells_at[at]) // CELLS_PER_ROW
-        newest = self._newest[rank]
-        fresh = step > np.maximum(newest, self._floor)[message]
-        if not fresh.all():
-            message, at, step, weight = message[fresh], at[fresh], step[fresh], weight[fresh]
+        row = np.arange(len(message))
+        at, step = row + (messages.begin[part] - before)[message], row + (first - before)[message]
+        cells = columns.cells_at[at + 1] - columns.cells_at[at]
+        known = np.maximum(self._newest[rank], self._floor)
+        if not (first > known).all():
+            fresh = step > known[message]
+            message, at, step, cells = message[fresh], at[fresh], step[fresh], cells[fresh]
         if not len(step):
             return len(rank), []
-        order = np.argsort(step, kind="stable")
-        numbers, begins = np.unique(step[order], return_index=True)
+        weight = 1 + cells // CELLS_PER_ROW
+        order = stable_order(step - step.min())
+        begins = np.flatnonzero(np.diff(step[order], prepend=-1))
+        numbers = step[order[begins]]
         if len(self._steps) + len(numbers) > ALWAYS_KEPT:  # may be too much to hold: stop before
             full = np.flatnonzero(self.held + np.cumsum(weight) > MAX_HELD)
             if len(full):
@@ -179,8 +190,7 @@ class Pairing:
         ranks, base_ns, layouts = rank[message], messages.base_ns[part][message], layout[message]
         weights = np.add.reduceat(weight[order], begins).tolist()
         largest = np.maximum.reduceat(layouts, begins).tolist()
-        cells = np.where(ranks == 0, columns.cells_at[at + 1] - columns.cells_at[at], -1)
-        first_cells = np.maximum.reduceat(cells, begins).tolist()
+        first_cells = np.maximum.reduceat(np.where(ranks == 0, cells[order], -1), begins).tolist()
         for (number, begin, end, which), *facts, added in zip(
             rows, largest, first_cells, weights, strict=True
         ):

@@ -105,21 +105,28 @@ def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
 
 
 def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
-    hellos, reported = state.hellos, reports_of_hosts(state)
-    states: dict[str, HostState] = dict.fromkeys(reported, "live")
+    hellos, reports, known = state.hellos, state.reports, state.hosts.known
+    states: dict[str, HostState] = {**dict.fromkeys(known, "live"), **dict.fromkeys(hellos.of_hosts, "live")}
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
-    silent = {name for name, heard_ns in reported.items() if until_ns - heard_ns > UNREACHABLE_S * NS}
-    quiet = [place for place, name in enumerate(hellos.of_hosts) if name in silent]
-    stepped_ns = _stepped_ns(state, ~np.isin(hellos.host_at, quiet)) if silent else 0
-    for name in silent:
-        silent_ns = state.interruptions.silence_ns(reported[name], until_ns)
-        if silent_ns >= SILENT_S * NS:
-            states[name] = "lost"
-        elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
-            trains = name in hellos.of_hosts and takes_part(state, stepped_ns, reported[name], until_ns)
-            states[name] = "live" if trains else "unreachable"
-    n_running = np.bincount(hellos.host_at[state.reports.running], minlength=len(hellos.of_hosts))
-    return states | dict.fromkeys(compress(hellos.of_hosts, (n_running == 0).tolist()), "finished")
+    since_ns = until_ns - int(UNREACHABLE_S * NS)
+    newest_ns = np.maximum(reports.integers("heard_ns"), reports.integers("seen_ns"))
+    # In the common case, without a loop over hosts, every rank has reported and every host has ranks.
+    if newest_ns.min(initial=MAX_NS) < since_ns or not known.keys() <= hellos.of_hosts.keys():
+        reported = reports_of_hosts(state)
+        silent = {name for name, heard_ns in reported.items() if heard_ns < since_ns}
+        quiet = [place for place, name in enumerate(hellos.of_hosts) if name in silent]
+        stepped_ns = _stepped_ns(state, ~np.isin(hellos.host_at, quiet)) if silent else 0
+        for name in silent:
+            silent_ns = state.interruptions.silence_ns(reported[name], until_ns)
+            if silent_ns >= SILENT_S * NS:
+                states[name] = "lost"
+            elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
+                trains = name in hellos.of_hosts and takes_part(state, stepped_ns, reported[name], until_ns)
+                states[name] = "live" if trains else "unreachable"
+    if not reports.running.all():
+        n_running = np.bincount(hellos.host_at[reports.running], minlength=len(hellos.of_hosts))
+        states |= dict.fromkeys(compress(hellos.of_hosts, (n_running == 0).tolist()), "finished")
+    return states
 
 
 def _stepped_ns(state: RunState, others: Mask) -> int:

@@ -114,9 +114,11 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     states: list[RankStatus] = ["live"] * state.world
     silence_ns, reports = state.interruptions.silence_ns, state.reports
     usual = reports.running & (reports.integers("heard_ns") >= now_ns - int(STALE_S * NS))
-    for name, mine in state.hellos.of_hosts.items():
-        if hosts.get(name) in ("lost", "unreachable"):
-            usual[mine] = False
+    silent = {"lost", "unreachable"}
+    if not silent.isdisjoint(hosts.values()):
+        for name, mine in state.hellos.of_hosts.items():
+            if hosts.get(name) in silent:
+                usual[mine] = False
     if outcome != "live" or stalled:
         usual[:] = False
     for r in np.flatnonzero(~usual).tolist():

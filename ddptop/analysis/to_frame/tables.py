@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -170,6 +170,13 @@ def with_reasons(straggler: Straggler | None, state: RunState) -> Straggler | No
 
 TIMES, FREE = ("collective", "wait", "transfer", "skew"), ("wait", "transfer")
 """`FREE`: times that also have a clock-free fallback."""
+_UNMEASURED = dict.fromkeys(
+    (
+        *(f"{name}_ms" for name in TIMES),
+        *("algbw_gbps", "busbw_gbps", "effective_busbw_gbps"),
+        *("last_arriver", "last_arriver_pct"),
+    )
+)
 
 
 def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigures, ...]:
@@ -188,7 +195,7 @@ def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigure
     buckets = state.layouts.buckets(session.layouts.get(session.generation, -1)) or ()
     groups = {bucket.model: state.groups.of(rank, bucket.model) for bucket in buckets}
     names = {model: known.group if known is not None else "" for model, known in groups.items()}
-    return tuple(_unmeasured(bucket, session.generation, names[bucket.model]) for bucket in buckets)
+    return tuple(_figures(bucket, session.generation, names[bucket.model]) for bucket in buckets)
 
 
 def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> Iterator[BucketFigures]:
@@ -196,18 +203,39 @@ def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> It
     slots = window.with_detail(detail.slots)
     if not len(slots):
         return
-    names = {name: f"free_{name}" if window.clock_free and name in FREE else name for name in TIMES}
+    free, factor, generation = window.clock_free, window.factor, _generation(state, window)
+    names = {name: f"free_{name}" if free and name in FREE else name for name in TIMES}
     medians = window.bucket.medians((*names.values(), "spread"), slots)
     bound = known(np.fmax.reduce(window.bound_ms(slots)))
-    last = window.bucket.of("last", slots)
+    sizes = np.array([bucket.wire_bytes for bucket in window.buckets], np.float64)
+    algbw, effective = (
+        formulas.bandwidth_gbps(sizes, medians[names[name]]) for name in ("transfer", "collective")
+    )
+    last, unknown = window.bucket.of("last", slots), np.full(len(sizes), np.nan)
+    if free:  # the clocks are too inaccurate
+        last = last[:, :0]
+    columns = {
+        **{f"{name}_ms": medians[column] for name, column in names.items() if name != "skew" or not free},
+        "algbw_gbps": algbw,
+        "busbw_gbps": algbw * factor,
+        "effective_busbw_gbps": effective * factor,
+        "transfer_bound_ms": unknown if free or bound is None else bound + medians["spread"].astype(float),
+    }
+    known_of: dict[str, list[Any]] = {name: known_each(column) for name, column in columns.items()}
     for i, bucket in enumerate(window.buckets):
-        times = {name: known(medians[column][i]) for name, column in names.items()}
-        found = _measured(bucket, _generation(state, window), times, window, last[i])
-        spread = known(medians["spread"][i])
-        of_transfer = None
-        if bound is not None and spread is not None and not window.clock_free:
-            of_transfer = bound + spread
-        yield replace(found, bound_ms=bound, transfer_bound_ms=of_transfer)
+        arriver, share = _usual(last[i])
+        yield _figures(
+            *(bucket, generation, window.scope.group),
+            bound_ms=bound,
+            last_arriver=None if arriver is None else window.scope.ranks[arriver],
+            last_arriver_pct=share,
+            **{name: column[i] for name, column in known_of.items()},
+        )
+
+
+def known_each(values: Column) -> list[float | None]:
+    """`known` of each."""
+    return [number if math.isfinite(number) else None for number in values.tolist()]
 
 
 def _generation(state: RunState, window: ScopeWindow) -> int:
@@ -219,7 +247,8 @@ def _generation(state: RunState, window: ScopeWindow) -> int:
     return max(same, default=session.generation)
 
 
-def _unmeasured(bucket: Bucket, generation: int, group: str) -> BucketFigures:
+def _figures(bucket: Bucket, generation: int, group: str, **measured: Any) -> BucketFigures:
+    """A bucket; what is not `measured` is not known."""
     return BucketFigures(
         index=bucket.index,
         generation=generation,
@@ -228,49 +257,9 @@ def _unmeasured(bucket: Bucket, generation: int, group: str) -> BucketFigures:
         parameters=bucket.parameters,
         dtype=bucket.dtype,
         hook=bucket.hook,
-        collective_ms=None,
-        wait_ms=None,
-        transfer_ms=None,
-        algbw_gbps=None,
-        busbw_gbps=None,
-        effective_busbw_gbps=None,
-        skew_ms=None,
-        last_arriver=None,
-        last_arriver_pct=None,
         group=group,
+        **{**_UNMEASURED, **measured},
     )
-
-
-def _measured(
-    bucket: Bucket, generation: int, times: dict[str, float | None], window: ScopeWindow, last: Column
-) -> BucketFigures:
-    """A bucket with the medians of its times. `last`: (steps,) the rank that came last in each."""
-    if window.clock_free:  # the clocks are too inaccurate
-        times, last = {**times, "skew": None}, last[:0]
-    factor = window.factor
-    algbw = _bandwidth(bucket.wire_bytes, times["transfer"])
-    effective = _bandwidth(bucket.wire_bytes, times["collective"])
-    arriver, share = _usual(last)
-    if arriver is not None:
-        arriver = window.scope.ranks[arriver]
-    return replace(
-        _unmeasured(bucket, generation, window.scope.group),
-        collective_ms=times["collective"],
-        wait_ms=times["wait"],
-        transfer_ms=times["transfer"],
-        skew_ms=times["skew"],
-        algbw_gbps=algbw,
-        busbw_gbps=None if algbw is None else algbw * factor,
-        effective_busbw_gbps=None if effective is None else effective * factor,
-        last_arriver=arriver,
-        last_arriver_pct=share,
-    )
-
-
-def _bandwidth(size: int | None, time_ms: float | None) -> float | None:
-    if size is None or time_ms is None:
-        return None
-    return known(formulas.bandwidth_gbps(float(size), np.float64(time_ms)))
 
 
 def _usual(last: Column) -> tuple[int | None, float | None]:

@@ -252,9 +252,9 @@ class Suspect:
     basis: Basis = "arrivals"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Clocks:
-    """Offset of one host's clock from the collector's, and its bound."""
+    """Offset of one host's clock from the collector's, and its bound. Not to be changed, as `HostFigures`."""
 
     host: str
     offset_ms: float | None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddptop.analysis.health.hosts import find_own_host, host_states, reports_of_hosts
 from ddptop.analysis.health.links import lost_pct, names_of_addresses, worst_link
-from ddptop.analysis.steps.medians import known
+from ddptop.analysis.to_frame.tables import known_each
 from ddptop.frames.frame import Clocks
 from ddptop.frames.hosts import HostFigures
 from ddptop.frames.phrases import blamed
@@ -20,14 +21,19 @@ if TYPE_CHECKING:
     from ddptop.analysis.hosts import Hosts, KnownHost
     from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.state import RunState
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Ranks, Straggler
 
 
 FIELDS = tuple(field.name for field in fields(HostFigures))
 USAGE = ("cpu_pct", "memory_used_bytes", "received_bytes_s", "sent_bytes_s", "local_recording")
+COUNTS = ("kept", "thinned")
 AGENT = ("cores", "memory_bytes")
-"""Of the fields, those that are of `HostUsage` and of `Host`, where 0 is not known."""
+"""Of the fields, those that are of `HostUsage`, where counts are 0 without it, and of `Host`, where 0 is not
+known."""
+CLOCK = ("offset_ms", "bound_ms", "drift_ppm", "age_s")
+_OF_USAGE, _NO_USAGE = attrgetter(*USAGE, *COUNTS, "round_trip_ns"), (*[None] * len(USAGE), 0, 0, None)
+_OF_CLOCK, _NO_CLOCK = attrgetter(*CLOCK), (None,) * len(CLOCK)
 
 
 def host_figures(
@@ -43,9 +49,11 @@ def host_figures(
     spare = [name for name in known_hosts if name not in of_hosts and states[name] == "live"]
     clocks = {**clocks, **clocks_at(state, spare, now_ns)}
     names = [*of_hosts, *spare]
-    columns: dict[str, list[Any]] = {
+    if not names:
+        return ()
+    columns: dict[str, Sequence[Any]] = {
         "name": names,
-        "state": [states[name] for name in names],
+        "state": [*map(states.__getitem__, names)],
         "age_ms": [max(0, now_ns - reported[name]) / 1e6 for name in names],
         "collector": [name == own for name in names],
         **_of_ranks(state, ranks, straggler, len(spare)),
@@ -58,13 +66,15 @@ def host_figures(
 
 def _of_ranks(
     state: RunState, ranks: Ranks, straggler: Straggler | None, n_spare: int
-) -> dict[str, list[Any]]:
+) -> dict[str, Sequence[Any]]:
     """Figures over the ranks of each host; `n_spare` hosts after these have none."""
     hellos, reports = state.hellos, state.reports
     n_hosts = len(hellos.of_hosts)
     worst = _largest(ranks.excess_ms, hellos)
     if straggler is not None and blamed(straggler) and straggler.rank < state.world:
         worst[hellos.host_at[straggler.rank]] = straggler.rank
+    excess_ms = ranks.excess_ms[worst]
+    excess_ms[worst < 0] = np.nan
     of_gpus = hellos.host_at[hellos.gpus]
     util_pct = reports.gpu("util_pct")[hellos.gpus] if hellos.gpus.size else np.empty(0)
     busy = ~np.isnan(util_pct)
@@ -75,35 +85,33 @@ def _of_ranks(
     return {
         "ranks": hellos.counts.tolist() + zero,
         "running": np.bincount(hellos.host_at[reports.running], minlength=n_hosts).tolist() + zero,
-        "worst_rank": worst + none,
-        "excess_ms": [None if rank is None else known(ranks.excess_ms[rank]) for rank in worst] + none,
-        "step_ms": _medians(ranks.step_ms, hellos) + none,
+        "worst_rank": [None if rank < 0 else rank for rank in worst.tolist()] + none,
+        "excess_ms": known_each(excess_ms) + none,
+        "step_ms": known_each(_medians(ranks.step_ms, hellos)) + none,
         "gpus": np.bincount(of_gpus, minlength=n_hosts).tolist() + zero,
         "gpu_util_pct": mean_pct + none,
     }
 
 
-def _of_clocks(clocks: Sequence[Clocks], own: str | None) -> dict[str, list[Any]]:
+def _of_clocks(clocks: Sequence[Clocks], own: str | None) -> dict[str, Sequence[Any]]:
     """Each host's clock, where it was compared with that of another host, the collector's."""
-    shown = [None if one.host == own or one.offset_ms is None else one for one in clocks]
+    rows = [_NO_CLOCK if one.host == own or one.offset_ms is None else _OF_CLOCK(one) for one in clocks]
+    return dict(zip([f"clock_{name}" for name in CLOCK], zip(*rows, strict=True), strict=True))
+
+
+def _of_agents(hosts: Sequence[KnownHost | None]) -> dict[str, Sequence[Any]]:
+    """What the agent of each host reports of it; None: it has no agent."""
+    agents = [None if one is None else one.agent for one in hosts]
+    rows = [_NO_USAGE if one is None or one.usage is None else _OF_USAGE(one.usage) for one in hosts]
+    *usage, round_trip_ns = zip(*rows, strict=True)
     return {
-        f"clock_{name}": [None if one is None else getattr(one, name) for one in shown]
-        for name in ("offset_ms", "bound_ms", "drift_ppm", "age_s")
+        **dict(zip((*USAGE, *COUNTS), usage, strict=True)),
+        **{name: [getattr(agent, name, None) or None for agent in agents] for name in AGENT},
+        "round_trip_ms": [None if ns is None else ns / 1e6 for ns in round_trip_ns],
     }
 
 
-def _of_agents(hosts: Sequence[KnownHost | None]) -> dict[str, list[Any]]:
-    """What the agent of each host reports of it; None: it has no agent."""
-    agents = [None if one is None else one.agent for one in hosts]
-    usages = [None if one is None else one.usage for one in hosts]
-    columns = {name: [getattr(usage, name, None) for usage in usages] for name in USAGE}
-    columns |= {name: [getattr(agent, name, None) or None for agent in agents] for name in AGENT}
-    columns |= {name: [getattr(usage, name, 0) for usage in usages] for name in ("kept", "thinned")}
-    round_trip_ns = [getattr(usage, "round_trip_ns", None) for usage in usages]
-    return columns | {"round_trip_ms": [None if ns is None else ns / 1e6 for ns in round_trip_ns]}
-
-
-def _of_links(hosts: Hosts, names: Sequence[str]) -> dict[str, list[Any]]:
+def _of_links(hosts: Hosts, names: Sequence[str]) -> dict[str, Sequence[Any]]:
     """The worst TCP link of each host's ranks."""
     peers = names_of_addresses(hosts)
     links = [worst_link(hosts, name, peers) for name in names] if peers else [None] * len(names)
@@ -114,30 +122,27 @@ def _of_links(hosts: Hosts, names: Sequence[str]) -> dict[str, list[Any]]:
     }
 
 
-def _largest(excess_ms: Column, hellos: HelloColumns) -> list[int | None]:
-    """Of each host the rank with the largest excess; None: it is known of none."""
+def _largest(excess_ms: Column, hellos: HelloColumns) -> Indices:
+    """(hosts,) of each the rank with the largest excess; -1: it is known of none."""
     members = hellos.members
     if not members.size:
-        return [None] * len(members)
+        return np.full(len(members), -1)
     values = excess_ms[members]
     place = np.where(np.isnan(values), -np.inf, values).argmax(axis=1)
-    found = members[np.arange(len(members)), place].tolist()
-    known_of = np.any(np.isfinite(values), axis=1).tolist()
-    return [rank if is_known else None for rank, is_known in zip(found, known_of, strict=True)]
+    return np.where(np.isfinite(values).any(axis=1), members[np.arange(len(members)), place], -1)
 
 
-def _medians(step_ms: Column, hellos: HelloColumns) -> list[float | None]:
-    """Of each host the median over its ranks of their step time; None: not known."""
+def _medians(step_ms: Column, hellos: HelloColumns) -> Column:
+    """(hosts,) of each the median over its ranks of their step time; no finite number: not known."""
     most = hellos.members.shape[1]
     there = np.arange(most) < hellos.counts[:, None]
     values = np.where(there, step_ms[hellos.members], np.asarray(np.nan, step_ms.dtype))
-    known_of = np.any(np.isfinite(values), axis=1).tolist()
     ordered = np.sort(values, axis=1)
     count = (~np.isnan(ordered)).sum(axis=1)
     at = np.arange(len(values))
     # As np.nanmedian: in the type of the column, which is narrower than a double.
-    middle = (ordered[at, np.maximum(count - 1, 0) // 2] + ordered[at, np.minimum(count // 2, most - 1)]) / 2
-    return [known(one) if is_known else None for one, is_known in zip(middle, known_of, strict=True)]
+    middle = ordered[at, np.maximum(count - 1, 0) // 2] + ordered[at, np.minimum(count // 2, most - 1)]
+    return np.asarray(middle / 2)
 
 
 def clocks_at(state: RunState, hosts: Sequence[str], now_ns: int) -> dict[str, Clocks]:

@@ -64,7 +64,7 @@ def _alike(tags: Bytes) -> list[tuple[int, Integers | slice]]:
     if not len(tags):
         return []
     first = int(tags[0])
-    if tags.max() <= _LARGEST_FIXED if first <= _LARGEST_FIXED else (tags == first).all():
+    if tags.max() <= _LARGEST_FIXED if first <= _LARGEST_FIXED else tags.tobytes().count(first) == len(tags):
         return [(first if first > _LARGEST_FIXED else 0, _ALL)]
     large = np.flatnonzero(tags > _LARGEST_FIXED)
     present = np.flatnonzero(np.bincount(tags[large], minlength=256)).tolist()
@@ -238,13 +238,13 @@ class Packed:
         """The values, whose first byte is this one."""
         if _is_integer(tag):
             return self.integers()
+        if tag == _FLOAT:
+            floats = self._numbers(">f8", _ALL).astype(np.float64)
+            self.skip(9)
+            return floats
         self.skip(1)
         if tag == _NONE:
             return None
-        if tag == _FLOAT:
-            floats = self._numbers(">f8", _ALL, 0).astype(np.float64)
-            self.skip(8)
-            return floats
         if tag not in _TEXTS:
             raise ProtocolError("neither number, text nor None")
         return self._texts(tag - _TEXTS.start)
@@ -258,6 +258,6 @@ class Packed:
         known = {text: text.decode() for text in set(texts)}  # a few, each of them often
         return [*map(known.__getitem__, texts)]
 
-    def _numbers(self, dtype: str, places: Integers | slice, behind: int = 1) -> NDArray[Any]:
-        """The numbers that begin so many bytes behind the next values of some messages."""
-        return numbers_at(self._data, dtype, self.at if places is _ALL else self.at[places], behind)
+    def _numbers(self, dtype: str, places: Integers | slice) -> NDArray[Any]:
+        """The numbers behind the first byte of the next values of some messages."""
+        return numbers_at(self._data, dtype, self.at if places is _ALL else self.at[places], 1)

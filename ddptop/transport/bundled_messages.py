@@ -215,11 +215,11 @@ def decoded(accepted: Accepted, now_ns: int, refuse: Callable[[Exception], None]
 
 def _usual(accepted: Accepted) -> dict[type[Message], Integers]:
     """The places of those messages that are decoded together."""
-    (rank, _, seq), codes = accepted.heads, accepted.bodies.codes()
-    of_rank, numbered = rank >= 0, seq > 0
+    rank, _, seq = accepted.heads
+    alike = accepted.bodies.codes().astype(np.int16) * 4 + (rank >= 0) * 2 + (seq > 0)
     found = {}
     for sender, number, kind in _USUAL:
-        places = np.flatnonzero((codes == _CODES[kind]) & (of_rank == sender) & (numbered == number))
+        places = np.flatnonzero(alike == _CODES[kind] * 4 + sender * 2 + number)
         if len(places):
             found[kind] = places
     return found

@@ -18,8 +18,8 @@ from ddptop.protocol.messages import Bye, Card, Hello, Progress, Received, StepR
 from ddptop.transport import bundle_receiver
 from ddptop.transport.bundle_receiver import SESSIONS_OF_AN_OWNER
 from ddptop.transport.bundle_sender import BundleSender
-from ddptop.transport.bundled_messages import entries_of
-from ddptop.transport.bundles import Entry, Reply, pack_bundle, pack_reply, sent_ns, unpack_reply
+from ddptop.transport.bundled_messages import entries_of, valid_entries
+from ddptop.transport.bundles import MAX_ENTRIES, Entry, Reply, pack_bundle, pack_reply, sent_ns, unpack_reply
 from ddptop.transport.curve import AGENTS, KeyPair, RunKeys, load_keys, save_keys
 from ddptop.transport.unacked import KeptMessage, Unacked
 from tests.link import Link
@@ -405,6 +405,44 @@ def test_frames_are_read_as_they_were_written():
     for data in (b"", b"\x91\x41", pack_reply(reply)[:-1], pack_reply(reply._replace(thin=99))):
         with pytest.raises(ProtocolError):
             unpack_reply(data)
+
+
+def damaged(frame: bytes) -> dict[str, bytes]:
+    """Frames of two entries, of 8 bytes each, whose bundle is not valid."""
+    _, t0_ns, heads, bodies = msgpack.unpackb(frame)
+    pack = msgpack.packb
+    longer = heads[:48] + (9).to_bytes(4, "little") + heads[52:]
+    many = pack_bundle(7, [Entry(1, 1, 0, 0, b"")] * (MAX_ENTRIES + 1))
+    return {
+        "empty": b"", "one byte": frame[:1], "cut": frame[:-1], "of its beginning": frame[1:],
+        "more": frame + b"x", "a reply": pack((65, t0_ns, heads, bodies)),
+        "five": pack((64, t0_ns, heads, bodies, 0)),
+        "no time": pack((64, None, heads, bodies)), "negative time": pack((64, -1, heads, bodies)),
+        "late": pack((64, 2**63, heads, bodies)), "half an entry": pack((64, t0_ns, heads[:-1], bodies)),
+        "texts": pack((64, t0_ns, "x" * 56, bodies)),
+        "longer bodies": pack((64, t0_ns, heads, bodies + b"x")),
+        "a longer length": pack((64, t0_ns, longer, bodies)), "many": many,
+        "far": frame[:11] + b"\xc6\xff\xff\xff\xff" + frame[11:],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("why", [*damaged(pack_bundle(7, [Entry(1, 1, 0, 0, b"8 bytes.")] * 2))])
+def test_a_damaged_bundle_between_others_is_refused_alone(why):
+    right = pack_bundle(7, [Entry(1, 1, 0, 0, b"8 bytes.")] * 2)
+    frames = [right, damaged(right)[why], right]
+    with pytest.raises(ProtocolError):
+        entries_of(frames)
+    with pytest.raises(ProtocolError):
+        entries_of(frames[1:2])
+    refused: list[Exception] = []
+    valid, entries = valid_entries(
+        [(b"%d" % at, at, frame) for at, frame in enumerate(frames)], refused.append
+    )
+    assert [one[1] for one in valid] == [0, 2]
+    assert len(entries) == 4
+    assert len(refused) == 1
+    with pytest.raises(ProtocolError):
+        sent_ns(frames[1])
 
 
 def test_a_hole_too_wide_to_say_is_skipped():

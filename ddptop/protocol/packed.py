@@ -217,7 +217,7 @@ class Packed:
             if tag not in _BYTES:
                 raise ProtocolError("no bytes")
             lengths[places] = self._numbers(_BYTES[tag], places)
-            following[places] += np.dtype(_BYTES[tag]).itemsize
+            following[places] += int(_BYTES[tag][-1])
         self.at = following
         return lengths
 

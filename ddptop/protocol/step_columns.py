@@ -230,7 +230,7 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
     n = sum(rows * len(data) for data, rows, _ in alike)
     integers, own = np.empty((LOSS, n), np.int32), np.empty((OWN, n), np.int32)
     loss, cells_at = np.empty(n), np.zeros(n + 1, np.int64)
-    cells = []
+    cells = [np.empty(0, np.int32)]
     begin = 0
     for data, rows, width in alike:
         count, size = data.shape
@@ -258,7 +258,8 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         own[min(OWN, width - OWN_AT) :, to] = -1  # an earlier version sends fewer
         times = table[:, OWN_AT:width][:, :OWN].T
         own[: len(times), to].view(table.dtype)[:] = times
-        cells.append(np.stack(np.split(last, CELL, axis=1), axis=2).reshape(-1))
+        if last.shape[1]:
+            cells.append(np.stack(np.split(last, CELL, axis=1), axis=2).reshape(-1))
     columns = StepColumns(integers, loss, own, np.concatenate(cells), cells_at)
     if integers.min() < -1 or columns.cells.min(initial=0) < -1:
         raise ProtocolError("a row's number is out of range")

@@ -65,8 +65,8 @@ class RunState:
         """Unix nanoseconds of the run's first message, and the same moment on the collector's clock."""
         self.newest_ns = 0
         """When the newest message arrived."""
-        self.taken = 0
-        """Messages so far."""
+        self.taken = self.alone = 0
+        """Messages so far; and a number that grows with those that were taken alone."""
         self.incarnation = 0
         """Elastic restarts so far."""
 
@@ -211,6 +211,7 @@ class RunState:
 
     def taken_alone(self) -> None:
         """A message was taken alone: it may have changed any rank."""
+        self.alone += 1
         if self._reports is not None:
             self._reports.forget()
 

@@ -203,14 +203,20 @@ class Counts:
         self._recorded: dict[int, tuple[int, int, bool]] = {}
         self._counted: list[tuple[object, ...]] = []
         """Of each rank, what decides whether its counts are recorded."""
+        self._alone = -1
+        """`RunState.alone` then: no message that is taken in columns changes it."""
+        self.lost = 0
+        """Rows that all ranks have lost, at the last call."""
 
     def news(self, state: RunState, now_ns: int) -> list[Event]:
         """An event for each rank that has lost rows, or begun or ended a process, since the last call."""
         events: list[Event] = []
-        counted = [*map(_COUNTED, state.roster)]
-        if counted == self._counted:  # the usual case, quickly seen
+        if state.alone == self._alone:  # the usual case, quickly seen
             return events
-        self._counted = counted
+        counted, self._alone = [*map(_COUNTED, state.roster)], state.alone
+        if counted == self._counted:
+            return events
+        self._counted, self.lost = counted, sum(member.lost_records for member in state.roster)
         for rank, member in enumerate(state.ranks):
             if member.hello is None:
                 continue

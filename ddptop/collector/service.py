@@ -270,9 +270,9 @@ class Collector:
             self._intake.report_refused(now_ns)
             self._update_run_file()
             self._is_replaced = not holds_folder(self._directory, self._lock) or self._arguments.is_to_serve()
-            self._notify_losses()
             for event in self._counts.news(self._reducer.state, now_ns):
                 self._intake.report(event, now_ns)
+            self._notify_losses()
             self._stall_check.work(now_ns)
             self._calls.check(now_ns)
             self._pipe.check(now_ns)
@@ -301,7 +301,7 @@ class Collector:
 
     def _notify_losses(self) -> None:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
-        lost = sum(member.lost_records for member in self._reducer.state.roster) + self._record.unwritten
+        lost = self._counts.lost + self._record.unwritten
         note = self._record.note
         notices = {"lost": f"{lost:,} records lost so far" if lost else None, note: note}
         notices |= {"serve": self._remark, "listen": self._server.remark, "on-alert": self._calls.remark}

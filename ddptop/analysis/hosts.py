@@ -106,18 +106,16 @@ class Hosts:
 
     def take_readings(self, readings: Readings, sessions: Sequence[int], t_ns: Sequence[int]) -> None:
         """CLOCK or HOSTUSAGE messages: from whose agent each is, and when it arrived."""
-        found = [
-            self._of_agent.get(session) if session else self.known.get(self.own or "") for session in sessions
-        ]
-        for known, session, heard_ns in zip(found, sessions, t_ns, strict=True):
-            if known is not None and session and heard_ns > known.heard_ns:
+        found, own = [*map(self._of_agent.get, sessions)], self.known.get(self.own or "")
+        for known, heard_ns in zip(found, t_ns, strict=True):
+            if known is not None and heard_ns > known.heard_ns:
                 known.note_message(heard_ns)
         if readings.kind is not HostUsage:
             return
         columns = (readings.values[column].tolist() for column in _TAKEN)
-        for at, (known, *says) in enumerate(zip(found, *columns, strict=True)):
-            if known is not None:
-                known.take((readings, at), *says)
+        for at, (known, session, *says) in enumerate(zip(found, sessions, *columns, strict=True)):
+            if (of := known if session else own) is not None:
+                of.take((readings, at), *says)
 
     def is_remote(self, name: str) -> bool:
         """Whether the host has an agent that is not the collector."""

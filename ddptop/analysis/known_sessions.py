@@ -151,18 +151,17 @@ class KnownSessions:
         rank, place = readings[:2]
         order = stable_order(place)
         order = order[stable_order(rank[order])]
-        rank, readings = rank[order], readings[2:, order]
-        begins = np.flatnonzero(np.diff(rank, prepend=-1))
-        numbers = rank[begins]
+        begins = np.flatnonzero(np.diff(rank[order], prepend=-1))
+        numbers = rank[order[begins]]
         if self.clocks is None:
             self.clocks = clocks_of(state.ranks)
         now = self.clocks[:, numbers]
         own, delay, stood, step, moved, arrived = now
-        np.maximum(arrived, np.maximum.reduceat(readings[0], begins), out=arrived)
-        counts = np.diff(begins, append=readings.shape[1])
+        counts = np.diff(begins, append=len(order))
         for at in range(int(counts.max())):
             r = np.flatnonzero(counts > at) if at else slice(None)  # ranks with more than so many readings
-            t_ns, own_ns, in_step, of_host = readings[:, begins[r] + at]
+            t_ns, own_ns, in_step, of_host = readings[2:, order[begins[r] + at]]
+            arrived[r] = np.maximum(arrived[r], t_ns)
             d = np.minimum(np.where(of_host == NO_DELAY, delay[r], of_host), t_ns - own_ns)
             passed = own_ns - own[r]
             later = passed > 0

@@ -204,9 +204,11 @@ class UsualMessages:
     @staticmethod
     def _layouts(generation: Integers, known: KnownSessions, which: Integers) -> Integers:
         """Number of the layout of each message; -1: not reported."""
-        several = (generation != generation[:1]).any()
+        numbers = {*(generation if (generation != generation[:1]).any() else generation[:1]).tolist()}
+        if len(numbers) == 1:
+            return known.layouts(numbers.pop())[which]
         found = np.full(len(which), -1)
-        for number in {*(generation if several else generation[:1]).tolist()}:
+        for number in numbers:
             same = generation == number
             found[same] = known.layouts(number)[which[same]]
         return found
@@ -354,9 +356,10 @@ class UsualMessages:
         offsets = known.beats.take(clocks) if known.beats is not None else None
         found = []
         for all_readings, which in columns:
-            current = known.current[which]
-            readings = all_readings if current.all() else all_readings.at(np.flatnonzero(current))
-            which, places = which[current], readings.places
+            current, readings = known.current[which], all_readings
+            if not current.all():
+                readings, which = all_readings.at(np.flatnonzero(current)), which[current]
+            places = readings.places
             if not len(places):
                 continue
             t_ns = run.heads[0, places]

@@ -210,13 +210,13 @@ class KnownSessions:
                 reports.put(name, moved, column[moved])
         for kind, newest in self._newest.items():
             for readings, sessions in newest.parts(newest.put):
-                reports.take(readings, newest.at[sessions], self.rank[sessions])
+                ranks = self.rank[sessions]
+                reports.take(readings, newest.at[sessions], ranks)
+                if kind is Usage:
+                    reports.put("seen_ns", ranks, newest.arrived_ns[sessions])
+                    if self.seen_ns is not None:
+                        self.seen_ns[ranks] = newest.arrived_ns[sessions]
             newest.join()
-            if kind is Usage:
-                read = np.flatnonzero(newest.part >= 0)
-                reports.put("seen_ns", self.rank[read], newest.arrived_ns[read])
-                if self.seen_ns is not None:
-                    self.seen_ns[self.rank[read]] = newest.arrived_ns[read]
 
     def write(self, state: RunState) -> None:
         """Put what was taken since the last call into the sessions and ranks, and into the columns."""

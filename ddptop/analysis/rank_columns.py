@@ -19,6 +19,7 @@ from ddptop.frames.reasons import Beside
 from ddptop.protocol.checks import NAMES
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import Progress
+from ddptop.protocol.packed import is_constant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +140,8 @@ class _Latest:
         """Of these `readings` those at some places are the newest messages of these ranks."""
         if self._newest:
             for row, column in enumerate(self._columns):
-                self.values[row, ranks] = readings.values[column][places]
+                values = readings.values[column]
+                self.values[row, ranks] = values[:1] if is_constant(values) else values[places]
 
     def note(self, ranks: Indices, placed: Sequence[Placed]) -> None:
         """The ranks have got these messages, whose numbers were taken."""

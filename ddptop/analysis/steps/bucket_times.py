@@ -84,8 +84,6 @@ class StepFigures:
     """(n,) time saved if each last arrival had come at the second-latest time."""
     half: Column
     """(n,) time saved if the later half of the ranks had come with the latest of the others."""
-    hidden: Column
-    """(n,) time saved if all communication had been hidden: the least exposed communication of any rank."""
     both: Column
     """(n,) time saved by `recoverable` and hidden communication together."""
     contradiction: Column
@@ -146,9 +144,12 @@ def timing(
         begin_ns = np.array([step.begin_ns for step in steps])
     if aligned and begin_ns is not None:
         shift, longer = begins_on_one_clock(begin_ns, compared)
-        ready, took = ready * longer + shift, took * longer
+        ready *= longer
+        ready += shift
+        took *= longer
     ready[:, joined] = np.nan
-    end = np.where(took >= 0, ready + took, np.nan)
+    end = ready + took
+    end[took < 0] = np.nan
     return Timing(numbers, ready, end, lanes, aligned, shift, begin_ns if compared else None)
 
 
@@ -173,21 +174,14 @@ def apart(t: Timing) -> Timing:
     return Timing(t.numbers, ready, end, t.lanes, False, np.zeros_like(t.shift))
 
 
-def meet(t: Timing) -> Met:
-    """Compute starts and last arrivals."""
-    # A callback may stamp an end many ms late, but never early. So on a shared clock a lane is free on all
-    # ranks from the first end stamp on, and arrivals differ by ready stamps alone.
-    if not t.aligned:
-        start = formulas.starts(t.ready, t.end, t.lanes)
-        return Met(start, formulas.clock_free_arrival(start, t.end))
-    start = formulas.starts(t.ready, np.fmin.reduce(t.end, axis=-1), t.lanes)
-    return Met(start, np.broadcast_to(formulas.last_arrival(start, t.end)[..., None], start.shape))
-
-
 def waits(ready: Column, met: Met, end: Column) -> Waits:
     """Wait and transfer of each rank over all its launches. Launches of other ranks are NaN in its column."""
     start, arrival = met
-    unknown: Mask = np.any(np.isnan(end) & ~np.isnan(ready), axis=0) | np.isnan(ready).all(axis=0)
+    unknown: Mask = np.isnan(end)
+    if unknown.any():
+        unknown = np.any(unknown & ~np.isnan(ready), axis=0) | np.isnan(ready).all(axis=0)
+    else:  # as usual
+        unknown = unknown[0]
     return Waits(
         collective=_known(formulas.union(start, end), unknown),
         wait=_known(formulas.union(start, arrival), unknown),
@@ -217,76 +211,79 @@ def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) ->
 
 def figures(t: Timing) -> StepFigures:
     """Compute all figures, vectorized over steps and ranks."""
-    met = meet(t)
-    start, arrival = met
+    # A callback may stamp an end many ms late, but never early. So on a shared clock a lane is free on all
+    # ranks from the first end stamp on, and arrivals differ by ready stamps alone.
     first_end = np.fmin.reduce(t.end, axis=-1)
-    found = waits(t.ready, met, t.end)
-    decided = _decided(start, t.aligned)
-    gains = _what_if(t, np.fmin.reduce(t.end - arrival, axis=-1))
-    late_end = t.end - first_end[..., None] if t.aligned else np.broadcast_to(np.nan, t.end.shape)
-    early = np.fmax.reduce(t.ready, axis=-1) - first_end
-    skew = np.fmax.reduce(start, axis=-1) - np.fmin.reduce(start, axis=-1)
+    start = formulas.starts(t.ready, first_end if t.aligned else t.end, t.lanes)
+    if not t.aligned:
+        return _apart(t, Met(start, formulas.clock_free_arrival(start, t.end)))
+    earliest, latest = np.fmin.reduce(start, axis=-1), np.fmax.reduce(start, axis=-1)
+    last = np.fmin(latest, first_end)
+    met = Met(start, np.broadcast_to(last[..., None], start.shape))
+    is_latest, skew = start == latest[..., None], latest - earliest
+    clear = (np.count_nonzero(is_latest, axis=-1) == 1) & (earliest < latest)
+    who = np.where(clear, is_latest.argmax(axis=-1), -1)
+    steps = np.arange(start.shape[1])
+    decisive = np.where(np.isnan(skew), -1.0, skew).argmax(axis=0), steps
+    ready_last, late_end = np.fmax.reduce(t.ready, axis=-1), t.end - first_end[..., None]
+    gains = _what_if(t, ready_last, first_end - last)
     return StepFigures(
         met=met,
-        waits=found,
-        lateness=decided.lateness,
-        arrival=decided.arrival,
+        waits=waits(t.ready, met, t.end),
+        lateness=formulas.lateness(start[decisive]) / US_PER_MS,
+        arrival=(start[decisive] - earliest[decisive][:, None]) / US_PER_MS,
         spread=late_end.sum(axis=0) / US_PER_MS,
-        skew=decided.skew,
-        last=decided.last,
+        skew=skew[decisive] / US_PER_MS,
+        last=who[decisive],
         recoverable=gains.recoverable,
         half=gains.half,
-        hidden=np.fmin.reduce(found.exposed, axis=-1),
         both=gains.both,
-        contradiction=np.fmax.reduce(early, axis=0) / US_PER_MS if t.aligned else decided.skew,
+        contradiction=np.fmax.reduce(ready_last - first_end, axis=0) / US_PER_MS,
+        bucket_collective=_mean(t.end - start),
+        bucket_wait=_mean(formulas.wait(start, met.arrival)),
+        bucket_transfer=_mean(formulas.transfer(met.arrival, t.end)),
+        bucket_spread=_mean(late_end),
+        bucket_skew=skew.T / US_PER_MS,
+        bucket_last=who.T,
+    )
+
+
+def _apart(t: Timing, met: Met) -> StepFigures:
+    """The figures where clocks cannot be compared: without what compares them."""
+    start, arrival = met
+    launches, steps, _ = start.shape
+    of_ranks, of_steps, of_buckets = (np.full(n, np.nan) for n in (start.shape[1:], steps, (steps, launches)))
+    return StepFigures(
+        met=met,
+        waits=waits(t.ready, met, t.end),
+        lateness=of_ranks,
+        arrival=of_ranks,
+        spread=of_ranks,
+        skew=of_steps,
+        last=np.full(steps, -1),
+        recoverable=of_steps,
+        half=of_steps,
+        both=of_steps,
+        contradiction=of_steps,
         bucket_collective=_mean(t.end - start),
         bucket_wait=_mean(formulas.wait(start, arrival)),
         bucket_transfer=_mean(formulas.transfer(arrival, t.end)),
-        bucket_spread=_mean(late_end),
-        bucket_skew=(skew if t.aligned else np.full_like(skew, np.nan)).T / US_PER_MS,
-        bucket_last=_last_of(start).T if t.aligned else np.full(skew.T.shape, -1),
+        bucket_spread=of_buckets,
+        bucket_skew=of_buckets,
+        bucket_last=np.full((steps, launches), -1),
     )
 
 
 def _known(values_us: Column, unknown: Mask) -> Column:
     """In milliseconds; NaN for a rank with an unknown end, or that had joined."""
-    return np.where(unknown, np.nan, values_us / US_PER_MS)
+    values_ms = values_us / US_PER_MS
+    values_ms[unknown] = np.nan
+    return values_ms
 
 
 def _mean(values_us: Column) -> Column:
     """(launches, n, ranks) to the mean over ranks as (n, launches), in milliseconds."""
     return np.asarray(formulas.mean(values_us).T / US_PER_MS)
-
-
-def _last_of(start: Column) -> Column:
-    """The rank that arrives last; -1 where fewer than two arrive, or several at the same microsecond."""
-    latest = np.fmax.reduce(start, axis=-1)
-    unclear = ((~np.isnan(start)).sum(axis=-1) < 2) | ((start == latest[..., None]).sum(axis=-1) > 1)
-    return np.where(unclear, -1, np.where(np.isnan(start), -np.inf, start).argmax(axis=-1))
-
-
-class _Decided(NamedTuple):
-    """(n, ranks) lateness and arrival, (n,) skew, in ms, and (n,) last arriver."""
-
-    lateness: Column
-    arrival: Column
-    skew: Column
-    last: Column
-
-
-def _decided(start: Column, aligned: bool) -> _Decided:
-    """Lateness, arrival, skew and last arriver at each step's deciding all-reduce."""
-    _, steps, ranks = start.shape
-    if not aligned:
-        unknown = np.full((steps, ranks), np.nan)
-        return _Decided(unknown, unknown, np.full(steps, np.nan), np.full(steps, -1))
-    skew = np.fmax.reduce(start, axis=-1) - np.fmin.reduce(start, axis=-1)
-    decisive = np.where(np.isnan(skew), -1.0, skew).argmax(axis=0)
-    at = start[decisive, np.arange(steps)]
-    arrival = (at - np.fmin.reduce(at, axis=-1)[:, None]) / US_PER_MS
-    return _Decided(
-        formulas.lateness(at) / US_PER_MS, arrival, np.fmax.reduce(arrival, axis=-1), _last_of(at)
-    )
 
 
 class _Gains(NamedTuple):
@@ -298,26 +295,22 @@ class _Gains(NamedTuple):
     both: Column
 
 
-def _what_if(t: Timing, transfer: Column) -> _Gains:
+def _what_if(t: Timing, ready: Column, transfer: Column) -> _Gains:
     """The time that each step would have saved.
 
     Each figure is a difference of two results of one model (`formulas.replay`), so that its errors cancel:
-    arrivals as they were or earlier, lanes and transfer times as measured. `transfer`: (launches, n).
+    arrivals as they were or earlier, lanes and transfer times as measured. `ready`: (launches, n), the
+    last of all ranks, `transfer`: likewise.
     """
-    _, steps, ranks = t.ready.shape
-    if not t.aligned:
-        unknown = np.full(steps, np.nan)
-        return _Gains(unknown, unknown, unknown)
     transfer = np.maximum(transfer, 0.0)
-    as_it_was = formulas.replay(np.fmax.reduce(t.ready, axis=-1), transfer, t.lanes)
+    as_it_was = formulas.replay(ready, transfer, t.lanes)
     sooner = formulas.second_latest(t.ready)
-    computed = np.fmax.reduce(sooner, axis=0)
 
     def gain(without: Column) -> Column:
         return np.asarray(np.maximum(as_it_was - without, 0.0) / US_PER_MS)
 
     recoverable = gain(formulas.replay(sooner, transfer, t.lanes))
     half = recoverable
-    if ranks > 3:  # of three ranks the later half is one
+    if t.ready.shape[-1] > 3:  # of three ranks the later half is one
         half = gain(formulas.replay(formulas.middle_latest(t.ready), transfer, t.lanes))
-    return _Gains(recoverable, half, gain(computed))
+    return _Gains(recoverable, half, gain(np.fmax.reduce(sooner, axis=0)))

@@ -36,14 +36,13 @@ def starts(ready: Column, end: Column, lanes: int) -> Column:
     `ready` is (launches, ...); `end` has the same shape, or no rank axis where all ranks share the ends.
     After an unknown end the lane is free at once. A start is never later than its end.
     """
-    start = np.empty_like(ready)
-    free = np.full((lanes, *ready.shape[1:]), -np.inf)
-    shared = end.ndim < ready.ndim
+    start, ends = np.empty_like(ready), end[..., None] if end.ndim < ready.ndim else end
+    unknown = np.isnan(ends)
+    some = unknown.any()  # else the lanes are free at the same moments on all ranks that share the ends
+    free = np.full((lanes, *(ready if some else ends).shape[1:]), -np.inf)
     for i in range(len(ready)):
-        done = np.broadcast_to(end[i][..., None], ready.shape[1:]) if shared else end[i]
-        ended = np.where(np.isnan(done), np.inf, np.maximum(done, ready[i]))
-        start[i] = np.minimum(np.maximum(ready[i], free[0]), ended)
-        free[0] = np.where(np.isnan(done), start[i], done)
+        np.maximum(ready[i], np.fmin(free[0], ends[i]), out=start[i])
+        free[0] = np.where(unknown[i], start[i], ends[i]) if some else ends[i]
         if lanes > 1:
             free.sort(axis=0)
     return start
@@ -82,12 +81,13 @@ def union(begin: Column, end: Column) -> Column:
         order = np.argsort(begin, axis=0)
         begin = np.take_along_axis(begin, order, axis=0)
         end = np.take_along_axis(end, order, axis=0)
-    reach = np.empty_like(end)
-    reach[0] = -np.inf
-    for i in range(1, len(end)):  # a tenth of the time of `accumulate` over the first axis
-        np.maximum(reach[i - 1], end[i - 1], out=reach[i])
-    added = np.maximum(end - np.maximum(begin, reach), 0.0)
-    return np.asarray(added.sum(axis=0))
+    total, reach = np.zeros(end.shape[1:]), np.full(end.shape[1:], -np.inf)
+    added = np.empty_like(total)
+    for first, last in zip(begin, end, strict=True):  # row by row: they stay in the processor's cache
+        np.subtract(last, np.maximum(first, reach, out=added), out=added)
+        total += np.maximum(added, 0.0, out=added)
+        np.maximum(reach, last, out=reach)
+    return total
 
 
 def exposed(ready: Column, end: Column) -> Column:
@@ -101,7 +101,9 @@ def exposed(ready: Column, end: Column) -> Column:
 def exposed_wait(ready: Column, start: Column, arrival: Column) -> Column:
     """The part of the exposed communication in which some rank had not arrived at an all-reduce."""
     computed = np.fmax.reduce(ready, axis=0)
-    return union(np.fmax(start, computed), arrival)
+    # Most end before that: they add nothing.
+    later = np.flatnonzero((arrival > computed).reshape(len(arrival), -1).any(axis=1))
+    return union(np.fmax(start[later], computed), arrival[later])
 
 
 def median_of_others(values: Column) -> Column:
@@ -119,11 +121,9 @@ def median_of_others(values: Column) -> Column:
         ordered = np.sort(values, axis=-1)  # sorts NaN to the end
         if top < 1 or np.isnan(ordered[..., -1]).any():
             return _median_of_known_others(values, ordered)
-    low, high = (ordered[..., place : place + 1] for place in places)
-    after_low, after_high = (ordered[..., place + 1 : place + 2] for place in places)
-    return np.asarray(
-        (np.where(values <= low, after_low, low) + np.where(values <= high, after_high, high)) / 2
-    )
+    pairs = [(ordered[..., at : at + 1], ordered[..., at + 1 : at + 2]) for at in sorted({*places})]
+    found = [np.where(values <= here, after, here) for here, after in pairs]
+    return np.asarray(found[0] if len(found) == 1 else (found[0] + found[1]) / 2)
 
 
 def _median_of_known_others(values: Column, ordered: Column) -> Column:
@@ -171,9 +171,11 @@ def second_latest(times: Column) -> Column:
     """The second-latest time along the last axis, without NaN; with a single rank its own time."""
     if times.shape[-1] < 2:
         return np.asarray(times[..., 0])
-    filled = np.where(np.isnan(times), -np.inf, times)
-    top = np.partition(filled, filled.shape[-1] - 2, axis=-1)
-    second, latest = top[..., -2], top[..., -1]
+    rest = np.where(np.isnan(times), -np.inf, times)
+    at = rest.argmax(axis=-1)[..., None]
+    latest = np.take_along_axis(rest, at, axis=-1)[..., 0]
+    np.put_along_axis(rest, at, -np.inf, axis=-1)
+    second = rest.max(axis=-1)
     return np.where(np.isinf(second), latest, second)
 
 
@@ -244,9 +246,11 @@ def quantile(values: Column, share: float) -> Column:
 
 def mean(values: Column) -> Column:
     """Mean along the last axis without NaN; NaN where nothing is left."""
+    if values.size and values.flags.c_contiguous:  # the same to the last bit, in a fifth
+        total = values.sum(axis=-1)
+        if np.isfinite(total).all():  # and so all values
+            return np.asarray(total.astype(np.float64) / values.shape[-1])
     known = ~np.isnan(values)
-    if values.size and values.flags.c_contiguous and known.all():  # the same to the last bit, in a third
-        return np.asarray(values.sum(axis=-1).astype(np.float64) / values.shape[-1])
     if not known.any():
         return np.full(values.shape[:-1], np.nan)
     count = known.sum(axis=-1)

@@ -20,6 +20,7 @@ from ddptop.analysis.steps.kept import DividedStep, Splitter
 from ddptop.analysis.steps.windows import (
     BATCH,
     BATCH_CELLS,
+    OWN_COLUMNS,
     OWN_STEPS,
     PART_COLUMNS,
     ROW_INTEGERS,
@@ -37,13 +38,13 @@ from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, WALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import CompleteStep, StepBlock
     from ddptop.analysis.steps.groups import Scope
-    from ddptop.analysis.steps.kept import Kind
+    from ddptop.analysis.steps.kept import Kind, Peers
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
 
@@ -75,7 +76,7 @@ class StepEvaluation:
         self._splitter = Splitter(state.groups, state.layouts)
         self._compared: tuple[int, int] | None = None
         self._comparisons: dict[Scope, Comparison] = {}
-        self._largest: tuple[Scope, ...] | None = None
+        self._peers: list[Peers] | None = None
         self.flagging = StepFlagging(state.figures.flags)
         self._compared_ranks: list[Indices] = []
         self._slots: Indices = np.arange(0)
@@ -89,7 +90,7 @@ class StepEvaluation:
         if self._figures is not state.figures:  # ranks restarted; no step from before is waiting
             self._figures = state.figures
             self._splitter.restart(state.figures.world)
-            self._compared = self._largest = None
+            self._compared = self._peers = None
             self.flagging = StepFlagging(state.figures.flags)
         parts, version = self._splitter.split(step), self._splitter.version
         versions = (state.clocks.version, state.timers.version)
@@ -101,7 +102,7 @@ class StepEvaluation:
                 scope: one.with_clocks(state.clocks) for scope, one in self._comparisons.items()
             }
         compared = tuple(self._comparison(part.scope) for part in parts)
-        self._waiting.append(DividedStep(step, parts, compared, version, self._splitter.largest))
+        self._waiting.append(DividedStep(step, parts, compared, version, self._splitter.peers))
         self._cells += self._figures.world * (ROW_INTEGERS + step.cells_of_first)
         if len(self._waiting) >= BATCH or self._cells >= BATCH_CELLS:
             self.settle()
@@ -126,17 +127,18 @@ class StepEvaluation:
     def _evaluate(self, divided: list[DividedStep]) -> None:
         figures, steps = self._figures, [one.step for one in divided]
         block = columns_of(steps)
-        columns, losses, known = _columns(block), block.loss, block.known
+        shadow, losses, known = block.shadow, block.loss, block.known
+        columns = _columns(block, shadow)
         newest = len(steps) - 1 - known[::-1].argmax(axis=0)
         last, has = losses[newest, np.arange(known.shape[1])], np.asarray(known.any(axis=0))
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
         numbers, end_s = np.array([step.step for step in steps], np.float64), self._end_s(block)
         own, parts = own_times(divided, block, columns)
-        budget = _budget(columns, own, parts)
+        budget = _budget(columns, parts)
         exposed = (budget["wait_ms"].copy(), budget["transfer_ms"].copy())
         kinds = [*map(kind_of, divided, block.detailed)]
-        wall, known_phases = median(columns[0]), ~block.shadow.any(axis=1)
-        figures.shadow_cost.take(numbers, wall, block.shadow, np.array(block.detailed))
+        wall, known_phases = median(columns[0]), ~shadow.any(axis=1)
+        figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))
         self._slots = figures.steps.ranks.count - 1 + np.cumsum(known_phases)
         if len(at := np.flatnonzero(known_phases)):
             recorded, point = [divided[i] for i in at], np.float64(self._state.history.end) + at
@@ -239,10 +241,10 @@ class StepEvaluation:
             return
         due = np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY)
         for n, i in enumerate(due.tolist()):
-            if divided[i].largest is not self._largest:
-                self._largest = divided[i].largest
-                shares = _shares(self._largest, figures.world)
-                self._compared_ranks = [members[mine] for members, mine in shares if mine.sum() > 1]
+            if divided[i].peers is not self._peers:
+                self._peers = divided[i].peers
+                members = [np.arange(figures.world)[one.to] for one in self._peers]
+                self._compared_ranks = [ranks for ranks in members if len(ranks) > 1]
             changed = self.flagging.evaluate(steps, first + due[n:], self._compared_ranks)
             flag, stop, found = flags.flag, first + i + 1, None
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
@@ -312,24 +314,28 @@ class StepEvaluation:
         self._figures.contradicted = now is not None
 
 
-def _columns(block: StepBlock) -> Column:
+def _columns(block: StepBlock, shadow: Mask) -> Column:
     """(wall and phases, n, ranks) in ms; NaN where a recorder stood aside."""
-    times = block.integers[WALL : WALL + 5].astype(np.float64) / 1000.0
-    times[1:, block.shadow] = np.nan
-    wall, data, forward, backward, optimizer = times
-    return np.concatenate([times, [wall - (data + forward + backward + optimizer)]])
+    columns = np.empty((6, *shadow.shape))
+    np.divide(block.integers[WALL : WALL + 5], 1000.0, out=columns[:5])
+    columns[1:5, shadow] = np.nan
+    wall, data, forward, backward, optimizer, other = columns
+    np.subtract(wall, data + forward + backward + optimizer, out=other)
+    return columns
 
 
-def _budget(columns: Column, own: Column | None, parts: Column | None) -> dict[str, Column]:
+def _budget(columns: Column, parts: Column | None) -> dict[str, Column]:
     """(n,) the parts of the step, means over ranks, which add up to it; by the names of `History`.
 
     Arguments as returned by `_columns` and `own_times`. Backward is divided where every rank knows its last
     gradient."""
     _, data, forward, backward, optimizer, other = columns
     divided = np.full((3, *data.shape), np.nan)
-    if own is not None and parts is not None:
+    if parts is not None:
         exposed, wait = (parts[PART_COLUMNS.index(name)] for name in ("exposed", "exposed_wait"))
-        divided = np.stack([backward - exposed, wait, exposed - wait])
+        np.subtract(backward, exposed, out=divided[0])
+        divided[1] = wait
+        np.subtract(exposed, wait, out=divided[2])
         divided[:, np.isnan(wait)] = np.nan
     own_backward, wait_ms, transfer = formulas.mean(divided)
     return {
@@ -350,51 +356,45 @@ def own_times(
 
     `block`: the rows of these steps, `columns`: (wall and PHASES, n, ranks) of them.
     """
-    if block.own is None:
+    if (us := block.own) is None:
         return None, None
-    shape, us = columns.shape[1:], block.own
     counts = (block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0) & (us[0] != MISSING)
-    times = np.where(counts, us, np.nan) / 1000.0
-    exposed = np.where(times[0] < 0, np.nan, times[0])
-    before_forward, before_backward, before_optimizer, *waited, cpu, gc, _ = times[1:]
-    gc = np.where(gc < 0, np.nan, gc)
-    elements = np.where(counts & (us[-1] >= 0), us[-1], np.nan)
-    known = (counts & (cpu >= 0)) | ~counts
-    cpu = np.where(known.all(axis=1)[:, None], cpu, np.nan)  # compared only where all ranks know theirs
+    parts, waited = np.empty((len(PART_COLUMNS), *counts.shape)), us[4:9] / 1000.0
+    *places, cpu, gc, all_waited, exposed, exposed_wait, elements = parts
+    np.divide(us[1:4], 1000.0, out=parts[4:7])
+    for part, values in ((cpu, us[9]), (gc, us[10]), (exposed, us[0])):
+        np.divide(values, 1000.0, out=part)
+    elements[:] = us[11]
+    if not counts.all():
+        parts[:, ~counts] = waited[:, ~counts] = np.nan
+    for part in (exposed, gc, elements):
+        part[part < 0] = np.nan
+    cpu[(cpu < 0).any(axis=1)] = np.nan  # compared only where all ranks know theirs
     wall, data, forward, backward, optimizer, other = columns
-    own_backward = backward - exposed - waited[2]
-    between = before_forward + before_backward + before_optimizer
-    after_optimizer = np.rint(1000 * (other - between - waited[4])) / 1000.0  # whole microseconds, as sent
-    all_waited = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
+    phases = (data, forward, backward - exposed, optimizer)
+    for part, phase, wait in zip(places[:4], phases, waited[:4], strict=True):
+        np.subtract(phase, wait, out=part)
+    before_forward, before_backward, before_optimizer, after_optimizer = places[4:]
+    outside = other - (before_forward + before_backward + before_optimizer) - waited[4]
+    outside *= 1000
+    np.divide(np.rint(outside, out=outside), 1000.0, out=after_optimizer)  # whole microseconds, as sent
+    all_waited[:] = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
     without_backward = wall - backward - (all_waited - waited[2])
-    own = without_backward + own_backward
-    work = own if np.isnan(cpu).all() else own - np.nan_to_num(cpu)
-    excess, work_excess, transfer = np.full((3, *shape), np.nan)
-    for scopes, group in groupby(range(len(divided)), key=lambda i: divided[i].largest):
+    times = np.full((len(OWN_COLUMNS), *counts.shape), np.nan)
+    own, excess, work_excess = times
+    np.add(without_backward, places[2], out=own)
+    unknown = np.isnan(cpu)
+    work = own if unknown.all() else own - np.where(unknown, 0.0, cpu)
+    exposed_wait[:] = np.nan
+    for _, group in groupby(range(len(divided)), key=lambda i: id(divided[i].peers)):
         at = [*group]
         run = slice(at[0], at[-1] + 1)
-        for ranks, mine in _shares(scopes, shape[1]):
-            members: Indices | slice = ranks if len(ranks) < shape[1] else slice(None)  # all are not copied
-            to = ranks[mine] if len(ranks) < shape[1] else members
+        for members, mine, to in divided[at[0]].peers:
             over = formulas.excess(own[run, members], without_backward[run, members])
             excess[run, to] = over[:, mine]
             if work is not own:
                 over = formulas.excess(work[run, members], without_backward[run, members])
             work_excess[run, to] = over[:, mine]
             least = formulas.transfer_of_step(exposed[run, members], counts[run, members])
-            transfer[run, to] = least[:, None]
-    places = [data - waited[0], forward - waited[1], own_backward, optimizer - waited[3]]
-    outside = [before_forward, before_backward, before_optimizer, after_optimizer]
-    parts = np.stack([*places, *outside, cpu, gc, all_waited, exposed, exposed - transfer, elements])
-    return np.stack([own, excess, work_excess]), parts
-
-
-def _shares(scopes: tuple[Scope, ...], world: int) -> Iterable[tuple[Indices, Mask]]:
-    """The ranks of each process group, and which of them belong to it: to the first that holds them."""
-    free = np.ones(world, bool)
-    for scope in scopes:
-        members = np.array(scope.ranks)
-        mine = free[members]
-        free[members] = False
-        if mine.any():
-            yield members, mine
+            exposed_wait[run, to] = exposed[run, to] - least[:, None]
+    return times, parts

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import CompleteStep
     from ddptop.analysis.steps.groups import Groups
+    from ddptop.frames.columns import Indices, Mask
     from ddptop.protocol.messages import Bucket
 
 KEPT_STEPS = 64
@@ -53,6 +54,27 @@ class Part(NamedTuple):
     """The group's backend; empty: not reported."""
 
 
+class Peers(NamedTuple):
+    """The ranks of a process group, `mine`: which of them belong to it, to the first that holds them, and
+    `to`: their numbers. Slices where all ranks are members, which are not copied then."""
+
+    members: Indices | slice
+    mine: Mask | slice
+    to: Indices | slice
+
+
+def _peers(scopes: Sequence[Scope], world: int) -> Iterable[Peers]:
+    free = np.ones(world, bool)
+    for scope in scopes:
+        members = np.array(scope.ranks)
+        mine = free[members]
+        free[members] = False
+        if len(members) == world and mine.all():
+            yield Peers(*[slice(None)] * 3)
+        elif mine.any():
+            yield Peers(members, mine, members[mine])
+
+
 class _Share(NamedTuple):
     """The buckets of one rank's layout that one group reduces."""
 
@@ -79,8 +101,8 @@ class Splitter:
         self._world = world
         self.version = -1
         """`Groups.version` of the memberships by which steps are divided now."""
-        self.largest: tuple[Scope, ...] = ()
-        """`Groups.largest` at that version."""
+        self.peers: list[Peers] = []
+        """Of the process groups within which own times are compared at that version."""
         self._only: Scope | None = None
         self._shares: dict[tuple[int, int], tuple[tuple[Bucket, ...], list[_Share]]] = {}
 
@@ -90,7 +112,7 @@ class Splitter:
             self.restart(self._world)
             self.version = self._groups.version
             self._only = self._groups.only(self._world)
-            self.largest = self._groups.largest(self._world)
+            self.peers = [*_peers(self._groups.largest(self._world), self._world)]
         if self._only is not None:
             layout = step.largest_layout
             backend = self._groups.backend_of(self._only)
@@ -144,8 +166,8 @@ class DividedStep(NamedTuple):
     """How the ranks of each part can be compared."""
     version: int
     """`Groups.version` at that moment."""
-    largest: tuple[Scope, ...] = ()
-    """`Groups.largest` at that moment."""
+    peers: list[Peers]
+    """Of the process groups within which own times are compared."""
 
 
 class Kind(NamedTuple):

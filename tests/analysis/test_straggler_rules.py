@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.steps.medians import most_lost_pct
 from ddptop.analysis.straggler.flagged import cause
+from ddptop.analysis.straggler.rules import measure
 from tests.analysis.arrivals import looks
 from tests.analysis.conftest import bucket
 
@@ -224,3 +226,19 @@ def test_a_straggler_is_named_within_250_steps_with_detail_in_every_eighth(make_
     named = [watch(world, 1, reducer)[0].straggler for _ in range(250)]
     assert named[-1] is not None
     assert (named[-1].rank, named[-1].cause) == (1, "data")
+
+
+@pytest.mark.parametrize("late_us", [500, 20_000])
+def test_no_measurement_costs_more_than_what_rules_it_out(make_world, late_us) -> None:
+    """With one rank late, with several, and with a joined rank whose arrival is not known."""
+    world = make_world(5, delays={(1, "data"): late_us, (3, "forward"): late_us - 100})
+    _, reducer = watch(world, 70)
+    world.joined = {4}
+    watch(world, 30, reducer)
+    (window,) = reducer.evaluation._figures.detail.scopes.values()
+    slots = window.group.recent(100)
+    for steps in (slots, slots[:60], slots[-40:]):
+        measured = [one for rank in range(5) if (one := measure(window, steps, rank)) is not None]
+        most = most_lost_pct(window, steps)
+        assert measured and max(one.cost_pct for one in measured) <= most
+        assert (most == float("inf")) == (steps[-1] >= 70)

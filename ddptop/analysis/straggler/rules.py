@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.medians import most_lost_pct
 from ddptop.analysis.steps.windows import FEW_DETAILED, LONG, PARTS
 from ddptop.frames.columns import median
 
@@ -107,9 +108,8 @@ class _Late(NamedTuple):
 
 def _late(window: ScopeWindow, slots: Indices) -> _Late:
     values = np.sort(window.ranks.of("lateness", slots), axis=-1)  # sorts NaN to the end
-    size = values.shape[-1]
+    at, size = np.arange(len(values)), values.shape[-1]
     known = size - np.isnan(values).sum(axis=-1)
-    at = np.arange(len(values))
     low = values[at, np.minimum((CLEAR_QUARTILE * known).astype(np.int64), size - 1)]
     middle = (values[at, np.maximum(known - 1, 0) // 2] + values[at, np.minimum(known // 2, size - 1)]) / 2
     return _Late(middle.astype(np.float64), low.astype(np.float64), window.bound_ms(slots))
@@ -188,7 +188,7 @@ def persistent(window: ScopeWindow, slots: Indices, held: int | None) -> Measure
     if len(newest) < FLAG_STEPS:
         return None
     for steps in (slots, newest) if len(slots) > len(newest) else (newest,):
-        measured = measure(window, steps)
+        measured = measure(window, steps) if most_lost_pct(window, steps) >= FLAG_PCT else None
         if measured is not None and meets_flag_threshold(measured):
             return measured
     return None
@@ -202,11 +202,12 @@ def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
     measured in it. Arrivals must agree: the rank comes last in most steps, by at least half of that delay.
     """
     newest = window.newest(NEWEST)
-    if len(newest) < FLAG_STEPS:
+    sizes = [size for size in (NEWEST, FEWER) if most_lost_pct(window, newest[-size:]) >= FLAG_PCT]
+    if len(newest) < FLAG_STEPS or not sizes:
         return None
     parts = np.stack([detail.ranks.of(name, newest)[window.members].T for name in PARTS])
     every = formulas.lateness(parts).swapaxes(1, 2)  # (parts, members, n)
-    for size in (NEWEST, FEWER):
+    for size in sizes:
         slots, over = newest[-size:], every[..., -size:]
         often = 2 * (over > 0.9 * FLAG_MS).sum(axis=-1) >= len(slots)  # else the median is less than FLAG_MS
         over, rank = over[often], np.nonzero(often)[1]
@@ -327,8 +328,7 @@ def intermittent(window: ScopeWindow) -> LatePattern | None:
     if not _lasting(mine, len(slots)):
         return None
     own = clear & (last == rank)
-    mean = float(step.mean())
-    cost = float(np.where(own, gain, 0.0).mean())
+    mean, cost = float(step.mean()), float(np.where(own, gain, 0.0).mean())
     if cost < FLAG_MS or mean <= 0 or 100 * cost / mean < FLAG_PCT:
         return None
     recoverable = float(median(gain[own]))

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import OwnPlace, Pattern
 
 
-def place_excess(steps: StepWindow, place: OwnPlace, slots: Indices, members: Indices) -> Column:
-    """(members, n) own time in one place less the median over the other members."""
-    return np.asarray(formulas.lateness(steps.place(place, slots)[members].T).T, np.float64)
+def place_excess(steps: StepWindow, place: OwnPlace, slots: Indices, members: Indices | None) -> Column:
+    """(members, n) own time in one place less the median over the other members. `members` None: all."""
+    values = steps.place(place, slots)
+    return np.asarray(formulas.lateness((values if members is None else values[members]).T).T, np.float64)
 
 
 class StepFlag(NamedTuple):

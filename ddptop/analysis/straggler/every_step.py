@@ -365,14 +365,14 @@ def rotating(
     return Late(tuple(order), first, middle)
 
 
-def outstanding(excess: Column) -> Column:
-    """(n,) by how much the largest excess of a step stands out: above the second largest, or above 0."""
-    if len(excess) < 2:
-        return np.full(excess.shape[1], np.nan)
-    filled = np.where(np.isnan(excess), -np.inf, excess)
-    top = np.partition(filled, len(filled) - 2, axis=0)
-    gain = top[-1] - np.maximum(top[-2], 0.0)
-    return np.where(np.isfinite(gain), gain, np.nan)
+def outstanding(excess: Column) -> tuple[Indices, Column]:
+    """(n,) the rank with the largest excess, and by how much that is above the second largest, or above 0."""
+    rest = np.where(np.isnan(excess), -np.inf, excess).T.copy()
+    last = np.arange(len(rest)), rest.argmax(axis=1)
+    largest = rest[last] if len(excess) > 1 else np.full(len(rest), np.nan)
+    rest[last] = -np.inf
+    gain = largest - np.maximum(rest.max(axis=1), 0.0)
+    return last[1], np.where(np.isfinite(gain), gain, np.nan)
 
 
 SUSPECT_SHARE, CHANCE = 0.75, 1e-3

@@ -99,22 +99,26 @@ class _Group:
 
     def _figures(self, steps: StepWindow, begin: int, ends: Indices) -> _Added:
         slots, members = np.arange(begin, steps.ranks.count), self.members
-        excess, wall = steps.work_excess(slots, members), steps.wall(slots)
+        rows = None if len(members) == steps.world else members  # all are not copied
+        excess, wall = steps.work_excess(slots, rows), steps.wall(slots)
         gone = np.arange(max(self.first, begin - SUM_STEPS), slots[-1] + 1 - SUM_STEPS)
+        late, gain = every_step.outstanding(excess)
         has_places = len(members) <= every_step.PLACE_RANKS
         return _Added(
             begin,
             wall,
             _large(excess, wall),
-            _large(steps.work_excess(gone, members), steps.wall(gone)) if len(gone) else excess[:, :0],
+            _large(steps.work_excess(gone, rows), steps.wall(gone)) if len(gone) else excess[:, :0],
             np.nan_to_num(steps.place("gc", slots)[members]) if has_places else None,
-            place_excess(steps, "cpu", slots, members),
-            np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0).tolist(),
-            every_step.outstanding(excess).tolist(),
-            self._often(steps, ends[ends + 1 >= every_step.NEWEST]),
+            place_excess(steps, "cpu", slots, rows),
+            late.tolist(),
+            gain.tolist(),
+            self._often(steps, ends[ends + 1 >= every_step.NEWEST], rows),
         )
 
-    def _often(self, steps: StepWindow, ends: Indices) -> dict[int, tuple[bool, list[OwnPlace]]]:
+    def _often(
+        self, steps: StepWindow, ends: Indices, rows: Indices | None
+    ) -> dict[int, tuple[bool, list[OwnPlace]]]:
         """`_Added.often` of the evaluations after these slots."""
         if not len(ends):
             return {}
@@ -122,14 +126,16 @@ class _Group:
         slots = np.arange(ends[0] + newest[0], ends[-1] + 1)
         at = (ends - slots[0])[:, None] + newest
         wall = steps.wall(slots)[at]
-        whole = every_step.late_often(steps.work_excess(slots, self.members)[:, at], wall)
+        excess, begins = steps.work_excess(slots, rows), at[:, 0].tolist()
+        newest_of = [excess[:, begin : begin + every_step.NEWEST] for begin in begins]
+        whole = [bool(every_step.late_often(*one).any()) for one in zip(newest_of, wall, strict=True)]
         places: list[list[OwnPlace]] = [[] for _ in ends]
         if len(self.members) <= every_step.PLACE_RANKS:
             over = _excess_in_places(steps, slots, self.members)
             often = every_step.late_often(over[..., at], wall).any(axis=1)
             for place, i in np.argwhere(often).tolist():
                 places[i].append(STEADY[place])
-        return {end: (bool(whole[:, i].any()), places[i]) for i, end in enumerate(ends.tolist())}
+        return {end: (whole[i], places[i]) for i, end in enumerate(ends.tolist())}
 
 
 def _large(excess: Column, wall: Column) -> Column:

@@ -91,7 +91,12 @@ class DetailMedians:
     @property
     def bound(self) -> Column:
         """(ranks,) how far lateness and wait may be wrong; NaN where the clocks were not compared."""
-        return self._largest("bound", lambda window, slots: window.bound_ms(slots), judged_only=False)
+        return self._largest("bound", self.bound_of, judged_only=False)
+
+    def bound_of(self, window: ScopeWindow, slots: Indices) -> Column:
+        """(members,) the bound of one process group over all its detailed steps among these, `slots`."""
+        # By the window's id: its `scope` holds the numbers of all ranks.
+        return self._once(f"bound of {id(window)}", lambda _: window.bound_ms(slots), self.unknown)
 
     @property
     def transfer_bound(self) -> Column:
@@ -102,7 +107,10 @@ class DetailMedians:
         is this time summed over the all-reduces of the step (or the delay that the rank's timer measured, if
         that is larger) plus the bound of the last arrival.
         """
-        return self._largest("transfer_bound", transfer_bound)
+        return self._largest(
+            "transfer_bound",
+            lambda window, slots: median(window.ranks.of("spread", slots)) + self.bound_of(window, slots),
+        )
 
     def last_pct(self) -> Column:
         """(ranks,) percent of the steps in which each came last; the largest over its process groups."""
@@ -138,12 +146,6 @@ class DetailMedians:
             return found
 
         return self._once(what, largest, self.unknown)
-
-
-def transfer_bound(window: ScopeWindow, slots: Indices) -> Column:
-    """(members,) see `DetailMedians.transfer_bound`."""
-    spread = median(window.ranks.of("spread", slots))
-    return np.asarray(spread + window.bound_ms(slots))
 
 
 def most_lost_pct(window: ScopeWindow, slots: Indices) -> float:

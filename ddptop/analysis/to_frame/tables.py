@@ -206,7 +206,7 @@ def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> It
     free, factor, generation = window.clock_free, window.factor, _generation(state, window)
     names = {name: f"free_{name}" if free and name in FREE else name for name in TIMES}
     medians = window.bucket.medians((*names.values(), "spread"), slots)
-    bound = known(np.fmax.reduce(window.bound_ms(slots)))
+    bound = known(np.fmax.reduce(detail.bound_of(window, slots)))
     sizes = np.array([bucket.wire_bytes for bucket in window.buckets], np.float64)
     algbw, effective = (
         formulas.bandwidth_gbps(sizes, medians[names[name]]) for name in ("transfer", "collective")

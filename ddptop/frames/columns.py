@@ -28,8 +28,15 @@ def median(values: Column) -> Column:
     if size >= LONG and not np.isnan(ordered).any():
         ordered.partition(((size - 1) // 2, size // 2), axis=-1)
     else:
-        ordered.sort(axis=-1)  # NaN to the end
+        _sort(ordered)
     return _median_of(ordered)
+
+
+def _sort(values: Column) -> None:
+    """Sort along the last axis, NaN to the end. float32 without a sign have the order of their bits, as which
+    they are sorted in two thirds of the time."""
+    bits = values.view(np.int32) if values.dtype == np.float32 else values
+    (bits if bits is not values and bits.min(initial=0) >= 0 else values).sort(axis=-1)
 
 
 def _median_of(ordered: Column) -> Column:
@@ -307,6 +314,6 @@ class Ring:
         for name in names:
             if (name, same) not in self._medians:
                 values = self.of(name, slots)  # a copy
-                values.sort(axis=-1)
+                _sort(values)
                 self._medians[name, same] = _median_of(values)
         return {name: self._medians[name, same] for name in names}

@@ -198,3 +198,14 @@ def test_a_ring_that_holds_more_has_what_it_had_and_what_is_added(before, after)
         np.testing.assert_array_equal(ring.known(name, every)[:, slots], values[at, slots].T)
     unknown = np.delete(every, slots)
     assert np.isnan(ring.known("a", every)[:, unknown]).all()
+
+
+def test_medians_are_those_of_numpy_whatever_the_signs_of_numbers_and_of_nan() -> None:
+    plain = np.array([[3.0, 1.0, 2.0, 5.0], [0.5, np.inf, np.nan, 0.25]], np.float32)
+    signed = np.array([[-3.0, 1.0, -0.0, 0.0], [-np.inf, -1.0, np.nan, np.copysign(np.nan, -1)]], np.float32)
+    for values in (plain, -plain, signed, -signed, signed.astype(np.float64), plain[:, :3]):
+        expected = np.nanmedian(values, axis=-1)
+        assert np.array_equal(columns.median(values), expected)
+        ring = Ring(("x",), (2,), 4)
+        ring.add(values.T[None])
+        assert np.array_equal(ring.medians(("x",), ring.recent(4))["x"], expected)

@@ -75,7 +75,7 @@ class StepWindow:
     ) -> None:
         """Add n steps: `numbers` and `end_s` (n,), `columns` (wall and PHASES, n, ranks) in ms, `loss`
         (n, ranks), `scalars` (n,) each: exposed wait and transfer, means over ranks; point of the history."""
-        self.ranks.add(np.concatenate([columns, loss[None]]))
+        self.ranks.add(np.concatenate([columns, loss[None]], dtype=np.float32, casting="same_kind"))
         self.group.add(np.stack([numbers, median(columns[0]), end_s, *scalars]))
 
     def add_own(self, own: Column | None, parts: Column | None) -> None:

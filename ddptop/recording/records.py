@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import msgpack
 
@@ -48,9 +48,6 @@ from ddptop.recording.format import (
     walk,
 )
 
-if TYPE_CHECKING:
-    from ddptop.protocol.message_run import EncodedRun, Integers
-
 PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage)
 """Messages that matter for a moment only; all others hold from then on (`lasting`)."""
 PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
@@ -84,7 +81,7 @@ class BlockBuilder:
     def clear(self) -> None:
         """Begin the next block."""
         self.bytes = 0
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._essential: list[bytes] = []
         self._records = self._first_ns = self._last_ns = 0
         self._first_step = self._last_step = NO_STEP
@@ -112,22 +109,17 @@ class BlockBuilder:
             self._essential.append(record)
         self.bytes += len(record)
 
-    def add_passing(self, run: EncodedRun, places: Integers, records: bytes) -> int:
-        """Add the messages at these places, PASSING and CLOCK, whose records these are, as `add` does each;
-        returns how many step rows are in them. Where it raises, none of them is added."""
-        t_ns = run.heads[0].take(places)
-        begin, stop = int(places[0]), int(places[-1]) + 1
-        clocks = [one.places.searchsorted((begin, stop)) for one in run.readings if one.kind is Clock]
-        first, rows = run.step_ranges(begin, stop)
-        if len(first):
-            self._note_steps(int(first.min()), int((first + rows).max()) - 1)
-        self._lasting += CLOCKS * sum(int(after - before) for before, after in clocks)
-        self._first_ns = self._first_ns if self._parts else int(t_ns[0])
-        self._last_ns = max(self._last_ns if self._parts else 0, int(t_ns.max()))
+    def add_passing(self, part: Summary, records: memoryview) -> None:
+        """Add PASSING and CLOCK messages, whose records these are, as `add` does each; `part`: the summary of
+        a block with them alone."""
+        self._first_ns = self._first_ns if self._parts else part.first_ns
+        self._last_ns = max(self._last_ns if self._parts else 0, part.last_ns)
+        if part.first_step != NO_STEP:
+            self._note_steps(part.first_step, part.last_step)
+        self._lasting += part.lasting
         self._parts.append(records)
-        self._records += len(places)
+        self._records += part.records
         self.bytes += len(records)
-        return int(rows.sum())
 
     def _note_steps(self, first: int, last: int) -> None:
         self._first_step = first if self._first_step == NO_STEP else min(first, self._first_step)
@@ -138,10 +130,11 @@ class BlockBuilder:
         """Those of its records that are to be stored twice."""
         return b"".join(self._essential)
 
-    def build(self) -> tuple[Summary, bytes]:
+    def build(self) -> tuple[Summary, bytes | memoryview]:
         """The block's summary and its records."""
         times, steps = (self._first_ns, self._last_ns), (self._first_step, self._last_step)
-        return Summary(*times, *steps, self._records, self._lasting), b"".join(self._parts)
+        records = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        return Summary(*times, *steps, self._records, self._lasting), records
 
 
 def read_block(descriptor: int, entry: Entry) -> tuple[bytes, bool]:

@@ -91,7 +91,7 @@ class Writer:
         """Step records that this writer has left out near the limit, and those it has kept without detail."""
         self._file: AppendFile | None = AppendFile(path, resume=resume)
         self._block = BlockBuilder()
-        self._waiting: deque[tuple[Summary, bytes, int, bytes]] = deque()
+        self._waiting: deque[tuple[Summary, bytes | memoryview, int, bytes]] = deque()
         """Blocks that the disk has not taken yet, with how many step records are in them, and what of
         them is to be kept twice."""
         self._waiting_bytes = self._block_rows = 0
@@ -198,18 +198,21 @@ class Writer:
             for self.added, place in enumerate(places.tolist(), 1):
                 self.add(run.received(place), run.body(place))
             return
-        records, ends = run.records(places)
-        written = begin = 0
-        while begin < len(places):
-            most = written + self._flush_bytes - self._block.bytes
-            stop = max(begin + 1, int(ends.searchsorted(most, "right")))
-            part = bytes(records[written : ends[stop - 1]])
-            self._block_rows += self._block.add_passing(run, places[begin:stop], part)
-            self.added = stop
-            # The rest of several blocks does not wait: as much may come before it is due, and no ack ever.
-            if begin or stop < len(places) or self._block.bytes >= self._flush_bytes:
-                self.flush()
-            written, begin = int(ends[stop - 1]), stop
+        from ddptop.recording.passing import divided  # with numpy, as above
+
+        (records, ends), written, most = run.records(places), 0, self._flush_bytes
+        while (begin := self.added) < len(places):
+            room = most - self._block.bytes
+            for part, rows in divided(run, places[begin:], ends[begin:] - written, room, most):
+                stop = self.added + part.records
+                self._block.add_passing(part, records[written : ends[stop - 1]])
+                self._block_rows += rows
+                several, self.added, written = self.added or stop < len(places), stop, int(ends[stop - 1])
+                # The rest of several blocks does not wait: as much may come before it is due, no ack ever.
+                if several or self._block.bytes >= most:
+                    self.flush()
+                if self._block.bytes:
+                    break  # that less is kept from here on was added
 
     def _is_new(self, session: int, body: bytes) -> bool:
         """From this process: a rank sends some messages again to every new collector."""
@@ -342,11 +345,8 @@ class Writer:
         if self._write(INDEX, index_payload(self._last_index, self._unindexed)):
             self._last_index = self._indexed_to = offset
             self._unindexed = []
-            past = (
-                self.history.take(final=final, coarser=self._thinner.every)
-                if self.history is not None
-                else None
-            )
+            every = self._thinner.every
+            past = None if self.history is None else self.history.take(final=final, coarser=every)
             if past is None:
                 return
             from ddptop.recording.history import history_payload

@@ -6,8 +6,8 @@ import pytest
 
 from tests.architecture.shape import ENTRY_POINTS, Shape, shape
 
-MOST_FILES = 365  # 356 before excess over minutes, reasons, pace, figures of complete steps, checks, errors
-MOST_LINES = 70_960
+MOST_FILES = 366  # 356 before excess over minutes, reasons, pace, figures of complete steps, checks, errors
+MOST_LINES = 71_060
 """40,435 when the package got its rooms (40,697 before), and 2,700 for the figures and rules of every step;
 10,400 lines and 51 files for many hosts: agent, secure link, clocks, the job's store, remote viewers,
 hosts view, merge. Then calls at alerts, steps in columns on the wire, charts of few ranks, a column chooser,

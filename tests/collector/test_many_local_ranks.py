@@ -114,10 +114,11 @@ def note_what_is_written(writer, link):
         add(one, body)
         added.add((one.session, one.seq))
 
-    def noted_together(run, places, records):
-        rows = add_passing(run, places, records)
-        added.update(zip(*run.heads[2:, places].tolist(), strict=True))
-        return rows
+    def noted_together(part, records):
+        add_passing(part, records)
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(records)
+        added.update((session, seq) for _, _, session, seq, _ in unpacker)
 
     def noted_flush():
         flush()

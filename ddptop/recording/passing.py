@@ -1,0 +1,53 @@
+"""How many messages are divided into blocks, and what each says: of all at once, for after one was compressed
+the processor's cache holds nothing of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.protocol.messages import Clock, Steps
+from ddptop.recording.format import CLOCKS, NO_STEP, Summary
+
+if TYPE_CHECKING:
+    from ddptop.protocol.message_run import EncodedRun, Integers
+
+
+def divided(
+    run: EncodedRun, places: Integers, ends: Integers, room: int, most: int
+) -> list[tuple[Summary, int]]:
+    """The messages at these places, PASSING and CLOCK, divided into blocks: what each says of those in it,
+    and how many step rows they have.
+
+    `ends`: (n,) where the record of each ends; `room`: bytes that are left in the present block, of `most`.
+    Each has one message at least.
+    """
+    bounds = [0]
+    while bounds[-1] < len(places):
+        written = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
+        bounds.append(max(bounds[-1] + 1, int(ends.searchsorted(written + room, "right"))))
+        room = most
+    begins, t_ns = np.array(bounds[:-1]), run.heads[0].take(places)
+    edges = np.append(places[begins], places[-1] + 1)
+    clocks = np.zeros(len(begins), np.int64)
+    for one in run.readings:
+        if one.kind is Clock:
+            clocks += np.diff(one.places.searchsorted(edges))
+    first, count = run.step_ranges(int(edges[0]), int(edges[-1]))
+    of_steps = run.places
+    if run.steps is None:
+        each = [place for place, received in run.others if type(received.message) is Steps]
+        of_steps = np.array(each, np.int64)
+    steps = of_steps.searchsorted(edges)
+    steps -= steps[0]
+    least, last = np.full((2, len(begins)), NO_STEP)
+    some = np.flatnonzero(np.diff(steps))
+    if len(some):
+        least[some] = np.minimum.reduceat(first, steps[some])
+        last[some] = np.maximum.reduceat(first + count, steps[some]) - 1
+    rows = np.diff(np.append(0, np.cumsum(count))[steps])
+    last_ns = np.maximum.reduceat(t_ns, begins)
+    columns = (t_ns[begins], last_ns, least, last, np.diff(bounds), CLOCKS * clocks)
+    parts = map(Summary, *(column.tolist() for column in columns))
+    return [*zip(parts, rows.tolist(), strict=True)]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.steps.medians import most_lost_pct
 from ddptop.analysis.straggler.flagged import cause
 from ddptop.analysis.straggler.rules import measure
 from tests.analysis.arrivals import looks
@@ -239,6 +238,6 @@ def test_no_measurement_costs_more_than_what_rules_it_out(make_world, late_us) -
     slots = window.group.recent(100)
     for steps in (slots, slots[:60], slots[-40:]):
         measured = [one for rank in range(5) if (one := measure(window, steps, rank)) is not None]
-        most = most_lost_pct(window, steps)
+        most = window.most_lost_pct(steps)
         assert measured and max(one.cost_pct for one in measured) <= most
         assert (most == float("inf")) == (steps[-1] >= 70)

@@ -148,18 +148,6 @@ class DetailMedians:
         return self._once(what, largest, self.unknown)
 
 
-def most_lost_pct(window: ScopeWindow, slots: Indices) -> float:
-    """Percent of the median step that late ranks can have cost at most in these steps, which have bucket
-    detail: what each lost to its last arrival or its later half. Of many ranks it takes a hundredth of the
-    time of measuring them. Infinite: not known."""
-    step, *lost = (window.group.of(name, slots) for name in ("step", "recoverable", "half"))
-    without = step - np.maximum(*lost)
-    if not len(slots) or np.isnan(without).any() or np.isnan(window.ranks.of("arrival", slots)).any():
-        return float("inf")  # medians leave out steps in which a gain is not known
-    as_it_ran = float(median(step))
-    return 100 * (as_it_ran - float(median(without))) / as_it_ran if as_it_ran > 0 else 0.0
-
-
 def known(value: Column | float) -> float | None:
     """A scalar; None where it is NaN or infinite."""
     number = float(value)

@@ -187,10 +187,8 @@ WRONG_CLOCKS = ("wrong_clock", "other_clock")
 SCOPE_SCALARS = ("step", "last", "recoverable", "half", "skew", "contradiction", *WRONG_CLOCKS)
 BUCKET_COLUMNS = ("collective", "wait", "transfer", "skew", "last", "spread", "free_wait", "free_transfer")
 
-FEW_DETAILED = 8
-"""Least detailed steps for a median. Where the window has fewer, earlier ones are used too."""
-DETAILED_BACK = 32
-"""Detailed steps that are used then, of any age."""
+FEW_DETAILED, DETAILED_BACK = 8, 32
+"""Least detailed steps for a median. Where the window has fewer, so many of any age are used."""
 
 MANY_RANKS, NEEDED = 1024, 64
 """Of so many ranks only so many detailed steps are kept, as the rules over arrivals need, until the window
@@ -224,6 +222,7 @@ class ScopeWindow:
         """Replaced when more is known of the same buckets."""
         members = len(scope.ranks)
         self.members = np.array(scope.ranks)
+        self.factor = formulas.bus_factor(members)
         self.ranks = Ring(SCOPE_COLUMNS, (members,), size, first=first)
         self.group = Ring(SCOPE_SCALARS, (), size, wide=True)
         self.bucket = Ring(BUCKET_COLUMNS, (len(buckets),), size)
@@ -243,11 +242,6 @@ class ScopeWindow:
         """Median skew over which the clocks were compared; None: they were not."""
         self.compared_bound_ms: float | None = None
         """Likewise the bound; None: the clock of a host is not known."""
-
-    @property
-    def factor(self) -> float:
-        """The bus factor for this number of ranks."""
-        return formulas.bus_factor(len(self.scope.ranks))
 
     def add(self, ranks: Column, group: Column, bucket: Column) -> None:
         """Add n steps, (columns, n, ...) for each ring."""
@@ -305,6 +299,16 @@ class ScopeWindow:
         if not len(slots):
             return np.full(len(self.members), np.nan)
         return np.asarray(np.fmax.reduce(self.ranks.of("bound", slots), axis=-1), np.float64)
+
+    def most_lost_pct(self, slots: Indices) -> float:
+        """Percent of the median step that late ranks can have cost at most in these steps, which have bucket
+        detail; infinite: not known. Of many ranks it takes a hundredth of the time of measuring them."""
+        step, *lost = (self.group.of(name, slots) for name in ("step", "recoverable", "half"))
+        without = step - np.maximum(*lost)
+        if not len(slots) or np.isnan(without).any() or np.isnan(self.ranks.of("arrival", slots)).any():
+            return float("inf")  # medians leave out steps in which a gain is not known
+        as_it_ran = float(median(step))
+        return 100 * (as_it_ran - float(median(without))) / as_it_ran if as_it_ran > 0 else 0.0
 
 
 class DetailWindow:

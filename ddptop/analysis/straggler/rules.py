@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.medians import most_lost_pct
 from ddptop.analysis.steps.windows import FEW_DETAILED, LONG, PARTS
 from ddptop.frames.columns import median
 
@@ -188,7 +187,7 @@ def persistent(window: ScopeWindow, slots: Indices, held: int | None) -> Measure
     if len(newest) < FLAG_STEPS:
         return None
     for steps in (slots, newest) if len(slots) > len(newest) else (newest,):
-        measured = measure(window, steps) if most_lost_pct(window, steps) >= FLAG_PCT else None
+        measured = measure(window, steps) if window.most_lost_pct(steps) >= FLAG_PCT else None
         if measured is not None and meets_flag_threshold(measured):
             return measured
     return None
@@ -202,7 +201,7 @@ def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
     measured in it. Arrivals must agree: the rank comes last in most steps, by at least half of that delay.
     """
     newest = window.newest(NEWEST)
-    sizes = [size for size in (NEWEST, FEWER) if most_lost_pct(window, newest[-size:]) >= FLAG_PCT]
+    sizes = [size for size in (NEWEST, FEWER) if window.most_lost_pct(newest[-size:]) >= FLAG_PCT]
     if len(newest) < FLAG_STEPS or not sizes:
         return None
     parts = np.stack([detail.ranks.of(name, newest)[window.members].T for name in PARTS])

@@ -77,7 +77,7 @@ class Record:
         """Keep a message, unless it is a heartbeat soon after another."""
         if self._writer is None:
             return
-        if isinstance(received.message, Progress) and not self._beats.keeps(received):
+        if isinstance(received.message, Progress) and not self._beats.note(received):
             return
         self._writer.add(received, body)
         if isinstance(received.message, Bye):
@@ -107,17 +107,12 @@ class Record:
     def _divided(self, run: EncodedRun, begin: int, stop: int) -> tuple[NDArray[np.int64], list[int]]:
         """The places of the messages that are kept together, and of those that are kept one by one."""
         passing = np.ones(stop - begin, bool)
-        alone: list[int] = []
-        for place, received in run.others_within(begin, stop):
-            kind = type(received.message)
-            if kind is Progress:
-                passing[place - begin] = self._beats.keeps(received)
-            elif kind not in PASSING:
-                alone.append(place)
-        for readings in run.readings:
-            if readings.kind is Progress:
-                places = readings.within(begin, stop).places
-                passing[places - begin] = self._beats.take(run.heads[2, places], run.heads[0, places])
+        others = [(place, type(received.message)) for place, received in run.others_within(begin, stop)]
+        alone = [place for place, kind in others if kind not in PASSING]
+        beats = [np.array([place for place, kind in others if kind is Progress], np.int64)]
+        beats += [one.within(begin, stop).places for one in run.readings if one.kind is Progress]
+        places = np.sort(np.concatenate(beats))
+        passing[places - begin] = self._beats.take(run.heads[2, places], run.heads[0, places])
         passing[np.array(alone, np.int64) - begin] = False
         return begin + np.flatnonzero(passing), sorted(alone)
 
@@ -162,31 +157,37 @@ class KeptBeats:
 
     def __init__(self) -> None:
         self._sessions = np.array([np.iinfo(np.int64).max])
-        """(sessions,) ascending; the last one need not be any."""
+        """(sessions,) ascending, those of which one was kept lately; every search finds a place, for the last
+        one is larger than any."""
         self._kept_ns = np.array([-PROGRESS_EVERY_NS])
         """(sessions,) when the newest one that is kept arrived."""
 
-    def keeps(self, received: Received) -> bool:
-        """Whether this one is kept."""
+    def note(self, received: Received) -> bool:
+        """Note a heartbeat; whether it is kept."""
         return bool(self.take(np.array([received.session]), np.array([received.t_ns]))[0])
 
     def take(self, sessions: NDArray[np.int64], t_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(n,) which of n heartbeats are kept: the session of each, and when it arrived."""
+        kept = np.zeros(len(sessions), bool)
+        if not len(sessions):
+            return kept
         at = self._sessions.searchsorted(sessions)
-        if len(new := np.unique(sessions[self._sessions[at] != sessions])):
-            places = self._sessions.searchsorted(new)
-            self._kept_ns = np.insert(self._kept_ns, places, -PROGRESS_EVERY_NS)
-            self._sessions = np.insert(self._sessions, places, new)
+        if (self._sessions[at] != sessions).any():
+            late = self._kept_ns > t_ns.min() - PROGRESS_EVERY_NS  # the others decide nothing any more
+            late[-1] = True
+            known, known_ns = self._sessions[late], self._kept_ns[late]
+            new = np.setdiff1d(sessions, known)
+            places = known.searchsorted(new)
+            self._kept_ns = np.insert(known_ns, places, -PROGRESS_EVERY_NS)
+            self._sessions = np.insert(known, places, new)
             at = self._sessions.searchsorted(sessions)
-        kept, left = np.empty(len(at), bool), np.arange(len(at))
-        while len(left):  # the first one of each session, which decides about the next
+        left = np.arange(len(at))
+        while len(left := left[t_ns[left] - self._kept_ns[at[left]] >= PROGRESS_EVERY_NS]):
             first = np.empty(len(self._sessions), np.int64)
             first[at[left[::-1]]] = left[::-1]
-            now = first[at[left]] == left
-            its, arrived_ns = at[left[now]], t_ns[left[now]]
-            kept[left[now]] = due = arrived_ns - self._kept_ns[its] >= PROGRESS_EVERY_NS
-            self._kept_ns[its[due]] = arrived_ns[due]
-            left = left[~now]
+            now = left[first[at[left]] == left]  # the first of each session, which decides about the next
+            kept[now] = True
+            self._kept_ns[at[now]] = t_ns[now]
         return kept
 
 

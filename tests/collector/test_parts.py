@@ -390,9 +390,9 @@ def test_of_each_process_one_heartbeat_a_second_is_kept_however_many_come_togeth
     rng, beats, kept_ns, now_ns = np.random.default_rng(1), KeptBeats(), {}, 0
     sessions = np.array([0, 7, 2**62, 2**63 - 1, *range(100, 140)])
     for _ in range(200):
-        count = int(rng.integers(0, 30))
+        count = int(rng.choice([0, 1, 5, 30, 300]))
         of, t_ns = (
-            rng.choice(sessions, count),
+            rng.choice(sessions[: rng.integers(1, 45)], count),
             np.sort(now_ns + rng.integers(0, 2 * PROGRESS_EVERY_NS, count)),
         )
         kept = []
@@ -401,4 +401,14 @@ def test_of_each_process_one_heartbeat_a_second_is_kept_however_many_come_togeth
             if kept[-1]:
                 kept_ns[session] = arrived_ns
         assert beats.take(of, t_ns).tolist() == kept
-        now_ns += PROGRESS_EVERY_NS // 3
+        now_ns = int(t_ns.max(initial=now_ns))
+
+
+def test_sessions_of_which_nothing_comes_any_more_take_no_memory():
+    beats = KeptBeats()
+    for second in range(100):
+        of = np.arange(50) + 50 * second
+        assert beats.take(of, np.full(50, second * PROGRESS_EVERY_NS)).all()
+    assert len(beats._sessions) <= 101
+    many = beats.take(np.zeros(100_000, np.int64), np.full(100_000, 200 * PROGRESS_EVERY_NS))
+    assert np.flatnonzero(many).tolist() == [0]

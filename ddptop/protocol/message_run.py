@@ -239,15 +239,17 @@ class EncodedRun(MessageRun):
         self.others = sorted(others, key=itemgetter(0))
         self._other_places, self._unusual = [place for place, _ in self.others], None
 
-    def step_ranges(self, begin: int, stop: int) -> tuple[Integers, Integers]:
-        """First step and rows, (n,) each, of the STEPS from place `begin` to before `stop`."""
+    def step_ranges(self, begin: int, stop: int) -> Integers:
+        """(3, n) place, first step and rows of the STEPS from place `begin` to before `stop`."""
         low, high = self.steps_within(begin, stop)
-        if self.steps is not None and low < high:
-            return self.steps.first_step[low:high], self.steps.counts[low:high]
-        messages = (received.message for _, received in self.others_within(begin, stop))
-        each = [(one.first_step, len(one.rows)) for one in messages if type(one) is Steps]
-        first, rows = np.array(each, np.int64).reshape(-1, 2).T
-        return first, rows
+        others = ((place, received.message) for place, received in self.others_within(begin, stop))
+        each = [(place, one.first_step, len(one.rows)) for place, one in others if type(one) is Steps]
+        found = np.array(each, np.int64).reshape(-1, 3).T
+        if self.steps is None or low == high:
+            return np.asarray(found)
+        columns = self.places, self.steps.first_step, self.steps.counts
+        both = np.concatenate([found, [column[low:high] for column in columns]], axis=1)
+        return both[:, both[0].argsort(kind="stable")] if each else both
 
     def replace(self, number: int, received: Received, body: bytes) -> None:
         """Put another message, which is no STEPS, in place of `others[number]`."""

@@ -1,5 +1,5 @@
-"""How many messages are divided into blocks, and what each says: of all at once, for after one was compressed
-the processor's cache holds nothing of them."""
+"""Divides many messages into blocks and summarises each. All summaries are computed before the first block is
+compressed, because compressing evicts the messages from the processor's cache."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.protocol.messages import Clock, Steps
+from ddptop.protocol.messages import Clock
 from ddptop.recording.format import CLOCKS, NO_STEP, Summary
 
 if TYPE_CHECKING:
     from ddptop.protocol.message_run import EncodedRun, Integers
 
 
-def divided(
+def divide_into_blocks(
     run: EncodedRun, places: Integers, ends: Integers, room: int, most: int
 ) -> list[tuple[Summary, int]]:
-    """The messages at these places, PASSING and CLOCK, divided into blocks: what each says of those in it,
-    and how many step rows they have.
+    """The messages at these places, PASSING and CLOCK, divided into blocks: the summary of each, and how many
+    step rows are in it.
 
     `ends`: (n,) where the record of each ends; `room`: bytes that are left in the present block, of `most`.
     Each has one message at least.
@@ -34,13 +34,8 @@ def divided(
     for one in run.readings:
         if one.kind is Clock:
             clocks += np.diff(one.places.searchsorted(edges))
-    first, count = run.step_ranges(int(edges[0]), int(edges[-1]))
-    of_steps = run.places
-    if run.steps is None:
-        each = [place for place, received in run.others if type(received.message) is Steps]
-        of_steps = np.array(each, np.int64)
+    of_steps, first, count = run.step_ranges(int(edges[0]), int(edges[-1]))
     steps = of_steps.searchsorted(edges)
-    steps -= steps[0]
     least, last = np.full((2, len(begins)), NO_STEP)
     some = np.flatnonzero(np.diff(steps))
     if len(some):

@@ -198,12 +198,12 @@ class Writer:
             for self.added, place in enumerate(places.tolist(), 1):
                 self.add(run.received(place), run.body(place))
             return
-        from ddptop.recording.passing import divided  # with numpy, as above
+        from ddptop.recording.passing import divide_into_blocks  # with numpy, as above
 
         (records, ends), written, most = run.records(places), 0, self._flush_bytes
         while (begin := self.added) < len(places):
             room = most - self._block.bytes
-            for part, rows in divided(run, places[begin:], ends[begin:] - written, room, most):
+            for part, rows in divide_into_blocks(run, places[begin:], ends[begin:] - written, room, most):
                 stop = self.added + part.records
                 self._block.add_passing(part, records[written : ends[stop - 1]])
                 self._block_rows += rows

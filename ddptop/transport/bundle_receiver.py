@@ -205,13 +205,14 @@ class BundleReceiver(Refusals):
                 return
             try:
                 route, frame = receive(zmq.NOBLOCK), receive(zmq.NOBLOCK, copy=False)  # two frames at least
+                read_ns = time.monotonic_ns()
                 if frame.more:
                     raise ProtocolError(f"{2 + len(receive_frames(self.socket))} frames")
                 if len(frame) > HEAD_BYTES:
-                    self._waiting.append((route, time.monotonic_ns(), frame))
+                    self._waiting.append((route, read_ns, frame))
                     self._waiting_bytes += len(frame)
                 else:
-                    self._note_clock(route, sent_ns(frame.bytes), now_ns)
+                    self._note_clock(route, sent_ns(frame.bytes), read_ns, now_ns)
             except zmq.Again:
                 self.emptied = True
                 return
@@ -295,11 +296,11 @@ class BundleReceiver(Refusals):
         heads = np.stack([entries.ranks, entries.sessions, entries.seqs])[:, at_places]
         return Accepted(heads, bodies.at(at_places), decoded)
 
-    def _note_clock(self, route: bytes, t0_ns: int, now_ns: int) -> None:
+    def _note_clock(self, route: bytes, t0_ns: int, read_ns: int, now_ns: int) -> None:
         """A bundle compares clocks: the agent waits for this reply, which acks nothing."""
         agent = self._agents.get(route)
         if agent is not None:
-            agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, t0_ns, time.monotonic_ns()
+            agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, t0_ns, read_ns
             self._reply(route, b"", ())
 
     def _note_bundles(self, arrived: Sequence[Arrived], t0_ns: Sequence[int], now_ns: int) -> None:

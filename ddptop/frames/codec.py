@@ -180,9 +180,10 @@ def _pieces(part: Any, packed: dict[str, tuple[Any, bytes]]) -> Iterator[bytes |
             yield msgpack.Packer().pack_array_header(len(_fields(frames.Ranks)))
             yield from _pieces(value, packed)
         elif kind != "History":
-            if name not in packed or packed[name][0] is not value:
-                packed[name] = value, msgpack.packb(_write(kind, value, name))
-            yield packed[name][1]
+            key = f"{kind} {name}"  # ranks have fields of their own
+            if key not in packed or packed[key][0] is not value:
+                packed[key] = value, msgpack.packb(_write(kind, value, name))
+            yield packed[key][1]
 
 
 def decode_frame(data: bytes) -> frames.Frame:
@@ -295,7 +296,9 @@ def _write(kind: Any, value: Any, name: str = "") -> Any:
         return value
     if kind in COLUMN_PARTS or kind in PARTS or kind in OPTIONAL_PARTS:
         mark = kind in COLUMN_PARTS
-        return [_write(of, getattr(value, name), name * mark) for name, of in _fields(value.__class__)]
+        return [
+            _write(of, getattr(value, name), name if mark else "") for name, of in _fields(value.__class__)
+        ]
     if kind in LISTS:
         part = PARTS.get(LISTS[kind])
         if part is not None and _scalar_types(part) is not None:

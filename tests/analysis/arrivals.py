@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 STEP_MS, TRANSFER_MS = 20.0, 1.0
 
 
-def one_host(world: int) -> Comparison:
-    """All ranks on one clock."""
+def one_host(world: int, bound_ms: float = SAME_HOST_BOUND_MS) -> Comparison:
+    """All ranks on one clock, with this bound."""
     exact = np.zeros(world)
     return Comparison(
         host=np.zeros(world, np.int64),
         first=np.zeros(1, np.int64),
         names=("node0",),
         clocks=ONE_CLOCK,
-        ready_ms=np.full(world, SAME_HOST_BOUND_MS),
+        ready_ms=np.full(world, bound_ms),
         end_ms=exact,
         several_hosts=False,
         comparable=True,
@@ -45,12 +45,14 @@ def looks(
     shown: float | Column = 1.0,
     hidden: bool = False,
     every: int = 1,
+    bounds_ms: Column | None = None,
 ) -> Iterator[tuple[int, Flagged | None, DetailWindow]]:
     """Judge steps in which each rank arrives as much later as `late_ms` (steps, ranks) says, in its forward.
 
     `shown`: the share of it that the forward took longer; the rest counts as `other`, or with `hidden` in no
-    phase: the rank began its step so much later. `every`: which steps have bucket detail. Yields at every
-    look the number of detailed steps so far, who is named, and the state behind it.
+    phase: the rank began its step so much later. `every`: which steps have bucket detail; `bounds_ms`:
+    (steps,) of their clocks. Yields at every look the number of detailed steps so far, who is named, and the
+    state behind it.
     """
     steps, world = late_ms.shape
     ready = 1000 * (STEP_MS + late_ms)
@@ -71,7 +73,9 @@ def looks(
     other = np.full(wall.shape, 0.5) if hidden else wall - sum(phases)
     columns = np.stack([wall, *phases, other])
     points = every * np.arange(steps, dtype=float)
-    group = figures_of_group(part, timing, found, None, wall, [one_host(world)] * steps)
+    bounds = np.full(steps, SAME_HOST_BOUND_MS) if bounds_ms is None else bounds_ms
+    compared = [one_host(world, bound) for bound in bounds.tolist()]
+    group = figures_of_group(part, timing, found, None, wall, compared)
     evaluated = figures_of_detail(window, [group], found.waits, None, columns, points)
     at = 0
     while at < steps:

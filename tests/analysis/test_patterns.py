@@ -10,6 +10,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import windows
 from ddptop.analysis.steps.formulas import certainty
+from ddptop.analysis.steps.groups import Scope
 from ddptop.analysis.straggler import flagged
 from tests.analysis.arrivals import looks, straggler
 
@@ -270,16 +271,16 @@ def test_noise_does_not_keep_a_name_that_a_delay_has_earned() -> None:
 MANY = {
     "nothing": lambda late: None,
     "one": lambda late: late.__setitem__((slice(70, None), 5), 12.0),
-    "in turn": lambda late: late.__setitem__((np.arange(170), np.arange(170) % 3), 12.0),
+    "in turn": lambda late: late.__setitem__((np.arange(len(late)), np.arange(len(late)) % 3), 12.0),
 }
 
 
 @pytest.mark.parametrize("every", [1, 2, 8])
-@pytest.mark.parametrize("pattern", MANY)
-def test_of_many_ranks_fewer_detailed_steps_show_the_same(monkeypatch, pattern, every):
+@pytest.mark.parametrize(("pattern", "until"), [*((one, 0) for one in MANY), ("in turn", 70), ("one", 70)])
+def test_of_many_ranks_fewer_detailed_steps_show_the_same(monkeypatch, pattern, until, every):
     def shown() -> list[tuple[object, ...]]:
         found: list[tuple[object, ...]] = []
-        for at, flag, window in looks(late, every=every):
+        for at, flag, window in looks(late, every=every, bounds_ms=bounds_ms):
             slots = window.evaluated((at - 1) * every + 1)
             columns = [window.ranks.of(name, slots) for name in ("exposed", "self", "part_forward")]
             more = [window.best_self, *(scope.bound_ms(slots) for scope in window.scopes.values())]
@@ -287,8 +288,9 @@ def test_of_many_ranks_fewer_detailed_steps_show_the_same(monkeypatch, pattern, 
             found.append((at, flag, flagged.straggler(window, slots), np.stack(columns), *more))
         return found
 
-    late = np.abs(np.random.default_rng(3).normal(0, 0.3, (170, windows.MANY_RANKS)))
+    late = np.abs(np.random.default_rng(3).normal(0, 0.3, (200, windows.MANY_RANKS)))
     MANY[pattern](late)
+    bounds_ms = np.where(np.arange(len(late)) < until, 30.0, 0.05)
     held: list[int] = []
     few = shown()
     assert held[-1] == (100 if every == 1 else windows.NEEDED)
@@ -296,8 +298,26 @@ def test_of_many_ranks_fewer_detailed_steps_show_the_same(monkeypatch, pattern, 
     whole = shown()
     assert held[-1] == 100
     assert len(few) == len(whole)
-    assert any(flag is not None for _, flag, *_ in few) == (pattern != "nothing")
+    named = [at for at, flag, *_ in few if flag is not None]
+    assert bool(named) == (pattern != "nothing")
+    assert not (pattern == "in turn" and until) or named[0] >= until + 96  # the bound of all of them counts
     for one, other in zip(few, whole, strict=True):
         assert one[:3] == other[:3]
         for mine, theirs in zip(one[3:], other[3:], strict=True):
             np.testing.assert_array_equal(mine, theirs)
+
+
+def test_of_many_ranks_a_group_with_detail_in_some_steps_has_as_many_of_them():
+    scopes = [Scope(str(half), tuple(range(512 * half, 512 * half + 512))) for half in (0, 1)]
+
+    def newest() -> list[list[int]]:
+        window = windows.DetailWindow(windows.MANY_RANKS, 100, several_hosts=False)
+        for scope in scopes:
+            window.scope(scope, 0, (), several_hosts=False)
+        for step in range(200):
+            figures = np.full((len(window.ranks._index), 1, windows.MANY_RANKS), float(step))
+            own = (figures[:4, :, :512], np.full((8, 1), float(step)), np.empty((8, 1, 0)))
+            window.add(figures, np.full((8, 1), 8.0 * step), {scopes[step % 2]: own})
+        return [window.scopes[scope].newest(64).tolist() for scope in scopes]
+
+    assert [len(slots) for slots in newest()] == [50, 50]

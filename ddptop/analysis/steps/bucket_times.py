@@ -216,7 +216,7 @@ def figures(t: Timing) -> StepFigures:
     first_end = np.fmin.reduce(t.end, axis=-1)
     start = formulas.starts(t.ready, first_end if t.aligned else t.end, t.lanes)
     if not t.aligned:
-        return _apart(t, Met(start, formulas.clock_free_arrival(start, t.end)))
+        return _figures_apart(t, Met(start, formulas.clock_free_arrival(start, t.end)))
     earliest, latest = np.fmin.reduce(start, axis=-1), np.fmax.reduce(start, axis=-1)
     last = np.fmin(latest, first_end)
     met = Met(start, np.broadcast_to(last[..., None], start.shape))
@@ -248,7 +248,7 @@ def figures(t: Timing) -> StepFigures:
     )
 
 
-def _apart(t: Timing, met: Met) -> StepFigures:
+def _figures_apart(t: Timing, met: Met) -> StepFigures:
     """The figures where clocks cannot be compared: without what compares them."""
     start, arrival = met
     launches, steps, _ = start.shape

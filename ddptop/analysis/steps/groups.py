@@ -1,4 +1,4 @@
-"""Process groups, and the one whose rank is flagged; bucket layouts, as the ranks reported them.
+"""Process groups, the rank that is flagged in one of them, and bucket layouts, as the ranks reported them.
 
 Bucket layouts are compared by content, because each rank numbers its own generations.
 """

@@ -191,8 +191,8 @@ FEW_DETAILED, DETAILED_BACK = 8, 32
 """Least detailed steps for a median. Where the window has fewer, so many of any age are used."""
 
 MANY_RANKS, NEEDED = 1024, 64
-"""Of so many ranks only so many detailed steps are kept, as the rules over arrivals need, until the window
-has more: of 4,096 ranks with detail in every eighth step that saves 11 MB."""
+"""Of so many ranks only so many detailed steps are kept, which the rules over arrivals need, until the window
+has more, or a group has no detail in some: of 4,096 ranks with detail in every eighth that saves 11 MB."""
 
 LONG = 1024
 """Detailed steps whose last arriver is kept: an intermittent straggler shows only in many steps."""
@@ -369,7 +369,7 @@ class DetailWindow:
         """
         self.figures.clear()
         within = len(self.since(int(group[0, -1]) + 1 - self._size)) + group.shape[1]
-        if within > self._first < self._size:
+        if self._first < self._size and (within > self._first or self.scopes.keys() - scopes.keys()):
             self._first = self._size
             for ring in (self.ranks, *(one.ranks for one in self.scopes.values())):
                 ring.hold(self._size)

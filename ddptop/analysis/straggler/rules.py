@@ -377,7 +377,8 @@ def rotating(window: ScopeWindow, held: int | None = None) -> LatePattern | None
         return None
     bound = window.bound_ms(slots)
     usual = float(median(skew - gain))  # skew of the other ranks, where there are several
-    least = max(float(bound.max()), FLAG_MS, usual if len(window.members) > 2 else 0.0)
+    largest = np.maximum(bound.max(), np.fmax.reduce(window.long.of("bound", window.long.recent(MANY))))
+    least = max(float(largest), FLAG_MS, usual if len(window.members) > 2 else 0.0)
     if not low > least or formulas.certainty(gain - least) < CERTAIN:
         return None
     clear = (gain > least) & (last >= 0)

@@ -169,8 +169,7 @@ def has_more(frame: frames.Frame) -> bool:
 
 
 def _pieces(part: Any, packed: dict[str, tuple[Any, bytes]]) -> Iterator[bytes | memoryview]:
-    """The fields of a frame but for its history; of its ranks the columns themselves, which are not copied
-    before all are put together: they are most of a large frame."""
+    """A frame's fields but for its history, the columns of its ranks uncopied: they are most of it."""
     for name, kind in _fields(part.__class__):
         value = getattr(part, name)
         if kind == "Column":
@@ -295,10 +294,8 @@ def _write(kind: Any, value: Any, name: str = "") -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if kind in COLUMN_PARTS or kind in PARTS or kind in OPTIONAL_PARTS:
-        mark = kind in COLUMN_PARTS
-        return [
-            _write(of, getattr(value, name), name if mark else "") for name, of in _fields(value.__class__)
-        ]
+        named = kind in COLUMN_PARTS
+        return [_write(of, getattr(value, n), n if named else "") for n, of in _fields(value.__class__)]
     if kind in LISTS:
         part = PARTS.get(LISTS[kind])
         if part is not None and _scalar_types(part) is not None:

@@ -8,7 +8,7 @@ from ddptop.protocol.hosts import About, HostLink, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import Card, Clock, Event, Phase, Progress, Steps
 from ddptop.protocol.packed import Bodies
-from ddptop.transport import bundled_messages
+from ddptop.transport import bundled_messages, bundles
 from tests.recording.made_up import a_run
 
 LINK = HostLink("10.0.0.1", "10.0.0.2", 4, 900, 100, 1000, 3, 10**9)
@@ -86,3 +86,20 @@ def test_readings_taken_apart(monkeypatch):
     assert repr([run.received(place) for place in range(len(run))]) == repr(together)
     assert Clock not in {one.kind for one in run.readings}
     assert sum(type(received.message) is Clock for _, received in run.others) > 10
+
+
+@pytest.mark.parametrize("damaged", [(), (0,), (700,), (5, 6, 999), range(0, 1000, 2)])
+def test_of_many_bundles_few_are_read_again_for_one_that_is_damaged(monkeypatch, damaged):
+    good = bundles.pack_bundle(5, [bundles.Entry(9, 3, 2, 1, encode(Memory(1, 2, 3, 4, 5)))])
+    arrived = [(b"a%d" % at, at, good[:-1] if at in damaged else good) for at in range(1000)]
+    read, refused = [], []
+    entries_of = bundled_messages.entries_of
+    monkeypatch.setattr(
+        bundled_messages, "entries_of", lambda some: read.append(len(some)) or entries_of(some)
+    )
+    valid, entries = bundled_messages.valid_entries(arrived, refused.append)
+    assert valid == [one for one in arrived if one[1] not in damaged]
+    assert len(entries) == len(valid)
+    assert len(refused) == len(damaged)
+    assert sum(read) <= 1000 * (2 + 2 * 10 * bool(damaged))
+    assert len(read) <= 3 + 2 * 10 * len(damaged)

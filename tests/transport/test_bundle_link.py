@@ -422,7 +422,7 @@ def damaged(frame: bytes) -> dict[str, bytes]:
         "texts": pack((64, t0_ns, "x" * 56, bodies)),
         "longer bodies": pack((64, t0_ns, heads, bodies + b"x")),
         "a longer length": pack((64, t0_ns, longer, bodies)), "many": many,
-        "far": frame[:11] + b"\xc6\xff\xff\xff\xff" + frame[11:],
+        "far": frame[:3] + b"\xc6\xff\xff\xff\xff" + frame[5:],
     }  # fmt: skip
 
 

@@ -35,10 +35,6 @@ def case(own):
     return formulas.lateness(own.T).T, own.max(axis=0) + 2.0
 
 
-def turns(excess):
-    return every_step.outstanding(excess)
-
-
 def flagged_after(own, first: int):
     """Steps from `first` until a rank is flagged, evaluated as in a run."""
     excess, wall = case(own)
@@ -150,7 +146,7 @@ def test_a_random_rank_late_in_each_step_is_rotating(ranks: int) -> None:
     late = np.random.default_rng(0).integers(0, ranks, 100)
     own[late, np.arange(100)] += 20.0
     excess, wall = case(own)
-    found = every_step.rotating(*turns(excess), wall, ranks)
+    found = every_step.rotating(*every_step.outstanding(excess), wall, ranks)
     assert found is not None
     assert sorted(found.ranks) == list(range(ranks))
     assert found.excess_ms == pytest.approx(20.0, rel=0.1)
@@ -165,7 +161,7 @@ def test_ranks_a_little_late_in_turn_are_flagged_once_it_has_lasted(step_ms: flo
         own = noise(13, 2, steps, scale=0.01 * step_ms) + step_ms - 10.0
         own[np.random.default_rng(1).integers(0, 2, steps), np.arange(steps)] += share * step_ms
         excess, wall = case(own)
-        return every_step.rotating(*turns(excess), wall, 2, held=held)
+        return every_step.rotating(*every_step.outstanding(excess), wall, 2, held=held)
 
     assert late_in(least * 9 // 10) is None
     assert late_in(least * 11 // 10) is not None
@@ -175,9 +171,9 @@ def test_ranks_a_little_late_in_turn_are_flagged_once_it_has_lasted(step_ms: flo
 
 def test_one_late_rank_and_noise_are_not_rotating() -> None:
     own = noise(11, 3, 100, scale=0.3)
-    assert every_step.rotating(*turns(case(own)[0]), case(own)[1], 3) is None
+    assert every_step.rotating(*every_step.outstanding(case(own)[0]), case(own)[1], 3) is None
     own[1] += 20.0
-    assert every_step.rotating(*turns(case(own)[0]), case(own)[1], 3) is None
+    assert every_step.rotating(*every_step.outstanding(case(own)[0]), case(own)[1], 3) is None
 
 
 def test_a_suspect_takes_fewer_steps_than_a_flag() -> None:
@@ -248,7 +244,7 @@ def test_healthy_noise_is_never_flagged(ranks: int, memory: float) -> None:
     """20,000 steps of autocorrelated noise of a tenth of the step, with bursts."""
     own = noise(99, ranks, 20_000, scale=0.6, memory=memory)
     excess, wall = case(own)
-    last, gain = turns(excess)
+    last, gain = every_step.outstanding(excess)
     for end in range(256, own.shape[1], 4 * every_step.EVERY):
         now = slice(end - 256, end)
         assert every_step.persistent(excess[:, now], wall[now]) is None

@@ -54,7 +54,7 @@ def test_equal_losses_are_healthy() -> None:
 
 @pytest.mark.parametrize("tails", ["normal", "heavy"])
 @pytest.mark.parametrize("world", [3, 4, 64])
-def test_a_rank_on_other_data_apart_of(tails, world) -> None:
+def test_a_rank_on_other_data_stands_apart(tails, world) -> None:
     rng = np.random.default_rng(1)
     losses = falling(rng, world)
     if tails == "heavy":

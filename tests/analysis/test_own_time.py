@@ -113,6 +113,20 @@ def test_ranks_are_compared_within_their_process_group(make_world) -> None:
     assert medians(steps.exposed_wait(slots)) == pytest.approx([0, 0, 6, 0])
 
 
+@pytest.mark.parametrize("of_others", [(0,), (-3.5, 7)])
+def test_ranks_without_a_group_are_compared_with_all(make_world, of_others: tuple[float, ...]) -> None:
+    """Three ranks have told their group, of which rank 1 is slow; of the others rank 4 is."""
+    world = make_world(3 + len(of_others), delays={(1, "forward"): 20_000, (4, "data"): 7_000}, own=True)
+    members = [world.membership(rank, "1", 0, 1, 2) for rank in range(3)]
+    reducer = fed(world, 200, members)
+    found = reducer.frame(0)
+    steps = reducer.state.figures.steps
+    assert medians(steps.excess(steps.recent(10))) == pytest.approx([-10, 20, -10, *of_others])
+    assert found.ranks.excess_ms.tolist() == pytest.approx([-10, 20, -10, *of_others])
+    assert found.straggler is not None and found.straggler.rank == 1
+    assert found.straggler.lateness_ms == pytest.approx(20)
+
+
 def test_a_rank_of_two_groups_belongs_to_the_larger(make_world) -> None:
     world = make_world(4, delays={(3, "forward"): 6_000}, own=True)
     members = [world.membership(rank, "0", 0, 1, 2, 3) for rank in range(4)]

@@ -157,8 +157,8 @@ class KeptBeats:
 
     def __init__(self) -> None:
         self._sessions = np.array([np.iinfo(np.int64).max])
-        """(sessions,) ascending, those of which one was kept lately; every search finds a place, for the last
-        one is larger than any."""
+        """(sessions,) ascending, those of which one was kept lately. The last one is as large as any can be:
+        every search finds a place."""
         self._kept_ns = np.array([-PROGRESS_EVERY_NS])
         """(sessions,) when the newest one that is kept arrived."""
 

@@ -368,11 +368,12 @@ class DetailWindow:
         not go past it.
         """
         self.figures.clear()
-        within = len(self.since(int(group[0, -1]) + 1 - self._size)) + group.shape[1]
-        if self._first < self._size and (within > self._first or self.scopes.keys() - scopes.keys()):
-            self._first = self._size
-            for ring in (self.ranks, *(one.ranks for one in self.scopes.values())):
-                ring.hold(self._size)
+        if self._first < self._size:
+            within = len(self.since(int(group[0, -1]) + 1 - self._size)) + group.shape[1]
+            if within > self._first or self.scopes.keys() - scopes.keys():
+                self._first = self._size
+                for ring in (self.ranks, *(one.ranks for one in self.scopes.values())):
+                    ring.hold(self._size)
         self.ranks.add(ranks)
         self.group.add(group)
         for scope, window in self.scopes.items():

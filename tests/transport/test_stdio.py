@@ -6,7 +6,7 @@ import os
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ddptop.protocol.checks import ProtocolError
@@ -34,6 +34,7 @@ FRAMES = [Frame(stdio.STATE, b"\n" * 70_000), Frame(stdio.BEAT, b"1"), Frame(std
 def test_frames_come_whole_in_any_pieces_after_anything_a_shell_printed(
     cuts: list[int], banner: bytes
 ) -> None:
+    assume(GREETING not in banner)  # hypothesis takes it from the source; what prints it is a relay
     data = banner + GREETING[:5] + GREETING + b"".join(pack(*frame) for frame in FRAMES)
     reader, frames = FrameReader(FROM_FAR, greeted=False), []
     for cut in [*cuts, len(data)]:

@@ -8,7 +8,7 @@ from tests.architecture.shape import Shape, shape
 
 
 def figures(found: Shape) -> dict[str, object]:
-    """What the tests hold, as they hold it."""
+    """Name and value of each figure."""
     lengths = [module.lines for module in found.modules.values()]
     return {
         "files": len(found.modules),

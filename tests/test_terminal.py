@@ -10,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import termios
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -254,11 +256,101 @@ def test_the_terminal_is_restored_on_every_way_out(make: Make, tmp_path: Path) -
     opened(f"{sys.executable} crashing.py")
     terminal.press("/")
     restored(1)
+    crashed = terminal.screen().replace("\n", "")
+    assert "ddptop: the screen has ended by an internal error: ZeroDivisionError" in crashed
+    assert "crashing.py:5" in crashed and "Traceback" not in crashed
     opened()
     viewer = terminal.foreground()
     assert viewer is not None
     terminal.close()
     until(lambda: not psutil.pid_exists(viewer), "the end of the viewer")
+
+
+UNREADABLE = (
+    b"\x1b[M\x20\xe9\xa1",  # a mouse report of X10 at column 201
+    b"\x1b[M\x20qq",  # the same at column 81: its bytes are no keys
+    b"\xe9",  # a key of a Latin-1 terminal
+    b"\xff\xfe\x80",
+    b"\x1b[99999999999;5u",  # kitty's protocol, of no character
+)
+"""What a terminal may send that is neither text nor a key."""
+
+
+class Pty:
+    """A viewer of `run.ddptop` in a terminal that sends what the test writes, bytes of any kind."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (30, 100))
+        self.viewer = subprocess.Popen(
+            [*command, "replay", "run.ddptop"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(folder),
+            cwd=folder,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        os.set_blocking(self._ours, False)
+        self.shown = bytearray()
+        """What the viewer has written since the last key."""
+
+    def press(self, sent: bytes) -> None:
+        """Send these bytes."""
+        self.shown.clear()
+        os.write(self._ours, sent)
+
+    def wait_for(self, text: bytes) -> None:
+        """Wait until the viewer has written `text`."""
+
+        def written() -> bool:
+            with suppress(OSError):  # nothing new, or the viewer has ended
+                self.shown.extend(os.read(self._ours, 65536))
+            return text in self.shown
+
+        until(written, f"{text!r} in {bytes(self.shown)!r}")
+
+    def close(self) -> None:
+        """End the viewer."""
+        os.close(self._ours)
+        self.viewer.kill()
+        self.viewer.wait()
+
+
+def test_what_is_no_key_is_ignored(tmp_path: Path) -> None:
+    """With Textual's driver, such bytes end the screen with a traceback and exit code 0."""
+    write_recording(tmp_path / "run.ddptop")
+    terminal = Pty(DDPTOP, tmp_path)
+    try:
+        terminal.wait_for(b"REPLAY")
+        for sent in UNREADABLE:
+            terminal.press(sent)
+        terminal.press(b"?")
+        terminal.wait_for(b"help")
+        terminal.press(b"q")
+        terminal.wait_for(b"\x1b[?1049l")
+        assert terminal.viewer.wait(DEADLINE_S) == 0
+    finally:
+        terminal.close()
+
+
+def test_an_error_of_the_thread_that_reads_keys_ends_the_screen_as_any_other(tmp_path: Path) -> None:
+    write_recording(tmp_path / "run.ddptop")
+    (tmp_path / "crashing.py").write_text(
+        CRASHING.replace("tui.app import DdptopApp", "tui.terminal import InputDecoder").replace(
+            "DdptopApp.action_filter = lambda self:", "InputDecoder.decode = lambda self, received:"
+        )
+    )
+    terminal = Pty((sys.executable, "crashing.py"), tmp_path)
+    try:
+        terminal.wait_for(b"REPLAY")
+        terminal.press(b"5")
+        terminal.wait_for(b"the screen has ended by an internal error: ZeroDivisionError")
+        assert b"\x1b[?1049l" in terminal.shown and b"Traceback" not in terminal.shown
+        assert terminal.viewer.wait(DEADLINE_S) == 1
+    finally:
+        terminal.close()
 
 
 def test_a_viewer_whose_terminal_goes_without_a_hang_up_ends(tmp_path: Path) -> None:

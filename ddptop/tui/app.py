@@ -29,7 +29,7 @@ from textual.theme import Theme
 from ddptop.frames.frame import Frame
 from ddptop.render.line import Spot
 from ddptop.render.text import clean
-from ddptop.sources.base import Source
+from ddptop.sources.base import Source, error_line
 from ddptop.tui.actions import Actions
 from ddptop.tui.keys import KEYS, Action, Do
 from ddptop.tui.lines_widget import LinesWidget, WithoutColour
@@ -134,6 +134,15 @@ class DdptopApp(Actions, App[None]):
 
     def _end_with(self, code: int) -> None:
         self.exit(return_code=code)
+
+    def _fatal_error(self) -> None:
+        """End the screen after an internal error, which the command says in one line.
+
+        Textual prints a traceback with the values of all local variables.
+        """
+        if self._exception is not None:
+            self.failures.append(f"the screen has ended by an {error_line(self._exception)}")
+        self._close_messages_no_wait()
 
     def compose(self) -> ComposeResult:
         """One picture."""

@@ -2,7 +2,7 @@
 bell and its title.
 
 `ScreenDriver` adjusts Textual's driver for Linux and macOS (8.2), and uses its private names `_file`,
-`_loop`, `_writer_thread`, `_must_signal_resume` and those of its handlers of signals.
+`_loop`, `_writer_thread`, `_must_signal_resume` and those of its handlers of signals and of its input thread.
 
 `letters_in_their_cells` sets a terminal mode that Textual does not, and `title_given_back` keeps the title of
 the window.
@@ -11,14 +11,20 @@ the window.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import selectors
 import signal
 import sys
 import termios
 import threading
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
 from ddptop.render.text import clean
@@ -50,6 +56,38 @@ class LastingStream:
             self._stream.flush()
 
 
+X10_MOUSE = re.compile(rb"\x1b\[M[\s\S]{3}")
+"""A mouse report of the oldest form: button, column and line are a byte each, with 32 added."""
+
+X10_MOUSE_BEGUN = re.compile(rb"\x1b\[M[\s\S]{0,2}\Z")
+
+
+class InputDecoder:
+    """The bytes that a terminal sends, as the text that Textual's parser takes.
+
+    Bytes that are no UTF-8 are left out: a key of a Latin-1 terminal. So are mouse reports of the oldest
+    form. A terminal sends them that has lost the mode of the newer ones, as after a tmux client attached
+    again. From column 96 on they are no UTF-8, and before that their bytes could be taken for keys.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("ignore")
+        self._unfinished_report = b""
+
+    def decode(self, received: bytes) -> str:
+        """The text of these bytes; a mouse report that is not complete waits for its end."""
+        received = X10_MOUSE.sub(b"", self._unfinished_report + received)
+        begun = X10_MOUSE_BEGUN.search(received)
+        self._unfinished_report = received[begun.start() :] if begun else b""
+        return self._decoder.decode(received[: begun.start()] if begun else received)
+
+
+READ_BYTES = 4096
+
+INPUT_WAIT_S = 0.1
+"""At most so long the input thread waits before it looks whether the screen has ended."""
+
+
 class ScreenDriver(LinuxDriver):
     """Textual's driver, for terminals that are closed, and for SIGSTOP, which no process can prepare for."""
 
@@ -57,6 +95,38 @@ class ScreenDriver(LinuxDriver):
         super().__init__(*args, **options)
         assert self._file is not None  # without stderr no screen is opened
         self._file = cast("Any", LastingStream(self._file))
+
+    def _run_input_thread(self) -> None:
+        """Read the terminal; an internal error ends the screen as one of its main thread does."""
+        try:
+            self.run_input_thread()
+        except Exception as error:  # noqa: BLE001  (the app ends with it)
+            self._app.call_later(self._app._handle_exception, error)
+
+    def run_input_thread(self) -> None:
+        """Read what the terminal sends until the screen ends. What is no text or no key is left out.
+
+        Textual's method ends the screen at a byte that is no UTF-8, and at a key code of the kitty protocol
+        that is no character.
+        """
+        parser, decoder = XTermParser(self._debug), InputDecoder()
+        with selectors.SelectSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                text = ""
+                if selector.select(INPUT_WAIT_S):
+                    try:
+                        received = os.read(self.fileno, READ_BYTES)
+                    except OSError:
+                        received = b""
+                    if not received:  # the terminal has gone: the app notices, and ends the screen
+                        self.exit_event.wait(INPUT_WAIT_S)
+                    text = decoder.decode(received)
+                try:
+                    for event in chain(parser.feed(text) if text else (), parser.tick()):
+                        self.process_message(event)
+                except (ArithmeticError, LookupError, ValueError):
+                    parser = _new_parser(parser, self._debug)
 
     # Textual's own handlers write to the terminal at once: a signal that comes while the screen is
     # being written would wait for ever for the lock of the queue that it has interrupted. So the event loop
@@ -82,6 +152,14 @@ class ScreenDriver(LinuxDriver):
             self.suspend_application_mode()
             self._must_signal_resume = True  # the picture is drawn again
         super().resume_application_mode()
+
+
+def _new_parser(failed: XTermParser, debug: bool) -> XTermParser:
+    """A parser in place of one that has failed, with what that one knew of the terminal."""
+    parser = XTermParser(debug)
+    parser.mouse_pixels = failed.mouse_pixels
+    parser.terminal_size, parser.terminal_pixel_size = failed.terminal_size, failed.terminal_pixel_size
+    return parser
 
 
 def terminal_is_there() -> bool:

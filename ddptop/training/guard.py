@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -47,6 +47,25 @@ class Guard:
 
 guard = Guard()
 """Of this process; a forked child inherits the count of its parent."""
+
+
+def run_after_fork(*steps: Callable[[], object]) -> None:
+    """Run every one of `steps` in a forked child, whatever the others raise.
+
+    Python prints what an at-fork handler raises. So our own failures are counted only. An interruption is
+    raised again when all is done.
+    """
+    interruption: BaseException | None = None
+    for step in steps:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            with contextlib.suppress(Exception):
+                guard.caught(error)
+        except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt
+            interruption = error
+    if interruption is not None:
+        raise interruption
 
 
 def _of_a_signal_handler(error: BaseException) -> bool:

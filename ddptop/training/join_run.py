@@ -16,6 +16,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ddptop.host import collector_start, processes
@@ -25,7 +26,7 @@ from ddptop.host.folders import open_regular
 from ddptop.host.job_environment import spans_hosts
 from ddptop.host.processes import need_threads, process_start
 from ddptop.host.runs import ensure_run_directory, read_command, read_run_file, write_command
-from ddptop.training.guard import guard
+from ddptop.training.guard import guard, run_after_fork
 from ddptop.training.torch_compat.job_store import JobStore, address_of_default_store
 
 RESTARTED_BY = "DDPTOP_AGENT"
@@ -174,7 +175,7 @@ class CollectorKeeper:
         self._member = collector_start.join(folder)
         if not self._watching_forks:
             self._watching_forks = True
-            os.register_at_fork(after_in_child=self.end_membership)
+            os.register_at_fork(after_in_child=partial(run_after_fork, self.end_membership))
         if not read_command(folder):
             write_command(folder, sys.argv, arguments=os.environ.get("DDPTOP_ARGV") != "off")
         self._starts += collector_start.start(folder, _command(folder), processes.environment())
@@ -263,7 +264,7 @@ class RankExchange:
             os.close(lock)
             return False
         self._lock = lock
-        os.register_at_fork(after_in_child=self._release)
+        os.register_at_fork(after_in_child=partial(run_after_fork, self._release))
         return True
 
     def _release(self) -> None:

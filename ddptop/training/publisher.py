@@ -230,7 +230,7 @@ class Publisher(threading.Thread):
     def forked(self) -> None:
         """In a forked child: close its copy of the connection, which would stay open when this rank ends."""
         if self._sender is not None:
-            self._sender.close(0)
+            self._sender.forked()
 
     def _publish(self, sender: AckedSender) -> None:
         beat = True

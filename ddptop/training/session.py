@@ -10,7 +10,8 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, ti
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, device_card
 from ddptop.training.exit import CrashFile, exit_reason
-from ddptop.training.guard import guard
+from ddptop.training.guard import guard, run_after_fork
 from ddptop.training.join_run import rank_exchange
 from ddptop.training.packing import Identity
 from ddptop.training.publisher import LoggedScalars, Publisher
@@ -93,9 +94,12 @@ class Session:
         identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
         self.recorder.counter = _shared_counter(identity.hello(self.timing_path))
         self.recorder.counter[0] = self.recorder.step
-        publisher = Publisher(self, identity, budget, sequence=default_sequence)
-        publisher.start()  # raises where no thread can be started
-        self._publisher = publisher
+        self._publisher = Publisher(self, identity, budget, sequence=default_sequence)
+        try:
+            self._publisher.start()
+        except RuntimeError:  # no thread can be started
+            self._publisher = None
+            raise
         rank_exchange.begin()
         warnings.collected.report_to(self._send_warning)
         path = crash_file(Path(os.environ["DDPTOP_RUN_DIR"]), identity.session)
@@ -282,15 +286,15 @@ class Session:
     def _after_fork(self) -> None:
         """A forked child (a DataLoader worker) must not send as the rank, nor keep its connection."""
         publisher, self._publisher = self._publisher, None
+        device, self.device = self.device, None
+        steps: list[Callable[[], object]] = [self.last_gradients.remove, self.recorder.forked]
         if publisher is not None:
-            publisher.forked()
-        self.last_gradients.remove()
-        if self.device is not None:
-            self.device.abandon(self.recorder)
-            self.device = None
-        self.recorder.forked()
+            steps.insert(0, publisher.forked)
+        if device is not None:
+            steps.insert(-1, partial(device.abandon, self.recorder))
         if self._crash_file is not None:
-            self._crash_file.forked()
+            steps.append(self._crash_file.forked)
+        run_after_fork(*steps)
 
 
 def _shared_counter(hello: Hello) -> memoryview | list[int]:

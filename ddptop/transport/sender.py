@@ -130,6 +130,11 @@ class AckedSender:
         self._dealer.close()
         return self.pending
 
+    def forked(self) -> None:
+        """In a forked child: close its copy of the connection. Its parent's thread goes on with the other."""
+        self._closed = True
+        self._dealer.forked()
+
     def _read(self, body: bytes) -> Ack | None:
         try:
             message = decode(body)

@@ -150,7 +150,6 @@ class Dealer:
         """The messages that have arrived, as their frames. Connects, and writes what waits, where it can."""
         messages: list[list[bytes]] = []
         if self._socket is not None and not self._is_ours(self._socket):
-            self._socket.detach()
             self._disconnect()
         if self._socket is None:
             self._connect()
@@ -201,13 +200,26 @@ class Dealer:
         self._disconnect()
         self._due_s = math.inf
 
+    def forked(self) -> None:
+        """In a forked child: close its copy of the connection for good, whatever the parent's thread does.
+
+        The buffers are left as they are. A thread that was in a system call has exported one of them, which
+        cannot change its size any more: that thread does not exist here, and never releases it.
+        """
+        self._due_s = math.inf
+        self.is_ready = False
+        connected, self._socket = self._socket, None
+        if connected is not None:
+            self._release(connected)
+
     def _connect(self) -> None:
         """A unix socket is connected at once or not at all; EAGAIN: too many wait to be accepted."""
         if time.monotonic() < self._due_s:
             return
         try:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._opened = os.fstat(self._socket.fileno())
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._opened = os.fstat(connected.fileno())
+            self._socket = connected
             self._socket.setblocking(False)
             self._socket.connect(self._path)
         except OSError:
@@ -222,9 +234,15 @@ class Dealer:
         except OSError:
             return False
 
+    def _release(self, connected: socket.socket) -> None:
+        if self._is_ours(connected):
+            connected.close()
+        else:
+            connected.detach()
+
     def _disconnect(self) -> None:
         if self._socket is not None:
-            self._socket.close()
+            self._release(self._socket)
         self._socket = None
         self._greeted = self.is_ready = False
         for buffer in (self._unread, self._unsent, self._frames):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.training.guard import Guard
+from ddptop.training.guard import Guard, run_after_fork
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import Session
 
@@ -71,6 +71,24 @@ def test_an_exception_without_words_is_counted_and_named() -> None:
     guard = Guard()
     guard.caught(Strange())
     assert (guard.count, guard.first) == (1, "Strange")
+
+
+def test_all_work_after_a_fork_is_done_whatever_some_of_it_raises() -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        done.append("fail")
+        raise BufferError
+
+    def interrupted() -> None:
+        done.append("interrupted")
+        raise KeyboardInterrupt
+
+    run_after_fork(fail, lambda: done.append("last"))
+    assert done == ["fail", "last"]
+    with pytest.raises(KeyboardInterrupt):
+        run_after_fork(interrupted, fail, lambda: done.append("last"))
+    assert done == ["fail", "last", "interrupted", "fail", "last"]
 
 
 def test_an_impatient_ctrl_c_while_the_last_records_are_sent_ends_the_wait_in_silence() -> None:

@@ -331,6 +331,25 @@ def test_a_forked_child_that_closes_leaves_the_connection_to_its_parent(
         assert not os.get_inheritable(dealer._socket.fileno() if dealer._socket else -1)
 
 
+def test_a_fork_during_a_system_call_of_the_parents_thread_closes_the_childs_copy(
+    listener: socket.socket, dealer: Dealer
+) -> None:
+    """That thread has exported a buffer, which cannot change its size, and never releases it in the child."""
+    with accept(listener, dealer) as end:
+        serve(dealer, lambda: dealer.is_ready)
+        assert dealer.send(b"x")
+        assert dealer._socket is not None
+        number = dealer._socket.fileno()
+        with memoryview(dealer._unsent), memoryview(dealer._unread):
+            child = os.fork()
+            if child == 0:
+                dealer.forked()
+                os._exit(int(Path(f"/proc/self/fd/{number}").exists() or dealer.send(b"y")))
+        assert os.waitpid(child, 0)[1] == 0
+        dealer.flush()
+        assert read(end, 3) == pack_frame(0, b"x")
+
+
 def test_a_script_that_closes_all_descriptors_keeps_what_it_opens_then(
     listener: socket.socket, dealer: Dealer, tmp_path: Path
 ) -> None:

@@ -50,13 +50,16 @@ CALL_S = 30.0
 """Longest time of one command."""
 
 ANSWER_S = 10.0
-"""Longest time without an answer from a URL."""
+"""Longest time of one call of a URL."""
+
+LONGEST_WAIT_S = 120.0
+"""An alert that has waited longer behind slow calls is counted and left out: it is no news any more."""
 
 OURS = frozenset({"PYTHONSAFEPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
 """Variables of the collector that a command does not get (`ddptop.host.processes.environment`)."""
 
-LAST_S = 30.0
-"""How long the calling process goes on after the collector."""
+LAST_S = 20.0
+"""How long the calling process goes on after the collector, at most."""
 
 
 class AlertCalls:
@@ -219,64 +222,88 @@ def main() -> int:
     target = os.environ.pop(VARIABLE)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # the collector ignores them, which the command would inherit
-    lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    ends: list[float] = []
-    threading.Thread(target=_read, args=(sys.stdin.buffer, lines, ends), daemon=True).start()
-    while (line := lines.get()) is not None:
-        most_s = min([CALL_S, *(end_s - time.monotonic() for end_s in ends)])
-        if most_s <= 0:
-            break
-        why = _call(target, line, most_s)
-        if why is not None:
-            with contextlib.suppress(OSError):  # the collector has ended
-                print(why, flush=True)
+    calls: queue.SimpleQueue[tuple[float, bytes] | None] = queue.SimpleQueue()
+    caller = Caller(target)
+    threading.Thread(target=_read, args=(sys.stdin.buffer, calls, caller), daemon=True).start()
+    too_late = 0
+
+    def report_too_late() -> None:
+        if too_late:
+            _print(f"{too_late} calls waited for more than {LONGEST_WAIT_S:g} s and were left out")
+
+    while (call := calls.get()) is not None:
+        passed_s, body = call
+        if time.monotonic() - passed_s > LONGEST_WAIT_S:
+            too_late += 1
+            continue
+        report_too_late()
+        too_late = 0
+        if why := caller.call(body):
+            _print(why)
+    report_too_late()
     return 0
 
 
-def _read(source: IO[bytes], lines: queue.SimpleQueue[bytes | None], ends: list[float]) -> None:
-    """Put all lines into `lines`, then the latest time into `ends`: the collector has ended."""
+def _print(why: str) -> None:
+    with contextlib.suppress(OSError):  # the collector has ended
+        print(why, flush=True)
+
+
+def _read(source: IO[bytes], calls: queue.SimpleQueue[tuple[float, bytes] | None], caller: Caller) -> None:
+    """Put each line into `calls`, with the time; at last None. End this process `LAST_S` after that."""
     for line in source:
-        lines.put(line)
-    ends.append(time.monotonic() + LAST_S)
-    lines.put(None)
+        calls.put((time.monotonic(), line))
+    calls.put(None)
+    time.sleep(LAST_S)
+    caller.kill()
+    # The one that is called now is not in the queue, and None is.
+    print(f"{calls.qsize()} alerts are not sent {LAST_S:g} s after the run", file=sys.stderr, flush=True)
+    os._exit(0)
 
 
-def _call(target: str, body: bytes, most_s: float) -> str | None:
-    """Call with the JSON object `body`; why it failed."""
-    import urllib.request  # 6 MB that the collector does without
-    from http.client import HTTPException
+class Caller:
+    """Calls a command, or a URL by a process of ours, as a process group that is killed at its deadline."""
 
-    try:
-        if target.startswith(("http://", "https://")):
-            head = {"Content-Type": "application/json", "User-Agent": "ddptop"}
-            request = urllib.request.Request(target, body, head, method="POST")
-            with urllib.request.urlopen(request, timeout=min(ANSWER_S, most_s)):
-                return None
-        return _run(target, body, most_s)
-    except OSError as error:  # as urllib's own; none of them has the URL in its text
-        return str(error)[:MAX_TEXT].replace("\n", " ")
-    except (HTTPException, ValueError) as error:  # the text may have it, with a secret
-        return type(error).__name__
+    def __init__(self, target: str) -> None:
+        self._is_url = target.startswith(("http://", "https://"))
+        self._words = ["sh", "-c", target]
+        self._environment = {name: value for name, value in os.environ.items() if name not in OURS}
+        self._prefix = b""
+        if self._is_url:
+            self._environment = dict(os.environ)
+            self._words = [sys.executable, "-m", "ddptop.collector.post_alert"]
+            self._prefix = os.fsencode(target.replace("\n", "")) + b"\n"
+        self._process: subprocess.Popen[bytes] | None = None
 
+    def call(self, body: bytes, most_s: float | None = None) -> str:
+        """Pass `body` on, and wait at most `most_s`, or as is usual. Why that failed, or an empty text."""
+        most_s = most_s or (ANSWER_S if self._is_url else CALL_S)
+        try:
+            self._process = process = subprocess.Popen(
+                self._words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if self._is_url else sys.stderr,  # the collector's log
+                start_new_session=True,
+                env=self._environment,
+            )
+        except OSError as error:
+            return str(error)
+        try:
+            answer, _ = process.communicate(self._prefix + body, most_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            process.communicate()
+            late = "receiver did not answer" if self._is_url else "command did not end"
+            return f"the {late} within {most_s:g} s"
+        if process.returncode:
+            return f"the command ended with exit code {process.returncode}"
+        return " ".join((answer or b"").decode(errors="replace").split())[:MAX_TEXT]
 
-def _run(command: str, body: bytes, most_s: float) -> str | None:
-    """By `sh -c`, as a process group that is killed when it takes too long."""
-    process = subprocess.Popen(
-        command,
-        shell=True,
-        stdin=subprocess.PIPE,
-        stdout=sys.stderr,  # the collector's log
-        start_new_session=True,
-        env={name: value for name, value in os.environ.items() if name not in OURS},
-    )
-    try:
-        process.communicate(body, most_s)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return f"the command did not end within {most_s:g} s"
-    return None if process.returncode == 0 else f"the command ended with exit code {process.returncode}"
+    def kill(self) -> None:
+        """Kill what is called at the moment."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

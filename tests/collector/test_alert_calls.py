@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.cli.launch_options import UsageError, add_options
-from ddptop.collector.alert_calls import CALL_S, FAILED, SENT, VARIABLE, _call
+from ddptop.collector.alert_calls import CALL_S, FAILED, SENT, VARIABLE, Caller
 from ddptop.collector.incidents import LASTS_NS, OVER_NS, Change, Incidents
 from ddptop.frames.frame import Alert
 from ddptop.protocol.limits import NS
@@ -187,8 +190,84 @@ def test_a_url_is_sent_the_same(stage, monkeypatch):
 
 
 def test_why_a_url_cannot_be_called_does_not_have_it() -> None:
-    why = _call("http://127.0.0.1:1/a b?token=secret", b"{}", 1.0)
-    assert why == "InvalidURL"
+    assert Caller("http://127.0.0.1:1/a b?token=secret").call(b"{}") == "InvalidURL"
+    refused = Caller("http://127.0.0.1:1/?token=secret").call(b"{}")
+    assert "refused" in refused and "secret" not in refused
+
+
+@pytest.fixture
+def receiver():
+    """A function that begins to answer connections, in parts; it returns a URL and what arrives there."""
+    listening: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def serve(answer: list[bytes], pause: threading.Event | None = None) -> tuple[str, list[bytes]]:
+        server = socket.create_server(("127.0.0.1", 0))
+        arrived: list[bytes] = []
+
+        def loop() -> None:
+            while True:
+                try:
+                    connection = server.accept()[0]
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    arrived.append(connection.recv(65_536))
+                    for part in answer:
+                        connection.sendall(part)
+                        if pause is not None:
+                            pause.wait(0.2)
+
+        listening.append(server)
+        threads.append(threading.Thread(target=loop))
+        threads[-1].start()
+        return f"http://127.0.0.1:{server.getsockname()[1]}/hook", arrived
+
+    yield serve
+    for server in listening:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("target", ["{}", "ftp://127.0.0.1:1/x", "file:///etc/hostname"])
+def test_a_redirect_is_a_failure_and_nothing_else_is_requested(monkeypatch, receiver, target: str) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    elsewhere, got_elsewhere = receiver([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"])
+    place = target.format(elsewhere).encode()
+    for status in (b"301", b"302", b"307", b"308"):
+        head = b"HTTP/1.1 " + status + b" Moved\r\nLocation: " + place + b"\r\nContent-Length: 0\r\n\r\n"
+        url, _ = receiver([head])
+        why = Caller(url).call(b"{}")
+        assert f"({status.decode()})" in why, why
+    assert got_elsewhere == []
+
+
+def test_a_receiver_that_answers_a_byte_at_a_time_has_one_deadline(monkeypatch, receiver) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    pause = threading.Event()
+    url, _ = receiver([b"HTTP/1.1 200 OK\r\nX-A: ", *[b"a"] * 100_000], pause)
+    try:
+        assert Caller(url).call(b"{}", 2.0) == "the receiver did not answer within 2 s"
+    finally:
+        pause.set()
+
+
+def test_an_alert_that_has_waited_too_long_is_counted_and_nothing_outlives_the_run_for_long() -> None:
+    shortened = (
+        "import sys; from ddptop.collector import alert_calls; alert_calls.LONGEST_WAIT_S = 0.5;"
+        "alert_calls.CALL_S = 1.5; alert_calls.LAST_S = {}; sys.exit(alert_calls.main())"
+    )
+    call = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = os.environ | {VARIABLE: "exec sleep 600"}
+    process = subprocess.Popen([sys.executable, "-c", shortened.format(300)], env=environment, **call)
+    lines = process.communicate("{}\n{}\n{}\n", DEADLINE_S)[0].splitlines()
+    assert lines[0] == "the command did not end within 1.5 s"
+    assert lines[1:] == ["2 calls waited for more than 0.5 s and were left out"]
+    words = shortened.replace("CALL_S = 1.5", "CALL_S = 600").format(0.5)
+    process = subprocess.Popen([sys.executable, "-c", words], env=environment, stderr=subprocess.PIPE, **call)
+    assert "2 alerts are not sent" in process.communicate("{}\n{}\n", DEADLINE_S)[1]
 
 
 @pytest.mark.parametrize("text", ["", "  "])

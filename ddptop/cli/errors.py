@@ -19,6 +19,8 @@ class Exit(IntEnum):
     """No such run or recording."""
     REFUSED = 4
     """Wrong permission or key."""
+    UNKNOWN = 5
+    """The recordings cannot tell what was asked (`check`)."""
     HUNG_UP = 129
     """128 + SIGHUP, as shells have it: the terminal was closed."""
     INTERRUPTED = 130

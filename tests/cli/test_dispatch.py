@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 
 import pytest
 
 from ddptop import __version__
-from ddptop.cli.commands import COMMANDS
+from ddptop.cli.commands import COMMANDS, LOOK
+from ddptop.cli.commands.base import Command
 from ddptop.cli.main import choose, main
 from ddptop.tui.theme import THEMES
 from tests.cli.recordings import write_recording
@@ -73,6 +75,25 @@ def _help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         main([*words, "--help"])
     assert left.value.code == 0
     return capsys.readouterr().out
+
+
+LONGEST_EXAMPLE = 96
+"""Columns of a line that a user is to copy; it cannot be broken."""
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, LOOK], ids=lambda command: command.name or "ddptop")
+def test_help_fits_a_terminal_of_80_columns_and_its_examples_can_be_typed(
+    command: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = _help(capsys, *([command.name] if command.name else []))
+    examples = [f"  {line}" for line in command.examples]
+    assert [line for line in text.splitlines() if len(line) > 80 and line not in examples] == []
+    for line in examples:
+        assert line in text
+        assert re.search(r"[ (]ddptop( |$)", line), line
+        assert len(line) <= LONGEST_EXAMPLE
+    assert f"ddptop {command.name}".strip() in text.partition("examples:")[2]
 
 
 @pytest.mark.parametrize(

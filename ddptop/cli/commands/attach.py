@@ -67,13 +67,14 @@ class Attach(Command):
     """Injects the recorder into running ranks, or takes it out again."""
 
     name = "attach"
-    summary = (
-        "Record a run that was started without ddptop, from one of its next steps on: all its ranks, which "
-        "must be on this host, with ddptop installed in their Python. Needs gdb (from Python 3.14 on "
-        "sys.remote_exec) and the permission to trace them. Each rank is stopped for a moment; its weights "
-        "stay the same to the bit. A gdb that is killed with SIGKILL in that moment kills the rank."
+    summary = "Record a run that was started without ddptop, from one of its next steps on."
+    details = (
+        "All its ranks must be on this host, and their Python must have ddptop installed. It needs gdb (from "
+        "Python 3.14 on sys.remote_exec) and the permission to trace the ranks. Each rank is stopped for a "
+        "moment; its weights stay the same to the bit. A gdb that is killed with SIGKILL then kills "
+        "the rank."
     )
-    examples = ("attach", "attach 4711", "attach --detach 4711")
+    examples = ("ddptop attach", "ddptop attach 4711", "ddptop attach --detach 4711")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Process ids and `--detach`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from typing import TYPE_CHECKING, NoReturn
 
 from ddptop.cli.errors import CliError, Exit
@@ -39,12 +41,22 @@ class Parser(argparse.ArgumentParser):
         raise CliError(f"{message}; see {self.prog} --help", Exit.USAGE)
 
 
+def wrap(text: str, indent: str = "") -> str:
+    """The text in lines of the terminal's width; `indent`: before all but the first."""
+    width = shutil.get_terminal_size().columns - 2
+    return textwrap.fill(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 class Command:
     """A subcommand. Whatever it imports beyond this package, it imports in `run`."""
 
     name: str
     summary: str
     """One line, for the list in `ddptop --help`."""
+    details: str = ""
+    """What a user of this subcommand has to know besides, for its own `--help`."""
     examples: tuple[str, ...] = ()
     """Command lines, for the end of the subcommand's own `--help`."""
 
@@ -52,7 +64,7 @@ class Command:
         """The parser of everything after the subcommand's name."""
         parser = Parser(
             prog=f"ddptop {self.name}".strip(),
-            description=self.summary,
+            description=wrap(f"{self.summary} {self.details}"),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

@@ -32,6 +32,7 @@ class Check(Command):
 
     name = "check"
     summary = "Check a run against another one, or against limits: exit code 1 where it is worse."
+    details = "The exit code is 5 where the recordings cannot tell, 0 where nothing is worse."
     examples = (
         "ddptop check new.ddptop --against base.ddptop",
         "ddptop check train-k7qf --limits limits.toml --junit check.xml",
@@ -87,7 +88,7 @@ class Check(Command):
                 print(line, file=sys.stderr)
         if whole == "unknown":
             why = next(f"{one.words}: {one.reason}" for one in results if one.reason and one.decides)
-            raise CliError(f"cannot tell whether {new.name} is worse: {why}")
+            raise CliError(f"cannot tell whether {new.name} is worse: {why}", Exit.UNKNOWN)
         return Exit.DONE if whole == "within" else Exit.FAILED
 
 

@@ -15,9 +15,10 @@ class Env(Command):
     """Prints variables for an engine that starts the processes itself."""
 
     name = "env"
-    summary = (
-        "Print the variables that make a job's DDP processes report, for a Ray runtime_env, a pod template, "
-        "or any launcher. ddptop must be installed at the same path on every host."
+    summary = "Print the variables that make a job's DDP processes report."
+    details = (
+        "They are for a Ray runtime_env, a pod template, or any launcher. Every host must have ddptop at the "
+        "same path."
     )
     examples = (
         "env $(ddptop env --name llama) python train.py",

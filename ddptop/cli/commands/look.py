@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop import __version__
-from ddptop.cli.commands.base import Command, add_screen_options
+from ddptop.cli.commands.base import Command, add_screen_options, wrap
 from ddptop.cli.errors import CliError, Exit, note
 
 if TYPE_CHECKING:
@@ -75,7 +75,10 @@ class Look(Command):
         )
         add_screen_options(parser)
         width = max(len(command.name) for command in self.others)
-        listed = "\n".join(f"  {command.name:<{width}}  {command.summary}" for command in self.others)
+        listed = "\n".join(
+            wrap(f"  {command.name:<{width}}  {command.summary}", " " * (width + 4))
+            for command in self.others
+        )
         parser.epilog = f"commands (each has --help):\n{listed}\n\n{parser.epilog}"
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:

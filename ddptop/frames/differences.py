@@ -10,13 +10,29 @@ from ddptop.frames.columns import median
 from ddptop.frames.numbers import fixed, known, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Frame
+    from ddptop.frames.frame import Frame, LoggedEvent
 
 APART = 0.2
 """A figure is named where it differs from the others' median by this share of the larger one."""
+
+
+BEFORE_S, AFTER_S = 60.0, 5.0
+"""Events of so long before a rank was flagged, and after it, may have to do with it."""
+
+
+def events_near(events: Iterable[LoggedEvent], since_s: float) -> list[LoggedEvent]:
+    """What happened around the moment at which a rank was flagged, without the flags themselves. Warnings of
+    the start are left out: all ranks have them, and no step was slow yet."""
+    return [
+        event
+        for event in events
+        if -BEFORE_S <= event.unix_s - since_s <= AFTER_S
+        and not event.kind.startswith("straggler")
+        and not (event.kind == "warning" and not event.step)
+    ]
 
 
 def differences(frame: Frame, rank: int) -> Iterator[str]:

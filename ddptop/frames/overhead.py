@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ddptop.frames.numbers import RATIO, fixed
 
+WIDE_INTERVAL_PCT = 20.0
+"""A wider interval, in percent of the step, says nothing about a cost of about 1 %."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCost:
@@ -18,8 +21,15 @@ class MeasuredCost:
     blocks: int
 
     @property
+    def is_measurable(self) -> bool:
+        """Whether the interval is narrow enough to tell the reader anything."""
+        return self.high - self.low <= WIDE_INTERVAL_PCT
+
+    @property
     def sentence(self) -> str:
         """`steps take 1.8% longer with ddptop (95%: 1.2 to 2.4%; 24 shadow blocks)`."""
+        if not self.is_measurable:
+            return f"what ddptop costs is not measurable yet ({self.blocks} shadow blocks)"
         digits = RATIO if abs(self.pct) < 1 else 1
         bounds = f"95%: {fixed(self.low, digits)} to {fixed(self.high, digits)}%; {self.blocks} shadow blocks"
         return f"steps take {fixed(self.pct, digits)}% longer with ddptop ({bounds})"

@@ -126,22 +126,24 @@ CAUSES: Mapping[str, str] = {
 
 PLACES: Mapping[OwnPlace, str] = {
     "before_forward": "between the batch and forward",
-    "before_backward": "computing the loss",
-    "before_optimizer": "between backward and optimizer (clipping, logging)",
+    "before_backward": "between forward and backward",
+    "before_optimizer": "between backward and the optimizer",
     "after_optimizer": "after the optimizer",
+    "between_steps": "between two steps",
 }
 """Where in a step the time lies that is in none of its phases."""
 
 SHORT_PLACES: Mapping[OwnPlace, str] = {
     "before_forward": "before forward",
-    "before_backward": "loss",
+    "before_backward": "before backward",
     "before_optimizer": "before optimizer",
     "after_optimizer": "after optimizer",
+    "between_steps": "between steps",
 }
 
 
 def cause_phrase(cause: str | None, place: OwnPlace | None, *, short: bool = False) -> str:
-    """`data loading`, `computing the loss`; short: `data`, `loss`. Empty: unknown."""
+    """`data loading`, `between forward and backward`; short: `data`, `before backward`. Empty: unknown."""
     if cause == "other" and place is not None and place in PLACES:
         return (SHORT_PLACES if short else PLACES)[place]
     return (cause.replace("_", " ") if short else CAUSES.get(cause, cause)) if cause else ""
@@ -219,8 +221,10 @@ def suspect_phrase(s: Suspect, where: str = "") -> str:
 
 def skew_phrase(pct: float, error_pct: float | None) -> str:
     """`0.8% ±0.2% of step time lost to skew`; without the error where that is unknown, `up to 9% ...` where
-    it is larger than the figure."""
+    it is larger than the figure, `... not measurable yet` where that would say nothing (`is_measurable`)."""
     digits = 0 if pct >= FEW_PCT else 1
+    if not is_measurable(pct, error_pct):
+        return "step time lost to skew is not measurable yet"
     if error_pct is not None and error_pct > pct:
         return f"up to {percent(min(100.0, pct + error_pct), digits)} of step time lost to skew"
     error = "" if error_pct is None else f" ±{percent(error_pct, digits)}"
@@ -229,6 +233,15 @@ def skew_phrase(pct: float, error_pct: float | None) -> str:
 
 UNEVEN_PCT = 5.0
 """Least share of step time lost to skew that is a verdict of its own."""
+
+WIDE_PCT = 20.0
+"""From this error on, in percent of step time, a share that is smaller than its error says nothing."""
+
+
+def is_measurable(pct: float, error_pct: float | None) -> bool:
+    """Whether a share of step time and its error tell the reader anything: the error is below the share, or
+    below WIDE_PCT."""
+    return error_pct is None or error_pct <= pct or error_pct < WIDE_PCT
 
 
 MEAN_APART = 0.15

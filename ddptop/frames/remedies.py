@@ -77,16 +77,20 @@ _ACTIONS = {
 
 
 _AT_PLACE = {
-    "before_forward": "See what {ranks} does between receiving a batch and forward: copies to the device, "
-    "augmentation. Do it in the workers of its DataLoader (pin_memory, non_blocking=True).",
-    "before_backward": "See what {ranks} does between forward and backward: the loss function, metrics, "
-    ".item() and print calls.",
-    "before_optimizer": "See what {ranks} does between backward and the optimizer: gradient clipping, norms "
-    "and logging with .item(). Do it every so many steps.",
-    "after_optimizer": "See what {ranks} does between the optimizer and its next batch: logging, "
-    "metrics with .item(), checkpoints. Do it every so many steps, or in a thread.",
+    "before_forward": "See what {ranks} does between receiving a batch and forward. Copies and augmentation "
+    "can move to the workers of its DataLoader (pin_memory, non_blocking=True).",
+    "before_backward": "See what {ranks} does between the end of forward and backward(){fetching}. What not "
+    "every step needs can be done every so many steps.",
+    "before_optimizer": "See what {ranks} does between backward and the optimizer. What not every step needs "
+    "can be done every so many steps.",
+    "after_optimizer": "See what {ranks} does between the optimizer and its next batch. A checkpoint, an "
+    "evaluation or logging can be done every so many steps, or in a thread.",
+    "between_steps": "See what {ranks} does between the optimizer and the next forward{fetching}. A "
+    "checkpoint, an evaluation or logging can be done every so many steps, or in a thread.",
 }
 """What to do about time in none of the phases, by its place in the step."""
+
+_FETCHING = ": fetching its batch lies there too, for no DataLoader was seen"
 
 _OF_ALERT = {
     "nan": "Look at the batch{step} on rank {rank}; torch.autograd.set_detect_anomaly(True) names the "
@@ -111,9 +115,16 @@ def place_phrase(cause: str | None, place: OwnPlace | None) -> str:
 
 
 def remedy(
-    cause: str | None, place: OwnPlace | None, pattern: str | None, ranks: str, where: str
+    cause: str | None,
+    place: OwnPlace | None,
+    pattern: str | None,
+    ranks: str,
+    where: str,
+    *,
+    has_loader: bool = True,
 ) -> tuple[str, str]:
-    """The kind of the remedy and what to try. `ranks`: `rank 1`; `where`: its host and device."""
+    """The kind of the remedy and what to try. `ranks`: `rank 1`; `where`: its host and device; `has_loader`:
+    whether a DataLoader was seen."""
     if cause == "uneven_work":
         return "even_batches", _EVEN
     if pattern == "rotating" and cause != "gc":
@@ -122,7 +133,8 @@ def remedy(
     if cause == "other" and place is not None:
         action = _AT_PLACE.get(place, action)
     host = where.partition(",")[0] or "its host"
-    return kind, action.format(ranks=ranks, place=where or host, host=host)
+    fetching = "" if has_loader else _FETCHING
+    return kind, action.format(ranks=ranks, place=where or host, host=host, fetching=fetching)
 
 
 def of_alert(kind: str, rank: int | None, step: str) -> str:
@@ -198,9 +210,11 @@ def _after_death(death: Death) -> str:
         return (
             "Start again from the last checkpoint: somebody has interrupted it (Ctrl-C), nothing is to mend."
         )
-    if call is not None:
-        return f"Mend {_place(call)} (rank {death.rank}), and start again from the last checkpoint."
-    return f"See the output of rank {death.rank} on {host}, and start again from the last checkpoint."
+    what = death.reason.partition(":")[0].strip()
+    if call is not None and what:
+        where = f"{_place(call)} (rank {death.rank})"
+        return f"Fix the {what} in {where}, then resume a checkpoint."
+    return f"See the output of rank {death.rank} on {host}, then resume a checkpoint."
 
 
 def _in_stall(frame: Frame, stall: Stall) -> str:
@@ -234,4 +248,4 @@ def _of_missing(frame: Frame, missing: RankPosition) -> str:
 
 def _place(call: Call) -> str:
     name = call.file.replace("\\", "/").rpartition("/")[2]
-    return f"{name}:{call.line} {call.function}"
+    return f"{name}:{call.line}" if call.function == "<module>" else f"{name}:{call.line} {call.function}"

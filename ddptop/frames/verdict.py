@@ -15,6 +15,7 @@ from ddptop.frames.phrases import (
     cause_phrase,
     in_state,
     interval_error,
+    is_measurable,
     median_phrase,
     missing_phrase,
     on_hosts,
@@ -204,21 +205,30 @@ def _too_early(frame: Frame) -> Verdict:
     return Verdict("little_detail", "busy", sentence, step_line(frame))
 
 
+AGREES = 0.5
+"""Share of a suspect's lateness that late ranks cost at least, where both are known well enough."""
+
+
 def _skewed(frame: Frame) -> Verdict:
     """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
-    cost = skew_pct(frame) or 0.0
-    lost, detail = skew_phrase(cost, _skew_error_pct(frame)), step_line(frame)
+    cost, error = skew_pct(frame) or 0.0, skew_error_pct(frame)
+    lost, detail = skew_phrase(cost, error), step_line(frame)
     late = frame.suspect
     if late is not None:
-        where = on_hosts(frame, (late.rank,))
-        short = skew_phrase(cost, None).replace("of step time lost", "lost")  # in 80 columns
-        return Verdict("suspect", "busy", f"{suspect_phrase(late, where)} · {short}", detail)
+        sentence = suspect_phrase(late, on_hosts(frame, (late.rank,)))
+        # A share that contradicts the lateness rests on too few steps. Arrivals may be late at no cost.
+        cost_ms = cost / 100 * (frame.group.step_ms_p50 or 0.0)
+        if late.basis == "arrivals" or cost_ms >= AGREES * late.lateness_ms:
+            sentence += f" · {skew_phrase(cost, None).replace('of step time lost', 'lost')}"  # in 80 columns
+        return Verdict("suspect", "busy", sentence, detail)
     recovered = _recovered(frame)
     if recovered is not None:
         who = (
             f"straggler recovered: rank {recovered.rank}" if recovered.rank is not None else recovered.message
         )
         return Verdict("recovered", "good", f"{who} · {lost}", detail)
+    if not is_measurable(cost, error):
+        return Verdict("little_detail", "busy", f"no straggler so far · {lost}", detail)
     if cost < UNEVEN_PCT:
         return Verdict("even", "good", f"no straggler · {lost}", detail)
     return Verdict("uneven", "good", f"{lost}; no consistent straggler", detail)
@@ -230,7 +240,7 @@ def skew_pct(frame: Frame) -> float | None:
     return 100 * (1 - even_ms / step_ms) if step_ms and even_ms is not None else None
 
 
-def _skew_error_pct(frame: Frame) -> float | None:
+def skew_error_pct(frame: Frame) -> float | None:
     """How far `skew_pct` may be wrong, in percent of the median step; None: unknown."""
     group = frame.group
     step_ms, even_ms = group.step_ms_p50, group.no_straggler_ms

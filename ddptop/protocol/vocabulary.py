@@ -47,6 +47,7 @@ OwnPlace: TypeAlias = Literal[
     "before_backward",
     "before_optimizer",
     "after_optimizer",
+    "between_steps",
     "cpu",
     "gc",
     "uneven_work",

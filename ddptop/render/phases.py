@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column, Mask
     from ddptop.frames.frame import Ranks
+    from ddptop.protocol.vocabulary import OwnPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Breakdown:
 
 
 OWN_PHASES = ("own_data", "own_forward", "own_backward", "own_optimizer")
-BETWEEN = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")
+BETWEEN: tuple[OwnPlace, ...] = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")
 _WAIT, _TRANSFER = (
     next(at for at, part in enumerate(PARTS) if part.name == name) for name in ("wait", "transfer")
 )

@@ -32,6 +32,9 @@ MANY_BUCKETS = 3
 TINY_BYTES = 1_000_000
 """Buckets below this are transferred in less than 1 ms at 1 GB/s or more: most of their time is latency."""
 
+MOST_OF_TRANSFER = 0.5
+"""Share of the transfer time in tiny buckets from which their number, not their bytes, is what costs."""
+
 WORTH_BYTES = 1_000_000
 """Gradients below this are not worth compressing."""
 
@@ -100,15 +103,16 @@ def _cap(report: Report) -> str:
 def _larger_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     buckets = _of_one_model(report.buckets)
     sizes = sorted(bucket.bytes for bucket in buckets if bucket.bytes)
-    halves = small_and_large(buckets)
     if len(sizes) < MANY_BUCKETS or sizes[len(sizes) // 2] > SMALL_BYTES:
         return
-    if halves is None:
-        yield from _tiny_buckets(report, sizes, transfer_pct)
+    halves = small_and_large(buckets)
+    if halves is None or halves[1] < RISES * halves[0]:
+        tiny_sizes = [bucket_bytes for bucket_bytes in sizes if bucket_bytes <= TINY_BYTES]
+        share = tiny_transfer_share(buckets)
+        if share >= MOST_OF_TRANSFER and len(tiny_sizes) >= MANY_BUCKETS:
+            yield _tiny_buckets(report, tiny_sizes, transfer_pct * share)
         return
     small, large = halves
-    if large < RISES * small:
-        return
     yield Suggestion(
         "larger_buckets",
         f"A larger bucket_cap_mb{_cap(report)}: fewer all-reduces, each mostly latency now.",
@@ -120,10 +124,19 @@ def _larger_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]
     )
 
 
-def _tiny_buckets(report: Report, sizes: Sequence[int], transfer_pct: float) -> Iterator[Suggestion]:
-    if sizes[-1] > TINY_BYTES:
-        return
-    yield Suggestion(
+def tiny_transfer_share(buckets: Sequence[BucketSummary]) -> float:
+    """Share of the transfer time that buckets of at most TINY_BYTES take, 0 to 1; by their number where no
+    bucket was measured."""
+    sized = [bucket for bucket in buckets if bucket.bytes]
+    measured = [bucket for bucket in sized if bucket.transfer_ms]
+    weights = [(b.bytes or 0, b.transfer_ms or 0.0) for b in measured] or [(b.bytes or 0, 1.0) for b in sized]
+    total = sum(weight for _, weight in weights)
+    tiny = sum(weight for bucket_bytes, weight in weights if bucket_bytes <= TINY_BYTES)
+    return tiny / total if total > 0 else 0.0
+
+
+def _tiny_buckets(report: Report, sizes: Sequence[int], transfer_pct: float) -> Suggestion:
+    return Suggestion(
         "larger_buckets",
         f"A larger bucket_cap_mb{_cap(report)}: fewer all-reduces, each mostly latency now.",
         f"{len(sizes)} buckets of {size(sizes[-1])} or less; {_transfer_phrase(report)}",
@@ -153,14 +166,16 @@ def _smaller_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion
 def _compress(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     plain = [b for b in report.buckets if b.dtype in FULL_PRECISION and b.hook in UNCOMPRESSED]
     total = sum(bucket.bytes or 0 for bucket in plain)
-    if total < WORTH_BYTES:
+    # Of a tiny bucket the latency takes most of the time: half of its bytes would save nothing.
+    gain_pct = transfer_pct / 2 * (1 - tiny_transfer_share(plain))
+    if total < WORTH_BYTES or gain_pct < WORTH_PCT:
         return
     yield Suggestion(
         "compress",
         "Halve the bytes with the fp16 or bf16 compression hook (torch's ddp_comm_hooks, or "
         'ddptop.wrap(..., comm_hook="fp16")).',
         f"{size(total)} of float32 gradients in each step; {_transfer_phrase(report)}",
-        transfer_pct / 2,
+        gain_pct,
         {"bytes": total, "exposed_transfer_pct": transfer_pct},
     )
 
@@ -324,7 +339,8 @@ def _slow(report: Report) -> Iterator[Suggestion]:
             else slow.cause is not None
         )
         if gain >= WORTH_PCT and known:
-            yield _for_straggler(slow, gain)
+            has_loader = any(rank.data_ms for rank in report.ranks)
+            yield _for_straggler(slow, gain, has_loader=has_loader)
     pct = report.phases_pct.get("data")
     data_ms = [rank.data_ms for rank in report.ranks if rank.data_ms is not None]
     least_ms, step_ms = min(data_ms, default=0.0), report.communication.step_ms
@@ -340,7 +356,7 @@ def _slow(report: Report) -> Iterator[Suggestion]:
         )
 
 
-def _for_straggler(slow: StragglerSummary, gain: float) -> Suggestion:
+def _for_straggler(slow: StragglerSummary, gain: float, *, has_loader: bool) -> Suggestion:
     cost = f"cost {amount(slow.lost_s)}, {percent(gain)} of the time in steps"
     figures = {
         "rank": slow.rank,
@@ -356,7 +372,8 @@ def _for_straggler(slow: StragglerSummary, gain: float) -> Suggestion:
     if slow.cause in ("forward", "backward") and slow.relative_score is not None:
         score = f"relative {fixed(slow.relative_score, RATIO)}; "
     host = f"{slow.host}, {slow.device}" if slow.host and slow.device else slow.host
-    kind, action = remedy(slow.cause, slow.place, slow.pattern, listed(slow.ranks), host)
+    who = listed(slow.ranks)
+    kind, action = remedy(slow.cause, slow.place, slow.pattern, who, host, has_loader=has_loader)
     if slow.pattern == "rotating":
         who = listed(slow.ranks) if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
         return Suggestion(kind, action, f"{who}, one after the other: {cost}", gain, figures)

@@ -5,6 +5,7 @@ Also the phrases that the report's sentences share: amounts of time, ranks, seve
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ddptop.frames.numbers import bounded, fixed, percent
@@ -13,7 +14,10 @@ from ddptop.frames.phrases import (
     blamed_ranks,
     cause_phrase,
     death_phrase,
+    interval_error,
+    is_measurable,
     joined,
+    skew_phrase,
     steps_phrase,
     what_if_phrase,
 )
@@ -239,12 +243,23 @@ def _no_straggler(report: Report) -> Finding:
     if cost.uneven_s is None or cost.uneven_pct is None:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
     lost = f"{percent(cost.uneven_pct)} of step time lost to skew, {amount(cost.uneven_s)} in total"
+    if not is_measurable(cost.uneven_pct, _skew_error_pct(report)):
+        return Finding("no_detail", "doubt", f"no straggler · {skew_phrase(cost.uneven_pct, math.inf)}")
     if cost.uneven_pct >= UNEVEN_PCT and _unclear(report):
         within = fixed(report.communication.bound_ms or 0.0)
         return Finding("even", "good", f"no straggler as far as clocks can tell (±{within} ms) · {lost}")
     if cost.uneven_pct >= UNEVEN_PCT:
         return Finding("uneven", "good", f"{lost}; no consistent straggler")
     return Finding("even", "good", f"no straggler · {lost}")
+
+
+def _skew_error_pct(report: Report) -> float | None:
+    """How far the share that is lost to skew may be wrong, in percent of the step time; None: unknown."""
+    comm = report.communication
+    if not comm.step_ms or comm.no_straggler_ms is None:
+        return None
+    error_ms = interval_error(comm.no_straggler_ms, comm.no_straggler_low_ms, comm.no_straggler_high_ms)
+    return None if error_ms is None else 100 * error_ms / comm.step_ms
 
 
 def _unclear(report: Report) -> bool:

@@ -129,15 +129,20 @@ def _backdate(samples: Sequence[Sample], results: Column) -> Indices:
 
 
 def exclude_stalls(table: StepTable, stalls: Sequence[StallPeriod], started_s: float) -> StepTable:
-    """The table with the stalls subtracted from the steps they occurred in: they are reported separately."""
+    """The table with the stalls subtracted from the steps they occurred in, and from what these waited: they
+    are reported separately."""
     step_ms, uneven = table.step_ms.copy(), table.uneven.copy()
+    wait_ms, transfer_ms = table.wait_ms.copy(), table.transfer_ms.copy()
     for stall in stalls:
         middle = stall.since_s + stall.lasted_s / 2 - started_s
         at = int(np.searchsorted(table.time_s, middle))
         if at < len(step_ms) and table.time_s[at] - step_ms[at] / 1e3 <= middle:
             step_ms[at] = max(0.0, step_ms[at] - 1e3 * stall.lasted_s)
+            # The ranks that waited did so for all of the stall; what is left of a part fits into the step.
+            wait_ms[at] = np.clip(wait_ms[at] - 1e3 * stall.lasted_s, 0.0, step_ms[at])
+            transfer_ms[at] = np.clip(transfer_ms[at], 0.0, step_ms[at] - np.nan_to_num(wait_ms[at]))
             uneven[at] = np.nan
-    return replace(table, step_ms=step_ms, uneven=uneven)
+    return replace(table, step_ms=step_ms, uneven=uneven, wait_ms=wait_ms, transfer_ms=transfer_ms)
 
 
 def spread_skew(table: StepTable) -> StepTable:

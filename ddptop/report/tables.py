@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.differences import events_near
 from ddptop.frames.numbers import RATIO, UNKNOWN, bounded, clock, fixed, size
 from ddptop.frames.phrases import blamed_ranks
 from ddptop.render.phases import PARTS, SHORT, pair, pairs_head, rank_parts
@@ -75,9 +76,6 @@ def rank_table(report: Report, width: int) -> list[str]:
 
 OWN_PHASES = ("data", "forward", "backward", "optimizer", "other")
 
-NEAR_S = (60.0, 5.0)
-"""Events of so long before a rank was flagged, and after it, may have to do with it."""
-
 MAX_NEAR = 3
 
 
@@ -105,14 +103,7 @@ def beside_others(report: Report) -> Beside | None:
     if not any(map(math.isfinite, own.values())):
         return None
     begin = next((e.unix_s for e in report.events if e.kind == "straggler" and e.rank == slow.rank), None)
-    near = [
-        event
-        for event in report.events
-        if begin is not None
-        and -NEAR_S[0] <= event.unix_s - begin <= NEAR_S[1]
-        and not event.kind.startswith("straggler")
-        and event.severity != "info"
-    ]
+    near = [] if begin is None else [e for e in events_near(report.events, begin) if e.severity != "info"]
     return Beside(slow, own, usual, begin, tuple(near[-MAX_NEAR:]))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -74,7 +76,11 @@ def test_fewer_than_six_blocks_have_no_interval() -> None:
     assert estimate(np.ones(FEWEST - 1)) is None
     found = estimate(np.array([0.01, 0.02, 0.03, 0.02, 0.01, 0.9]))
     assert found is not None and found.low == pytest.approx(1.0) and 1.0 < found.pct < 3.0
-    assert found.sentence == "steps take 2.0% longer with ddptop (95%: 1.0 to 90.0%; 6 shadow blocks)"
+    assert found.sentence == "what ddptop costs is not measurable yet (6 shadow blocks)"
+    narrow = replace(found, high=4.0)
+    assert narrow.sentence == "steps take 2.0% longer with ddptop (95%: 1.0 to 4.0%; 6 shadow blocks)"
+    wide = replace(found, pct=-14.1, low=-49.9, high=40.5)
+    assert "not measurable yet" in wide.sentence
 
 
 def standing_aside(steps: Steps) -> Steps:

@@ -9,6 +9,7 @@ import pytest
 from ddptop.frames.frame import Straggler, Suspect
 from ddptop.frames.phrases import (
     PLACES,
+    SHORT_PLACES,
     cause_phrase,
     interval_error,
     median_phrase,
@@ -52,9 +53,10 @@ def test_a_straggler_from_every_step_takes_longer_one_from_arrivals_arrives_late
     ("place", "words"),
     [
         ("before_forward", "between the batch and forward"),
-        ("before_backward", "computing the loss"),
-        ("before_optimizer", "between backward and optimizer (clipping, logging)"),
+        ("before_backward", "between forward and backward"),
+        ("before_optimizer", "between backward and the optimizer"),
         ("after_optimizer", "after the optimizer"),
+        ("between_steps", "between two steps"),
         (None, "outside the phases"),
     ],
 )
@@ -69,7 +71,8 @@ def test_a_place_is_named_for_time_in_none_of_the_phases_alone() -> None:
     assert cause_phrase("other", "before_optimizer", short=True) == "before optimizer"
     assert cause_phrase("data", "data", short=True) == "data"
     assert cause_phrase(None, None) == cause_phrase(None, None, short=True) == ""
-    assert set(PLACES) == {"before_forward", "before_backward", "before_optimizer", "after_optimizer"}
+    between = {"before_forward", "before_backward", "before_optimizer", "after_optimizer", "between_steps"}
+    assert set(PLACES) == set(SHORT_PLACES) == between
 
 
 def test_several_ranks_and_patterns() -> None:
@@ -116,8 +119,10 @@ def test_a_suspect() -> None:
 def test_the_cost_of_skew_has_its_error() -> None:
     assert skew_phrase(0.84, 0.21) == "0.8% ±0.2% of step time lost to skew"
     assert skew_phrase(19.6, 1.4) == "20% ±1% of step time lost to skew"
-    assert skew_phrase(19.6, 30.0) == "up to 50% of step time lost to skew"
-    assert skew_phrase(38.0, 160.0) == "up to 100% of step time lost to skew"
+    assert skew_phrase(3.6, 8.0) == "up to 11.6% of step time lost to skew"
+    for pct, error_pct in ((19.6, 30.0), (38.0, 160.0)):  # up to 100 % says nothing
+        assert skew_phrase(pct, error_pct) == "step time lost to skew is not measurable yet"
+    assert skew_phrase(40.0, 25.0) == "40% ±25% of step time lost to skew"
     assert skew_phrase(19.6, None) == "20% of step time lost to skew"
 
 

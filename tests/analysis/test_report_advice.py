@@ -34,7 +34,8 @@ def with_card(found: Report, **entries: int) -> Report:
 
 
 def bucket(index: int, size: int, busbw: float | None, **changes: Any) -> BucketSummary:
-    made = BucketSummary(index, 0, "", size, 4, "float32", "", 2.0, 0.0, 1.0, busbw, busbw, 0.0)
+    transfer_ms = size / busbw / 1e6 if busbw else 1.0
+    made = BucketSummary(index, 0, "", size, 4, "float32", "", 2.0, 0.0, transfer_ms, busbw, busbw, 0.0)
     return replace(made, **changes)
 
 
@@ -57,13 +58,20 @@ def test_small_buckets_that_are_slower_than_large_ones(healthy: Report) -> None:
     assert "8.0 ms" in one.because
     hidden = replace(healthy, buckets=buckets)
     assert "larger_buckets" not in found_in(hidden), "their traffic is hidden: nothing to gain"
-    alike = tuple(replace(b, busbw_gbps=4.0) for b in buckets)
+    alike = tuple(bucket(i, 400_000 if i < 8 else 8_000_000, 4.0) for i in range(10))
     assert "larger_buckets" not in found_in(replace(moving(healthy, **HEAVY), buckets=alike))
 
 
 def test_tiny_buckets_of_one_size(healthy: Report) -> None:
     made = replace(moving(healthy, **HEAVY), buckets=tuple(bucket(i, 4_000, 0.01) for i in range(6)))
     assert "6 buckets of 4.0 kB or less" in found_in(made)["larger_buckets"].because
+    odd = bucket(6, 256, 0.001), bucket(7, 2_000_000, 1.0)
+    for others in ((odd[0],), (odd[1],), odd):  # whatever one odd bucket is
+        many = tuple(bucket(i, 33_000, 0.02) for i in range(75))
+        first, *rest = advice(replace(moving(healthy, **HEAVY), buckets=(*many, *others)))
+        assert first.kind == "larger_buckets" and first.gain_pct is not None
+        assert "33.0 kB or less" in first.because or "smaller half" in first.because
+        assert all((one.gain_pct or 0.0) < first.gain_pct for one in rest)
 
 
 def test_one_large_bucket_that_nothing_hides(healthy: Report) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.frame import Clocks, LoggedEvent
+from ddptop.frames.frame import Clocks, LoggedEvent, Suspect
 from ddptop.frames.numbers import duration
 from ddptop.frames.verdict import verdict
 
@@ -148,6 +148,30 @@ def test_a_rank_that_has_only_just_become_slow_is_not_denied(scene) -> None:
     frame = scene(30, size=2, delays={(1, "data"): 20_300})
     assert frame.straggler is None, "in 30 steps"
     assert both(frame)[0] == "○ rank 1 last in 12 of 12 measured steps, 20.3 ±0.1 ms late · 59% lost to skew"
+
+
+def test_a_suspect_and_what_it_costs_do_not_contradict_each_other(scene) -> None:
+    frame = scene(30, size=2, delays={(1, "data"): 20_300})
+    suspect = Suspect(1, 9.1, 0.4, 22, 22, basis="every_step")
+    group = replace(frame.group, step_ms_p50=40.0, no_straggler_ms=40.0)
+    sentence = "○ rank 1 slowest in 22 of 22 steps, 9.1 ±0.4 ms longer"
+    assert both(replace(frame, suspect=suspect, group=group))[0] == sentence, "0 % lost cannot be"
+    known = replace(group, no_straggler_ms=32.0)
+    assert both(replace(frame, suspect=suspect, group=known))[0] == f"{sentence} · 20% lost to skew"
+
+
+def test_a_share_with_too_wide_an_interval_is_no_headline(scene) -> None:
+    frame = replace(scene(60, size=2), suspect=None)
+    wide = replace(
+        frame.group,
+        step_ms_p50=40.0,
+        no_straggler_ms=24.0,
+        no_straggler_low_ms=4.0,
+        no_straggler_high_ms=60.0,
+    )
+    said = verdict(replace(frame, group=wide))
+    assert (said.kind, said.sign) == ("little_detail", "busy")
+    assert said.sentence == "no straggler so far · step time lost to skew is not measurable yet"
 
 
 def test_figures_that_still_hold_a_straggler_of_before_are_laid_to_it(scene) -> None:

@@ -341,7 +341,7 @@ def test_an_event_hides_no_label_of_a_time_axis() -> None:
 ACTIONS = {
     "missing": "see what holds rank 1 in train.py:88 tokenize: a lock, a worker, a file",
     "mismatch": "let all ranks call the same collectives in the same order: see",
-    "died": "mend data.py:31 read (rank 2), and start again from the last checkpoint",
+    "died": "fix the ValueError in data.py:31 read (rank 2), then resume a checkpoint",
     "lost": "see the output of rank 2 for the reason",
     "waiting": "see the output of ranks 2 and 3",
     "many": "py-spy dump --pid 6360 on node1025: what is rank 2050 doing?",

@@ -68,12 +68,19 @@ def sentence(state: RunState, diagnosis: Diagnosis) -> str:
         everyone = ranks_phrase(diagnosis.waiting, state.world)
         number = f" ({_number(diagnosis)})" if diagnosis.sequence is not None else ""
         what = _collective(state, diagnosis)
-        why = "every GPU is in it: transport" if diagnosis.on_device else "transport or device"
+        why = f"every GPU is in it: {TRANSPORT}" if diagnosis.on_device else _transport_or_device(state)
         return f"{everyone} have all launched {what}{number} and none completes: {why}"
     if diagnosis.kind == "device":
         launched = f": all hosts have launched {_collective(state, diagnosis)}" if diagnosis.waiting else ""
         return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns) + launched
     return short_sentence(state, diagnosis)
+
+
+TRANSPORT = "transport"
+
+
+def _transport_or_device(state: RunState) -> str:
+    return f"{TRANSPORT} or device" if any(map(has_gpu, state.ranks)) else TRANSPORT
 
 
 def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
@@ -89,7 +96,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     if diagnosis.kind == "unreachable":
         return silence_phrase(state, by_host(state, diagnosis.ranks), state.newest_ns, lost=False)
     if diagnosis.kind == "transport":
-        why = "transport" if diagnosis.on_device else "transport or device"
+        why = TRANSPORT if diagnosis.on_device else _transport_or_device(state)
         return f"all ranks are in {_collective(state, diagnosis)}, none completes it: {why}"
     if diagnosis.kind == "device":
         return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns)
@@ -362,9 +369,15 @@ def device_lines(rank_state: RankState, since_ns: int) -> list[str]:
     answer = answer_since(rank_state, since_ns)
     lines = [
         device_phrase(device_since(rank_state, since_ns)),
-        waits_for_device(answer.stacks) if answer else "",
+        waits_for_device(answer.stacks) if answer and has_gpu(rank_state) else "",
     ]
     return [line for line in lines if line]
+
+
+def has_gpu(rank_state: RankState) -> bool:
+    """Whether the rank trains on a GPU, or has not said on what it does."""
+    device = "" if rank_state.hello is None else rank_state.hello.device
+    return rank_state.device is not None or not device.startswith("cpu")
 
 
 def stuck_phrase(rank_states: Sequence[RankState], ranks: Sequence[int], since_ns: int) -> str:

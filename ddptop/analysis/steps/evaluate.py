@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +27,7 @@ from ddptop.analysis.steps.windows import (
     ROW_INTEGERS,
     DetailWindow,
 )
-from ddptop.analysis.straggler.cost import figures_of
+from ddptop.analysis.straggler.cost import figures_of, shown_place
 from ddptop.analysis.straggler.every_step import EVERY
 from ddptop.analysis.straggler.flagged import arrivals_disagree, straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
@@ -250,7 +251,9 @@ class StepEvaluation:
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
                 continue
             if flag is not None:
-                found = figures_of(steps, flag, np.arange(max(0, flag.since, stop - OWN_STEPS), stop))
+                judged = np.arange(max(0, flag.since, stop - OWN_STEPS), stop)
+                found = figures_of(steps, flag, judged)
+                found = replace(found, place=shown_place(steps, judged, found))
             self._note_flag(None if flag is None else flag.rank, found, numbers[i], times[i])
 
     def _note_arrivals(self, step: float, time_s: float) -> None:

@@ -238,6 +238,7 @@ def _from_every_step(figures: Figures) -> FrameSteps:
         cost_pct = 0.0 if even_ms is None or not p50 else max(0.0, 100 * (1 - even_ms / p50))
     straggler = replace(
         straggler,
+        place=shown_place(all_steps, judged, straggler),
         cost_pct=cost_pct,
         pattern="rotating" if flags.rotates(int(steps[-1])) else flag.pattern,
         disagrees=flagged.arrivals_disagree(figures, int(steps[-1])),
@@ -335,6 +336,14 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         basis="every_step",
         elements_ratio=ratio,
     )
+
+
+def shown_place(steps: StepWindow, slots: Indices, straggler: Straggler) -> OwnPlace | None:
+    """The place of a straggler as it is shown: what lies before forward is between two steps where no
+    DataLoader was seen in these steps, for then nothing parts it from the end of the optimizer."""
+    if straggler.place != "before_forward" or steps.place("data", slots, np.array([straggler.rank])).any():
+        return straggler.place
+    return "between_steps"
 
 
 def _late_in(flag: StepFlag, steps: StepWindow, slots: Indices, excess: Column) -> tuple[Mask, Mask]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.differences import differences, median_of
+from ddptop.frames.differences import differences, events_near, median_of
 from ddptop.frames.numbers import age, clock, count, fixed, known, percent
 from ddptop.frames.phrases import (
     SHORT_PLACES,
@@ -21,16 +21,13 @@ from ddptop.frames.remedies import next_action, remedy
 from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
-from ddptop.render.phases import PARTS, pair, pairs_head
+from ddptop.render.phases import BETWEEN, PARTS, pair, pairs_head
 from ddptop.render.text import wrap
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Alert, Frame, Straggler
     from ddptop.tui.scene import Scene
-
-BEFORE_S, AFTER_S = 60.0, 5.0
-"""Events of so long before a rank became slow, and after it, may have to do with it."""
 
 MAX_EVENTS = 3
 
@@ -74,10 +71,10 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
     mine = np.where(known_ranks[rank], parts[:, rank], np.nan)
     usual = np.array([median_of(row[others]) for row in parts])
     lines = _paired(scene, (mine, usual), (f"rank {rank}", "others", "ms, median"), width)
-    for place, name in SHORT_PLACES.items() if places else ():
+    for place in BETWEEN if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():
-            line = Line(f"    {name:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
+            line = Line(f"    {SHORT_PLACES[place]:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
             lines.append(line.add(f"{fixed(median_of(np.delete(column, rank))):>8}", "dim").cut(width))
     if late is not None and seldom:
         loses = f"  medians do not show what it loses in {percent(late.last_pct)} of steps"
@@ -141,12 +138,7 @@ def changed(scene: Scene, rank: int, width: int) -> list[Line]:
     alert = next((alert for alert in frame.alerts if alert.kind == "straggler"), None)
     lines = [] if alert is None else _since(scene, alert, width)
     if alert is not None:
-        near = [
-            event
-            for event in frame.events
-            if -BEFORE_S <= event.unix_s - alert.since_s <= AFTER_S and not event.kind.startswith("straggler")
-        ]
-        for event in near[-MAX_EVENTS:]:
+        for event in events_near(frame.events, alert.since_s)[-MAX_EVENTS:]:
             sign, role = of_severity(event.severity, event.kind)
             line = Line("  ").add(clock(event.unix_s), "dim").add(f" {sign} ", role)
             lines.append(line.add(scene.clean(event.message)))
@@ -221,7 +213,8 @@ def _action(scene: Scene, late: Straggler, rank: int, who: str) -> str:
     where = ", ".join(
         name for name in (scene.clean(ranks.host[rank]), scene.clean(ranks.device[rank])) if name
     )
-    _, action = remedy(late.cause, late.place, late.pattern, who, where)
+    has_loader = bool((ranks.data_ms > 0).any())
+    _, action = remedy(late.cause, late.place, late.pattern, who, where, has_loader=has_loader)
     if late.cause in ("gc", "uneven_work"):
         action += f" This gives back up to {percent(late.cost_pct)} of the step."
     return action

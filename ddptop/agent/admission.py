@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddptop.host.processes import belongs_to, innermost_pid, is_own, process_start, start_after
+from ddptop.host.processes import ancestors, belongs_to, innermost_pid, is_own, process_start, start_after
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.limits import MAX_SHOWN_WORLD
 
@@ -45,7 +45,8 @@ class Admission:
 
     A new process takes the rank when the earlier one has exited or sent BYE, when one of the two descends
     from the other, or when only the new one descends from the launcher. Where the kernel does not report
-    which process sent a HELLO (other pid namespaces), the newest process has the rank.
+    which process sent a HELLO (other pid namespaces), the newest process has the rank. A process that a rank
+    has started is no rank where its world is another one: the rank runs a training of its own.
     """
 
     def __init__(self, *, launcher: int, most_ranks: int | None = None, simulated: bool = False) -> None:
@@ -69,6 +70,7 @@ class Admission:
         if before is not None and before.hello.session == hello.session:
             return  # it reconnects after it was replaced: see `returning`
         newcomer = self._process(hello, peer)
+        self._check_starter(newcomer)
         if holder is not None and holder.hello.session != hello.session and holder.lives:
             self._check_holder(newcomer, holder)
         self._make_holder(newcomer)
@@ -105,6 +107,15 @@ class Admission:
         most = self._most_ranks
         if most is not None and hello.world_size > most:  # fewer may be a group: a helper trains nothing
             raise ProtocolError(f"a world of {hello.world_size:,} ranks: the launcher starts {most:,}")
+
+    def _check_starter(self, newcomer: _Process) -> None:
+        """Raise ProtocolError where a rank that runs has started this process, for another world."""
+        above = set() if newcomer.pid is None else ancestors(newcomer.pid)
+        for holder in self._holders.values() if above else ():
+            other_world = holder.hello.world_size != newcomer.hello.world_size
+            if holder.pid in above and other_world and holder.lives:
+                world, rank = newcomer.hello.world_size, holder.hello.rank
+                raise ProtocolError(f"a world of {world:,} ranks that rank {rank} has started for itself")
 
     def _check_holder(self, newcomer: _Process, holder: _Process) -> None:
         if newcomer.pid is None or holder.pid is None:

@@ -18,6 +18,7 @@ from ddptop.frames.numbers import percent
 
 if TYPE_CHECKING:
     from ddptop.host.runs import RunFile
+    from ddptop.protocol.messages import Run
     from ddptop.recording.reader import Recording
 
 SUFFIX = ".ddptop"
@@ -183,10 +184,22 @@ def _rounds(
 ) -> Iterator[tuple[str, Sequence[RunFile | Recorded]]]:
     """Looser and looser ways to match. The last one opens the recordings: only where no other one matches."""
     yield "live runs", [run for run in running if word in (run.name, run.run_id)]
-    yield "recordings", [item for item in kept if item.name == word]
+    yield "recordings", [item for item in kept if is_of_run(item, word)]
     yield "live runs", [run for run in running if _begins(run, word)]
     yield "recordings", [item for item in kept if item.name.startswith(word)]
     yield "recordings", [item for item in kept if recorded_id(item.path).startswith(word)]
+
+
+def is_of_run(item: Recorded, name: str) -> bool:
+    """Whether a recording is of a run of this name.
+
+    The recordings of a name that is used again are called `NAME-2`, `NAME-3`. A run may have such a name of
+    its own, so the name in the recording decides.
+    """
+    if item.name == name:
+        return True
+    stem, _, number = item.name.rpartition("-")
+    return stem == name and number.isdecimal() and recorded_name(item.path) == name
 
 
 def _begins(run: RunFile, word: str) -> bool:
@@ -251,13 +264,24 @@ def opened(path: Path, *, follow: bool = False) -> Recording:
 
 def recorded_id(path: Path) -> str:
     """Id of the run that a recording is of; empty for what cannot be read."""
+    run = _recorded_run(path)
+    return "" if run is None else run.run_id
+
+
+def recorded_name(path: Path) -> str:
+    """Name of the run that a recording is of; empty for what cannot be read."""
+    run = _recorded_run(path)
+    return "" if run is None else run.name
+
+
+def _recorded_run(path: Path) -> Run | None:
     from ddptop.recording.reader import Recording, RecordingError
 
     try:
         with Recording.open(path) as recording:
-            return recording.run.run_id
+            return recording.run
     except (RecordingError, OSError):
-        return ""
+        return None
 
 
 def is_readable(path: Path) -> bool:

@@ -87,16 +87,19 @@ MAX_ANCESTORS = 64
 
 def belongs_to(pid: int, other: int) -> bool:
     """Whether a process is this other one, of the process group that it leads, or descends from it."""
-    if other in (pid, _group(pid)):
-        return True
-    for _ in range(MAX_ANCESTORS):
+    return other in (pid, _group(pid)) or other in ancestors(pid)
+
+
+def ancestors(pid: int) -> set[int]:
+    """The pids of the processes from which this one descends, up to the one that init has started."""
+    above: set[int] = set()
+    while len(above) < MAX_ANCESTORS:
         status = process_status(pid)
         if status is None or status.parent <= 1:
-            return False
+            break
         pid = status.parent
-        if pid == other:
-            return True
-    return False
+        above.add(pid)
+    return above
 
 
 def is_own(pid: int) -> bool:
@@ -192,7 +195,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 _INSTALLED = ("site-packages", "dist-packages")
 
-_OF_A_RANK = ("DDPTOP_RUN_", "DDPTOP_AGENT")
+_OF_A_RANK = ("DDPTOP_RUN_", "DDPTOP_AGENT", "DDPTOP_STARTED_BY")
 
 
 def environment() -> dict[str, str]:

@@ -31,7 +31,49 @@ if TYPE_CHECKING:
 def enabled() -> bool:
     """Whether this process belongs to a run that is recorded, or has the variables of `ddptop env`."""
     switch = os.environ.get("DDPTOP")
-    return switch != "0" and (switch == "1" or bool(os.environ.get("DDPTOP_RUN_DIR")))
+    if switch == "0" or not (switch == "1" or os.environ.get("DDPTOP_RUN_DIR")):
+        return False
+    return not is_nested()
+
+
+STARTED_BY = "DDPTOP_STARTED_BY"
+"""Environment variable of what a rank starts while it has a process group: the run's id, the rank's pid and
+start, and what `_place_in_job` gives there."""
+
+
+def is_nested() -> bool:
+    """Whether this process was started by a rank of the run and belongs to a training of its own.
+
+    Such as a torchrun, an mp.spawn or an evaluation script that a rank starts. It is no rank of the run,
+    whatever numbers it has there. Another rank of the same job may be started by a rank: Lightning does so.
+    """
+    marker = os.environ.get(STARTED_BY, "").split(" ")
+    if len(marker) != 5 or marker[0] != os.environ.get("DDPTOP_RUN_ID", ""):
+        return False
+    _, pid, start, job, place = marker
+    from ddptop.host.processes import process_start
+
+    if pid == str(os.getpid()) or not pid.isdecimal() or str(process_start(int(pid))) != start:
+        return False
+    own_job, own_place = _place_in_job()
+    return not job or job != own_job or place == own_place
+
+
+def _place_in_job() -> tuple[str, str]:
+    """What the launcher's variables say: the job (empty: nothing), and this rank's place in it."""
+    values = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")]
+    job = "/".join(values) if all(values) else ""
+    return job, "/".join(os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK"))
+
+
+def _mark_children() -> None:
+    """From now on what this process starts is known to be started by a rank."""
+    from ddptop.host.processes import process_start
+
+    start, run_id = process_start(os.getpid()), os.environ.get("DDPTOP_RUN_ID", "")
+    job, place = _place_in_job()
+    if start is not None and " " not in f"{run_id}{job}{place}":
+        os.environ[STARTED_BY] = f"{run_id} {os.getpid()} {start} {job} {place}"
 
 
 def attach_when_imported() -> None:
@@ -75,6 +117,7 @@ def session_at(device: Any) -> Session | None:
 
             _session = Session(device)
         _session.ensure_started()
+        _mark_children()  # again: the run may have got its id just now
     except Exception as error:  # noqa: BLE001 - the training boundary
         report_once(f"cannot record this process ({type(error).__name__}: {error})")
         os.environ["DDPTOP"] = "0"
@@ -113,9 +156,12 @@ def _mark_initialization() -> None:
         from ddptop.host.rank_starts import mark_initialization  # msgpack: not in every Python that starts
 
         mark_initialization()
+        _mark_children()
 
 
 def _leave() -> None:
+    if enabled():
+        os.environ.pop(STARTED_BY, None)
     if _session is not None:
         _session.leave_group()
 

@@ -19,9 +19,18 @@ BATCH = 10
 
 
 def write_recording(
-    path: Path, *, steps: int = 100, ranks: int = 2, run_id: str = "aa11", ended: bool = True
+    path: Path,
+    *,
+    steps: int = 100,
+    ranks: int = 2,
+    run_id: str = "aa11",
+    ended: bool = True,
+    name: str = "",
 ) -> None:
-    """Write it; with `ended` false the collector never got to say how it ended."""
+    """Write it; with `ended` false the collector never got to say how it ended.
+
+    `name`: of the run; empty: that of the file.
+    """
     writer = Writer(path, limit_bytes=1 << 30)
     numbers = {rank: count(1) for rank in range(ranks)}
 
@@ -30,7 +39,7 @@ def write_recording(
         seq = next(numbers[rank]) if acked else 0
         writer.add(Received(t_ns, rank, 100 + rank if rank >= 0 else 0, seq, message), encode(message))
 
-    add(START_NS, -1, _run(path, run_id, "live", None))
+    add(START_NS, -1, _run(name or path.stem, run_id, "live", None))
     for rank in range(ranks):
         add(START_NS, rank, _hello(rank, ranks, run_id))
         add(START_NS, rank, Layout(0, (Bucket(0, 0, 8_000_000, 8_000_000, 4, "float32", ""),)))
@@ -43,13 +52,13 @@ def write_recording(
     if ended:
         for rank in range(ranks):
             add(end_ns, rank, Bye(end_ns, "finished"))
-        add(end_ns, -1, _run(path, run_id, "finished", 0))
+        add(end_ns, -1, _run(name or path.stem, run_id, "finished", 0))
     writer.close()
 
 
-def _run(path: Path, run_id: str, state: str, exit_code: int | None) -> Run:
+def _run(name: str, run_id: str, state: str, exit_code: int | None) -> Run:
     argv = ("train.py", "--lr", "0.1")
-    return Run(VERSION, run_id, path.stem, "train.py", argv, START_UNIX_NS, START_NS, state, exit_code, False)
+    return Run(VERSION, run_id, name, "train.py", argv, START_UNIX_NS, START_NS, state, exit_code, False)
 
 
 def _hello(rank: int, ranks: int, run_id: str) -> Hello:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.cli import show
+from ddptop.cli.commands import relay
 from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.main import main
 from ddptop.cli.runs import MachineRuns
@@ -114,6 +115,38 @@ def test_without_a_live_run_the_newest_readable_recording_is_shown(
     assert "newest recording: new" in capsys.readouterr().err
     assert main(["replay", "old", "--once"]) == 0
     assert "newest" not in capsys.readouterr().err
+
+
+def test_of_a_name_that_was_used_again_the_newest_run_is_meant(
+    home_here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = home_here / "state" / "ddptop"
+    folder.mkdir(mode=0o700)
+    # As `numbered` names them; a run of the name `case-9` is another one.
+    for file, name, steps, modified in (
+        ("case", "case", 20, 1),
+        ("case-2", "case", 30, 2),
+        ("case-9", "", 40, 3),
+    ):
+        write_recording(folder / f"{file}.ddptop", name=name, steps=steps)
+        os.utime(folder / f"{file}.ddptop", (modified, modified))
+
+    def step_shown(*words: str) -> int:
+        assert main(list(words)) == 0
+        shown = capsys.readouterr()
+        assert shown.err == "ddptop: 2 recordings match 'case'; this is the newest, case-2\n"
+        return json.loads(shown.out)["group"]["step"]
+
+    assert step_shown("case", "--json") == 29
+    assert step_shown("replay", "case", "--json") == 29
+    assert main(["report", "case", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reading"]["steps"] == 30
+    assert main(["export", "case", "--to", "csv", "-o", str(tmp_path / "tables")]) == 0
+    assert len((tmp_path / "tables" / "steps.csv").read_text(encoding="utf-8").splitlines()) == 61
+    assert relay.run_meant("case") == folder / "case-2.ddptop"
+    capsys.readouterr()
+    assert main(["case-9", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["group"]["step"] == 39
 
 
 def test_a_run_that_a_launcher_is_starting_is_waited_for(

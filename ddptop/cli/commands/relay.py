@@ -111,7 +111,7 @@ def run_meant(word: str | None) -> RunFile | Path:
 
     Unlike on a screen there is no choice here: of several runs none is taken.
     """
-    from ddptop.cli.find import live, recorded, recorded_id, with_collector
+    from ddptop.cli.find import is_of_run, live, recorded, recorded_id, with_collector
 
     running, host = live(), socket.gethostname()
     if word is None:
@@ -131,7 +131,7 @@ def run_meant(word: str | None) -> RunFile | Path:
         raise CliError(f"no live run on {host}; name one that has ended to see its end", Exit.NOT_FOUND)
     kept = recorded(running)
     for item in kept:
-        if item.name == word:
+        if is_of_run(item, word):
             return item.path
     for item in kept[:SEARCHED]:
         if recorded_id(item.path) == word:

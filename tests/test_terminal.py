@@ -266,6 +266,29 @@ def test_the_terminal_is_restored_on_every_way_out(make: Make, tmp_path: Path) -
     until(lambda: not psutil.pid_exists(viewer), "the end of the viewer")
 
 
+NO_TORCH = """
+import sys
+sys.modules["torch"] = None
+from ddptop.cli.main import main
+sys.exit(main())
+"""
+
+
+@needs_tmux
+def test_the_demo_without_torch_offers_the_one_that_needs_none(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "no_torch.py").write_text(NO_TORCH)
+    terminal = make(80, 24)
+    for answer, outcome in (("n", "code 1."), ("", "SIMULATED")):
+        terminal.type(f"clear; {sys.executable} no_torch.py demo; echo code $?.")
+        terminal.wait_for("[Y/n]")
+        asked = terminal.screen().replace("\n", "")
+        assert "needs torch" in asked and "ddptop demo --simulate 8" in asked
+        terminal.type(answer)
+        terminal.wait_for(outcome)
+    terminal.press("q")
+    terminal.wait_for("code 0.")
+
+
 UNREADABLE = (
     b"\x1b[M\x20\xe9\xa1",  # a mouse report of X10 at column 201
     b"\x1b[M\x20qq",  # the same at column 81: its bytes are no keys

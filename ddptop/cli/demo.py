@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING
 from ddptop.cli import find, show
 from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load
-from ddptop.frames.numbers import fixed
+from ddptop.frames.numbers import counted, fixed
 from ddptop.frames.phrases import blamed
 from ddptop.host.processes import InputEnd
 from ddptop.training.torch_compat import installed_version, why_unusable
@@ -58,12 +58,13 @@ SHOWN_S = 20.0
 
 def main(options: argparse.Namespace) -> int:
     """Start the training, show it until the user quits or the steps are done, and clean up."""
-    problem = why_unusable("ddptop demo", installed_version())
-    if problem is not None:
-        raise CliError(problem)
     settings = load(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
+    problem = why_unusable("ddptop demo", installed_version())
+    if problem is not None:
+        return simulate_instead(problem, options, ask=mode is show.Mode.SCREEN and show.has_terminal())
     lesson = Lesson(options.ranks)
+    note(f"starting {counted(options.ranks, 'rank')}: importing torch takes some seconds")
     name = f"demo-{secrets.token_hex(2)}"
     with tempfile.TemporaryFile() as output:
         training = _start(name, options.ranks, options.steps or 0, output)
@@ -85,6 +86,27 @@ def main(options: argparse.Namespace) -> int:
     return code
 
 
+SIMULATED_RANKS = 8
+"""Where torch is missing: as many as a host has GPUs."""
+
+
+def simulate_instead(problem: str, options: argparse.Namespace, *, ask: bool) -> int:
+    """Offer the demo that needs no torch, and run it where the user agrees.
+
+    Raises CliError, with the command of that demo, where nobody can be asked or the user does not want it.
+    """
+    offer = f"ddptop demo --simulate {SIMULATED_RANKS}"
+    if ask:
+        note(f"{problem}")
+        print(f"Show {SIMULATED_RANKS} simulated ranks instead ({offer})? [Y/n] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() in ("", "y", "yes"):
+            from ddptop.cli import simulate
+
+            options.simulate = SIMULATED_RANKS
+            return simulate.main(options)
+    raise CliError(f"{problem}; without torch: {offer}")
+
+
 TOO_NOISY = (
     "rank {rank} was slow on purpose but was not flagged: this machine is too noisy for the lesson, other "
     "programs delay the ranks as much"
@@ -100,6 +122,7 @@ class Lesson:
     """
 
     def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
         self._alone = ranks == 1
         self._step = 0
         self._flagged = False
@@ -122,6 +145,13 @@ class Lesson:
 
     def line(self, frame: Frame) -> str:
         """What is seen now and which key shows more; empty after some time, until something changes."""
+        from ddptop.frames.verdict import run_state  # numpy, which the launcher does without
+
+        states = frame.ranks.state
+        if run_state(frame) == "waiting":
+            here = len(states) - states.count("waiting")
+            begin = "the ranks import torch and make a process group, which takes some seconds"
+            return f"demo: {begin} · {here} of {self._ranks} are here"
         if self._alone:
             return f"demo: {ALONE}"
         last = frame.run.world_size - 1

@@ -21,9 +21,6 @@ from ddptop.host.runs import create_run_directory, remove_run_directory
 RECORD_LIMIT = 256 << 20
 """Bytes after which the recording is thinned: a simulated run is not worth more."""
 
-HEADLESS_STEPS = 120
-"""End without a screen: a minute of thousands of ranks."""
-
 
 class Simulated:
     """The processes of a simulated run: its collector, and one that simulates all of its ranks."""
@@ -94,11 +91,18 @@ class Simulated:
         self.output.close()
 
 
+def steps_of_lesson(ranks: int) -> int:
+    """Steps without a screen: one rank has been slow, was flagged and is even again, as in the real demo."""
+    from ddptop.sources.simulation.story import Story, usual_rate
+
+    return Story(ranks, usual_rate(ranks)).steps_of_lesson
+
+
 def main(options: argparse.Namespace) -> int:
     """Start the run, show it until the user quits or the steps are done, and clean up."""
     settings = load(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
-    steps = options.steps or (0 if mode is show.Mode.SCREEN else HEADLESS_STEPS)
+    steps = options.steps or (0 if mode is show.Mode.SCREEN else steps_of_lesson(options.simulate))
     name = f"simulated-{secrets.token_hex(2)}"
     simulated = Simulated(name, options.simulate, steps)
     try:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ddptop.frames.phrases import PLACES, ended_by_signal, first_ranks, step_phrase
-from ddptop.frames.verdict import run_state, verdict
+from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -161,6 +161,8 @@ def next_action(frame: Frame) -> str:
         host = next((host.name for host in frame.hosts if host.state in ("lost", "unreachable")), "")
         if host:
             return f"ssh {host} uptime: is it up, does its network reach the other hosts? See its job log."
+    if state == "waiting" and frame.run.elapsed_s < LONG_WAIT_S:
+        return ""
     if state == "waiting":
         missing = [rank for rank, own in enumerate(frame.ranks.state) if own == "waiting"]
         who = "the ranks" if len(missing) in (0, len(frame.ranks.state)) else _named(missing)

@@ -39,6 +39,10 @@ ASCII = str.maketrans({"●": "*", "○": "o", "◌": "~", "▲": "!", "■": "X
 WINDOW = 100
 """Steps that figures are medians over."""
 
+LONG_WAIT_S = 60.0
+"""A run that waits for ranks is a warning from so long after its start on. Before that, importing torch and
+making the process group are the usual reason."""
+
 RANKS_APPEAR = "ranks appear when they construct DistributedDataParallel"
 
 ONE_RANK = "one rank: no other rank to wait for"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.hosts import host_index, short_names
-from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, signed, size
+from ddptop.frames.numbers import RATIO, UNKNOWN, count, duration, fixed, known, signed, size
 from ddptop.render import table
 from ddptop.render.context import OF_STEP
 from ddptop.render.hosts import by_host, host_figures, worst_first
@@ -25,6 +25,9 @@ WIDE = 120
 
 MAX_ROWS = 16
 """Hosts in `--once`; the others are counted."""
+
+LONG_OFFSET_MS = 100_000.0
+"""An offset from here on is written as a duration: clocks count from when their host was started."""
 
 ALWAYS = ("ranks", "worst", "excess")
 """Columns that are there whether anything is known or not."""
@@ -58,7 +61,7 @@ FIGURES: dict[str, Figure] = {
     "excess": Figure(7, 93, lambda h: h.excess_ms, fixed),
     "ms/step": Figure(8, 60, lambda h: h.step_ms, fixed),
     "rtt ms": Figure(6, 82, lambda h: h.round_trip_ms, lambda v: fixed(v, RATIO)),
-    "clock ms": Figure(13, 62, _offset, str),
+    "clock ms": Figure(11, 62, _offset, str),
     "clock±": Figure(7, 73, lambda h: h.clock_bound_ms, lambda v: f"±{fixed(v, RATIO)}", "dim"),
     "drift ppm": Figure(9, 50, lambda h: h.clock_drift_ppm, signed, "dim"),
     "compared": Figure(8, 51, lambda h: h.clock_age_s, lambda v: f"{fixed(v)} s", "dim"),
@@ -151,6 +154,9 @@ def _clock(host: HostFigures) -> Piece:
         return "collector's", "faint"
     if host.clock_offset_ms is None:
         return UNKNOWN, "faint"
+    if abs(host.clock_offset_ms) >= LONG_OFFSET_MS:
+        text = ("-" if host.clock_offset_ms < 0 else "+") + duration(abs(host.clock_offset_ms) / 1000)
+        return text.replace(" ", ""), "text"
     return signed(host.clock_offset_ms, RATIO), "text"
 
 

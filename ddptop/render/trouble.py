@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.numbers import age
-from ddptop.frames.verdict import run_state
+from ddptop.frames.verdict import LONG_WAIT_S, run_state
 from ddptop.render.text import fit_tail
 
 if TYPE_CHECKING:
@@ -67,10 +67,6 @@ _AS_OF = {
     "unreachable": "last known",
     "stale": "last known",
 }
-
-
-LONG_WAIT_S = 60.0
-"""From so long on after its start a run that waits for ranks is a warning."""
 
 
 def waits_long(frame: Frame) -> bool:

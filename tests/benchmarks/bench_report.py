@@ -36,9 +36,8 @@ from ddptop.report.build import read
 from ddptop.sources.replay import frame_of
 from ddptop.sources.simulation import ranks
 from ddptop.sources.simulation import ranks as node
-from ddptop.sources.simulation.__main__ import usual_rate
 from ddptop.sources.simulation.hosts import RANKS_PER_NODE
-from ddptop.sources.simulation.story import Story
+from ddptop.sources.simulation.story import Story, usual_rate
 from tests.recording.made_up import NS, START_NS, START_UNIX_NS, run_message
 
 TICK_NS = NS // 50

@@ -16,9 +16,11 @@ import pytest
 from ddptop.cli import demo
 from ddptop.cli.errors import CliError
 from ddptop.frames.frame import Frame
+from ddptop.frames.remedies import next_action
+from ddptop.frames.verdict import LONG_WAIT_S
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP, DEADLINE_S, environment, processes_of, started, until
-from tests.tui.fake import live, straggler
+from tests.tui.fake import live, nobody, straggler, waiting
 
 torch = pytest.importorskip("torch")
 
@@ -124,6 +126,18 @@ def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noi
     never = demo.Lesson(2)
     never.see(replace(even, group=replace(even.group, step=demo.MOST_STEPS)))
     assert never.over and never.noisy
+
+
+def test_until_ranks_report_the_demo_says_what_is_waited_for() -> None:
+    lesson = demo.Lesson(4)
+    for frame, here in ((nobody(), 0), (waiting(4), 2)):
+        lesson.see(frame)
+        line = lesson.line(frame)
+        assert "import torch" in line and line.endswith(f"{here} of 4 are here")
+        early = replace(frame, run=replace(frame.run, elapsed_s=LONG_WAIT_S - 1))
+        assert next_action(early) == ""
+        late = replace(frame, run=replace(frame.run, elapsed_s=LONG_WAIT_S))
+        assert "init_process_group" in next_action(late)
 
 
 def test_of_one_rank_the_demo_says_that_none_is_compared_and_ends_after_the_least_steps() -> None:

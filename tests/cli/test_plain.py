@@ -236,7 +236,7 @@ def test_the_columns_of_every_rank_add_up_to_its_step(step: int) -> None:
 
 
 def test_table_bars_and_screen_have_the_same_numbers() -> None:
-    frame = simulated_frame(4, 60)
+    frame = simulated_frame(4, 40)
     table = picture(frame, 160, False, False)
     screen = [str(line) for line in screen_of(Scene(frame, Place()), 200, 40).lines]
     once, shown = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from ddptop.collector.simulated_hosts import MESSAGES, SimulatedHosts
 from ddptop.protocol.messages import Bye, Flag, Hello, Received, Run, Steps
 from ddptop.sources.simulation import ranks as simulated
 from ddptop.sources.simulation.ranks import Ranks
-from ddptop.sources.simulation.story import DEATH, NAN, STRAGGLER, Story
+from ddptop.sources.simulation.story import DEATH, NAN, STRAGGLER, Story, usual_rate
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
 
@@ -72,13 +73,19 @@ def test_a_group_of_one_has_nobody_to_wait_for_and_lives() -> None:
     assert not any(story.late_us(step) or story.is_last_of(step) for step in range(2 * story.cycle))
 
 
-def test_everything_arrives_is_understood_and_the_dead_are_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(simulated, "RESTART_AFTER_S", 1.0)
-    endpoint = f"ipc://{tmp_path}/ingest"
-    story = Story(20, 100.0)
-    monkeypatch.setattr(Story, "cycle", 400)
+class Played(NamedTuple):
+    """What a real receiver and reducer have taken of simulated ranks."""
+
+    reducer: Reducer
+    refused: int
+    incarnations: set[int]
+    failed: list[int]
+    n_rows: int
+
+
+def play(story: Story, steps: int, folder: Path) -> Played:
+    """Have the ranks of a story live FASTER, to the end of so many steps."""
+    endpoint = f"ipc://{folder}/ingest"
     context = new_context()
     receiver = AckedReceiver(context, endpoint, epoch=1, also=MESSAGES)
     hosts = SimulatedHosts()
@@ -86,7 +93,6 @@ def test_everything_arrives_is_understood_and_the_dead_are_started_again(
     began = time.monotonic_ns()
     run = Run(1, "id", "made-up", "", (), time.time_ns(), began, "live", None, True)
     reducer.feed(Received(began, -1, 0, 0, run))
-    steps = int(DEATH * 400) + 1 + 200
     ranks = Ranks(story, endpoint, "id", steps=steps)
     incarnations, failed, rows = set(), [], []
 
@@ -114,16 +120,36 @@ def test_everything_arrives_is_understood_and_the_dead_are_started_again(
         hear()
     receiver.close()
     context.term()
-    frame = reducer.frame(time.monotonic_ns())
-    assert (incarnations, failed) == ({0, 1}, [19])
-    assert sum(rows) == 20 * steps
-    assert (frame.group.step, frame.lost_records, receiver.refused) == (199, 0, 0)
+    return Played(reducer, receiver.refused, incarnations, failed, sum(rows))
+
+
+def test_everything_arrives_is_understood_and_the_dead_are_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulated, "RESTART_AFTER_S", 1.0)
+    monkeypatch.setattr(Story, "cycle", 400)
+    steps = int(DEATH * 400) + 1 + 200
+    played = play(Story(20, 100.0), steps, tmp_path)
+    frame = played.reducer.frame(time.monotonic_ns())
+    assert (played.incarnations, played.failed) == ({0, 1}, [19])
+    assert played.n_rows == 20 * steps
+    assert (frame.group.step, frame.lost_records, played.refused) == (199, 0, 0)
     assert (frame.source, frame.run.nodes, len(frame.buckets)) == ("simulated", 3, 4)
     assert set(frame.ranks.state) == {"finished"}
     assert "straggler" in {one.kind for one in frame.events}
     assert [host.name for host in frame.hosts] == ["node000", "node001", "node002"]
     assert [host.collector for host in frame.hosts] == [True, False, False]
     assert all(host.clock_drift_ppm and host.cpu_pct for host in frame.hosts[1:])
+    assert all(abs(host.clock_offset_ms or 0.0) < 100 for host in frame.hosts)
     assert {(one.kind, one.rank) for one in frame.events if one.kind == "failed_rank"} == {
         ("failed_rank", 19)
     }
+
+
+def test_the_lesson_is_over_once_the_slow_rank_was_flagged_and_is_even_again(tmp_path: Path) -> None:
+    """Without a screen a simulated run ends there."""
+    story = Story(8, usual_rate(8))
+    frame = play(story, story.steps_of_lesson, tmp_path).reducer.frame(time.monotonic_ns())
+    flags = [(event.kind, event.rank) for event in frame.events if event.kind.startswith("straggler")]
+    assert flags[:1] == [("straggler", story.straggler)]
+    assert frame.straggler is None

@@ -12,7 +12,7 @@ import pytest
 from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
-from ddptop.frames.verdict import run_state, verdict
+from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 from ddptop.protocol.vocabulary import Basis
 from ddptop.render.context import RenderContext
 from ddptop.render.plain import picture, watch_line
@@ -352,6 +352,8 @@ ACTIONS = {
 @pytest.mark.parametrize("case", ACTIONS)
 def test_what_to_do_next_about_a_run_that_makes_no_steps(case: str) -> None:
     frame = silent(3, 4) if case == "silent" else {**CASES, **TROUBLES}[case]()
+    if case == "waiting":
+        frame = replace(frame, run=replace(frame.run, elapsed_s=LONG_WAIT_S))
     assert next_action(frame).lower().startswith(ACTIONS[case].lower())
     for size in ((80, 24), (67, 19), (50, 24)):
         lines = sketch(FakeSource(frame), size).splitlines()

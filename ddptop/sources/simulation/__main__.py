@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ddptop.host.runs import ingest_endpoint
 from ddptop.sources.simulation.ranks import Ranks
-from ddptop.sources.simulation.story import Story
+from ddptop.sources.simulation.story import Story, usual_rate
 
 
 def main() -> int:
@@ -37,11 +37,6 @@ def main() -> int:
     finally:
         ranks.close()
     return 0
-
-
-def usual_rate(ranks: int) -> float:
-    """Steps a second: large groups train large models, and all of them are made up by this one process."""
-    return 20.0 if ranks <= 64 else 5.0 if ranks <= 512 else 2.0
 
 
 if __name__ == "__main__":

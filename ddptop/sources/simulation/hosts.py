@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from ddptop.protocol.hosts import Host, HostUsage
-from ddptop.protocol.limits import NS, VERSION
+from ddptop.protocol.limits import VERSION
 from ddptop.protocol.messages import Clock
 
 RANKS_PER_NODE = 8
@@ -15,6 +16,9 @@ CORES, MEMORY_BYTES = 96, 1 << 40
 
 BOUND_NS, ROUND_TRIP_NS = 130_000, 170_000
 """Of a clock exchange in a data centre's network: half the round trip, and what the drift may be wrong by."""
+
+MOST_APART_NS = 20_000_000
+"""Between the clocks of two hosts."""
 
 MOST_DRIFT_PPM = 40
 
@@ -27,6 +31,8 @@ class SimulatedHost:
     """One host by its number. Host 0 has the collector, so its clock is the collector's."""
 
     number: int
+    began_ns: int = field(default_factory=time.monotonic_ns)
+    """Its clock drifts from then on."""
 
     @property
     def name(self) -> str:
@@ -44,9 +50,9 @@ class SimulatedHost:
         return self.number and (self.number * 7_919) % (2_000 * MOST_DRIFT_PPM) - 1_000 * MOST_DRIFT_PPM
 
     def clock_ns(self, t_ns: int) -> int:
-        """A time of the collector's clock on the host's, which was started at another time."""
-        started_ns = self.number * 1_299_709 % 50_000 * NS // 10
-        return t_ns + started_ns - round(self.drift_ppb * (t_ns / 1e9))
+        """A time of the collector's clock on the host's, which is some milliseconds off."""
+        ahead_ns = self.number * 1_299_709 % MOST_APART_NS
+        return t_ns + ahead_ns - round(self.drift_ppb * (t_ns - self.began_ns) / 1e9)
 
     def introduce(self, run_id: str, now_ns: int, unix_ns: int) -> Host:
         """The first message of its agent. `now_ns`, here and below: by the collector's clock."""

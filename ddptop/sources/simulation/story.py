@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 CYCLE_S = 120.0
 """After this long, in steps of an undisturbed run, the story begins again."""
 
-STRAGGLER = (0.15, 0.40)
+STRAGGLER = (0.08, 0.25)
 NAN = (0.52, 0.54)
 CUT = 0.62
 DEATH = 0.75
 """Parts of the cycle: the data of one rank come late, one rank's loss is NaN, one of at least four hosts is
 unreachable for some seconds, a rank fails."""
+
+EVEN_STEPS = 60
+"""After its slow part: by then no rank is flagged any more."""
 
 LATE = 0.35
 """How late the straggler is, as a part of the step."""
@@ -41,6 +44,11 @@ TRANSFER = 0.02
 
 JITTER = 0.004
 """Standard deviation of a rank's phases, as a part of the step."""
+
+
+def usual_rate(ranks: int) -> float:
+    """Steps a second: large groups train large models, and all of them are made up by this one process."""
+    return 20.0 if ranks <= 64 else 5.0 if ranks <= 512 else 2.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,11 @@ class Story:
     def cycle(self) -> int:
         """Steps of the story."""
         return max(40, int(CYCLE_S * self.rate))
+
+    @property
+    def steps_of_lesson(self) -> int:
+        """Steps until the straggler has been flagged and is even again."""
+        return int(STRAGGLER[1] * self.cycle) + EVEN_STEPS
 
     @property
     def straggler(self) -> int:

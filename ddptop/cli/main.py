@@ -25,6 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         # A name that the terminal's encoding cannot show must not end the command.
         reconfigure(errors="backslashreplace")
+    if "TEXTUAL_DRIVER" in os.environ:
+        from ddptop.cli.web import end_with_server, in_browser
+
+        if in_browser():
+            end_with_server()
     with _ended_by_signals():
         code = _run(list(sys.argv[1:] if argv is None else argv))
     if argv is None:  # the process ends: it need not look for cycles in all that a report has read

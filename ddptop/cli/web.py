@@ -2,38 +2,52 @@
 
 The address has a token in its path, and everything outside that path is refused with 403: other users of the
 machine, and pages of other sites in the same browser, can guess neither page nor websocket. Each page that is
-opened starts the same command once more, whose screen textual-serve passes on.
+opened starts the same command once more, whose screen textual-serve passes on (`ddptop/cli/web_sockets.py`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import select
 import shlex
+import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from ddptop.cli.errors import CliError, Exit, note
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 HOST = "127.0.0.1"
 
 TOKEN_BYTES = 24
 
-POLICY = (
-    "default-src 'self' data:; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
-    "connect-src 'self' ws://{address}"
-)
-"""The page of textual-serve asks Google for a font: a browser must request nothing from elsewhere."""
+QUIT_S = 1.0
+"""A screen that is asked to end, and has not ended after this time, is killed."""
+
+SERVER_GONE = 1
 
 
 def in_browser() -> bool:
     """Whether textual-serve has started this process: its screen is drawn into a pipe."""
     return "web_driver" in os.environ.get("TEXTUAL_DRIVER", "")
+
+
+def end_with_server() -> None:
+    """End this screen, which is drawn for a browser, when its server is gone, also by SIGKILL."""
+    threading.Thread(target=_wait_for_server_end, daemon=True, name="ddptop-web-server").start()
+
+
+def _wait_for_server_end() -> None:
+    server = select.poll()
+    server.register(0, 0)  # no event but POLLHUP: the server has closed its end of standard input
+    server.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(QUIT_S)
+    os._exit(SERVER_GONE)
 
 
 def serve(words: Sequence[str], port: int) -> int:
@@ -43,6 +57,8 @@ def serve(words: Sequence[str], port: int) -> int:
     try:
         from aiohttp import web
         from textual_serve.server import Server
+
+        from ddptop.cli.web_sockets import application
     except ModuleNotFoundError as error:
         raise CliError("--web needs the package textual-serve: pip install 'ddptop[web]'") from error
     try:
@@ -50,49 +66,21 @@ def serve(words: Sequence[str], port: int) -> int:
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise CliError(f"port {port} of {HOST}: {reason}; --port takes another one") from None
+    # Whoever sends bytes to the port would write tracebacks to this terminal.
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("textual-serve").setLevel(logging.CRITICAL + 1)
     with listening:
         address = f"{HOST}:{listening.getsockname()[1]}"
-        command = shlex.join([sys.executable, "-m", "ddptop", *words])
+        command = f"exec {shlex.join([sys.executable, '-m', 'ddptop', *words])}"
         server = Server(command, host=HOST, title="ddptop", public_url=f"http://{address}")
         token = secrets.token_urlsafe(TOKEN_BYTES)
         note(f"the screen is at http://{address}/{token}/ (Ctrl-C ends it)")
         web.run_app(
-            application(server, token, POLICY.format(address=address)),
+            application(server, token, address),
             sock=listening,
             print=None,
             access_log=None,
             handle_signals=False,
+            shutdown_timeout=QUIT_S,
         )
     return Exit.INTERRUPTED
-
-
-def application(server: Any, token: str, policy: str) -> web.Application:
-    """The application of a textual-serve `server` below the path of the token; 403 everywhere else."""
-    import aiohttp_jinja2
-    import jinja2
-    from aiohttp import web
-
-    async def forbidden(_: web.Request) -> web.Response:
-        return web.Response(status=403, text="403: the address of ddptop --web has a token\n")
-
-    async def slash(request: web.Request) -> web.Response:
-        raise web.HTTPFound(f"{request.path}/")
-
-    async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
-        response.headers["Content-Security-Policy"] = policy
-        response.headers["Referrer-Policy"] = "no-referrer"
-        response.headers["X-Frame-Options"] = "DENY"
-        response.headers["Cache-Control"] = "no-store"
-
-    screen = web.Application()  # with the routes and their names of textual-serve
-    aiohttp_jinja2.setup(screen, loader=jinja2.FileSystemLoader(server.templates_path))
-    screen.router.add_get("/", server.handle_index, name="index")
-    screen.router.add_get("/ws", server.handle_websocket, name="websocket")
-    screen.router.add_get("/download/{key}", server.handle_download, name="download")
-    screen.router.add_static("/static", server.statics_path, name="static")
-    app = web.Application()
-    app.router.add_get(f"/{token}", slash)
-    app.add_subapp(f"/{token}", screen)
-    app.router.add_route("*", "/{path:.*}", forbidden)
-    app.on_response_prepare.append(add_headers)
-    return app

@@ -130,11 +130,16 @@ def _plain(bits: int) -> str:
 def stacked(parts: Column, scale: Scale, height: int, looks: Sequence[Piece]) -> list[Line]:
     """(parts, columns) values on top of each other, the first at the bottom, each in its sign and role.
 
-    Edges are rounded, not heights, so that equal columns look alike; a column with a NaN is a gap. `height`
-    lines, the topmost first.
+    The parts share the rows of the whole column: each has its whole rows, and those that are left over go to
+    the largest remainders. So a part never has more rows than a larger one. A column with a NaN is a gap.
+    `height` lines, the topmost first.
     """
-    rows = np.cumsum(np.maximum(parts, 0.0), axis=0) * (height / scale.high)
-    edges = np.minimum(np.rint(np.where(np.isnan(rows).any(axis=0), 0.0, rows)), height)
+    exact = np.maximum(parts, 0.0) * (height / scale.high)
+    exact = np.where(np.isnan(exact).any(axis=0), 0.0, exact)
+    n_rows = np.floor(exact)
+    left_over = np.rint(exact.sum(axis=0)) - n_rows.sum(axis=0)
+    place = np.argsort(np.argsort(n_rows - exact, axis=0, kind="stable"), axis=0, kind="stable")
+    edges = np.minimum(np.cumsum(n_rows + (place < left_over), axis=0), height)
     lines = []
     for row in reversed(range(height)):
         runs = itertools.groupby((edges <= row).sum(axis=0).tolist())

@@ -111,8 +111,9 @@ class DrawnCharts:
     of: tuple[object, ...]
     lines: list[Line]
     plots: tuple[Plot, ...]
-    titles: tuple[tuple[int, int, int, tuple[Line, ...]], ...] = ()
-    """Of each chart: the line of its title, its first cell and its width, and the parts after the figure."""
+    titles: tuple[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]], ...] = ()
+    """Of each chart: the line of its title, its first cell and its width, the title's parts, and which of
+    them have figures of the newest step."""
 
 
 @dataclass

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.frames.history import COLUMNS
 from ddptop.render.chart import Axis, Scale, holes, no_number, quantiles, step_ticks, thinned, time_ticks
 from ddptop.render.curves import stacked
-from ddptop.render.line import Piece
+from ddptop.render.line import Line, Piece
 from ddptop.tui.scene import ChartState, Place, Scene
 from ddptop.tui.views.charts import charts, logarithmic
+from ddptop.tui.views.curve import Curve, chart
 from tests.tui.drive import Sketch, Stage, on_stage, screen
 from tests.tui.fake import (
     NAN,
@@ -31,6 +36,9 @@ from tests.tui.fake import (
 )
 from tests.tui.pages import page, place_at
 from tests.tui.screens import check
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Column
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}
 
@@ -165,6 +173,58 @@ def test_parts_lie_on_top_of_each_other_and_the_unknown_is_a_gap() -> None:
     assert str(stacked(parts * 2, Scale(0.0, 4.0), 4, looks)[0]) == "ba  ", "cut at the top"
 
 
+@given(
+    arrays(np.float64, (7, 5), elements=st.floats(0.0, 30.0)),
+    st.integers(3, 30),
+)
+def test_every_part_has_its_rows_and_none_more_than_a_larger_one(parts: Column, height: int) -> None:
+    """A row of *other* once stood where optimizer and data are: edges were rounded."""
+    signs = "abcdefg"
+    scale = Scale(0.0, float(parts.sum(axis=0).max()) + 1.0)
+    lines = [str(line).ljust(5) for line in stacked(parts, scale, height, [(sign, "data") for sign in signs])]
+    for at in range(5):
+        drawn = np.array([sum(line[at] == sign for line in lines) for sign in signs])
+        exact = parts[:, at] * height / scale.high
+        assert (np.abs(drawn - exact) < 1.0).all()
+        assert (np.diff(drawn[np.argsort(exact, kind="stable")]) >= 0).all() or len({*exact}) < 7
+
+
+def losses(seed: int) -> Column:
+    """A curve of losses: of any size, falling or not, smooth or not."""
+    random = np.random.default_rng(seed)
+    n_points = int(random.integers(2, 400))
+    size = 10.0 ** random.uniform(-6, 7)
+    fall = np.exp(-np.arange(n_points) * random.uniform(0, 0.1))
+    noise = random.lognormal(0.0, random.uniform(0, 2), n_points)
+    return np.asarray(size * (random.uniform(0, 1) + fall) * noise)
+
+
+def test_the_scale_of_a_chart_has_room_for_its_labels_whatever_the_losses() -> None:
+    """Beside wider labels a curve has fewer bins, which can change the scale and so the labels."""
+    for seed in range(900):
+        values = losses(seed)
+        width, log = 24 + seed % 60, bool(seed % 2)
+        curve = Curve([Line("loss")], np.arange(len(values)) * 0.3, values, "accent", log=log)
+        lines = [str(line) for line in chart(curve, width, 9, False).lines[1:]]
+        assert {line.index("│") for line in lines[:-1]} == {lines[-1].index("└")}, (seed, lines)
+        assert all(len(line) <= width for line in lines) and "…" not in "".join(lines)
+
+
+def test_what_goes_on_above_the_scale_is_marked_with_how_far_it_goes() -> None:
+    values = np.full(400, 10.0)
+    values[190:200] = (10.0, 900.0) * 5
+    time_s = np.arange(400) * 0.1
+    band = Curve([Line("step ms"), Line("p95")], time_s, values, "forward", zero=True, band=True)
+    stack = replace(band, band=False, stack=np.stack([values / 7] * 7))
+    for curve, most in ((band, "900"), (stack, "")):
+        title, top, *rest = (str(line) for line in chart(curve, 60, 9, False).lines)
+        assert "↑" in top and 5 <= len(top.partition("↑")[0]) - len(top) // 2 + 30 <= 60
+        assert "↑" not in "".join(rest)
+        assert title.startswith(f"step ms ↑ up to {most}")
+    even = replace(band, main=np.full(400, 10.0))
+    assert "↑" not in "".join(str(line) for line in chart(even, 60, 9, False).lines)
+
+
 def test_the_parts_of_the_step_over_time_take_the_place_of_waiting_where_they_are_known() -> None:
     known, unknown = straggler(), without_own_times(straggler())
     for frame, title in ((known, "mean ms "), (unknown, "waiting ")):
@@ -227,12 +287,15 @@ def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_
     frame = straggler()
     person = Sketch(FakeSource(frame), (160, 50))
     first = person.text().splitlines()
-    group = replace(frame.group, loss_mean=0.1234, step_ms_p50=77.7)
+    group = replace(
+        frame.group, loss_mean=0.1234, loss_max=0.2345, loss_max_rank=3, step_ms_p50=77.7, step_ms_p95=88.8
+    )
     person.source.frame = replace(frame, unix_s=frame.unix_s + 0.25, group=group)
     later = person.text().splitlines()
     assert "loss 0.1234" in later[0]
     row = next(at for at, line in enumerate(first) if line.startswith("loss "))
     assert later[row].startswith("loss 0.1234") and " step ms 77.7 " in later[row]
+    assert "┄ worst 0.2345 rank 3" in later[row] and "┄ p95 88.8" in later[row], "of the same step"
     assert later[row + 1 : row + 6] == first[row + 1 : row + 6], "the curves are those of the last picture"
 
 

@@ -65,15 +65,16 @@ def charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
 def _with_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:
     """The same charts with the figures of this frame in their titles."""
     figures, lines = _figures(scene), [*drawn.lines]
-    for at, (row, left, width, parts) in enumerate(drawn.titles):
-        if (figure := figures[at] if at < len(figures) else None) is not None:
-            parts = (figure, *parts[1:])
+    for (row, left, width, drawn_parts, newest), now in zip(drawn.titles, figures, strict=False):
+        parts = [*drawn_parts]
+        for at, figure in zip(newest, now, strict=False):
+            parts[at] = figure
         before = lines[row].cut(left).pad(left) if left else Line()
-        lines[row] = before.extend(gather([*parts], width, 1))
+        lines[row] = before.extend(gather(parts, width, 1))
     return replace(drawn, lines=lines)
 
 
-_Titles: TypeAlias = "tuple[tuple[int, int, int, tuple[Line, ...]], ...]"
+_Titles: TypeAlias = "tuple[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]], ...]"
 
 
 def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], tuple[Plot, ...], _Titles]:
@@ -88,15 +89,15 @@ def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], 
     each, right = height // bands, (width + 1) // 2
     lines: list[Line] = []
     plots: list[Plot] = []
-    titles: list[tuple[int, int, int, tuple[Line, ...]]] = []
+    titles: list[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]]] = []
     for band in range(bands):
         blocks = []
         for column, curve in enumerate(curves[band * 2 : band * 2 + columns]):
             room = right - 1 if columns == 2 else width
             apart = 1 if column == 0 and columns == 2 else 0
-            block, plot, title = chart(curve, room, each, scene.ascii_only, cross, apart)
+            block, plot, title, newest = chart(curve, room, each, scene.ascii_only, cross, apart)
             blocks.append(block)
-            titles.append((band * each, column * right, room - apart, tuple(title)))
+            titles.append((band * each, column * right, room - apart, tuple(title), newest))
             if plot is not None:
                 plots.append(replace(plot, top=plot.top + top + band * each, left=plot.left + column * right))
         both = beside(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
@@ -163,33 +164,41 @@ def what_happened(scene: Scene) -> Happened:
     return Happened(began, time_ticks, marks, tuple(episodes))
 
 
-def _figures(scene: Scene) -> tuple[Line | None, ...]:
-    """The figure in the title of each chart; None: it is of the history."""
+def _figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
+    """The parts of each chart's title with figures of the newest step, the first of the title first."""
     group, old = scene.frame.group, as_of(scene.frame)
+    worst, rank = Line(), Line()
+    if known(group.loss_max):
+        worst = Line(f"┄ worst {loss(group.loss_max)}", "faint")
+        rank = Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint")
+    step_ms = _title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim")
     return (
-        _title("loss", loss(group.loss_mean)),
-        _title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim"),
-        None,
-        _title("busbw GB/s", fixed(group.busbw_gbps, RATIO)),
+        (_title("loss", loss(group.loss_mean)), worst, rank),
+        (step_ms, Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint")),
+        (),
+        (_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)),),
     )
 
 
 def _curves(scene: Scene, happened: Happened) -> list[Curve]:
-    history, group, x = scene.frame.history, scene.frame.group, scene.frame.history.time_s
+    history, x = scene.frame.history, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
     shown = Line("whole run" if young else f"last {RECENT_S / 60:g} min", "faint")
     loss_now, step_now, _, speed_now = _figures(scene)
-    assert loss_now is not None and step_now is not None and speed_now is not None
-    steps = [step_now, Line("━ p50", "forward")]
-    steps += [Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint"), shown]
-    steps += [Line(f"peak {fixed(_peak(x, history.step_ms))}", "faint")]
-    speed = [speed_now, shown]
+    steps = [
+        step_now[0],
+        Line("━ p50", "forward"),
+        step_now[1],
+        shown,
+        Line(f"peak {fixed(_peak(x, history.step_ms))}", "faint"),
+    ]
+    speed = [*speed_now, shown]
 
     return [
         _loss(scene, loss_now, happened),
         Curve(
             steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
-            read=lambda at: fixed(history.step_ms[at], 1, " ms"),
+            read=lambda at: fixed(history.step_ms[at], 1, " ms"), newest=(0, 2),
         ),
         _parts(scene, shown),
         Curve(
@@ -222,15 +231,13 @@ def _parts(scene: Scene, shown: Line) -> Curve:
     )  # fmt: skip
 
 
-def _loss(scene: Scene, now: Line, happened: Happened) -> Curve:
-    history, group = scene.frame.history, scene.frame.group
-    log = logarithmic(scene)
-    parts = [now, Line("━ mean", "accent")]
+def _loss(scene: Scene, now: tuple[Line, ...], happened: Happened) -> Curve:
+    history, log = scene.frame.history, logarithmic(scene)
+    parts = [now[0], Line("━ mean", "accent")]
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
     parts += [Line("log", "dim")] if log else []
-    if known(group.loss_max):
-        parts.append(Line(f"┄ worst {loss(group.loss_max)}", "faint"))
-        parts.append(Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint"))
+    newest = (0, len(parts), len(parts) + 1)
+    parts += now[1:]
     kept = f"since step {count(history.step[0])}" if history.start else "whole run"
     began = scene.frame.run.started_at
     seen = [one.unix_s - began for one in scene.frame.events if one.kind == "nan"]
@@ -238,6 +245,7 @@ def _loss(scene: Scene, now: Line, happened: Happened) -> Curve:
     return Curve(
         [*parts, Line(kept, "faint")], history.time_s, history.loss_mean, "accent", behind=history.loss_max,
         step=history.step, nan_at=tuple(seen), log=log, read=lambda at: loss(history.loss_mean[at]),
+        newest=newest,
     )  # fmt: skip
 
 

@@ -35,6 +35,9 @@ _MARKS: dict[Mark, tuple[str, Role, str]] = {
 }
 
 
+BEYOND = "↑"
+"""In the top row where a series goes on above the scale, and in the title before its largest value."""
+
 AXIS_FROM = 5
 """Lines of a chart, with its title, from which one of them is worth an axis."""
 
@@ -76,6 +79,8 @@ class Curve:
     """Parts of it, the most important first: as many as fit."""
     x: Column
     """Seconds."""
+    newest: tuple[int, ...] = field(default=(0,), kw_only=True)
+    """The parts of the title with figures of the newest step, which change more often than the curve."""
     main: Column
     role: Role
     behind: Column | None = None
@@ -120,6 +125,8 @@ class Chart(NamedTuple):
     """Where the curve is; None: there is nothing to draw."""
     title: list[Line]
     """The parts of the title, of which line 0 has as many as fit."""
+    newest: tuple[int, ...]
+    """Those that have figures of the newest step."""
 
 
 def chart(
@@ -135,31 +142,39 @@ def chart(
             values = np.where(values > 0, np.log10(values), np.nan)
     if not len(curve.x) or not np.isfinite(values).any():
         title = curve.title[:1]
-        return Chart([gather(title, width), Line("  nothing to draw yet", "faint")], None, title)
+        return Chart([gather(title, width), Line("  nothing to draw yet", "faint")], None, title, (0,))
     across = 1 if ascii_only or curve.stack is not None else 2
     drawn = _Drawn.of(curve, values, width, across)
     axis, gutter = drawn.axis, drawn.gutter
     below = 1 if height >= AXIS_FROM else 0
     pictures = drawn.picture(curve, height - 1 - below, across, ascii_only)
     marks = {} if curve.step is None else marked_cells(axis, across, curve.step, curve.x, curve.nan_at)
+    clipped, most = drawn.clipped(across, len(pictures))
     if pictures:
+        pictures[0] = _put(pictures[0], dict.fromkeys(clipped, (BEYOND, "dim")))
         pictures[-1] = _put(pictures[-1], {column: _MARKS[mark][:2] for column, mark in marks.items()})
     cell_s = axis.bin_s * across
     room = max(1, width - gutter - 1)
     plot = Plot(1, gutter + 1, room, len(pictures), axis.begin_s, cell_s, float(curve.x[-1]))
     title = [*curve.title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
+    if clipped:
+        title.insert(
+            max(curve.newest, default=-1) + 1, Line(f"{BEYOND} up to {drawn.scale.label(most)}", "dim")
+        )
+    newest = curve.newest
     if cross is not None:
         column = int((cross.at_s - axis.begin_s) / cell_s)
         if 0 <= column < room:
             pictures = [_crossed(line, column) for line in pictures]
             title = [curve.title[0], *_reading(curve, cross, axis, column, cell_s)]
+            newest = curve.newest[:1]
     lines = [gather(title, width - apart, 1)]
     labels = {0: drawn.scale.label(drawn.scale.high), len(pictures) - 1: drawn.scale.label(drawn.scale.low)}
     for at, picture in enumerate(pictures):
         lines.append(Line(labels.get(at, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
     if below:
         lines.append(Line(" " * gutter).add("└", "rule").extend(_axis_row(curve, axis, room)))
-    return Chart(lines, plot, title)
+    return Chart(lines, plot, title, newest)
 
 
 def _axis_row(curve: Curve, axis: Axis, width: int) -> Line:
@@ -204,7 +219,7 @@ class _Drawn:
         gutter = GUTTER
         high: Column | None = None
         behind: Column | None = None
-        for _ in range(2):  # the width of the labels depends on the scale, which depends on the width
+        while True:  # the width of the labels depends on the scale, and the scale on the width that is left
             axis = Axis.over(curve.x, max(1, width - gutter - 1), curve.span_s, across)
             edges = axis.edges(curve.x)
             if curve.band:
@@ -219,11 +234,20 @@ class _Drawn:
             needed = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
             if needed <= gutter:
                 break
-            gutter = needed
+            gutter = needed  # it only grows, so this ends
         stack = None
         if curve.stack is not None:
             stack = np.stack([joined(binned(part, edges, "mean")) for part in curve.stack])
         return cls(axis, scale, gutter, main, high, behind, stack)
+
+    def clipped(self, across: int, height: int) -> tuple[list[int], float]:
+        """Cells of `height` rows in which a series is cut off at the top, by more than a dot of a curve is
+        high, and the largest value there."""
+        series = [one for one in (self.main, self.high, self.behind) if one is not None]
+        tops = np.fmax.reduce(np.stack(series), axis=0)
+        dot = (self.scale.high - self.scale.low) / max(1, 4 * height - 1)
+        beyond = np.flatnonzero(tops > self.scale.high + dot)
+        return np.unique(beyond // across).tolist(), float(tops[beyond].max()) if len(beyond) else 0.0
 
     def picture(self, curve: Curve, height: int, across: int, ascii_only: bool) -> list[Line]:
         """`height` lines."""

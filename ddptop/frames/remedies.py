@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.phrases import PLACES, ended_by_signal, first_ranks, step_phrase
@@ -152,11 +153,11 @@ def next_action(frame: Frame) -> str:
     """
     state = run_state(frame)
     if state in ("failed", "lost") and frame.deaths:
-        return _after_death(frame.deaths[0])
+        return of_death(frame.deaths[0])
     if state == "stalled" and frame.stall is not None and frame.stall.kind not in ("dead", "unreachable"):
         return _in_stall(frame, frame.stall)
     if state == "stalled" and frame.deaths:
-        return _after_death(frame.deaths[0])
+        return of_death(frame.deaths[0])
     if state in ("lost", "unreachable", "stalled"):
         host = next((host.name for host in frame.hosts if host.state in ("lost", "unreachable")), "")
         if host:
@@ -202,8 +203,54 @@ def _named(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {first_ranks(ranks)}"
 
 
-def _after_death(death: Death) -> str:
+_OF_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(
+            r"\(shm\)|(insufficient|out of|creating) shared memory|/dev/shm"
+            r"|</torch_[^>]*>: No space|SIGBUS|[Bb]us error"
+        ),
+        "Give it more shared memory (docker run --shm-size=8g), or use fewer workers. df -h /dev/shm on "
+        "{host} shows how much there is.",
+    ),
+    (
+        re.compile(r"No space left on device"),
+        "Free space on {host} (df -h, df -i). Where /dev/shm is full: docker run --shm-size=8g.",
+    ),
+    (
+        re.compile(r"DataLoader worker.* killed by (SIGKILL|signal: Killed)"),
+        "dmesg -T on {host}: was a DataLoader worker out of memory? Fewer workers (num_workers), smaller "
+        "batches.",
+    ),
+    (
+        re.compile(r"DataLoader worker.* (killed by|exited)"),
+        "Start it with num_workers=0, which shows the error's own traceback. See also the output of rank "
+        "{rank}.",
+    ),
+    (
+        re.compile(r"finished reduction in the prior iteration|find_unused_parameters=True"),
+        "Pass find_unused_parameters=True to DistributedDataParallel, or have every parameter take part in "
+        "the loss{unused}.",
+    ),
+    (
+        re.compile(r"mark a variable ready only once"),
+        "Use checkpoint(..., use_reentrant=False) or DistributedDataParallel(..., static_graph=True): a "
+        "parameter takes part twice in a backward.",
+    ),
+)
+"""What to do about an error, by its message."""
+
+_UNUSED = re.compile(r"did not receive grad for rank \d+: ([\d ]+\d)")
+_MAX_UNUSED = 6
+"""Parameters without a gradient that are named."""
+
+
+def of_death(death: Death) -> str:
+    """What to do about the death of a rank, the first of them."""
     call, host = death.position.user_call, death.position.host or "its host"
+    text = " ".join([death.reason, *death.message, *([death.signal] if death.signal else [])])
+    for pattern, action in _OF_ERROR:
+        if pattern.search(text):
+            return action.format(host=host, rank=death.rank, unused=_unused_parameters(text))
     if ended_by_signal(death.signal, death.reason):
         if death.signal == "SIGKILL":
             return f"dmesg -T on {host}: was it out of memory? Fewer workers, smaller batches."
@@ -212,11 +259,21 @@ def _after_death(death: Death) -> str:
         return (
             "Start again from the last checkpoint: somebody has interrupted it (Ctrl-C), nothing is to mend."
         )
-    what = death.reason.partition(":")[0].strip()
+    what = re.split(r"[:( ]", death.reason, maxsplit=1)[0]
     if call is not None and what:
         where = f"{_place(call)} (rank {death.rank})"
         return f"Fix the {what} in {where}, then resume a checkpoint."
     return f"See the output of rank {death.rank} on {host}, then resume a checkpoint."
+
+
+def _unused_parameters(text: str) -> str:
+    """`: number 2 and 3 of rank 0 got no gradient`, as DDP's error has it; empty where it has not."""
+    match = _UNUSED.search(text)
+    if match is None:
+        return ""
+    numbers = match[1].split()
+    more = "" if len(numbers) <= _MAX_UNUSED else f" and {len(numbers) - _MAX_UNUSED:,} more"
+    return f": no gradient for parameters {', '.join(numbers[:_MAX_UNUSED])}{more}"
 
 
 def _in_stall(frame: Frame, stall: Stall) -> str:

@@ -74,7 +74,7 @@ HOST_FIELDS = (
 
 STALL_FIELDS = ("kind", "since_s", "step", "sentence")
 
-DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason")
+DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason", "message")
 
 POSITION_FIELDS = (
     *("rank", "host", "pid", "process", "step", "bucket", "sequence", "group", "operation", "at_s"),

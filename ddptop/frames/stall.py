@@ -89,3 +89,5 @@ class Death:
     """The exception, `ValueError: no such file`; empty: unknown."""
     position: RankPosition
     """Its `traces` hold the traceback, or the stacks at a fatal signal."""
+    message: tuple[str, ...] = ()
+    """The exception's complete message in lines; empty where `reason` has all of it."""

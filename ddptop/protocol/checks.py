@@ -213,7 +213,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
         optional(_quantity), optional(_bytes), *[optional(_quantity)] * 4,
     ),
     Ask: (_identifier,),
-    Evidence: (ns, _identifier, count, _phase, _count_or_none, text, _groups, _stacks, _operations),
+    Evidence: (ns, _identifier, count, _phase, _count_or_none, text, _groups, _stacks, _operations, texts),
     Replica: (count, _number, count, count, _checksums),
     Clock: (ns, text, _offset, ns, integer(-(10**9), 10**9), ns),
     Membership: (_number, text, text, _members),
@@ -232,7 +232,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
 
-ADDED: dict[type[Message], int] = {Clock: 2, Usage: 10, HostUsage: 1}
+ADDED: dict[type[Message], int] = {Clock: 2, Usage: 10, HostUsage: 1, Evidence: 1}
 """Fields at the end that earlier versions did not send: they have defaults."""
 
 CODES: dict[type[Message], Type] = {kind: Type[kind.__name__.upper()] for kind in CHECKS}

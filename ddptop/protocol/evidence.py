@@ -80,3 +80,5 @@ class Evidence:
     """The main thread's first."""
     operations: tuple[Operation, ...]
     """The newest, oldest first; none where torch keeps no flight recorder."""
+    message: tuple[str, ...] = ()
+    """The exception's complete message in lines; empty where `reason` has all of it."""

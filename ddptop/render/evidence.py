@@ -102,7 +102,9 @@ def _label(context: RenderContext, trace: Trace) -> Line:
     name = context.clean(trace.thread)
     if trace.main:
         name = (
-            "traceback, innermost call first" if name == "traceback" else "main thread, innermost call first"
+            f"{name}, innermost call first"
+            if name.startswith("traceback")
+            else "main thread, innermost call first"
         )
     else:
         name = f"thread {name}"
@@ -118,6 +120,9 @@ def _no_stack(position: RankPosition) -> str:
         return "it does not answer"
     return "its stack is not known"
 
+
+MESSAGE_LINES, BRIEF_MESSAGE_LINES = 16, 10
+"""Lines of an exception's complete message, unless everything is shown; and in the brief form."""
 
 SIDE_BY_SIDE = 120
 """Width from which both sides of a mismatch are drawn next to each other."""
@@ -220,7 +225,20 @@ class _Evidence:
         others = len(self.context.frame.deaths) - 1
         if first and others:
             where += f"; the first to die, {counted(others, 'rank')} after it"
-        return lines + [Line("  ").add(part, "dim") for part in wrap(where, self.width - 2)]
+        lines += [Line("  ").add(part, "dim") for part in wrap(where, self.width - 2)]
+        return lines + (self.message(death) if first or self.every else [])
+
+    def message(self, death: Death) -> list[Line]:
+        """The complete message, where the sentence has a part of it."""
+        lines = [
+            Line("  ").add(part, "text")
+            for line in death.message
+            for part in wrap(self.context.clean(line), self.width - 2)
+        ]
+        room = len(lines) if self.every else MESSAGE_LINES if self.most is None else BRIEF_MESSAGE_LINES
+        if len(lines) > room:
+            lines = [*lines[: room - 1], Line("  ").add(f"... {len(lines) - room + 1} more lines", "dim")]
+        return lines
 
     @staticmethod
     def gap(lines: list[Line]) -> list[Line]:

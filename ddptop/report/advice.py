@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
 from ddptop.frames.phrases import blamed_ranks, step_phrase
-from ddptop.frames.remedies import of_alert, place_phrase, remedy
+from ddptop.frames.remedies import of_alert, of_death, place_phrase, remedy
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed
 
@@ -240,7 +240,7 @@ WORTH_PCT = 1.0
 _OF_BATCH = ("data", "forward", "backward")
 """Phases whose time depends on the size of the batch."""
 
-FIRST = ("nan", "replica_drift", "stall")
+FIRST = ("death", "nan", "replica_drift", "stall")
 """Kinds of suggestions that come before everything that is slow."""
 
 OVER_BUDGET = 1.5
@@ -248,8 +248,9 @@ OVER_BUDGET = 1.5
 
 
 def advice(report: Report) -> tuple[Suggestion, ...]:
-    """Suggestions: wrong numbers first, then stalls, then by gain, then those that save no time."""
-    suggestions = [*_health(report), *_stalls(report), *_slow(report), *_network(report)]
+    """Suggestions: what ended the run and wrong numbers first, then stalls, then by gain, then those that
+    save no time."""
+    suggestions = [*_death(report), *_health(report), *_stalls(report), *_slow(report), *_network(report)]
     suggestions += communication(report)
     return tuple(sorted([*suggestions, *_recorder(report)], key=_order))
 
@@ -258,6 +259,14 @@ def _order(suggestion: Suggestion) -> tuple[int, float]:
     if suggestion.kind in FIRST:
         return int(suggestion.kind == "stall"), 0.0
     return 2, 1.0 if suggestion.gain_pct is None else -suggestion.gain_pct
+
+
+def _death(report: Report) -> Iterator[Suggestion]:
+    """The first death, which the others followed."""
+    first = next(iter(report.deaths), None)
+    if first is not None and report.run.state in ("failed", "lost"):
+        because = f"rank {first.rank} was the first to end"
+        yield Suggestion("death", of_death(first), because, None, {"rank": first.rank})
 
 
 def _stalls(report: Report) -> Iterator[Suggestion]:

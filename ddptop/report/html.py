@@ -205,6 +205,8 @@ def _incidents(report: Report) -> str:
         lines += [_position(position) for position in stall.positions]
     for death in report.deaths[:MAX_INCIDENTS]:
         lines += [f'<p class="bad">{_text(sentences.death(death))}</p>', _position(death.position)]
+        if message := sentences.new_message(death, report):
+            lines.append(f"<pre>{escape(chr(10).join(map(clean, message)))}</pre>")
     hidden = max(0, len(report.stalls) - MAX_INCIDENTS) + max(0, len(report.deaths) - MAX_INCIDENTS)
     lines += [f"<p>and {hidden:,} more</p>"] if hidden else []
     for alert, number in by_kind(report.troubles):

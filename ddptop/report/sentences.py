@@ -96,6 +96,12 @@ def death(one: Death) -> str:
     return f"✖ {clock(one.since_s)} {death_phrase(one)}{at}"
 
 
+def new_message(one: Death, report: Report) -> tuple[str, ...]:
+    """The complete message of its exception; empty where an earlier death has the same reason."""
+    first = next((death for death in report.deaths if death.reason == one.reason), one)
+    return one.message if first is one else ()
+
+
 def alert(one: Alert) -> str:
     """When something became wrong, and what."""
     sign = "■" if one.kind in (*HEALTH, *OF_DEATHS) else "▲"

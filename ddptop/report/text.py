@@ -13,6 +13,8 @@ from ddptop.report.strips import strips
 from ddptop.report.tables import bucket_table, host_table, part_shares, rank_table, why
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.stall import Death, RankPosition
     from ddptop.report.content import Report, StallPeriod
 
@@ -20,6 +22,9 @@ MAX_INCIDENTS = 4
 """Most stalls and deaths that are shown; the others are counted."""
 
 MAX_DETAILS = 3
+
+MAX_MESSAGE = 20
+"""Lines of an exception's complete message."""
 
 MAX_POSITIONS = 2
 """Ranks of a stall whose stacks are shown: a missing one, and one that waits."""
@@ -32,7 +37,7 @@ def incidents(report: Report, width: int) -> list[str]:
         lines += _stall(stall, width)
     lines += _more(len(report.stalls), "stalls")
     for death in report.deaths[:MAX_INCIDENTS]:
-        lines += _death(death, width)
+        lines += _death(death, sentences.new_message(death, report), width)
     lines += _more(len(report.deaths), "deaths")
     for alert, number in by_kind(report.troubles):
         if not (report.deaths and alert.kind in sentences.OF_DEATHS):
@@ -53,9 +58,12 @@ def _stall(period: StallPeriod, width: int) -> list[str]:
     return lines
 
 
-def _death(death: Death, width: int) -> list[str]:
+def _death(death: Death, message: Sequence[str], width: int) -> list[str]:
     lines = _wrapped_below_indent(sentences.death(death), width, 2)
-    return [*lines, *_position(death.position, width)]
+    lines += _position(death.position, width)
+    for line in message[:MAX_MESSAGE]:
+        lines += _wrapped_below_indent(f"    {line.strip()}", width, 4)
+    return lines
 
 
 def _position(position: RankPosition, width: int) -> list[str]:

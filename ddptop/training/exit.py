@@ -29,7 +29,8 @@ from ddptop.host.exits import NEW_FILE
 from ddptop.host.folders import open_regular
 from ddptop.protocol.evidence import Stack
 from ddptop.protocol.messages import FINISHED
-from ddptop.training.evidence.reporter import REASON_CHARACTERS, traceback_stack
+from ddptop.training.evidence.errors import describe_error, traceback_stack
+from ddptop.training.guard import guard
 
 
 class ExitReason(NamedTuple):
@@ -37,6 +38,8 @@ class ExitReason(NamedTuple):
 
     reason: str
     trace: Stack | None
+    message: tuple[str, ...] = ()
+    """The complete message of an exception in lines; empty where the reason has all of it."""
 
 
 _of_child: list[ExitReason] = []
@@ -70,17 +73,12 @@ def _reason_of(error: BaseException | None) -> ExitReason:
         error = error.__context__
     if error is None:
         return ExitReason(FINISHED, None)
-    return ExitReason(describe_error(error), traceback_stack(error.__traceback__))
-
-
-def describe_error(error: BaseException) -> str:
-    """`ValueError: message`, as the last line of a traceback has it."""
-    kind = type(error).__name__
     try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - the user's __str__ may do anything
-        text = ""
-    return (f"{kind}: {text}" if text else kind)[:REASON_CHARACTERS]
+        report = describe_error(error)
+    except Exception as failure:  # noqa: BLE001 - the training boundary: the error is the user's object
+        guard.caught(failure)
+        return ExitReason(type(error).__name__, traceback_stack(error.__traceback__))
+    return ExitReason(report.reason, report.trace, report.message)
 
 
 GLOO_THREAD = "pt_gloo_runloop"

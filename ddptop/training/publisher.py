@@ -289,7 +289,7 @@ class Publisher(threading.Thread):
         end = time.monotonic() + self._drain_s
         reason = self._exit_reason.reason
         if reason != FINISHED:
-            self.send(self._reporter.exit_evidence(reason, self._exit_reason.trace))
+            self.send(self._reporter.exit_evidence(self._exit_reason))
         self.send(Bye(time.monotonic_ns(), reason))
         self._offer(sender, self._take(all_of_them=True))
         sender.beat(encode(self._progress()))  # the others may wait for it: this is how far it got

@@ -92,11 +92,13 @@ class Stage:
         reason: str = "",
         phase: int = Phase.BACKWARD,
         size: int = 4,
+        message: tuple[str, ...] = (),
     ) -> None:
         """A rank's evidence; `groups`: launched collectives by process group, of `size` ranks."""
         states = tuple(GroupState(name, "gloo", size, n, -1) for name, n in (groups or {}).items())
         step = self.reducer.state.ranks[rank].step
-        evidence = Evidence(self.now_ns, number, step, phase, 0, reason, states, stacks, operations)
+        words = (states, stacks, operations, message)
+        evidence = Evidence(self.now_ns, number, step, phase, 0, reason, *words)
         self.say(rank, evidence)
 
     def frame(self) -> Frame:

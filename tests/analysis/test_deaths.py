@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ddptop.frames.remedies import next_action
+from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Bye
+from ddptop.render.context import RenderContext
+from ddptop.render.evidence import brief, evidence
 from tests.analysis.stalling import ALL_REDUCE, BACKWARD, START_NS, Stage, op, users, waits
 
 RESET = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection reset by peer [127.0.0.1]:4242"
@@ -17,9 +21,9 @@ def stage(make_world):
     return Stage(make_world(4))
 
 
-def raises(stage: Stage, rank: int, reason: str, *calls: StackFrame) -> None:
+def raises(stage: Stage, rank: int, reason: str, *calls: StackFrame, message: tuple[str, ...] = ()) -> None:
     """The rank's last words, its goodbye and its end."""
-    stage.answer(rank, (Stack("traceback", True, calls),), number=0, reason=reason)
+    stage.answer(rank, (Stack("traceback", True, calls),), number=0, reason=reason, message=message)
     stage.say(rank, Bye(stage.now_ns, reason.split(":")[0]))
     stage.tell("exit", rank, exit_code=1, signal=None)
 
@@ -72,7 +76,85 @@ def test_an_exception_is_named_with_its_place(stage) -> None:
 
 def test_a_long_message_is_cut(stage) -> None:
     raises(stage, 1, "ValueError: " + "x" * 400)
-    assert len(stage.frame().deaths[0].reason) == 120
+    assert len(stage.frame().deaths[0].reason) == 240
+
+
+UNUSED = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. You "
+    "can enable unused parameter detection by passing the keyword argument `find_unused_parameters=True` to "
+    "`torch.nn.parallel.DistributedDataParallel`",
+    "Parameter indices which did not receive grad for rank 1: 2 3",
+)
+
+
+def test_the_complete_message_is_part_of_a_death(stage) -> None:
+    raises(stage, 1, UNUSED[0][:160], load(), message=UNUSED)
+    death = stage.frame().deaths[0]
+    assert (death.reason, death.message) == (UNUSED[0][:160], UNUSED)
+    assert snapshot(stage.frame())["deaths"][0]["message"] == UNUSED  # type: ignore[index]
+    page = [str(line).strip() for line in evidence(RenderContext(stage.frame()), 80)]
+    assert "Parameter indices which did not receive grad for rank 1: 2 3" in page
+    shown = [str(line) for line in brief(RenderContext(stage.frame()), 80, 3)]
+    assert any("find_unused_parameters=True" in line for line in shown)
+
+
+def test_what_a_worker_raised_is_no_consequence_of_another_ranks_exit(stage) -> None:
+    """Its words may be those of a lost connection: to the store of the data."""
+    raises(stage, 0, RESET, load(61))
+    stage.after_s = 0.2
+    raises(stage, 1, "TimeoutError in a DataLoader worker: read timed out", load())
+    assert [death.rank for death in stage.frame().deaths] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown", "remedy"),
+    [
+        (
+            "ValueError in a DataLoader worker: bad image",
+            "ValueError in a DataLoader worker: bad image",
+            "Fix the ValueError in train.py:88 load (rank 1)",
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 71) was killed by SIGKILL",
+            "RuntimeError: DataLoader worker (pid 71) was killed by SIGKILL (out of memory?)",
+            "dmesg -T on node0: was a DataLoader worker out of memory? Fewer workers (num_workers)",
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 71) was killed by SIGBUS",
+            "RuntimeError: DataLoader worker (pid 71) was killed by SIGBUS (shared memory full?)",
+            "docker run --shm-size=8g",
+        ),
+        (
+            "RuntimeError: unable to allocate shared memory(shm) for file </torch_7>: Success (0)",
+            "RuntimeError: unable to allocate shared memory(shm) for file </torch_7>: Success (0)",
+            "docker run --shm-size=8g",
+        ),
+        (
+            "OSError: [Errno 28] No space left on device: '/data/last.pt'",
+            "OSError: [Errno 28] No space left on device: '/data/last.pt'",
+            "Free space on node0 (df -h, df -i). Where /dev/shm is full: docker run --shm-size=8g",
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 71) exited with code 3",
+            "RuntimeError: DataLoader worker (pid 71) exited with code 3",
+            "Start it with num_workers=0",
+        ),
+        (
+            " ".join(UNUSED),
+            None,
+            "Pass find_unused_parameters=True to DistributedDataParallel, or have every parameter take part "
+            "in the loss: no gradient for parameters 2, 3.",
+        ),
+    ],
+)
+def test_what_to_do_about_an_error_is_told_by_its_message(
+    stage, reason: str, shown: str | None, remedy: str
+) -> None:
+    raises(stage, 1, reason[:240], load(), message=(reason,))
+    stage.feed(stage.world.run("failed", 1))
+    frame = stage.frame()
+    assert shown is None or frame.deaths[0].reason == shown
+    assert remedy in next_action(frame)
 
 
 def test_the_cause_comes_before_what_followed_even_when_the_peers_were_quicker(stage) -> None:

@@ -13,6 +13,7 @@ from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.training.evidence import flight_recorder
 from ddptop.training.evidence import reporter as module
 from ddptop.training.evidence.reporter import EvidenceReporter, fitted
+from ddptop.training.exit import ExitReason
 from ddptop.training.guard import Guard
 from tests.processes import until
 
@@ -122,8 +123,8 @@ def test_of_a_device_in_error_the_flight_recorder_is_not_read(
 
 def test_exit_evidence_holds_the_traceback_and_the_reason(fresh_guard: Guard) -> None:
     trace = Stack("traceback", True, (StackFrame("train.py", 3, "load", ""),))
-    told = reporter().exit_evidence("ValueError: " + "x" * 1000, trace)
-    assert told.stacks == (trace,)
+    told = reporter().exit_evidence(ExitReason("ValueError: " + "x" * 1000, trace, ("ValueError: x", "y")))
+    assert (told.stacks, told.message) == ((trace,), ("ValueError: x", "y"))
     assert told.number == 0
     assert len(told.reason) == module.REASON_CHARACTERS
 
@@ -137,6 +138,7 @@ def test_the_longest_evidence_fits_the_link(threads: int, operations: int) -> No
         tuple(GroupState("g" * 200, "gloo", 2, 3, 4) for _ in range(64)),
         tuple(Stack(f"t{n}", not n, (frame,) * 48) for n in range(threads)),
         tuple(Operation("g" * 100, n, "all_reduce", "[" * 200, "Float", True, 1) for n in range(operations)),
+        ("ö" * 500,) * 12,
     )  # fmt: skip
     cut = fitted(told)
     assert len(encode(cut)) < MAX_RANK_MESSAGE_BYTES

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ddptop.protocol.messages import FINISHED
-from ddptop.training.exit import ExitReason, describe_error, exit_reason
+from ddptop.training.exit import ExitReason, exit_reason
 
 
 def seen_in_flight(raise_it: Callable[[], None]) -> ExitReason:
@@ -72,13 +72,3 @@ def test_an_exit_without_a_code_is_a_clean_end(code: object) -> None:
 def test_a_scripts_uncaught_exception_is_the_one_that_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError("no such luck"), raising=False)
     assert exit_reason().reason == "ValueError: no such luck"
-
-
-def test_a_message_is_cut_and_one_that_cannot_be_had_is_left_out() -> None:
-    class Strange(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    assert describe_error(Strange()) == "Strange"
-    assert describe_error(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert len(describe_error(ValueError("x" * 10_000))) == 500

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ddptop.protocol.evidence import Stack
+from ddptop.training.evidence.errors import MAIN_FRAMES, traceback_stack
 from ddptop.training.evidence.reporter import (
     CODE_CHARACTERS,
-    MAIN_FRAMES,
     MAX_THREADS,
     OTHER_FRAMES,
     thread_stacks,
-    traceback_stack,
     with_source,
 )
 
@@ -79,8 +78,10 @@ def test_the_source_of_every_call_is_shown_and_cut() -> None:
     call = next(call for call in with_source(long_line())[0].frames if call.function == "long_line")
     assert call.code.startswith("return thread_stacks(")
     assert len(call.code) == CODE_CHARACTERS
-    nowhere = with_source([Stack("t", True, (call._replace(file="<string>"),))])
+    nowhere = with_source([Stack("t", True, (call._replace(file="<string>", code=""),))])
     assert nowhere[0].frames[0].code == ""
+    known = with_source([Stack("t", True, (call._replace(file="<string>", code="raise x"),))])
+    assert known[0].frames[0].code == "raise x"
 
 
 def test_a_traceback_is_told_innermost_first() -> None:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
-from ddptop.frames.phrases import OUT_OF_MEMORY, SENT_TO_ALL, ended_by_signal, exit_phrase
+from ddptop.frames.phrases import OUT_OF_MEMORY, SENT_TO_ALL, SIGNALS, ended_by_signal, exit_phrase
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import FINISHED, WELL
 
@@ -40,8 +40,14 @@ _AT_THE_END = frozenset({"destroy_process_group"})
 _BUILD_PATH = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\] ")
 """`[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] `: where torch was built."""
 
-MAX_REASON = 120
-"""Characters of an exception's message, which may contain a whole tensor."""
+MAX_REASON = 240
+"""Characters of a reason, which may contain a whole tensor. A rank sends 160 of an exception and 80 of the
+one that it was raised from; ranks of earlier versions sent more."""
+
+_KILLED_WORKER = re.compile(r"DataLoader workers? \(pids? [\d, ]+\) (?:was|were) killed by (SIG[A-Z]+)$")
+
+_OF_WORKER = re.compile(r"^\w+ in (a DataLoader worker|the pin_memory thread|a worker process)\b")
+"""Reasons that another process of the rank has given."""
 
 
 def reason(rank_state: RankState) -> str:
@@ -52,7 +58,15 @@ def reason(rank_state: RankState) -> str:
     if not text and rank_state.bye is not None and rank_state.bye.reason not in WELL:
         text = rank_state.bye.reason
     line = _BUILD_PATH.sub("", text.strip().split("\n", 1)[0])
+    killed = _KILLED_WORKER.search(line)
+    if killed is not None:
+        return line + SIGNALS.get(killed[1], ("", ""))[1]
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 3] + "..."
+
+
+def complete_message(rank_state: RankState) -> tuple[str, ...]:
+    """The exception's complete message in lines; empty where `reason` has all of it, or it is not known."""
+    return rank_state.exit_evidence.message if rank_state.exit_evidence is not None else ()
 
 
 def own_call(rank_state: RankState) -> Call | None:
@@ -99,7 +113,8 @@ def follows(rank_state: RankState) -> bool:
     """Whether it exited as ranks do after the exit of another one, so that it is not the cause."""
     if ended_by_signal(rank_state.signal, reason(rank_state)):
         return rank_state.signal in SENT_TO_ALL
-    return bool(_FOLLOWS.search(reason(rank_state)))
+    text = reason(rank_state)
+    return _FOLLOWS.search(text) is not None and _OF_WORKER.match(text) is None
 
 
 def update_left_early(rank_states: Sequence[RankState]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from ddptop.analysis.health.exits import ended_ns, own_call, process_phrase, reason
+from ddptop.analysis.health.exits import complete_message, ended_ns, own_call, process_phrase, reason
 from ddptop.analysis.ranks import STALE_S, DeviceReport, KernelReport
 from ddptop.analysis.stall.mismatch import DEFAULT_GROUP, operation_phrase
 from ddptop.frames import calls
@@ -213,6 +213,7 @@ def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
                 signal=rank_state.signal,
                 reason=reason(rank_state),
                 position=rank_position(state, rank, now_ns, all_threads=i == 0),
+                message=complete_message(rank_state),
             )
         )
     return tuple(result)

@@ -13,23 +13,24 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence, GroupState, Stack, StackFrame
 from ddptop.training.evidence import flight_recorder
+from ddptop.training.evidence.errors import MAIN_FRAMES, REASON_CHARACTERS, stack_frame
 from ddptop.training.evidence.flight_recorder import Flight
 from ddptop.training.guard import guard
 from ddptop.training.torch_compat.process_groups import group_states
 
-MAIN_FRAMES = 48
-"""Innermost calls of the training thread that are sent: in a framework the user's own is some 30 deep."""
+if TYPE_CHECKING:
+    from ddptop.training.exit import ExitReason
 
 OTHER_FRAMES = 16
 """Of every other thread: enough to show what it waits for."""
@@ -65,30 +66,18 @@ def thread_stacks(training_thread: int) -> tuple[Stack, ...]:
     return tuple(stacks)
 
 
-def traceback_stack(trace: TracebackType | None) -> Stack:
-    """The stack of an exception."""
-    frames = [(entry, line) for entry, line in traceback.walk_tb(trace)]
-    innermost = (_frame(entry, line) for entry, line in reversed(frames[-MAIN_FRAMES:]))
-    return Stack("traceback", True, tuple(innermost))
-
-
 def with_source(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
     """The stacks with the source line of every call. Reads files: on a dead network drive it may block."""
     return tuple(
-        stack._replace(frames=tuple(call._replace(code=_code(call)) for call in stack.frames))
+        stack._replace(frames=tuple(call._replace(code=_code(call) or call.code) for call in stack.frames))
         for stack in stacks
     )
 
 
 def _outwards(frame: FrameType | None) -> Iterator[StackFrame]:
     while frame is not None:
-        yield _frame(frame, frame.f_lineno)
+        yield stack_frame(frame, frame.f_lineno)
         frame = frame.f_back
-
-
-def _frame(frame: FrameType, line: int | None) -> StackFrame:
-    code = frame.f_code
-    return StackFrame(code.co_filename, line or 0, code.co_name, "")
 
 
 def _code(call: StackFrame) -> str:
@@ -100,9 +89,6 @@ DEADLINE_S = 1.5
 
 MAX_BYTES = 60_000
 """Of the encoded message: under the link's 64 KiB with room for its head."""
-
-REASON_CHARACTERS = 500
-"""Of an exception's message."""
 
 
 class EvidenceDraft:
@@ -170,8 +156,10 @@ class EvidenceDraft:
         if self._request and directory is not None:
             flight_recorder.write(Path(directory), dumps, self._request)
 
-    def message(self, number: int, position: tuple[int, int, int], reason: str = "") -> Evidence:
-        """What has been read; `position` is (step, phase, bucket)."""
+    def message(
+        self, number: int, position: tuple[int, int, int], reason: str = "", message: tuple[str, ...] = ()
+    ) -> Evidence:
+        """What has been read; `position` is (step, phase, bucket), the others as in `ExitReason`."""
         evidence = Evidence(
             time.monotonic_ns(),
             number,
@@ -180,15 +168,19 @@ class EvidenceDraft:
             self.groups,
             self.stacks,
             self.flight.operations,
+            message,
         )
         return fitted(evidence)
 
 
 def fitted(evidence: Evidence) -> Evidence:
-    """The evidence cut to what the link takes: older operations are dropped first, then other threads."""
+    """The evidence cut to what the link takes: older operations are dropped first, then the complete message,
+    then other threads."""
     while len(encode(evidence)) > MAX_BYTES:
         if len(evidence.operations) > 16:
             evidence = replace(evidence, operations=evidence.operations[len(evidence.operations) // 2 :])
+        elif evidence.message:
+            evidence = replace(evidence, message=())
         elif len(evidence.stacks) > 1:
             evidence = replace(evidence, stacks=evidence.stacks[: (len(evidence.stacks) + 1) // 2])
         else:
@@ -226,12 +218,13 @@ class EvidenceReporter:
         self._draft = None
         return draft.message(self._answered, self._position())
 
-    def exit_evidence(self, reason: str, trace: Stack | None) -> Evidence:
+    def exit_evidence(self, exit_reason: ExitReason) -> Evidence:
         """What is sent without an ASK at an abnormal exit. Gathered on the publisher's thread itself: no
         other can be started while the interpreter exits. `Publisher.close` limits the time."""
+        trace = exit_reason.trace
         draft = self._new_draft((trace,) if trace is not None else ())
         draft.gather()
-        return draft.message(0, self._position(), reason)
+        return draft.message(0, self._position(), exit_reason.reason, exit_reason.message)
 
     def _begin(self) -> None:
         """Have evidence gathered, by one thread at most: the last one may be blocked for good."""

@@ -1,0 +1,82 @@
+"""How a rank fails is said with type, message, file and line, in everything that ddptop shows of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import DDPTOP, DDPTOP_RUN, environment, run
+
+SCRIPT = Path(__file__).parent / "scripts" / "failing.py"
+LINES = SCRIPT.read_text("utf-8").splitlines()
+
+
+def line_of(code: str) -> int:
+    return 1 + next(number for number, line in enumerate(LINES) if code in line)
+
+
+class FailedRun:
+    """A run of the script that has ended, and what ddptop prints of its recording."""
+
+    def __init__(self, home: Path, how: str) -> None:
+        self.home = home
+        self.recording = home / "run.ddptop"
+        words = ["--ddptop-record", str(self.recording), "--standalone", "--nproc-per-node", "2"]
+        self.done = run([*DDPTOP_RUN, *words, str(SCRIPT), how], environment(home), home)
+
+    def ddptop(self, *words: str) -> str:
+        """What a command prints; lines are joined, for they are wrapped."""
+        done = run([*DDPTOP, *words], environment(self.home) | {"COLUMNS": "80"}, self.home)
+        assert done.returncode == 0, done.stderr
+        return " ".join(done.stdout.split())
+
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.ddptop("replay", str(self.recording), "--json"))
+
+    def everything(self) -> dict[str, str]:
+        """By command, what it says of the failure."""
+        recording = str(self.recording)
+        page = self.home / "page.html"
+        self.ddptop("report", recording, "--html", str(page))
+        snapshot = self.json()
+        return {
+            "--once": self.ddptop("replay", recording, "--once"),
+            "--json": json.dumps(snapshot["deaths"][0], ensure_ascii=False),
+            "verdict": snapshot["verdict"]["sentence"],
+            "alert": snapshot["alerts"][0]["message"],
+            "report": self.ddptop("report", recording),
+            "report --json": self.ddptop("report", recording, "--json"),
+            "HTML": page.read_text("utf-8").replace("&#x27;", "'"),
+            "export": self.ddptop("export", recording, "--to", "json", "-o", "-"),
+        }
+
+
+@pytest.fixture(scope="module")
+def worker_raises(tmp_path_factory: pytest.TempPathFactory) -> FailedRun:
+    return FailedRun(tmp_path_factory.mktemp("worker"), "worker-raises")
+
+
+def test_an_exception_of_a_worker_is_said_everywhere_as_its_own(worker_raises: FailedRun) -> None:
+    assert worker_raises.done.returncode == 1
+    said = "ValueError in a DataLoader worker: cannot identify image file 'shard-7/320.jpg'"
+    everything = worker_raises.everything()
+    assert [where for where, text in everything.items() if said not in text] == []
+    assert [where for where, text in everything.items() if "Original Traceback" in text] == []
+
+
+def test_its_place_is_the_line_that_raised_it(worker_raises: FailedRun) -> None:
+    line = line_of("raise ValueError")
+    death = worker_raises.json()["deaths"][0]
+    call = death["testimony"]["user_call"]
+    assert (call["line"], call["function"]) == (line, "decode")
+    assert Path(call["file"]).name == SCRIPT.name
+    once, report = (
+        worker_raises.ddptop(*words, str(worker_raises.recording))
+        for words in (["replay", "--once"], ["report"])
+    )
+    action = f"Fix the ValueError in failing.py:{line} decode (rank 1), then resume a checkpoint."
+    assert f"try: {action}" in once
+    assert action in report

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 FILE = "screen.json"
 
+REMEMBERED = ("theme", "columns")
+"""Settings that the screen remembers: what a person chooses on a page or in a list. What a single key or a
+click changes, the order of ranks and the axis of the loss, is as usual the next time."""
+
 NO = ("mouse", "bell")
 """Settings whose flag turns them off."""
 
@@ -51,8 +55,6 @@ def remember(app: DdptopApp, settings: Settings) -> None:
     """Write what was changed on the screen; the rest stays as it was. Raises OSError where it cannot be."""
     place = app.place
     now = {
-        "sort": ("-" if place.inverted else "") + place.sort,
-        "log": bool(place.charts.log_loss),
         "columns": ",".join(f"{'+' if shown else '-'}{title}" for title, shown in place.columns.items()),
     }
     changed: dict[str, object] = {
@@ -103,8 +105,8 @@ class Settings:
     """Column by which the ranks are sorted; with a `-` before it the other way round."""
     columns: str = ""
     """Columns of the tables that are always (`+own`) or never (`-loss`) shown, with commas; F2 chooses."""
-    log: bool = False
-    """The loss on a logarithmic axis."""
+    log: str = "auto"
+    """The axis of the loss: `on` logarithmic, `off` linear, `auto`: by how far the loss spans."""
     save_to: str | None = None
     """Folder in which the key `s` saves; None: where the recordings are kept."""
 
@@ -145,7 +147,7 @@ def load(
             value, origin = environ[variable], variable
         elif name in in_file:
             value, origin = in_file[name], str(path)
-        elif (kept := _kept(name, last_time)) is not None:
+        elif name in REMEMBERED and (kept := _kept(name, last_time)) is not None:
             values[name], origins[name] = kept, "remembered"
             continue
         else:
@@ -240,6 +242,14 @@ def _switch(value: object) -> bool:
     raise ValueError(f"{value!r} is neither true nor false")
 
 
+def _switch_or_auto(value: object) -> str:
+    word = str(value).strip().lower()
+    try:
+        return "auto" if word == "auto" else "on" if _switch(value) else "off"
+    except ValueError:
+        raise ValueError(f"{value!r} is none of auto, on, off") from None
+
+
 def _folder(value: object) -> str:
     path = Path(_word(value)).expanduser()
     if not path.is_dir():
@@ -282,6 +292,6 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "view": _view,
     "sort": _sort,
     "columns": _columns,
-    "log": _switch,
+    "log": _switch_or_auto,
     "save_to": _folder,
 }

@@ -183,7 +183,7 @@ def _screen(
     place = Place(view or cast("ViewName", settings.view))
     place.sort, place.inverted = settings.sort.removeprefix("-"), settings.sort.startswith("-")
     place.columns = {word[1:]: word[0] == "+" for word in settings.columns.split(",") if word}
-    place.charts.log_loss = settings.log or None
+    place.charts.log_loss = {"on": True, "off": False}.get(settings.log)
     try:
         app = DdptopApp(
             source,
@@ -215,7 +215,7 @@ def _screen(
     try:
         remembered.remember(app, settings)
     except OSError as problem:
-        note(f"theme and sorting cannot be remembered: {problem}")
+        note(f"theme and columns cannot be remembered: {problem}")
     return app.return_code or Exit.DONE
 
 

@@ -146,7 +146,7 @@ _CELLS: tuple[_Row, ...] = (
 )
 
 _CHARTS: tuple[_Row, ...] = (
-    ("l", "l", Do.LOG(), "log", "loss on a logarithmic axis, or not"),
+    ("l", "l", Do.LOG(), "log", "loss axis: log, linear, automatic"),
     ("x", "x", Do.CROSS(), "crosshair", "crosshair on the charts: arrows move it"),
     ("shift+left", "Shift ←", Do.CROSS_BY(-10), "", "crosshair ten columns to the left"),
     ("shift+right", "Shift →", Do.CROSS_BY(10), "", "crosshair ten columns to the right"),

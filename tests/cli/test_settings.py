@@ -45,6 +45,20 @@ def test_a_variable_can_switch_off_what_the_file_switches_on(tmp_path: Path) -> 
     assert not resolve(tmp_path, DDPTOP_ASCII="0").settings.ascii
 
 
+@pytest.mark.parametrize(
+    ("text", "axis"),
+    [("true", "on"), ("false", "off"), ("'auto'", "auto"), ("'on'", "on"), ("'decades'", None)],
+)
+def test_the_axis_of_the_loss_has_three_states(tmp_path: Path, text: str, axis: str | None) -> None:
+    assert resolve(tmp_path).settings.log == "auto"
+    write(tmp_path, f"log = {text}\n")
+    if axis is None:
+        with pytest.raises(CliError, match="none of auto, on, off"):
+            resolve(tmp_path)
+    else:
+        assert resolve(tmp_path).settings.log == axis
+
+
 def test_no_color(tmp_path: Path) -> None:
     found = resolve(tmp_path, NO_COLOR="1")
     assert (found.settings.color, found.origins["color"]) == (False, "NO_COLOR")
@@ -122,16 +136,20 @@ def test_unknown_keys_are_told_and_do_no_harm(tmp_path: Path) -> None:
 def test_what_the_screen_remembers_comes_after_all_that_the_person_said(tmp_path: Path) -> None:
     kept = tmp_path / "ddptop" / "screen.json"
     path = write(tmp_path, "theme = 'nord'\n")
-    kept.write_text(json.dumps({"theme": "dracula", "sort": "-late", "log": True, "rate": "x", "colour": 1}))
+    kept.write_text(
+        json.dumps(
+            {"theme": "dracula", "sort": "-late", "log": True, "columns": "-loss", "rate": 9, "colour": 1}
+        )
+    )
     found = resolve(tmp_path)
     assert (found.settings.theme, found.origins["theme"]) == ("nord", str(path))
-    assert (found.settings.sort, found.origins["sort"]) == ("-late", "remembered")
-    assert found.settings.log
-    assert found.settings.rate == 4.0, "what it cannot use it forgets"
+    assert (found.settings.sort, found.settings.log) == ("rank", "auto"), "earlier versions remembered these"
+    assert (found.settings.columns, found.origins["columns"]) == ("-loss", "remembered")
+    assert found.settings.rate == 4.0, "what a person sets in the file alone"
     assert resolve(tmp_path, {"sort": "loss"}).settings.sort == "loss"
     for text in ("", "[]", "{", "null"):
         kept.write_text(text)
-        assert resolve(tmp_path).settings.sort == "rank"
+        assert resolve(tmp_path).settings.columns == ""
 
 
 def test_only_what_was_changed_on_the_screen_is_remembered(
@@ -142,13 +160,15 @@ def test_only_what_was_changed_on_the_screen_is_remembered(
     app = DdptopApp(NoSource())
     settings.remember(app, resolve(tmp_path).settings)
     assert not (tmp_path / "ddptop" / "screen.json").exists()
-    app.place.sort, app.place.inverted = "late", True
+    app.place.sort, app.place.inverted, app.place.charts.log_loss = "late", True, True
     settings.remember(app, resolve(tmp_path).settings)
-    app.place.sort, app.place.inverted = resolve(tmp_path).settings.sort.removeprefix("-"), True
+    assert not (tmp_path / "ddptop" / "screen.json").exists(), "a key and a click are for this time"
+    app.place.columns = {"loss": False}
+    settings.remember(app, resolve(tmp_path).settings)
     app.use_theme("ddptop-light")
     settings.remember(app, resolve(tmp_path).settings)
     kept = json.loads((tmp_path / "ddptop" / "screen.json").read_text())
-    assert kept == {"sort": "-late", "theme": "ddptop-light"}
+    assert kept == {"columns": "-loss", "theme": "ddptop-light"}
     assert path.read_text() == "# mine\ntheme = 'nord'\n", "the person's own file is theirs"
     assert {file.name for file in path.parent.iterdir()} == {"config.toml", "screen.json"}
 

@@ -254,13 +254,23 @@ def test_the_axis_has_times_of_day_events_and_the_episodes_of_a_straggler() -> N
     assert step_ticks(0, 1_000, 4) == [(0, "0"), (500, "500")]
 
 
-def test_a_loss_that_spans_decades_is_logarithmic_by_itself_and_a_key_changes_it() -> None:
+@pytest.mark.parametrize("decades", [True, False])
+def test_a_loss_that_spans_decades_is_logarithmic_by_itself_and_a_key_goes_through_three_axes(
+    decades: bool,
+) -> None:
     frame = live()
-    wide = replace(frame, history=replace(frame.history, loss_mean=3.0 / frame.history.step))
-    person = Sketch(FakeSource(wide), (160, 50))
-    assert " log" in person.text().partition("┄ worst")[0]
-    assert " log" not in person.press("l").partition("┄ worst")[0]
-    assert not logarithmic(Scene(frame, Place()))
+    if decades:
+        frame = replace(frame, history=replace(frame.history, loss_mean=3.0 / frame.history.step))
+    person = Sketch(FakeSource(frame), (160, 50))
+    by_itself, other = ("logarithmic", "linear") if decades else ("linear", "logarithmic")
+    assert (" log" in person.text().partition("┄ worst")[0]) == decades
+    for axis, kept in ((other, False), (by_itself, False), (by_itself, None)):
+        page = person.press("l")
+        assert (" log" in page.partition("┄ worst")[0]) == (axis == "logarithmic")
+        how = f"automatic, now {axis}" if kept is None else f"{axis} until you leave"
+        assert f"axis of the loss: {how}" in page.splitlines()[-1]
+    assert person.place.charts.log_loss is None
+    assert logarithmic(Scene(frame, Place())) == decades
 
 
 def test_charts_are_drawn_once_a_second_while_a_run_goes_on() -> None:

@@ -173,4 +173,4 @@ class SaveActions(ActionsBase):
     def action_theme(self, name: str) -> None:
         """Draw with this theme from now on, also next time."""
         self.use_theme(name)
-        self.show_note(f"theme {name}")
+        self.show_note(f"theme {name}, kept for later runs")

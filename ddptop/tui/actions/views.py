@@ -65,7 +65,8 @@ class ViewActions(ActionsBase):
         now = place.columns.pop(title, None)
         if now is not False:
             place.columns[title] = now is None
-        self.repaint()
+        how = {None: "where it fits", True: "always shown", False: "never shown"}[place.columns.get(title)]
+        self.show_note(f"{title}: {how}, kept for later runs")
 
     def action_open(self) -> None:
         """Open the page of the rank under the cursor, or the subject of the line under it."""
@@ -218,10 +219,19 @@ class ViewActions(ActionsBase):
             self.action_move(FAR if which else -FAR)
 
     def action_log(self) -> None:
-        """Loss on a logarithmic axis, or not."""
-        if self.shown is not None:
-            self.place.charts.log_loss = not logarithmic(self.scene())
-            self.repaint()
+        """The axis of the loss: first the one that is not shown, then the other one, then automatic again."""
+        if self.shown is None:
+            return
+        charts = self.place.charts
+        before, charts.log_loss = charts.log_loss, None
+        by_itself = logarithmic(self.scene())
+        if before is None:
+            charts.log_loss = not by_itself
+        elif before is not by_itself:
+            charts.log_loss = by_itself
+        shown = "logarithmic" if logarithmic(self.scene()) else "linear"
+        how = f"automatic, now {shown}" if charts.log_loss is None else f"{shown} until you leave"
+        self.show_note(f"axis of the loss: {how}")
 
     def action_cross(self) -> None:
         """Crosshair on the charts, or none."""

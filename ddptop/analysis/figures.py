@@ -200,6 +200,8 @@ class Figures:
         self.shadow_cost = ShadowCost()
         """What the recorder costs, from the steps in which it stood aside."""
         self.pace = Pace()
+        self.late_no_sync = False
+        """Whether a rank's newest steps have `Flag.LATE_NO_SYNC`."""
         self.contradicted = False
         """Whether the collectives contradict the hosts' clocks by more than their bound."""
 

@@ -85,6 +85,8 @@ GROUP = (
     _Figure("exposed_wait", "seconds", "exposed_wait_ms", MS, "Wait for slower ranks, mean over ranks"),
     _Figure("exposed_transfer", "seconds", "exposed_transfer_ms", MS, "Transfer not hidden behind compute"),
     _Figure("exposed_communication", "ratio", "exposed_comm_pct", PCT, "Exposed communication per step"),
+    _Figure("all_reduces", "", "all_reduces", 1.0, "All-reduces of gradients in a step, all backward passes"),
+    _Figure("all_reduced", "bytes", "wire_bytes", 1.0, "Bytes that a rank gives to them in a step"),
     _Figure("overlap", "ratio", "overlap_pct", PCT, "Share of communication that is hidden behind compute"),
     _Figure("bus_bandwidth", "bytes_per_second", "busbw_gbps", 1e9, "Bus bandwidth, as nccl-tests counts it"),
     _Figure("loss", "", "loss_mean", 1.0, "Loss of the newest step, mean over ranks"),

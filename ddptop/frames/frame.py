@@ -109,6 +109,12 @@ class Group:
     no_exposed_comm_high_ms: float | None = None
     both_low_ms: float | None = None
     both_high_ms: float | None = None
+    all_reduces: float | None = None
+    """All-reduces of buckets in a step, over all backward passes; None: no step with bucket detail."""
+    wire_bytes: float | None = None
+    """Bytes that a rank gives to them, after compression; None also where a hook hides it."""
+    late_no_sync: bool = False
+    """`no_sync()` encloses backward and not its forward in the newest steps, so that backward all-reduces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +209,8 @@ class BucketFigures:
     bound_ms: float | None = None
     """How far skew and wait may be wrong."""
     transfer_bound_ms: float | None = None
+    launches: float | None = None
+    """All-reduces of it in a step, over all backward passes. The times above are means over them."""
 
 
 @dataclass(frozen=True, slots=True)

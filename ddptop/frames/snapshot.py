@@ -45,13 +45,14 @@ RANK_COLUMNS = (
 BUCKET_FIELDS = (
     *("index", "generation", "model", "group", "bytes", "parameters", "dtype", "hook"),
     *("collective_ms", "wait_ms", "transfer_ms", "algbw_gbps", "busbw_gbps", "effective_busbw_gbps"),
-    *("skew_ms", "bound_ms", "transfer_bound_ms", "last_arriver"),
+    *("skew_ms", "bound_ms", "transfer_bound_ms", "last_arriver", "launches"),
 )
 
 GROUP_FIELDS = (
     *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),
     *("bound_ms", "transfer_bound_ms", "clock_free", "clock_reason"),
     *("exposed_wait_ms", "exposed_transfer_ms", "exposed_comm_pct"),
+    *("all_reduces", "wire_bytes", "late_no_sync"),
 )
 
 WHAT_IF_FIELDS = (

@@ -74,6 +74,8 @@ class Flag(IntEnum):
     """The loss was given by `ddptop.log`, not read from `backward()`."""
     SHADOW = 8
     """The recorder stood aside to measure what it costs: only begin and end of the step are known."""
+    LATE_NO_SYNC = 16
+    """A backward inside `no_sync()`, whose forward was outside, all-reduced: DDP decides in forward."""
 
 
 @dataclass(frozen=True, slots=True)

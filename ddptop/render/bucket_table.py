@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.buckets import launches_of, times_a_step
 from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, percent, size
 from ddptop.render import table
 
@@ -39,6 +40,7 @@ SCREEN = (
     _Spec("group", "group", 96, right=False, most=40),
     _Spec("index", "bkt", 99),
     _Spec("size", "size", 98),
+    _Spec("launches", "a step", 93),
     _Spec("params", "params", 70),
     _Spec("dtype", "dtype", 65, right=False, most=9),
     _Spec("hook", "hook", 60, right=False, most=14, empty="none"),
@@ -59,6 +61,7 @@ PLAIN = (
     _Spec("group", "group", 96, right=False),
     _Spec("index", "bucket", 99),
     _Spec("size", "size", 97),
+    _Spec("launches", "a step", 88),
     _Spec("dtype", "dtype", 20, right=False),
     _Spec("hook", "hook", 10, right=False),
     _Spec("collective", "collective ms", 50),
@@ -77,10 +80,12 @@ def bucket_columns(
 ) -> list[table.Column]:
     """The columns on the screen, or with `plain` those of `--once`, of the first `most` buckets (None: all).
 
-    Model and group are left out where all buckets have the same one, bounds where none is known.
+    Model and group are left out where all buckets have the same one, bounds where none is known, and how
+    often a bucket is reduced in a step where that is once.
     """
     buckets, texts = context.frame.buckets, bucket_texts(context)
-    alike = {name for name in ("model", "group") if len({getattr(b, name) for b in buckets}) == 1}
+    once = set() if max(map(launches_of, buckets), default=1.0) > 1 else {"launches"}
+    alike = once | {name for name in ("model", "group") if len({getattr(b, name) for b in buckets}) == 1}
     rows = buckets[:most]
     columns = {
         spec: [texts[spec.text](bucket) or spec.empty for bucket in rows]
@@ -107,6 +112,7 @@ def bucket_texts(context: RenderContext) -> dict[str, Callable[[BucketFigures], 
         "group": lambda b: context.clean(b.group),
         "index": lambda b: str(b.index),
         "size": lambda b: size(b.bytes),
+        "launches": lambda b: times_a_step(b.launches),
         "params": lambda b: count(b.parameters),
         "dtype": lambda b: context.clean(b.dtype),
         "hook": lambda b: context.clean(b.hook),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ddptop.frames.buckets import a_step_phrase
 from ddptop.frames.numbers import (
     RATIO,
     UNKNOWN,
@@ -212,7 +213,8 @@ def _run(frame: Frame) -> list[str]:
             f"exposed, mean over ranks: wait {fixed(parts.mean('wait'))} · "
             f"transfer {fixed(parts.mean('transfer'))}",
             f"in all-reduces {fixed(group.collective_ms)} ms · overlap {percent(group.overlap_pct)} · "
-            f"busbw {fixed(group.busbw_gbps, RATIO)} GB/s",
+            f"busbw {fixed(group.busbw_gbps, RATIO)} GB/s"
+            f"{a_step_phrase(group.all_reduces, group.wire_bytes)}",
         ]
     return lines
 

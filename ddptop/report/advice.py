@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from ddptop.frames.buckets import launches_of
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
 from ddptop.frames.phrases import blamed_ranks, step_phrase
 from ddptop.frames.remedies import of_alert, of_death, place_phrase, remedy
@@ -53,6 +54,9 @@ LOW_OVERLAP_PCT = 50.0
 VIEW_BYTES = 100_000_000
 """Gradients below this take too little memory to matter."""
 
+LAUNCHES_VARY = 0.2
+"""All-reduces of a bucket in a step are a mean over the run: its first steps may have fewer."""
+
 UNCOMPRESSED = frozenset({"", "allreduce_hook"})
 """Communication hooks that send gradients as they are."""
 
@@ -63,6 +67,7 @@ def communication(report: Report) -> Iterator[Suggestion]:
     """Suggestions about communication, unordered."""
     transfer_pct = report.communication.exposed_transfer_pct
     if transfer_pct is not None and transfer_pct >= EXPOSED_PCT:
+        yield from _no_sync(report, transfer_pct)
         yield from _larger_buckets(report, transfer_pct)
         yield from _smaller_buckets(report, transfer_pct)
         if transfer_pct >= HEAVY_PCT:
@@ -165,7 +170,7 @@ def _smaller_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion
 
 def _compress(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     plain = [b for b in report.buckets if b.dtype in FULL_PRECISION and b.hook in UNCOMPRESSED]
-    total = sum(bucket.bytes or 0 for bucket in plain)
+    total = round(sum((bucket.bytes or 0) * launches_of(bucket) for bucket in plain))
     # Of a tiny bucket the latency takes most of the time: half of its bytes would save nothing.
     gain_pct = transfer_pct / 2 * (1 - tiny_transfer_share(plain))
     if total < WORTH_BYTES or gain_pct < WORTH_PCT:
@@ -180,9 +185,36 @@ def _compress(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     )
 
 
+def _no_sync(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
+    """Gradients that are accumulated need one all-reduce of each bucket in a step."""
+    launches = max(map(launches_of, report.buckets), default=1.0)
+    if launches < 2 - LAUNCHES_VARY:
+        return
+    late = report.communication.late_no_sync
+    needed = sum(bucket.bytes or 1 for bucket in report.buckets)
+    sent = sum((bucket.bytes or 1) * launches_of(bucket) for bucket in report.buckets)
+    saved = 1 - needed / sent
+    saved_ms = saved * (report.communication.exposed_transfer_ms or 0)
+    which = "each bucket" if all(launches_of(b) > launches - 1 for b in report.buckets) else "a bucket"
+    total = report.communication.wire_bytes
+    sizes = "" if total is None else f", {size(total)},"
+    yield Suggestion(
+        "no_sync",
+        "no_sync() must enclose forward too, not backward alone: DDP decides in forward whether backward "
+        "all-reduces."
+        if late
+        else "no_sync() around forward and backward of all micro-steps but the last: gradients are then "
+        "all-reduced once in a step.",
+        f"{fixed(launches, 0)} all-reduces of {which} in a step{sizes} where one is enough; "
+        f"{_transfer_phrase(report)}, {fixed(saved_ms)} ms of it for nothing",
+        transfer_pct * saved,
+        {"launches": launches, "saved_ms": saved_ms, "bytes": total, "encloses_backward_only": late},
+    )
+
+
 def _accumulate(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     if any((rank.micro_steps or 0) > 1 for rank in report.ranks):
-        return  # it does already
+        return  # it does already; `_no_sync` has what is to be said then
     yield Suggestion(
         "accumulate",
         "Accumulate gradients over two batches (no_sync() around the first): half as many all-reduces, at "

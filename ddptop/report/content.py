@@ -235,6 +235,12 @@ class Communication:
     no_straggler_low_ms: float | None = None
     """95 % interval of `no_straggler_ms`; None: recordings of 0.1.0."""
     no_straggler_high_ms: float | None = None
+    all_reduces: float | None = None
+    """In a step, over all backward passes; None: no step with bucket detail."""
+    wire_bytes: float | None = None
+    """What a rank gives to them; None also where a hook hides it."""
+    late_no_sync: bool = False
+    """`no_sync()` enclosed backward and not its forward at some time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +260,9 @@ class BucketSummary:
     algbw_gbps: float | None
     busbw_gbps: float | None
     skew_ms: float | None
+    launches: float | None = None
+    """All-reduces of it in a step, over all backward passes: more than 1 where gradients are accumulated
+    without `no_sync()`. The times are means over them."""
 
 
 @dataclass(frozen=True, slots=True)

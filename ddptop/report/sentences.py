@@ -6,6 +6,7 @@ import time
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from ddptop.frames.buckets import a_step_phrase
 from ddptop.frames.numbers import RATIO, UNKNOWN, clock, count, counted, duration, fixed, percent
 from ddptop.frames.phrases import death_phrase, step_phrase, what_if_phrase
 from ddptop.render.text import clean
@@ -75,7 +76,8 @@ def communication(report: Report) -> list[str]:
         return [
             step,
             f"exposed {fixed(comm.exposed_comm_ms)} ms, {percent(comm.exposed_pct)} of the step "
-            f"({parts}) · overlap {percent(comm.overlap_pct)} · busbw {fixed(comm.busbw_gbps, RATIO)} GB/s",
+            f"({parts}) · overlap {percent(comm.overlap_pct)} · busbw {fixed(comm.busbw_gbps, RATIO)} GB/s"
+            f"{a_step_phrase(comm.all_reduces, comm.wire_bytes)}",
         ]
     return [step, f"{counted(len(report.buckets), 'bucket')}, none measured: no bucket detail"][
         : 2 if report.buckets else 1

@@ -203,6 +203,9 @@ def communication(
         no_exposed_comm_ms=hidden,
         both_ms=both,
         bound_ms=mean(lambda group: group.bound_ms),
+        all_reduces=mean(lambda group: group.all_reduces),
+        wire_bytes=mean(lambda group: group.wire_bytes),
+        late_no_sync=any(sample.frame.group.late_no_sync for sample in samples),
         no_straggler_low_ms=None if no_straggler is None or error_ms is None else no_straggler - error_ms,
         no_straggler_high_ms=None if no_straggler is None or error_ms is None else no_straggler + error_ms,
     )
@@ -258,6 +261,7 @@ def _bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketSummary:
         algbw_gbps=algbw,
         busbw_gbps=busbw,
         skew_ms=weighted([bucket.skew_ms for bucket in seen], weights),
+        launches=weighted([bucket.launches for bucket in seen], weights),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.buckets import times_a_step
 from ddptop.frames.differences import events_near
 from ddptop.frames.numbers import RATIO, UNKNOWN, bounded, clock, fixed, size
 from ddptop.frames.phrases import blamed_ranks
@@ -236,6 +237,7 @@ def bucket_columns(buckets: Sequence[BucketSummary]) -> tuple[list[TableColumn],
     columns = [
         measured("bucket", [_which(group) for group in groups], 99, right=False),
         measured("size", [size(_mean(group, "bytes")) for group in groups], 98),
+        *_launches(groups),
         measured("dtype", [clean(group[0].dtype) or UNKNOWN for group in groups], 70, right=False),
         *(
             measured(title, [fixed(_mean(group, name), RATIO) for group in groups], keep)
@@ -243,6 +245,14 @@ def bucket_columns(buckets: Sequence[BucketSummary]) -> tuple[list[TableColumn],
         ),
     ]
     return columns, len(groups)
+
+
+def _launches(groups: Sequence[Sequence[BucketSummary]]) -> list[TableColumn]:
+    """All-reduces of a bucket in a step, where any has more than one."""
+    counts = [_mean(group, "launches") for group in groups]
+    if max((number for number in counts if number is not None), default=1.0) <= 1:
+        return []
+    return [measured("a step", [times_a_step(number) for number in counts], 65)]
 
 
 def _which(group: Sequence[BucketSummary]) -> str:

@@ -26,6 +26,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ddptop.protocol.messages import Flag
 from ddptop.training.gc_pauses import watch_collector
 from ddptop.training.guard import guard, hide_frame
 from ddptop.training.recorder import Recorder, now
@@ -41,6 +42,8 @@ from ddptop.training.torch_compat.dynamo import (
 Patched = Callable[..., Any]
 
 _float_at = c_float.from_address
+
+LATE_NO_SYNC = int(Flag.LATE_NO_SYNC)
 
 
 def install(
@@ -88,6 +91,7 @@ def _pre_forward(recorder: Recorder, original: Patched) -> Patched:
         paused = pause()  # between two steps the recorder reads torch's logger, and checks parameters
         try:
             if grad_enabled():
+                recorder.forwarded = weakref.ref(self)
                 on.forward_begins(self.require_backward_grad_sync, inputs, kwargs)
             else:
                 recorder.asides += 1
@@ -138,6 +142,10 @@ def _backward(
                 scaled.forget()
             if compiles_backward():
                 last_gradients.remove()
+            if recorder.synchronises:
+                model = recorder.forwarded()
+                if model is not None and not model.require_backward_grad_sync:
+                    recorder.late_no_sync = LATE_NO_SYNC
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
         finally:

@@ -103,6 +103,8 @@ class Recorder:
         self.check_every = 16  # a power of two
         self.marks: Any = None
         """On a device: records an event at every border of a phase (`ddptop.training.device.PhaseMarks`)."""
+        self.forwarded: Callable[[], Any] = lambda: None
+        """The DDP model whose forward was the last one, while it exists."""
         self.several_models = False
         """Whether there is more than one DDP model: then any backward may wait for all-reduces."""
         self.stamp_due = False
@@ -111,6 +113,8 @@ class Recorder:
         """Batches fetched and DDP forwards without gradients since the last DDP forward with them."""
         self.handover_ns: deque[int] = deque(maxlen=256)
         """How long after their ready timestamps the last buckets were given to the process group, in ns."""
+        self.late_no_sync = 0
+        """`Flag.LATE_NO_SYNC` where a backward of this step is one, else 0."""
         self._backward_steps = BackwardSteps(optimizer_exists)
         self.losses = Losses()
         self.cpu_wait = CpuWait()
@@ -349,6 +353,9 @@ class Recorder:
         began = 0 if self.on.timed else cpu()
         if self.detail:
             flags |= DETAIL
+        if self.late_no_sync:
+            flags |= self.late_no_sync
+            self.late_no_sync = 0
         loss, of_loss = self.losses.take()
         marks = self.marks.take() if self.marks is not None else ()
         self._flush(

@@ -18,6 +18,8 @@ KNOWN = (
     "default",
     "bucket_view",
     "no_sync",
+    "every_micro_step",
+    "late_no_sync",
     "static_graph",
     "find_unused",
     "first_unused",
@@ -34,6 +36,9 @@ KNOWN = (
 )
 UNKNOWN = ("ends_unused", "first_reentrant")
 COMPILED = ("compiled", "compiled_backward")
+
+MANY_PASSES = [("every_micro_step", 4, 4), ("late_no_sync", 4, 4)]
+"""Name, micro-steps, and backward passes among them that all-reduce."""
 
 Rows = dict[str, tuple[list[StepRow], list[StepRow]]]
 
@@ -92,6 +97,25 @@ def test_a_delay_inside_backward_is_own_time_of_its_rank_alone(ways: Rows, way: 
     assert min(own_us(row) for row in punctual) < LATE_US
     waited = max(exposed_us(row) for row in punctual) >= LATE_US // 2
     assert waited or way == "unsynchronised"
+
+
+@pytest.mark.parametrize(("way", "micro_steps", "passes"), [("no_sync", 2, 1), *MANY_PASSES])
+def test_a_rank_late_in_each_micro_step_is_late_by_the_sum(
+    ways: Rows, way: str, micro_steps: int, passes: int
+) -> None:
+    punctual, late = ways[way]
+    assert {row.micro_steps for row in (*punctual, *late)} == {micro_steps}
+    assert min(own_us(row) for row in late) >= micro_steps * LATE_US
+    assert min(own_us(row) for row in punctual) < LATE_US
+    assert max(exposed_us(row) for row in punctual) >= micro_steps * LATE_US - LATE_US // 2
+    detailed = [row for row in (*punctual, *late) if row.flags & Flag.DETAIL]
+    assert {row.cells[::3].count(row.cells[0]) for row in detailed} == {passes}
+
+
+@pytest.mark.parametrize("way", ["no_sync", "every_micro_step", "late_no_sync", "default"])
+def test_no_sync_around_backward_alone_is_flagged(ways: Rows, way: str) -> None:
+    flagged = {bool(row.flags & Flag.LATE_NO_SYNC) for rows in ways[way] for row in rows}
+    assert flagged == {way == "late_no_sync"}
 
 
 @pytest.mark.parametrize("way", UNKNOWN)

@@ -13,13 +13,15 @@ from ddptop.protocol.step_columns import FLAGS
 from ddptop.protocol.step_words import CELL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import CompleteStep
     from ddptop.frames.columns import Column, Mask
+
+    Integers = NDArray[np.int64]
 
 US_PER_MS = 1000.0
 
@@ -40,8 +42,13 @@ class Timing:
     aligned: bool
     shift: Column
     """(n, ranks) each rank's own begin of the step on the common clock; 0 where there is none."""
-    begin_ns: NDArray[np.int64] | None = None
+    begin_ns: Integers | None = None
     """(n, ranks) the same on the clock of the rank's host; None: not needed, as there is one host."""
+
+    @property
+    def passes(self) -> Integers:
+        """(launches,) the number of the backward pass that launched each, from 0."""
+        return backward_passes(self.numbers)
 
 
 class Met(NamedTuple):
@@ -71,7 +78,8 @@ class StepFigures:
     met: Met
     waits: Waits
     lateness: Column
-    """(n, ranks) at the step's deciding all-reduce, the one with the largest arrival skew."""
+    """(n, ranks) at the deciding all-reduce of a backward pass, the one with the largest arrival skew; like
+    `arrival` and `skew` summed over the passes of the step."""
     arrival: Column
     """(n, ranks) time from the first rank's arrival there to this rank's."""
     spread: Column
@@ -79,7 +87,8 @@ class StepFigures:
     skew: Column
     """(n,) arrival skew at the deciding all-reduce."""
     last: Column
-    """(n,) rank that came last there; -1: none, clocks too inaccurate or a lone rank."""
+    """(n,) rank that came last there, of several passes the one with the largest sum; -1: none, clocks too
+    inaccurate or a lone rank."""
     recoverable: Column
     """(n,) time saved if each last arrival had come at the second-latest time."""
     half: Column
@@ -97,6 +106,32 @@ class StepFigures:
     """(n, launches) arrival skew."""
     bucket_last: Column
     """(n, launches) the rank that came last; -1: none."""
+
+
+def backward_passes(numbers: Sequence[int]) -> Integers:
+    """(launches,) the number of the backward pass that launched each bucket of a step, from 0.
+
+    A pass reduces each bucket once at most, so a bucket that comes again begins the next pass. Without
+    `no_sync()`, gradient accumulation has one pass for each micro-step.
+    """
+    if len(set(numbers)) == len(numbers):  # as usual
+        return np.zeros(len(numbers), np.int64)
+    passes, seen, current = [], set[int](), 0
+    for number in numbers:
+        if number in seen:
+            current += 1
+            seen.clear()
+        seen.add(number)
+        passes.append(current)
+    return np.array(passes, np.int64)
+
+
+def _launches_of_passes(passes: Integers) -> list[slice | Integers]:
+    """The launches of each pass."""
+    last = int(passes.max(initial=0))
+    if not last:  # as usual: nothing is copied
+        return [slice(None)]
+    return [np.flatnonzero(passes == at) for at in range(last + 1)]
 
 
 def launched(step: CompleteStep) -> tuple[int, ...] | None:
@@ -153,9 +188,7 @@ def timing(
     return Timing(numbers, ready, end, lanes, aligned, shift, begin_ns if compared else None)
 
 
-def begins_on_one_clock(
-    begin_ns: NDArray[np.int64], compared: Sequence[Comparison]
-) -> tuple[Column, Column | float]:
+def begins_on_one_clock(begin_ns: Integers, compared: Sequence[Comparison]) -> tuple[Column, Column | float]:
     """The begins of n steps, (n, ranks) by the clock of each rank's host, on one clock.
 
     Returns (n, ranks) microseconds from the first begin of a step to each rank's, and by what durations on
@@ -174,8 +207,12 @@ def apart(t: Timing) -> Timing:
     return Timing(t.numbers, ready, end, t.lanes, False, np.zeros_like(t.shift))
 
 
-def waits(ready: Column, met: Met, end: Column) -> Waits:
-    """Wait and transfer of each rank over all its launches. Launches of other ranks are NaN in its column."""
+def waits(ready: Column, met: Met, end: Column, passes: Integers) -> Waits:
+    """Wait and transfer of each rank over all its launches. Launches of other ranks are NaN in its column.
+
+    `passes`: (launches,) the backward pass of each launch. What is exposed is exposed in one pass: gradients
+    of the next one cannot hide it, since each backward waits for its all-reduces.
+    """
     start, arrival = met
     unknown: Mask = np.isnan(end)
     if unknown.any():
@@ -186,9 +223,19 @@ def waits(ready: Column, met: Met, end: Column) -> Waits:
         collective=_known(formulas.union(start, end), unknown),
         wait=_known(formulas.union(start, arrival), unknown),
         transfer=_known(formulas.union(arrival, end), unknown),
-        exposed=_known(formulas.exposed(ready, end), unknown),
-        exposed_wait=_known(formulas.exposed_wait(ready, start, np.fmin(arrival, end)), unknown),
+        exposed=_known(_sum_over_passes(formulas.exposed, passes, ready, end), unknown),
+        exposed_wait=_known(
+            _sum_over_passes(formulas.exposed_wait, passes, ready, start, np.fmin(arrival, end)), unknown
+        ),
     )
+
+
+def _sum_over_passes(formula: Callable[..., Column], passes: Integers, *columns: Column) -> Column:
+    """The sum of a formula of one backward pass, whose columns are (launches, ...)."""
+    of_passes = [
+        formula(*(column[launches] for column in columns)) for launches in _launches_of_passes(passes)
+    ]
+    return of_passes[0] if len(of_passes) == 1 else np.nansum(of_passes, axis=0)
 
 
 def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) -> Waits:
@@ -206,7 +253,16 @@ def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) ->
         for whole, values in ((ready, t.ready), (end, t.end), (start, met.start), (arrival, met.arrival)):
             whole[rows, :, columns] = values - t.shift
         at += len(t.numbers)
-    return waits(ready, Met(start, arrival), end)
+    return waits(ready, Met(start, arrival), end, _passes_of_groups([t.passes for _, t, _ in pieces]))
+
+
+def _passes_of_groups(groups: Sequence[Integers]) -> Integers:
+    """(launches,) the passes of several process groups, the launches of one after those of the other.
+
+    All groups take part in the last pass: one that has fewer was in `no_sync()` before.
+    """
+    most = max(int(passes[-1]) for passes in groups)
+    return np.concatenate([passes + most - int(passes[-1]) for passes in groups])
 
 
 def figures(t: Timing) -> StepFigures:
@@ -223,18 +279,17 @@ def figures(t: Timing) -> StepFigures:
     is_latest, skew = start == latest[..., None], latest - earliest
     clear = (np.count_nonzero(is_latest, axis=-1) == 1) & (earliest < latest)
     who = np.where(clear, is_latest.argmax(axis=-1), -1)
-    steps = np.arange(start.shape[1])
-    decisive = np.where(np.isnan(skew), -1.0, skew).argmax(axis=0), steps
+    decided = _decide(start, earliest, skew, who, t.passes)
     ready_last, late_end = np.fmax.reduce(t.ready, axis=-1), t.end - first_end[..., None]
     gains = _what_if(t, ready_last, first_end - last)
     return StepFigures(
         met=met,
-        waits=waits(t.ready, met, t.end),
-        lateness=formulas.lateness(start[decisive]) / US_PER_MS,
-        arrival=(start[decisive] - earliest[decisive][:, None]) / US_PER_MS,
+        waits=waits(t.ready, met, t.end, t.passes),
+        lateness=decided.lateness / US_PER_MS,
+        arrival=decided.arrival / US_PER_MS,
         spread=late_end.sum(axis=0) / US_PER_MS,
-        skew=skew[decisive] / US_PER_MS,
-        last=who[decisive],
+        skew=decided.skew / US_PER_MS,
+        last=decided.last,
         recoverable=gains.recoverable,
         half=gains.half,
         both=gains.both,
@@ -248,6 +303,36 @@ def figures(t: Timing) -> StepFigures:
     )
 
 
+class _Decided(NamedTuple):
+    """What the deciding all-reduces of the passes of n steps say: `StepFigures` of these names, in us."""
+
+    lateness: Column
+    arrival: Column
+    skew: Column
+    last: Column
+
+
+def _decide(start: Column, earliest: Column, skew: Column, who: Column, passes: Integers) -> _Decided:
+    """`earliest`, `skew` and `who` (the last arriver): (launches, n)."""
+    steps, known_skew = np.arange(start.shape[1]), np.where(np.isnan(skew), -1.0, skew)
+    of_passes = []
+    for launches in _launches_of_passes(passes):
+        decisive = np.arange(len(start))[launches][known_skew[launches].argmax(axis=0)], steps
+        late = formulas.lateness(start[decisive])
+        arrival = start[decisive] - earliest[decisive][:, None]
+        of_passes.append(_Decided(late, arrival, skew[decisive], who[decisive]))
+    if len(of_passes) == 1:
+        return of_passes[0]
+    late, arrival, skew_sum = (
+        np.sum([getattr(decided, name) for decided in of_passes], axis=0)
+        for name in ("lateness", "arrival", "skew")
+    )
+    most = np.fmax.reduce(arrival, axis=-1)
+    is_last = arrival == most[:, None]
+    clear = (np.count_nonzero(is_last, axis=-1) == 1) & (most > 0)
+    return _Decided(late, arrival, skew_sum, np.where(clear, is_last.argmax(axis=-1), -1))
+
+
 def _figures_apart(t: Timing, met: Met) -> StepFigures:
     """The figures where clocks cannot be compared: without what compares them."""
     start, arrival = met
@@ -255,7 +340,7 @@ def _figures_apart(t: Timing, met: Met) -> StepFigures:
     of_ranks, of_steps, of_buckets = (np.full(n, np.nan) for n in (start.shape[1:], steps, (steps, launches)))
     return StepFigures(
         met=met,
-        waits=waits(t.ready, met, t.end),
+        waits=waits(t.ready, met, t.end, t.passes),
         lateness=of_ranks,
         arrival=of_ranks,
         spread=of_ranks,
@@ -299,18 +384,18 @@ def _what_if(t: Timing, ready: Column, transfer: Column) -> _Gains:
     """The time that each step would have saved.
 
     Each figure is a difference of two results of one model (`formulas.replay`), so that its errors cancel:
-    arrivals as they were or earlier, lanes and transfer times as measured. `ready`: (launches, n), the
-    last of all ranks, `transfer`: likewise.
+    arrivals as they were or earlier, lanes and transfer times as measured. What a backward pass saves, all
+    later ones begin earlier by. `ready`: (launches, n), the last of all ranks, `transfer`: likewise.
     """
-    transfer = np.maximum(transfer, 0.0)
-    as_it_was = formulas.replay(ready, transfer, t.lanes)
-    sooner = formulas.second_latest(t.ready)
-
-    def gain(without: Column) -> Column:
-        return np.asarray(np.maximum(as_it_was - without, 0.0) / US_PER_MS)
-
-    recoverable = gain(formulas.replay(sooner, transfer, t.lanes))
-    half = recoverable
-    if t.ready.shape[-1] > 3:  # of three ranks the later half is one
-        half = gain(formulas.replay(formulas.middle_latest(t.ready), transfer, t.lanes))
-    return _Gains(recoverable, half, gain(np.fmax.reduce(sooner, axis=0)))
+    transfer, sooner = np.maximum(transfer, 0.0), formulas.second_latest(t.ready)
+    # Of three ranks the later half is one.
+    middle = formulas.middle_latest(t.ready) if t.ready.shape[-1] > 3 else sooner
+    gains = np.zeros((3, ready.shape[1]))
+    for launches in _launches_of_passes(t.passes):
+        moved = transfer[launches]
+        as_it_was = formulas.replay(ready[launches], moved, t.lanes)
+        without = [formulas.replay(sooner[launches], moved, t.lanes)]
+        without.append(without[0] if middle is sooner else formulas.replay(middle[launches], moved, t.lanes))
+        without.append(np.fmax.reduce(sooner[launches], axis=0))
+        gains += np.maximum(as_it_was - without, 0.0) / US_PER_MS
+    return _Gains(*gains)

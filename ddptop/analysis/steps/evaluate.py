@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.kept import Kind, Peers
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
+    from ddptop.protocol.step_columns import Numbers
 
 
 class EvaluatedSteps(NamedTuple):
@@ -140,6 +141,7 @@ class StepEvaluation:
         kinds = [*map(kind_of, divided, block.detailed)]
         wall, known_phases = median(columns[0]), ~shadow.any(axis=1)
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))
+        self._check_no_sync(block.integers[FLAGS], numbers, end_s)
         self._slots = figures.steps.ranks.count - 1 + np.cumsum(known_phases)
         if len(at := np.flatnonzero(known_phases)):
             recorded, point = [divided[i] for i in at], np.float64(self._state.history.end) + at
@@ -288,6 +290,20 @@ class StepEvaluation:
             figures.straggler_logged = who, slow
             text = f"straggler: {who}{f', {cause}' if cause else ''}, seen at step {int(step):,}"
             log.add(now_s, "straggler", text, severity="warning", rank=slow, step=int(step))
+
+    def _check_no_sync(self, flags: Numbers, numbers: Column, end_s: Column) -> None:
+        """Log when `no_sync()` begins to enclose backward alone. `flags`: (n, ranks); the others (n,)."""
+        late: Mask = np.any(flags & int(Flag.LATE_NO_SYNC) != 0, axis=1)
+        recorded = np.flatnonzero(np.any(flags & int(Flag.SHADOW | Flag.JOINED) == 0, axis=1))
+        if late.any() and not self._figures.late_no_sync:
+            first = int(late.argmax())
+            now_s = self._state.started_ns / NS + float(end_s[first])
+            text = (
+                "no_sync() encloses backward only, which all-reduces all the same: forward must be inside too"
+            )
+            self._state.log.add(now_s, "no_sync", text, severity="warning", step=int(numbers[first]))
+        if len(recorded):
+            self._figures.late_no_sync = bool(late[recorded[-1]])
 
     def _check_agreement(self, at: int, step: float, time_s: float) -> None:
         """Count and log when bucket arrivals contradict the verdict from every step.

@@ -166,7 +166,8 @@ def figures_of_group(
     """
     bound = _bounds(timing, compared)
     late_end = np.stack([one.end_ms for one in compared])
-    ranks = np.stack([found.lateness, found.arrival, bound, np.maximum(found.spread, late_end)])
+    summed_bound = bound * (1 + timing.passes[-1])  # arrivals are sums over the backward passes
+    ranks = np.stack([found.lateness, found.arrival, summed_bound, np.maximum(found.spread, late_end)])
     scalars = [median(wall), found.last, found.recoverable, found.half, found.skew]
     wrong = np.full((2, len(found.last)), NO_HOST)
     suspected = found.contradiction > bound.min(axis=1)  # usually in no step
@@ -192,15 +193,25 @@ def _bounds(timing: Timing, compared: Sequence[Comparison]) -> Column:
 def _per_bucket(
     window: ScopeWindow, numbers: tuple[int, ...], found: StepFigures, free: StepFigures | None
 ) -> Column:
-    """(columns, n, buckets). Of a bucket launched several times in a step the last all-reduce counts."""
+    """(columns, n, buckets). Of a bucket launched several times in a step: means over its all-reduces."""
     values = np.full((len(BUCKET_COLUMNS), len(found.last), len(window.buckets)), np.nan)
+    launches: dict[int, list[int]] = {}
+    for launch, number in enumerate(numbers):
+        launches.setdefault(number, []).append(launch)
     for i, name in enumerate(BUCKET_COLUMNS):
+        if name == "launches":
+            values[i][:, list(launches)] = [len(of_bucket) for of_bucket in launches.values()]
+            continue
         source = found
         if name.startswith("free_"):
             if free is None:
                 continue
             source, name = free, name.removeprefix("free_")
-        values[i][:, list(numbers)] = getattr(source, f"bucket_{name}")
+        of_launches: Column = getattr(source, f"bucket_{name}")
+        values[i][:, list(numbers)] = of_launches  # of a rank that came last the last one
+        for number, of_bucket in launches.items() if name != "last" else ():
+            if len(of_bucket) > 1:
+                values[i][:, number] = of_launches[:, of_bucket].mean(axis=1)
     return values
 
 

@@ -185,7 +185,9 @@ DETAIL_SCALARS = ("point", "step", "overlap", "busbw", "free_busbw", "recoverabl
 SCOPE_COLUMNS = ("lateness", "arrival", "bound", "spread")
 WRONG_CLOCKS = ("wrong_clock", "other_clock")
 SCOPE_SCALARS = ("step", "last", "recoverable", "half", "skew", "contradiction", *WRONG_CLOCKS)
-BUCKET_COLUMNS = ("collective", "wait", "transfer", "skew", "last", "spread", "free_wait", "free_transfer")
+BUCKET_COLUMNS = (
+    *("collective", "wait", "transfer", "skew", "last", "spread", "free_wait", "free_transfer", "launches"),
+)
 
 FEW_DETAILED, DETAILED_BACK = 8, 32
 """Least detailed steps for a median. Where the window has fewer, so many of any age are used."""

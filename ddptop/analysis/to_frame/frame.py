@@ -26,6 +26,7 @@ from ddptop.analysis.to_frame.tables import (
     with_reasons,
 )
 from ddptop.analysis.to_frame.timeline import timeline
+from ddptop.frames.buckets import all_reduces, wire_bytes
 from ddptop.frames.columns import median, quantile_between
 from ddptop.frames.detail import TimelineRequest, parse_request
 from ddptop.frames.frame import Clocks, Frame, Group, RunInfo
@@ -35,11 +36,13 @@ from ddptop.frames.phrases import blamed
 from ddptop.protocol.limits import MUTE_AFTER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.windows import StepWindow
     from ddptop.analysis.straggler.cost import FrameSteps
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Alert, Straggler
+    from ddptop.frames.frame import Alert, BucketFigures, Straggler
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import FrameSource, RankStatus, RunOutcome
 
@@ -76,9 +79,9 @@ def build(
         source="simulated" if simulated else source,
         unix_s=state.unix_s(now_ns),
         run=_run(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording),
-        group=_group(state, shown),
+        group=_group(state, shown, buckets := bucket_figures(state, detail)),
         ranks=columns,
-        buckets=bucket_figures(state, detail),
+        buckets=buckets,
         straggler=with_reasons(straggler, state),
         suspect=shown.suspect,
         alerts=alerts(state, states, straggler, diagnosis, now_ns),
@@ -153,7 +156,7 @@ def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None)
     )
 
 
-def _group(state: RunState, shown: FrameSteps) -> Group:
+def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures]) -> Group:
     figures, slots, detail = state.figures, shown.steps, shown.detail
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
     p50 = known(median(step)) if len(step) else None
@@ -183,6 +186,9 @@ def _group(state: RunState, shown: FrameSteps) -> Group:
         clock_reason=_clock_reason(state) if detail.clock_free else None,
         incarnation=state.incarnation,
         window_steps=len(slots),
+        all_reduces=(reduced := all_reduces(buckets)),
+        wire_bytes=None if reduced is None else wire_bytes(buckets),
+        late_no_sync=figures.late_no_sync,
         **_exposed(figures.steps, shown),
     )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ddptop.frames.numbers import counted, known, size
+from ddptop.frames.buckets import launches_of, sent_phrase
+from ddptop.frames.numbers import counted, known
 from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
 from ddptop.render.line import Line, rule
@@ -21,6 +22,7 @@ _LEGEND = {
     "best%": "best%: of best seen",
     "eff": "eff: incl. wait",
     "last": "last rank",
+    "a step": "a step: all-reduces of it",
 }
 """By title of a column, what it holds."""
 
@@ -61,9 +63,8 @@ def buckets(scene: Scene, width: int, height: int) -> Page:
 def _tally(scene: Scene) -> str:
     figures = scene.frame.buckets
     words = [counted(len(figures), "bucket")]
-    sizes = [bucket.bytes for bucket in figures if bucket.bytes is not None]
-    if sizes and len(sizes) == len(figures):
-        words.append(f"{size(sum(sizes))} per step on the wire")
+    if sent := sent_phrase(figures):
+        words.append(f"{sent} per step on the wire")
     if figures:
         words.append(f"layout {figures[0].generation}")
     every = scene.frame.overhead.detail_every
@@ -76,11 +77,12 @@ def _sum_over_buckets(scene: Scene) -> str:
     """All-reduces overlap each other and compute: their sum is no part of the step."""
     figures, sign = scene.frame.buckets, "~" if scene.frame.group.clock_free else ""
     wait, transfer = (
-        float(sum(math.nan if ms is None else ms for ms in column))
-        for column in ([b.wait_ms for b in figures], [b.transfer_ms for b in figures])
+        sum(math.nan if ms is None else ms * launches_of(bucket) for ms, bucket in column)
+        for column in ([(b.wait_ms, b) for b in figures], [(b.transfer_ms, b) for b in figures])
     )
     parts = f"wait {with_sign(sign, wait)} + transfer {with_sign(sign, transfer)} ms"
-    return f"sum over buckets: {parts} (they overlap)"
+    what = "all-reduces" if max(map(launches_of, figures)) > 1 else "buckets"
+    return f"sum over {what}: {parts} (they overlap)"
 
 
 def _nothing(scene: Scene) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.frames.buckets import sent_phrase
 from ddptop.frames.numbers import (
     RATIO,
     UNKNOWN,
@@ -372,11 +373,9 @@ def _models(scene: Scene, width: int) -> list[Line]:
         return [Line(" no rank has reported its buckets yet", "dim")]
     lines = []
     for (model, group), buckets in models.items():
-        sizes = [bucket.bytes for bucket in buckets if bucket.bytes is not None]
-        total = size(sum(sizes)) if len(sizes) == len(buckets) else UNKNOWN
         hooks = sorted({scene.clean(bucket.hook) for bucket in buckets if bucket.hook})
         kinds = sorted({scene.clean(bucket.dtype) for bucket in buckets if bucket.dtype})
-        text = f"model {model}: {counted(len(buckets), 'bucket')}, {total} a step"
+        text = f"model {model}: {counted(len(buckets), 'bucket')}, {sent_phrase(buckets) or UNKNOWN} a step"
         text += f" in {', '.join(kinds)}" if kinds else ""
         text += f", hook {', '.join(hooks)}" if hooks else ", no communication hook"
         name = scene.clean(group)

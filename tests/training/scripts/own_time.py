@@ -72,13 +72,23 @@ def build(*ways: str, bucket_cap_mb: float = 0.01, **options: object) -> DDP:
     return DDP(Net(*ways), bucket_cap_mb=bucket_cap_mb, **options)
 
 
-def train(model: nn.Module, *, steps: int = STEPS, accumulate: int = 1, scaler: object = None) -> None:
+def train(
+    model: nn.Module,
+    *,
+    steps: int = STEPS,
+    accumulate: int = 1,
+    no_sync: str = "forward and backward",
+    scaler: object = None,
+) -> None:
+    """`no_sync`: what it encloses in all micro-steps but the last."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
         for micro in range(accumulate):
-            with contextlib.nullcontext() if micro == accumulate - 1 else model.no_sync():
+            enclosed = no_sync if micro < accumulate - 1 else "nothing"
+            with model.no_sync() if "forward" in enclosed else contextlib.nullcontext():
                 loss = model(torch.randn(8, 16)).square().mean()
+            with model.no_sync() if "backward" in enclosed else contextlib.nullcontext():
                 loss.backward() if scaler is None else scaler.scale(loss).backward()
         if scaler is None:
             optimizer.step()
@@ -187,6 +197,8 @@ WAYS: dict[str, Callable[[], None]] = {
     "default": lambda: train(build()),
     "bucket_view": lambda: train(build(gradient_as_bucket_view=True)),
     "no_sync": lambda: train(build(), accumulate=2),
+    "every_micro_step": lambda: train(build(), accumulate=4, no_sync="nothing"),
+    "late_no_sync": lambda: train(build(), accumulate=4, no_sync="backward"),
     "static_graph": lambda: train(build(static_graph=True)),
     "find_unused": lambda: train(build(find_unused_parameters=True)),
     "first_unused": lambda: train(build("first_unused", find_unused_parameters=True)),

@@ -136,6 +136,24 @@ def test_every_outlet_has_the_number_and_bytes(reducer: tuple[Reducer, int]) -> 
     assert metrics["all_reduced"].samples[0].value == 64e6
 
 
+def test_waits_of_ranks_that_are_late_in_turn_within_a_step_are_no_transfer(make_world: type[World]) -> None:
+    """Rank 0 is late by 20 ms in two micro-steps, rank 1 in the other two."""
+    world, found = make_world(2, own=True), Reducer()
+    for received in (world.run(), *world.introduce()):
+        found.feed(received)
+    for number in range(100):
+        passes = []
+        for micro in range(MICRO_STEPS):
+            world.delays = {(micro % 2, "forward"): LATE_US}
+            passes.append(world.rows())
+        for rank in (0, 1):
+            merged = joined_rows([rows[rank] for rows in passes], 0)
+            found.feed(world.received(rank, Steps(0, number, world.base_ns(rank), (merged,))))
+    group = found.frame(START_NS + 1000 * world.now_us).group
+    assert group.exposed_wait_ms == pytest.approx(40.0, abs=0.1)
+    assert group.exposed_transfer_ms == pytest.approx(4 * 2.0, abs=0.1)
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_no_sync_is_advised_with_what_it_gives(make_world: type[World], *, late: bool) -> None:
     world = make_world(2, own=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.bucket_times import backward_passes
 from ddptop.analysis.steps.complete_steps import columns_of
 from ddptop.analysis.steps.evaluate_buckets import (
     EvaluatedDetail,
@@ -136,9 +137,11 @@ class StepEvaluation:
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
         numbers, end_s = np.array([step.step for step in steps], np.float64), self._end_s(block)
         own, parts = own_times(divided, block, columns)
+        kinds = [*map(kind_of, divided, block.detailed)]
+        if parts is not None:
+            _divide_each_pass(divided, kinds, parts)
         budget = _budget(columns, parts)
         exposed = (budget["wait_ms"].copy(), budget["transfer_ms"].copy())
-        kinds = [*map(kind_of, divided, block.detailed)]
         wall, known_phases = median(columns[0]), ~shadow.any(axis=1)
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))
         self._check_no_sync(block.integers[FLAGS], numbers, end_s)
@@ -366,6 +369,35 @@ def _budget(columns: Column, parts: Column | None) -> dict[str, Column]:
         "optimizer_ms": optimizer.mean(axis=-1),
         "other_ms": other.mean(axis=-1),
     }
+
+
+def _divide_each_pass(divided: list[DividedStep], kinds: list[Kind], parts: Column) -> None:
+    """Divide exposed communication into wait and transfer in each backward pass, where bucket detail shows
+    several.
+
+    The transfer of a pass is what its last arriver could not hide. Over the whole step another rank may have
+    been the last in each, and the least sum would count those waits as transfer. `parts`: as returned by
+    `own_times`, changed in place.
+    """
+    exposed, wait = (parts[PART_COLUMNS.index(name)] for name in ("exposed", "exposed_wait"))
+    for i, kind in enumerate(kinds):
+        if len(kind.launched) != 1:
+            continue
+        at, numbers, *_ = kind.launched[0]
+        passes = backward_passes(numbers)
+        if not passes[-1]:
+            continue
+        part = divided[i].parts[at]
+        cells = part.step.launches(len(numbers)).astype(np.float64)[~part.step.joined] / 1000.0
+        if cells.min() < 0:
+            continue
+        ready, ended = cells[..., 1], cells[..., 1] + cells[..., 2]
+        transfer = sum(
+            (ended[:, of_pass].max(axis=1) - ready[:, of_pass].max(axis=1)).min()
+            for of_pass in (passes == number for number in range(passes[-1] + 1))
+        )
+        members = list(part.scope.ranks)
+        wait[i, members] = np.clip(exposed[i, members] - transfer, 0.0, exposed[i, members])
 
 
 def own_times(

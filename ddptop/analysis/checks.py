@@ -33,6 +33,15 @@ class Checks:
         self._usual.prepare_check(now_ns, self._stalls.stalled)
         return stalled_since(self._state, now_ns)
 
+    @property
+    def stall_is_logged(self) -> bool:
+        """Whether the present stall is in the log."""
+        return self._stalls.is_logged
+
+    def due_at_end(self) -> None:
+        """The run has ended: no message may come after this one."""
+        self._stalls.next_ns = 0
+
     def after(self, t_ns: int) -> None:
         """A message that arrived at this moment was taken."""
         # The time between two messages of a tail is no stall: messages are skipped.

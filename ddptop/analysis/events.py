@@ -18,6 +18,7 @@ from ddptop.analysis.health.exits import (
 )
 from ddptop.analysis.health.hosts import on_full_disk
 from ddptop.analysis.ranks import ABSENT, NotInitialized, RankState, Session
+from ddptop.analysis.stall.at_exit import keep_stall
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.protocol.hosts import HOST_END
@@ -139,6 +140,7 @@ def _regroup(state: RunState, hello: Hello) -> None:
 
 def _begin_group(state: RunState) -> None:
     world = state.world
+    state.forget_end()
     state.pairing = Pairing(world)
     state.figures = Figures(world, state.figures.size)
     state.replicas.restart(world)
@@ -250,6 +252,7 @@ def _on_refused(state: RunState, event: Event, t_ns: int) -> None:
 def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     if rank_state.bye is not None:
         return
+    keep_stall(state, t_ns)
     rank_state.gone_ns = t_ns
     state.presence_changed()
     _note_exit(event, rank_state, t_ns)
@@ -260,6 +263,8 @@ def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) ->
 
 def _on_exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     """The exit code of a process that sent BYE or was reported lost before."""
+    if not event.fields.get("left") and (event.fields.get("exit_code") or event.fields.get("signal")):
+        keep_stall(state, t_ns)
     _note_exit(event, rank_state, t_ns)
     if event.fields.get("left"):
         if rank_state.signal is not None or rank_state.exit_code:

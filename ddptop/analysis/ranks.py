@@ -145,6 +145,8 @@ class RankState:
     """The kernel killed it for want of memory, by its cgroup's count."""
     left_early: bool = False
     """It exited in good order while other ranks still needed it (`health/exits.py`)."""
+    gave_up: bool = False
+    """It ended because a rank for which it waited in a collective had not come (`stall/at_exit.py`)."""
     stopped: bool = False
     """Its process is stopped, by SIGSTOP or a debugger."""
     evidence: Evidence | None = None

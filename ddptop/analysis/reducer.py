@@ -15,6 +15,7 @@ from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.health.hosts import find_own_host
 from ddptop.analysis.hosts import unwrap
 from ddptop.analysis.ranks import ABSENT
+from ddptop.analysis.stall.at_exit import keep_stall, stall_at_end
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.complete_steps import Batch
 from ddptop.analysis.steps.evaluate import StepEvaluation
@@ -82,6 +83,7 @@ class Reducer:
         self._state = RunState(window=window, history_points=history_points, stall_s=stall_s, tail=tail)
         self.evaluation = StepEvaluation(self._state)
         self._state.settle = self.evaluation.settle
+        self._state.find_stall_at_end = partial(stall_at_end, self._state)
         self._usual = UsualMessages(self._state, self._take, self._on_complete)
         self._checks = Checks(self._state, self._usual)
 
@@ -105,6 +107,11 @@ class Reducer:
     def stalled_since(self, now_ns: int) -> int | None:
         """When the stalled step began, on the collector's clock; None while there is no stall."""
         return self._checks.stalled_since(now_ns)
+
+    @property
+    def stall_is_logged(self) -> bool:
+        """Whether the present stall, or the one in which the run has ended, is in the log."""
+        return self._checks.stall_is_logged
 
     def progress_until_ns(self) -> int:
         """Before this moment `stalled_since` gives None, whatever is taken in columns; 0: not known."""
@@ -245,6 +252,8 @@ class Reducer:
 
     def _on_run(self, run: Run, t_ns: int) -> None:
         state = self._state
+        if run.state == "failed":
+            keep_stall(state, t_ns)
         first, state.run = state.run is None, run
         if first:
             state.clock = (run.unix_ns, run.monotonic_ns)
@@ -253,6 +262,7 @@ class Reducer:
             code = "" if run.exit_code is None else f", exit code {run.exit_code}"
             severity: Severity = "info" if run.state == "finished" else "critical"
             state.log.add(state.unix_s(t_ns), run.state, f"run {run.state}{code}", severity=severity)
+            self._checks.due_at_end()
 
     def _on_session(self, message: Message, session: Session, number: int, t_ns: int) -> None:
         """A message of a process that has sent HELLO."""
@@ -371,6 +381,8 @@ class Reducer:
     def _on_bye(self, bye: Bye, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self._state
         known = rank_state.finished  # it has left its group before
+        if bye.reason not in WELL:
+            keep_stall(state, t_ns)
         rank_state.bye, rank_state.ended_ns = bye, t_ns
         state.presence_changed()
         if bye.reason == FINISHED:

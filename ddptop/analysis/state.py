@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.ranks import NotInitialized, RankState, Session
+    from ddptop.analysis.stall.diagnosis import KeptStall
     from ddptop.frames.columns import Column
     from ddptop.protocol.messages import Event, Hello, Layout, Received, Run, Scalar
 
@@ -110,6 +111,14 @@ class RunState:
         """By function: the longest time (ns) that a rank was in it, before the run continued."""
         self.not_initialized: dict[int, NotInitialized] = {}
         """Ranks that others wait for in `init_process_group`."""
+        self.first_end_ns: int | None = None
+        """When the first rank ended badly, or the run."""
+        self.kept_stall: KeptStall | None = None
+        """The stall that the run was in then; `stall_at_end` is to be read."""
+        self.find_stall_at_end: Callable[[], KeptStall | None] = lambda: None
+        """`stall.at_exit.stall_at_end`. Set by the reducer."""
+        self._stall_at_end: tuple[int, KeptStall | None] = -1, None
+        """For how many messages it was looked for, and the stall that was found."""
         self.has_evidence = False
         """Whether any rank has sent evidence: without it no exit can have been too early."""
         self.finished: set[int] = set()
@@ -163,8 +172,26 @@ class RunState:
 
     def ended_badly(self) -> list[int]:
         """The ranks that failed or died, as `exits.ended_badly` has them."""
+        self.stall_at_end()  # marks those that gave up waiting
         ended = self.reports.ended
         return ended_badly(self.ranks, ended) if ended else []
+
+    def stall_at_end(self) -> KeptStall | None:
+        """The stall in which the run has ended, or some of its ranks, for no other reason; None: in none."""
+        if self.first_end_ns is None:
+            return None
+        if self._stall_at_end[0] != self.taken:
+            self._stall_at_end = self.taken, self.find_stall_at_end()
+        return self._stall_at_end[1]
+
+    def forget_end(self) -> None:
+        """A new group begins, or a new process of a rank: it is not in the stall of the one before."""
+        self.first_end_ns = self.kept_stall = None
+
+    @property
+    def is_nccl(self) -> bool:
+        """Whether a rank reports that its process group is NCCL's."""
+        return any(hello is not None and "nccl" in hello.backend for hello in self.hellos.hellos)
 
     def process(self, rank: int) -> Session | None:
         """The present process of a rank, for its layouts: its steps may be behind."""

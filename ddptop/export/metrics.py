@@ -159,7 +159,8 @@ def _of_run(frame: Frame) -> Iterator[Family]:
     about |= {"backend": run.backend or "", "torch": run.torch or ""}
     yield Family("run_info", "", "The run; its source is `live`, or `simulated`", (Sample(1.0, about),))
     yield Family("up", "", "1 while the run goes on", (Sample(float(run.state in NOT_ENDED)),))
-    yield Family("stalled", "", "1 while the run is stalled", (Sample(float(frame.stall is not None)),))
+    stalled = frame.stall is not None and frame.stall.ended_s is None
+    yield Family("stalled", "", "1 while the run is stalled", (Sample(float(stalled)),))
     states = {state: frame.ranks.state.count(state) for state in sorted(set(frame.ranks.state))}
     each = tuple(Sample(float(count), {"state": state}) for state, count in states.items())
     yield Family("ranks", "", "Ranks by state", each)

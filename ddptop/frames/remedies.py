@@ -152,6 +152,8 @@ def next_action(frame: Frame) -> str:
     Empty of any other run. The first clause is what to do; what follows may be cut off.
     """
     state = run_state(frame)
+    if state in ("failed", "lost") and frame.stall is not None and frame.stall.ended_s is not None:
+        return _in_stall(frame, frame.stall)
     if state in ("failed", "lost") and frame.deaths:
         return of_death(frame.deaths[0])
     if state == "stalled" and frame.stall is not None and frame.stall.kind not in ("dead", "unreachable"):

@@ -73,9 +73,9 @@ HOST_FIELDS = (
     *("link_peer", "link_round_trip_ms", "link_lost_pct"),
 )
 
-STALL_FIELDS = ("kind", "since_s", "step", "sentence")
+STALL_FIELDS = ("kind", "since_s", "step", "sentence", "ended_s", "followed")
 
-DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason", "message")
+DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason", "message", "follows")
 
 POSITION_FIELDS = (
     *("rank", "host", "pid", "process", "step", "bucket", "sequence", "group", "operation", "at_s"),

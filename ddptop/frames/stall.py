@@ -73,6 +73,11 @@ class Stall:
     """More lines: which ranks wait, where the missing ranks are, what their processes do."""
     positions: tuple[RankPosition, ...]
     """At most MAX_POSITIONS ranks: first those that cause the stall, then one that waits, then others."""
+    ended_s: float | None = None
+    """Unix seconds at which the first rank, or the run, ended in it: the rest is as it was then. None: it
+    lasts."""
+    followed: str = ""
+    """What the ranks did that waited: `ranks 0 and 2 gave up waiting after 20 s`; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +96,5 @@ class Death:
     """Its `traces` hold the traceback, or the stacks at a fatal signal."""
     message: tuple[str, ...] = ()
     """The exception's complete message in lines; empty where `reason` has all of it."""
+    follows: bool = False
+    """It follows from the exit of another rank, or from a stall."""

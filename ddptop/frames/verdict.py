@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
+    from ddptop.frames.stall import Stall
     from ddptop.protocol.vocabulary import RankStatus, Sign, VerdictKind
 
 SIGNS: Mapping[Sign, str] = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
@@ -291,6 +292,8 @@ def _unclear(frame: Frame) -> str:
 
 
 def _failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+    if frame.stall is not None and frame.stall.ended_s is not None:
+        return _ended_in_stall(frame, frame.stall, alerts)
     alert = _ended(frame)
     who = alert.message if alert is not None else "the launcher reports a failure"
     code = frame.run.exit_code
@@ -299,7 +302,18 @@ def _failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     return Verdict("failed", "critical", f"FAILED · {who}", detail)
 
 
+def _ended_in_stall(frame: Frame, stall: Stall, alerts: dict[str, Alert]) -> Verdict:
+    """The verdict where all exits follow from a stall: its sentence stays."""
+    kind: Literal["failed", "lost"] = "lost" if run_state(frame) == "lost" else "failed"
+    sentence = alerts["stall"].message if "stall" in alerts else stall.sentence
+    parts = [part for part in (_place_in_stall(alerts), stall.followed) if part]
+    detail = " · ".join(parts).replace(" is in ", " was in ") or _last_step(frame)
+    return Verdict(kind, "critical", f"{kind.upper()} · {sentence}", detail)
+
+
 def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+    if frame.stall is not None and frame.stall.ended_s is not None:
+        return _ended_in_stall(frame, frame.stall, alerts)
     alert = _ended(frame)
     if alert is None:
         who = in_state(frame, "lost") or "the run sends no updates any more"
@@ -323,7 +337,15 @@ def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
         sentence = f"STALLED · {in_state(frame, 'stalled') or 'no progress'}"
         return Verdict("stalled", "critical", sentence, _last_step(frame))
     since = duration(frame.unix_s - alert.since_s)
-    detail = _last_step(frame)
+    detail = _place_in_stall(alerts) or _last_step(frame)
+    return Verdict("stalled", "critical", f"STALLED {since} · {alert.message}", detail)
+
+
+def _place_in_stall(alerts: Mapping[str, Alert]) -> str:
+    """`rank 1 is in train.py:88 tokenize`: where the ranks are that a stall is due to; empty: not known."""
+    alert, detail = alerts.get("stall"), ""
+    if alert is None:
+        return ""
     call, phase = alert.evidence.get("call"), alert.evidence.get("phase")
     sides = alerts["mismatch"].evidence if "mismatch" in alerts else {}
     if sides.get("side0_call") and sides.get("side1_call"):
@@ -337,7 +359,7 @@ def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
         detail = f"the process of rank {alert.rank} is stopped (SIGSTOP)"
     elif phase:
         detail = f"the last heartbeat of rank {alert.rank} was in {phase}"
-    return Verdict("stalled", "critical", f"STALLED {since} · {alert.message}", detail)
+    return detail
 
 
 def _unreachable(frame: Frame, alerts: dict[str, Alert]) -> Verdict:

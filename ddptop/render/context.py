@@ -75,8 +75,11 @@ class RenderContext:
         """Ranks that a stall is due to, and the one that died first with those that died in the same way: the
         others died of it."""
         stall, deaths = self.frame.stall, self.frame.deaths
+        if stall is not None and stall.ended_s is not None:  # all deaths follow from it
+            return frozenset(stall.ranks)
         alike = {death.rank for death in deaths[1:] if death.reason and death.reason == deaths[0].reason}
-        first = {death.rank for death in deaths[:1]}
+        causes = {death.rank for death in deaths if not death.follows}
+        first = causes or {death.rank for death in deaths[:1]}
         return frozenset((*(stall.ranks if stall is not None else ()), *first, *alike))
 
     @cached_property

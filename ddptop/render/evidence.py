@@ -175,7 +175,8 @@ class _Evidence:
         if self.most is None:
             title = stalled_for(stall, self.context.frame.unix_s)
             lines += headline("■", title, self.context.clean(stall.sentence), self.width)
-        for text in stall.detail if self.most is None else ():
+        followed = (stall.followed,) if stall.followed else ()
+        for text in (*followed, *stall.detail) if self.most is None else ():
             lines += [Line("  ").add(part, "dim") for part in wrap(self.context.clean(text), self.width - 2)]
         responsible = [position for position in stall.positions if position.rank in stall.ranks]
         others = [position for position in stall.positions if position.rank not in stall.ranks]
@@ -222,8 +223,8 @@ class _Evidence:
         lines = headline(*title, sentence, self.width)
         where = f"at {clock(death.since_s)}"
         where += f", in step {count(death.step)}" if death.step is not None else ""
-        others = len(self.context.frame.deaths) - 1
-        if first and others:
+        others = sum(one.follows for one in self.context.frame.deaths)
+        if first and others and not death.follows:
             where += f"; the first to die, {counted(others, 'rank')} after it"
         lines += [Line("  ").add(part, "dim") for part in wrap(where, self.width - 2)]
         return lines + (self.message(death) if first or self.every else [])

@@ -87,7 +87,7 @@ def step_now(frame: Frame) -> int | None:
 
 def stalled_for(stall: Stall, now_s: float) -> str:
     """`STALLED 17 s`."""
-    return f"STALLED {age(now_s - stall.since_s)}"
+    return f"STALLED {age((now_s if stall.ended_s is None else stall.ended_s) - stall.since_s)}"
 
 
 def shortened(detail: str, width: int) -> str:

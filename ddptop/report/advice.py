@@ -14,7 +14,7 @@ from ddptop.frames.numbers import RATIO, fixed, known, percent, size
 from ddptop.frames.phrases import blamed_ranks, step_phrase
 from ddptop.frames.remedies import of_alert, of_death, place_phrase, remedy
 from ddptop.report.content import Suggestion
-from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed
+from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed, stall_at_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -294,9 +294,9 @@ def _order(suggestion: Suggestion) -> tuple[int, float]:
 
 
 def _death(report: Report) -> Iterator[Suggestion]:
-    """The first death, which the others followed."""
+    """The first death, which the others followed; nothing where all follow from a stall."""
     first = next(iter(report.deaths), None)
-    if first is not None and report.run.state in ("failed", "lost"):
+    if first is not None and stall_at_end(report) is None and report.run.state in ("failed", "lost"):
         because = f"rank {first.rank} was the first to end"
         yield Suggestion("death", of_death(first), because, None, {"rank": first.rank})
 

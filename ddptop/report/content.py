@@ -267,14 +267,11 @@ class BucketSummary:
 
 @dataclass(frozen=True, slots=True)
 class StallPeriod(Stall):
-    """A stall with its duration, and the diagnosis made when most was known about it.
+    """A stall with its duration, and the diagnosis made when most was known about it."""
 
-    `kind` is empty where there was only the alert of the stall.
-    """
-
-    until_s: float | None
+    until_s: float | None = None
     """Unix seconds at which the run went on; None: it did not within the recording."""
-    lasted_s: float
+    lasted_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.frames.frame import Alert
+    from ddptop.frames.stall import Death
     from ddptop.protocol.vocabulary import Sign
     from ddptop.report.content import Report, StallPeriod, StragglerSummary
 
@@ -35,6 +36,9 @@ MAX_IN_UNIT = 100.0
 """From 100 seconds on an amount is in minutes, from 100 minutes on in hours."""
 
 MAX_LISTED_RANKS = 6
+
+MAX_CAUSES = 3
+"""Reasons of exits in one sentence; more are counted."""
 
 
 def amount(seconds: float) -> str:
@@ -100,6 +104,10 @@ def findings(report: Report) -> tuple[Finding, ...]:
 
 def _end_of_run(report: Report) -> list[Finding]:
     run, deaths = report.run, report.deaths
+    stall = stall_at_end(report)
+    if stall is not None and run.state in ("failed", "lost"):
+        followed = f"; {stall.followed}" if stall.followed else ""
+        return [Finding(run.state, "critical", f"{_stalled_for(stall)}{followed}")]
     if run.state == "lost" and not deaths:
         alert = next((alert for alert in report.troubles if alert.kind == "lost_rank"), None)
         how = alert.message if alert else "the recording stops in the middle of the run"
@@ -116,18 +124,47 @@ def _end_of_run(report: Report) -> list[Finding]:
         return [
             Finding(run.state, "critical", f"{host.message}; {listed([d.rank for d in deaths])} followed")
         ]
-    first = deaths[0]
-    others = f"; {listed([d.rank for d in deaths[1:]])} followed" if len(deaths) > 1 else ""
-    at = "" if first.step is None else f", in step {first.step:,}"
-    sentence = f"{death_phrase(first)}{at}{others}"
+    sentence = _deaths(deaths)
     if run.state not in ("failed", "lost"):
         return [Finding("death", "warning", sentence + ", the run went on")]
     return [Finding(run.state, "critical", sentence)]
 
 
+def _deaths(deaths: Sequence[Death]) -> str:
+    """`rank 2 failed: KeyError: 7, in step 40; ranks 0 and 1 followed`: all that failed for reasons of their
+    own, those with the same reason together."""
+    causes = [death for death in deaths if not death.follows] or [*deaths[:1]]
+    alike: dict[tuple[object, ...], list[Death]] = {}
+    for death in causes:
+        alike.setdefault((death.reason, death.signal, death.exit_code), []).append(death)
+    parts = []
+    for first, *others in [*alike.values()][:MAX_CAUSES]:
+        who = listed([first.rank, *(death.rank for death in others)])
+        phrase = death_phrase(first).removeprefix(f"rank {first.rank}")
+        phrase = phrase.replace(" was ", " were ", 1) if others else phrase
+        at = "" if first.step is None else f", in step {first.step:,}"
+        parts.append(f"{who}{phrase}{at}")
+    more = len(alike) - MAX_CAUSES
+    parts += [f"{more} more for other reasons"] if more > 0 else []
+    followers = [death.rank for death in deaths if death not in causes]
+    parts += [f"{listed(followers)} followed"] if followers else []
+    return "; ".join(parts)
+
+
+def stall_at_end(report: Report) -> StallPeriod | None:
+    """The stall in which the run has ended, where all exits follow from it."""
+    last = report.stalls[-1] if report.stalls else None
+    own_reason = any(not death.follows for death in report.deaths)
+    return None if last is None or last.ended_s is None or last.until_s is not None or own_reason else last
+
+
+def _stalled_for(stall: StallPeriod) -> str:
+    return f"stalled for {amount(stall.lasted_s)}: {stall.sentence}"
+
+
 def _stalls(report: Report) -> list[Finding]:
     stalls = report.stalls
-    if not stalls:
+    if not stalls or (len(stalls) == 1 and stall_at_end(report) is not None):
         return []
     longest = max(stalls, key=lambda stall: stall.lasted_s)
     still = " (still stalled)" if _is_last(longest, report) else ""

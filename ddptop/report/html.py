@@ -201,7 +201,8 @@ def _incidents(report: Report) -> str:
     lines = []
     for stall in report.stalls[:MAX_INCIDENTS]:
         lines.append(f'<p class="bad">{_text(sentences.stall(stall))}</p>')
-        lines += [f'<p class="detail">{_text(line)}</p>' for line in stall.detail]
+        followed = (stall.followed,) if stall.followed else ()
+        lines += [f'<p class="detail">{_text(line)}</p>' for line in (*followed, *stall.detail)]
         lines += [_position(position) for position in stall.positions]
     for death in report.deaths[:MAX_INCIDENTS]:
         lines += [f'<p class="bad">{_text(sentences.death(death))}</p>', _position(death.position)]

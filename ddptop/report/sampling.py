@@ -69,6 +69,10 @@ FEW_HOSTS = 16
 LOG_FULL = 100
 """The log of the analysis drops its oldest entry when it holds more than this."""
 
+CONCLUSIVE = frozenset({"missing", "mismatch", "device", "transport"})
+"""Kinds of stalls that no later one replaces: what ranks that have exited, or hosts that are silent, show may
+follow from the stall."""
+
 SAME_STALL_S = 1.0
 """Two diagnoses whose begins are closer than this are of the same stall."""
 
@@ -254,6 +258,8 @@ class Incidents:
         """Messages since the log was last read."""
         self._checked_ns = self._diagnosed_ns = 0
         self._stalled_ns: int | None = None
+        self._is_noted = False
+        """The present stall is among `stalls`."""
 
     @property
     def deaths(self) -> tuple[Death, ...]:
@@ -306,12 +312,15 @@ class Incidents:
         self._since_log_read += count
         if self._since_log_read >= LOG_FULL // 2:
             self._read_log()
-        if now_ns - self._checked_ns >= STALL_CHECK_NS:
+        new = self._reducer.stall_is_logged and not self._is_noted
+        if now_ns - self._checked_ns >= STALL_CHECK_NS or new:
             self._checked_ns = now_ns
-            self._check_for_stall(now_ns)
+            self._check_for_stall(now_ns, new)
 
     def note(self, frame: Frame) -> None:
-        """Note the deaths and alerts of a frame."""
+        """Note the deaths and alerts of a frame, and the stall in which ranks have ended."""
+        if frame.stall is not None and frame.stall.ended_s is not None:
+            self._note_period(_stall_period(frame, frame.stall))
         for death in frame.deaths:
             process = (death.rank, death.position.pid)
             self._deaths.pop(process, None)  # the order of the newest frame is the most accurate
@@ -330,33 +339,45 @@ class Incidents:
             incarnation = frame.group.incarnation if known is None else known.incarnation
             self._troubles[key] = replace(alert, since_s=since_s, incarnation=incarnation)
 
-    def _check_for_stall(self, now_ns: int) -> None:
+    def _check_for_stall(self, now_ns: int, new: bool) -> None:
         since_ns = self._reducer.stalled_since(now_ns)
         if since_ns is None:
             self.end_stall(now_ns)
             return
         self._stalled_ns = since_ns
-        if now_ns - self._diagnosed_ns >= min(MAX_STALL_INTERVAL_NS, (now_ns - since_ns) // STALL_AGE_SHARE):
+        if new or now_ns - self._diagnosed_ns >= min(
+            MAX_STALL_INTERVAL_NS, (now_ns - since_ns) // STALL_AGE_SHARE
+        ):
             self._diagnosed_ns = now_ns
             self.note_stall(self._reducer.frame(now_ns, gpus=False, hosts=False))
 
     def note_stall(self, frame: Frame) -> None:
         """Note the stall of a frame. The newest diagnosis counts unless only an earlier one is conclusive."""
         self.note(frame)
-        newest = _stall_period(frame)
-        if newest is None:
-            return
+        if frame.stall is not None and frame.stall.ended_s is None and self._was_shown(frame.stall):
+            self._note_period(_stall_period(frame, frame.stall))
+
+    def _was_shown(self, stall: Stall) -> bool:
+        """Whether a stall was logged while the run went on, or has another entry in the log. Where steps are
+        skipped, nothing of it is logged."""
+        skips = self._reducer.state.tail and stall.kind in CONCLUSIVE
+        return self._reducer.stall_is_logged or skips or stall.kind in ("dead", "unreachable")
+
+    def _note_period(self, newest: StallPeriod) -> None:
+        self._is_noted = True
         before = self.stalls[-1] if self.stalls else None
         if before is None or abs(before.since_s - newest.since_s) > SAME_STALL_S:
             self.stalls.append(newest)
-        elif newest.kind not in ("", "asking") or before.kind in ("", "asking"):
+        elif newest.kind in CONCLUSIVE or before.kind not in CONCLUSIVE:
             self.stalls[-1] = newest
         else:
             self.stalls[-1] = replace(before, lasted_s=newest.lasted_s)
 
     def end_stall(self, now_ns: int) -> None:
         """End the present stall: the run continues, or rows are skipped."""
-        if self._stalled_ns is None or not self.stalls:
+        was_noted, self._is_noted = self._is_noted, False
+        if self._stalled_ns is None or not was_noted:
+            self._stalled_ns = None
             return
         last = self.stalls[-1]
         running = [rank for rank in self._reducer.state.ranks if rank.hello is not None]
@@ -375,13 +396,8 @@ class Incidents:
         self._newer = newer
 
 
-def _stall_period(frame: Frame) -> StallPeriod | None:
-    """The stall of a frame; where it has none, what its alert of a stall says."""
-    stall = frame.stall
-    if stall is None:
-        alert = next((alert for alert in frame.alerts if alert.kind == "stall"), None)
-        if alert is None:
-            return None
-        stall = Stall("", alert.since_s, alert.step, (), (), alert.message, (), ())
+def _stall_period(frame: Frame, stall: Stall) -> StallPeriod:
+    """The stall of a frame, as long as it has lasted."""
     values = {field.name: getattr(stall, field.name) for field in fields(stall)}
-    return StallPeriod(**values, until_s=None, lasted_s=max(0.0, frame.unix_s - stall.since_s))
+    end_s = frame.unix_s if stall.ended_s is None else stall.ended_s
+    return StallPeriod(**values, until_s=None, lasted_s=max(0.0, end_s - stall.since_s))

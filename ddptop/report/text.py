@@ -51,7 +51,8 @@ def _more(count: int, what: str) -> list[str]:
 
 def _stall(period: StallPeriod, width: int) -> list[str]:
     lines = _wrapped_below_indent(sentences.stall(period), width, 2)
-    for detail in period.detail[:MAX_DETAILS]:
+    followed = (period.followed,) if period.followed else ()
+    for detail in (*followed, *period.detail[:MAX_DETAILS]):
         lines += _wrapped_below_indent(f"  {detail}", width, 4)
     for position in period.positions[:MAX_POSITIONS]:
         lines += _position(position, width)

@@ -46,6 +46,8 @@ class Stage:
 
     def __init__(self, world: Any, steps: int = 40, **options: Any) -> None:
         self.world, self.reducer = world, Reducer(**options)
+        self.messages: list[Received] = []
+        """All of them so far, for a report."""
         self.feed(world.run(), *world.introduce(), *world.steps(steps))
         self.last_ns = START_NS + world.now_us * 1000
         """When the last step was reported."""
@@ -53,6 +55,7 @@ class Stage:
 
     def feed(self, *messages: Received) -> None:
         for received in messages:
+            self.messages.append(received)
             self.reducer.feed(received)
 
     @property

@@ -105,7 +105,7 @@ def died() -> Frame:
     deaths = (
         Death(2, NOW - 12, 12_480, 1, None, "ValueError: shard 7 is empty", first),
         *(
-            Death(rank, NOW - 11, 12_480, None, "SIGTERM", "", replace(after, rank=rank))
+            Death(rank, NOW - 11, 12_480, None, "SIGTERM", "", replace(after, rank=rank), follows=True)
             for rank in (0, 1, 3)
         ),
     )

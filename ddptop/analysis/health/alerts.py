@@ -14,6 +14,7 @@ from ddptop.analysis.health.exits import (
     exit_known,
     follows,
     own_call,
+    process_phrase,
     reason,
 )
 from ddptop.analysis.health.hosts import (
@@ -26,6 +27,7 @@ from ddptop.analysis.health.hosts import (
 )
 from ddptop.analysis.ranks import SILENT_S, PassedLoss
 from ddptop.analysis.stall import sentences
+from ddptop.analysis.stall.at_exit import followed_phrase
 from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
 from ddptop.frames.calls import place
@@ -37,6 +39,7 @@ from ddptop.protocol.limits import NS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ddptop.analysis.ranks import RankState
     from ddptop.analysis.stall.diagnosis import Diagnosis
     from ddptop.analysis.state import RunState
     from ddptop.frames.frame import Straggler
@@ -62,10 +65,12 @@ def alerts(
         exits.reverse()
     # What ranks report that lost the connection to a host is no cause of its silence.
     first = host is not None and all(follows(state.ranks[rank]) for rank in state.ended_badly())
+    kept = state.stall_at_end()
     active = [
+        _stalled(state, diagnosis) if kept is not None else None,  # the exits follow from it
         *([replace(host, evidence={**host.evidence, "cause": True}), *exits] if host and first else exits),
         host if not first else None,
-        _stalled(state, diagnosis),
+        _stalled(state, diagnosis) if kept is None else None,
         _mismatch(state, diagnosis),
         _bad_loss(state, now_ns) or _bad_loss_before(state, now_ns),
         state.replicas.alert(),
@@ -92,10 +97,22 @@ def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
     first = state.ranks[ranks[0]]
     alike = [rank for rank in ranks if describe_exit(state.ranks[rank]) == describe_exit(first)]
     message = f"{ranks_phrase(alike, len(states))} {describe_exit(first, ended_step(state, ranks[0]))}"
+    message = _given_up(state, first) or message
     if first.left_early:
         message += sentences.left_behind_phrase(state, ranks[0])
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "reason": reason(first)}
     return _of_death("failed_rank", state, ranks[0], message, evidence)
+
+
+def _given_up(state: RunState, rank_state: RankState) -> str:
+    """`ranks 0 and 2 gave up waiting after 20 s: RuntimeError: Timed out (train.py:18 step)`; empty where
+    the rank did not give up."""
+    kept = state.stall_at_end()
+    if kept is None or not rank_state.gave_up:
+        return ""
+    call = own_call(rank_state)
+    where = f" ({place(call)})" if call is not None else ""
+    return f"{followed_phrase(state, kept)}: {reason(rank_state) or process_phrase(rank_state)}{where}"
 
 
 def _of_death(
@@ -148,6 +165,7 @@ def _lost(
         if not exit_known(first):
             processes = "its process is gone" if len(gone) == 1 else "their processes are gone"
             message = f"{ranks_phrase(gone, len(states))} lost: {processes}"
+        message = _given_up(state, first) or message
         return _of_death("lost_rank", state, gone[0], message, evidence)
     return _silent(state, ranks)
 
@@ -168,12 +186,13 @@ def _silent(state: RunState, ranks: list[int]) -> Alert:
 def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
     if diagnosis is None or diagnosis.kind in ("dead", "unreachable"):
         return None
-    rank = diagnosis.ranks[0] if diagnosis.ranks else None
+    rank, kept = diagnosis.ranks[0] if diagnosis.ranks else None, state.stall_at_end()
     evidence: dict[str, Scalar] = {"verdict": diagnosis.kind, "blamed": len(diagnosis.ranks)}
     step, since_ns = diagnosis.step, diagnosis.since_ns
     if rank is not None:
         rank_state = state.ranks[rank]
-        position = rank_position(state, rank, since_ns, since_ns=since_ns, group=diagnosis.group)
+        position = next((p for p in kept.positions if p.rank == rank), None) if kept is not None else None
+        position = position or rank_position(state, rank, since_ns, since_ns=since_ns, group=diagnosis.group)
         call = position.user_call
         step = rank_state.step
         evidence |= {
@@ -184,7 +203,7 @@ def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
             "call": place(call) if call is not None else in_kernel(rank_state, since_ns),
             "stopped": rank_state.stopped,
         }
-    message = sentences.short_sentence(state, diagnosis)
+    message = sentences.short_sentence(state, diagnosis) if kept is None else kept.short_sentence
     return Alert("stall", "critical", rank, step, state.unix_s(since_ns), message, evidence)
 
 
@@ -201,7 +220,8 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
         evidence[f"side{i}_operation"] = operation_phrase(side.operation)
         evidence[f"side{i}_call"] = place(call) if call is not None else None
     rank, since_s = mismatch.sides[0].ranks[0], state.unix_s(since_ns)
-    message = sentences.sentence(state, diagnosis)
+    kept = state.stall_at_end()
+    message = sentences.sentence(state, diagnosis) if kept is None else kept.sentence
     return Alert("mismatch", "critical", rank, diagnosis.step, since_s, message, evidence)
 
 

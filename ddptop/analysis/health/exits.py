@@ -30,6 +30,9 @@ _FOLLOWS = re.compile(
 )
 """Errors of a rank that fails because another one has exited."""
 
+_INTERRUPTED = re.compile(r"KeyboardInterrupt|SignalException|SystemExit: (143|130)")
+"""Errors of a rank that was ended from outside."""
+
 LEFT_NS = 2 * NS
 """A collective that a rank has taken part in before its exit completes on the others in this time."""
 
@@ -110,11 +113,28 @@ def exit_known(rank_state: RankState) -> bool:
 
 
 def follows(rank_state: RankState) -> bool:
-    """Whether it exited as ranks do after the exit of another one, so that it is not the cause."""
+    """Whether it exited as ranks do after the exit of another one, or gave up waiting for one, so that it is
+    not the cause."""
+    if rank_state.gave_up:
+        return True
     if ended_by_signal(rank_state.signal, reason(rank_state)):
         return rank_state.signal in SENT_TO_ALL
     text = reason(rank_state)
     return _FOLLOWS.search(text) is not None and _OF_WORKER.match(text) is None
+
+
+def interrupted(rank_state: RankState) -> bool:
+    """Whether an exception that a signal from outside raises has ended it."""
+    return bool(_INTERRUPTED.search(reason(rank_state)))
+
+
+def ended_in_collective(rank_state: RankState) -> bool:
+    """Whether it ended by an exception or an abort in a collective."""
+    last = rank_state.exit_evidence
+    ended = rank_state.signal in (None, "SIGABRT") or not ended_by_signal(
+        rank_state.signal, reason(rank_state)
+    )
+    return last is not None and ended and in_collective(last.stacks)
 
 
 def update_left_early(rank_states: Sequence[RankState]) -> list[int]:

@@ -17,7 +17,7 @@ from ddptop.analysis.health.exits import follows
 from ddptop.analysis.health.hosts import host_states, silent_ranks
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.stall import sentences
-from ddptop.analysis.stall.diagnosis import Diagnosis, RankProgress, diagnose
+from ddptop.analysis.stall.diagnosis import Diagnosis, KeptStall, RankProgress, diagnose
 from ddptop.analysis.stall.mismatch import DEFAULT_GROUP
 from ddptop.analysis.stall.rank_position import (
     answer_since,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
+    from ddptop.frames.stall import RankPosition
     from ddptop.protocol.vocabulary import RankStatus, RunOutcome
 
 STALL_STEPS = 10
@@ -98,11 +99,15 @@ def stall_limit_ns(state: RunState) -> int:
     least_ns = state.stall_s * NS
     if state.complete_step is None and min(rank.step for rank in state.ranks) == 0:
         return int(FIRST_STEP * least_ns)
+    return int(max(least_ns, STALL_STEPS * median_step_ns(state)))
+
+
+def median_step_ns(state: RunState) -> float:
+    """The median step; 0 before the first one."""
     state.settle()
     steps = state.figures.steps
     walls = steps.group.of("step", steps.slots())
-    median_ms = float(median(walls)) if len(walls) else 0.0
-    return int(max(least_ns, STALL_STEPS * median_ms * 1e6))
+    return 1e6 * float(median(walls)) if len(walls) else 0.0
 
 
 def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
@@ -150,6 +155,12 @@ CHECK_NS = NS // 2
 
 def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int) -> Diagnosis | None:
     """The diagnosis of the present stall; None where there is none. `statuses`: of all ranks."""
+    kept = state.stall_at_end()
+    return diagnose_running(state, statuses, now_ns) if kept is None else kept.diagnosis
+
+
+def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: int) -> Diagnosis | None:
+    """As `stall_diagnosis`, whatever stall the run was in when a rank ended."""
     since_ns = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS)
     if since_ns is None:
         return _before_first_group(state, now_ns)
@@ -256,11 +267,7 @@ def current_stall(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> 
     """The diagnosed stall with sentences and evidence, for frames; None where there is none."""
     if diagnosis is None:
         return None
-    since_ns, group = diagnosis.since_ns, diagnosis.group
-    positions = tuple(
-        rank_position(state, rank, now_ns, since_ns=since_ns, group=group, all_threads=i < ALL_THREADS)
-        for i, rank in enumerate(_shown_ranks(diagnosis, state.world))
-    )
+    since_ns, positions = diagnosis.since_ns, positions_of(state, diagnosis, now_ns)
     return Stall(
         kind=diagnosis.kind,
         since_s=state.unix_s(since_ns),
@@ -273,6 +280,15 @@ def current_stall(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> 
             *sentences.analyser_lines(state, since_ns),
         ),
         positions=positions,
+    )
+
+
+def positions_of(state: RunState, diagnosis: Diagnosis, now_ns: int) -> tuple[RankPosition, ...]:
+    """The positions of the ranks that are shown of a stall."""
+    since_ns, group = diagnosis.since_ns, diagnosis.group
+    return tuple(
+        rank_position(state, rank, now_ns, since_ns=since_ns, group=group, all_threads=i < ALL_THREADS)
+        for i, rank in enumerate(_shown_ranks(diagnosis, state.world))
     )
 
 
@@ -307,11 +323,20 @@ class StallLog:
         """Whether the run was stalled at the last check."""
         return self._last_since_ns is not None or self._logged is not None
 
+    @property
+    def is_logged(self) -> bool:
+        """Whether the present stall was logged."""
+        return self._logged is not None
+
     def check(self, state: RunState, now_ns: int) -> None:
         """Log the begin or the end of a stall. `now_ns`: when the newest message arrived."""
         if now_ns < self.next_ns or not state.world:
             return
         self.next_ns = now_ns + CHECK_NS
+        kept = state.stall_at_end()
+        if kept is not None:
+            self._log_kept(state, kept)
+            return
         diagnosis = None
         if state.not_initialized or stalled_since(state, now_ns) is not None:
             diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)
@@ -341,10 +366,16 @@ class StallLog:
             since_ns, entered = min(before.since_ns, diagnosis.since_ns), diagnosis.entered or before.entered
             self._logged = replace(diagnosis, since_ns=since_ns, entered=entered)
 
+    def _log_kept(self, state: RunState, kept: KeptStall) -> None:
+        """Log a stall that is known only since its ranks have ended."""
+        if self._logged is None or self._logged.key() != kept.diagnosis.key():
+            _log_stall(state, kept.diagnosis, kept.ended_ns, kept.short_sentence)
+        self._logged, self._standing = kept.diagnosis, [*state.ranks]
 
-def _log_stall(state: RunState, diagnosis: Diagnosis, now_ns: int) -> None:
+
+def _log_stall(state: RunState, diagnosis: Diagnosis, now_ns: int, sentence: str = "") -> None:
     rank = diagnosis.ranks[0] if len(diagnosis.ranks) == 1 else None
-    text = f"stall: {sentences.short_sentence(state, diagnosis)}"
+    text = f"stall: {sentence or sentences.short_sentence(state, diagnosis)}"
     at_s = state.unix_s(now_ns)
     state.log.add(at_s, "stall", text, severity="critical", rank=rank, step=diagnosis.step)
 

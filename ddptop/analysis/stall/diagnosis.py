@@ -11,6 +11,7 @@ from ddptop.analysis.stall.mismatch import Mismatch, find_mismatch
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ddptop.frames.stall import RankPosition
     from ddptop.protocol.evidence import Operation
     from ddptop.protocol.vocabulary import DeviceState, StallKind
 
@@ -74,6 +75,18 @@ class Diagnosis:
     def key(self) -> tuple[StallKind, tuple[int, ...]]:
         """Two diagnoses with the same key are logged once."""
         return self.kind, self.ranks
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStall:
+    """A stall as it was diagnosed when the first rank ended (`stall/at_exit.py`)."""
+
+    diagnosis: Diagnosis
+    sentence: str
+    short_sentence: str
+    positions: tuple[RankPosition, ...]
+    ended_ns: int
+    """When the first rank ended, or the run."""
 
 
 def diagnose(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagnosis:

@@ -139,7 +139,7 @@ def _odd_and_usual(ranks: Sequence[RankState], sides: Sequence[FatalSide]) -> li
     """
     numbered: dict[tuple[str, int], list[tuple[Operation, FatalSide]]] = defaultdict(list)
     for side in sides:
-        op = _operation_of(ranks[side.rank].exit_evidence or ranks[side.rank].evidence)
+        op = operation_of(ranks[side.rank].exit_evidence or ranks[side.rank].evidence)
         if op is not None and op.sizes:
             numbered[op.group, op.sequence].append((op, side))
     alike: dict[tuple[str, ...], list[FatalSide]] = defaultdict(list)
@@ -176,7 +176,7 @@ def _aborted_in_collective(rank_state: RankState) -> bool:
 
 def _fatal_side(rank: int, rank_state: RankState) -> FatalSide | None:
     evidence = rank_state.exit_evidence or rank_state.evidence
-    if evidence is None:
+    if evidence is None or not (in_collective(evidence.stacks) or operation_of(evidence) is not None):
         return None
     call = user_call(evidence.stacks)
     return FatalSide(rank, called_operation(evidence), place(call) if call is not None else "")
@@ -185,16 +185,16 @@ def _fatal_side(rank: int, rank_state: RankState) -> FatalSide | None:
 def called_operation(evidence: Evidence) -> str:
     """The collective that a rank is in, or was in when it failed: `all_reduce of [[1000]] Float`, `backward`;
     empty: none seen."""
-    known = operation_phrase(_operation_of(evidence))
+    known = operation_phrase(operation_of(evidence))
     return (
         known or collective_called(evidence.stacks) or ("backward" if in_collective(evidence.stacks) else "")
     )
 
 
-def _operation_of(evidence: Evidence | None) -> Operation | None:
-    """The collective that a rank is in, or was in when it failed."""
+def operation_of(evidence: Evidence | None, group: str | None = None) -> Operation | None:
+    """The collective that a rank is in, or was in when it failed; `group` None: in any group."""
     if evidence is None:
         return None
     # gloo marks a collective that failed as done: for a rank that has ended use the newest one.
-    newest = evidence.operations[-1] if evidence.operations and evidence.reason else None
-    return pending_operation(evidence) or newest
+    failed = [op for op in evidence.operations if evidence.reason and group in (None, op.group)]
+    return pending_operation(evidence, group) or next(reversed(failed), None)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from ddptop.analysis.health.exits import complete_message, ended_ns, own_call, process_phrase, reason
+from ddptop.analysis.health.exits import (
+    complete_message,
+    ended_ns,
+    follows,
+    own_call,
+    process_phrase,
+    reason,
+)
 from ddptop.analysis.ranks import STALE_S, DeviceReport, KernelReport
 from ddptop.analysis.stall.mismatch import DEFAULT_GROUP, operation_phrase
 from ddptop.frames import calls
@@ -26,6 +33,12 @@ def answer_since(rank_state: RankState, since_ns: int) -> Evidence | None:
     return (
         rank_state.evidence if rank_state.evidence is not None and rank_state.evidence_ns > since_ns else None
     )
+
+
+def evidence_since(rank_state: RankState, since_ns: int) -> Evidence | None:
+    """What it reported at its exit if it ended badly, else its answer since the stall began."""
+    exit_evidence = rank_state.exit_evidence if rank_state.ended_badly else None
+    return exit_evidence or answer_since(rank_state, since_ns)
 
 
 def sequence_of(rank_state: RankState, group: str, answer: Evidence | None) -> int | None:
@@ -182,6 +195,8 @@ def rank_position(
     kernel = kernel_since(rank_state, since_ns)
     pid = rank_state.hello.pid if rank_state.hello else kernel.pid if kernel else None
     call = calls.user_call(answer.stacks) if answer else call_read(rank_state, pid, since_ns)
+    if ended and (rank_state.exit_evidence is not None or not since_ns):
+        call = own_call(rank_state)
     traces = calls.traces(answer.stacks, all_threads=all_threads) if answer else ()
     return RankPosition(
         rank=rank,
@@ -193,7 +208,7 @@ def rank_position(
         sequence=sequence_of(rank_state, group, answer),
         group=group,
         operation=operation_phrase(calls.pending_operation(answer, group) or calls.pending_operation(answer)),
-        user_call=own_call(rank_state) if ended else call,
+        user_call=call,
         traces=(*traces, *kernel_traces(kernel, alone=not traces and not ended)),
         at_s=state.unix_s(t_ns) if answer is not None and t_ns is not None else None,
     )
@@ -214,6 +229,7 @@ def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
                 reason=reason(rank_state),
                 position=rank_position(state, rank, now_ns, all_threads=i == 0),
                 message=complete_message(rank_state),
+                follows=follows(rank_state),
             )
         )
     return tuple(result)

@@ -12,12 +12,14 @@ from ddptop.analysis.stall.mismatch import (
     DEFAULT_GROUP,
     called_operation,
     operation_name,
+    operation_of,
     operation_phrase,
 )
 from ddptop.analysis.stall.rank_position import (
     answer_since,
     device_since,
     ended_step,
+    evidence_since,
     kernel_since,
     waits_for_worker,
 )
@@ -130,20 +132,23 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     return f"{who} missing: {_silence(state, diagnosis.ranks[0])}"
 
 
-def detail(state: RunState, diagnosis: Diagnosis, positions: Sequence[RankPosition]) -> tuple[str, ...]:
-    """Lines about the ranks: which wait, and where the missing ones are."""
+def detail(
+    state: RunState, diagnosis: Diagnosis, positions: Sequence[RankPosition], *, ended: bool = False
+) -> tuple[str, ...]:
+    """Lines about the ranks: which wait, and where the missing ones are. `ended`: the stall is over."""
     lines = []
     if diagnosis.waiting and diagnosis.kind in WAITED_FOR and not diagnosis.outside:
         who = ranks_phrase(diagnosis.waiting, state.world)
         since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(diagnosis.since_ns)))
-        lines.append(f"{who} {'waits' if len(diagnosis.waiting) == 1 else 'wait'} there since {since}")
+        verb = "waited" if ended else "waits" if len(diagnosis.waiting) == 1 else "wait"
+        lines.append(f"{who} {verb} there since {since}")
     detailed = [position for position in positions if position.rank in diagnosis.ranks][:MAX_DETAILED]
     if diagnosis.kind in ("mismatch", "transport", "asking"):
         detailed = [*positions][:MAX_DETAILED]
     for position in detailed:
         lines.append(_where(position))
         rank_state = state.ranks[position.rank]
-        if diagnosis.kind == "missing" and not rank_state.finished:
+        if diagnosis.kind == "missing" and not rank_state.finished and not ended:
             lines += [_process(state, position), waits_for_worker(rank_state, diagnosis.since_ns)]
             if position.operation and position.rank in diagnosis.ranks and not diagnosis.outside:
                 lines.append(
@@ -217,7 +222,7 @@ def _number(diagnosis: Diagnosis) -> str:
 def _collective(state: RunState, diagnosis: Diagnosis) -> str:
     """`all_reduce 3 of step 12,480`, as far as known: the collective that the waiting ranks are in."""
     operations = (
-        pending_operation(answer_since(state.ranks[rank], diagnosis.since_ns), diagnosis.group)
+        operation_of(evidence_since(state.ranks[rank], diagnosis.since_ns), diagnosis.group)
         for rank in diagnosis.waiting
     )
     op = next((op for op in operations if op is not None), None)

@@ -10,6 +10,7 @@ import numpy as np
 from ddptop.analysis.health.alerts import alerts
 from ddptop.analysis.health.links import explain
 from ddptop.analysis.ranks import group_state
+from ddptop.analysis.stall.at_exit import ended_stall
 from ddptop.analysis.stall.current import current_stall, rank_states, stall_diagnosis
 from ddptop.analysis.stall.rank_position import deaths
 from ddptop.analysis.steps import formulas
@@ -69,7 +70,7 @@ def build(
     detail, straggler = shown.detail, _flagged(state, shown)
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states = rank_states(state, now_ns)
-    diagnosis = stall_diagnosis(state, states, now_ns)
+    diagnosis, kept = stall_diagnosis(state, states, now_ns), state.stall_at_end()
     simulated = state.run is not None and state.run.simulated
     columns = rank_columns(state, states, shown, now_ns)
     # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
@@ -91,7 +92,7 @@ def build(
         focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
         records=int(state.reports.integers("records").sum()),
         lost_records=int(state.reports.integers("lost_records").sum()),
-        stall=current_stall(state, diagnosis, now_ns),
+        stall=ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns),
         deaths=deaths(state, now_ns),
         logged=logged(state, focus),
         gpus=gpu_facts(state) if gpus else (),

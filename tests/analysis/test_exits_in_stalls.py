@@ -1,0 +1,238 @@
+"""Ranks that end while the run is stalled: what is known of the stall stays, and what they did followed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptop.frames.frame import Frame
+from ddptop.frames.remedies import next_action
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import verdict
+from ddptop.protocol.evidence import Stack, StackFrame
+from ddptop.protocol.messages import Bye, Hello
+from ddptop.report import build
+from ddptop.report.content import Report
+from tests.analysis.stalling import ALL_REDUCE, BACKWARD, NS, START_NS, Stage, op, users, waits
+
+TIMED_OUT = "RuntimeError: Timed out waiting 20000ms for recv operation to complete"
+CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4242"
+SYNCHRONIZE = StackFrame("/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", 900, "synchronize", "")
+OTHERS = (0, 2, 3)
+MISSING = "rank 1 is missing: not in all_reduce 3 of step 41"
+
+
+@pytest.fixture
+def stage(make_world):
+    return Stage(make_world(4))
+
+
+def stands(stage: Stage, until_s: float, *, answers: bool = True) -> None:
+    """Rank 1 is in its `tokenize`, the others wait for it in the third all-reduce."""
+    ranks = {rank: {"step": 41, "bucket": 3, "sequence": 83} for rank in OTHERS}
+    stage.beat(until_s, {**ranks, 1: {"step": 41, "bucket": 2, "sequence": 82}})
+    if answers:
+        stage.answer(1, users("tokenize"), groups={"0": 82})
+        for rank in OTHERS:
+            stage.answer(rank, waits(), groups={"0": 83}, operations=(op(82, done=True), op(83)))
+
+
+def gives_up(stage: Stage, rank: int, reason: str = TIMED_OUT) -> None:
+    """It raises in its collective, which gloo then calls done."""
+    operations = (op(82, done=True), op(83, done=True))
+    trace = (Stack("traceback", True, waits(BACKWARD)[0].frames),)
+    stage.answer(rank, trace, groups={"0": 83}, operations=operations, number=0, reason=reason, phase=0)
+    stage.say(rank, Bye(stage.now_ns, reason.split(":")[0]))
+    stage.tell("exit", rank, exit_code=1, signal=None)
+
+
+def ends(stage: Stage, *ranks: int, signal: str = "SIGTERM") -> None:
+    """The launcher ends these."""
+    for rank in ranks:
+        stage.tell("lost_rank", rank, exit_code=None, signal=signal)
+
+
+def fails(stage: Stage) -> None:
+    """The launcher reports the end of the run."""
+    stage.world.now_us = (stage.now_ns - START_NS) // 1000
+    stage.feed(stage.world.run("failed", 1))
+
+
+def report_of(stage: Stage) -> Report:
+    return build.report(stage.messages, steps=40)
+
+
+def assert_stall_stays(stage: Stage, followed: str) -> Frame:
+    """Screen, `--once`, `--json`, alerts and the report say what was said while the run stood."""
+    found = stage.frame()
+    said = verdict(found)
+    assert said.line() in (f"■ FAILED · {MISSING}", f"■ LOST · {MISSING}")
+    assert said.second() == f"rank 1 was in train.py:88 tokenize · {followed}"
+    assert next_action(found).startswith("See what holds rank 1 in train.py:88 tokenize")
+    assert found.alerts[0].message == MISSING
+    assert found.alerts[1].message.startswith(followed)
+    shown = snapshot(found)["stall"]
+    assert (shown["kind"], shown["ranks"], shown["followed"]) == ("missing", [1], followed)
+    assert shown["testimonies"][0]["user_call"]["function"] == "tokenize"
+    assert shown["testimonies"][0]["traces"][0]["calls"][1]["function"] == "tokenize"
+    assert all(death.follows for death in found.deaths)
+    assert "mismatch" not in {alert.kind for alert in found.alerts}
+    report = report_of(stage)
+    assert [stall.sentence for stall in report.stalls] == [found.stall.sentence]
+    assert report.verdict[0].sentence.startswith("stalled for ")
+    assert f"{found.stall.sentence}; {followed}" in report.verdict[0].sentence
+    assert [advice.kind for advice in report.advice][:1] == ["stall"]
+    assert stage.said("stall") == [f"stall: {MISSING}"]
+    return found
+
+
+def test_ranks_that_time_out_do_not_hide_the_rank_that_they_waited_for(stage) -> None:
+    stands(stage, 17)
+    stage.beat(20, {})
+    gives_up(stage, 0)
+    stage.after_s += 0.1
+    gives_up(stage, 2)
+    assert verdict(stage.frame()).line() == f"■ FAILED · {MISSING}"
+    ends(stage, 1, 3)
+    fails(stage)
+    assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 20 s")
+
+
+def test_a_rank_that_comes_late_and_finds_the_others_gone_stays_the_one_that_was_missing(stage) -> None:
+    stands(stage, 17)
+    gives_up(stage, 0)
+    gives_up(stage, 2)
+    stage.after_s += 3
+    gives_up(stage, 1, CLOSED)
+    gives_up(stage, 3, CLOSED)
+    fails(stage)
+    assert stage.frame().stall.positions[0].user_call.function == "tokenize"
+    assert verdict(stage.frame()).line() == f"■ FAILED · {MISSING}"
+
+
+@pytest.mark.parametrize("main", [BACKWARD, SYNCHRONIZE])
+def test_so_do_ranks_that_nccls_watchdog_aborts(make_world, main: StackFrame) -> None:
+    world = make_world(4)
+    hello = world.hello
+    world.hello = lambda rank: hello(rank)._replace(message=_on_nccl(hello(rank).message))
+    stage = Stage(world)
+    stands(stage, 17)
+    stage.beat(600, {rank: {"step": 41, "bucket": 3, "sequence": 83} for rank in OTHERS})
+    for rank in (0, 2):
+        stage.answer(rank, waits(main), number=0, reason="Fatal Python error: Aborted")
+        ends(stage, rank, signal="SIGABRT")
+    ends(stage, 1, 3)
+    fails(stage)
+    assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 10 min")
+
+
+def _on_nccl(hello: Hello) -> Hello:
+    return replace(hello, device=f"cuda:{hello.rank}", backend="nccl")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_timeout_shorter_than_our_own_names_the_rank_from_what_is_known_at_the_exits(
+    stage, answers: bool
+) -> None:
+    stands(stage, 5, answers=answers)
+    for rank in (0, 2):
+        gives_up(stage, rank, TIMED_OUT.replace("20000", "5000"))
+    ends(stage, 1, 3)
+    fails(stage)
+    if answers:
+        assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 5 s")
+        return
+    found = stage.frame()
+    assert verdict(found).line() == f"■ FAILED · {MISSING}"
+    assert verdict(found).second().endswith("ranks 0 and 2 gave up waiting after 5 s")
+    assert report_of(stage).stalls[0].ranks == (1,)
+
+
+def test_a_connection_that_is_lost_early_blames_no_rank_that_is_on_its_way(stage) -> None:
+    stands(stage, 1, answers=False)
+    gives_up(stage, 0, CLOSED)
+    assert stage.frame().stall is None
+    assert (
+        verdict(stage.frame()).line().startswith("■ FAILED · rank 0 failed: RuntimeError: Connection closed")
+    )
+
+
+def test_an_abort_in_a_collective_is_no_mismatch_with_a_rank_that_is_in_none(stage) -> None:
+    stands(stage, 2)
+    stage.answer(0, waits(ALL_REDUCE), number=0, reason="Fatal Python error: Aborted")
+    ends(stage, 0, signal="SIGABRT")
+    alert = next(alert for alert in stage.frame().alerts if alert.kind == "mismatch")
+    assert "tokenize" not in alert.message and alert.evidence["side1_rank"] != 1
+
+
+def test_the_stall_stays_where_the_run_is_interrupted(stage) -> None:
+    stands(stage, 17)
+    for rank in range(4):
+        stage.say(rank, Bye(stage.now_ns, "KeyboardInterrupt"))
+    fails(stage)
+    found = stage.frame()
+    assert (found.stall.ranks, found.stall.followed) == ((1,), "")
+    assert found.stall.ended_s is not None
+    assert report_of(stage).verdict[0].sentence.startswith("stalled for ")
+
+
+def test_the_stall_stays_where_only_the_run_is_known_to_have_ended(stage) -> None:
+    stands(stage, 17)
+    fails(stage)
+    assert stage.frame().stall.ranks == (1,)
+
+
+def test_a_rank_that_ends_for_a_reason_of_its_own_is_the_cause_and_the_report_keeps_the_stall(stage) -> None:
+    stands(stage, 17)
+    ends(stage, 2, signal="SIGKILL")
+    gives_up(stage, 0, CLOSED)
+    ends(stage, 1, 3)
+    fails(stage)
+    found = stage.frame()
+    assert verdict(found).line().startswith("■ FAILED · rank 2 was killed by SIGKILL")
+    assert [(death.rank, death.follows) for death in found.deaths][:2] == [(2, False), (0, True)]
+    report = report_of(stage)
+    assert "rank 2 was killed by SIGKILL" in report.verdict[0].sentence
+    assert report.stalls[0].sentence.startswith("rank 1 is missing")
+
+
+def test_so_is_the_missing_rank_where_it_raises(stage) -> None:
+    stands(stage, 17)
+    stage.answer(1, users("tokenize"), number=0, reason="ValueError: bad document")
+    stage.say(1, Bye(stage.now_ns, "ValueError"))
+    for rank in OTHERS:
+        gives_up(stage, rank, CLOSED)
+    assert verdict(stage.frame()).line().startswith("■ FAILED · rank 1 failed: ValueError: bad document")
+
+
+def test_ranks_that_raise_the_same_have_both_failed_and_none_has_followed(stage) -> None:
+    for rank in (0, 2):
+        stage.answer(rank, users("load"), number=0, reason="FileNotFoundError: data.bin")
+        stage.say(rank, Bye(stage.now_ns, "FileNotFoundError"))
+        stage.tell("exit", rank, exit_code=1, signal=None)
+    ends(stage, 1, 3)
+    fails(stage)
+    assert report_of(stage).verdict[0].sentence == (
+        "ranks 0 and 2 failed: FileNotFoundError: data.bin (exit code 1), in step 40; ranks 1 and 3 followed"
+    )
+
+
+def test_a_group_that_begins_anew_is_not_in_the_stall_of_the_one_before(stage) -> None:
+    stands(stage, 17)
+    for rank in OTHERS:
+        gives_up(stage, rank)
+    ends(stage, 1)
+    assert stage.frame().stall is not None
+    again = type(stage.world)(4, incarnation=1, session_base=200, unix_ns=stage.world.unix_ns + 60 * NS)
+    again.now_us = (stage.now_ns - START_NS) // 1000
+    stage.feed(*again.introduce(), *again.steps(3))
+    assert stage.reducer.frame(START_NS + again.now_us * 1000).stall is None
+
+
+def test_a_pause_that_ended_before_it_was_logged_is_in_no_report(stage) -> None:
+    stage.beat(15.3, {rank: {"step": 40, "sequence": 80} for rank in range(4)})
+    stage.world.now_us = (stage.now_ns - START_NS) // 1000
+    stage.feed(*stage.world.steps(40))
+    assert stage.said("stall") == []
+    assert report_of(stage).stalls == ()

@@ -143,6 +143,7 @@ def _begin_group(state: RunState) -> None:
     state.forget_end()
     state.pairing = Pairing(world)
     state.figures = Figures(world, state.figures.size)
+    state.synchronisation.restart(world)
     state.replicas.restart(world)
     state.loss_spread.restart(world)
     state.complete_step = None
@@ -372,7 +373,20 @@ def _on_counts(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         session.next_step = max(session.next_step, event.step)
 
 
+def _on_gradients(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    """An optimizer step with gradients that were not all-reduced, or a forward without its backward."""
+    model = event.fields.get("model")
+    group = state.groups.of(event.rank, model) if isinstance(model, int) else None
+    ranks = group.ranks if group else ()
+    if event.kind == "unreduced":
+        state.synchronisation.take(event.rank, event, ranks, state.present, state.unix_s(t_ns))
+    else:
+        state.synchronisation.skipped.take(event.rank, event, ranks)
+
+
 _OF_RANKS = {
+    "unreduced": _on_gradients,
+    "skipped_backward": _on_gradients,
     "counts": _on_counts,
     "unsent": _on_unsent,
     "device": _on_device,

@@ -358,9 +358,12 @@ class Reducer:
                 check_loss(state, loss, rank, step, t_ns)
 
     def _on_complete(self, done: CompleteStep, t_ns: int) -> None:
-        self._state.complete_step = done.step
+        state = self._state
+        state.complete_step = done.step
         self.evaluation.take(done)
-        self._state.loss_spread.take(done, self._state.unix_s(t_ns))
+        state.loss_spread.take(done, state.unix_s(t_ns))
+        if state.synchronisation.waits:
+            state.synchronisation.complete(done.step, state.present, state.unix_s(t_ns))
 
     def _on_state(self, message: object, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self._state

@@ -14,6 +14,7 @@ from ddptop.analysis.figures import Figures
 from ddptop.analysis.health.exits import ended_badly
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
+from ddptop.analysis.health.synchronisation import Synchronisation
 from ddptop.analysis.hosts import Hosts
 from ddptop.analysis.rank_columns import ReportColumns, hello_columns, newest
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
@@ -104,7 +105,8 @@ class RunState:
         self.settle: Callable[[], None] = lambda: None
         """Evaluates the complete steps that wait. To be called before `figures` or `history` are read. Set by
         the reducer."""
-        self.replicas = Replicas(self.log)
+        self.synchronisation = Synchronisation(self.log)
+        self.replicas = Replicas(self.log, self.synchronisation)
         self.loss_spread = LossSpread(self.log)
 
         self.usual_pauses: dict[str, int] = {}

@@ -10,7 +10,7 @@ from ddptop.frames.phrases import PLACES, ended_by_signal, first_ranks, step_phr
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Frame
+    from ddptop.frames.frame import Alert, Frame
     from ddptop.frames.stall import Call, Death, RankPosition, Stall
     from ddptop.protocol.vocabulary import OwnPlace
 
@@ -98,6 +98,14 @@ _OF_ALERT = {
     "operation that first gives NaN.",
     "replica_drift": "Look for code that changes parameters or buffers on some ranks only, and start all "
     "ranks from one checkpoint.",
+    "bypass": "Call the DistributedDataParallel model itself in each training step, not its .module: "
+    "ddp(x), not ddp.module(x).",
+    "no_sync": "Run the last micro-step before optimizer.step() outside no_sync(), forward and backward: see "
+    "the condition, such as (i + 1) % accumulation == 0.",
+    "again": "Add the losses and call backward() once for each DDP forward: only the first backward after it "
+    "is all-reduced.",
+    "skipped_backward": "Skip a batch on all ranks or on none: all_reduce a flag (is it bad?) before "
+    "backward, and act on the result.",
     "loss_spread": "Compare the batches of the ranks: is a shard of the data damaged, or of another kind?",
     "network": "Check the network between these two hosts: cables, errors and drops of the interfaces "
     "(ethtool -S, ip -s link), other traffic, the interface in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME. "
@@ -136,6 +144,11 @@ def remedy(
     host = where.partition(",")[0] or "its host"
     fetching = "" if has_loader else _FETCHING
     return kind, action.format(ranks=ranks, place=where or host, host=host, fetching=fetching)
+
+
+def remedy_kind(alert: Alert) -> str:
+    """What `of_alert` is to be asked about."""
+    return str(alert.evidence.get("why") or alert.kind) if alert.kind == "not_synchronised" else alert.kind
 
 
 def of_alert(kind: str, rank: int | None, step: str) -> str:
@@ -183,7 +196,9 @@ def next_action(frame: Frame) -> str:
     if alert is None:
         return ""
     return of_alert(
-        kind, alert.rank, "" if alert.step is None else step_phrase(alert.step, alert.incarnation)
+        remedy_kind(alert),
+        alert.rank,
+        "" if alert.step is None else step_phrase(alert.step, alert.incarnation),
     )
 
 

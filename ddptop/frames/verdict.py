@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -48,7 +48,9 @@ RANKS_APPEAR = "ranks appear when they construct DistributedDataParallel"
 
 ONE_RANK = "one rank: no other rank to wait for"
 
-WRONG_NUMBERS: tuple[Literal["nan"], Literal["replica_drift"]] = ("nan", "replica_drift")
+WrongNumbers: TypeAlias = Literal["nan", "not_synchronised", "replica_drift"]
+
+WRONG_NUMBERS: tuple[WrongNumbers, ...] = ("nan", "not_synchronised", "replica_drift")
 """Alerts that are the verdict before any straggler: the numbers are wrong, however fast they come."""
 
 ENDS = ("failed_rank", "lost_rank", "unreachable_host")
@@ -98,6 +100,8 @@ def verdict(frame: Frame) -> Verdict:
             return _unhealthy(frame, kind, alerts[kind])
     if frame.straggler is not None:
         return Verdict("straggler", "warning", _straggler(frame, frame.straggler), step_line(frame))
+    if "skipped_backward" in alerts:
+        return Verdict("skipped_backward", "warning", alerts["skipped_backward"].message, step_line(frame))
     if "loss_spread" in alerts:
         return Verdict("loss_spread", "warning", alerts["loss_spread"].message, step_line(frame))
     if "network" in alerts:
@@ -135,12 +139,21 @@ def _straggler(frame: Frame, late: Straggler) -> str:
     return straggler_phrase(late, on_hosts(frame, blamed(late)))
 
 
-def _unhealthy(frame: Frame, kind: Literal["nan", "replica_drift"], alert: Alert) -> Verdict:
+def _unhealthy(frame: Frame, kind: WrongNumbers, alert: Alert) -> Verdict:
     """The verdict about wrong numbers, now or some time ago."""
+    if kind == "not_synchronised":
+        return Verdict(kind, "critical", alert.message, not_synchronised_phrase(alert))
     if alert.severity == "critical":
         return Verdict(kind, "critical", alert.message, step_line(frame))
     ago = duration(max(0.0, frame.unix_s - alert.since_s))
     return Verdict(kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
+
+
+def not_synchronised_phrase(alert: Alert) -> str:
+    """`each rank trains a model of its own: their parameters differ since step 1`."""
+    differ = alert.evidence.get("differ_step")
+    since = "" if differ is None else f": their parameters differ since step {differ:,}"
+    return f"each rank trains a model of its own{since}"
 
 
 def step_line(frame: Frame) -> str:
@@ -359,6 +372,8 @@ def _place_in_stall(alerts: Mapping[str, Alert]) -> str:
         detail = f"the process of rank {alert.rank} is stopped (SIGSTOP)"
     elif phase:
         detail = f"the last heartbeat of rank {alert.rank} was in {phase}"
+    if "skipped_backward" in alerts:  # what the stall may follow from
+        detail = alerts["skipped_backward"].message
     return detail
 
 

@@ -77,7 +77,17 @@ NOTHING_RECORDED = ("recording stopped", "not recorded", "nothing is recorded", 
 """Words of an alert about the recording that still applies."""
 
 GRAVE_KINDS = frozenset(
-    ("failed", "lost", "stalled", "unreachable", "waiting", "stale", "nan", "replica_drift")
+    (
+        "failed",
+        "lost",
+        "stalled",
+        "unreachable",
+        "waiting",
+        "stale",
+        "nan",
+        "not_synchronised",
+        "replica_drift",
+    )
 )
 """Kinds of verdicts that a line a second has in place of the slowest rank."""
 

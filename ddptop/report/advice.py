@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ddptop.frames.buckets import launches_of
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
 from ddptop.frames.phrases import blamed_ranks, step_phrase
-from ddptop.frames.remedies import of_alert, of_death, place_phrase, remedy
+from ddptop.frames.remedies import of_alert, of_death, place_phrase, remedy, remedy_kind
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed, stall_at_end
 
@@ -272,7 +272,7 @@ WORTH_PCT = 1.0
 _OF_BATCH = ("data", "forward", "backward")
 """Phases whose time depends on the size of the batch."""
 
-FIRST = ("death", "nan", "replica_drift", "stall")
+FIRST = ("death", "nan", "not_synchronised", "replica_drift", "skipped_backward", "stall")
 """Kinds of suggestions that come before everything that is slow."""
 
 OVER_BUDGET = 1.5
@@ -338,7 +338,10 @@ _AT_STALL: dict[str, str] = {
 
 
 def _health(report: Report) -> Iterator[Suggestion]:
+    kinds = {alert.kind for alert in report.troubles}
     for alert, count in by_kind(report.troubles):
+        if alert.kind == "replica_drift" and "not_synchronised" in kinds:
+            continue  # that is why they differ
         if alert.kind == "nan" and alert.rank is not None:
             step = "" if alert.step is None else step_phrase(alert.step, alert.incarnation)
             yield Suggestion(
@@ -348,10 +351,10 @@ def _health(report: Report) -> Iterator[Suggestion]:
                 None,
                 {"rank": alert.rank, "step": alert.step},
             )
-        elif alert.kind == "replica_drift":
+        elif alert.kind in ("not_synchronised", "replica_drift", "skipped_backward"):
             yield Suggestion(
-                "replica_drift",
-                of_alert("replica_drift", None, ""),
+                alert.kind,
+                of_alert(remedy_kind(alert), None, ""),
                 alert.message + and_more(count),
                 None,
                 {"rank": alert.rank, "step": alert.step},

@@ -87,9 +87,18 @@ MIN_COMPARED_PCT = 50.0
 PERSISTENT_PCT = 80.0
 """A rank that is flagged for less of the run is not called persistent."""
 
-Health: TypeAlias = Literal["nan", "replica_drift", "loss_spread", "mismatch"]
+Health: TypeAlias = Literal[
+    "nan", "not_synchronised", "replica_drift", "skipped_backward", "loss_spread", "mismatch"
+]
 
-HEALTH: tuple[Health, ...] = ("nan", "replica_drift", "loss_spread", "mismatch")
+HEALTH: tuple[Health, ...] = (
+    "nan",
+    "not_synchronised",
+    "replica_drift",
+    "skipped_backward",
+    "loss_spread",
+    "mismatch",
+)
 """Alerts about wrong numbers, the worst first."""
 
 

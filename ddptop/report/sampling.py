@@ -60,7 +60,9 @@ MAX_STALL_INTERVAL_NS = 60 * NS
 IN_OWN_SECTION = frozenset({"straggler", "stall"})
 """Kinds of alerts that the report shows in a section of their own."""
 
-PASSING = frozenset({"nan", "replica_drift", "network", "disk", "interruption"})
+PASSING = frozenset(
+    {"nan", "not_synchronised", "replica_drift", "skipped_backward", "network", "disk", "interruption"}
+)
 """Kinds of logged events that belong to an alert which may end before the next sample."""
 
 FEW_HOSTS = 16

@@ -29,8 +29,17 @@ from torch.optim.optimizer import (
 from ddptop.protocol.messages import Flag
 from ddptop.training.gc_pauses import watch_collector
 from ddptop.training.guard import guard, hide_frame
+from ddptop.training.import_hook import when_imported
 from ddptop.training.recorder import Recorder, now
-from ddptop.training.torch_compat.ddp import Function, end_of_gradients, reduces_itself, step_functions
+from ddptop.training.synchronisation import SynchronisationWatch
+from ddptop.training.torch_compat.ddp import (
+    AVERAGERS,
+    Function,
+    averagers,
+    end_of_gradients,
+    reduces_itself,
+    step_functions,
+)
 from ddptop.training.torch_compat.dynamo import (
     compiles_backward,
     no_torch_function,
@@ -47,12 +56,15 @@ LATE_NO_SYNC = int(Flag.LATE_NO_SYNC)
 
 
 def install(
-    recorder: Recorder, last_gradients: LastGradients, read_later: Callable[[Any], Any] | None = None
+    recorder: Recorder,
+    last_gradients: LastGradients,
+    gradients: SynchronisationWatch,
+    read_later: Callable[[Any], Any] | None = None,
 ) -> None:
     """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU."""
     scaled = _ScaledLoss(read_later)
     functions = step_functions()
-    _wrap(functions.pre_forward, partial(_pre_forward, recorder))
+    _wrap(functions.pre_forward, partial(_pre_forward, recorder, gradients))
     _wrap(functions.post_forward, partial(_post_forward, recorder))
     _wrap(functions.backward, partial(_backward, recorder, scaled, last_gradients))
     for next_data in functions.next_data:
@@ -64,7 +76,8 @@ def install(
             _wrap(wait, partial(_wait, recorder, last_gradients, get_ident()))
     _wrap(functions.join_step, partial(_shadow_step, recorder))
     watch_collector(recorder.gc_pauses)
-    _hook_optimizers(recorder)
+    _hook_optimizers(recorder, gradients)
+    when_imported(AVERAGERS, averagers.watch)
 
 
 def optimizer_exists() -> bool:
@@ -83,7 +96,7 @@ def _wrap(function: Function, make: Callable[[Patched], Patched]) -> None:
     setattr(*function, seen_through(make(original), original))
 
 
-def _pre_forward(recorder: Recorder, original: Patched) -> Patched:
+def _pre_forward(recorder: Recorder, gradients: SynchronisationWatch, original: Patched) -> Patched:
     """What `DDP.forward` calls first. A forward without gradients (evaluation) is no training step."""
     grad_enabled, on = torch.is_grad_enabled, recorder.on
 
@@ -93,6 +106,8 @@ def _pre_forward(recorder: Recorder, original: Patched) -> Patched:
             if grad_enabled():
                 recorder.forwarded = weakref.ref(self)
                 on.forward_begins(self.require_backward_grad_sync, inputs, kwargs)
+                if not recorder.aside:
+                    gradients.forward_begins(self)
             else:
                 recorder.asides += 1
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -234,15 +249,19 @@ def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
     return main_hook
 
 
-def _hook_optimizers(recorder: Recorder) -> None:
+def _hook_optimizers(recorder: Recorder, gradients: SynchronisationWatch) -> None:
     on = recorder.on
 
     def before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not recorder.aside:
             on.optimizer_begins(id(optimizer))
+            if gradients.has_unreduced:
+                gradients.optimizer_begins(optimizer)
 
     def after(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         try:
+            if gradients.has_unreduced and not recorder.aside:
+                gradients.optimizer_ends(optimizer)
             if recorder.aside:
                 recorder.aside_step_ends()
             else:
@@ -275,8 +294,8 @@ class LastGradients:
         """The autograd engine's, where it has called last: on a GPU not the training thread."""
         self._hooks: set[Any] = set()
 
-    def watch(self, ddp: Any) -> None:
-        """Watch a model, until it is gone."""
+    def watch(self, ddp: Any, note: Callable[[], None] = lambda: None) -> None:
+        """Watch a model, until it is gone. `note` is called with each gradient of the two parameters."""
         if not reduces_itself(ddp):
             return
         trained = [
@@ -284,7 +303,7 @@ class LastGradients:
             for name, parameter in ddp.module.named_parameters()
             if parameter.requires_grad and name not in ddp.parameters_to_ignore
         ]
-        hook = self._hook()
+        hook = self._hook(note)
         for parameter in {id(parameter): parameter for parameter in trained[:1] + trained[-1:]}.values():
             with no_torch_function():
                 node = get_gradient_edge(parameter).node
@@ -302,7 +321,7 @@ class LastGradients:
         self._hooks.discard(handle)
         handle.remove()
 
-    def _hook(self) -> Callable[[Any], None]:
+    def _hook(self, note: Callable[[], None]) -> Callable[[Any], None]:
         """To be called with the gradients of a parameter, on a thread of the autograd engine."""
         recorder, at_end = self._recorder, end_of_gradients()
         first = True
@@ -310,6 +329,7 @@ class LastGradients:
         def before_accumulation(_gradients: Any) -> None:
             nonlocal first
             try:
+                note()
                 if first:
                     first = not (recorder.synchronises or recorder.several_models)
                     recorder.spoil_stamp()

@@ -162,6 +162,7 @@ class Publisher(threading.Thread):
         self._described = 0
         self._epoch: int | None = None
         self._queue: deque[Message] = deque(maxlen=1000)
+        self._before_steps: deque[Message] = deque(maxlen=1000)
         self._memory_due = 0.0
         self._wake = threading.Event()
         self._closing = False
@@ -181,6 +182,10 @@ class Publisher(threading.Thread):
     def send(self, message: Message) -> None:
         """Send a message in order with the steps; from any thread."""
         self._queue.append(message)
+
+    def send_before_step(self, message: Message) -> None:
+        """Send a message about the running step before that step; on the training thread."""
+        self._before_steps.append(message)
 
     def leave_group(self, timeout_s: float) -> None:
         """Send everything, and that the group is left in good order; waits at most `timeout_s`.
@@ -322,7 +327,10 @@ class Publisher(threading.Thread):
         return done + device.resolver.flush(LAST_STEPS_S) if all_of_them else done
 
     def _offer(self, sender: AckedSender, records: list[StepRecord]) -> None:
-        messages: list[Message] = list(pack(records, self._layout))
+        messages: list[Message] = []
+        while self._before_steps:
+            messages.append(self._before_steps.popleft())
+        messages += pack(records, self._layout)
         if self._layout.generation != self._described:
             self._described = self._layout.generation
             self._session.request_description()

@@ -66,6 +66,10 @@ DETAIL = int(Flag.DETAIL)
 MANY_STAMPS = 512
 """Of one step: more are handed over before its end. A plain step has ten."""
 
+MANY_ASIDE_ENDS = 64
+"""Optimizer steps in one step of a shadow block: the block would never end where the script calls DDP's
+forward no more."""
+
 EVALUATING = 63
 """So many batches and one more without a training forward are handed over together: a power of two less 1."""
 
@@ -111,6 +115,14 @@ class Recorder:
         """Whether `last_gradient` is to be called at the end of the gradients that are being computed."""
         self.asides = 0
         """Batches fetched and DDP forwards without gradients since the last DDP forward with them."""
+        self.bypassed = False
+        """Whether a DDP model got gradients past DDP's forward: then a backward may begin a step."""
+        self.own_waits = 0
+        """Waits in collectives of the script's own so far."""
+        self.after_backward: Callable[[], None] = _do_nothing
+        """Called at the end of the outermost backward. It must not raise."""
+        self.forget_gradients: Callable[[], None] = _do_nothing
+        """Called where backwards were not seen, and where they will be again. It must not raise."""
         self.handover_ns: deque[int] = deque(maxlen=256)
         """How long after their ready timestamps the last buckets were given to the process group, in ns."""
         self.late_no_sync = 0
@@ -130,7 +142,8 @@ class Recorder:
     def _begin_first(self) -> None:
         self.aside = False  # in a shadow block: phases call only `forward_begins` and `aside_step_ends`
         self.shadow = ShadowBlocks.from_environment()
-        self._stepped = self._synchronised = self.synchronises = False
+        self._stepped = self._synchronised = self.synchronises = self._has_forward = False
+        self._aside_ends = 0
         self.stamp_due = self._spoilt = self._stepped_in_backward = False
         for of_step in (self.cpu_wait, self.elements):
             of_step.forget()
@@ -140,6 +153,11 @@ class Recorder:
         self._cost = 0
         self._phase_before = Phase.OTHER
         self.stamps.clear()
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an optimizer has stepped in the running step."""
+        return self._stepped
 
     @property
     def phase(self) -> Phase:
@@ -170,6 +188,7 @@ class Recorder:
         elif len(self.stamps) > MANY_STAMPS:
             self._flush()
         self.asides = 0
+        self._has_forward = True
         if self.aside:
             return
         self.synchronises = synchronises
@@ -191,6 +210,10 @@ class Recorder:
         if self._backward_depth > 1:
             self.stamp_due = False  # all-reduces may be waited for at the end of either
             return
+        if self.bypassed and self._stepped and not self._has_forward:
+            self._close(0)  # no DDP forward will
+        elif len(self.stamps) > MANY_STAMPS:
+            self._flush()
         self.passes += 1
         self.stamp_due = True
         self._spoilt = self._in_optimizer = False
@@ -231,6 +254,7 @@ class Recorder:
         else:
             self._put(at | STAMP_BACKWARD_END)
         self.stamp_due = False
+        self.after_backward()
         if self._stepped_in_backward:
             self._stepped_in_backward = False
             self._put(at | STAMP_STEP_END)
@@ -274,6 +298,9 @@ class Recorder:
             self.marks(step_record.OPTIMIZER_END)
         self._stepped = True
         self._put(now() << EVENT_BITS | STAMP_ASIDE_END)
+        self._aside_ends += 1
+        if self._aside_ends >= MANY_ASIDE_ENDS:  # the script calls DDP's forward no more
+            self._close(0)
 
     def note(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
         """A bucket was ready for its all-reduce, launched by `launched`, if known; None: the step is full."""
@@ -293,6 +320,7 @@ class Recorder:
 
     def wait_ends(self, began: int) -> None:
         """It has ended, on the training thread or, in backward, on the engine's."""
+        self.own_waits += 1
         self._put((now() - began) << EVENT_BITS | STAMP_WAIT)
         if self.marks is not None:
             self.marks(step_record.WAIT_END)
@@ -367,12 +395,15 @@ class Recorder:
         self._cost = 0
         if self.calls:
             self.calls = []
-        self._stepped = self._synchronised = False
+        self._stepped = self._synchronised = self._has_forward = False
+        self._aside_ends = 0
         self.step = self.counter[0] = step = step + 1
         self.passes += 1
         if step == self.shadow.next:
             seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
-            self.aside = self.shadow.begins(step, seen and not running and not self._backward_depth)
+            allowed = seen and not running and not self._backward_depth and not self.bypassed
+            self.aside = self.shadow.begins(step, allowed)
+            self.forget_gradients()
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         self.wants_loss = step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)
         detail = step % self.detail_every == 0 and not self.shadow.flag
@@ -395,3 +426,7 @@ class Recorder:
             self.check(step - 1)
             if not began:  # the wrapper around this counts all of it, but a check counts itself
                 self._cost -= cpu() - check_began
+
+
+def _do_nothing() -> None:
+    pass

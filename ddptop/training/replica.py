@@ -195,7 +195,7 @@ class _Model:
 
     def __init__(self, ddp: Any) -> None:
         ignored = getattr(ddp, "parameters_to_ignore", ())
-        chosen = [p for name, p in ddp.module.named_parameters() if name not in ignored and _checkable(p)]
+        chosen = [p for name, p in ddp.module.named_parameters() if name not in ignored and is_checkable(p)]
         self._parameters = chosen
         self._sizes = [int(parameter.nbytes) for parameter in chosen]
         self._strides = [parameter.stride() for parameter in chosen]
@@ -235,8 +235,8 @@ class _Model:
         return zlib.crc32((c_char * (part.end - part.begin)).from_address(address), value)
 
 
-def _checkable(parameter: Any) -> bool:
-    """A plain, dense floating-point parameter on the CPU, whose elements are contiguous in memory."""
+def is_checkable(parameter: Any) -> bool:
+    """Whether it is a plain, dense floating-point parameter on the CPU, its elements contiguous in memory."""
     return (
         type(parameter) is torch.nn.Parameter
         and parameter.layout is torch.strided

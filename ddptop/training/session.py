@@ -33,6 +33,7 @@ from ddptop.training.packing import Identity
 from ddptop.training.publisher import LoggedScalars, Publisher
 from ddptop.training.recorder import Recorder, now
 from ddptop.training.replica import ReplicaCheck
+from ddptop.training.synchronisation import SynchronisationWatch
 from ddptop.training.torch_compat import dynamo
 from ddptop.training.torch_compat.ddp import logging_data
 from ddptop.training.torch_compat.process_groups import backend_of, default_sequence, membership_of
@@ -80,7 +81,8 @@ class Session:
             self._time_device(self._ddp_device.index or 0)
         self.last_gradients = phases.LastGradients(self.recorder)
         read_later = None if self.device is None else self.device.scalar
-        phases.install(self.recorder, self.last_gradients, read_later)
+        self.gradients = SynchronisationWatch(self.recorder, self._report_before_step)
+        phases.install(self.recorder, self.last_gradients, self.gradients, read_later)
         dynamo.keep_dynamo_out()
         os.register_at_fork(after_in_child=self._after_fork)
         exit.wait_for_gloo_at_exit()
@@ -151,18 +153,20 @@ class Session:
         self._models[ddp] = TimedModel(ddp, number, self.recorder, timer)
         self._switched = [weakref.ref(model) for model in self._models.values()]
         if known is None:
-            self._stamp_last_gradient(ddp)
+            self._watch_gradients(ddp, number)
         self.replicas.watch(ddp, number)
         # Noted while it exists: a script may destroy the group.
         self.memberships[number] = membership_of(ddp.process_group, number)
         self.describe_model(ddp, number)
 
-    def _stamp_last_gradient(self, ddp: Any) -> None:
+    def _watch_gradients(self, ddp: Any, number: int) -> None:
         """Only of models on one device, the one whose clock times the steps."""
         self.recorder.several_models = len(self._models) > 1
         if all(parameter.device == self._ddp_device for parameter in ddp.module.parameters()):
             try:
-                self.last_gradients.watch(ddp)
+                model = self.gradients.watch(ddp, number, ddp.process_group.size())
+                note = () if model is None else (model.note_gradient,)
+                self.last_gradients.watch(ddp, *note)
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
 
@@ -231,21 +235,24 @@ class Session:
     @contextlib.contextmanager
     def declared_phase(self, name: str) -> Iterator[None]:
         """Report that this rank is in a phase of the user's own, in which steps need not advance."""
-        self._declare("phase_begins", name)
+        self._report("phase_begins", self.recorder.step, {"name": str(name)})
         try:
             yield
         finally:
-            self._declare("phase_ends", name)
-
-    def _declare(self, kind: str, name: str) -> None:
-        if self._publisher is not None:
-            rank, step = self._publisher.rank, self.recorder.step
-            self.send(Event(kind, now(), rank, step, {"name": str(name)}))
+            self._report("phase_ends", self.recorder.step, {"name": str(name)})
 
     def _send_warning(self, text: str) -> None:
+        self._report("warning", self.recorder.step, {"message": text})
+
+    def _report(self, kind: str, step: int, fields: dict[str, Scalar]) -> None:
+        """Send an event of this rank."""
         if self._publisher is not None:
-            rank, step = self._publisher.rank, self.recorder.step
-            self.send(Event("warning", now(), rank, step, {"message": text}))
+            self.send(Event(kind, now(), self._publisher.rank, step, fields))
+
+    def _report_before_step(self, kind: str, step: int, fields: dict[str, Scalar]) -> None:
+        """Send an event of this rank about the running step: whoever has that step has the event."""
+        if self._publisher is not None:
+            self._publisher.send_before_step(Event(kind, now(), self._publisher.rank, step, fields))
 
     def send(self, message: Message) -> None:
         """Send a message in order with the steps, where this process is a rank; from any thread."""
@@ -287,7 +294,11 @@ class Session:
         """A forked child (a DataLoader worker) must not send as the rank, nor keep its connection."""
         publisher, self._publisher = self._publisher, None
         device, self.device = self.device, None
-        steps: list[Callable[[], object]] = [self.last_gradients.remove, self.recorder.forked]
+        steps: list[Callable[[], object]] = [
+            self.last_gradients.remove,
+            self.gradients.stop,
+            self.recorder.forked,
+        ]
         if publisher is not None:
             steps.insert(0, publisher.forked)
         if device is not None:

@@ -66,7 +66,7 @@ class StepTimes:
         self._known = True
         """Whether all stamps of the running step are there."""
         self._phase = Phase.OTHER
-        self._begin = self._step_end = self._data_at = -1
+        self._begin = self._step_end = self._data_at = self._bypass_begin = -1
         self._stepped = self._after_backward = self._optimizing = False
         self._data_ns = self._data_done = self._data_last = self._data_gap = self._optimizer_gap = 0
         self._ended = 0  # when the last phase ended, later by what was waited since
@@ -144,6 +144,8 @@ class StepTimes:
         self._phase = Phase.OTHER
 
     def _backward(self, at: int) -> None:
+        if self._begin < 0 and self._bypass_begin < 0:
+            self._bypass_begin = at if self._data_at < 0 else self._data_at
         self._stamp = UNSTAMPED
         self._phase = Phase.BACKWARD
         self._backward_at = at
@@ -231,6 +233,8 @@ class StepTimes:
 
     def _close(self, closed: Closed) -> StepRecord:
         paused = self._gc_pauses.take(self._step_end, closed.thread)
+        if self._begin < 0:  # a first step without any DDP forward
+            self._begin = self._bypass_begin
         record = StepRecord(
             closed.step, self._begin, self._step_end,
             self._data_done, self._forward_ns, self._backward_ns, self._optimizer_ns,

@@ -63,15 +63,16 @@ def test_it_lasts_until_that_piece_is_equal_again(stage) -> None:
 def test_a_missing_broadcast_differs_from_the_first_check_on(stage) -> None:
     check(stage, 0, {(3, place) for place in range(8)})
     assert drift(stage).message == (
-        "replica of rank 3 differs since the first check, at step 0: never broadcast?"
+        "replica of rank 3 differs since the first check, at step 0: "
+        "changed after DDP's constructor, or init_sync=False?"
     )
 
 
 def test_every_rank_has_its_own(stage) -> None:
     check(stage, 0, {(rank, place) for rank in range(4) for place in range(8)})
     assert drift(stage).message == (
-        "replicas of 4 ranks differ since the first check, at step 0: never broadcast?; "
-        "which is right is unknown"
+        "replicas of 4 ranks differ since the first check, at step 0: "
+        "changed after DDP's constructor, or init_sync=False?; which is right is unknown"
     )
     assert drift(stage).rank is None
 
@@ -155,7 +156,8 @@ def test_ranks_that_tell_fewer_pieces_do_not_differ(stage) -> None:
     for rank in range(4):
         stage.say(rank, Replica(48, 0, 4, 2, values[rank]))
     assert drift(stage).message == (
-        "replica of rank 3 differs since the first check, at step 48: never broadcast?"
+        "replica of rank 3 differs since the first check, at step 48: "
+        "changed after DDP's constructor, or init_sync=False?"
     )
 
 

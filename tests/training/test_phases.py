@@ -17,6 +17,7 @@ from ddptop.training import phases
 from ddptop.training.guard import Guard
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import EVENT, STAMP_WAIT
+from ddptop.training.synchronisation import SynchronisationWatch
 from tests.training.test_recorder import records_of
 
 
@@ -59,6 +60,11 @@ def test_a_scaled_loss_is_read_before_scaling_and_only_once() -> None:
     result = scale(None, torch.tensor(0.5))
     assert scaled.loss_of(result) == 0.5
     assert scaled.loss_of(result) == 512.0
+
+
+def watch_of(recorder: Recorder) -> SynchronisationWatch:
+    """A watch over no model."""
+    return SynchronisationWatch(recorder, lambda *_: pytest.fail("nothing is to be reported"))
 
 
 def wrapped_backward(recorder: Recorder, original: Callable[..., Any], scaled: Any = None) -> Any:
@@ -132,7 +138,9 @@ class Model:
 
     def __init__(self, recorder: Recorder, module: Callable[[Any], Any]) -> None:
         self._module = module
-        self._pre = phases._pre_forward(recorder, lambda _self, *inputs, **named: (inputs, named))
+        self._pre = phases._pre_forward(
+            recorder, watch_of(recorder), lambda _self, *inputs, **named: (inputs, named)
+        )
         self._post = phases._post_forward(recorder, lambda _self, output: output)
 
     def forward(self, *inputs: Any) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Set
 
     from ddptop.analysis.event_log import EventLog
+    from ddptop.analysis.health.synchronisation import Synchronisation
     from ddptop.protocol.messages import Replica, Scalar
 
 MAX_ANSWERS = 64
@@ -146,13 +147,16 @@ class Drift:
     equal: int | None
     """Step of the last check in which it was equal; None: never."""
     since_s: float
+    cause: str | None = None
+    """Why its gradients were not all-reduced, as `synchronisation` has it; None: they were."""
 
 
 class Replicas:
     """Collects checksums and tracks pieces that differ; depends on the order of messages alone."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, synchronisation: Synchronisation) -> None:
         self._log = log
+        self._synchronisation = synchronisation
         self.restart(0)
 
     def restart(self, world: int) -> None:
@@ -236,9 +240,9 @@ class Replicas:
         known = self._drifts.get((key, piece))
         since, since_s = (step, unix_s) if known is None else (known.since, known.since_s)
         equal = self._equal[key].get(piece)
-        drift = Drift(
-            result.differing, result.majority, since, equal.of(result.differing) if equal else None, since_s
-        )
+        before = equal.of(result.differing) if equal else None
+        cause = self._synchronisation.cause(key.model, key.ranks, step)
+        drift = Drift(result.differing, result.majority, since, before, since_s, cause)
         if not self._drifts:
             rank = result.differing[0] if result.majority and len(result.differing) == 1 else None
             text = drift_phrase(drift, self._world)
@@ -260,7 +264,11 @@ def drift_phrase(drift: Drift, world: int) -> str:
     one = len(drift.ranks) == 1
     begin = f"replica{'' if one else 's'} of {who} differ{'s' if one else ''}"
     if drift.equal is None:
-        text = f"{begin} since the first check, at step {drift.since:,}: never broadcast?"
+        text = f"{begin} since the first check, at step {drift.since:,}"
     else:
         text = f"{begin} since step {drift.since:,} (equal at step {drift.equal:,})"
+    if drift.cause is not None:
+        return f"{text}: gradients were not all-reduced"
+    if drift.equal is None:
+        text += ": changed after DDP's constructor, or init_sync=False?"
     return text if drift.majority else f"{text}; which is right is unknown"

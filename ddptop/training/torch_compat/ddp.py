@@ -6,6 +6,7 @@ Importing this module does not import torch. Checked on torch 2.6, 2.13 and 2.15
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.process import BaseProcess
@@ -161,6 +162,28 @@ def before_destruction(dist: Any, leave: Callable[[], None]) -> None:
             setattr(module, name, destroy_process_group)
 
 
+class ModelAveragers:
+    """Whether the script has made one of torch's model averagers (local SGD).
+
+    Then the replicas differ on purpose between two averagings.
+    """
+
+    made = False
+
+    def watch(self, module: Any) -> None:
+        """`module`: torch.distributed.algorithms.model_averaging.averagers, which has been imported."""
+        _call_before(module.ModelAverager, "__init__", self._note)
+
+    def _note(self, *_: Any) -> None:
+        self.made = True
+
+
+averagers = ModelAveragers()
+"""Of this process."""
+
+AVERAGERS = "torch.distributed.algorithms.model_averaging.averagers"
+
+
 def set_reducer_group(reducer: Any, group: Any) -> None:
     """Have the reducer all-reduce in `group` from now on: 0.3 us, between two steps."""
     reducer._update_process_group(group)
@@ -203,6 +226,8 @@ def remove_wrappers(folder: str) -> None:
 
     dist, model = torch.distributed, distributed.DistributedDataParallel
     wrapped = [owner for owner, _name in _flat(step_functions())]
+    if AVERAGERS in sys.modules:
+        wrapped.append(sys.modules[AVERAGERS].ModelAverager)
     for owner in (model, distributed, dist, dist.distributed_c10d, BaseProcess, warnings, *wrapped):
         for name, value in list(vars(owner).items()):
             plain = value

@@ -52,6 +52,11 @@ def is_compiled(module: Any) -> bool:
     return frame is not None and isinstance(module, frame.OptimizedModule)
 
 
+def plain_module(module: Any) -> Any:
+    """The module that torch.compile was given, or `module` itself."""
+    return getattr(module, ORIGINAL, module) if is_compiled(module) else module
+
+
 def has_compiled() -> bool:
     """Whether torch.compile has compiled anything in this process."""
     utils = sys.modules.get("torch._dynamo.utils")

@@ -1,14 +1,18 @@
-"""How a rank fails is said with type, message, file and line, in everything that ddptop shows of a run."""
+"""How a rank fails, and where its worker hangs, is said in everything that ddptop shows of a run."""
 
 from __future__ import annotations
 
 import json
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.processes import DDPTOP, DDPTOP_RUN, environment, run
+from ddptop.host.worker_calls import find_py_spy
+from tests.processes import DDPTOP, DDPTOP_RUN, environment, run, started, until
 
 SCRIPT = Path(__file__).parent / "scripts" / "failing.py"
 LINES = SCRIPT.read_text("utf-8").splitlines()
@@ -80,3 +84,33 @@ def test_its_place_is_the_line_that_raised_it(worker_raises: FailedRun) -> None:
     action = f"Fix the ValueError in failing.py:{line} decode (rank 1), then resume a checkpoint."
     assert f"try: {action}" in once
     assert action in report
+
+
+@pytest.mark.skipif(find_py_spy() is None, reason="needs py-spy")
+def test_a_worker_that_hangs_is_said_everywhere_with_its_line(tmp_path: Path) -> None:
+    run_of_script = [*DDPTOP_RUN, "--ddptop-name", "hangs", "--ddptop-stall", "2", "--standalone"]
+    words = ["--nproc-per-node", "2", str(SCRIPT), "worker-hangs"]
+    env = environment(tmp_path) | {"COLUMNS": "80"}
+    said = f"in failing.py:{line_of('time.sleep(600)')} decode_stuck_image"
+
+    def ddptop(*words: str) -> str:
+        return " ".join(run([*DDPTOP, *words], env, tmp_path).stdout.split())
+
+    def said_in_verdict() -> dict[str, Any] | None:
+        shown = json.loads(ddptop("hangs", "--json") or "{}")
+        return shown if said in shown.get("verdict", {}).get("detail", "") else None
+
+    with started([*run_of_script, *words], env, tmp_path) as process:
+        try:
+            shown: Any = until(said_in_verdict, "the worker is named")
+            once, report = ddptop("hangs", "--once"), ddptop("report", "hangs")
+        finally:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    child.kill()
+    alert = next(alert for alert in shown["alerts"] if alert["kind"] == "stall")
+    testimony = shown["stall"]["testimonies"][0]
+    for place in (alert["evidence"]["waits_for"], testimony["waits_for"], once, report):
+        assert re.search(rf"DataLoader worker pid \d+ {re.escape(said)}", place), place
+    assert f"See what holds {alert['evidence']['waits_for']}" in once
+    assert f"See what holds {alert['evidence']['waits_for']}" in report

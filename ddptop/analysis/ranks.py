@@ -159,6 +159,8 @@ class RankState:
     worker_calls: dict[int, tuple[int, str]] = field(default_factory=dict)
     """Of its DataLoader workers by pid: where in their code they were, `data.py:41 decode`, and when that was
     received."""
+    unread_workers: tuple[int, str] = (0, "")
+    """When and why its workers could not be read: `missing` (no py-spy), `denied` (no permission)."""
     native_calls: tuple[int, str] = (0, "")
     """When it was last read, and in which C functions it was: it ran no Python."""
     exit_evidence: Evidence | None = None

@@ -315,11 +315,24 @@ def _of_missing(frame: Frame, missing: RankPosition) -> str:
         return f"kill -CONT {missing.pid} on {host}: its process is stopped."
     if rank < len(frame.ranks.state) and frame.ranks.state[rank] == "finished":
         return "Give all ranks equally many batches (drop_last=True), or use model.join()."
+    if missing.waits_for:
+        return of_worker(missing)
     if missing.user_call is not None:
         return f"See what holds rank {rank} in {_place(missing.user_call)}: a lock, a worker, a file."
     if missing.pid is None:
         return f"See the output of rank {rank} on {host}: does its process still run?"
     return f"{_py_spy(missing.pid, host)}: what is rank {rank} doing?"
+
+
+def of_worker(position: RankPosition) -> str:
+    """What to do about a worker that a rank waits for."""
+    name, _, more = position.waits_for.partition(", which ")
+    if " in " in name:
+        return f"See what holds {name}: a file, a network mount, a lock. Give such calls a timeout."
+    pid = name.rpartition("pid ")[2].partition(" ")[0]
+    install = " (pip install 'ddptop[stacks]')" if "ddptop[stacks]" in more else ""
+    command = f"py-spy dump --pid {pid} on {position.host or 'its host'}"
+    return f"{command}{install}: what is the worker of rank {position.rank} doing?"
 
 
 def _place(call: Call) -> str:

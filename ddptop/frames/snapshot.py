@@ -78,7 +78,19 @@ STALL_FIELDS = ("kind", "since_s", "step", "sentence", "ended_s", "followed")
 DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason", "message", "follows")
 
 POSITION_FIELDS = (
-    *("rank", "host", "pid", "process", "step", "bucket", "sequence", "group", "operation", "at_s"),
+    *(
+        "rank",
+        "host",
+        "pid",
+        "process",
+        "step",
+        "bucket",
+        "sequence",
+        "group",
+        "operation",
+        "at_s",
+        "waits_for",
+    ),
 )
 
 CALL_FIELDS = ("file", "line", "function", "code")

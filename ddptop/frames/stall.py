@@ -53,6 +53,8 @@ class RankPosition:
     """The main thread's first; empty where the rank could not answer."""
     at_s: float | None
     """Unix seconds of its answer; None: it did not answer."""
+    waits_for: str = ""
+    """What it waits for that is no rank: `DataLoader worker pid 123 in data.py:41 decode, which sleeps`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,6 +366,8 @@ def _place_in_stall(alerts: Mapping[str, Alert]) -> str:
         detail = f"{first}, {second}"
     elif call:
         detail = f"rank {alert.rank} is in {call}"
+        if waits_for := alert.evidence.get("waits_for"):
+            detail = f"rank {alert.rank} waits for {waits_for}, in {call}"
         if alert.evidence.get("stopped"):
             detail = f"rank {alert.rank} was in {call}; its process is stopped (SIGSTOP)"
     elif alert.evidence.get("stopped"):

@@ -8,15 +8,19 @@ of a rank that runs no Python are read by themselves: it pauses the process for 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ddptop.host.exits import RankProcess
+from ddptop.protocol.checks import printable
 from ddptop.protocol.limits import MAX_TEXT, NS
 
 if TYPE_CHECKING:
@@ -33,30 +37,59 @@ TIMEOUT_NS = 5 * NS
 MOST_NATIVE = 3
 """C functions that are reported."""
 
+MAX_DUMP_BYTES = 4 << 20
+"""Of what py-spy writes, that is read: some 20 kB a thread with a deep stack."""
+
+Unread: TypeAlias = Literal["missing", "denied"]
+"""Why the call of a process is not known: py-spy is not installed, or may not read the process."""
+
 _NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python3", "/lib64/python3", "<frozen")
+
+_PROCESS = "multiprocessing/process.py"
+"""The file in which a process of multiprocessing begins."""
+
+
+class _Reading(NamedTuple):
+    """A py-spy that reads a process."""
+
+    rank: RankProcess
+    program: subprocess.Popen[bytes]
+    output: IO[bytes]
+    """A file for what it writes, its errors included: a pipe takes 64 kB before somebody reads it."""
+    since_ns: int
+
+
+def find_py_spy() -> str | None:
+    """The program, on PATH or beside the Python that runs; None: it is not installed."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=str(PurePath(sys.executable).parent))
 
 
 class WorkerCalls:
     """Starts py-spy for processes, and has the calls once it has finished. Never waits, never raises."""
 
     def __init__(self) -> None:
-        self._running: dict[tuple[int, bool], tuple[RankProcess, subprocess.Popen[str], int]] = {}
-        """By pid of the process, and whether C functions are read: its rank, py-spy, and when that began."""
+        self._running: dict[tuple[int, bool], _Reading] = {}
+        """By pid of the process, and whether C functions are read."""
+        self._missing: dict[int, RankProcess] = {}
+        """By pid: processes that were to be read without a py-spy."""
 
     def request(self, rank: RankProcess, pids: Iterable[int], now_ns: int, *, native: bool = False) -> None:
         """Read where these processes of a rank are, unless that is being done; `native`: the C functions."""
-        program = shutil.which("py-spy")
-        for pid in pids if program is not None else ():
+        program = find_py_spy()
+        if program is None:
+            self._missing |= dict.fromkeys(pids, rank) if not native else {}
+            return
+        for pid in pids:
             if (pid, native) in self._running or len(self._running) >= MAX_READ:
                 continue
             how = "--native" if native else "--nonblocking"
-            command = [str(program), "dump", how, "--json", "--pid", str(pid)]
-            none = subprocess.DEVNULL
+            command = [program, "dump", how, "--json", "--pid", str(pid)]
             with suppress(OSError):
+                output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it was read
                 process = subprocess.Popen(
-                    command, stdin=none, stdout=subprocess.PIPE, stderr=none, text=True, errors="replace"
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
                 )
-                self._running[pid, native] = rank, process, now_ns
+                self._running[pid, native] = _Reading(rank, process, output, now_ns)
 
     @property
     def reads(self) -> bool:
@@ -65,13 +98,20 @@ class WorkerCalls:
 
     def take(self, now_ns: int) -> Iterator[tuple[RankProcess, dict[str, Scalar]]]:
         """What was read since the last call: the rank, and `pid` with the `call` in it, `data.py:41 decode`,
-        or its `native` functions, `clock_nanosleep < nanosleep < sleep (libc.so.6)`."""
-        for (pid, native), (rank, process, since_ns) in list(self._running.items()):
-            if process.poll() is None and now_ns - since_ns < TIMEOUT_NS:
+        or its `native` functions, `clock_nanosleep < nanosleep < sleep (libc.so.6)`; else why it is `unread`
+        (`Unread`), where that is known."""
+        while self._missing:
+            pid, rank = self._missing.popitem()
+            yield rank, {"pid": pid, "unread": "missing"}
+        for (pid, native), reading in list(self._running.items()):
+            if reading.program.poll() is None and now_ns - reading.since_ns < TIMEOUT_NS:
                 continue
             del self._running[pid, native]
-            if found := (native_calls if native else innermost_call)(_finished(process), pid):
-                yield rank, {"pid": pid, "native" if native else "call": found}
+            text = _finished(reading)
+            if call := (native_calls if native else innermost_call)(text, pid):
+                yield reading.rank, {"pid": pid, "native" if native else "call": call}
+            elif not native and is_denied(text):
+                yield reading.rank, {"pid": pid, "unread": "denied"}
 
 
 def call_of(pid: int) -> str:
@@ -82,17 +122,23 @@ def call_of(pid: int) -> str:
     while calls.reads:
         time.sleep(0.01)
         for _, found in calls.take(time.monotonic_ns()):
-            return str(found["call"])
+            return str(found.get("call", ""))
     return ""
 
 
-def _finished(process: subprocess.Popen[str]) -> str:
-    """Its output; empty where it had to be killed."""
-    with process, suppress(OSError, ValueError):
-        if process.poll() is not None and process.stdout is not None:
-            return process.stdout.read()
-        process.kill()
+def _finished(reading: _Reading) -> str:
+    """What the program has written; empty where it had to be killed."""
+    with reading.output, reading.program, suppress(OSError, ValueError):
+        if reading.program.poll() is not None:
+            reading.output.seek(0)
+            return reading.output.read(MAX_DUMP_BYTES).decode("utf-8", "replace")
+        reading.program.kill()
     return ""
+
+
+def is_denied(text: str) -> bool:
+    """Whether py-spy says that it has no permission to read the process."""
+    return re.search(r"Permission denied|Operation not permitted", text, re.IGNORECASE) is not None
 
 
 def _main_thread(dump: str, pid: int) -> list[dict[str, Any]]:
@@ -104,17 +150,21 @@ def _main_thread(dump: str, pid: int) -> list[dict[str, Any]]:
 
 
 def innermost_call(dump: str, pid: int) -> str:
-    """The call of the main thread in the user's own code; empty: there is none."""
+    """The call of the main thread in the user's own code; empty: there is none.
+
+    Of a forked worker the calls around multiprocessing's own are those of its parent when that forked.
+    """
     frames = _main_thread(dump, pid)
     try:
         calls = [(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames]
     except (ValueError, TypeError, KeyError):
         return ""
+    calls = [*takewhile(lambda call: not (call[0].endswith(_PROCESS) and call[2] == "_bootstrap"), calls)]
     own = [call for call in calls if not any(part in call[0] for part in _NOT_THE_USERS)]
     if not own:
         return ""
     file, line, function = own[0]
-    return f"{PurePath(file).name}:{line} {function.rpartition('.')[2]}"[:MAX_TEXT]
+    return printable(f"{PurePath(file).name}:{line} {function.rpartition('.')[2]}")[:MAX_TEXT]
 
 
 def native_calls(dump: str, pid: int) -> str:
@@ -127,4 +177,4 @@ def native_calls(dump: str, pid: int) -> str:
         return ""
     library = named[0][1]
     names = [name for name, module in takewhile(lambda one: one[1] == library, named)]
-    return f"{' < '.join(names[:MOST_NATIVE])} ({PurePath(str(library)).name})"[:MAX_TEXT]
+    return printable(f"{' < '.join(names[:MOST_NATIVE])} ({PurePath(str(library)).name})")[:MAX_TEXT]

@@ -29,6 +29,9 @@ def position_lines(
     `responsible`: the stall is due to it.
     """
     lines = _heading(context, position, width, responsible)
+    if position.waits_for:
+        text = f"it waits for {context.clean(position.waits_for)}"
+        lines += [Line(" " * INDENT).add(part, "strong") for part in wrap(text, width - INDENT)]
     if not position.traces:
         return [*lines, Line(" " * INDENT).add(_no_stack(position), "dim")]
     main, *others = position.traces

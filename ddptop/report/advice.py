@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ddptop.frames.buckets import launches_of
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
 from ddptop.frames.phrases import blamed_ranks, step_phrase
-from ddptop.frames.remedies import of_alert, of_death, place_phrase, remedy, remedy_kind
+from ddptop.frames.remedies import of_alert, of_death, of_worker, place_phrase, remedy, remedy_kind
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed, stall_at_end
 
@@ -313,9 +313,12 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
     call = None if position is None else position.user_call
     where = "" if call is None else f" at {PurePath(call.file).name}:{call.line} ({call.function})"
     who = listed(stall.ranks) if stall.ranks else "the ranks"
+    action = _AT_STALL.get(stall.kind, _AT_STALL[""]).format(ranks=who, where=where)
+    if position is not None and position.waits_for:
+        action = of_worker(position)
     yield Suggestion(
         "stall",
-        _AT_STALL.get(stall.kind, _AT_STALL[""]).format(ranks=who, where=where),
+        action,
         f"{times} for {amount(whole_s)}, {percent(gain)} of the run: {stall.sentence}",
         None,
         {"stalls": total, "stalled_s": whole_s, "stalled_pct": gain},

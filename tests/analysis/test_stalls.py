@@ -9,11 +9,14 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
+from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.stall import MAX_POSITIONS
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Event, Hello, Phase, Received
+from ddptop.render.context import RenderContext
+from ddptop.render.evidence import brief
 from ddptop.report.sampling import Incidents
 from tests.analysis.stalling import ALL_REDUCE, MAIN, NS, START_NS, Stage, op, users, waits
 
@@ -600,10 +603,26 @@ def test_a_rank_that_waits_for_its_dataloader_names_the_worker_that_does_not_pol
     kernel(stage, 1, "do_sys_poll", "do_sys_poll", "nfs_wait_bit_killable")
     stall = stage.frame().stall
     worker = "it waits for DataLoader worker pid 7002, which sleeps in nfs_wait_bit_killable"
-    assert stall.detail[-1] == worker
+    assert worker in stall.detail
+    for unread, words in {
+        "missing": "pip install 'ddptop[stacks]' (py-spy) shows where in its code",
+        "denied": "py-spy may not read where in its code: it needs ptrace (docker --cap-add=SYS_PTRACE)",
+    }.items():
+        stage.tell("worker_call", 1, pid=7002, unread=unread)
+        assert f"{worker}; {words}" in stage.frame().stall.detail
+        action = next_action(stage.frame())
+        assert action.startswith("py-spy dump --pid 7002 on node0")
+        assert ("pip install" in action) == (unread == "missing")
     stage.tell("worker_call", 1, pid=7002, call="data.py:41 decode")
-    place = "pid 7002 in data.py:41 decode, which"
-    assert stage.frame().stall.detail[-1] == worker.replace("pid 7002, which", place)
+    found = stage.frame()
+    name = "DataLoader worker pid 7002 in data.py:41 decode"
+    assert f"it waits for {name}, which sleeps in nfs_wait_bit_killable" in found.stall.detail
+    assert verdict(found).second().startswith(f"rank 1 waits for {name}, in train.py:")
+    assert found.alerts[0].evidence["waits_for"] == name
+    assert snapshot(found)["stall"]["testimonies"][0]["waits_for"].startswith(name)  # type: ignore[index]
+    assert next_action(found).startswith(f"See what holds {name}")
+    page = " ".join(str(line).strip() for line in brief(RenderContext(found), 80, 3))
+    assert f"it waits for {name}, which sleeps" in page
     assert [trace.thread for trace in stall.positions[0].traces] == [
         "MainThread", "worker process 7001", "worker process 7002",
     ]  # fmt: skip

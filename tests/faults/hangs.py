@@ -123,7 +123,7 @@ ROWS = (
     row(
         "a DataLoader worker sleeps", "worker",
         r"rank 1, .* is in troubled.py:\d+ next_batch",
-        r"it waits for DataLoader workers pid \d+ \d+( in .*)?, which sleep in .*nanosleep",
+        r"it waits for DataLoader workers? pid \d+( \d+)?( in .*)?, which sleeps? in .*nanosleep",
         world=2,
     ),
     Row("a rank killed before a collector met it", "rank 1 was killed, its steps are counted",

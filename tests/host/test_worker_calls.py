@@ -32,6 +32,12 @@ def test_the_call_is_the_innermost_one_of_the_main_thread_in_the_users_own_code(
     pil = ("/venv/lib/python3.11/site-packages/PIL/Image.py", 900, "Image.load")
     assert innermost_call(dump(7, pil, DECODE, ITEM, FETCH), 7) == "data.py:41 decode"
     assert innermost_call(dump(7, FETCH), 7) == "", "it waits for work"
+    parent = ("/home/me/train.py", 12, "<module>")
+    process = ("/usr/lib/python3.11/multiprocessing/process.py", 314, "_bootstrap")
+    assert innermost_call(dump(7, DECODE, FETCH, process, parent), 7) == "data.py:41 decode"
+    assert innermost_call(dump(7, FETCH, process, parent), 7) == "", "its parent was there as it forked"
+    hostile = ("/home/me/\x1b[2Jdata.py", 1, "f\u202e" + "g" * 1000)
+    assert innermost_call(dump(7, hostile), 7) == ("[2Jdata.py:1 f" + "g" * 1000)[:512]
     for malformed in ("", "{}", "[]", '[{"os_thread_id": 7}]', dump(8, DECODE)):
         assert innermost_call(malformed, 7) == ""
 
@@ -50,9 +56,33 @@ def test_py_spy_is_not_waited_for_and_killed_where_it_takes_too_long(
         (rank, {"pid": 7, "call": "data.py:41 decode"})
     ]
     assert list(calls.take(TIMEOUT_NS)) == [] and time.monotonic() - begun < 60
+
+
+def test_why_a_process_is_not_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, rank, calls = tmp_path / "py-spy", RankProcess(1, 0, 6), WorkerCalls()
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     calls.request(rank, [9], 0)
-    assert list(calls.take(TIMEOUT_NS)) == []
+    assert list(calls.take(0)) == [(rank, {"pid": 9, "unread": "missing"})]
+    calls.request(rank, [9], 0, native=True)
+    assert list(calls.take(0)) == []
+    program.write_text("#!/bin/sh\necho 'Permission Denied: Try running again' >&2\nexit 1\n")
+    program.chmod(0o755)  # beside the Python that runs, as an extra is installed
+    calls.request(rank, [7], 0)
+    assert until(lambda: list(calls.take(1)), "it has failed") == [(rank, {"pid": 7, "unread": "denied"})]
+
+
+def test_a_long_dump_is_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """py-spy writes it before it ends: a pipe that nobody reads would block it after 64 kB."""
+    program, rank, calls = tmp_path / "py-spy", RankProcess(1, 0, 6), WorkerCalls()
+    (tmp_path / "dump").write_text(dump(7, *[("/lib/python3.11/x.py", 1, "f" * 200)] * 2000, DECODE))
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/dump\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    calls.request(rank, [7], 0)
+    assert until(lambda: list(calls.take(1)), "it has been read") == [
+        (rank, {"pid": 7, "call": "data.py:41 decode"})
+    ]
 
 
 def test_the_c_functions_of_a_process_that_runs_no_python_are_those_above_its_python_code() -> None:

@@ -205,6 +205,8 @@ def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
             "call": place(call) if call is not None else in_kernel(rank_state, since_ns),
             "stopped": rank_state.stopped,
         }
+        if position.waits_for:
+            evidence["waits_for"] = position.waits_for.partition(", which ")[0]
     message = sentences.short_sentence(state, diagnosis) if kept is None else kept.short_sentence
     return Alert("stall", "critical", rank, step, state.unix_s(since_ns), message, evidence)
 

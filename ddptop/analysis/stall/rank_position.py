@@ -81,7 +81,9 @@ def note_kernel(rank_state: RankState, event: Event, t_ns: int) -> None:
     if event.kind == "kernel":
         rank_state.kernel = kernel_report(event, t_ns)
         return
-    pid, call, native = (event.fields.get(name) for name in ("pid", "call", "native"))
+    pid, call, native, unread = (event.fields.get(name) for name in ("pid", "call", "native", "unread"))
+    if isinstance(unread, str):
+        rank_state.unread_workers = t_ns, unread
     if isinstance(native, str):
         rank_state.native_calls = t_ns, native
     if isinstance(pid, int) and isinstance(call, str):
@@ -127,26 +129,53 @@ def _kernel_call(one: KernelReport) -> Call:
     return Call("kernel", 0, one.waits_in or one.words(), f"{one.words()}, {fixed(one.cpu_s)} s of CPU")
 
 
-def waits_for_worker(rank_state: RankState, since_ns: int) -> str:
-    """`it waits for DataLoader worker pid 123, which sleeps in hrtimer_nanosleep`; empty: for none.
+_WORKERS = (("data/dataloader.py", "DataLoader worker"), ("multiprocessing/pool.py", "pool worker"))
+"""Files in which a process waits for its workers, and their name."""
 
-    Workers that sleep as an idle one does, in a poll of their queue, come last.
+MAX_WORKER_PLACES = 2
+"""Places of workers that are named."""
+
+_UNREAD = {
+    "missing": "pip install 'ddptop[stacks]' (py-spy) shows where in its code",
+    "denied": "py-spy may not read where in its code: it needs ptrace (docker --cap-add=SYS_PTRACE)",
+}
+
+
+def worker_waited_for(rank_state: RankState, since_ns: int) -> str:
+    """`DataLoader worker pid 123 in data.py:41 decode, which sleeps in hrtimer_nanosleep`: the workers that a
+    rank waits for whose main thread is in its loader; empty: it waits for none.
+
+    Those in the user's code, where that is known; else those that do not sleep as an idle one does, in a poll
+    of their queue.
     """
     answer, kernel = answer_since(rank_state, since_ns), kernel_since(rank_state, since_ns)
     stack = calls.main_stack(answer.stacks) if answer is not None else None
     if kernel is None or not kernel.workers or stack is None:
         return ""
-    if not any(frame.file.endswith("data/dataloader.py") for frame in stack.frames):
+    files = {frame.file.replace("\\", "/") for frame in stack.frames}
+    kind = next((name for end, name in _WORKERS if any(file.endswith(end) for file in files)), "")
+    if not kind:
         return ""
-    busy = [one for one in kernel.workers if "poll" not in one.waits_in] or [*kernel.workers]
-    alike = [one for one in busy if one.words() == busy[0].words()]
-    pids = " ".join(str(one.pid) for one in alike)
-    known = (rank_state.worker_calls.get(one.pid, (0, "")) for one in alike)
-    places = sorted({call for t_ns, call in known if t_ns > since_ns})
-    pids += f" in {' and '.join(places)}" if places else ""
+    places = {
+        worker.pid: call
+        for worker in kernel.workers
+        for t_ns, call in [rank_state.worker_calls.get(worker.pid, (0, ""))]
+        if t_ns > since_ns
+    }
+    busy = [worker for worker in kernel.workers if worker.pid in places]
+    busy = busy or [worker for worker in kernel.workers if "poll" not in worker.waits_in]
+    busy = busy or [*kernel.workers]
+    alike = [worker for worker in busy if worker.words() == busy[0].words()]
     single = len(alike) == 1
+    name = f"{kind}{'' if single else 's'} pid {' '.join(str(worker.pid) for worker in alike)}"
+    if places:
+        distinct = sorted({places[worker.pid] for worker in alike})[:MAX_WORKER_PLACES]
+        name += f" in {' and '.join(distinct)}"
     words = busy[0].words() if single else busy[0].words().replace("sleeps", "sleep", 1)
-    return f"it waits for DataLoader worker{'' if single else 's'} pid {pids}, which {words}"
+    unread_ns, unread = rank_state.unread_workers
+    if not places and unread in _UNREAD and unread_ns > since_ns:
+        words += f"; {_UNREAD[unread]}"
+    return f"{name}, which {words}"
 
 
 def device_since(rank_state: RankState, since_ns: int) -> DeviceReport | None:
@@ -211,6 +240,7 @@ def rank_position(
         user_call=call,
         traces=(*traces, *kernel_traces(kernel, alone=not traces and not ended)),
         at_s=state.unix_s(t_ns) if answer is not None and t_ns is not None else None,
+        waits_for="" if ended else worker_waited_for(rank_state, since_ns),
     )
 
 

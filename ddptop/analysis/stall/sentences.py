@@ -21,7 +21,6 @@ from ddptop.analysis.stall.rank_position import (
     ended_step,
     evidence_since,
     kernel_since,
-    waits_for_worker,
 )
 from ddptop.frames.calls import collective_called, is_users, main_stack, pending_operation, place, user_call
 from ddptop.frames.numbers import fixed, percent
@@ -149,7 +148,8 @@ def detail(
         lines.append(_where(position))
         rank_state = state.ranks[position.rank]
         if diagnosis.kind == "missing" and not rank_state.finished and not ended:
-            lines += [_process(state, position), waits_for_worker(rank_state, diagnosis.since_ns)]
+            lines.append(f"it waits for {position.waits_for}" if position.waits_for else "")
+            lines.append(_process(state, position))
             if position.operation and position.rank in diagnosis.ranks and not diagnosis.outside:
                 lines.append(
                     f"rank {position.rank} itself waits in {_own_operation(state, diagnosis, position.rank)}"

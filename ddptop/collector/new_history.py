@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.since_start import known_since_start
 from ddptop.frames.history import COLUMNS
 from ddptop.recording.history import GROUP, HistoryPiece, PastEvent, joined, picked
 
@@ -55,7 +56,12 @@ class NewHistory:
         excess = reducer.state.figures.minutes.since(self._excess_s, final=final)
         self._excess_s = excess.end_s
         return HistoryPiece(
-            joined(groups), np.asarray(best, np.float64), marks, self._happenings(), excess[1:]
+            joined(groups),
+            np.asarray(best, np.float64),
+            marks,
+            self._happenings(),
+            excess[1:],
+            known_since_start(reducer.state),
         )
 
     def _happenings(self) -> tuple[PastEvent, ...]:

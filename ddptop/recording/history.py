@@ -17,6 +17,7 @@ import msgpack
 import numpy as np
 
 from ddptop.protocol.limits import MAX_NS, NS
+from ddptop.protocol.since_start import SinceStart, pack_since_start, unpack_since_start
 from ddptop.recording.format import HISTORY, MAX_RAW, RecordingError, read_frame
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class HistoryPiece:
     excess: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
     """Seconds since the run began (n,), and the ranks' excess, (2, n, ranks) ms: mean and largest of some
     seconds; NaN unknown. None: likewise."""
+    since_start: SinceStart | None = None
+    """What the analysis knew by then of all steps; None: likewise."""
 
 
 def history_payload(past: HistoryPiece) -> bytes:
@@ -87,6 +90,8 @@ def history_payload(past: HistoryPiece) -> bytes:
         if past.excess is not None:
             at_s, figures = past.excess
             content.append([at_s.astype("<f8").tobytes(), _half(figures)])
+            if past.since_start is not None:
+                content.append(pack_since_start(past.since_start))
     return zlib.compress(msgpack.packb(content), 1)
 
 
@@ -114,7 +119,8 @@ def history_content(payload: bytes) -> HistoryPiece:
         events = tuple(_event(*fields) for fields in rest[0][:MOST_MARKS]) if rest else None
         own_best = np.frombuffer(best, "<f4").astype(np.float64)
         excess = _excess(rest[2], len(own_best)) if len(rest) > 2 else None
-        return HistoryPiece(points, own_best, checked, events, excess)
+        since_start = unpack_since_start(rest[3]) if len(rest) > 3 else None
+        return HistoryPiece(points, own_best, checked, events, excess, since_start)
     except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
         raise RecordingError(f"a history cannot be read: {error}") from error
 

@@ -260,6 +260,16 @@ def steps_back(blocks: Blocks, stop: int, steps: int) -> int:
     return 0
 
 
+def count_steps(blocks: Blocks) -> int:
+    """About how many steps these blocks hold, over all restarts."""
+    there = blocks.first_step != NO_STEP
+    first, last = blocks.first_step[there], blocks.last_step[there]
+    if not len(first):
+        return 0
+    restarts = np.diff(last) < 0
+    return int(last[0] - first[0] + 1 + np.where(restarts, 0, np.diff(last)).sum() + last[1:][restarts].sum())
+
+
 def block_of_step(blocks: Blocks, step: int) -> int | None:
     """The last block that holds this step: there the slowest rank reports it, after the last restart.
 

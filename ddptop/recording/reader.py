@@ -282,16 +282,21 @@ class Recording:
         for run in self.tail_runs(before_ns=before_ns, steps=steps):
             yield from map(run.received, range(len(run)))
 
-    def tail_runs(self, *, before_ns: int | None = None, steps: int = TAIL_STEPS) -> Iterator[MessageRun]:
+    def tail_runs(
+        self, *, before_ns: int | None = None, steps: int = TAIL_STEPS, from_ns: int | None = None
+    ) -> Iterator[MessageRun]:
         """The messages that a reducer needs at a moment without reading all that was before it, in order.
 
         That is: every lasting message before `before_ns` (None: the end), but of the CLOCK messages only the
         newest of each host in the last TAIL_CLOCKS blocks; the STEPS of about the last `steps` steps, and
-        what else arrived in that time and in the last ten seconds.
+        what else arrived in that time and in the last ten seconds. `from_ns`: the STEPS that arrived since
+        then too.
         """
         before_ns = self.end_ns + 1 if before_ns is None else before_ns
         stop = min(len(self._blocks), self.block_at(before_ns) + 1)
         from_steps = lookup.steps_back(self._blocks, self.block_at(before_ns), steps)
+        if from_ns is not None:
+            from_steps = min(from_steps, self.block_at(from_ns))
         from_beats = min(from_steps, self.block_at(before_ns - TAIL_NS))
         numbers = {*self._lasting_blocks(0, from_beats, clocks=False)}
         numbers.update(self._lasting_blocks(0, from_beats)[-TAIL_CLOCKS:])
@@ -324,6 +329,10 @@ class Recording:
         """When the steps of such a `tail` begin to arrive."""
         first = lookup.steps_back(self._blocks, self.block_at(before_ns), steps)
         return int(self._blocks.first_ns[first])
+
+    def count_steps(self, from_ns: int = 0, until_ns: int = MAX_NS) -> int:
+        """About how many steps it holds that arrived between two moments, over all restarts."""
+        return lookup.count_steps(self._blocks.part(self.block_at(from_ns), self.block_at(until_ns) + 1))
 
     def detail_every(self, *, before_ns: int) -> int:
         """The sampling interval of some rank shortly before this moment; 1 where none is recorded."""

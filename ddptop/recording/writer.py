@@ -20,6 +20,7 @@ from ddptop.recording.format import (
     INDEX,
     MAGIC,
     MAX_PAYLOAD,
+    NO_STEP,
     Entry,
     RecordingError,
     Summary,
@@ -48,6 +49,9 @@ FLUSH_NS = 250_000_000
 INDEX_BLOCKS = 256
 INDEX_BYTES = 4 << 20
 """What a reader has to walk over at the end of a file that was not closed."""
+INDEX_STEPS = 4_000
+"""From one INDEX, with the history behind it, to the next: a reader that goes to a moment reads the steps
+since the last one, in less than half a second of CPU time."""
 
 END_BYTES = 1024
 """Room for the end of a recording that is at its limit, besides a copy of its RUN message."""
@@ -108,6 +112,8 @@ class Writer:
         self._to_copy: tuple[Entry, bytes] | None = None
         """The block written last, and what of it is to be kept twice."""
         self._last_index = self._sequence = 0
+        self._indexed_step = 0
+        """The newest step when the last INDEX was written."""
         self.path = path
         self._restored = False
         self.removed = False
@@ -304,13 +310,22 @@ class Writer:
             self._unindexed.append(entry)
             self._write_copy()
             self._to_copy = (entry, essential) if essential else None
-            if len(self._unindexed) >= INDEX_BLOCKS or self._file.size - self._indexed_to >= INDEX_BYTES:
+            if self._is_index_due(summary.last_step):
                 self._write_index()
             if self._thinner.update(self._file.size):
                 self._record_thinning(summary.last_ns)
         if failed is not None and self._failing is None:
             missing = f": {self.unwritten:,} step records are missing" if self.unwritten else ""
             self.note = f"recording goes on: the disk had taken nothing for a time ({failed}){missing}"
+
+    def _is_index_due(self, last_step: int) -> bool:
+        """`last_step`: the newest one of the block that was written last; NO_STEP: it has none."""
+        assert self._file is not None
+        if last_step != NO_STEP:
+            self._indexed_step = min(self._indexed_step, last_step)  # a restarted run counts from 0 again
+            if last_step - self._indexed_step >= INDEX_STEPS * self._thinner.every:
+                return True
+        return len(self._unindexed) >= INDEX_BLOCKS or self._file.size - self._indexed_to >= INDEX_BYTES
 
     def _fits(self, payload_bytes: int) -> bool:
         """Whether a frame leaves room for what ends the file. The end itself may take that room."""
@@ -344,6 +359,8 @@ class Writer:
         offset = self._file.size
         if self._write(INDEX, index_payload(self._last_index, self._unindexed)):
             self._last_index = self._indexed_to = offset
+            steps = (entry.summary.last_step for entry in reversed(self._unindexed))
+            self._indexed_step = next((step for step in steps if step != NO_STEP), self._indexed_step)
             self._unindexed = []
             every = self._thinner.every
             past = None if self.history is None else self.history.take(final=final, coarser=every)

@@ -15,6 +15,7 @@ from ddptop.analysis.event_log import KEPT
 from ddptop.frames.frame import LoggedEvent
 from ddptop.frames.history import History
 from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import WELL, Bye, Event, Hello, Run
 from ddptop.recording import history as recorded_history
 from ddptop.sources.player import Player
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Alert, Frame
     from ddptop.protocol.messages import Received
     from ddptop.recording.history import PastEvent
     from ddptop.recording.reader import Recording
@@ -52,7 +54,7 @@ class Backfill:
     def work(self, seconds: float) -> None:
         """Read on for so many seconds."""
         if self._player is None:
-            self._player = Player(self._recording, whole_bytes=sys.maxsize)
+            self._player = Player(self._recording, whole_rows=sys.maxsize)
             pasts = self._recording.history_pieces()
             if pasts:
                 self._player.jump_to(pasts[-1][0])
@@ -181,6 +183,75 @@ def _is_well(event: Event) -> bool:
     if event.kind == "exit":
         return not any(map(event.fields.get, ("exit_code", "signal"))) or bool(event.fields.get("left"))
     return event.kind == "process" and event.fields.get("state") != "stopped"
+
+
+class RecordedPast:
+    """What the messages that hold, and the run's own collector, tell of a whole recording without its steps:
+    marks and events. Not thread-safe."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self.marks = Marks()
+        self._events = RecordedEvents()
+        self._marked_ns = self._pieces = 0
+        self._recorded_ns = 0
+        """Up to here the marks are those that the run's own collector recorded."""
+
+    def read(self) -> None:
+        """Read what the recording has by now."""
+        recording = self._recording
+        self.marks.add_messages(recording.lasting(from_ns=self._marked_ns), recording.start_ns)
+        self._marked_ns = recording.end_ns + 1
+        pieces = recording.history_pieces()
+        started_s = recording.run.unix_ns / NS
+        for end_ns, piece in pieces[self._pieces :]:
+            self.marks.add_recorded(piece.marks)
+            if piece.events is not None:
+                until_s = started_s + (end_ns - recording.run.monotonic_ns) / NS
+                self._events.add(piece.events, started_s, until_s)
+        self._pieces = len(pieces)
+        self._recorded_ns = pieces[-1][0] if pieces else 0
+
+    def complete(self, frame: Frame, player: Player) -> Frame:
+        """The player's frame with all events of the run, also where the player has not read all of it."""
+        # The collector has seen the run from the start; after a jump a reducer reports things again.
+        unix_s = player.reducer.state.unix_s
+        recorded_s = unix_s(self._recorded_ns)
+        fresh = [event for event in frame.events if event.unix_s > recorded_s]
+        self.marks.add_events(fresh, unix_s(self._recording.start_ns))
+        if player.from_start:
+            return frame
+        events = self._events.by(frame.unix_s, frame.events)
+        alerts = frame.alerts if player.recalls else tuple(_since_begin(one, events) for one in frame.alerts)
+        return replace(frame, events=events, alerts=alerts)
+
+
+BEGINS = frozenset({"straggler", "loss_spread", "nan", "replica_drift"})
+"""Kinds of alerts whose begin is an event of the same kind."""
+
+
+def _since_begin(alert: Alert, events: Sequence[LoggedEvent]) -> Alert:
+    """The alert, which a reducer has made that began shortly before, with the begin that was recorded.
+
+    An earlier version recorded no more of it than this event."""
+    if alert.kind not in BEGINS:
+        return alert
+    kinds = (alert.kind, f"{alert.kind}_end")
+    last = next((one for one in reversed(events) if one.kind in kinds), None)
+    if last is None or last.kind != alert.kind or last.unix_s >= alert.since_s:
+        return alert
+    if last.rank not in (None, alert.rank):
+        return alert
+    alert = replace(alert, since_s=last.unix_s)
+    if alert.kind == "replica_drift":
+        return replace(alert, step=last.step, message=last.message)
+    if alert.kind == "nan" and alert.step is not None and last.step is not None:
+        until, begin = f" {alert.step:,}", f" {last.step:,}"
+        message = alert.message.replace(f"since step{until}", f"since step{begin}")
+        message = message.replace(f"from step{until} to", f"from step{begin} to")
+        message = message.replace(f"at step{until}", f"from step{begin} to{until}")
+        return replace(alert, step=last.step, message=message)
+    return alert
 
 
 class Marks:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.since_start import recall_since_start
 from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.usual_messages import FEED_FAILURES
 from ddptop.protocol.limits import NS
@@ -26,6 +27,7 @@ from ddptop.protocol.vocabulary import NOT_ENDED
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.protocol.message_run import MessageRun
+    from ddptop.protocol.since_start import SinceStart
     from ddptop.recording.reader import Recording
 
 
@@ -73,9 +75,9 @@ class HeldSteps:
                 yield passed
 
 
-WHOLE_BYTES = 1 << 20
-"""A recording of this size is read from its start wherever one goes: some 30,000 step rows, half a second of
-work, and every figure is exactly what it was live."""
+WHOLE_ROWS = 10_000
+"""A recording of at most so many step rows is read from its start wherever one goes: half a second of work.
+Of a longer one the last steps are read, and what follows from those before is recalled."""
 TAIL_ROWS = 1_600
 """A larger one is read from about so many step rows before the moment: some hundredths of a second."""
 LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = OWN_STEPS + 64, 2**17
@@ -91,6 +93,9 @@ MOST_TAIL_ROWS = 20_000
 
 RECALLED_NS = 2_400 * NS
 """Pieces of the recorded history that end so long before a moment may have some of the half hour before."""
+RECALLED_ROWS = 20_000
+"""The tail begins where the last piece of the history ends, so that nothing between is unknown, where that is
+not further back than so many rows."""
 
 READ_ON_NS = 20 * NS
 """A moment less than this ahead is reached by reading on, not by starting over."""
@@ -108,11 +113,11 @@ class Player:
         self,
         recording: Recording,
         *,
-        whole_bytes: int = WHOLE_BYTES,
+        whole_rows: int = WHOLE_ROWS,
         tail_rows: int = TAIL_ROWS,
         next_ns: int = 0,
     ) -> None:
-        """Begin at the first message. See WHOLE_BYTES and TAIL_ROWS for the two limits.
+        """Begin at the first message. See WHOLE_ROWS and TAIL_ROWS for the two limits.
 
         `next_ns`: the caller goes there next; where that would start over, it begins there.
         """
@@ -120,12 +125,12 @@ class Player:
         self.position_ns = recording.start_ns
         self.refused = 0
         """Messages that the reducer could not take."""
-        self._whole_bytes = whole_bytes
+        self._whole_rows = whole_rows
         world = recording.world_size or 1
         least = min(LEAST_TAIL_STEPS, max(FEWEST_TAIL_STEPS, LEAST_TAIL_ROWS // world))
         self._tail_steps = max(least, tail_rows // world)
         self._most_tail_steps = max(self._tail_steps, MOST_TAIL_ROWS // world)
-        starts_over = recording.bytes > whole_bytes and next_ns > recording.start_ns + READ_ON_NS
+        starts_over = not self._is_small() and next_ns > recording.start_ns + READ_ON_NS
         self._start_over(min(next_ns, recording.end_ns) if starts_over else recording.start_ns)
 
     @property
@@ -144,7 +149,7 @@ class Player:
         """Go to this moment, or to the nearest one that the recording covers."""
         t_ns = max(self.recording.start_ns, min(t_ns, self.recording.end_ns))
         # Where all is read from the start, reading on gives what starting over would give.
-        whole = self.from_start and self.recording.bytes <= self._whole_bytes
+        whole = self.from_start and self._is_small()
         if t_ns < self.position_ns or not (whole or t_ns <= self.position_ns + READ_ON_NS):
             self._start_over(t_ns)
         self.read_on(t_ns)
@@ -218,17 +223,24 @@ class Player:
     def _start_over(self, t_ns: int, *, whole: bool = True) -> None:
         """A new reducer that has seen what is needed at `t_ns`, or the start of a small recording."""
         self._held = HeldSteps()
-        small = whole and self.recording.bytes <= self._whole_bytes
-        self.from_start = small or t_ns <= self.recording.start_ns
+        self.from_start = (whole and self._is_small()) or t_ns <= self.recording.start_ns
         """Whether the reducer has seen everything from the start of the run."""
+        self.recalls = False
+        """Whether the recording has what followed from the steps before those that were read."""
         self.reducer = Reducer(tail=not self.from_start)
         self.position_ns = self.recording.start_ns
         if self.from_start:
             self._cursor = self.recording.cursor()
             self.read_on(t_ns)
             return
-        for run in self.recording.tail_runs(before_ns=t_ns + 1, steps=self._steps_before(t_ns)):
+        since_start = self._recorded_since_start(t_ns)
+        self.recalls = since_start is not None
+        from_ns = None if since_start is None else since_start.at_ns
+        steps = self._steps_before(t_ns)
+        for run in self.recording.tail_runs(before_ns=t_ns + 1, steps=steps, from_ns=from_ns):
             self._feed_run(run)
+        if since_start is not None:
+            recall_since_start(self.reducer.state, since_start)
         self._recall_best(t_ns)
         self._recall_excess(t_ns)
         self.reducer.state.tail = False
@@ -240,20 +252,40 @@ class Player:
         every = self.recording.detail_every(before_ns=t_ns + 1)
         return max(self._tail_steps, min(DETAILED_STEPS * every, self._most_tail_steps))
 
+    def _is_small(self) -> bool:
+        """Whether it is read from its start: few rows, or no more steps than the tail has."""
+        world = self.recording.world_size or 1
+        most = max(self._whole_rows // world, self._tail_steps if self._whole_rows else -1)
+        return self.recording.count_steps() <= most
+
+    def _recorded_since_start(self, t_ns: int) -> SinceStart | None:
+        """What the analysis knew at the last moment before this one at which it was recorded."""
+        pieces = (piece.since_start for _, piece in reversed(self.recording.history_pieces()))
+        known = next((one for one in pieces if one is not None and one.at_ns <= t_ns), None)
+        if known is None:
+            return None
+        rows = self.recording.count_steps(known.at_ns, t_ns) * (self.recording.world_size or 1)
+        return known if rows <= max(RECALLED_ROWS, LEAST_TAIL_ROWS) else None
+
     def _recall_best(self, t_ns: int) -> None:
         """The ranks' best times from before the tail, as the writer recorded them last.
 
-        Of the time between that and the tail, a minute at most, they are not known.
+        Of the time between that and the tail they are not known: of an earlier version's recording that may
+        be a minute.
         """
         recorded = [(end_ns, past) for end_ns, past in self.recording.history_pieces() if end_ns <= t_ns]
         self.reducer.state.settle()
         window = self.reducer.state.figures.detail
-        if not recorded or window is None or len(recorded[-1][1].best_ms) != len(window.best_self):
+        if window is None:
             return
-        end_ns, past = recorded[-1]
-        later = (r.message for r in self.recording.lasting(from_ns=end_ns) if r.t_ns <= t_ns)
-        if not any(isinstance(message, (Hello, Layout, Membership)) for message in later):
-            window.best_self = np.fmin(window.best_self, past.best_ms)
+        if recorded and len(recorded[-1][1].best_ms) == len(window.best_self):
+            end_ns, past = recorded[-1]
+            later = (r.message for r in self.recording.lasting(from_ns=end_ns) if r.t_ns <= t_ns)
+            if not any(isinstance(message, (Hello, Layout, Membership)) for message in later):
+                window.best_self = np.fmin(window.best_self, past.best_ms)
+                return
+        if not self.recalls:
+            window.best_self[:] = np.nan
 
     def _recall_excess(self, t_ns: int) -> None:
         """The ranks' excess in the minutes before the tail, as recorded since the last restart."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.base import Source, error_line
-from ddptop.sources.past import Marks
+from ddptop.sources.past import RecordedPast
 from ddptop.sources.player import Player, gc_paused
 from ddptop.sources.showing import Controls, Showing, moment, with_playback
 
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ddptop.frames.frame import Frame
-
-EXACT_BYTES = 32 << 20
-"""`frame_at` reads a recording up to this size from its start, in some ten seconds at most: every figure is
-then what it was live. In a larger one it begins `EXACT_ROWS` before the step: all medians are the same, and
-only what counts since the start of the run (own best times) is not known."""
-EXACT_ROWS = 400_000
 
 
 def frame_at(path: Path, step: int | None) -> Frame:
@@ -40,15 +34,15 @@ def frame_at(path: Path, step: int | None) -> Frame:
 def frame_of(recording: Recording, step: int | None) -> Frame:
     """As `frame_at`, of an open recording."""
     with gc_paused():
-        next_ns = recording.end_ns if step is None else 0
-        player = Player(recording, whole_bytes=EXACT_BYTES, tail_rows=EXACT_ROWS, next_ns=next_ns)
+        player = Player(recording, next_ns=recording.end_ns if step is None else 0)
         if step is None:
             player.go_to(recording.end_ns)
         else:
             player.go_to_step(step)
-    marks = Marks()
-    marks.add_messages(recording.lasting(), recording.start_ns)
-    return with_playback(player.frame(), player, marks, playing=False, speed=1.0)
+    past = RecordedPast(recording)
+    past.read()
+    frame = past.complete(player.frame(), player)
+    return with_playback(frame, player, past.marks, playing=False, speed=1.0)
 
 
 class ReplaySource:

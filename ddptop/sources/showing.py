@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ddptop.frames.frame import Playback
 from ddptop.protocol.limits import NS
-from ddptop.sources.past import Backfill, Marks, RecordedEvents
+from ddptop.sources.past import Backfill, RecordedPast
 from ddptop.sources.player import Player
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.recording.reader import Recording
+    from ddptop.sources.past import Marks
 
 Order: TypeAlias = "Callable[[Player], None]"
 
@@ -97,12 +98,7 @@ class Showing:
         self._controls = controls
         self._publish = publish
         self._player = Player(recording)
-        self._marks = Marks()
-        self._events = RecordedEvents()
-        self._marked_ns = 0
-        self._pasts_marked = 0
-        self._recorded_ns = 0
-        """Up to here the marks are those that the run's own collector recorded."""
+        self._past = RecordedPast(recording)
         self._skip_speed: float | None = None
         """The speed at which reading could not keep up: the clock then skips from frame to frame."""
         self._behind = False
@@ -118,7 +114,7 @@ class Showing:
     def run(self) -> None:
         """Show until the controls are closed. Raises OSError when the file cannot be read any more."""
         self._clock_s = time.monotonic()
-        self._mark()
+        self._past.read()
         while not self._controls.closing:
             self._controls.wake.clear()
             for order in self._controls.take_orders():
@@ -163,37 +159,23 @@ class Showing:
         if self._recording.may_grow and now_s - self._followed_s >= FOLLOW_S:
             self._followed_s = now_s
             if self._recording.refresh():
-                self._mark()
-
-    def _mark(self) -> None:
-        recording = self._recording
-        self._marks.add_messages(recording.lasting(from_ns=self._marked_ns), recording.start_ns)
-        self._marked_ns = recording.end_ns + 1
-        pasts = recording.history_pieces()
-        started_s = recording.run.unix_ns / NS
-        for end_ns, past in pasts[self._pasts_marked :]:
-            self._marks.add_recorded(past.marks)
-            if past.events is not None:
-                self._events.add(
-                    past.events, started_s, started_s + (end_ns - recording.run.monotonic_ns) / NS
-                )
-        self._pasts_marked = len(pasts)
-        self._recorded_ns = pasts[-1][0] if pasts else 0
+                self._past.read()
 
     def _frame(self) -> Frame:
         player, controls = self._player, self._controls
         frame = player.frame(focus=controls.focus, want=controls.want)
-        # The collector has seen the run from the start; after a jump a reducer reports things again.
-        recorded_s = player.reducer.state.unix_s(self._recorded_ns)
-        fresh = [event for event in frame.events if event.unix_s > recorded_s]
-        self._marks.add_events(fresh, player.reducer.state.unix_s(self._recording.start_ns))
+        frame = self._past.complete(frame, player)
         if not player.from_start:
             if self._backfill is None:
                 self._backfill = Backfill(self._recording)
-            events = self._events.by(frame.unix_s, frame.events)
-            frame = replace(frame, history=self._backfill.before(frame.history), events=events)
+            frame = replace(frame, history=self._backfill.before(frame.history))
         return with_playback(
-            frame, player, self._marks, playing=controls.playing, speed=controls.speed, behind=self._behind
+            frame,
+            player,
+            self._past.marks,
+            playing=controls.playing,
+            speed=controls.speed,
+            behind=self._behind,
         )
 
     def _rest(self) -> None:

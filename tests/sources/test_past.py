@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.new_history import NewHistory
+from ddptop.frames.frame import Frame
+from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Run
+from ddptop.protocol.messages import Flag, Logged, Received, Replica, Run, Steps
+from ddptop.recording import records, writer
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.sources import player, showing
 from ddptop.sources.past import Backfill
 from ddptop.sources.player import Player
-from ddptop.sources.replay import PairSource, ReplaySource
+from ddptop.sources.replay import PairSource, ReplaySource, frame_at
+from tests.analysis.conftest import World
 from tests.recording.made_up import GIB, NS, START_NS, START_UNIX_NS, STEP_US, a_run, run_message, write
 from tests.sources.test_replay import DEADLINE_S, live_frame, path, play, wait_for  # noqa: F401  # fixtures
 
@@ -31,20 +37,20 @@ STEPS = 4500
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording with what its collector knew."""
     target = tmp_path_factory.mktemp("past") / "large.ddptop"
-    writer, reducer = Writer(target, limit_bytes=GIB), Reducer()
-    writer.history = NewHistory(reducer)
+    recorder, reducer = Writer(target, limit_bytes=GIB), Reducer()
+    recorder.history = NewHistory(reducer)
     for received in a_run(STEPS):
-        writer.add(received, encode(received.message))
+        recorder.add(received, encode(received.message))
         reducer.feed(received)
-        writer.tick(received.t_ns)
-    writer.close()
+        recorder.tick(received.t_ns)
+    recorder.close()
     return target
 
 
 @pytest.fixture
 def large(recorded: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811  # the fixture
     """The same where `play` looks for it; it is read in parts, however small it is."""
-    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 400, "next_ns": 0})
+    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_rows": 0, "tail_rows": 400, "next_ns": 0})
     path.symlink_to(recorded)
     return path
 
@@ -135,7 +141,7 @@ def test_steps_that_ended_before_the_run_began_do_not_end_the_replay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clocks of ranks and collector differ: the first steps have times below 0."""
-    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 400, "next_ns": 0})
+    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_rows": 0, "tail_rows": 400, "next_ns": 0})
     late = replace(run_message(), unix_ns=START_UNIX_NS + 5 * NS)
     write(path, (r._replace(message=late) if isinstance(r.message, Run) else r for r in a_run(600)))
     source = play(playing=False)
@@ -202,3 +208,103 @@ def test_seconds_of_the_run_are_moments_of_the_recording(large: Path) -> None:
     with Recording.open(large) as recording:
         for end_ns, past in recording.history_pieces():
             assert end_ns == pytest.approx(START_NS + (past.points["step"][-1] + 1) * STEP_US * 1000, abs=1e6)
+
+
+SHADOW_EVERY, LAST_STEP = 512, 3_999
+
+
+def eventful_run() -> Iterator[Received]:
+    """Long before its last steps a rank becomes slow, its loss NaN and its replica different, another rank's
+    loss departs, and a value is logged for the last time."""
+    world = World(3, own=True, detail_every=8)
+    yield world.run()
+    yield from world.introduce()
+    for rank in range(3):
+        yield world.received(rank, Logged(0, {"val/accuracy": 0.5 + rank, "epoch": 1.0}))
+    losses: dict[int, float] = {}
+    while world.step <= LAST_STEP:
+        step = world.step
+        if step == 900:
+            world.delays = {(0, "data"): 9_000}
+        if step == 1_200:
+            losses[1] = float("nan")
+        if step == 1_600:
+            losses[1], losses[2] = 1.0, 3.0
+        if step == 2_000:
+            losses[1] = float("nan")
+        for received in world.steps(1, lambda rank, _: losses.get(rank, 1.0)):
+            shadow = step >= SHADOW_EVERY and step % SHADOW_EVERY < 10
+            yield with_flags(received, Flag.SHADOW) if shadow else received
+        if step % 64 == 0:
+            for rank in range(3):
+                values = (1, 2 + (rank == 2 and step > 1_000)) if step % 512 == 0 else (1,)
+                yield world.received(rank, Replica(step, 0, 2, 0, values))
+
+
+def with_flags(received: Received, flags: Flag) -> Received:
+    message = received.message
+    assert isinstance(message, Steps)
+    rows = tuple(row._replace(flags=int(flags), cells=()) for row in message.rows)
+    return received._replace(message=replace(message, rows=rows))
+
+
+@pytest.fixture(scope="module")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That run, recorded by its collector; it has a history every 500 steps."""
+    target = tmp_path_factory.mktemp("eventful") / "run.ddptop"
+    reducer, recorder = Reducer(), Writer(target, limit_bytes=GIB)
+    recorder.history = NewHistory(reducer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "INDEX_STEPS", 500)
+        for received in eventful_run():
+            recorder.add(received, encode(received.message))
+            reducer.feed(received)
+            recorder.tick(received.t_ns)
+        recorder.close()
+    return target
+
+
+def test_a_moment_is_the_same_from_the_last_steps_and_from_all(
+    eventful: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alerts since when, the recorder's cost, own best times, logged values: and little is read for it."""
+    taken: list[int] = []
+    kinds: dict[str, dict[str, Any]] = {}
+    read_block = records.read_block
+    with Recording.open(eventful) as recording:
+        whole = Player(recording, whole_rows=GIB)
+        for step in (1_250, 1_650, 2_400, LAST_STEP):
+            whole.go_to_step(step)
+            expected = comparable(whole.frame())
+            monkeypatch.setattr(records, "read_block", lambda *args: taken.append(1) or read_block(*args))
+            shown = comparable(frame_at(eventful, step))
+            monkeypatch.setattr(records, "read_block", read_block)
+            assert shown == expected, step
+            assert whole.from_start and 0 < len(taken) < 0.6 * recording.blocks_until(recording.end_ns)
+            taken.clear()
+            kinds |= {alert["kind"]: alert for alert in shown["alerts"]}
+    assert {"nan", "replica_drift", "straggler", "loss_spread"} <= kinds.keys()
+    assert kinds["nan"]["step"] == 2_000
+    assert "equal at step" in kinds["replica_drift"]["message"]
+    assert shown["overhead"]["measured"]["blocks"] == LAST_STEP // SHADOW_EVERY
+    assert shown["logged"].keys() == {"val/accuracy", "epoch"}
+
+
+def test_of_an_earlier_version_s_recording_alerts_begin_with_their_events(
+    eventful: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no more of the steps before those that are read: what it lacks is not made up."""
+    said = {alert.kind: alert for alert in frame_at(eventful, 3_900).alerts}
+    monkeypatch.setattr(Player, "_recorded_since_start", lambda self, t_ns: None)
+    frame = frame_at(eventful, 3_900)
+    for alert in frame.alerts:
+        assert (alert.step, alert.message) == (said[alert.kind].step, said[alert.kind].message)
+        assert alert.since_s == pytest.approx(said[alert.kind].since_s, abs=0.1)
+    assert {alert.kind for alert in frame.alerts} == said.keys() == {"nan", "replica_drift", "straggler"}
+    assert frame.overhead.measured is None
+
+
+def comparable(frame: Frame) -> dict[str, Any]:
+    """What is shown of a frame, but for what a frame of a player alone lacks."""
+    plain: dict[str, Any] = json.loads(json.dumps(snapshot(replace(frame, playback=None))))
+    return plain

@@ -228,7 +228,7 @@ def test_a_large_recording_is_stood_in_by_its_tail(path: Path) -> None:
     records = list(a_run(3000))
     write(path, records)
     with Recording.open(path) as recording:
-        player = Player(recording, whole_bytes=0, tail_rows=800)
+        player = Player(recording, whole_rows=0, tail_rows=800)
         for step in (2500, 1200, 2999, 700):
             player.go_to_step(step)
             frame = player.frame()
@@ -261,7 +261,7 @@ def test_a_jump_shows_what_playing_shows(path: Path, every: int, own: bool) -> N
     records += world.steps(400)
     write(path, records)
     with Recording.open(path) as recording:
-        jumping, playing = Player(recording, whole_bytes=0), Player(recording, whole_bytes=GIB)
+        jumping, playing = Player(recording, whole_rows=0), Player(recording, whole_rows=GIB)
         who = []
         for step in (900, 1002, 1006, 1010, 1030, 1050, 1100, 1290, 1403, 1440, 1500, 1700):
             jumping.go_to_step(step)
@@ -298,7 +298,7 @@ def test_after_a_jump_the_excess_of_a_rank_reaches_as_far_back_as_while_playing(
         writer.flush()
     writer.close()
     with Recording.open(path) as recording:
-        jumping, playing = Player(recording, whole_bytes=0), Player(recording, whole_bytes=GIB)
+        jumping, playing = Player(recording, whole_rows=0), Player(recording, whole_rows=GIB)
         for step in (3_990, 1_800):
             found = []
             for player in (jumping, playing):
@@ -322,7 +322,7 @@ def test_after_a_jump_the_excess_of_a_rank_reaches_as_far_back_as_while_playing(
 def test_the_early_history_is_filled_in(
     path: Path, play: Callable[..., ReplaySource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 800, "next_ns": 0})
+    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_rows": 0, "tail_rows": 800, "next_ns": 0})
     write(path, a_run(3000))
     source = play(at=2500, playing=False)
     frame = wait_for(source, lambda f: len(f.history.step) == 2501)
@@ -342,7 +342,7 @@ def test_a_player_that_begins_far_ahead_is_where_going_there_leads(
     frames = []
     with Recording.open(path) as recording:
         for next_ns in (0, recording.end_ns):
-            player = Player(recording, whole_bytes=0, tail_rows=800, next_ns=next_ns)
+            player = Player(recording, whole_rows=0, tail_rows=800, next_ns=next_ns)
             player.go_to(recording.end_ns)
             frames.append(encode_frame(player.frame()))
         assert begun == [recording.start_ns, recording.end_ns, recording.end_ns], (

@@ -128,12 +128,24 @@ class LossSpread:
         self._losses: Column = np.empty((0, world))
         self._medians = np.full(STEPS, np.nan)
         self._count = 0
+        self._newest = -1
+        """Number of the newest step."""
         self._apart = []
+
+    @property
+    def since_s(self) -> float | None:
+        """Since when a rank's loss stands apart (Unix seconds); None: none does."""
+        return self._since_s if self._apart else None
+
+    def recall(self, since_s: float) -> None:
+        """The losses stood apart since then already, before the steps that were read here."""
+        if self._apart:
+            self._since_s = min(self._since_s, since_s)
 
     @property
     def phase(self) -> int:
         """Steps since the last evaluation."""
-        return self._count % EVERY
+        return (self._newest + 1) % EVERY
 
     def take(self, step: CompleteStep, unix_s: float) -> None:
         """Add the next complete step; `unix_s`: when it became complete."""
@@ -147,7 +159,9 @@ class LossSpread:
             self._losses, narrow = _wide(self._losses), losses
         self._losses[self._count % STEPS] = narrow
         self._count += 1
-        if self._count % EVERY == 0:
+        # By the steps' numbers: whoever begins to read in the middle evaluates after the same steps.
+        before, self._newest = self._newest, step.step
+        if (step.step + 1) // EVERY > (before + 1) // EVERY:
             self._evaluate(step.step, unix_s)
 
     def _evaluate(self, step: int, unix_s: float) -> None:

@@ -18,6 +18,8 @@ from ddptop.frames.columns import median
 from ddptop.frames.overhead import MeasuredCost
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ddptop.frames.columns import Column, Indices, Mask
 
 FEWEST = 6
@@ -49,8 +51,9 @@ class ShadowCost:
     def __init__(self) -> None:
         self.measured: MeasuredCost | None = None
         """None: too few blocks so far."""
-        self._blocks: deque[float] = deque(maxlen=MOST)
-        """Of each block what the recorder costs, as a share of the step without it."""
+        self.blocks: deque[tuple[int, float]] = deque(maxlen=MOST)
+        """Of each block the number of its last step, and what the recorder costs, as a share of the step
+        without it."""
         self._steps: Column = np.empty((4, 0))
         """Number, wall time in ms, shadow (NaN: not of all ranks), bucket detail; of the newest steps."""
         self._done = -1.0
@@ -68,8 +71,20 @@ class ShadowCost:
                 self._done = float(numbers[end - 1])
                 found |= self._add(int(begin), int(end))
         if found:
-            self.measured = estimate(np.array(self._blocks))
+            self._estimate()
         self._steps = self._steps[:, -KEPT:]
+
+    def recall(self, blocks: Iterable[tuple[int, float]]) -> None:
+        """Put these blocks, each with the number of its last step, before those that were found here."""
+        first = self.blocks[0][0] if self.blocks else None
+        earlier = [block for block in blocks if first is None or block[0] < first]
+        if earlier:
+            self.blocks = deque([*earlier, *self.blocks], maxlen=MOST)
+            self._done = max(self._done, float(self.blocks[-1][0]))
+            self._estimate()
+
+    def _estimate(self) -> None:
+        self.measured = estimate(np.array([share for _, share in self.blocks]))
 
     def _add(self, begin: int, end: int) -> bool:
         """Evaluate the block of these steps. False where steps are missing or took no time, or not all
@@ -90,7 +105,8 @@ class ShadowCost:
         if not without > 0:
             return False
         extra = _detail_cost(wall, detail, np.arange(begin)[aside[:begin] == 0]) if sampled else 0.0
-        self._blocks.append(float((beside - without + extra) / without))
+        share = float((beside - without + extra) / without)
+        self.blocks.append((int(numbers[end - 1]), share))
         return True
 
 

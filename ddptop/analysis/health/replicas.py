@@ -7,14 +7,15 @@ majority no rank is flagged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import ranks_phrase
+from ddptop.protocol.since_start import UNKNOWN, EqualPieces, PieceDrift
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Set
+    from collections.abc import Iterable, Iterator, Set
 
     from ddptop.analysis.event_log import EventLog
     from ddptop.analysis.health.synchronisation import Synchronisation
@@ -212,6 +213,51 @@ class Replicas:
         text = drift_phrase(first, self._world)
         return Alert("replica_drift", "critical", rank, first.since, first.since_s, text, evidence)
 
+    def drifts(self) -> tuple[PieceDrift, ...]:
+        """The pieces on which the ranks differ now."""
+        return tuple(
+            PieceDrift(
+                *key,
+                piece,
+                drift.ranks,
+                drift.majority,
+                drift.since,
+                UNKNOWN if drift.equal is None else drift.equal,
+                drift.since_s,
+            )
+            for (key, piece), drift in self._drifts.items()
+        )
+
+    def equal_pieces(self) -> tuple[EqualPieces, ...]:
+        """The last checks in which the pieces of each model were equal on all ranks."""
+        return tuple(
+            EqualPieces(*key, tuple(_full(equal.get(piece)) for piece in range(self._pieces.get(key, 0))))
+            for key, equal in self._equal.items()
+        )
+
+    def recall(self, drifts: Iterable[PieceDrift], equal_pieces: Iterable[EqualPieces]) -> None:
+        """Put back what was known before the checks that were read here."""
+        earlier = {(_Key(one.model, one.group), one.piece): one for one in drifts}
+        for model, group, steps in equal_pieces:
+            key = _Key(model, group)
+            self._pieces.setdefault(key, len(steps))
+            known = self._equal.setdefault(key, {})
+            for piece, step in enumerate(steps):
+                if step == UNKNOWN or piece in known:
+                    continue
+                known[piece] = _Equal(step, frozenset(), step)
+                drift = self._drifts.get((key, piece))
+                if drift is not None and drift.equal is None:
+                    self._drifts[key, piece] = replace(drift, equal=step)
+        for place, one in earlier.items():
+            if place not in self._newest or place in self._drifts:
+                newer = self._drifts.get(place)
+                ranks, majority = (
+                    (one.ranks, one.majority) if newer is None else (newer.ranks, newer.majority)
+                )
+                equal = None if one.equal == UNKNOWN else one.equal
+                self._drifts[place] = Drift(ranks, majority, one.since, equal, one.unix_s)
+
     def _evaluate(
         self, key: _Key, check: Check, place: tuple[int, int], expected: Set[int], unix_s: float
     ) -> None:
@@ -256,6 +302,10 @@ class Replicas:
         self._equal.pop(key, None)
         self._newest = {place: step for place, step in self._newest.items() if place[0] != key}
         self._drifts = {place: drift for place, drift in self._drifts.items() if place[0] != key}
+
+
+def _full(equal: _Equal | None) -> int:
+    return UNKNOWN if equal is None or equal.full is None else equal.full
 
 
 def drift_phrase(drift: Drift, world: int) -> str:

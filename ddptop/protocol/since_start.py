@@ -1,0 +1,191 @@
+"""What the analysis knows from all steps of a run, for one who reads only its last steps from a recording."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from ddptop.protocol.checks import ProtocolError, integer, number, text
+from ddptop.protocol.limits import MAX_NS, MAX_STEP, MAX_WORLD
+
+UNKNOWN = -1
+"""A step or a moment that is not known, or has not come yet."""
+
+MAX_ENTRIES = 4096
+"""Most entries of each kind; the writer leaves out what is over it."""
+
+_T = TypeVar("_T")
+
+
+class BadLoss(NamedTuple):
+    """Consecutive steps of a rank with NaN or infinite losses."""
+
+    rank: int
+    step: int
+    """The first of them, and when it arrived."""
+    since_ns: int
+    finite_step: int
+    """The first step whose loss was finite again; UNKNOWN: there is none yet."""
+    finite_ns: int
+
+
+class FlaggedSince(NamedTuple):
+    """The rank that is flagged as straggler, and since when (Unix seconds)."""
+
+    rank: int
+    unix_s: float
+
+
+class PieceDrift(NamedTuple):
+    """A piece of a model whose parameters differ between ranks."""
+
+    model: int
+    group: tuple[int, ...]
+    """Ranks that hold the model; empty: all."""
+    piece: int
+    ranks: tuple[int, ...]
+    majority: bool
+    since: int
+    equal: int
+    """The step of the last check in which it was equal; UNKNOWN: never."""
+    unix_s: float
+
+
+class EqualPieces(NamedTuple):
+    """The last check of each piece of a model in which all ranks were equal."""
+
+    model: int
+    group: tuple[int, ...]
+    steps: tuple[int, ...]
+    """UNKNOWN: there was none."""
+
+
+class LoggedValues(NamedTuple):
+    """The newest values that the ranks' scripts logged under one name."""
+
+    name: str
+    ranks: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class SinceStart(NamedTuple):
+    """At one moment of a run, what follows from steps long before it."""
+
+    incarnation: int
+    step: int
+    """The newest complete step; UNKNOWN: none."""
+    at_ns: int
+    """When the newest message arrived, on the collector's clock."""
+    shadow_steps: tuple[int, ...]
+    """Of each shadow block the number of its last step, and below what the recorder costs, as a share."""
+    shadow_shares: tuple[float, ...]
+    bad_losses: tuple[BadLoss, ...]
+    straggler: FlaggedSince | None
+    loss_spread_s: float | None
+    """Since when the loss of a rank stands apart (Unix seconds); None: it does not."""
+    drifts: tuple[PieceDrift, ...]
+    equal_pieces: tuple[EqualPieces, ...]
+    logged: tuple[LoggedValues, ...]
+    pauses_ns: tuple[tuple[str, int], ...]
+    """By function the longest time that a rank was in it before the run continued."""
+
+
+def pack_since_start(known: SinceStart) -> list[object]:
+    """The same for msgpack."""
+    kept = known._replace(
+        bad_losses=known.bad_losses[:MAX_ENTRIES],
+        drifts=known.drifts[:MAX_ENTRIES],
+        equal_pieces=known.equal_pieces[:MAX_ENTRIES],
+        logged=known.logged[:MAX_ENTRIES],
+        pauses_ns=known.pauses_ns[:MAX_ENTRIES],
+    )
+    packed: list[object] = [*kept]
+    packed[3:5] = _packed("q", kept.shadow_steps), _packed("d", kept.shadow_shares)
+    packed[9] = [(model, group, _packed("q", steps)) for model, group, steps in kept.equal_pieces]
+    packed[10] = [(name, _packed("q", ranks), _packed("d", values)) for name, ranks, values in kept.logged]
+    return packed
+
+
+def unpack_since_start(packed: object) -> SinceStart:
+    """From what `pack_since_start` returns. Raises ProtocolError for anything else."""
+    incarnation, step, at_ns, shadow_steps, shadow_shares, losses, straggler, spread_s, *rest = _fields(
+        packed, 12
+    )
+    drifts, equal, logged, pauses = rest
+    flagged = None if straggler is None else _fields(straggler, 2)
+    steps, shares = _numbers("q", shadow_steps), _numbers("d", shadow_shares)
+    if len(steps) != len(shares):
+        raise ProtocolError("shadow blocks of different lengths")
+    return SinceStart(
+        _COUNT(incarnation),
+        _STEP(step),
+        _NS(at_ns),
+        tuple(map(_STEP, steps)),
+        tuple(map(number(-1e6, 1e6), shares)),
+        _all(losses, _bad_loss),
+        None if flagged is None else FlaggedSince(_RANK(flagged[0]), _SECONDS(flagged[1])),
+        None if spread_s is None else _SECONDS(spread_s),
+        _all(drifts, _drift),
+        _all(equal, _equal_pieces),
+        _all(logged, _logged_values),
+        _all(pauses, _pause),
+    )
+
+
+_COUNT = integer(0, MAX_STEP)
+_STEP = integer(UNKNOWN, MAX_STEP)
+_NS = integer(UNKNOWN, MAX_NS)
+_RANK = integer(0, MAX_WORLD - 1)
+_SECONDS = number(0.0, MAX_NS / 1e9)
+
+
+def _fields(value: object, count: int) -> Sequence[object]:
+    if not isinstance(value, (tuple, list)) or len(value) != count:
+        raise ProtocolError(f"no array of {count} fields")
+    return value
+
+
+def _all(values: object, read: Callable[[object], _T]) -> tuple[_T, ...]:
+    if not isinstance(values, (tuple, list)) or len(values) > MAX_ENTRIES:
+        raise ProtocolError("no array of entries")
+    return tuple(map(read, values))
+
+
+def _packed(kind: str, values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}{kind}", *values)
+
+
+def _numbers(kind: str, data: object) -> tuple[int | float, ...]:
+    if not isinstance(data, bytes) or len(data) % 8:
+        raise ProtocolError("no row of numbers")
+    return struct.unpack(f"<{len(data) // 8}{kind}", data)
+
+
+def _bad_loss(value: object) -> BadLoss:
+    rank, step, since_ns, finite_step, finite_ns = _fields(value, 5)
+    return BadLoss(_RANK(rank), _STEP(step), _NS(since_ns), _STEP(finite_step), _NS(finite_ns))
+
+
+def _drift(value: object) -> PieceDrift:
+    model, group, piece, ranks, majority, since, equal, unix_s = _fields(value, 8)
+    checked = (_COUNT(model), _all(group, _RANK), _COUNT(piece), _all(ranks, _RANK))
+    return PieceDrift(*checked, majority is True, _STEP(since), _STEP(equal), _SECONDS(unix_s))
+
+
+def _equal_pieces(value: object) -> EqualPieces:
+    model, group, steps = _fields(value, 3)
+    return EqualPieces(_COUNT(model), _all(group, _RANK), tuple(map(_STEP, _numbers("q", steps))))
+
+
+def _logged_values(value: object) -> LoggedValues:
+    name, ranks, values = _fields(value, 3)
+    of_ranks, newest = tuple(map(_RANK, _numbers("q", ranks))), _numbers("d", values)
+    if len(of_ranks) != len(newest):
+        raise ProtocolError("logged values of different lengths")
+    return LoggedValues(text(name), of_ranks, newest)
+
+
+def _pause(value: object) -> tuple[str, int]:
+    name, pause_ns = _fields(value, 2)
+    return text(name), _NS(pause_ns)

@@ -44,6 +44,10 @@ SAME = 0.01
 """A difference below this share is not worth a colour or a sentence."""
 
 
+CERTAIN = 5.0
+"""Times what is worth a sentence: where a difference of so much is not excluded, nothing can be told."""
+
+
 class Difference(NamedTuple):
     """Median of the second series less that of the first, with its interval, in the unit of the series."""
 
@@ -60,6 +64,11 @@ class Difference(NamedTuple):
     def beyond_chance(self) -> bool:
         """Whether it is more than chance and at least a hundredth of the first median."""
         return self.is_beyond(SAME * abs(self.first))
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether a difference is possible that would matter, in either direction."""
+        return max(-self.low, self.high) > CERTAIN * SAME * abs(self.first)
 
 
 def difference(first: Column, second: Column, *, confidence: float = CONFIDENCE) -> Difference | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ddptop.frames.chance import LEAST_STEPS, difference, interval
+from ddptop.frames.chance import CERTAIN, LEAST_STEPS, difference, interval
 from ddptop.report.build import read_with_steps
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ Outcome: TypeAlias = Literal["within", "regression", "unknown"]
 
 WARM_UP = 20
 """First steps of a run that are not compared, at most a tenth: caches, compilation, new workers."""
-
-CERTAIN = 5.0
-"""Times the tolerance: where a step longer by so much is not excluded either, the outcome is unknown."""
-
 
 STEP_CONFIDENCE = 0.97
 """Of the interval of the step time, two-sided. With 0.95 up to 6.5 % of 200 pairs of equal runs were called

@@ -8,13 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddptop.cli.commands.check import sentence
 from ddptop.frames.frame import Frame, LoggedEvent, rate_without_stalls
+from ddptop.report.check import Measured, against_base
 from ddptop.sources.replay import frame_at
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.compare import compare_runs_page
 from tests.tui.drive import screen
 from tests.tui.fake import NOW, FakeSource, replay, unknowns
 from tests.tui.screens import check
+
+BY_STEP = ("step_ms", "exposed_comm_ms", "exposed_wait_ms")
 
 
 class Two(FakeSource):
@@ -49,7 +53,9 @@ def second() -> Frame:
 def test_two_runs_at_the_same_step(size: tuple[int, int]) -> None:
     text = screen(Two(replay(), second()), size)
     check(f"runs-{size[0]}x{size[1]}", text)
-    assert "-6.8" in text, "the difference in step time"
+    assert "+6.8" in text, "the difference in step time"
+    assert "A is slower than B · 7.0 ms (17.6%) more a step" in text or size[0] == 50
+    assert "▲ A is slower than B" in text
 
 
 def test_losses_that_span_decades_are_compared_on_a_logarithmic_axis() -> None:
@@ -87,7 +93,9 @@ def test_stalls_of_either_run_are_named_and_equal_runs_do_not_differ_by_more_tha
         assert [line for line in lines if "stalled" in line] == [
             "■ B stalled 2 times, last at 12:30:07: rank 1 is missing"
         ]
-        assert any(line.startswith("● no difference beyond chance · 0.0 ms a step") for line in lines)
+        assert any(
+            line.startswith("● no difference beyond chance · 0.0 ms (0.0%) more a step") for line in lines
+        )
 
 
 def stalled(frame: Frame, at_point: int, for_s: float) -> Frame:
@@ -133,19 +141,47 @@ def test_a_rate_with_a_stall_in_it_has_no_colour_and_the_one_without_it_has() ->
     run = replay()
     twice = replace(run.history, step_ms=2 * run.history.step_ms, time_s=2 * run.history.time_s)
     slower = stalled(replace(run, history=twice), -50, 600.0)
-    for other, colours in ((slower, ("dim", "warn")), (stalled(run, -50, 600.0), ("dim", "dim"))):
+    for other, colours in ((slower, ("dim", "good")), (stalled(run, -50, 600.0), ("dim", "dim"))):
         page = compare_runs_page(Scene(run, Place(), other=other), 80, 40)
         roles = {str(line)[:15].rstrip(): line.pieces[-1][1] for line in page.lines if line.pieces}
         assert (roles["steps/s"], roles["  without stall"]) == colours
 
 
 def test_a_difference_that_may_be_chance_has_no_colour() -> None:
-    noise = np.random.default_rng(0).normal(40.0, 10.0, len(replay().history.step))
+    noise = np.random.default_rng(0).normal(40.0, 4.0, len(replay().history.step))
     run = replace(replay(), history=replace(replay().history, step_ms=noise))
-    for more, words, role in ((0.0, "no difference beyond chance", "dim"), (20.0, "B is slower", "warn")):
+    for more, words, role in ((0.0, "no difference beyond chance", "dim"), (20.0, "A is faster", "good")):
         slower = replace(run.history, step_ms=noise[::-1] + more)
         other = replace(run, group=replace(run.group, step_ms_p50=60.0), history=slower)
         lines = compare_runs_page(Scene(run, Place(), other=other), 80, 40).lines
         assert any(words in str(line) for line in lines)
         (figure,) = [line for line in lines if str(line).startswith("step ms  ")]
         assert figure.pieces[-1][1] == role
+        assert str(figure).split()[-1] == ("chance" if role == "dim" else "-22.0")
+
+
+def test_where_steps_vary_too_much_nothing_is_told_in_one_sign() -> None:
+    """`no difference beyond chance · -6.5 ms` once stood above -65.7 %. The signs are those of `check`."""
+    points = len(replay().history.step)
+    busy = np.where(np.arange(points) // 60 % 2 == 0, 3.0, 40.0)  # for 60 steps at a time
+    run = replace(replay(), history=replace(replay().history, step_ms=busy))
+    other = replace(
+        run,
+        group=replace(run.group, step_ms_p50=60.0),
+        history=replace(run.history, step_ms=np.roll(busy, 25) + 0.5),
+    )
+    page = compare_runs_page(Scene(run, Place(), other=other), 100, 40)
+    [line] = [str(line) for line in page.lines if "a step" in str(line)]
+    assert line.startswith("○ cannot tell which is faster")
+    (figure,) = [str(line) for line in page.lines if str(line).startswith("step ms  ")]
+    assert figure.split()[-1] == "chance"
+    new, base = np.full(points, 50.0), np.full(points, 40.0)
+    run, other = (replace(run, history=replace(run.history, step_ms=steps)) for steps in (new, base))
+    values = dict.fromkeys(("straggler_pct", "stalls", "stalled_s", "own_cost_pct"))
+    measured = [
+        Measured("run", 2, np.arange(500.0), dict.fromkeys(BY_STEP, steps[:500]), values)
+        for steps in (new, base)
+    ]
+    assert "10.0 ms (25.0%) more" in sentence(against_base(*measured, 1.0)[0]).replace("10 ms", "10.0 ms")
+    page = compare_runs_page(Scene(run, Place(), other=other), 100, 40)
+    assert any("A is slower than B · 10.0 ms (25.0%) more a step" in str(line) for line in page.lines)

@@ -47,7 +47,7 @@ class Replay(Command):
             help="show the end as the file grows, also where a collector on another host writes it",
         )
         parser.add_argument(
-            "--compare", metavar="FILE", help="a second recording, shown beside it step by step"
+            "--compare", metavar="FILE", help="a second recording, the base, shown beside it step by step"
         )
         add_screen_options(parser)
 

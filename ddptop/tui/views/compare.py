@@ -265,22 +265,34 @@ COMPARED_STEPS = 500
 
 def _chance(first: Frame, second: Frame, width: int) -> tuple[list[Line], bool]:
     """Whether the runs' step times differ by more than chance, over the newest steps that both have, in
-    words; and False where they do not."""
+    words with the sign of `ddptop check`: what A has more than B. And False where they do not."""
     (a, mine), (b, theirs) = (_last_life(frame.history) for frame in (first, second))
     common = np.intersect1d(a.step[mine], b.step[theirs])[-COMPARED_STEPS:]
     if len(common) < LEAST_STEPS:
         return [Line("  no step that both runs have, to compare them by", "dim").cut(width)], True
     times = [kept.step_ms[part][np.isin(kept.step[part], common)] for kept, part in ((a, mine), (b, theirs))]
-    found = difference(*times)
+    found = difference(*reversed(times))  # B is the base, as that of `ddptop check`
     if found is None:
         return [], True
-    worse = found.beyond_chance and found.more > 0
-    words = "B is slower" if worse else "B is faster"
-    words = words if found.beyond_chance else "no difference beyond chance"
-    apart = f"{signed(found.more)} ms a step ({signed(found.low)} to {signed(found.high)})"
-    line = Line(*(("▲ ", "warn") if worse else ("● ", "good"))).add(words, "strong")
-    line.add(f" · {apart} · steps {count(common[0])} to {count(common[-1])}", "dim")
-    return [line.cut(width)], found.beyond_chance
+    sign: Line
+    if found.beyond_chance and found.more > 0:
+        sign, words = Line("▲ ", "warn"), "A is slower than B"
+    elif found.beyond_chance:
+        sign, words = Line("● ", "good"), "A is faster than B"
+    elif found.may_differ:
+        sign, words = Line("○ ", "dim"), "cannot tell which is faster"
+    else:
+        sign, words = Line("● ", "good"), "no difference beyond chance"
+    less = found.more < 0
+    ends = (-found.high, -found.low) if less else (found.low, found.high)
+    apart = f"{fixed(abs(found.more))} ms ({percent(100 * abs(found.more) / found.first, 1)})"
+    parts = (
+        f" · {apart} {'less' if less else 'more'} a step",
+        f" ({fixed(ends[0])} to {fixed(ends[1])})",
+        f" · steps {count(common[0])} to {count(common[-1])}",
+    )
+    line = gather([sign.add(words, "strong"), *(Line(part, "dim") for part in parts)], width, 0)
+    return [line], found.beyond_chance
 
 
 def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]:
@@ -307,7 +319,7 @@ def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> l
     for letter in "AB":
         head.add(fit(letter, value, right=True), "accent")
     lines = [
-        head.add(fit("B - A", value, right=True), "dim").add(fit("%", percent, right=True), "dim").cut(width)
+        head.add(fit("A - B", value, right=True), "dim").add(fit("%", percent, right=True), "dim").cut(width)
     ]
     rows: list[tuple[str, float | None, float | None, int, bool]] = [
         (name, getattr(first.group, field), getattr(second.group, field), digits, more)
@@ -322,20 +334,22 @@ def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> l
         line.add(fit(texts[1], value, right=True), "strong")
         difference, share, role = _difference(a, b, digits, more)
         unclear = stalled and name == "steps/s"
-        role = "dim" if unclear or (name in OF_STEPS and not differ) else role
+        if role != "dim" and name in OF_STEPS and not differ:
+            share = "chance"
+        role = "dim" if unclear or share == "chance" else role
         line.add(fit(difference, value, right=True), role).add(fit(share, percent, right=True), role)
         lines.append(line.cut(width))
     return lines
 
 
 def _difference(a: float | None, b: float | None, digits: int, more: bool) -> tuple[str, str, Role]:
-    """What B has more than A, the same in %; worse is amber, better green, nearly the same has no colour."""
+    """What A has more than B, the same in %; worse is amber, better green, nearly the same has no colour."""
     if a is None or b is None or not known(a) or not known(b):
         return UNKNOWN, UNKNOWN, "dim"
-    share = (b - a) / abs(a) if a else 0.0
+    share = (a - b) / abs(b) if b else 0.0
     role: Role = "dim" if abs(share) < SAME else "good" if (share > 0) == more else "warn"
     percent = signed(100 * share) if abs(share) < BEYOND else UNKNOWN
-    return signed(b - a, digits), percent, role
+    return signed(a - b, digits), percent, role
 
 
 def _buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:

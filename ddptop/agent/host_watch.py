@@ -6,6 +6,7 @@ messages of the ranks, is behind `RanksOfHost`.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Container
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
@@ -17,13 +18,14 @@ from ddptop.host.exits import (
     take_crash,
 )
 from ddptop.host.kernel_view import FullDisks, UsageSampler, folders_of, kernel_view, workers_of
+from ddptop.host.launcher_signal import LauncherSignal, read_launcher_signal
 from ddptop.host.processes import process_start, start_after
 from ddptop.host.rank_starts import RankStarts
 from ddptop.host.step_counters import read_step_count, remove_step_count, unread_counts
 from ddptop.host.worker_calls import WorkerCalls
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu
-from ddptop.protocol.messages import Event, Scalar
+from ddptop.protocol.messages import LAUNCHER_SIGNAL, Event, Scalar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +53,10 @@ class RanksOfHost(Protocol):
     def report(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
     ) -> None:
-        """Take a message about one rank's process. `keep`: False for a reading that is not recorded."""
+        """Take a message about one rank's process, or an event of the host as a whole.
+
+        `keep`: False for a reading that is not recorded.
+        """
 
     def note_death(self, now_ns: int) -> None:
         """A process has exited without a BYE: the other ranks are to be asked what they are doing."""
@@ -97,11 +102,17 @@ class HostWatch:
         self._calls = WorkerCalls()
         self._disks = FullDisks()
         self._recording = recording
+        self._launcher_signal: LauncherSignal | None = None
+        """The one that was reported last."""
         self._due_ns = 0
         self._keep_usage_ns = 0
 
     def report_exits(self, now_ns: int) -> None:
-        """Report processes that have exited, and exit codes that are known only now; ask the survivors."""
+        """Report processes that have exited, and exit codes that are known only now; ask the survivors.
+
+        Before them a signal to the launcher, which may be why they exit.
+        """
+        self._report_launcher_signal(now_ns)
         for rank_exit in self._processes.take_exits(now_ns):
             if not rank_exit.reported:
                 self._report_crash(rank_exit.process, now_ns)
@@ -113,6 +124,13 @@ class HostWatch:
                 continue
             self._ranks.report(rank_exit.event("lost_rank"), now_ns, about=rank_exit.process)
             self._ranks.note_death(now_ns)
+
+    def _report_launcher_signal(self, now_ns: int) -> None:
+        newest = read_launcher_signal(self._directory)
+        if newest is not None and newest != self._launcher_signal:
+            self._launcher_signal = newest
+            fields: dict[str, Scalar] = {"signal": newest.name, "host": socket.gethostname()}
+            self._ranks.report(Event(LAUNCHER_SIGNAL, newest.t_ns, -1, -1, fields), now_ns)
 
     def report_unaccounted(self, now_ns: int) -> None:
         """At the end of the run: report missing steps of processes whose exit, or HELLO, was not noticed."""

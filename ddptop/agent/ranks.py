@@ -160,8 +160,14 @@ class HostRanks:
     def report(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
     ) -> None:
-        """Report about one rank's process. `keep`: False for a reading that only a live screen needs."""
-        assert about is not None
+        """Report about one rank's process, or an event of the host as a whole.
+
+        `keep`: False for a reading that only a live screen needs.
+        """
+        if about is None:
+            assert isinstance(message, Event)
+            self._outbox.report(message, now_ns, urgent=True)
+            return
         if not keep and not self._sender.connected:
             return
         urgent = keep and isinstance(message, Event)

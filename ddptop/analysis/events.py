@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis.figures import Figures
 from ddptop.analysis.health.exits import (
+    OutsideEnd,
     describe_exit,
     exit_known,
     process_phrase,
@@ -17,12 +18,15 @@ from ddptop.analysis.health.exits import (
     update_left_early,
 )
 from ddptop.analysis.health.hosts import on_full_disk
+from ddptop.analysis.health.outside_end import ended_by_outside, outside_end
 from ddptop.analysis.ranks import ABSENT, NotInitialized, RankState, Session
 from ddptop.analysis.stall.at_exit import keep_stall
+from ddptop.analysis.stall.current import stall_now
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
+from ddptop.protocol.messages import LAUNCHER_SIGNAL
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
@@ -50,6 +54,8 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
     state.not_initialized.pop(hello.rank, None)
     state.presence_changed(joined)
     state.sampling_changed()
+    if hello.incarnation > 0 and state.launcher_signal is not None:
+        state.launcher_signal = None  # the ranks of another host go on without those of this launcher
     again = f"elastic restart {hello.incarnation}" if hello.incarnation else "restarted"
     kind, text = ("restart", again) if restarted else ("joined", "joined")
     state.log.add_rank(state.unix_s(t_ns), kind, text, hello.rank, state.world)
@@ -215,6 +221,9 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         stall_s = event.fields.get("stall_s")
         if isinstance(stall_s, (int, float)) and stall_s > 0:
             state.stall_s = float(stall_s)
+        state.without_launcher = event.fields.get("launcher") is False
+    elif event.kind == LAUNCHER_SIGNAL:
+        _on_launcher_signal(state, event, t_ns)
     elif event.kind in ("analyser", "ras"):
         texts = [text for name, text in sorted(event.fields.items()) if name.startswith("text")]
         state.analyser_results[event.kind] = (
@@ -240,6 +249,18 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
             state.log.add(state.unix_s(t_ns), event.kind, text, step=step)
 
 
+def _on_launcher_signal(state: RunState, event: Event, t_ns: int) -> None:
+    name, host = str(event.fields.get("signal")), str(event.fields.get("host") or "")
+    state.log.add(
+        state.unix_s(t_ns), event.kind, f"the launcher on {host} has received {name}", severity="warning"
+    )
+    if state.launcher_signal is not None and outside_end(state) is not None:
+        return  # of several launchers, or several signals, the first
+    sent_ns = state.clocks.to_collector(host, event.t_ns) if state.hosts.is_remote(host) else event.t_ns
+    sent_ns = t_ns if sent_ns is None else min(t_ns, sent_ns)
+    state.launcher_signal = OutsideEnd(name, sent_ns, host, stall_now(state, t_ns))
+
+
 def _on_refused(state: RunState, event: Event, t_ns: int) -> None:
     first = state.refused_messages is None
     since_ns = t_ns if state.refused_messages is None else state.refused_messages[0]
@@ -256,7 +277,7 @@ def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) ->
     keep_stall(state, t_ns)
     rank_state.gone_ns = t_ns
     state.presence_changed()
-    _note_exit(event, rank_state, t_ns)
+    _note_exit(state, event, rank_state, t_ns)
     text = describe_exit(rank_state) if exit_known(rank_state) else "lost: no process any more"
     _log(state, event, text, t_ns, severity="critical")
     note_left_early(state, t_ns)
@@ -266,7 +287,7 @@ def _on_exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     """The exit code of a process that sent BYE or was reported lost before."""
     if not event.fields.get("left") and (event.fields.get("exit_code") or event.fields.get("signal")):
         keep_stall(state, t_ns)
-    _note_exit(event, rank_state, t_ns)
+    _note_exit(state, event, rank_state, t_ns)
     if event.fields.get("left"):
         if rank_state.signal is not None or rank_state.exit_code:
             _log(state, event, f"{process_phrase(rank_state)}, after it had left its group", t_ns)
@@ -276,7 +297,7 @@ def _on_exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         _log(state, event, f"exited with code {rank_state.exit_code}", t_ns, severity="critical")
 
 
-def _note_exit(event: Event, rank_state: RankState, t_ns: int) -> None:
+def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     code, signal = event.fields.get("exit_code"), event.fields.get("signal")
     if rank_state.exit_ns is None and (code is not None or signal is not None):
         rank_state.exit_ns = t_ns
@@ -284,6 +305,8 @@ def _note_exit(event: Event, rank_state: RankState, t_ns: int) -> None:
         rank_state.exit_code = code
     if isinstance(signal, str) and signal:
         rank_state.signal, rank_state.out_of_memory = signal, event.fields.get("out_of_memory") is True
+        if state.launcher_signal is not None and not reason(rank_state):
+            rank_state.by_launcher = ended_by_outside(state, rank_state)
 
 
 def _on_process(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:

@@ -143,6 +143,8 @@ class RankState:
     """How its process ended and when that became known; a signal by its name, `SIGKILL`."""
     out_of_memory: bool = False
     """The kernel killed it for want of memory, by its cgroup's count."""
+    by_launcher: bool = False
+    """Its launcher, which was interrupted, has ended it by a signal."""
     left_early: bool = False
     """It exited in good order while other ranks still needed it (`health/exits.py`)."""
     gave_up: bool = False

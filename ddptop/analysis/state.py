@@ -27,6 +27,7 @@ from ddptop.protocol.messages import Logged, Progress, Replica
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from ddptop.analysis.health.exits import OutsideEnd
     from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.ranks import NotInitialized, RankState, Session
     from ddptop.analysis.stall.diagnosis import KeptStall
@@ -121,6 +122,10 @@ class RunState:
         """`stall.at_exit.stall_at_end`. Set by the reducer."""
         self._stall_at_end: tuple[int, KeptStall | None] = -1, None
         """For how many messages it was looked for, and the stall that was found."""
+        self.launcher_signal: OutsideEnd | None = None
+        """A signal that a launcher of the run has received, which ends it."""
+        self.without_launcher = False
+        """No launcher of ours would report such a signal."""
         self.has_evidence = False
         """Whether any rank has sent evidence: without it no exit can have been too early."""
         self.finished: set[int] = set()

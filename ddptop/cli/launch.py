@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if parts is None:
                 return _torchrun(arguments, starting)
             options, command = parts
-            return _watched(options, command, lambda _: _execute(command), starting, _begin_exec)
+            return _watched(options, command, lambda run: _execute(command, run), starting, _begin_exec)
     except UsageError as mistake:
         note(str(mistake))
         return Exit.USAGE
@@ -105,12 +105,12 @@ def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
     script = [parsed.training_script, *parsed.training_script_args]
 
     def launch(run: Run | None) -> int:
-        note_exits = getattr(run, "note_exits", None)
+        note_exits, note_signal = getattr(run, "note_exits", None), getattr(run, "note_signal", None)
         note_rendezvous = getattr(run, "note_rendezvous", None)
         try:
             with contextlib.ExitStack() as reporting:
-                if note_exits is not None:
-                    reporting.enter_context(reporting_exits(note_exits))
+                if note_exits is not None and note_signal is not None:
+                    reporting.enter_context(reporting_exits(note_exits, note_signal))
                 if note_rendezvous is not None:
                     reporting.enter_context(reporting_rendezvous(note_rendezvous))
                 # Its own `main`, so that a traceback has its frames; the options have been parsed.
@@ -198,6 +198,10 @@ def _watched(
     except SystemExit as exit:
         code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
         raise
+    except KeyboardInterrupt:  # where torchrun has no handlers of its own yet
+        if run is not None:
+            run.note_signal(signal.SIGINT)
+        raise
     finally:
         if run is not None:
             _end(run, code)
@@ -211,7 +215,7 @@ def _end(run: Run, code: int) -> None:
         note(f"the recording could not be ended: {error}")
 
 
-def _execute(command: Sequence[str]) -> int:
+def _execute(command: Sequence[str], run: Run | None) -> int:
     """Run a command as a shell would: its signals are its own, and its exit code is ours."""
     try:
         process = subprocess.Popen(command)
@@ -220,6 +224,8 @@ def _execute(command: Sequence[str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
     def forward(number: int, _frame: FrameType | None) -> None:
+        if run is not None and number not in (signal.SIGUSR1, signal.SIGUSR2):
+            run.note_signal(number)
         if number != signal.SIGINT or not _in_foreground():  # Ctrl-C reaches the command directly
             process.send_signal(number)
 

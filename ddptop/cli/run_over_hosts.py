@@ -31,6 +31,7 @@ from ddptop.host import collector_start
 from ddptop.host.address_exchange import AddressExchange, Job, Store, serve_argument
 from ddptop.host.collector_address import CollectorAddress
 from ddptop.host.folders import RunDirectoryError
+from ddptop.host.launcher_signal import note_launcher_signal
 from ddptop.host.processes import need_threads
 from ddptop.host.runs import create_run_directory, remove_run_directory, write_command
 
@@ -80,6 +81,10 @@ class RunOverHosts:
     def note_rendezvous(self, job: Job) -> None:
         """The launchers have met, for the first time or again. Returns at once, and never raises."""
         self._exchange.meet(job)
+
+    def note_signal(self, number: int) -> None:
+        """This launcher has received a signal that ends the run. Never raises."""
+        note_launcher_signal(self._directory, number)
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
         """Ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""

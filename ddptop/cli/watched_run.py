@@ -25,6 +25,7 @@ from ddptop.host import collector_start, processes
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role
 from ddptop.host.folders import RunDirectoryError, state_directory
 from ddptop.host.job_environment import spans_hosts
+from ddptop.host.launcher_signal import note_launcher_failure, note_launcher_signal
 from ddptop.host.processes import need_threads
 from ddptop.host.runs import create_run_directory, read_run_file, remove_run_directory, write_command
 from ddptop.recording.disk import numbered
@@ -68,6 +69,10 @@ class WatchedRun:
             undo.pop_all()
         note(f"run {name}: {how_to_watch(name, listen=options.listen)}")
         return cls(name, directory, supervisor, member)
+
+    def note_signal(self, number: int) -> None:
+        """This launcher has received a signal that ends the run. Never raises."""
+        note_launcher_signal(self._directory, number)
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
         """Ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
@@ -244,8 +249,14 @@ class SharedRun:
             note(f"run {name}: {how_to_watch(name, listen=options.listen)}")
         return cls(folder, member, agent, announcement)
 
+    def note_signal(self, number: int) -> None:
+        """This launcher has received a signal, which ends its rank. Never raises."""
+        note_launcher_signal(self._folder, number)
+
     def end(self, exit_code: int) -> None:
         """Leave the run; the last one waits for the collector's summary and prints it."""
+        if exit_code:
+            note_launcher_failure(self._folder)
         if self._announcement is not None:
             self._announcement.end()
         if self._member is None:

@@ -42,7 +42,7 @@ from ddptop.host.runs import (
     view_endpoint,
 )
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
-from ddptop.protocol.messages import Event, Hello, Run
+from ddptop.protocol.messages import Event, Hello, Run, Scalar
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
@@ -229,7 +229,8 @@ class Collector:
         if self._reducer.state.run is None:
             self._report_run("live", now_ns, started_at=started_at)
             # A replay must see a stall when this run saw it.
-            self._intake.report(Event("settings", now_ns, -1, -1, {"stall_s": arguments.stall_s}), now_ns)
+            settings: dict[str, Scalar] = {"stall_s": arguments.stall_s, "launcher": arguments.alone is None}
+            self._intake.report(Event("settings", now_ns, -1, -1, settings), now_ns)
         if before.recording is not None or before.started_at is not None:
             self._intake.report(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
         self._host = HostWatch(

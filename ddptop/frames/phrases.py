@@ -287,13 +287,29 @@ SIGNALS = {
 OUT_OF_MEMORY = "out of memory: the kernel killed it"
 """The reason of a process whose cgroup's count of such kills grew as it was killed."""
 
-SENT_TO_ALL = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
+BY_LAUNCHER = "by its launcher, which was interrupted"
+"""The reason of a process that was ended by a signal after its launcher had received one."""
+
+SENT_TO_ALL = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
 """torchrun ends the others with SIGTERM after the first failure; a terminal signals all ranks at once."""
+
+_OUTSIDE = {
+    "SIGINT": " (Ctrl-C)",
+    "SIGTERM": " (time limit, scancel, eviction?)",
+    "SIGHUP": " (its terminal closed)",
+    "SIGQUIT": " (Ctrl-\\)",
+}
+"""What usually sends such a signal to a launcher."""
+
+
+def signal_cause(signal: str) -> str:
+    """` (its terminal closed)`: what usually sends this signal to a launcher; empty: not known."""
+    return _OUTSIDE.get(signal, "")
 
 
 def ended_by_signal(signal: str | None, reason: str) -> bool:
     """Whether the signal is why the process ended: not one sent to all ranks after this one had failed."""
-    return signal is not None and not (reason and signal in SENT_TO_ALL)
+    return signal is not None and not (reason not in ("", BY_LAUNCHER) and signal in SENT_TO_ALL)
 
 
 def exit_phrase(
@@ -306,7 +322,7 @@ def exit_phrase(
     """
     if signal is not None and ended_by_signal(signal, reason):
         phrase, usual_cause = SIGNALS.get(signal, (f"was ended by {signal}", ""))
-        usual_cause = f" ({reason})" if reason == OUT_OF_MEMORY else usual_cause
+        usual_cause = f" ({reason})" if reason in (OUT_OF_MEMORY, BY_LAUNCHER) else usual_cause
         return f"{phrase}{at}{usual_cause or detail}"
     if reason:
         return f"failed: {reason}{detail}"
@@ -321,5 +337,5 @@ def death_phrase(death: Death) -> str:
     """`rank 2 was killed by SIGKILL (out of memory?)`, `rank 2 failed: KeyError: 7 (exit code 1)`."""
     detail = f" (exit code {death.exit_code})" if death.exit_code else ""
     if ended_by_signal(death.signal, death.reason):
-        detail = f": {death.reason}" if death.reason else ""
+        detail = f": {death.reason}" if death.reason not in ("", BY_LAUNCHER) else ""
     return f"rank {death.rank} {exit_phrase(death.signal, death.exit_code, death.reason, detail=detail)}"

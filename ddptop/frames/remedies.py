@@ -165,6 +165,11 @@ def next_action(frame: Frame) -> str:
     Empty of any other run. The first clause is what to do; what follows may be cut off.
     """
     state = run_state(frame)
+    outside = next((alert for alert in frame.alerts if alert.kind == "ended_from_outside"), None)
+    if outside is not None and state not in ("finished", "stale"):
+        if frame.stall is not None and frame.stall.kind not in ("dead", "unreachable"):
+            return _in_stall(frame, frame.stall)
+        return after_outside_end(str(outside.evidence.get("signal")))
     if state in ("failed", "lost") and frame.stall is not None and frame.stall.ended_s is not None:
         return _in_stall(frame, frame.stall)
     if state in ("failed", "lost") and frame.deaths:
@@ -200,6 +205,19 @@ def next_action(frame: Frame) -> str:
         alert.rank,
         "" if alert.step is None else step_phrase(alert.step, alert.incarnation),
     )
+
+
+_AFTER_SIGNAL = {
+    "SIGINT": "Start again from the last checkpoint: somebody has interrupted it (Ctrl-C), nothing is to "
+    "mend.",
+    "SIGHUP": "Start it in tmux, or with setsid: its terminal closed, and torchrun undoes nohup.",
+    "SIGTERM": "See the job's log: time limit, scancel or eviction? Start again from the last checkpoint.",
+}
+
+
+def after_outside_end(signal: str) -> str:
+    """What to do after a signal to the launcher has ended the run."""
+    return _AFTER_SIGNAL.get(signal, "Start again from the last checkpoint: a signal has ended it.")
 
 
 def _without_evidence(frame: Frame) -> str:
@@ -273,9 +291,7 @@ def of_death(death: Death) -> str:
             return f"dmesg -T on {host}: was it out of memory? Fewer workers, smaller batches."
         return f"See the output of rank {death.rank} on {host} and its core dump (coredumpctl, ulimit -c)."
     if death.reason.startswith("KeyboardInterrupt"):
-        return (
-            "Start again from the last checkpoint: somebody has interrupted it (Ctrl-C), nothing is to mend."
-        )
+        return after_outside_end("SIGINT")
     what = re.split(r"[:( ]", death.reason, maxsplit=1)[0]
     if call is not None and what:
         where = f"{_place(call)} (rank {death.rank})"

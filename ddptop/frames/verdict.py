@@ -93,6 +93,8 @@ def verdict(frame: Frame) -> Verdict:
         "stale": _stale,
     }
     state = by_state.get(run_state(frame))
+    if "ended_from_outside" in alerts and state not in (_finished, _stale):
+        return _ended_from_outside(frame, alerts["ended_from_outside"])
     if state is not None:
         return state(frame, alerts)
     for kind in WRONG_NUMBERS:
@@ -322,6 +324,18 @@ def _ended_in_stall(frame: Frame, stall: Stall, alerts: dict[str, Alert]) -> Ver
     parts = [part for part in (_place_in_stall(alerts), stall.followed) if part]
     detail = " · ".join(parts).replace(" is in ", " was in ") or _last_step(frame)
     return Verdict(kind, "critical", f"{kind.upper()} · {sentence}", detail)
+
+
+def _ended_from_outside(frame: Frame, alert: Alert) -> Verdict:
+    """The launcher has received a signal: `INTERRUPTED by SIGTERM (time limit, scancel, eviction?)`."""
+    first, _, others = alert.message.partition(" ")
+    sentence = f"{first.upper()} {others}" if first == "interrupted" else f"ENDED · {alert.message}"
+    by = "" if str(alert.evidence["signal"]) in sentence else f"by {alert.evidence['signal']} · "
+    code = frame.run.exit_code
+    at_end = "" if code is None else f"exit code {code} · "
+    if code is None and frame.run.state != "failed":
+        at_end = "the launcher ends its ranks · "
+    return Verdict("ended_from_outside", "critical", sentence, by + at_end + _last_step(frame))
 
 
 def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:

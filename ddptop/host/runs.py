@@ -242,7 +242,7 @@ HELD = ("agent", "members")
 """Locks beside the collector's own, where the ranks start a collector themselves (`collector_start`)."""
 
 _MADE_HERE = re.compile(
-    r"lock|agent|agent-ranks(\.\d+)?|members|ingest|view|collector\.log|"
+    r"lock|agent|launcher-(signal|failed)|agent-ranks(\.\d+)?|members|ingest|view|collector\.log|"
     r"(run|script|collector|keys)\.json(\.\d+)?|role(\.\d+)?|exchange|"
     r"crash-\d+\.txt|ddptop-(steps|init)-\d+|flight|ddptop_\w+_rank_\d+(\.\d+)?"
 )

@@ -396,4 +396,7 @@ LEFT = "left its group"
 """Reason of a BYE: its script has destroyed its process groups, and the training with it. What started the
 process may kill it from now on (Ray does, once its train function has returned): that is no failure."""
 
+LAUNCHER_SIGNAL = "launcher_signal"
+"""Kind of an event: the launcher of a host has received a signal that ends its ranks."""
+
 WELL = frozenset({FINISHED, LEFT})

@@ -67,6 +67,7 @@ Severity: TypeAlias = Literal["info", "warning", "critical"]
 """Of alerts and events."""
 
 AlertKind: TypeAlias = Literal[
+    "ended_from_outside",
     "failed_rank",
     "lost_rank",
     "unreachable_host",
@@ -88,6 +89,7 @@ AlertKind: TypeAlias = Literal[
 """Conditions that hold now; `interruption` in reports only. Kinds of events are an open set."""
 
 VerdictKind: TypeAlias = Literal[
+    "ended_from_outside",
     "failed",
     "lost",
     "stalled",
@@ -117,6 +119,7 @@ Sign: TypeAlias = Literal["good", "busy", "doubt", "warning", "critical"]
 """How a verdict is marked. `good`: nothing to act on; `busy`: no result yet; `doubt`: inexact figures."""
 
 FindingKind: TypeAlias = Literal[
+    "ended_from_outside",
     "lost",
     "failed",
     "death",

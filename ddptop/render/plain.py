@@ -81,6 +81,7 @@ GRAVE_KINDS = frozenset(
         "failed",
         "lost",
         "stalled",
+        "ended_from_outside",
         "unreachable",
         "waiting",
         "stale",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _KINDS = {
     "stall": "no progress",
     "mismatch": "ranks wait in different collectives",
+    "ended_from_outside": "ended from outside",
+    "launcher_signal": "launcher received a signal",
     "lost_rank": "rank lost",
     "failed_rank": "rank failed",
     "exit": "process ended",

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from ddptop.frames.buckets import launches_of
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
 from ddptop.frames.phrases import blamed_ranks, step_phrase
-from ddptop.frames.remedies import of_alert, of_death, of_worker, place_phrase, remedy, remedy_kind
+from ddptop.frames.remedies import (
+    after_outside_end,
+    of_alert,
+    of_death,
+    of_worker,
+    place_phrase,
+    remedy,
+    remedy_kind,
+)
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed, stall_at_end
 
@@ -272,7 +280,15 @@ WORTH_PCT = 1.0
 _OF_BATCH = ("data", "forward", "backward")
 """Phases whose time depends on the size of the batch."""
 
-FIRST = ("death", "nan", "not_synchronised", "replica_drift", "skipped_backward", "stall")
+FIRST = (
+    "death",
+    "nan",
+    "not_synchronised",
+    "replica_drift",
+    "skipped_backward",
+    "stall",
+    "ended_from_outside",
+)
 """Kinds of suggestions that come before everything that is slow."""
 
 OVER_BUDGET = 1.5
@@ -282,14 +298,15 @@ OVER_BUDGET = 1.5
 def advice(report: Report) -> tuple[Suggestion, ...]:
     """Suggestions: what ended the run and wrong numbers first, then stalls, then by gain, then those that
     save no time."""
-    suggestions = [*_death(report), *_health(report), *_stalls(report), *_slow(report), *_network(report)]
+    suggestions = [*_death(report), *_health(report), *_stalls(report), *_outside_end(report)]
+    suggestions += [*_slow(report), *_network(report)]
     suggestions += communication(report)
     return tuple(sorted([*suggestions, *_recorder(report)], key=_order))
 
 
 def _order(suggestion: Suggestion) -> tuple[int, float]:
     if suggestion.kind in FIRST:
-        return int(suggestion.kind == "stall"), 0.0
+        return int(suggestion.kind in ("stall", "ended_from_outside")), 0.0
     return 2, 1.0 if suggestion.gain_pct is None else -suggestion.gain_pct
 
 
@@ -338,6 +355,16 @@ _AT_STALL: dict[str, str] = {
     "": "See what the ranks did while the run was stalled: stacks that were received are above.",
 }
 """What to do about a stall, by its kind."""
+
+
+def _outside_end(report: Report) -> Iterator[Suggestion]:
+    for alert in report.troubles:
+        if alert.kind == "ended_from_outside" and report.run.state in ("failed", "lost"):
+            signal = str(alert.evidence["signal"])
+            action, figures = after_outside_end(signal), {"signal": signal}
+            yield Suggestion(
+                "ended_from_outside", action, f"its launcher has received {signal}", None, figures
+            )
 
 
 def _health(report: Report) -> Iterator[Suggestion]:

@@ -113,6 +113,14 @@ def findings(report: Report) -> tuple[Finding, ...]:
 
 def _end_of_run(report: Report) -> list[Finding]:
     run, deaths = report.run, report.deaths
+    outside = next((alert for alert in report.troubles if alert.kind == "ended_from_outside"), None)
+    if outside is not None and run.state in ("failed", "lost"):
+        signal, last = str(outside.evidence["signal"]), stall_at_end(report)
+        facts = [] if signal in outside.message else [f"by {signal}"]
+        facts += [] if last is None else [f"stalled for {amount(last.lasted_s)}"]
+        facts += [] if outside.step is None else [f"after step {outside.step:,}"]
+        detail = (", ".join(facts),) if facts else ()
+        return [Finding("ended_from_outside", "critical", outside.message, detail)]
     stall = stall_at_end(report)
     if stall is not None and run.state in ("failed", "lost"):
         followed = f"; {stall.followed}" if stall.followed else ""

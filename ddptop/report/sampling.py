@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import fields, replace
+from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -323,6 +324,10 @@ class Incidents:
         """Note the deaths and alerts of a frame, and the stall in which ranks have ended."""
         if frame.stall is not None and frame.stall.ended_s is not None:
             self._note_period(_stall_period(frame, frame.stall))
+        if any(alert.kind == "ended_from_outside" for alert in frame.alerts):
+            self._forget_explained(frame)
+        else:  # the run has gone on since
+            self._troubles.pop(("ended_from_outside", None, None), None)
         for death in frame.deaths:
             process = (death.rank, death.position.pid)
             self._deaths.pop(process, None)  # the order of the newest frame is the most accurate
@@ -340,6 +345,12 @@ class Incidents:
             since_s = alert.since_s if known is None else min(known.since_s, alert.since_s)
             incarnation = frame.group.incarnation if known is None else known.incarnation
             self._troubles[key] = replace(alert, since_s=since_s, incarnation=incarnation)
+
+    def _forget_explained(self, frame: Frame) -> None:
+        """Of the present processes only the deaths that an end from outside does not explain are deaths."""
+        for rank, pid in enumerate(frame.ranks.pid):
+            process = (rank, int(pid) if isfinite(pid) else None)
+            self._deaths.pop(process, None)
 
     def _check_for_stall(self, now_ns: int, new: bool) -> None:
         since_ns = self._reducer.stalled_since(now_ns)

@@ -24,7 +24,7 @@ MAX_CALLS = 3
 OF_DEATHS = frozenset({"lost_rank", "failed_rank"})
 """Kinds of alerts that are left out where the deaths themselves are shown."""
 
-_BAD = frozenset({"failed", "lost", "stall"})
+_BAD = frozenset({"failed", "lost", "stall", "ended_from_outside"})
 
 
 def facts(report: Report) -> tuple[str, str]:
@@ -106,7 +106,7 @@ def new_message(one: Death, report: Report) -> tuple[str, ...]:
 
 def alert(one: Alert) -> str:
     """When something became wrong, and what."""
-    sign = "■" if one.kind in (*HEALTH, *OF_DEATHS) else "▲"
+    sign = "■" if one.kind in (*HEALTH, *OF_DEATHS, "ended_from_outside") else "▲"
     return f"{sign} {clock(one.since_s)} {alert_phrase(one)}"
 
 

@@ -29,6 +29,7 @@ NO_RANK, UNKNOWN_RANK = "·", " "
 EVENT_SIGNS = {
     "stall": "S",
     "death": "X",
+    "ended_from_outside": "E",
     "nan": "N",
     "not_synchronised": "U",
     "replica_drift": "D",
@@ -43,6 +44,7 @@ EVENT_SIGNS = {
 LEGEND = {
     "S": "stall",
     "X": "death",
+    "E": "ended from outside",
     "N": "NaN",
     "U": "not synchronised",
     "D": "replicas differ",

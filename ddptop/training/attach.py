@@ -160,8 +160,8 @@ def _mark_initialization() -> None:
 
 
 def _leave() -> None:
-    if enabled():
-        os.environ.pop(STARTED_BY, None)
+    if os.environ.get(STARTED_BY, "").split(" ")[1:2] == [str(os.getpid())]:
+        del os.environ[STARTED_BY]
     if _session is not None:
         _session.leave_group()
 

@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
+from ddptop.frames.verdict import verdict
 from ddptop.host.runs import RunFile, read_run_file
 from ddptop.protocol.messages import Progress
 from ddptop.recording.reader import Recording, RecordingError
+from ddptop.report.build import read
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, names_ddptop, run, started, until
 
@@ -89,7 +92,38 @@ def test_ctrl_c_ends_the_training_and_the_collector_tells_of_it(tmp_path: Path) 
     until(lambda: not psutil.pid_exists(only.pid), "the collector's end")
     frame = frame_at(Path(str(only.recording)), None)
     assert frame.run.state == "failed"
-    assert [death.reason for death in frame.deaths] == ["KeyboardInterrupt"]
+    assert verdict(frame).sentence == "INTERRUPTED by SIGINT (Ctrl-C)"
+    assert frame.deaths == ()
+
+
+@pytest.mark.parametrize("how", ["torchrun", "srun", "exec"])
+def test_a_signal_to_the_launcher_is_told_as_the_end_of_the_run(tmp_path: Path, how: str) -> None:
+    """To torchrun alone; as `scancel` sends it, to all processes of all tasks at once; to a launcher of
+    mp.spawn, whose ranks end when their parent does."""
+    launcher = [*DDPTOP_RUN, "--ddptop-name", how]
+    command = [*launcher, *TWO, SCRIPTS / "explicit.py"]
+    if how == "srun":
+        task = [*launcher, "--ddptop-exec", sys.executable, str(SCRIPTS / "explicit.py")]
+        tasks = json.dumps([(of_srun(number, 2), task) for number in range(2)])
+        command = [sys.executable, SCRIPTS / "in_parallel.py", tasks]
+    elif how == "exec":
+        command = [*launcher, "--ddptop-exec", sys.executable, SCRIPTS / "spawned_loop.py", str(free_port())]
+    with started(command, environment(tmp_path), tmp_path) as job:
+        (only,) = until(lambda: runs(tmp_path), "a run")  # type: ignore[misc]
+        until(lambda: trains(only), "both ranks on record")
+        (os.killpg if how == "srun" else os.kill)(job.pid, signal.SIGTERM)
+        job.communicate(timeout=120)
+    until(lambda: not psutil.pid_exists(only.pid), "the collector's end")
+    recording = Path(str(only.recording))
+    frame = frame_at(recording, None)
+    found = verdict(frame)
+    assert (found.kind, frame.run.state, frame.deaths) == ("ended_from_outside", "failed", ()), found
+    assert found.sentence == "INTERRUPTED by SIGTERM (time limit, scancel, eviction?)"
+    with Recording.open(recording) as opened:
+        report = read(opened)
+    assert [one.kind for one in report.verdict if one.sign == "critical"] == ["ended_from_outside"]
+    assert not report.deaths
+    assert not list((tmp_path / "r" / "ddptop").iterdir())
 
 
 def test_switched_off_it_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -118,11 +118,13 @@ def test_a_rank_itself_and_what_outlives_it_may_train(of_a_run: pytest.MonkeyPat
     attach._mark_children()
     assert os.environ[attach.STARTED_BY] == started_by(os.getpid())[attach.STARTED_BY]
     assert not attach.is_nested()
+    attach._leave()
+    assert attach.STARTED_BY not in os.environ
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         of_a_run.setenv(attach.STARTED_BY, started_by(child.pid)[attach.STARTED_BY])
     assert not attach.is_nested()
-    attach._leave()
-    assert attach.STARTED_BY not in os.environ
+    attach._leave()  # not its own: it stays
+    assert attach.STARTED_BY in os.environ
 
 
 def test_another_world_that_a_rank_has_started_is_refused_by_the_collector() -> None:

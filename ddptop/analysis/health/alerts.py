@@ -25,6 +25,7 @@ from ddptop.analysis.health.hosts import (
     silence_phrase,
     silent_ranks,
 )
+from ddptop.analysis.health.outside_end import outside_end, outside_end_alert, unexplained_ends
 from ddptop.analysis.ranks import SILENT_S, PassedLoss
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.at_exit import followed_phrase
@@ -57,7 +58,11 @@ def alerts(
     diagnosis: Diagnosis | None,
     now_ns: int,
 ) -> tuple[Alert, ...]:
-    """The alerts that are active, the worst first. Of failed and lost ranks the causes come first."""
+    """The alerts that are active, the worst first. Of failed and lost ranks the causes come first.
+
+    An end from outside stands for the ranks whose exits it explains.
+    """
+    outside = outside_end_alert(state)
     silent = silent_ranks(state, host_states(state, now_ns)) if state.hosts.known else {}
     host = _silent_hosts(state, states, silent, now_ns)
     exits = [_failed(state, states), _lost(state, states, silent)]
@@ -67,6 +72,7 @@ def alerts(
     first = host is not None and all(follows(state.ranks[rank]) for rank in state.ended_badly())
     kept = state.stall_at_end()
     active = [
+        outside,
         _stalled(state, diagnosis) if kept is not None else None,  # the exits follow from it
         *([replace(host, evidence={**host.evidence, "cause": True}), *exits] if host and first else exits),
         host if not first else None,
@@ -93,7 +99,7 @@ def _first_lost(state: RunState, states: Sequence[RankStatus]) -> bool:
 
 
 def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
-    ranks = [rank for rank in state.ended_badly() if states[rank] == "failed"]
+    ranks = [rank for rank in unexplained_ends(state) if states[rank] == "failed"]
     if not ranks:
         return None
     first = state.ranks[ranks[0]]
@@ -157,9 +163,9 @@ def _lost(
 ) -> Alert | None:
     of_hosts = {rank for ranks in silent.values() for rank in ranks}
     ranks = [rank for rank, status in enumerate(states) if status == "lost" and rank not in of_hosts]
-    if not ranks:
+    gone = [rank for rank in unexplained_ends(state) if rank in ranks]
+    if not ranks or (not gone and outside_end(state) is not None):
         return None
-    gone = [rank for rank in state.ended_badly() if rank in ranks]
     if gone:
         first = state.ranks[gone[0]]
         evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": first.step}
@@ -230,7 +236,7 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
 
 
 def _fatal_mismatch(state: RunState) -> Alert | None:
-    ended = state.ended_badly()
+    ended = unexplained_ends(state)
     if not ended:
         return None
     sides = fatal_mismatch(state.ranks, ended, [rank for rank in ended[1:] if follows(state.ranks[rank])])

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
-from ddptop.frames.phrases import OUT_OF_MEMORY, SENT_TO_ALL, SIGNALS, ended_by_signal, exit_phrase
+from ddptop.frames.phrases import (
+    BY_LAUNCHER,
+    OUT_OF_MEMORY,
+    SENT_TO_ALL,
+    SIGNALS,
+    ended_by_signal,
+    exit_phrase,
+)
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import FINISHED, WELL
 
@@ -53,10 +61,28 @@ _OF_WORKER = re.compile(r"^\w+ in (a DataLoader worker|the pin_memory thread|a w
 """Reasons that another process of the rank has given."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutsideEnd:
+    """A signal that ends the run from outside."""
+
+    signal: str
+    """`SIGTERM`."""
+    t_ns: int
+    """When, on the collector's clock."""
+    host: str = ""
+    """Whose launcher has received it; empty: known from the ranks alone."""
+    stall: str = ""
+    """The short sentence of the stall that the run was in; empty: it was in none."""
+    sure: bool = True
+    """False: one rank may have been ended first, and its launcher has then ended the others."""
+
+
 def reason(rank_state: RankState) -> str:
     """The exception: `ValueError: no such file`; empty if unknown."""
     if rank_state.out_of_memory:
         return OUT_OF_MEMORY
+    if rank_state.by_launcher:
+        return BY_LAUNCHER
     text = rank_state.exit_evidence.reason if rank_state.exit_evidence is not None else ""
     if not text and rank_state.bye is not None and rank_state.bye.reason not in WELL:
         text = rank_state.bye.reason
@@ -115,7 +141,7 @@ def exit_known(rank_state: RankState) -> bool:
 def follows(rank_state: RankState) -> bool:
     """Whether it exited as ranks do after the exit of another one, or gave up waiting for one, so that it is
     not the cause."""
-    if rank_state.gave_up:
+    if rank_state.gave_up or rank_state.by_launcher:
         return True
     if ended_by_signal(rank_state.signal, reason(rank_state)):
         return rank_state.signal in SENT_TO_ALL

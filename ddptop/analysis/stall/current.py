@@ -190,6 +190,16 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
     return replace(result, since_ns=since_ns, step=step, awaits_answers=awaits_answers)
 
 
+def stall_now(state: RunState, now_ns: int) -> str:
+    """The short sentence of the present stall; empty where there is none."""
+    diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)
+    if diagnosis is None:
+        return ""
+    if diagnosis.kind == "asking":
+        return f"no progress in step {diagnosis.step:,}"
+    return sentences.short_sentence(state, diagnosis)
+
+
 def _entered(state: RunState, rank: int, waiting: Sequence[int], since_ns: int) -> str:
     """The function that a rank has entered since `since_ns` where the others wait; empty: not known."""
     answer = answer_since(state.ranks[rank], since_ns)

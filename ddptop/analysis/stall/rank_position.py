@@ -13,6 +13,7 @@ from ddptop.analysis.health.exits import (
     process_phrase,
     reason,
 )
+from ddptop.analysis.health.outside_end import unexplained_ends
 from ddptop.analysis.ranks import STALE_S, DeviceReport, KernelReport
 from ddptop.analysis.stall.mismatch import DEFAULT_GROUP, operation_phrase
 from ddptop.frames import calls
@@ -245,9 +246,12 @@ def rank_position(
 
 
 def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
-    """The ranks that died, in order of time, the cause of the others first; at most MAX_POSITIONS."""
+    """The ranks that died, in order of time, the cause of the others first; at most MAX_POSITIONS.
+
+    Without those whose exits an end from outside explains.
+    """
     result = []
-    for i, rank in enumerate(state.ended_badly()[:MAX_POSITIONS]):
+    for i, rank in enumerate(unexplained_ends(state)[:MAX_POSITIONS]):
         rank_state = state.ranks[rank]
         result.append(
             Death(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,10 +24,15 @@ from ddptop.training.torch_compat.job_store import address_of
 Report: TypeAlias = "Callable[[Sequence[tuple[int, int]]], None]"
 """Takes pids with exit codes, negative for a signal, as `subprocess` gives them."""
 
+ReportSignal: TypeAlias = "Callable[[int], None]"
+
 
 @contextmanager
-def reporting_exits(report: Report) -> Iterator[None]:
+def reporting_exits(report: Report, report_signal: ReportSignal = lambda number: None) -> Iterator[None]:
     """Inside the block, report how ranks exited: the first before the launcher ends the others.
+
+    Also the number of a signal for which the launcher ends them, unless it does so already, because a rank
+    has failed.
 
     Where it aborted, the others have a moment to fail themselves: gloo aborts a rank whose tensor is smaller
     than another's, and only the error of the others has the sizes.
@@ -40,6 +46,11 @@ def reporting_exits(report: Report) -> Iterator[None]:
 
     @functools.wraps(original)
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # The launcher calls `close` while it handles the exception that its signal handler has raised.
+        number = getattr(sys.exc_info()[1], "sigval", None)
+        if isinstance(number, int) and not getattr(self, "_ddptop_closing", False):
+            report_signal(number)
+        self._ddptop_closing = True
         _report_exited(self, report)
         try:
             _await_others_of_aborted(self)
@@ -48,6 +59,7 @@ def reporting_exits(report: Report) -> Iterator[None]:
                 closed = original(self, *args, **kwargs)
             finally:
                 _report_exited(self, report)
+        self._ddptop_closing = False
         return closed
 
     SubprocessContext.close = close

@@ -121,6 +121,8 @@ _MARKS: dict[str, tuple[str, Role]] = {
     "stalled": ("■", "bad"),
     "mismatch": ("■", "bad"),
     "lost_rank": ("✖", "bad"),
+    "ended_from_outside": ("✗", "bad"),
+    "launcher_signal": ("✗", "warn"),
     "exit": ("✗", "bad"),
     "failed_rank": ("✗", "bad"),
     "failed": ("✗", "bad"),

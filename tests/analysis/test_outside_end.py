@@ -1,0 +1,198 @@
+"""What is said of a run that a signal from outside ends, and of the ranks that its launcher then ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop.analysis.health.outside_end import KILL_NS
+from ddptop.frames.remedies import next_action
+from ddptop.frames.verdict import verdict
+from ddptop.protocol.messages import LAUNCHER_SIGNAL, Bye, Event, Received
+from tests.analysis.stalling import NS, Stage, op, users, waits
+from tests.analysis.test_deaths import RESET, load, raises
+
+SIGTERM = "INTERRUPTED by SIGTERM (time limit, scancel, eviction?)"
+
+
+@pytest.fixture
+def stage(make_world) -> Stage:
+    return Stage(make_world(2))
+
+
+def launcher_receives(stage: Stage, name: str) -> None:
+    fields = {"signal": name, "host": "node0"}
+    stage.feed(Received(stage.now_ns, -1, 0, 0, Event(LAUNCHER_SIGNAL, stage.now_ns, -1, -1, fields)))
+
+
+def is_ended(stage: Stage, rank: int, name: str, **fields: object) -> None:
+    stage.tell("lost_rank", rank, pid=4000 + rank, exit_code=None, signal=name, **fields)
+
+
+def kinds(stage: Stage) -> list[str]:
+    return [alert.kind for alert in stage.frame().alerts if alert.kind != "lost_records"]
+
+
+def test_a_signal_to_the_launcher_is_the_cause_live_and_at_the_end(stage: Stage) -> None:
+    launcher_receives(stage, "SIGTERM")
+    found = verdict(stage.frame())
+    assert (found.kind, found.sentence) == ("ended_from_outside", SIGTERM)
+    assert found.detail == "the launcher ends its ranks · last complete step 39"
+    for rank in (1, 0):
+        is_ended(stage, rank, "SIGTERM")
+    stage.after_s = 30.0
+    stage.feed(stage.world.run("failed", 1))
+    last = stage.frame()
+    assert verdict(last).sentence == SIGTERM
+    assert verdict(last).detail == "exit code 1 · last complete step 39"
+    assert (last.deaths, kinds(stage)) == ((), ["ended_from_outside"])
+    assert (last.alerts[0].step, dict(last.alerts[0].evidence)) == (
+        39,
+        {"signal": "SIGTERM", "host": "node0", "stall": None},
+    )
+    assert next_action(last).startswith("See the job's log: time limit")
+    assert stage.said(LAUNCHER_SIGNAL) == ["the launcher on node0 has received SIGTERM"]
+    assert stage.said("lost_rank") == [
+        "2 ranks were ended by SIGTERM at step 40 (by its launcher, which was interrupted)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "action"),
+    [
+        ("SIGINT", "INTERRUPTED by SIGINT (Ctrl-C)", "Start again from the last checkpoint"),
+        ("SIGHUP", "INTERRUPTED by SIGHUP (its terminal closed)", "Start it in tmux, or with setsid"),
+        ("SIGUSR2", "INTERRUPTED by SIGUSR2", "Start again"),
+    ],
+)
+def test_each_signal_has_its_usual_sender_and_advice(
+    stage: Stage, name: str, sentence: str, action: str
+) -> None:
+    launcher_receives(stage, name)
+    raises(stage, 0, "KeyboardInterrupt", load())
+    raises(stage, 1, RESET, load())
+    stage.feed(stage.world.run("failed", 1))
+    assert verdict(stage.frame()).sentence == sentence
+    assert next_action(stage.frame()).startswith(action)
+
+
+def test_the_kill_after_30_s_is_the_launchers_and_no_want_of_memory(stage: Stage) -> None:
+    launcher_receives(stage, "SIGINT")
+    stage.after_s = 31.0
+    for rank in (0, 1):
+        is_ended(stage, rank, "SIGKILL")
+    stage.feed(stage.world.run("failed", 1))
+    assert verdict(stage.frame()).sentence == "INTERRUPTED by SIGINT (Ctrl-C)"
+    assert stage.frame().deaths == ()
+    assert stage.said("lost_rank") == [
+        "2 ranks were killed by SIGKILL at step 40 (by its launcher, which was interrupted)"
+    ]
+
+
+def test_a_stall_stays_what_it_was_when_somebody_ends_it(stage: Stage) -> None:
+    stage.beat(16.0, {0: {"sequence": 42}, 1: {"sequence": 41, "phase": 1}})
+    stage.answer(0, waits(), groups={"0": 42}, operations=(op(42),))
+    stage.answer(1, users("tokenize"), groups={"0": 41})
+    before = verdict(stage.frame()).sentence.partition(" · ")[2]
+    assert "rank 1" in before
+    launcher_receives(stage, "SIGINT")
+    assert verdict(stage.frame()).sentence == f"INTERRUPTED while stalled: {before}"
+    assert "tokenize" in next_action(stage.frame())
+    stage.after_s += 30.0
+    for rank in (0, 1):
+        is_ended(stage, rank, "SIGKILL")
+    stage.feed(stage.world.run("failed", 1))
+    last = stage.frame()
+    assert verdict(last).sentence == f"INTERRUPTED while stalled: {before}"
+    assert verdict(last).detail == "by SIGINT · exit code 1 · last complete step 39"
+    assert [alert.message for alert in last.alerts][:1] == [f"interrupted while stalled: {before}"]
+    assert last.deaths == ()
+
+
+def test_where_all_processes_get_the_signal_at_once_the_ranks_may_be_seen_first(stage: Stage) -> None:
+    """As scancel and an eviction send it."""
+    is_ended(stage, 1, "SIGTERM")
+    assert kinds(stage) == ["lost_rank"]
+    stage.after_s = 0.5
+    raises(stage, 0, RESET, load())
+    launcher_receives(stage, "SIGTERM")
+    stage.feed(stage.world.run("failed", 1))
+    assert (verdict(stage.frame()).sentence, kinds(stage)) == (SIGTERM, ["ended_from_outside"])
+
+
+def test_one_rank_that_somebody_else_ends_is_a_death_of_that_rank(stage: Stage) -> None:
+    is_ended(stage, 1, "SIGTERM")
+    stage.after_s = 0.1
+    is_ended(stage, 0, "SIGTERM")  # by torchrun
+    stage.feed(stage.world.run("failed", 1))
+    assert verdict(stage.frame()).sentence == "FAILED · rank 1 was ended by SIGTERM at step 40"
+    assert [death.rank for death in stage.frame().deaths] == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_a_rank_that_has_died_before_is_the_cause_and_not_who_ends_the_rest(stage: Stage, name: str) -> None:
+    is_ended(stage, 1, name)
+    stage.after_s = 10.0
+    launcher_receives(stage, "SIGINT")
+    is_ended(stage, 0, "SIGINT")
+    stage.feed(stage.world.run("failed", 1))
+    assert verdict(stage.frame()).sentence.startswith("FAILED · rank 1 was ")
+    assert kinds(stage) == ["lost_rank"]
+
+
+def test_a_kill_for_want_of_memory_is_one_whatever_else_happens(stage: Stage) -> None:
+    launcher_receives(stage, "SIGTERM")
+    is_ended(stage, 1, "SIGKILL", out_of_memory=True)
+    assert kinds(stage) == ["lost_rank"]
+
+
+def test_a_script_that_ends_in_good_order_after_the_signal_has_finished(stage: Stage) -> None:
+    launcher_receives(stage, "SIGTERM")
+    for rank in (0, 1):
+        stage.say(rank, Bye(stage.now_ns, "finished"))
+    stage.feed(stage.world.run("finished", 0))
+    assert verdict(stage.frame()).kind == "finished"
+    assert kinds(stage) == []
+
+
+def test_a_run_that_goes_on_after_the_signal_fails_for_reasons_of_its_own(stage: Stage) -> None:
+    """A script under `--ddptop-exec` may make something else of a signal."""
+    launcher_receives(stage, "SIGHUP")
+    assert kinds(stage) == ["ended_from_outside"]
+    stage.after_s = KILL_NS / NS + 1
+    raises(stage, 1, "ValueError: bad batch", load())
+    assert (
+        verdict(stage.frame()).sentence == "FAILED · rank 1 failed: ValueError: bad batch (train.py:88 load)"
+    )
+
+
+def without_launcher(stage: Stage) -> None:
+    fields = {"stall_s": 15.0, "launcher": False}
+    stage.feed(Received(stage.now_ns, -1, 0, 0, Event("settings", stage.now_ns, -1, -1, fields)))
+
+
+def test_without_a_launcher_of_ours_the_ranks_alone_tell_as_far_as_they_can(stage: Stage) -> None:
+    without_launcher(stage)
+    is_ended(stage, 1, "SIGTERM")
+    stage.after_s = 0.1
+    assert kinds(stage) == ["lost_rank"]
+    is_ended(stage, 0, "SIGTERM")
+    message = (
+        "2 ranks were ended by SIGTERM: all of them at once (time limit, scancel, eviction?), or one first"
+    )
+    assert verdict(stage.frame()).sentence == f"ENDED · {message}"
+    assert stage.frame().deaths == ()
+
+
+def test_ctrl_c_in_a_terminal_reaches_all_ranks(stage: Stage) -> None:
+    without_launcher(stage)
+    for rank in (0, 1):
+        raises(stage, rank, "KeyboardInterrupt", load())
+    assert verdict(stage.frame()).sentence == "INTERRUPTED by SIGINT (Ctrl-C)"
+
+
+@pytest.mark.parametrize("reason", [RESET, "ValueError: bad batch"])
+def test_nor_is_the_end_of_one_rank_taken_for_that_of_all(stage: Stage, reason: str) -> None:
+    without_launcher(stage)
+    is_ended(stage, 1, "SIGTERM")
+    raises(stage, 0, reason, load())
+    assert "ended_from_outside" not in kinds(stage)

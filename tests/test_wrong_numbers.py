@@ -1,4 +1,4 @@
-"""A loss that is NaN, and a replica that is not like the others: which rank, and since which step."""
+"""A loss that is NaN, replicas that differ, gradients that are not all-reduced: on which rank, since when."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ from typing import Any
 import pytest
 
 from ddptop.frames.snapshot import snapshot
+from ddptop.recording.reader import Recording
+from ddptop.render.plain import picture
+from ddptop.report.build import read
+from ddptop.report.text import page
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
 
-SCRIPT = Path(__file__).parent / "scripts" / "unhealthy.py"
+SCRIPTS = Path(__file__).parent / "scripts"
 STEPS = 250
+
+
+def record(home: Path, *script: str | int) -> Path:
+    """The recording of a script on three ranks."""
+    path = home / "run.ddptop"
+    # Steps of a few ms: at the default budget a busy machine has losses and parameters read less often.
+    options = ["--ddptop-record", path, "--ddptop-budget", 50, "--standalone", "--nproc-per-node", 3]
+    done = run([*DDPTOP_RUN, *map(str, options), *map(str, script)], environment(home), home)
+    assert done.returncode == 0, done.stderr
+    return path
 
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("unhealthy")
-    path = home / "run.ddptop"
-    # Steps of a few ms: at the default budget a busy machine has losses and parameters read less often.
-    words = [
-        "--ddptop-record",
-        path,
-        "--ddptop-budget",
-        50,
-        "--standalone",
-        "--nproc-per-node",
-        "3",
-        SCRIPT,
-        STEPS,
-    ]
-    done = run([*DDPTOP_RUN, *map(str, words)], environment(home), home)
-    assert done.returncode == 0, done.stderr
-    return path
+    return record(tmp_path_factory.mktemp("unhealthy"), str(SCRIPTS / "unhealthy.py"), STEPS)
 
 
 def alerts(recording: Path, step: int) -> dict[str, dict[str, Any]]:
@@ -57,3 +55,36 @@ def test_the_replica_that_was_nudged_is_named_with_its_step(recording: Path) -> 
     assert found["rank"] == 1
     # The first checksum after the nudge shows it: parameters are read every so many steps.
     assert found["evidence"]["equal_step"] < 80 <= found["step"]
+
+
+def test_a_forward_past_ddp_is_said_everywhere_and_its_steps_go_on(tmp_path: Path) -> None:
+    steps = 30
+    path = record(tmp_path, str(SCRIPTS / "unsynchronised.py"), "bypass", steps)
+    said = "gradients of Sequential are not synchronised: its forward bypasses DDP since step 0 (3 ranks)"
+    early, last = frame_at(path, 3), frame_at(path, steps - 1)
+    shown: Any = snapshot(early)
+    assert (shown["verdict"]["kind"], shown["verdict"]["sentence"]) == ("not_synchronised", said)
+    assert shown["verdict"]["detail"].endswith("their parameters differ since step 1")
+    assert alerts(path, steps - 1)["not_synchronised"]["message"] == said
+    assert last.group.step == steps - 1
+    assert [event.message for event in last.events if event.kind == "not_synchronised"] == [said]
+    assert not {"refused_messages", "lost_records"} & {*alerts(path, steps - 1)}
+    assert said in picture(last, 100)
+    with Recording.open(path) as opened:
+        text = " ".join(page(read(opened), 100).split())
+    assert said in text
+    assert "ddp(x), not ddp.module(x)" in text
+
+
+def test_a_wrong_no_sync_and_a_skipped_backward_are_said_with_their_steps(tmp_path: Path) -> None:
+    path = record(tmp_path, str(SCRIPTS / "unsynchronised.py"), "several", 40)
+    last = frame_at(path, 38)
+    said = {event.kind: event.message for event in last.events}
+    assert said["not_synchronised"] == (
+        "gradients of Critic (DDP model 1) are not synchronised: backward runs under no_sync() before "
+        "optimizer.step() since step 0 (3 ranks)"
+    )
+    assert said["skipped_backward"].startswith("rank 1 ran forward without backward in step 10 ")
+    skipped = alerts(path, 38)["skipped_backward"]
+    assert (skipped["rank"], skipped["step"]) == (1, 10)
+    assert "never broadcast" not in picture(last, 100)

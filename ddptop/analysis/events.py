@@ -401,10 +401,8 @@ def _on_gradients(state: RunState, event: Event, rank_state: RankState, t_ns: in
     model = event.fields.get("model")
     group = state.groups.of(event.rank, model) if isinstance(model, int) else None
     ranks = group.ranks if group else ()
-    if event.kind == "unreduced":
-        state.synchronisation.take(event.rank, event, ranks, state.present, state.unix_s(t_ns))
-    else:
-        state.synchronisation.skipped.take(event.rank, event, ranks)
+    reports = state.synchronisation if event.kind == "unreduced" else state.synchronisation.skipped
+    reports.take(event.rank, event, ranks, state.present, state.unix_s(t_ns))
 
 
 _OF_RANKS = {

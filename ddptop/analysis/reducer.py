@@ -363,7 +363,7 @@ class Reducer:
         self.evaluation.take(done)
         state.loss_spread.take(done, state.unix_s(t_ns))
         if state.synchronisation.waits:
-            state.synchronisation.complete(done.step, state.present, state.unix_s(t_ns))
+            state.synchronisation.complete(done.step, state.present)
 
     def _on_state(self, message: object, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self._state

@@ -107,7 +107,7 @@ class RunState:
         """Evaluates the complete steps that wait. To be called before `figures` or `history` are read. Set by
         the reducer."""
         self.synchronisation = Synchronisation(self.log)
-        self.replicas = Replicas(self.log, self.synchronisation)
+        self.replicas = Replicas(self.log, self.synchronisation, self._comm_hook)
         self.loss_spread = LossSpread(self.log)
 
         self.usual_pauses: dict[str, int] = {}
@@ -256,6 +256,15 @@ class RunState:
             there = (i for i, r in enumerate(self.roster) if not (r.bye or r.gone_ns or r.joined))
             self._present = frozenset(there)
         return self._present
+
+    def _comm_hook(self, model: int) -> str:
+        """Name of the communication hook of a DDP model; empty: none, or it is not known yet."""
+        for session in self.processes.values():
+            buckets = self.layouts.buckets(session.layouts.get(session.generation, -1)) or ()
+            for bucket in buckets:
+                if bucket.model == model and bucket.hook:
+                    return bucket.hook
+        return ""
 
     def take_replica(self, rank: int, replica: Replica, t_ns: int) -> None:
         """A rank reports checksums of its parameters."""

@@ -104,6 +104,7 @@ _OF_ALERT = {
     "the condition, such as (i + 1) % accumulation == 0.",
     "again": "Add the losses and call backward() once for each DDP forward: only the first backward after it "
     "is all-reduced.",
+    "comm_hook": "If replicas are to be equal, have the hook return the same gradients on all ranks.",
     "skipped_backward": "Skip a batch on all ranks or on none: all_reduce a flag (is it bad?) before "
     "backward, and act on the result.",
     "loss_spread": "Compare the batches of the ranks: is a shard of the data damaged, or of another kind?",
@@ -148,6 +149,8 @@ def remedy(
 
 def remedy_kind(alert: Alert) -> str:
     """What `of_alert` is to be asked about."""
+    if alert.kind == "replica_drift" and alert.evidence.get("comm_hook"):
+        return "comm_hook"
     return str(alert.evidence.get("why") or alert.kind) if alert.kind == "not_synchronised" else alert.kind
 
 

@@ -145,8 +145,9 @@ def _unhealthy(frame: Frame, kind: WrongNumbers, alert: Alert) -> Verdict:
     """The verdict about wrong numbers, now or some time ago."""
     if kind == "not_synchronised":
         return Verdict(kind, "critical", alert.message, not_synchronised_phrase(alert))
-    if alert.severity == "critical":
-        return Verdict(kind, "critical", alert.message, step_line(frame))
+    if alert.severity == "critical" or kind == "replica_drift":
+        sign: Sign = "critical" if alert.severity == "critical" else "warning"
+        return Verdict(kind, sign, alert.message, step_line(frame))
     ago = duration(max(0.0, frame.unix_s - alert.since_s))
     return Verdict(kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
 
@@ -388,9 +389,15 @@ def _place_in_stall(alerts: Mapping[str, Alert]) -> str:
         detail = f"the process of rank {alert.rank} is stopped (SIGSTOP)"
     elif phase:
         detail = f"the last heartbeat of rank {alert.rank} was in {phase}"
-    if "skipped_backward" in alerts:  # what the stall may follow from
-        detail = alerts["skipped_backward"].message
-    return detail
+    return _cause_of_stall(alerts) or detail
+
+
+def _cause_of_stall(alerts: Mapping[str, Alert]) -> str:
+    """What leaves some ranks with fewer all-reduces than the others; empty: nothing is known."""
+    for kind in ("skipped_backward", "not_synchronised"):
+        if kind in alerts and alerts[kind].rank is not None:
+            return alerts[kind].message
+    return ""
 
 
 def _unreachable(frame: Frame, alerts: dict[str, Alert]) -> Verdict:

@@ -66,6 +66,9 @@ PASSING = frozenset(
 )
 """Kinds of logged events that belong to an alert which may end before the next sample."""
 
+AVERAGED = frozenset({"not_synchronised", "replica_drift"})
+"""Kinds of alerts that were none where the script turns out to average its replicas every few steps."""
+
 FEW_HOSTS = 16
 """Hosts whose figures a sample has, and those of their GPUs; of more hosts it has the clocks only."""
 
@@ -255,6 +258,8 @@ class Incidents:
         self.stalls: list[StallPeriod] = []
         self._deaths: dict[tuple[int, int | None], Death] = {}
         self._troubles: dict[tuple[str, int | None, int | None], Alert] = {}
+        self._active: frozenset[str] = frozenset()
+        """Kinds of the alerts in the newest frame."""
         self._older: list[LoggedEvent] = []
         self._newer: tuple[LoggedEvent, ...] = ()
         self._since_log_read = 0
@@ -272,13 +277,15 @@ class Incidents:
     @property
     def troubles(self) -> tuple[Alert, ...]:
         """Alerts that were active at any time, in order of time, with those that no sample contains."""
-        alerts = [*self._troubles.values()]
+        ended = AVERAGED if any(entry.kind == "averaged" for entry in self.events) else frozenset()
+        ended -= self._active
+        alerts = [alert for alert in self._troubles.values() if alert.kind not in ended]
         known: set[tuple[str, float]] = {
             (alert.kind, alert.since_s if alert.step is None else alert.step) for alert in alerts
         }
         for entry in self.events:
             key = (entry.kind, entry.unix_s if entry.step is None else entry.step)
-            if entry.kind in PASSING and entry.severity != "info" and key not in known:
+            if entry.kind in PASSING - ended and entry.severity != "info" and key not in known:
                 known.add(key)
                 kind = cast("AlertKind", entry.kind)
                 alert = Alert(kind, entry.severity, entry.rank, entry.step, entry.unix_s, entry.message)
@@ -332,6 +339,7 @@ class Incidents:
             process = (death.rank, death.position.pid)
             self._deaths.pop(process, None)  # the order of the newest frame is the most accurate
             self._deaths[process] = death
+        self._active = frozenset(alert.kind for alert in frame.alerts)
         for alert in frame.alerts:
             if alert.kind in IN_OWN_SECTION:
                 continue

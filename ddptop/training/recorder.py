@@ -66,6 +66,9 @@ DETAIL = int(Flag.DETAIL)
 MANY_STAMPS = 512
 """Of one step: more are handed over before its end. A plain step has ten."""
 
+MOST_OPTIMIZERS = 8
+"""Most optimizer steps between two DDP forwards that are usual."""
+
 MANY_ASIDE_ENDS = 64
 """Optimizer steps in one step of a shadow block: the block would never end where the script calls DDP's
 forward no more."""
@@ -116,7 +119,8 @@ class Recorder:
         self.asides = 0
         """Batches fetched and DDP forwards without gradients since the last DDP forward with them."""
         self.bypassed = False
-        """Whether a DDP model got gradients past DDP's forward: then a backward may begin a step."""
+        """Whether a DDP model was stepped with gradients that came past DDP's forward: then a backward begins
+        a step where no forward does."""
         self.own_waits = 0
         """Waits in collectives of the script's own so far."""
         self.after_backward: Callable[[], None] = _do_nothing
@@ -142,8 +146,8 @@ class Recorder:
     def _begin_first(self) -> None:
         self.aside = False  # in a shadow block: phases call only `forward_begins` and `aside_step_ends`
         self.shadow = ShadowBlocks.from_environment()
-        self._stepped = self._synchronised = self.synchronises = self._has_forward = False
-        self._aside_ends = 0
+        self._stepped = self._synchronised = self.synchronises = self._has_forward = self._passed = False
+        self._aside_ends = self._steps_since_forward = self._usual_steps = 0
         self.stamp_due = self._spoilt = self._stepped_in_backward = False
         for of_step in (self.cpu_wait, self.elements):
             of_step.forget()
@@ -189,6 +193,9 @@ class Recorder:
             self._flush()
         self.asides = 0
         self._has_forward = True
+        if self._steps_since_forward > self._usual_steps:
+            self._usual_steps = min(self._steps_since_forward, MOST_OPTIMIZERS)
+        self._steps_since_forward = 0
         if self.aside:
             return
         self.synchronises = synchronises
@@ -210,8 +217,8 @@ class Recorder:
         if self._backward_depth > 1:
             self.stamp_due = False  # all-reduces may be waited for at the end of either
             return
-        if self.bypassed and self._stepped and not self._has_forward:
-            self._close(0)  # no DDP forward will
+        if self.bypassed and self._no_forward_follows():
+            self._close(0)
         elif len(self.stamps) > MANY_STAMPS:
             self._flush()
         self.passes += 1
@@ -259,6 +266,19 @@ class Recorder:
             self._stepped_in_backward = False
             self._put(at | STAMP_STEP_END)
             self._step_ends()
+
+    def _no_forward_follows(self) -> bool:
+        """Whether the running step has ended, although no DDP forward says so."""
+        return self._passed or (self._stepped and self._steps_since_forward > self._usual_steps)
+
+    def bypass_ends(self) -> bool:
+        """A backward has ended whose gradients came past DDP's forward.
+
+        Returns whether it ends the step by itself: no torch optimizer will.
+        """
+        self._passed = not self._has_forward and self._backward_steps.ended()
+        self.bypassed |= self._passed
+        return self._passed
 
     def optimizer_begins(self, optimizer: int) -> None:
         """`step()` of the optimizer with this `id()`; one that runs inside another belongs to the outer."""
@@ -345,7 +365,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Close the last step: no further forward will."""
-        if self._stepped or (self._synchronised and self._backward_steps.ended()):
+        if self._stepped or self._passed or (self._synchronised and self._backward_steps.ended()):
             self._close(0)
 
     def forked(self) -> None:
@@ -363,6 +383,7 @@ class Recorder:
 
     def _step_ends(self) -> None:
         self._stepped = self._backward_steps.optimizer_seen = True
+        self._steps_since_forward += 1
         self.cpu_wait.step_ends()
 
     def _flush(self, closed: tuple[Any, ...] | None = None) -> None:
@@ -395,7 +416,7 @@ class Recorder:
         self._cost = 0
         if self.calls:
             self.calls = []
-        self._stepped = self._synchronised = self._has_forward = False
+        self._stepped = self._synchronised = self._has_forward = self._passed = False
         self._aside_ends = 0
         self.step = self.counter[0] = step = step + 1
         self.passes += 1

@@ -232,9 +232,11 @@ class StepTimes:
         self._exposed = UNKNOWN_NS
 
     def _close(self, closed: Closed) -> StepRecord:
-        paused = self._gc_pauses.take(self._step_end, closed.thread)
         if self._begin < 0:  # a first step without any DDP forward
             self._begin = self._bypass_begin
+        if self._step_end <= self._begin:  # no optimizer has stepped, and backward was not all-reduced
+            self._date_end(self._backward_ended)
+        paused = self._gc_pauses.take(self._step_end, closed.thread)
         record = StepRecord(
             closed.step, self._begin, self._step_end,
             self._data_done, self._forward_ns, self._backward_ns, self._optimizer_ns,

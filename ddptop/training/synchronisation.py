@@ -99,23 +99,25 @@ class WatchedModel:
     def is_stepped_by(self, optimizer: Any) -> bool:
         """Whether the optimizer has one of the model's parameters, and these have gradients."""
         ddp = self._ddp()
-        if ddp is None or all(parameter.grad is None for parameter in self.watched):
-            return False
+        with no_torch_function():
+            if ddp is None or all(parameter.grad is None for parameter in self.watched):
+                return False
         numbers = {id(parameter) for parameter in ddp.module.parameters()}
         return any(id(p) in numbers for group in optimizer.param_groups for p in group["params"])
 
     def checksum(self) -> int | None:
         """CRC-32 of the begin of the watched parameters; None where they cannot be read in place."""
         value = 0
-        for parameter in self.watched:
-            if not is_checkable(parameter):
-                return None
-            storage = parameter.untyped_storage()
-            offset = parameter.storage_offset() * parameter.element_size()
-            size = min(int(parameter.nbytes), CHECKED_BYTES)
-            if storage.nbytes() < offset + size:
-                return None
-            value = zlib.crc32((c_char * size).from_address(storage.data_ptr() + offset), value)
+        with no_torch_function():
+            for parameter in self.watched:
+                if not is_checkable(parameter):
+                    return None
+                storage = parameter.untyped_storage()
+                offset = parameter.storage_offset() * parameter.element_size()
+                size = min(int(parameter.nbytes), CHECKED_BYTES)
+                if storage.nbytes() < offset + size:
+                    return None
+                value = zlib.crc32((c_char * size).from_address(storage.data_ptr() + offset), value)
         return value
 
 
@@ -177,9 +179,14 @@ class SynchronisationWatch:
 
     def backward_ends(self) -> None:
         """The outermost backward has ended."""
-        models = self._with_gradients
-        if not models:
-            return
+        if self._with_gradients:
+            try:
+                self._settle(self._with_gradients)
+            except Exception as error:  # noqa: BLE001 - the training boundary
+                guard.caught(error)
+                self.stop()
+
+    def _settle(self, models: list[WatchedModel]) -> None:
         for model in models:
             if model.prepared or (model.sharing and any(other.prepared for other in model.sharing)):
                 model.unreduced = ""
@@ -202,7 +209,8 @@ class SynchronisationWatch:
             model.unreduced = "again"
         else:
             model.unreduced = "bypass"
-            recorder.bypassed = True
+            if recorder.bypass_ends():
+                self._report_unreduced(model)
 
     def _compare_forwards(self, model: WatchedModel) -> None:
         """Report forwards that had no backward: more of them came before this one than usual."""
@@ -225,9 +233,8 @@ class SynchronisationWatch:
     def optimizer_begins(self, optimizer: Any) -> None:
         """`step()` of an optimizer is called while there are unreduced gradients."""
         try:
-            with no_torch_function():
-                for model in self._stepped_models(optimizer):
-                    self._report_unreduced(model)
+            for model in self._stepped_models(optimizer):
+                self._report_unreduced(model)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
             self.stop()
@@ -235,10 +242,9 @@ class SynchronisationWatch:
     def optimizer_ends(self, optimizer: Any) -> None:
         """`step()` has returned; likewise."""
         try:
-            with no_torch_function():
-                for model in self._stepped_models(optimizer):
-                    model.after_step = model.checksum()
-                    model.waits_after_step = self._recorder.own_waits
+            for model in self._stepped_models(optimizer):
+                model.after_step = model.checksum()
+                model.waits_after_step = self._recorder.own_waits
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
             self.stop()
@@ -252,6 +258,7 @@ class SynchronisationWatch:
         if model.reported_step == step:  # by another optimizer
             return
         model.reported_step = step
+        self._recorder.bypassed |= model.unreduced == "bypass"
         model.unreduced_steps += 1
         count, checksum = model.unreduced_steps, model.checksum()
         changed = model.after_step is not None and model.after_step != checksum

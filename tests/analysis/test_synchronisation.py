@@ -10,7 +10,7 @@ import pytest
 from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
-from ddptop.protocol.messages import Event, Membership, Replica
+from ddptop.protocol.messages import Bucket, Event, Layout, Membership, Replica
 from tests.analysis.stalling import Stage
 
 EVERY = (0, 1, 2)
@@ -168,6 +168,14 @@ def test_it_is_the_cause_of_replicas_that_differ_from_the_first_step_on(stage) -
     assert stage.said("replica_drift") == [drift]
 
 
+def test_replicas_that_differ_although_the_script_reduces_gradients_itself_have_another_cause(stage) -> None:
+    for count in (1, 2, 3):
+        unreduced(stage, 39 + count, count, equal(count), waits=12)
+    for rank in EVERY:
+        stage.say(rank, Replica(48, 0, 4, 0, (rank, rank)))
+    assert "all-reduced" not in alerts(stage)["replica_drift"].message
+
+
 def test_a_report_that_is_not_right_is_ignored(stage) -> None:
     for changes in ({"why": "sunspots"}, {"name": 5}, {"waits": "many"}):
         unreduced(stage, 40, 1, equal(None), **changes)
@@ -234,6 +242,28 @@ def test_many_forwards_of_some_ranks_are_an_evaluation(stage) -> None:
     assert stage.said("skipped_backward") == [
         "rank 0 ran forwards without backward in step 40: an evaluation without torch.no_grad()?"
     ]
+
+
+def test_replicas_differ_with_a_hook_of_the_users_own_which_is_named(stage) -> None:
+    bucket = Bucket(0, 0, 8, 8, 1, "float32", "gossip")
+    for rank in EVERY:
+        stage.say(rank, Layout(9, (bucket,)))
+        stage.say(rank, Replica(40, 0, 4, 0, (rank, rank)))
+    alert = alerts(stage)["replica_drift"]
+    assert alert.severity == "warning"
+    assert alert.message == (
+        "replicas of 3 ranks differ since the first check, at step 40: "
+        "gradients go through the communication hook gossip"
+    )
+    assert verdict(stage.frame()).line() == f"▲ {alert.message}"
+    assert "have the hook return the same gradients" in next_action(stage.frame())
+
+
+def test_replicas_that_the_script_averages_do_not_drift(stage) -> None:
+    unreduced(stage, 40, 1, equal(), averaged=True)
+    for rank in EVERY:
+        stage.say(rank, Replica(40, 0, 4, 0, (rank, rank)))
+    assert not alerts(stage)
 
 
 def test_a_restart_forgets_it(stage, make_world) -> None:

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from ddptop.training.phases import LastGradients
 from ddptop.training.recorder import Recorder
 from ddptop.training.synchronisation import FIRST_REPORTS, MOST_REPORTS, USUAL_AFTER, SynchronisationWatch
+from tests.training.test_recorder import records_of
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +116,19 @@ def test_a_forward_past_ddp_is_reported_in_each_of_the_first_steps_and_ends_step
     assert (first["name"], first["count"], first["averaged"]) == ("Net", 1, False)
     script.recorder.finish()
     assert script.recorder.step == 3
+    first_record, second, third = records_of(script.recorder)
+    assert 0 < first_record.begin < first_record.end == second.begin < second.end == third.begin
+    assert [record.micro_steps for record in (first_record, second, third)] == [1, 1, 1]
+
+
+def test_a_script_that_no_longer_calls_ddps_forward_goes_on_with_its_steps() -> None:
+    script = Script()
+    for step in range(6):
+        script.backward(script.forward() if step < 3 else script.bypass())
+        script.step()
+    script.recorder.finish()
+    assert script.recorder.step == 5, "the first bypass is not known before its optimizer's step"
+    assert script.reasons() == [(2, 0, "bypass"), (3, 0, "bypass"), (4, 0, "bypass")]
 
 
 def test_reports_become_rare() -> None:
@@ -345,3 +359,20 @@ def test_the_watch_keeps_no_model_alive_and_is_not_copied() -> None:
     script.optimizers.clear()
     gc.collect()
     assert gone() is None
+
+
+def test_without_a_torch_optimizer_a_backward_past_ddp_ends_a_step() -> None:
+    script = Script()
+    script.recorder = Recorder(optimizer_exists=lambda: False)
+    script.watch = SynchronisationWatch(script.recorder, lambda *report: script.reports.append(report))
+    watched = script.watch.watch(script.models[0], 0, 2)
+    assert watched is not None
+    script.last_gradients.watch(script.models[0], watched.note_gradient)
+    for _ in range(4):
+        script.backward(script.bypass())
+    script.recorder.finish()
+    assert script.recorder.step == 4
+    assert script.reasons() == [(step, 0, "bypass") for step in range(4)]
+    for record in records_of(script.recorder):
+        assert 0 < record.begin < record.end
+        assert record.micro_steps == 1

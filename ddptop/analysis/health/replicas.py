@@ -15,11 +15,12 @@ from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.since_start import UNKNOWN, EqualPieces, PieceDrift
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Set
+    from collections.abc import Callable, Iterable, Iterator, Set
 
     from ddptop.analysis.event_log import EventLog
     from ddptop.analysis.health.synchronisation import Synchronisation
     from ddptop.protocol.messages import Replica, Scalar
+    from ddptop.protocol.vocabulary import Severity
 
 MAX_ANSWERS = 64
 """Most different reports that one check keeps; equal replicas give one."""
@@ -110,6 +111,21 @@ class Check:
 OPEN_CHECKS = 8
 """Most incomplete checks of one model; all ranks report a step within about a second."""
 
+REDUCING_HOOKS = frozenset(
+    {
+        "allreduce_hook",
+        "fp16_compress_hook",
+        "bf16_compress_hook",
+        "fp16_compress_wrapper_hook",
+        "bf16_compress_wrapper_hook",
+        "powerSGD_hook",
+        "batched_powerSGD_hook",
+        "quantization_pertensor_hook",
+        "quantization_perchannel_hook",
+    }
+)
+"""torch's communication hooks after which all ranks have the same gradients."""
+
 MAX_PIECES = 4096
 """Most pieces of one model that are tracked."""
 
@@ -148,16 +164,31 @@ class Drift:
     equal: int | None
     """Step of the last check in which it was equal; None: never."""
     since_s: float
-    cause: str | None = None
-    """Why its gradients were not all-reduced, as `synchronisation` has it; None: they were."""
+
+
+class DriftCause(NamedTuple):
+    """Why replicas differ."""
+
+    text: str
+    """Empty: not known."""
+    comm_hook: str = ""
+    """Name of a communication hook of the user's own, which may let replicas differ on purpose."""
+
+    @property
+    def severity(self) -> Severity:
+        return "warning" if self.comm_hook else "critical"
 
 
 class Replicas:
     """Collects checksums and tracks pieces that differ; depends on the order of messages alone."""
 
-    def __init__(self, log: EventLog, synchronisation: Synchronisation) -> None:
+    def __init__(
+        self, log: EventLog, synchronisation: Synchronisation, comm_hook: Callable[[int], str] = lambda _: ""
+    ) -> None:
+        """`comm_hook`: gives the name of a model's communication hook; empty: it has none."""
         self._log = log
         self._synchronisation = synchronisation
+        self._comm_hook = comm_hook
         self.restart(0)
 
     def restart(self, world: int) -> None:
@@ -179,6 +210,9 @@ class Replicas:
         if not 0 < replica.pieces <= MAX_PIECES or not 0 < len(replica.values) <= replica.pieces:
             return
         key = _Key(replica.model, group)
+        if self._synchronisation.averages(*key):
+            self._forget(key, replica.pieces)
+            return
         if self._pieces.setdefault(key, replica.pieces) != replica.pieces:
             self._forget(key, replica.pieces)
         checks = self._open.setdefault(key, {})
@@ -201,6 +235,7 @@ class Replicas:
         if not self._drifts:
             return None
         (key, _), first = min(self._drifts.items(), key=lambda entry: (entry[1].since, entry[0]))
+        cause = self._cause(key, first)
         evidence: dict[str, Scalar] = {
             "model": key.model,
             "since_step": first.since,
@@ -208,10 +243,11 @@ class Replicas:
             "pieces": len(self._drifts),
             "ranks": len(first.ranks),
             "majority": first.majority,
+            "comm_hook": cause.comm_hook or None,
         }
         rank = first.ranks[0] if first.majority else None
-        text = drift_phrase(first, self._world)
-        return Alert("replica_drift", "critical", rank, first.since, first.since_s, text, evidence)
+        text = drift_phrase(first, self._world, cause)
+        return Alert("replica_drift", cause.severity, rank, first.since, first.since_s, text, evidence)
 
     def drifts(self) -> tuple[PieceDrift, ...]:
         """The pieces on which the ranks differ now."""
@@ -287,13 +323,21 @@ class Replicas:
         since, since_s = (step, unix_s) if known is None else (known.since, known.since_s)
         equal = self._equal[key].get(piece)
         before = equal.of(result.differing) if equal else None
-        cause = self._synchronisation.cause(key.model, key.ranks, step)
-        drift = Drift(result.differing, result.majority, since, before, since_s, cause)
+        drift = Drift(result.differing, result.majority, since, before, since_s)
         if not self._drifts:
             rank = result.differing[0] if result.majority and len(result.differing) == 1 else None
-            text = drift_phrase(drift, self._world)
-            self._log.add(unix_s, "replica_drift", text, severity="critical", rank=rank, step=step)
+            cause = self._cause(key, drift)
+            text, severity = drift_phrase(drift, self._world, cause), cause.severity
+            self._log.add(unix_s, "replica_drift", text, severity=severity, rank=rank, step=step)
         self._drifts[key, piece] = drift
+
+    def _cause(self, key: _Key, drift: Drift) -> DriftCause:
+        if self._synchronisation.explains(*key, drift.since):
+            return DriftCause("gradients were not all-reduced")
+        hook = self._comm_hook(key.model)
+        if hook and hook not in REDUCING_HOOKS:
+            return DriftCause(f"gradients go through the communication hook {hook}", hook)
+        return DriftCause("")
 
     def _forget(self, key: _Key, pieces: int) -> None:
         """Forget a model that is now divided into other pieces."""
@@ -308,7 +352,7 @@ def _full(equal: _Equal | None) -> int:
     return UNKNOWN if equal is None or equal.full is None else equal.full
 
 
-def drift_phrase(drift: Drift, world: int) -> str:
+def drift_phrase(drift: Drift, world: int, cause: DriftCause) -> str:
     """`replica of rank 2 differs since step 80 (equal at step 64)`."""
     who = ranks_phrase([*drift.ranks], world)
     one = len(drift.ranks) == 1
@@ -317,8 +361,8 @@ def drift_phrase(drift: Drift, world: int) -> str:
         text = f"{begin} since the first check, at step {drift.since:,}"
     else:
         text = f"{begin} since step {drift.since:,} (equal at step {drift.equal:,})"
-    if drift.cause is not None:
-        return f"{text}: gradients were not all-reduced"
+    if cause.text:
+        return f"{text}: {cause.text}"
     if drift.equal is None:
         text += ": changed after DDP's constructor, or init_sync=False?"
     return text if drift.majority else f"{text}; which is right is unknown"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.event_log import EventLog
     from ddptop.protocol.messages import Event, Scalar
 
-OPEN_STEPS = 32
+OPEN_STEPS = 256
 """Most steps for which reports of some ranks wait for those of others."""
 
 REPORTED_ALL = 8
@@ -80,12 +80,14 @@ class _Model:
     def __init__(self) -> None:
         self.steps: dict[int, dict[int, Unreduced]] = {}
         """By step and rank, what some ranks have reported and others not yet."""
+        self.newest_s = 0.0
+        """When the newest of these reports arrived."""
         self.counts: dict[int, int] = {}
         """By rank, its newest count."""
         self.first: dict[int, tuple[int, Unreduced]] = {}
         """By rank, its first report, with the step."""
-        self.were_equal = self.is_excused = False
-        """The parameters were equal before such a step; the script synchronises them itself."""
+        self.were_equal = self.reduces_itself = self.is_excused = False
+        """The parameters were equal before such a step, and after one; they differ on purpose."""
         self.fault: Fault | None = None
 
 
@@ -113,6 +115,7 @@ class Synchronisation:
         model = self._models.setdefault(key, _Model())
         model.first.setdefault(rank, (event.step, report))
         model.counts[rank] = report.steps
+        model.newest_s = unix_s
         reports = model.steps.setdefault(event.step, {})
         reports[rank] = report
         if reports.keys() >= _expected(key, present):
@@ -127,25 +130,22 @@ class Synchronisation:
         """Whether reports wait for those of other ranks: then `complete` is to be called."""
         return self._waiting or self.skipped.waits
 
-    def complete(self, step: int, present: Set[int], unix_s: float) -> None:
+    def complete(self, step: int, present: Set[int]) -> None:
         """All ranks have reported this step."""
-        self.skipped.complete(step, present, unix_s)
+        self.skipped.complete(step)
         for key, model in self._models.items():
             for older in sorted(known for known in model.steps if known <= step):
-                self._blame_some(key, model, older, model.steps.pop(older), present, unix_s)
+                self._blame_some(key, model, model.steps.pop(older), present)
         self._waiting = any(model.steps for model in self._models.values())
 
-    def cause(self, model: int, ranks: tuple[int, ...], step: int) -> str | None:
-        """Why replicas of a model may differ after `step`; None: its gradients were all-reduced so far."""
+    def explains(self, model: int, ranks: tuple[int, ...], step: int) -> bool:
+        """Whether replicas of a model may differ after `step` since its gradients were not all-reduced."""
         known = self._models.get(ModelKey(model, ranks))
-        if known is None:
-            return None
-        if known.fault is not None:
-            return known.fault.why
-        reports = [report for first, report in known.first.values() if first <= step]
-        return reports[0].why if reports else None
+        if known is None or known.fault is not None:
+            return known is not None
+        return not known.reduces_itself and any(first <= step for first, _ in known.first.values())
 
-    def is_excused(self, model: int, ranks: tuple[int, ...]) -> bool:
+    def averages(self, model: int, ranks: tuple[int, ...]) -> bool:
         """Whether the replicas of a model differ on purpose: the script averages them now and then."""
         known = self._models.get(ModelKey(model, ranks))
         return known is not None and known.is_excused
@@ -186,6 +186,7 @@ class Synchronisation:
                 model.fault = None
                 self._excuse(model, text, step, unix_s)
             model.were_equal = True
+            model.reduces_itself |= not first
         elif first or model.is_excused or model.fault is not None:
             return
         elif None in sums:
@@ -198,16 +199,14 @@ class Synchronisation:
         self,
         key: ModelKey,
         model: _Model,
-        step: int,
         reports: Mapping[int, Unreduced],
         present: Set[int],
-        unix_s: float,
     ) -> None:
         """Some ranks did not all-reduce their gradients in a step in which the others did."""
         others = _expected(key, present) - reports.keys()
         unsure = any(model.counts.get(rank, 0) >= REPORTED_ALL for rank in others)
         if others and not unsure and not model.is_excused and model.fault is None:
-            self._blame(key, model, reports, None, unix_s)
+            self._blame(key, model, reports, None, model.newest_s)
 
     def _blame(
         self,
@@ -258,19 +257,24 @@ class SkippedBackwards:
     def __init__(self, log: EventLog, world: int) -> None:
         self._log = log
         self._world = world
-        self._steps: dict[tuple[int, ModelKey], dict[int, _Skipped]] = {}
+        self._steps: dict[tuple[int, ModelKey], tuple[dict[int, _Skipped], float]] = {}
+        """By step and model what some ranks have reported and others not yet, and when the newest came."""
         self._ahead: dict[tuple[int, int], int] = {}
         """By model and rank, how many batches it is ahead of the others."""
         self._first: tuple[int, tuple[int, ...], float] | None = None
 
-    def take(self, rank: int, event: Event, ranks: tuple[int, ...]) -> None:
-        """Take a rank's report. `ranks`: those that have this model, empty: all."""
+    def take(self, rank: int, event: Event, ranks: tuple[int, ...], present: Set[int], unix_s: float) -> None:
+        """Take a rank's report; the arguments are those of `Synchronisation.take`."""
         skipped = _Skipped(_whole(event.fields.get("forwards")), _whole(event.fields.get("prepared")))
         if skipped.forwards < 1 or event.step < 0:
             return
         place = event.step, ModelKey(_whole(event.fields.get("model")), ranks)
-        self._steps.setdefault(place, {})[rank] = skipped
-        if len(self._steps) > OPEN_STEPS:
+        reports, _ = self._steps.get(place, ({}, 0.0))
+        reports[rank] = skipped
+        self._steps[place] = reports, unix_s
+        if reports.keys() >= _expected(place[1], present):  # all ranks did the same
+            del self._steps[place]
+        elif len(self._steps) > OPEN_STEPS:
             del self._steps[min(self._steps)]
 
     @property
@@ -278,12 +282,11 @@ class SkippedBackwards:
         """As `Synchronisation.waits`."""
         return bool(self._steps)
 
-    def complete(self, step: int, present: Set[int], unix_s: float) -> None:
-        """As `Synchronisation.complete`."""
+    def complete(self, step: int) -> None:
+        """All ranks have reported this step."""
         for place in sorted(known for known in self._steps if known[0] <= step):
-            reports = self._steps.pop(place)
-            if not reports.keys() >= _expected(place[1], present):  # else all ranks did the same
-                self._evaluate(place[0], place[1], reports, unix_s)
+            reports, unix_s = self._steps.pop(place)
+            self._evaluate(place[0], place[1], reports, unix_s)
 
     def alert(self) -> Alert | None:
         """The alert of ranks that are ahead of the others, while they are."""

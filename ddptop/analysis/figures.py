@@ -13,6 +13,7 @@ from ddptop.analysis.health.pace import Pace
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.excess_minutes import ExcessMinutes
 from ddptop.analysis.steps.kept import KeptSteps
+from ddptop.analysis.steps.turns import OptimizerTurns
 from ddptop.analysis.steps.windows import MOVES, StepWindow
 
 if TYPE_CHECKING:
@@ -200,6 +201,9 @@ class Figures:
         self.shadow_cost = ShadowCost()
         """What the recorder costs, from the steps in which it stood aside."""
         self.pace = Pace()
+        self.turns = OptimizerTurns()
+        self.loss_as_given = 0
+        """As in the frame's `Group`."""
         self.late_no_sync = False
         """Whether a rank's newest steps have `Flag.LATE_NO_SYNC`."""
         self.contradicted = False

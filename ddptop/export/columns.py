@@ -73,7 +73,7 @@ TABLES = RUN, RANKS, STEPS, BUCKETS, EVENTS = (
     _table(
         "steps",
         "one per complete step and rank",
-        *(*_KEY, ("float64", "begin_s"), ("int32", "micro_steps")),
+        *(*_KEY, ("float64", "begin_s"), ("int32", "micro_steps optimizer")),
         *(("bool", "joined detailed clock_free"), ("float64", "loss")),
         ("float32", "step_ms data_ms forward_ms backward_ms optimizer_ms other_ms own_ms excess_ms"),
         ("float32", "own_backward_ms before_forward_ms before_backward_ms before_optimizer_ms"),

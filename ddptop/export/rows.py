@@ -10,7 +10,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import FREE, OWN_COLUMNS, PART_COLUMNS, SCOPE_COLUMNS, STEP_COLUMNS, WAITS
 from ddptop.export.columns import UNKNOWN
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS
+from ddptop.protocol.step_columns import BEGIN, FIRST_OPTIMIZER, FLAGS, MICRO_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,6 +141,7 @@ def step_rows(batch: Batch) -> Rows:
         "rank": np.arange(shape[1]),
         "begin_s": batch.begin_ns / 1e9,
         "micro_steps": block.integers[MICRO_STEPS],
+        "optimizer": UNKNOWN if block.own is None else np.maximum(block.own[FIRST_OPTIMIZER], UNKNOWN),
         "joined": block.integers[FLAGS] & int(Flag.JOINED) != 0,
         "detailed": detailed[:, None],
         "clock_free": clock_free[:, None],

@@ -115,6 +115,13 @@ class Group:
     """Bytes that a rank gives to them, after compression; None also where a hook hides it."""
     late_no_sync: bool = False
     """`no_sync()` encloses backward and not its forward in the newest steps, so that backward all-reduces."""
+    loss_as_given: int = 0
+    """Backward passes whose mean the loss is, as `backward()` was given it: the script may divide it by their
+    number, or not. 0: it is of one pass, or known as the script logs it."""
+    optimizers_in_turn: int = 0
+    """How many optimizers step in turn, as in a GAN; 0: one. The losses are of the first one's steps."""
+    loss_of_other: float | None = None
+    """Newest loss of a step of another of these optimizers, mean over ranks."""
 
 
 @dataclass(frozen=True, slots=True)

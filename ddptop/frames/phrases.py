@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddptop.frames.hosts import host_index, without_domain
-from ddptop.frames.numbers import FEW_PCT, bounded, fixed, percent
+from ddptop.frames.numbers import FEW_PCT, bounded, fixed, loss, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.frames.frame import Frame, Straggler, Suspect
+    from ddptop.frames.frame import Frame, Group, Straggler, Suspect
     from ddptop.frames.stall import Death
     from ddptop.protocol.vocabulary import OwnPlace, RankStatus
 
@@ -339,3 +339,14 @@ def death_phrase(death: Death) -> str:
     if ended_by_signal(death.signal, death.reason):
         detail = f": {death.reason}" if death.reason not in ("", BY_LAUNCHER) else ""
     return f"rank {death.rank} {exit_phrase(death.signal, death.exit_code, death.reason, detail=detail)}"
+
+
+def loss_note(group: Group) -> str:
+    """What the loss is, where it is not simply what the script logs; else empty."""
+    if group.optimizers_in_turn:
+        others = "of the other" if group.optimizers_in_turn == 2 else "of another"
+        of_other = "" if group.loss_of_other is None else f", {loss(group.loss_of_other)} {others}"
+        return f"of the first of {group.optimizers_in_turn} optimizers that step in turn{of_other}"
+    if group.loss_as_given:
+        return f"as given to backward(), mean of {group.loss_as_given} micro-steps"
+    return ""

@@ -35,7 +35,11 @@ def schema() -> Node:
     group = _with(
         _part(frame.Group, ("step", "incarnation", "window_steps", "steps_per_s", *snapshot.GROUP_FIELDS)),
         step_ms=_object(p50=number, p95=number),
-        loss=_object(mean=number, min=number, max=number, min_rank=whole, max_rank=whole),
+        loss=_object(
+            **dict.fromkeys(("mean", "min", "max"), number),
+            **dict.fromkeys(("min_rank", "max_rank", "as_given", "optimizers_in_turn"), whole),
+            of_other_optimizer=number,
+        ),
         what_if=_part(frame.Group, snapshot.WHAT_IF_FIELDS),
     )
     run = (

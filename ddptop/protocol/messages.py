@@ -76,6 +76,8 @@ class Flag(IntEnum):
     """The recorder stood aside to measure what it costs: only begin and end of the step are known."""
     LATE_NO_SYNC = 16
     """A backward inside `no_sync()`, whose forward was outside, all-reduced: DDP decides in forward."""
+    LOSS_UNDIVIDED = 32
+    """The script divides each loss by the number of micro-steps: the loss is multiplied by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,9 @@ class OwnTime(NamedTuple):
     elements: int = -1
     """No time: elements of the tensors that the step's forwards were given, or tokens that the script logs.
     -1: not known."""
+    first_optimizer: int = -1
+    """No time: which optimizer of the rank stepped first in it, from 0 in the order in which they first
+    stepped. -1: not known."""
 
 
 LEAST_OWN = 9

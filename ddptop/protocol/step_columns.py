@@ -45,6 +45,8 @@ MISSING = -(2**62)
 BEGIN, WALL, MICRO_STEPS, FLAGS = (
     StepRow._fields.index(name) for name in ("begin_us", "wall_us", "micro_steps", "flags")
 )
+FIRST_OPTIMIZER = OwnTime._fields.index("first_optimizer")
+"""In `StepColumns.own`."""
 _MAY_BE_UNKNOWN = slice(StepRow._fields.index("forward_at_us"), StepRow._fields.index("optimizer_at_us") + 1)
 """-1 stands for "did not happen" in these, and for "not known" in the end of a cell."""
 

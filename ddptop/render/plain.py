@@ -19,7 +19,7 @@ from ddptop.frames.numbers import (
     loss,
     percent,
 )
-from ddptop.frames.phrases import several_hosts
+from ddptop.frames.phrases import loss_note, several_hosts
 from ddptop.frames.remedies import next_action
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
@@ -227,6 +227,8 @@ def _run(frame: Frame) -> list[str]:
             f"busbw {fixed(group.busbw_gbps, RATIO)} GB/s"
             f"{a_step_phrase(group.all_reduces, group.wire_bytes)}",
         ]
+    if note := loss_note(group):
+        lines.append(f"loss {note}")
     return lines
 
 

@@ -111,6 +111,7 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
         forward_at, backward_at, optimizer_at, _backward_end,
         micro_steps, flags, cost, loss, _calls, _marks,
         exposed, before_forward, before_backward, before_optimizer, waits, cpu_wait, gc, elements,
+        first_optimizer,
     ) = record  # fmt: skip
     if flags & Flag.SHADOW:  # only its begin and end are known; earlier versions read that own times are not
         times = (begin - base) // 1000, (end - begin) // 1000
@@ -141,6 +142,7 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
                 cpu_wait // 1000 if exposed >= 0 else -1,
                 gc // 1000,
                 elements,
+                first_optimizer,
             )
         ),
     )

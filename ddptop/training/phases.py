@@ -40,6 +40,7 @@ from ddptop.training.torch_compat.ddp import (
     reduces_itself,
     step_functions,
 )
+from ddptop.training.torch_compat.divisors import divisors_of
 from ddptop.training.torch_compat.dynamo import (
     compiles_backward,
     no_torch_function,
@@ -152,7 +153,10 @@ def _backward(
         paused = pause()
         try:
             if recorder.wants_loss:
-                loss = scaled.loss_of(tensors)
+                given = scaled.unscaled(tensors)
+                loss = scaled.value_of(given)
+                if loss is not None and recorder.losses.wants_divisors:
+                    recorder.losses.divisors = divisors_of(given)
             else:
                 scaled.forget()
             if compiles_backward():
@@ -367,16 +371,20 @@ class _ScaledLoss:
         """Let go of the tensors, and with them of their graph."""
         self._scaled = self._unscaled = None
 
-    def loss_of(self, tensors: Any) -> Any:
+    def unscaled(self, tensors: Any) -> Any:
+        """What `backward()` is given, before a GradScaler multiplied it."""
+        given = tensors
+        if self._scaled is not None:
+            if given is self._scaled:
+                given = self._unscaled
+            self.forget()
+        return given
+
+    def value_of(self, loss: Any) -> Any:
         """The loss as a number, read at once (the tensor may change later); None unless it is a scalar.
 
         On a GPU reading would wait for the device: there it is what `read_later` makes of it.
         """
-        loss = tensors
-        if self._scaled is not None:
-            if loss is self._scaled:
-                loss = self._unscaled
-            self.forget()
         if type(loss) is not Tensor or loss.numel() != 1:
             return None
         if not loss.is_cpu:

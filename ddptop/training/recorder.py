@@ -73,6 +73,9 @@ MANY_ASIDE_ENDS = 64
 """Optimizer steps in one step of a shadow block: the block would never end where the script calls DDP's
 forward no more."""
 
+MANY_OPTIMIZERS = 64
+"""Optimizers that are told apart: a script may make new ones for ever."""
+
 EVALUATING = 63
 """So many batches and one more without a training forward are handed over together: a power of two less 1."""
 
@@ -152,6 +155,9 @@ class Recorder:
         for of_step in (self.cpu_wait, self.elements):
             of_step.forget()
         self._optimizer_running: int | None = None
+        self._first_optimizer = -1
+        self._optimizers: dict[int, int] = {}
+        """By `id()` of an optimizer its number, in the order in which they first stepped."""
         self._in_optimizer = False
         self._backward_depth = self._optimizer_depth = 0
         self._cost = 0
@@ -291,6 +297,10 @@ class Recorder:
             return
         self._optimizer_depth = 0
         self._optimizer_running = optimizer
+        if self._first_optimizer < 0:
+            if optimizer not in self._optimizers and len(self._optimizers) < MANY_OPTIMIZERS:
+                self._optimizers[optimizer] = len(self._optimizers)
+            self._first_optimizer = self._optimizers.get(optimizer, -1)
         self._in_optimizer = True
         if self.marks is not None:
             self.marks(step_record.OPTIMIZER)
@@ -411,9 +421,12 @@ class Recorder:
             (  # in the order of `Closed`, which the publisher makes of it: naming fields costs 2 us here
                 step, flags | of_loss | self.shadow.flag, max(0, self._cost), loss, self.calls or (), marks,
                 self.cpu_wait.take(), self.elements.take(), self.gc_pauses.step_closes(),
+                self._first_optimizer,
             )
         )  # fmt: skip
         self._cost = 0
+        running = self._optimizer_running  # that of the step that begins, where this is in its closure
+        self._first_optimizer = -1 if running is None else self._optimizers.get(running, -1)
         if self.calls:
             self.calls = []
         self._stepped = self._synchronised = self._has_forward = self._passed = False

@@ -101,24 +101,53 @@ class StepRecord(NamedTuple):
     """As `GcPauses` (`gc_pauses.py`) gives it."""
     elements: int = -1
     """As `Elements` gives it; -1: not known."""
+    first_optimizer: int = -1
+    """The first optimizer that stepped in it: a number in order of appearance; -1: not known."""
 
+
+FIRST_STEPS = 2
+"""In so many steps the divisors of losses are read before it is known whether there are micro-steps."""
 
 MAX_LOSSES = 128
 """Losses of one step that a device has yet to write: as many as it has marks for micro-steps."""
 
 
+class LaterLosses(tuple[Any, ...]):
+    """Losses of one step that a device has yet to write."""
+
+    factor = 1
+    """What their mean is to be multiplied by."""
+
+
 class Losses:
-    """The losses of the step that is running."""
+    """The losses of the step that is running.
+
+    Their mean is the loss of the step. Scripts that accumulate gradients divide each loss by the number of
+    micro-steps before `backward()`, and log it undivided: then the mean is multiplied by that number.
+    """
 
     def __init__(self) -> None:
         self.logged: Any = None
         """The loss as the user logs it; it replaces what backward was given."""
+        self.divisors: tuple[int, ...] = ()
+        """By what the loss that is added next was divided, where `wants_divisors`."""
+        self.wants_divisors = True
+        """Whether the step may have several micro-steps: reading the divisors takes time."""
+        self._common: set[int] | None = None
+        """Divisors of all losses of the step; None: there is none yet."""
+        self._micro_steps = 1
+        """Of the last step whose losses were divided by their number. The last step of an epoch may have
+        fewer, which the script divides by the usual number."""
+        self._unread_steps = FIRST_STEPS
         self._sum = 0.0
         self._count = 0
         self._later: list[Any] = []
 
     def add(self, loss: Any) -> None:
         """Of one micro-step: a float, or a value that a device has yet to write."""
+        if self.wants_divisors:
+            self._common = {*self.divisors} if self._common is None else self._common & {*self.divisors}
+            self.divisors = ()
         if type(loss) is float:
             self._sum += loss
             self._count += 1
@@ -130,17 +159,30 @@ class Losses:
         ended."""
         loss: Any = None
         flag = 0
+        factor = self._take_factor(self._count or len(self._later))
         if self.logged is not None:
             loss, self.logged = self.logged, None
             flag = int(Flag.LOSS_LOGGED)
         elif self._count:
-            loss = self._sum / self._count
+            loss = self._sum / self._count * factor
         elif self._later:
-            loss = tuple(self._later)
+            loss = LaterLosses(self._later)
+            loss.factor = factor
+        if factor > 1 and not flag:
+            flag = int(Flag.LOSS_UNDIVIDED)
         self._sum, self._count = 0.0, 0
         if self._later:
             self._later = []
         return loss, flag
+
+    def _take_factor(self, count: int) -> int:
+        """What the mean of the step's losses is to be multiplied by; `count`: how many they are."""
+        divisors, self._common = self._common or set(), None
+        if count > 1 and count in divisors:
+            self._micro_steps = count
+        self._unread_steps -= self._unread_steps > 0
+        self.wants_divisors = count > 1 or self._micro_steps > 1 or self._unread_steps > 0
+        return self._micro_steps if self._micro_steps in divisors else 1
 
 
 MAX_WAITS = 512

@@ -44,6 +44,7 @@ class Closed(NamedTuple):
     elements: int
     thread: int
     """`get_ident()` of the training thread."""
+    first_optimizer: int = -1
 
 
 class StepTimes:
@@ -243,7 +244,7 @@ class StepTimes:
             self._forward_at, self._backward_at, self._optimizer_at, self._backward_ended,
             self._micro_steps, closed.flags, closed.cost, closed.loss, closed.calls, closed.marks,
             self._exposed, self._before_forward, self._before_backward, self._before_optimizer,
-            self._waits.take(), closed.cpu_wait, paused, closed.elements,
+            self._waits.take(), closed.cpu_wait, paused, closed.elements, closed.first_optimizer,
         )  # fmt: skip
         self._begin = self._step_end
         self._data_ns -= self._data_done

@@ -21,6 +21,7 @@ VARIANTS = (
     "unused",
     "static_graph",
     "no_sync",
+    "accumulated",
     "join_initial",
     "join_effective",
     "fp16_hook",

@@ -84,8 +84,23 @@ def exposed_us(row: StepRow) -> int:
 
 
 @pytest.fixture(scope="module")
-def ways(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    return trained(tmp_path_factory.mktemp("own"), *KNOWN, *UNKNOWN, "metric")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("own")
+
+
+@pytest.fixture(scope="module")
+def ways(home: Path) -> Rows:
+    return trained(home, *KNOWN, *UNKNOWN, "metric")
+
+
+@pytest.mark.parametrize("way", ["default", "no_sync", "every_micro_step", "scaler"])
+def test_the_loss_is_what_a_script_logs_also_where_it_divides_by_its_micro_steps(
+    ways: Rows, home: Path, way: str
+) -> None:
+    for rank, rows in enumerate(ways[way]):
+        logged = json.loads((home / f"losses-{rank}.json").read_text())[way][2:]
+        assert [row.loss for row in rows] == pytest.approx(logged)
+        assert {bool(row.flags & Flag.LOSS_UNDIVIDED) for row in rows} == {way == "every_micro_step"}
 
 
 @pytest.mark.parametrize("way", KNOWN)

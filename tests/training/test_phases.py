@@ -32,34 +32,34 @@ def fresh_guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_a_loss_is_read_as_item_reads_it(dtype: torch.dtype) -> None:
     loss = (torch.tensor([1.5, 2.25], dtype=dtype, requires_grad=True)[1] * 3).reshape(1)[0]
-    assert phases._ScaledLoss().loss_of(loss) == loss.item()
+    assert phases._ScaledLoss().value_of(loss) == loss.item()
 
 
 def test_a_loss_that_is_not_stored_as_it_reads_is_read_right() -> None:
     negated = torch.tensor([1.0 + 2.0j]).conj().imag[0]
     assert negated.is_neg()
-    assert phases._ScaledLoss().loss_of(negated) == -2.0
-    assert phases._ScaledLoss().loss_of(torch._efficientzerotensor((1,))) == 0.0
+    assert phases._ScaledLoss().value_of(negated) == -2.0
+    assert phases._ScaledLoss().value_of(torch._efficientzerotensor((1,))) == 0.0
 
 
 def test_an_element_of_a_larger_tensor_is_read_at_its_own_place() -> None:
     values = torch.arange(8, dtype=torch.float32)
-    assert phases._ScaledLoss().loss_of(values[5]) == 5.0
+    assert phases._ScaledLoss().value_of(values[5]) == 5.0
 
 
 @pytest.mark.parametrize(
     "tensors", [None, [torch.zeros(())], torch.zeros(3), torch.nn.Parameter(torch.zeros(()))]
 )
 def test_what_is_no_scalar_loss_is_unknown(tensors: Any) -> None:
-    assert phases._ScaledLoss().loss_of(tensors) is None
+    assert phases._ScaledLoss().value_of(tensors) is None
 
 
 def test_a_scaled_loss_is_read_before_scaling_and_only_once() -> None:
     scaled = phases._ScaledLoss()
     scale = scaled.wrap(lambda _scaler, outputs: outputs * 1024)
     result = scale(None, torch.tensor(0.5))
-    assert scaled.loss_of(result) == 0.5
-    assert scaled.loss_of(result) == 512.0
+    assert scaled.value_of(scaled.unscaled(result)) == 0.5
+    assert scaled.value_of(scaled.unscaled(result)) == 512.0
 
 
 def watch_of(recorder: Recorder) -> SynchronisationWatch:
@@ -90,7 +90,7 @@ def test_a_loss_that_cannot_be_read_is_counted_and_the_steps_go_on(fresh_guard: 
         raise RuntimeError("no storage")
 
     called = []
-    backward = wrapped_backward(recorder, lambda *a, **k: called.append(a), SimpleNamespace(loss_of=refuse))
+    backward = wrapped_backward(recorder, lambda *a, **k: called.append(a), SimpleNamespace(unscaled=refuse))
     loop(recorder, backward, 4)
     recorder.finish()
     records = records_of(recorder)

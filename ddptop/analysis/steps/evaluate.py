@@ -37,7 +37,7 @@ from ddptop.frames.columns import median
 from ddptop.frames.phrases import blamed, cause_phrase, which_hosts
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, WALL
+from ddptop.protocol.step_columns import BEGIN, FIRST_OPTIMIZER, FLAGS, MICRO_STEPS, MISSING, WALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +130,8 @@ class StepEvaluation:
     def _evaluate(self, divided: list[DividedStep]) -> None:
         figures, steps = self._figures, [one.step for one in divided]
         block = columns_of(steps)
-        shadow, losses, known = block.shadow, block.loss, block.known
+        shadow = block.shadow
+        losses, known = self._losses(block, steps)
         columns = _columns(block, shadow)
         newest = len(steps) - 1 - known[::-1].argmax(axis=0)
         last, has = losses[newest, np.arange(known.shape[1])], np.asarray(known.any(axis=0))
@@ -180,6 +181,27 @@ class StepEvaluation:
         figures.pace.take(self._state.log, numbers, wall, waited, ends, even)
         if self.on_steps is not None:
             self.on_steps(EvaluatedSteps(divided, block, columns, *listened, points, detail))
+
+    def _losses(self, block: StepBlock, steps: list[CompleteStep]) -> tuple[Column, Mask]:
+        """(n, ranks) losses, and whether they are known: of optimizers in turn only those of the first."""
+        figures, losses, known = self._figures, block.loss, block.known
+        optimizers = np.full(len(losses), -1) if block.own is None else block.own[FIRST_OPTIMIZER, :, 0]
+        before = figures.turns.optimizers
+        counts = figures.turns.take(optimizers, np.where(known, losses, 0.0).mean(axis=1))
+        if not counts.all():
+            losses, known = np.where(counts[:, None], losses, np.nan), known & counts[:, None]
+        if figures.turns.optimizers > max(1, before):
+            now_s = self._state.started_ns / NS + float(self._end_s(block)[-1])
+            text = (
+                f"{figures.turns.optimizers} optimizers step in turn, and each step is one optimizer's: "
+                "the loss is that of the first"
+            )
+            self._state.log.add(now_s, "optimizers", text, step=steps[-1].step)
+        if len(at := np.flatnonzero(known[:, 0])):
+            flags, passes = block.integers[[FLAGS, MICRO_STEPS], at[-1], 0].tolist()
+            as_given = not flags & int(Flag.LOSS_LOGGED | Flag.LOSS_UNDIVIDED)
+            figures.loss_as_given = passes if as_given and passes > 1 else 0
+        return losses, known
 
     def _end_s(self, block: StepBlock) -> Column:
         """When rank 0 ended each step, in seconds since the run started."""

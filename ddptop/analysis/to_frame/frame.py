@@ -190,6 +190,9 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
         all_reduces=(reduced := all_reduces(buckets)),
         wire_bytes=None if reduced is None else wire_bytes(buckets),
         late_no_sync=figures.late_no_sync,
+        loss_as_given=figures.loss_as_given,
+        optimizers_in_turn=figures.turns.optimizers,
+        loss_of_other=figures.turns.loss_of_other if figures.turns.optimizers else None,
         **_exposed(figures.steps, shown),
     )
 

@@ -18,7 +18,7 @@ from ddptop.protocol.messages import Flag
 from ddptop.training.device.clock import DeviceClock
 from ddptop.training.device.events import UNTIMED, CudaEvent, EventPool, keep
 from ddptop.training.device.marks import Mark, phases
-from ddptop.training.step_record import BucketCall, StepRecord
+from ddptop.training.step_record import BucketCall, LaterLosses, StepRecord
 
 SLOTS = 256
 """Values under way at a time. With all slots in use a value is not read rather than waited for."""
@@ -328,7 +328,8 @@ class StepResolver:
             return loss
         values = [self._scalars.value(pending) for pending in record.loss]
         known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known and len(known) == len(values) else None
+        factor = record.loss.factor if isinstance(record.loss, LaterLosses) else 1
+        return factor * sum(known) / len(known) if known and len(known) == len(values) else None
 
     def _given_up(self, record: StepRecord) -> StepRecord:
         """With the times of the host: neither its buckets nor its end on the device are known."""

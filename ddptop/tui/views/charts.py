@@ -11,6 +11,7 @@ import numpy as np
 from ddptop.frames.columns import median
 from ddptop.frames.detail import MOST_COLUMNS
 from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, percent
+from ddptop.frames.phrases import loss_note
 from ddptop.render.chart import no_number, time_ticks
 from ddptop.render.line import Line, beside, gather, of_severity
 from ddptop.render.phases import SHORT
@@ -233,7 +234,8 @@ def _parts(scene: Scene, shown: Line) -> Curve:
 
 def _loss(scene: Scene, now: tuple[Line, ...], happened: Happened) -> Curve:
     history, log = scene.frame.history, logarithmic(scene)
-    parts = [now[0], Line("━ mean", "accent")]
+    parts = [now[0], *([Line(note, "dim")] if (note := loss_note(scene.frame.group)) else [])]
+    parts.append(Line("━ mean", "accent"))
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
     parts += [Line("log", "dim")] if log else []
     newest = (0, len(parts), len(parts) + 1)

@@ -23,7 +23,7 @@ from ddptop.frames.numbers import (
     significant,
     size,
 )
-from ddptop.frames.phrases import death_phrase
+from ddptop.frames.phrases import death_phrase, loss_note
 from ddptop.render import table
 from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
@@ -253,6 +253,7 @@ def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Lin
     each = (width + 1) // 2 if width >= TWO_ABREAST else width
     span = Line(f"last {counted(len(focus.step), 'step')}", "faint")
     steps, loss_title = [Line("step ms", "dim"), span, Line("┄ peak", "faint")], [Line("loss", "dim"), span]
+    loss_title += [Line(note, "faint")] if (note := loss_note(scene.frame.group)) else []
     happened = Happened(float(focus.step[0]) if len(focus.step) else 0.0)
     curves = [
         Curve(steps, x, focus.step_ms, "forward", behind=focus.step_ms, zero=True, happened=happened),

@@ -1,6 +1,6 @@
 """Trains a small model in many ways, rank 1 always 40 ms late in backward: own_time.py FOLDER WAY...
 
-Writes for each way the numbers of the steps that it was recorded as.
+Writes for each way the numbers of the steps that it was recorded as, and losses as scripts log them.
 """
 
 import contextlib
@@ -72,6 +72,10 @@ def build(*ways: str, bucket_cap_mb: float = 0.01, **options: object) -> DDP:
     return DDP(Net(*ways), bucket_cap_mb=bucket_cap_mb, **options)
 
 
+LOGGED: list[float] = []
+"""The loss of each step as a script would log it: undivided, a mean over the micro-steps."""
+
+
 def train(
     model: nn.Module,
     *,
@@ -79,17 +83,22 @@ def train(
     accumulate: int = 1,
     no_sync: str = "forward and backward",
     scaler: object = None,
+    divide: bool = False,
 ) -> None:
-    """`no_sync`: what it encloses in all micro-steps but the last."""
+    """`no_sync`: what it encloses in all micro-steps but the last. `divide`: the loss, by their number."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
+        losses: list[float] = []
         for micro in range(accumulate):
             enclosed = no_sync if micro < accumulate - 1 else "nothing"
             with model.no_sync() if "forward" in enclosed else contextlib.nullcontext():
                 loss = model(torch.randn(8, 16)).square().mean()
+                losses.append(loss.item())
+                loss = loss / accumulate if divide else loss
             with model.no_sync() if "backward" in enclosed else contextlib.nullcontext():
                 loss.backward() if scaler is None else scaler.scale(loss).backward()
+        LOGGED.append(sum(losses) / accumulate)
         if scaler is None:
             optimizer.step()
         else:
@@ -197,7 +206,7 @@ WAYS: dict[str, Callable[[], None]] = {
     "default": lambda: train(build()),
     "bucket_view": lambda: train(build(gradient_as_bucket_view=True)),
     "no_sync": lambda: train(build(), accumulate=2),
-    "every_micro_step": lambda: train(build(), accumulate=4, no_sync="nothing"),
+    "every_micro_step": lambda: train(build(), accumulate=4, no_sync="nothing", divide=True),
     "late_no_sync": lambda: train(build(), accumulate=4, no_sync="backward"),
     "static_graph": lambda: train(build(static_graph=True)),
     "find_unused": lambda: train(build(find_unused_parameters=True)),
@@ -226,14 +235,17 @@ def main() -> None:
     dist.init_process_group("gloo")
     build()  # begins the session
     recorder = current_session().recorder
-    steps = {}
+    steps, losses = {}, {}
     for way in ways:
         gc.collect()  # a second model that is still there changes what a backward without a stamp means
         begin = recorder.step
+        LOGGED.clear()
         WAYS[way]()
         recorder.finish()
+        losses[way] = [*LOGGED]
         steps[way] = begin, recorder.step
     (folder / f"steps-{dist.get_rank()}.json").write_text(json.dumps(steps))
+    (folder / f"losses-{dist.get_rank()}.json").write_text(json.dumps(losses))
     dist.destroy_process_group()
 
 

@@ -60,6 +60,27 @@ def train(
         optimizer.step()
 
 
+def accumulated() -> DDP:
+    """Losses divided by the number of micro-steps, in place and by a scaler's factor, under hooks on what is
+    saved for backward; `no_sync()` around backward alone, as people write it."""
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for micro in range(4):
+            x = torch.randn(8, 32, generator=generator)
+            with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved * 1, lambda saved: saved):
+                loss = model(x).square().mean()
+                loss /= torch.tensor(4.0) if step % 2 else 4
+            with model.no_sync() if micro < 3 else contextlib.nullcontext():
+                scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return model
+
+
 def build(*, bucket_cap_mb: float = 0.01, **options: object) -> DDP:
     torch.manual_seed(7)
     return DDP(Net(), bucket_cap_mb=bucket_cap_mb, **options)
@@ -99,6 +120,7 @@ VARIANTS = {
     "unused": lambda: trained(build(find_unused_parameters=True), branch_every=2),
     "static_graph": lambda: trained(build(static_graph=True)),
     "no_sync": lambda: trained(build(), accumulate=3),
+    "accumulated": accumulated,
     "join_initial": lambda: joined(True),
     "join_effective": lambda: joined(False),
     "fp16_hook": lambda: trained(hooked(default_hooks.fp16_compress_hook)),

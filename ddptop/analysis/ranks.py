@@ -147,6 +147,11 @@ class RankState:
     """Its launcher, which was interrupted, has ended it by a signal."""
     left_early: bool = False
     """It exited in good order while other ranks still needed it (`health/exits.py`)."""
+    last_sequence: int | None = None
+    """Sequence number of its process group when it left it or exited."""
+    left_alone: str = ""
+    """It failed in a collective after the others had exited in good order: `the others had ended in good
+    order, one barrier behind` (`health/exits.py`)."""
     gave_up: bool = False
     """It ended because a rank for which it waited in a collective had not come (`stall/at_exit.py`)."""
     stopped: bool = False

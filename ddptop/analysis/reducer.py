@@ -387,6 +387,8 @@ class Reducer:
         if bye.reason not in WELL:
             keep_stall(state, t_ns)
         rank_state.bye, rank_state.ended_ns = bye, t_ns
+        if bye.sequence >= 0:
+            rank_state.last_sequence = bye.sequence
         state.presence_changed()
         if bye.reason == FINISHED:
             state.finished.add(rank)

@@ -179,8 +179,8 @@ class RunState:
 
     def ended_badly(self) -> list[int]:
         """The ranks that failed or died, as `exits.ended_badly` has them."""
-        self.stall_at_end()  # marks those that gave up waiting
         ended = self.reports.ended
+        self.stall_at_end()  # marks those that gave up waiting
         return ended_badly(self.ranks, ended) if ended else []
 
     def stall_at_end(self) -> KeptStall | None:

@@ -65,7 +65,7 @@ class StallCheck:
             self._intake.note_death(now_ns)
         asks = since_ns is not None or self._stalls.asking
         sessions = self._intake.askable_sessions(now_ns) if asks else ()
-        self._stalls.work(now_ns, since_ns, sessions)
+        self._stalls.work(now_ns, since_ns, sessions, self._positions() if asks else b"")
         self._ask_about_finished(now_ns)
         answered = self._stalls.take_complete(now_ns, sessions)
         self._flights.work(now_ns, answered)
@@ -74,6 +74,11 @@ class StallCheck:
     def close(self) -> None:
         """End the analyser, if it runs."""
         self._flights.close()
+
+    def _positions(self) -> bytes:
+        """Where the ranks' heartbeats have them: differs once one of them moves on."""
+        beat = self._reducer.state.reports.beat
+        return b"".join(beat(name).tobytes() for name in ("step", "phase", "bucket", "sequence"))
 
     def _ask_about_finished(self, now_ns: int) -> None:
         """Ask the ranks that go on after others have exited in good order: they may wait for them."""

@@ -12,7 +12,12 @@ ASK_AGAIN_NS = 5 * NS
 """An ASK may get lost, and the thread that answers may wait for the GIL; dumping stacks takes it a second."""
 
 NEXT_ROUND_NS = 60 * NS
-"""A stall may change while it lasts (a rank leaves a slow loader and enters a collective)."""
+"""A stall may change while it lasts (a rank leaves a slow loader and enters a collective): ranks are asked
+again after as long as it has lasted, at most this."""
+
+QUICK_ROUNDS = 4
+"""So many times they are asked as soon as a heartbeat shows that one of them has moved on; then at most each
+time a quarter of the time has passed again: ranks may be in collectives of their own for hours."""
 
 DEATH_NS = 9 * NS
 """What the others do right after a death explains it. After a death the remaining ranks are asked at most
@@ -30,6 +35,8 @@ class _Round:
     asked_ns: dict[int, int] = field(default_factory=dict)
     """Session -> when it was last asked."""
     answered: set[int] = field(default_factory=set)
+    positions: bytes | None = None
+    """Where the ranks' heartbeats had them when it began; None: not known."""
     complete: bool = False
     """Whether `take_complete` has returned it."""
 
@@ -45,18 +52,29 @@ class StallWatch:
         self._ask = ask
         self._clock = clock
         self._round: _Round | None = None
-        self._newest = 0
+        self._newest = self._quick = 0
+        self._stalled_since_ns: int | None = None
 
     @property
     def asking(self) -> bool:
         """Whether ranks are being asked, so that their sessions are needed although nothing is stalled."""
         return self._round is not None
 
-    def work(self, now_ns: int, stalled_since_ns: int | None, sessions: Collection[int]) -> None:
-        """Ask the living `sessions` what is due. `stalled_since_ns`: None while there is no stall."""
+    def work(
+        self, now_ns: int, stalled_since_ns: int | None, sessions: Collection[int], positions: bytes = b""
+    ) -> None:
+        """Ask the living `sessions` what is due. `stalled_since_ns`: None while there is no stall.
+        `positions`: where the ranks' heartbeats have them, which differs once one of them moves on."""
         current = self._round
-        if stalled_since_ns is not None and not self._covers(current, stalled_since_ns, now_ns):
+        if stalled_since_ns != self._stalled_since_ns:
+            self._stalled_since_ns, self._quick = stalled_since_ns, 0
+        if current is not None and current.positions is None:
+            current.positions = positions
+        moved = current is not None and current.positions != positions
+        if stalled_since_ns is not None and not self._covers(current, stalled_since_ns, now_ns, moved):
+            self._quick += moved
             current = self._begin(now_ns, None)
+            current.positions = positions
         elif stalled_since_ns is None and self._is_over(current, now_ns):
             self._round = current = None
         if current is not None:
@@ -94,11 +112,14 @@ class StallWatch:
             self._round = _Round(number, now_ns - age_ns, None)
         self.answered(session, number)
 
-    @staticmethod
-    def _covers(current: _Round | None, since_ns: int, now_ns: int) -> bool:
-        if current is None or current.until_ns is not None:
+    def _covers(self, current: _Round | None, since_ns: int, now_ns: int, moved: bool) -> bool:
+        if current is None or current.until_ns is not None or current.began_ns < since_ns:
             return False
-        return current.began_ns >= since_ns and now_ns - current.began_ns < NEXT_ROUND_NS
+        lasted_ns = current.began_ns - since_ns
+        pause_ns = min(NEXT_ROUND_NS, max(2 * ASK_AGAIN_NS, lasted_ns))
+        if moved:
+            pause_ns = ASK_AGAIN_NS if self._quick < QUICK_ROUNDS else max(ASK_AGAIN_NS, lasted_ns // 4)
+        return now_ns - current.began_ns < pause_ns
 
     @staticmethod
     def _is_over(current: _Round | None, now_ns: int) -> bool:

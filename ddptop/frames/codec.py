@@ -122,7 +122,7 @@ LISTS: Mapping[str, str] = {f"tuple[{name}, ...]": name for name in (*PARTS, "La
 """Annotations of tuples, and the annotation of their elements."""
 
 
-VERSION = 12
+VERSION = 14
 """Incremented when the fields of a frame change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096

@@ -338,7 +338,10 @@ def death_phrase(death: Death) -> str:
     detail = f" (exit code {death.exit_code})" if death.exit_code else ""
     if ended_by_signal(death.signal, death.reason):
         detail = f": {death.reason}" if death.reason not in ("", BY_LAUNCHER) else ""
-    return f"rank {death.rank} {exit_phrase(death.signal, death.exit_code, death.reason, detail=detail)}"
+    reason = f"{death.context} ({death.reason})" if death.context and death.reason else death.reason
+    phrase = exit_phrase(death.signal, death.exit_code, reason, detail=detail)
+    context = f", {death.context}" if death.context and not death.reason else ""
+    return f"rank {death.rank} {phrase}{context}"
 
 
 def loss_note(group: Group) -> str:

@@ -286,6 +286,9 @@ def of_death(death: Death) -> str:
     """What to do about the death of a rank, the first of them."""
     call, host = death.position.user_call, death.position.host or "its host"
     text = " ".join([death.reason, *death.message, *([death.signal] if death.signal else [])])
+    if death.context:
+        at = "" if call is None else f", up to {_place(call)}"
+        return f"Let rank {death.rank} call as many collectives as the others{at}."
     for pattern, action in _OF_ERROR:
         if pattern.search(text):
             return action.format(host=host, rank=death.rank, unused=_unused_parameters(text))

@@ -75,7 +75,7 @@ HOST_FIELDS = (
 
 STALL_FIELDS = ("kind", "since_s", "step", "sentence", "ended_s", "followed")
 
-DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason", "message", "follows")
+DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason", "message", "context", "follows")
 
 POSITION_FIELDS = (
     *(

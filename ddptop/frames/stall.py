@@ -98,5 +98,7 @@ class Death:
     """Its `traces` hold the traceback, or the stacks at a fatal signal."""
     message: tuple[str, ...] = ()
     """The exception's complete message in lines; empty where `reason` has all of it."""
+    context: str = ""
+    """What is known besides: `the others had ended in good order, one barrier behind`; empty: nothing."""
     follows: bool = False
     """It follows from the exit of another rank, or from a stall."""

@@ -204,7 +204,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Layout: (count, _buckets),
     Card: (scalars,),
     Progress: (ns, count, _phase, _count_or_none, _count_or_none, _every, _quantity, _quantity, count),
-    Bye: (ns, text),
+    Bye: (ns, text, _count_or_none),
     Run: (_version, text, text, text, texts, ns, ns, _state, optional(_exit_code), flag),
     Credit: (_identifier, count, _rank_or_group, text),
     State: (_identifier, count, _frame),
@@ -232,7 +232,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
 
-ADDED: dict[type[Message], int] = {Clock: 2, Usage: 10, HostUsage: 1, Evidence: 1}
+ADDED: dict[type[Message], int] = {Clock: 2, Usage: 10, HostUsage: 1, Evidence: 1, Bye: 1}
 """Fields at the end that earlier versions did not send: they have defaults."""
 
 CODES: dict[type[Message], Type] = {kind: Type[kind.__name__.upper()] for kind in CHECKS}

@@ -273,6 +273,8 @@ class Bye:
     t_ns: int
     reason: str
     """`finished`, or the name of the exception that ends the process."""
+    sequence: int = -1
+    """Sequence number of the process group, which the others may be ahead of; -1: there is none any more."""
 
 
 @dataclass(frozen=True, slots=True)

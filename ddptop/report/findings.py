@@ -163,7 +163,7 @@ def _deaths(deaths: Sequence[Death]) -> str:
         parts.append(f"{who}{phrase}{at}")
     more = len(alike) - MAX_CAUSES
     parts += [f"{more} more for other reasons"] if more > 0 else []
-    followers = [death.rank for death in deaths if death not in causes]
+    followers = sorted(death.rank for death in deaths if death not in causes)
     parts += [f"{listed(followers)} followed"] if followers else []
     return "; ".join(parts)
 

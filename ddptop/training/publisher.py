@@ -284,7 +284,7 @@ class Publisher(threading.Thread):
 
     def _send_left(self, sender: AckedSender) -> None:
         self._left_requested = False
-        self.send(Bye(time.monotonic_ns(), LEFT))
+        self.send(Bye(time.monotonic_ns(), LEFT, self._sequence()))
         self._offer(sender, self._take(all_of_them=True))
         sender.drain(self._drain_s)
         self._drained = not sender.pending
@@ -295,7 +295,7 @@ class Publisher(threading.Thread):
         reason = self._exit_reason.reason
         if reason != FINISHED:
             self.send(self._reporter.exit_evidence(self._exit_reason))
-        self.send(Bye(time.monotonic_ns(), reason))
+        self.send(Bye(time.monotonic_ns(), reason, self._sequence()))
         self._offer(sender, self._take(all_of_them=True))
         sender.beat(encode(self._progress()))  # the others may wait for it: this is how far it got
         self._leave_step_count(sender.close(max(0.0, end - time.monotonic())))

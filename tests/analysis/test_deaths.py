@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
@@ -13,6 +14,7 @@ from ddptop.render.context import RenderContext
 from ddptop.render.evidence import brief, evidence
 from tests.analysis.stalling import ALL_REDUCE, BACKWARD, START_NS, Stage, op, users, waits
 
+CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4242"
 RESET = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection reset by peer [127.0.0.1]:4242"
 
 
@@ -314,9 +316,13 @@ def test_an_abort_in_the_users_code_is_no_mismatch(stage) -> None:
     assert verdict(found).line() == "■ LOST · rank 1 aborted (SIGABRT) at step 40 (train.py:88 load)"
 
 
+BARRIER = ALL_REDUCE._replace(function="barrier")
+
+
 def finishes(stage: Stage, rank: int) -> None:
-    """It exits in good order, after collective 83 of step 41."""
-    stage.feed(stage.world.progress(rank, t_us=(stage.now_ns - START_NS) // 1000, step=41, sequence=83))
+    """It leaves its group and exits in good order, after collective 83 of step 41."""
+    stage.feed(stage.world.progress(rank, t_us=(stage.now_ns - START_NS) // 1000, step=41, sequence=81))
+    stage.say(rank, Bye(stage.now_ns, "left its group", 83))
     stage.say(rank, Bye(stage.now_ns, "finished"))
     stage.tell("exit", rank, exit_code=0, signal=None)
 
@@ -352,6 +358,34 @@ def test_nor_do_peers_that_lost_it_hide_the_rank_that_exited_with_code_0(stage) 
     found = stage.frame()
     assert [death.rank for death in found.deaths] == [1, 0, 2, 3]
     assert verdict(found).sentence.startswith("FAILED · rank 1 exited with code 0 before the end of training")
+
+
+def test_a_rank_in_a_barrier_too_many_is_told_that_the_others_had_ended_in_good_order(stage) -> None:
+    for rank in (1, 2, 3):
+        finishes(stage, rank)
+    stage.answer(0, waits(BARRIER), groups={"0": 84}, number=0, reason=CLOSED)
+    stage.say(0, Bye(stage.now_ns, "RuntimeError", 84))
+    stage.tell("exit", 0, exit_code=1, signal=None)
+    found = stage.frame()
+    why = "the others had ended in good order, one barrier behind"
+    assert verdict(found).line() == f"■ FAILED · rank 0 failed in barrier (train.py:61 step): {why}"
+    assert [(d.rank, d.context, d.reason, d.follows) for d in found.deaths] == [(0, why, CLOSED, False)]
+    assert why in death_phrase(found.deaths[0])
+    assert next_action(found).startswith("Let rank 0 call as many collectives as the others, up to train.py")
+
+
+def test_a_rank_that_leaves_out_the_last_barrier_is_told_that_it_left_one_early(stage) -> None:
+    finishes(stage, 1)
+    for rank in (0, 2, 3):
+        stage.answer(rank, waits(BARRIER), groups={"0": 84}, number=0, reason=CLOSED)
+        stage.say(rank, Bye(stage.now_ns, "RuntimeError"))
+        stage.tell("exit", rank, exit_code=1, signal=None)
+    found = stage.frame()
+    said = "rank 1 exited with code 0 before the end of training"
+    assert verdict(found).line() == (
+        f"■ FAILED · {said} at step 41, one barrier before the others; ranks 0, 2 and 3 are in barrier"
+    )
+    assert death_phrase(found.deaths[0]) == f"{said}, one barrier before the others"
 
 
 def test_a_rank_that_finishes_first_is_no_cause_where_the_others_do_not_wait_for_it(stage) -> None:

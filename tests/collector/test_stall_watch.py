@@ -27,9 +27,9 @@ class Asked(list):
         self.now_ns = BEGAN
         self.watch = StallWatch(lambda session, number: self.append((session, number)), lambda: self.now_ns)
 
-    def after(self, seconds, since_ns=BEGAN, sessions=RANKS):
+    def after(self, seconds, since_ns=BEGAN, sessions=RANKS, positions=b""):
         self.now_ns = BEGAN + int(seconds * NS)
-        self.watch.work(self.now_ns, since_ns, sessions)
+        self.watch.work(self.now_ns, since_ns, sessions, positions)
         new, self[:] = list(self), []
         return new
 
@@ -73,7 +73,18 @@ def test_a_long_stall_is_looked_at_anew_and_never_more_often_than_that(asked):
         for session, number in questions:
             asked.watch.answered(session, number)
         rounds += [(second, len(questions))] if questions else []
-    assert rounds == [(15, 3), (75, 3), (135, 3), (195, 3), (255, 3)]
+    assert rounds == [(15, 3), (30, 3), (60, 3), (120, 3), (180, 3), (240, 3), (300, 3)]
+
+
+def test_ranks_are_asked_again_as_soon_as_one_of_them_has_moved_on_and_not_for_ever(asked):
+    rounds = []
+    for second in range(15, 120):
+        moves = b"" if second < 17 else second.to_bytes()  # it moves on all the time from then on
+        questions = asked.after(second, positions=moves)
+        for session, number in questions:
+            asked.watch.answered(session, number)
+        rounds += [second] if questions else []
+    assert rounds == [15, 20, 25, 30, 35, 44, 55, 69, 87, 109]
 
 
 def test_a_round_is_heard_out_once_when_all_have_answered_or_had_time_to(asked):
@@ -148,8 +159,8 @@ def test_a_new_collector_asks_only_those_that_have_not_answered_the_one_before(a
     asked.watch.recall(13, 0, asked.now_ns)  # a rank's own word at its end
     asked.watch.recall(13, number + 3600 * NS, asked.now_ns)  # nobody has asked this yet
     assert asked.after(20) == [(13, number)]
-    assert asked.after(74) == [(13, number)]
-    assert asked.numbers(75) == {BEGAN + 75 * NS}
+    assert asked.after(29) == [(13, number)]
+    assert asked.numbers(30) == {BEGAN + 30 * NS}
 
 
 # ------------------------------------------------------------------ real processes

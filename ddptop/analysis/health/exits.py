@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.stall.mismatch import operation_name, operation_of
 from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
 from ddptop.frames.phrases import (
     BY_LAUNCHER,
@@ -128,6 +129,8 @@ def describe_exit(rank_state: RankState, step: int | None = None) -> str:
     call = own_call(rank_state)
     where = f" ({place(call)})" if call is not None else ""
     at = f" at step {rank_state.step if step is None else step:,}"
+    if rank_state.left_alone:
+        return f"failed in {_collective_of(rank_state)}{where}: {rank_state.left_alone}"
     code = 0 if rank_state.left_early else rank_state.exit_code
     return exit_phrase(rank_state.signal, code, reason(rank_state), at=at, detail=where)
 
@@ -143,6 +146,8 @@ def follows(rank_state: RankState) -> bool:
     not the cause."""
     if rank_state.gave_up or rank_state.by_launcher:
         return True
+    if rank_state.left_alone:
+        return False
     if ended_by_signal(rank_state.signal, reason(rank_state)):
         return rank_state.signal in SENT_TO_ALL
     text = reason(rank_state)
@@ -183,6 +188,54 @@ def update_left_early(rank_states: Sequence[RankState]) -> list[int]:
     for one in left:
         one.left_early = 0 < ended_ns(one) <= since_ns
     return [r for r, one in enumerate(rank_states) if one.left_early and not before[r]]
+
+
+def update_left_alone(rank_states: Sequence[RankState]) -> None:
+    """Mark the ranks that failed in a collective for which the others did not stay: most ranks had exited in
+    good order by then, and none has failed for a reason of its own."""
+    well = [one for one in rank_states if one.finished and not one.ended_badly]
+    alone = [one for one in rank_states if one.ended_badly and _lost_peer(one)]
+    if not alone or 2 * len(well) <= len(rank_states) or len(well) + len(alone) < len(rank_states):
+        return
+    theirs = max((one.last_sequence for one in well if one.last_sequence is not None), default=None)
+    for one in alone:
+        one.left_alone = "the others had ended in good order" + _behind_phrase(one, theirs)
+
+
+def early_phrase(rank_states: Sequence[RankState], left: int) -> str:
+    """`one barrier before the others`: how many collectives too early a rank has left; empty: not known."""
+    theirs = rank_states[left].last_sequence
+    waits = [one for one in rank_states if not one.finished and (one.exit_evidence or one.evidence)]
+    numbers = (number for one in waits if (number := _number_at(one)) is not None)
+    ahead = max(numbers, default=0) - theirs if theirs is not None else 0
+    if ahead == 1:
+        names = {_collective_of(one) for one in waits}
+        return f"one {names.pop() if len(names) == 1 else 'collective'} before the others"
+    return f"{ahead} collectives before the others" if ahead > 1 else ""
+
+
+def _number_at(rank_state: RankState) -> int | None:
+    """Collectives that a rank had launched in the group of all ranks when it last told; None: not known."""
+    last = rank_state.exit_evidence or rank_state.evidence
+    numbers = [group.sequence for group in last.groups if group.name == "0"] if last is not None else []
+    return next((number for number in numbers if number >= 0), None)
+
+
+def _behind_phrase(rank_state: RankState, theirs: int | None) -> str:
+    """`, one barrier behind`: by how many collectives others were behind a rank; empty: not known."""
+    number = _number_at(rank_state)
+    behind = 0 if theirs is None or number is None else number - theirs
+    if behind == 1:
+        return f", one {_collective_of(rank_state)} behind"
+    return f", {behind} collectives behind" if behind > 1 else ""
+
+
+def _collective_of(rank_state: RankState) -> str:
+    """The collective of torch.distributed that it is in, or has failed in; `collective`: not known which."""
+    last = rank_state.exit_evidence or rank_state.evidence
+    operation = operation_of(last)
+    called = collective_called(last.stacks) if last is not None else ""
+    return called or ("collective" if operation is None else operation_name(operation))
 
 
 def _lost_peer(rank_state: RankState) -> bool:

@@ -19,6 +19,7 @@ from ddptop.analysis.health.exits import (
     interrupted,
     process_phrase,
     reason,
+    update_left_alone,
 )
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.current import (
@@ -82,12 +83,14 @@ def stall_at_end(state: RunState) -> KeptStall | None:
     """The stall from which all exits of ranks follow. None: no rank has ended in a stall, or one for a
     reason of its own.
 
-    Marks the ranks that gave up waiting (`RankState.gave_up`).
+    Marks the ranks that gave up waiting (`RankState.gave_up`), and those for which the others did not stay
+    (`left_alone`).
     """
     ended = [rank for rank in state.reports.ended if state.ranks[rank].ended_badly]
     over = state.run is not None and state.run.state not in ("live", "finished")
     if state.first_end_ns is None or not (ended or over):
         return None
+    update_left_alone(state.ranks)
     kept = state.kept_stall or _told_by_exits(state, ended)
     for rank in ended:
         state.ranks[rank].gave_up = kept is not None and _gave_up(state, kept.diagnosis, rank)

@@ -57,7 +57,7 @@ def operation_phrase(op: Operation | None) -> str:
     """`all_reduce of [[1000]] Float`, `barrier, group 2`; empty for none. The default group is not named."""
     if op is None:
         return ""
-    shape = " ".join(part for part in (op.sizes, op.dtype) if part)
+    shape = " ".join(part for part in (op.sizes, op.dtype) if part not in ("", "[]"))  # of a barrier
     group = f", group {op.group}" if op.group != DEFAULT_GROUP else ""
     return (f"{operation_name(op)} of {shape}" if shape else operation_name(op)) + group
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from ddptop.analysis.health.exits import (
     complete_message,
+    early_phrase,
     ended_ns,
     follows,
     own_call,
@@ -263,6 +264,7 @@ def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
                 reason=reason(rank_state),
                 position=rank_position(state, rank, now_ns, all_threads=i == 0),
                 message=complete_message(rank_state),
+                context=early_phrase(state.ranks, rank) if rank_state.left_early else rank_state.left_alone,
                 follows=follows(rank_state),
             )
         )

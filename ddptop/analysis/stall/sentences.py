@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import describe_exit
+from ddptop.analysis.health.exits import describe_exit, early_phrase
 from ddptop.analysis.health.hosts import by_host, range_phrase, silence_phrase, whole_host
 from ddptop.analysis.stall.mismatch import (
     DEFAULT_GROUP,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.stall.mismatch import Mismatch
     from ddptop.analysis.state import RunState
     from ddptop.frames.stall import RankPosition
-    from ddptop.protocol.evidence import Stack
+    from ddptop.protocol.evidence import Evidence, Stack
 
 WAITED_FOR = ("missing", "dead", "unreachable", "device")
 """Kinds of stalls in which the others wait for some ranks."""
@@ -185,15 +185,15 @@ def dead_phrase(state: RunState, dead: Sequence[int]) -> str:
 
 
 def left_behind_phrase(state: RunState, left: int) -> str:
-    """`, after all_reduce of [[10]] Float; ranks 0 and 2 are in broadcast of [[4]] Float`: the last
-    collective of a rank that has exited, and that of the others; empty where both are unknown."""
+    """`, one barrier before the others; ranks 0 and 2 are in barrier`: by how many collectives a rank has
+    exited too early, else its last one, and that of the others; empty where all of it is unknown."""
     ranks, operations = state.ranks, dict[str, list[int]]()
     last = ""
     for rank, one in enumerate(ranks):
         evidence = one.exit_evidence or one.evidence
         if rank == left or evidence is None or one.left_early:
             continue
-        number = ranks[left].sequence
+        number = ranks[left].last_sequence or ranks[left].sequence
         same = (op for op in evidence.operations if (op.group, op.sequence) == (DEFAULT_GROUP, number))
         last = last or operation_phrase(next(same, None))
         operations.setdefault(called_operation(evidence), []).append(rank)
@@ -202,7 +202,8 @@ def left_behind_phrase(state: RunState, left: int) -> str:
         f"{ranks_phrase(mine, len(ranks))} {'is' if len(mine) == 1 else 'are'} in {operation}"
         for operation, mine in operations.items()
     ]
-    return (f", after {last}" if last else "") + (f"; {', '.join(parts)}" if parts else "")
+    early = f"after {last}" if last and last not in operations else early_phrase(ranks, left)
+    return (f", {early}" if early else "") + (f"; {', '.join(parts)}" if parts else "")
 
 
 def _who(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
@@ -221,21 +222,25 @@ def _number(diagnosis: Diagnosis) -> str:
 
 def _collective(state: RunState, diagnosis: Diagnosis) -> str:
     """`all_reduce 3 of step 12,480`, as far as known: the collective that the waiting ranks are in."""
-    operations = (
-        operation_of(evidence_since(state.ranks[rank], diagnosis.since_ns), diagnosis.group)
-        for rank in diagnosis.waiting
-    )
-    op = next((op for op in operations if op is not None), None)
+    reported = (evidence_since(state.ranks[rank], diagnosis.since_ns) for rank in diagnosis.waiting)
+    names = (_collective_of(evidence, diagnosis.group) for evidence in reported if evidence is not None)
     phases = {state.ranks[rank].phase for rank in diagnosis.waiting}
-    name = (
-        operation_name(op) if op is not None else "all_reduce" if phases == {"backward"} else "a collective"
-    )
+    name = next(filter(None, names), "all_reduce" if phases == {"backward"} else "a collective")
     count = ""
     if name == "all_reduce" and diagnosis.ranks and diagnosis.kind != "device":
         missing = state.ranks[diagnosis.ranks[0]]
         if missing.bucket is not None and missing.step == diagnosis.step:
             count = f" {missing.bucket + 1}"
     return f"{name}{count} of step {diagnosis.step:,}"
+
+
+def _collective_of(evidence: Evidence, group: str) -> str:
+    """The collective that a rank waits in, or did when it failed; empty: not known."""
+    pending = pending_operation(evidence, group)
+    if pending is None and (called := collective_called(evidence.stacks)):
+        return called  # not all are in the flight recorder: monitored_barrier
+    operation = pending or operation_of(evidence, group)
+    return "" if operation is None else operation_name(operation)
 
 
 def _sides(mismatch: Mismatch, world: int) -> str:

@@ -135,6 +135,10 @@ def test_the_figures_are_there(watched: Watched) -> None:
     assert last["group"]["loss"]["mean"] > 0
     assert last["group"]["steps_per_s"] > 0
     assert last["overhead"]["us_per_step"] > 0
+    for snapshot in (last, watched.replayed(last["group"]["step"])):
+        [host] = snapshot["hosts"]  # the user's own machine, also where it is the only one
+        assert host["collector"] and host["cpu_pct"] is not None
+        assert 0 < host["memory_used_bytes"] < host["memory_bytes"]
     assert len(last["buckets"]) >= 2
     for bucket in last["buckets"]:
         assert bucket["collective_ms"] >= bucket["transfer_ms"] > 0

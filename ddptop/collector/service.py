@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.intake import Intake
 from ddptop.collector.interruption import InterruptionWatch
 from ddptop.collector.record import Counts, Earlier, Record, earlier
-from ddptop.collector.remote_hosts import RemoteHosts
+from ddptop.collector.remote_hosts import OwnHost, RemoteHosts
 from ddptop.collector.simulated_hosts import MESSAGES
 from ddptop.collector.stall_check import StallCheck
 from ddptop.collector.stall_watch import StallWatch
@@ -181,6 +182,7 @@ class Collector:
         parts = (receiver, self._record, self._reducer, watch, self._stalls, admission)
         self._intake = Intake(*parts, watched=not arguments.simulated, hosts=hosts)
         self._hosts = hosts
+        self._only_host: OwnHost | None = None
         flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
         stack.callback(flights.close)
         self._stall_check = StallCheck(
@@ -275,6 +277,7 @@ class Collector:
                 self._intake.report(event, now_ns)
             self._notify_losses()
             self._stall_check.work(now_ns)
+            self._introduce_only_host()
             self._calls.check(now_ns)
             self._pipe.check(now_ns)
         self._server.drain(now_ns)
@@ -288,6 +291,8 @@ class Collector:
             self._frames.prepare()
         if self._hosts is not None:
             self._hosts.check(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
+        elif self._only_host is not None:
+            self._only_host.check(now_ns)
         if self._intake.emptied:
             ended_ns = time.monotonic_ns()
             left_ns = self._intake.held_until_ns - ended_ns
@@ -296,6 +301,13 @@ class Collector:
             # It wakes up exactly when what is held may be taken: a viewer's next frame waits for that.
             time.sleep((left_ns if 0 < left_ns < pause_ns + PAUSE_NS[0] else pause_ns) / NS)
         return arrived
+
+    def _introduce_only_host(self) -> None:
+        """Report of this host from now on, where all ranks that are known are on it."""
+        if self._only_host is not None or self._hosts is not None or self._arguments.simulated:
+            return
+        if {*self._reducer.state.hellos.of_hosts} == {socket.gethostname()}:
+            self._only_host = OwnHost(self._arguments.run_id, self._intake.report, tuple)
 
     def _update_run_file(self) -> None:
         self._run_file.update(world_size=self._intake.world_size, recording=self._record.existing)

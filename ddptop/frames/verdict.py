@@ -324,6 +324,8 @@ def _ended_in_stall(frame: Frame, stall: Stall, alerts: dict[str, Alert]) -> Ver
     sentence = alerts["stall"].message if "stall" in alerts else stall.sentence
     parts = [part for part in (_place_in_stall(alerts), stall.followed) if part]
     detail = " · ".join(parts).replace(" is in ", " was in ") or _last_step(frame)
+    if "mismatch" in alerts and stall.kind != "mismatch":  # the missing rank has come, to another collective
+        detail = alerts["mismatch"].message
     return Verdict(kind, "critical", f"{kind.upper()} · {sentence}", detail)
 
 

@@ -10,10 +10,14 @@ from ddptop.frames.frame import Frame
 from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
+from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Bye, Hello
+from ddptop.recording.reader import Recording
+from ddptop.recording.writer import Writer
 from ddptop.report import build
 from ddptop.report.content import Report
+from ddptop.sources.player import Player
 from tests.analysis.stalling import ALL_REDUCE, BACKWARD, NS, START_NS, Stage, op, users, waits
 
 TIMED_OUT = "RuntimeError: Timed out waiting 20000ms for recv operation to complete"
@@ -28,10 +32,10 @@ def stage(make_world):
     return Stage(make_world(4))
 
 
-def stands(stage: Stage, until_s: float, *, answers: bool = True) -> None:
+def stands(stage: Stage, until_s: float, *, answers: bool = True, step: int = 41) -> None:
     """Rank 1 is in its `tokenize`, the others wait for it in the third all-reduce."""
-    ranks = {rank: {"step": 41, "bucket": 3, "sequence": 83} for rank in OTHERS}
-    stage.beat(until_s, {**ranks, 1: {"step": 41, "bucket": 2, "sequence": 82}})
+    ranks = {rank: {"step": step, "bucket": 3, "sequence": 83} for rank in OTHERS}
+    stage.beat(until_s, {**ranks, 1: {"step": step, "bucket": 2, "sequence": 82}})
     if answers:
         stage.answer(1, users("tokenize"), groups={"0": 82})
         for rank in OTHERS:
@@ -99,6 +103,29 @@ def test_ranks_that_time_out_do_not_hide_the_rank_that_they_waited_for(stage) ->
     assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 20 s")
 
 
+@pytest.mark.parametrize("until_s", [5, 17])
+def test_who_reads_only_the_end_of_a_recording_is_told_the_same(make_world, tmp_path, until_s: int) -> None:
+    stage = Stage(make_world(4), steps=400)
+    stands(stage, until_s, step=401)
+    gives_up(stage, 0)
+    gives_up(stage, 2)
+    ends(stage, 1, 3)
+    fails(stage)
+    whole = stage.frame()
+    writer = Writer(tmp_path / "run.ddptop", limit_bytes=1 << 30)
+    for received in stage.messages:
+        writer.add(received, encode(received.message))
+    writer.close()
+    with Recording.open(tmp_path / "run.ddptop") as recording:
+        player = Player(recording, whole_rows=0, tail_rows=80)
+        player.jump_to(recording.end_ns)
+        assert not player.from_start
+        found = player.frame()
+    assert verdict(found) == verdict(whole)
+    assert found.stall == whole.stall
+    assert found.stall.ranks == (1,)
+
+
 def test_a_rank_that_comes_late_and_finds_the_others_gone_stays_the_one_that_was_missing(stage) -> None:
     stands(stage, 17)
     gives_up(stage, 0)
@@ -164,6 +191,21 @@ def test_an_abort_in_a_collective_is_no_mismatch_with_a_rank_that_is_in_none(sta
     ends(stage, 0, signal="SIGABRT")
     alert = next(alert for alert in stage.frame().alerts if alert.kind == "mismatch")
     assert "tokenize" not in alert.message and alert.evidence["side1_rank"] != 1
+
+
+def test_a_missing_rank_that_comes_to_another_collective_is_a_mismatch_after_the_stall(stage) -> None:
+    """gloo aborts it: what it receives is larger than its own tensor."""
+    stands(stage, 17)
+    stage.after_s += 5
+    stage.answer(1, waits(ALL_REDUCE, line=90), number=0, reason="Fatal Python error: Aborted")
+    ends(stage, 1, signal="SIGABRT")
+    for rank in OTHERS:
+        gives_up(stage, rank, CLOSED)
+    fails(stage)
+    found = stage.frame()
+    assert verdict(found).line() == f"■ FAILED · {MISSING}"
+    assert verdict(found).second().startswith("mismatch: rank 1 in all_reduce (train.py:90 step), rank 0 in")
+    assert (found.stall.followed, found.stall.positions[0].user_call.function) == ("", "tokenize")
 
 
 def test_the_stall_stays_where_the_run_is_interrupted(stage) -> None:

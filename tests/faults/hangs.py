@@ -19,7 +19,7 @@ TROUBLED = Path(__file__).parents[1] / "scripts" / "troubled.py"
 STEPS = 400
 
 
-def command(home: Path, trouble: str, world: int) -> list[str]:
+def command(home: Path, trouble: str, world: int, stall_s: int = 5) -> list[str]:
     """`ddptop-run` of the script that gets into trouble at step 40."""
     options = [
         "--ddptop-name",
@@ -27,7 +27,7 @@ def command(home: Path, trouble: str, world: int) -> list[str]:
         "--ddptop-record",
         str(home / "run.ddptop"),
         "--ddptop-stall",
-        "5",
+        str(stall_s),
     ]
     words = ["--standalone", "--nproc-per-node", str(world), str(TROUBLED), trouble, str(STEPS), str(home)]
     return [*DDPTOP_RUN, *options, *words]
@@ -37,11 +37,13 @@ def lines_of(shown: dict[str, object]) -> list[str]:
     """What a snapshot says of a stall, of exits and of conditions."""
     stall, alerts = shown["stall"], shown["alerts"]
     assert isinstance(alerts, list)
-    lines = [stall["sentence"], *stall["detail"]] if isinstance(stall, dict) else []
+    lines = [stall["sentence"], *stall["detail"], stall["followed"]] if isinstance(stall, dict) else []
     return [*lines, *(alert["message"] for alert in alerts)]
 
 
-def row(done: str, trouble: str, *expected: str, world: int = 3) -> Row:
+def row(
+    done: str, trouble: str, *expected: str, world: int = 3, stall_s: int = 5, short: bool = False
+) -> Row:
     """A row whose trouble is to be described in lines that match all of these patterns."""
 
     def attempt(_: int) -> Result:
@@ -56,14 +58,14 @@ def row(done: str, trouble: str, *expected: str, world: int = 3) -> Row:
                     said[:] = lines_of(snapshot(frame_at(home / "run.ddptop", None)))
                 return all(any(re.search(words, line) for line in said) for words in expected)
 
-            with started(command(home, trouble, world), env, home):
+            with started(command(home, trouble, world, stall_s), env, home):
                 try:
                     until(is_told, "told")
                 except AssertionError:
                     return Result("; ".join(said) or "nothing", False)
             return Result("; ".join(said), True)
 
-    return Row(done, " / ".join(expected), attempt)
+    return Row(done, " / ".join(expected), attempt, short)
 
 
 def healthy(_: int) -> Result:
@@ -102,6 +104,23 @@ ROWS = (
     Row("nothing, three ranks that train", "nothing is said", healthy),
     row("a rank leaves with exit code 0 in a step", "leave", "rank 1 exited with code 0 before the end"),
     row("a rank leaves by os._exit(0) in a step", "vanish", "rank 1 exited with code 0 before the end"),
+    *(
+        row(
+            f"collectives time out after 8 s, a run counts as stalled after {stall_s} s", "timeout",
+            "^rank 1 is missing: it has not entered all_reduce .*of step 40",
+            r"rank 1, .* was in troubled.py:\d+ tokenize",
+            "ranks 0 and 2 gave up waiting after 8 s",
+            "rank 1 was ended by SIGTERM",  # so that it is of the end
+            stall_s=stall_s, short=stall_s > 8,
+        )
+        for stall_s in (5, 60)
+    ),
+    row(
+        "a rank calls one barrier more than the others at the end", "barriers",
+        r"rank 1 failed in barrier \(troubled.py:\d+ main\): the others had ended in good order, one barrier"
+        " behind",
+        short=True,
+    ),
     row(
         "two process groups in opposite order", "order",
         "deadlock: rank 0 waits in all_reduce of group .* where rank 1 waits in all_reduce of group",

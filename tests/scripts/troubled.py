@@ -3,7 +3,9 @@
 TROUBLE is what rank 1 does then: `asleep` in user code until FOLDER/go exists, `barrier` that it leaves
 out, a tensor of another `size`, `kill` itself, `leave` with exit code 0 (`vanish`: past everything that is
 registered for the exit), two groups used in the `order` opposite to the others', a C call that holds the
-interpreter `lock`, a DataLoader `worker` that sleeps, `late` for init_process_group, `none`. `checkpoint`:
+interpreter `lock`, a DataLoader `worker` that sleeps, `late` for init_process_group, `none`. `timeout`: as
+`asleep`, and the others' collectives time out after 8 s. `barriers`: rank 1 calls one more than the others
+at the end. `checkpoint`:
 rank 0 is in `save_checkpoint` until FOLDER/go exists, the others wait in a barrier. Writes FOLDER/trouble
 when it begins, and at the end the weights of each rank as FOLDER/weights-RANK.pt.
 """
@@ -15,6 +17,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -54,7 +57,7 @@ def trouble(kind: str, folder: Path) -> None:
     culprit = dist.get_rank() == 1
     if culprit:
         (folder / "trouble").touch()
-    if kind == "asleep" and culprit:
+    if kind in ("asleep", "timeout") and culprit:
         tokenize(folder)
     elif kind == "barrier" and not culprit:
         dist.barrier()
@@ -85,7 +88,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if kind == "late" and os.environ["RANK"] == "1":
         tokenize(folder)
-    dist.init_process_group("gloo")
+    patience = timedelta(seconds=8) if kind == "timeout" else None
+    dist.init_process_group("gloo", timeout=patience)
     torch.manual_seed(0)
     model = DDP(nn.Sequential(*(nn.Linear(32, 32) for _ in range(3))), bucket_cap_mb=0.004)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -98,6 +102,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         time.sleep(0.01)
+    for _ in range(2 if kind == "barriers" and dist.get_rank() == 1 else 1):
+        dist.barrier()
     torch.save(model.module.state_dict(), folder / f"weights-{dist.get_rank()}.pt")
     dist.destroy_process_group()
 

@@ -239,7 +239,7 @@ def _fatal_mismatch(state: RunState) -> Alert | None:
     ended = unexplained_ends(state)
     if not ended:
         return None
-    sides = fatal_mismatch(state.ranks, ended, [rank for rank in ended[1:] if follows(state.ranks[rank])])
+    sides = fatal_mismatch(state.ranks, ended, [rank for rank in ended if follows(state.ranks[rank])])
     if not sides:
         return None
     evidence: dict[str, Scalar] = {}

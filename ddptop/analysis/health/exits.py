@@ -150,6 +150,11 @@ def follows(rank_state: RankState) -> bool:
         return False
     if ended_by_signal(rank_state.signal, reason(rank_state)):
         return rank_state.signal in SENT_TO_ALL
+    return follows_a_peer(rank_state)
+
+
+def follows_a_peer(rank_state: RankState) -> bool:
+    """Whether its exception is one of a rank that has lost another one, or was interrupted."""
     text = reason(rank_state)
     return _FOLLOWS.search(text) is not None and _OF_WORKER.match(text) is None
 

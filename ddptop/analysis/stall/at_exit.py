@@ -16,6 +16,7 @@ from ddptop.analysis.health.exits import (
     ended_in_collective,
     ended_ns,
     follows,
+    follows_a_peer,
     interrupted,
     process_phrase,
     reason,
@@ -160,13 +161,22 @@ def _last_seen(state: RunState, rank: int, since_ns: int, t_ns: int) -> RankProg
 
 def followed_phrase(state: RunState, kept: KeptStall) -> str:
     """`ranks 0 and 2 gave up waiting after 20 s`: what followed from a stall; empty: nothing of this kind."""
-    ranks = [rank for rank in state.reports.ended if state.ranks[rank].gave_up]
-    if not ranks:
-        return ""
+    ended = (rank for rank in state.reports.ended if state.ranks[rank].gave_up)
+    ranks = [rank for rank in ended if rank not in kept.diagnosis.ranks or kept.diagnosis.kind != "missing"]
+    if not any(_waited_in_vain(state, state.ranks[rank]) for rank in ranks):
+        return ""  # they have only lost a peer
     waited_s = (kept.ended_ns - kept.diagnosis.since_ns) / NS
     printed = (_WAITED.search(reason(state.ranks[rank])) for rank in ranks)
     waited_s = next((int(match[1]) / 1e3 for match in printed if match is not None), waited_s)
     return f"{ranks_phrase(ranks, state.world)} gave up waiting after {age(round(waited_s))}"
+
+
+def _waited_in_vain(state: RunState, rank_state: RankState) -> bool:
+    """Whether a rank ended because its collective did not complete: not since it had lost a peer, and not by
+    gloo, which aborts where the tensors differ."""
+    if rank_state.signal == "SIGABRT":
+        return state.is_nccl
+    return _TIMED_OUT.search(reason(rank_state)) is not None or not follows_a_peer(rank_state)
 
 
 def ended_stall(state: RunState, kept: KeptStall) -> Stall:

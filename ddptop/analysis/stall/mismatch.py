@@ -121,12 +121,14 @@ def fatal_mismatch(
     The rank that gloo aborted need not be the one that differs: where the others are in collectives of
     different sizes, the smaller side of these comes first.
     """
-    if not ended or not _aborted_in_collective(ranks[ended[0]]):
+    aborted = next((rank for rank in ended if _aborted_in_collective(ranks[rank])), None)
+    if aborted is None or not set(ended[: ended.index(aborted)]) <= set(followers):
         return []
-    own = _fatal_side(ended[0], ranks[ended[0]])
+    own = _fatal_side(aborted, ranks[aborted])
     if own is None:
         return []
-    peers = (*followers, *(rank for rank in range(len(ranks)) if rank not in ended))
+    running = (rank for rank in range(len(ranks)) if rank not in ended)
+    peers = (*(rank for rank in followers if rank != aborted), *running)
     others = [side for rank in peers if (side := _fatal_side(rank, ranks[rank])) is not None]
     return _odd_and_usual(ranks, others) or [own, *others[:1]]
 

@@ -3,14 +3,18 @@
 The dataclasses in `frames` are the format: each field is written and checked by its annotation, as number,
 text, part (another dataclass) or list of parts; of parts that hold scalars alone, a field of all after the
 other.
+
+A far end may lie. What is decoded has only words of the vocabulary where the annotation names one, texts
+without control characters, finite numbers unless the field is in `MAY_BE_INFINITE`, and dates that exist.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgpack
 import numpy as np
@@ -20,9 +24,12 @@ from ddptop.frames import frame as frames
 from ddptop.frames.history import WIDE as HISTORY_WIDE
 from ddptop.frames.history import History, RankMinutes, RankSteps
 from ddptop.protocol import limits, vocabulary
+from ddptop.protocol.checks import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from ddptop.frames.columns import Column
 
 
 _KINDS: Mapping[str, frozenset[type]] = {
@@ -35,45 +42,123 @@ _KINDS: Mapping[str, frozenset[type]] = {
 SCALARS = {**_KINDS, **{f"{kind} | None": types | {type(None)} for kind, types in _KINDS.items()}}
 """By annotation of a scalar, the types of its values as they arrive."""
 
+WORDS: Mapping[str, frozenset[str | None]] = {
+    annotation: frozenset(get_args(getattr(vocabulary, name))) | more
+    for name in vocabulary.NAMES
+    for annotation, more in ((name, frozenset()), (f"{name} | None", frozenset((None,))))
+}
+"""By annotation of a text of the vocabulary, the texts that it may be."""
 
-def _of(types: frozenset[type]) -> Callable[[Any], bool]:
-    return lambda value: type(value) in types
+TEXT_KINDS = frozenset({"str", "str | None"})
+
+MAY_BE_INFINITE = frozenset(
+    {
+        "loss",
+        "loss_mean",
+        "loss_min",
+        "loss_max",
+        "value",
+        "low",
+        "middle",
+        "high",
+        "mean",
+        "least",
+        "largest",
+    }
+)
+"""Numbers of the training itself: a loss, what it logs, and both in a heat map."""
+
+ALWAYS_KNOWN = frozenset({"time_s"})
+"""Columns without NaN: the axis of a chart."""
+
+MOMENTS = frozenset({"unix_s", "started_at", "since_s", "at_s"})
+"""Unix seconds, between these two dates."""
+
+FIRST_MOMENT_S, LAST_MOMENT_S = -60_000_000_000.0, 250_000_000_000.0
+"""In the years 68 and 9892: a calendar has these dates in every time zone."""
+
+MOST_S = 1e12
+"""Longest time in seconds: with it, too, a moment is one that localtime takes."""
+
+MOST = 1e18
+"""Largest absolute value of other numbers: no figure of a run comes near it, and sums stay finite."""
+
+
+def _sound_number(name: str, value: float | None) -> bool:
+    """Whether the number may stand in a field of this name."""
+    if value is None or type(value) is bool:
+        return True
+    if name.endswith("_s") and name not in MOMENTS:
+        return abs(value) <= MOST_S
+    if name in MOMENTS:
+        return FIRST_MOMENT_S <= value <= LAST_MOMENT_S
+    return name in MAY_BE_INFINITE or abs(value) <= MOST
+
+
+def _clean(text: str) -> str:
+    return text if text.isprintable() else printable(text)
 
 
 def _all(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-def _mapping(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, dict) and all(isinstance(name, str) and check(item) for name, item in value.items())
-    )
+def _scalars(value: Any) -> dict[str, Any] | None:
+    """What the script or a machine has said, by name; None: it is no such thing."""
+    if not isinstance(value, dict):
+        return None
+    cleaned: dict[str, Any] = {}
+    for name, item in value.items():
+        if not isinstance(name, str) or not (item is None or isinstance(item, (int, float, str, bool))):
+            return None
+        if isinstance(item, float) and abs(item) > MOST and math.isfinite(item):
+            return None
+        cleaned[_clean(name)] = _clean(item) if isinstance(item, str) else item
+    return cleaned
 
 
-def _marks(value: Any) -> bool:
+def _phase_times(value: Any) -> dict[str, float] | None:
     numbers = SCALARS["float"]
-    return isinstance(value, list) and all(
+    if not isinstance(value, dict) or not WORDS["StepPhase"].issuperset(value):
+        return None
+    return value if all(type(ms) in numbers and not abs(ms) > MOST for ms in value.values()) else None
+
+
+def _marks(value: Any) -> tuple[tuple[float, str], ...] | None:
+    numbers = SCALARS["float"]
+    if not isinstance(value, list) or not all(
         isinstance(mark, list) and len(mark) == 2 and type(mark[0]) in numbers and isinstance(mark[1], str)
         for mark in value
-    )
+    ):
+        return None
+    marks = tuple((share, _clean(kind)) for share, kind in value)
+    return marks if all(0 <= share <= 1 for share, _ in marks) else None
 
 
-def _scalar(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float, str, bool))
+def _integers(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, list) or not {int}.issuperset(map(type, value)):
+        return None
+    return tuple(value) if all(abs(item) <= MOST for item in value) else None
+
+
+def _text_list(value: Any) -> tuple[str, ...] | None:
+    return tuple(map(_clean, value)) if _all(str)(value) else None
 
 
 TEXTS = frozenset({"tuple[str, ...]", "tuple[RankStatus, ...]", "tuple[RankPhase, ...]"})
 """Annotations of fields with one text per rank."""
 
-CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    **{kind: _of(types) for kind, types in SCALARS.items()},
-    **dict.fromkeys(TEXTS, _all(str)),
-    "tuple[int, ...]": lambda value: isinstance(value, list) and {int}.issuperset(map(type, value)),
+COLUMN_WORDS = {f"tuple[{name}, ...]": WORDS[name] for name in ("RankStatus", "RankPhase")}
+"""Those whose texts are words of the vocabulary."""
+
+COMPOUNDS: Mapping[str, Callable[[Any], Any]] = {
+    "tuple[str, ...]": _text_list,
+    "tuple[int, ...]": _integers,
     "tuple[tuple[float, str], ...]": _marks,
-    "Mapping[str, Scalar]": _mapping(_scalar),
-    "Mapping[StepPhase, float]": _mapping(_of(SCALARS["float"])),
+    "Mapping[str, Scalar]": _scalars,
+    "Mapping[StepPhase, float]": _phase_times,
 }
-"""By annotation, the check of a value that is sent unchanged."""
+"""By annotation of a list or map of scalars, its value where it is one, else None."""
 
 PARTS: Mapping[str, Any] = {
     "RunInfo": frame.RunInfo,
@@ -209,13 +294,38 @@ class FrameDecoder:
         values = {
             name: self._part(name, kind, raw) for (name, kind), raw in zip(expected, parts[1:], strict=True)
         }
+        _check_timeline(values["timeline"])
+        _check_heat(values["heat"])
+        for named in (values["straggler"], values["suspect"]):
+            if named is not None and not 0 <= named.rank < len(values["ranks"].state):
+                raise FrameError(f"rank {named.rank}, which is not in the frame")
         return frames.Frame(**values, history=_read_columns(History, history))
 
     def _part(self, name: str, kind: Any, raw: Any) -> Any:
         before = self._before.get(name)
         if before is None or before[0] != raw:
-            self._before[name] = before = (raw, _read(kind, raw))
+            self._before[name] = before = (raw, _read(kind, raw, name))
         return before[1]
+
+
+def _check_timeline(timeline: detail.Timeline | None) -> None:
+    """Each lane has the all-reduces of the timeline, by their index."""
+    if timeline is None:
+        return
+    for lane in timeline.lanes:
+        indices = lane.reduces
+        if not bool(np.all((indices >= 0) & (indices < len(timeline.reduces)))):
+            raise FrameError("a lane of a timeline with an all-reduce that it has not")
+
+
+def _check_heat(heat: detail.Heat | None) -> None:
+    """A known figure, and a cell for each row and step."""
+    if heat is None:
+        return
+    if heat.figure not in detail.HEAT_FIGURES:
+        raise FrameError("a heat map of an unknown figure")
+    if len(heat.value) != (len(heat.rows) - 1) * len(heat.steps):
+        raise FrameError("a heat map of the wrong size")
 
 
 def _unpacked(data: bytes) -> tuple[Any, Any]:
@@ -314,8 +424,8 @@ def _text_column(texts: tuple[str, ...]) -> tuple[list[str], bytes]:
     return [text[:most] for text in places], b"".join(map(places.__getitem__, texts))
 
 
-def _read(kind: Any, value: Any) -> Any:
-    """A field's value, checked by its annotation."""
+def _read(kind: Any, value: Any, name: str) -> Any:
+    """A field's value, checked by its annotation and its name."""
     if kind in OPTIONAL_PARTS and value is None:
         return None
     if kind in COLUMN_PARTS:
@@ -324,29 +434,45 @@ def _read(kind: Any, value: Any) -> Any:
         part = PARTS.get(kind) or OPTIONAL_PARTS[kind]
         expected = _fields(part)
         items = _list(value, len(expected))
-        return part(*[_read(kind, item) for (_, kind), item in zip(expected, items, strict=True)])
+        return part(*[_read(kind, item, name) for (name, kind), item in zip(expected, items, strict=True)])
     if kind in LISTS:
         part = PARTS.get(LISTS[kind])
-        if part is not None and (types := _scalar_types(part)) is not None:
-            return _read_scalars(part, types, _list(value))
-        return tuple(_read(LISTS[kind], item) for item in _list(value))
-    check = CHECKS.get(kind)
-    if check is None or not check(value):
-        raise FrameError(f"a field that should be {kind} is {type(value).__name__}")
-    if isinstance(value, list):
-        return tuple(tuple(item) if isinstance(item, list) else item for item in value)
-    return value
+        if part is not None and _scalar_types(part) is not None:
+            return _read_scalars(part, _list(value))
+        return tuple(_read(LISTS[kind], item, name) for item in _list(value))
+    if kind in SCALARS:
+        return _read_scalar_column(name, kind, [value])[0]
+    checked = COMPOUNDS[kind](value) if kind in COMPOUNDS else None
+    if checked is None:
+        raise FrameError(f"a field {name} that should be {kind} is {type(value).__name__}")
+    return checked
 
 
-def _read_scalars(part: Any, types: tuple[frozenset[type], ...], columns: list[Any]) -> tuple[Any, ...]:
+def _read_scalars(part: Any, columns: list[Any]) -> tuple[Any, ...]:
     """Dataclasses of scalars, a field of all after the other: 512 hosts change with every frame."""
     if not columns:
         return ()
-    length = len(_list(_list(columns, len(types))[0]))
-    for name, allowed, column in zip(_names(part), types, columns, strict=True):
-        if not allowed.issuperset(map(type, _list(column, length))):
-            raise FrameError(f"a field {name} of the wrong type")
-    return tuple(map(part, *columns))
+    expected = _fields(part)
+    length = len(_list(_list(columns, len(expected))[0]))
+    checked = [
+        _read_scalar_column(name, kind, _list(column, length))
+        for (name, kind), column in zip(expected, columns, strict=True)
+    ]
+    return tuple(map(part, *checked))
+
+
+def _read_scalar_column(name: str, kind: Any, values: list[Any]) -> list[Any]:
+    """Values of one field, checked; texts cleaned."""
+    if not SCALARS[kind].issuperset(map(type, values)):
+        raise FrameError(f"a field {name} of the wrong type")
+    if (words := WORDS.get(kind)) is not None:
+        if not words.issuperset(values):
+            raise FrameError(f"a field {name} that is no {kind}")
+    elif kind in TEXT_KINDS:
+        return [text if text is None or text.isprintable() else printable(text) for text in values]
+    elif not all(_sound_number(name, value) for value in values):
+        raise FrameError(f"a number {name} that no run has")
+    return values
 
 
 def _read_columns(part: Any, value: Any) -> Any:
@@ -359,10 +485,10 @@ def _read_columns(part: Any, value: Any) -> Any:
             found[name] = _floats(name, item)
             lengths.add(len(found[name]))
         elif kind in TEXTS:
-            found[name] = _texts(item)
+            found[name] = _texts(item, kind)
             lengths.add(len(found[name]))
         else:
-            found[name] = _read(kind, item)
+            found[name] = _read(kind, item, name)
     if len(lengths) > 1:
         raise FrameError("columns of different lengths")
     return part(**found)
@@ -372,13 +498,32 @@ def _floats(name: str, value: Any) -> Any:
     dtype = _dtype(name)
     if not isinstance(value, bytes) or len(value) % dtype.itemsize:
         raise FrameError(f"column {name} is no row of floats")
-    return np.frombuffer(value, dtype)
+    column = np.frombuffer(value, dtype)
+    if column.size and not _is_sound(name, column):
+        raise FrameError(f"a number in {name} that no run has")
+    return column
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _is_sound(name: str, column: Column) -> bool:
+    """Whether all numbers may stand in a column of this name."""
+    least, largest = np.fmin.reduce(column), np.fmax.reduce(column)  # NaN where all are: unknown
+    if name in ALWAYS_KNOWN and bool(np.isnan(column).any()):
+        return False
+    if name in MAY_BE_INFINITE:
+        return True
+    most = MOST_S if name in ALWAYS_KNOWN else MOST
+    return not (least < -most or largest > most)
+
+
+def _texts(value: Any, kind: str) -> tuple[str, ...]:
     distinct, places = _list(value, 2)
     if not isinstance(distinct, list) or not all(isinstance(text, str) for text in distinct):
         raise FrameError("a text column has something other than texts")
+    words = COLUMN_WORDS.get(kind)
+    if words is None:
+        distinct = [*map(_clean, distinct)]
+    elif not words.issuperset(distinct):
+        raise FrameError(f"a text column that is no {kind}")
     if not isinstance(places, bytes) or len(places) % 4:
         raise FrameError("a text column is malformed")
     return _spread(tuple(distinct), places)

@@ -155,8 +155,8 @@ class Scale:
         usual = float(
             np.interp(0.95 * (len(there) - 1), np.arange(len(there)), np.sort(there))
         )  # a percentile
-        if zero and usual > 0:
-            top = min(top, 2.0 * usual)
+        if zero:  # of a far end, times may be negative
+            top = max(0.0, min(top, 2.0 * usual) if usual > 0 else top)
         unit = _round_unit((top - low) or abs(top) or 1.0)
         low, high = math.floor(low / unit) * unit, math.ceil(top / unit * (1 + 1e-9)) * unit
         return cls(low, high if high > low else low + unit)

@@ -57,8 +57,10 @@ def fit(text: str, width: int, right: bool = False) -> str:
 
 def fit_tail(text: str, width: int) -> str:
     """As `fit`, but cut at the front: hosts differ at their end."""
-    while cells(text) > width > 0:
-        text = "…" + text[2:]
+    if cells(text) > width > 0:
+        text = "…" + text[-width:]  # no letter is narrower than a cell, so no more of them fit
+        while cells(text) > width:
+            text = "…" + text[2:]
     return fit(text, width)
 
 

@@ -107,7 +107,7 @@ def test_the_largest_world_with_a_gpu_for_each_rank_and_a_long_history_fits(fram
     texts = {
         name: tuple(f"{name} {i} " + "x" * 480 for i in range(MAX_SHOWN_WORLD)) for name in ("host", "device")
     }
-    alike = dict.fromkeys(("state", "phase"), ("live",) * MAX_SHOWN_WORLD)
+    alike = {"state": ("live",) * MAX_SHOWN_WORLD, "phase": ("forward",) * MAX_SHOWN_WORLD}
     facts = {f.name: 2**36 for f in fields(frames.GpuFacts)} | {"throttle": "power", "temp_c": 60.5}
     points = dict.fromkeys(COLUMNS, np.arange(60_000, dtype=float))
     large = replace(

@@ -227,7 +227,7 @@ def replay(playing: bool = True) -> Frame:
 def waiting(world: int = 4) -> Frame:
     """Two ranks of `world` are there, no step is taken."""
     frame = live(world)
-    blank = {field.name: None for field in dataclasses.fields(Group)}
+    blank = {field.name: None for field in dataclasses.fields(Group) if field.default is dataclasses.MISSING}
     empty = {field.name: column() for field in dataclasses.fields(History) if field.name != "start"}
     ranks = unknown_ranks(world)
     return replace(

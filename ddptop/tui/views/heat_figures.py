@@ -218,4 +218,4 @@ class Shades:
 def digits(shades: Shades) -> int:
     """Decimals that distinguish the edges."""
     step = abs(shades.edges[1] - shades.edges[0])
-    return 0 if step >= 1 or step <= 0 else min(4, -math.floor(math.log10(step)))
+    return min(4, -math.floor(math.log10(step))) if 0 < step < 1 else 0  # a loss may be infinite

@@ -1,0 +1,169 @@
+"""Frames of a far end that lies: refused, or drawn by every view and outlet without harm."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddptop.export.metrics import families
+from ddptop.frames.codec import FrameError
+from ddptop.frames.frame import Frame
+from ddptop.frames.snapshot import snapshot
+from ddptop.render.plain import picture, watch_line
+from tests.tui import fake, troubles
+from tests.tui.drive import Sketch
+from tests.tui.fake_hosts import silent, slow_rank
+from tests.tui.fake_views import WantedSource, told, with_wanted
+from tests.tui.gallery import PAGES, SIZES
+from tests.tui.hostile import ESCAPES, INFINITY, NAN, changed, lies, paths, sent, value_at
+
+BASES: tuple[Callable[[], Frame], ...] = (
+    fake.straggler, fake.several, fake.lost, fake.replay, fake.waiting, fake.unknowns, troubles.missing,
+    troubles.mismatch, troubles.died, told, lambda: slow_rank(3, 4), lambda: silent(3, 4),
+)  # fmt: skip
+
+CPU_S = 20.0
+"""CPU time of all pictures of a frame, which take half a second: an endless loop is ended."""
+
+
+def base(number: int) -> Frame:
+    """A frame with a heat map and a timeline."""
+    return with_wanted(with_wanted(BASES[number](), "heat excess 8 60"), "timeline")
+
+
+class LyingSource(WantedSource):
+    """Lies in what is asked for, too."""
+
+    def __init__(self, frame: Frame, replaced: list[tuple[tuple[Any, ...], Any]]) -> None:
+        super().__init__(frame)
+        self._replaced = replaced
+
+    def request(self, text: str) -> None:
+        super().request(text)
+        for path, value in self._replaced:
+            try:
+                value_at(self.frame, path)
+                self.frame = sent(changed(self.frame, path, value))
+            except (FrameError, AttributeError, LookupError, TypeError, ValueError):
+                continue  # refused, or not in this frame
+
+
+@contextmanager
+def bounded_cpu_time() -> Iterator[None]:
+    def end(*_: object) -> None:
+        raise AssertionError(f"not drawn within {CPU_S:g} s of CPU time")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def is_clean(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+def draw_everywhere(frame: Frame, replaced: list[Any], size: tuple[int, int], views: list[str]) -> None:
+    """Every outlet; `views` of the screen."""
+    json.dumps(snapshot(frame), allow_nan=False)
+    assert is_clean(picture(frame, size[0]))
+    assert watch_line(frame).isprintable()
+    list(families(frame))
+    person = Sketch(LyingSource(frame, replaced), size)
+    for view in views:
+        text = person.press("escape", "escape", *PAGES[view])
+        assert is_clean(text), view
+        assert len(person.lines) == size[1], view
+        assert all(line.width <= size[0] for line in person.lines), view
+        person.press("right", "left", "plus", "down")
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, len(BASES) - 1),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=6),
+    st.sampled_from(sorted(SIZES.values())),
+    st.lists(st.sampled_from(sorted(PAGES)), min_size=3, max_size=3, unique=True),
+)
+def test_any_frame_is_refused_or_drawn(
+    number: int, choices: list[tuple[int, int]], size: tuple[int, int], views: list[str]
+) -> None:
+    frame = base(number)
+    places, replaced = list(paths(frame)), []
+    for at, which in choices:
+        path = places[at % len(places)]
+        values = lies(value_at(frame, path))
+        value = values[which % len(values)]
+        try:
+            sent(changed(frame, path, value))
+        except (FrameError, TypeError, ValueError):  # refused here, or no bytes can say it
+            continue
+        frame = changed(frame, path, value)
+        replaced.append((path, value))
+    try:
+        received = sent(frame)
+    except FrameError:
+        return
+    with bounded_cpu_time():
+        draw_everywhere(received, replaced, size, views)
+
+
+def texts(part: Any) -> list[tuple[Any, ...]]:
+    return [path for path in paths(part) if isinstance(value_at(part, path), str)]
+
+
+@pytest.mark.parametrize("number", range(len(BASES)))
+def test_no_text_of_a_frame_arrives_raw(number: int) -> None:
+    frame = base(number)
+    found = texts(frame)
+    assert len(found) > 5
+    refused = 0
+    for path in found:
+        try:
+            received = sent(changed(frame, path, ESCAPES))
+        except FrameError as error:
+            assert str(error).isprintable()
+            refused += 1
+            continue
+        assert "title" in value_at(received, path), path
+        assert all(value_at(received, other).isprintable() for other in texts(received)), path
+    assert 0 < refused < len(found), "words of the vocabulary are refused, other texts cleaned"
+
+
+def test_names_in_maps_are_cleaned() -> None:
+    frame = fake.live()
+    frame = replace(frame, run=replace(frame.run, card={ESCAPES: ESCAPES}))
+    ((name, value),) = sent(frame).run.card.items()
+    assert name.isprintable() and value.isprintable()
+
+
+@pytest.mark.parametrize("name", ["time_s", "step_ms", "loss_mean"])
+@pytest.mark.parametrize("number", [INFINITY, NAN])
+def test_times_are_known_and_finite_where_a_loss_need_not_be(name: str, number: float) -> None:
+    frame = fake.live()
+    column = np.array(getattr(frame.history, name))
+    column[len(column) // 2] = number
+    lie = replace(frame, history=replace(frame.history, **{name: column}))
+    if name == "loss_mean" or (name == "step_ms" and number != number):
+        draw_everywhere(sent(lie), [], (80, 24), ["overview", "run"])
+    else:
+        with pytest.raises(FrameError, match=name):
+            sent(lie)
+
+
+@pytest.mark.parametrize("moment", [NAN, INFINITY, 1e18, -1e18])
+def test_a_moment_that_no_calendar_has_is_refused(moment: float) -> None:
+    with pytest.raises(FrameError, match="unix_s"):
+        sent(replace(fake.live(), unix_s=moment))

@@ -25,7 +25,7 @@ from ddptop.host.step_counters import read_step_count, remove_step_count, unread
 from ddptop.host.worker_calls import WorkerCalls
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu
-from ddptop.protocol.messages import LAUNCHER_SIGNAL, Event, Scalar
+from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, Event, Scalar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,7 +203,11 @@ class HostWatch:
             self._ranks.report(Event("process", now_ns, process.rank, -1, fields), now_ns, about=process)
 
     def _report_late(self, now_ns: int) -> None:
-        """Ranks that others wait for in `init_process_group`."""
+        """Ranks that others wait for in `init_process_group`, and those that do not meet after a restart."""
+        meeting = self._starts.meeting()
+        if meeting is not None:
+            about: dict[str, Scalar] = {**meeting._asdict(), "ranks": " ".join(map(str, meeting.ranks))}
+            self._ranks.report(Event(IN_INITIALIZATION, now_ns, -1, -1, about), now_ns)
         for late in self._starts.late():
             rest: dict[str, Scalar] = {"world": late.world, "late_s": late.late_s, "torch": late.torch}
             rest |= {"waiting": " ".join(map(str, late.waiting))} | dict(late.view._asdict())

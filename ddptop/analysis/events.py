@@ -13,20 +13,21 @@ from ddptop.analysis.health.exits import (
     OutsideEnd,
     describe_exit,
     exit_known,
+    failure_of,
     process_phrase,
     reason,
     update_left_early,
 )
 from ddptop.analysis.health.hosts import on_full_disk
-from ddptop.analysis.health.outside_end import ended_by_outside, outside_end
-from ddptop.analysis.ranks import ABSENT, NotInitialized, RankState, Session
+from ddptop.analysis.health.outside_end import ended_by_outside, outside_end, unexplained_ends
+from ddptop.analysis.ranks import ABSENT, Meeting, NotInitialized, RankState, Session
 from ddptop.analysis.stall.at_exit import keep_stall
 from ddptop.analysis.stall.current import stall_now
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
-from ddptop.protocol.messages import LAUNCHER_SIGNAL
+from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
@@ -133,6 +134,7 @@ def _regroup(state: RunState, hello: Hello) -> None:
         del ranks[hello.world_size :]
         ranks += [ABSENT] * (hello.world_size - len(ranks))
     if newer:
+        _note_failure(state)
         state.incarnation = state.log.incarnation = hello.incarnation
     if newer or (resized and not empty):
         state.groups.restart()
@@ -142,6 +144,17 @@ def _regroup(state: RunState, hello: Hello) -> None:
                 rank_state.forget_process()
     _begin_group(state)
     state.presence_changed()
+
+
+def _note_failure(state: RunState) -> None:
+    """Keep how the attempt that ends now has failed."""
+    ended = unexplained_ends(state)
+    if ended:
+        state.failures = [*state.failures[1 - MAX_FAILURES :], failure_of(state.ranks[ended[0]])]
+
+
+MAX_FAILURES = 1000
+"""Failures of earlier attempts that are kept."""
 
 
 def _begin_group(state: RunState) -> None:
@@ -222,6 +235,8 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         if isinstance(stall_s, (int, float)) and stall_s > 0:
             state.stall_s = float(stall_s)
         state.without_launcher = event.fields.get("launcher") is False
+    elif event.kind == IN_INITIALIZATION:
+        _on_in_initialization(state, event, t_ns)
     elif event.kind == LAUNCHER_SIGNAL:
         _on_launcher_signal(state, event, t_ns)
     elif event.kind in ("analyser", "ras"):
@@ -361,6 +376,35 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
         waiting = tuple(int(word) for word in words if word.isdecimal() and int(word) < world)
         late = NotInitialized(t_ns, t_ns - int(late_s * NS), waiting, bool(event.fields.get("torch")))
         state.not_initialized[event.rank] = late
+
+
+def _on_in_initialization(state: RunState, event: Event, t_ns: int) -> None:
+    """After a restart, ranks have been in init_process_group for some time: the processes before are gone."""
+    world, restart = _whole(event.fields.get("world")) or 0, _whole(event.fields.get("restart")) or 0
+    for_s, words = event.fields.get("for_s"), str(event.fields.get("ranks") or "").split()
+    if not isinstance(for_s, (int, float)) or not restart or not 0 < world <= MAX_SHOWN_WORLD:
+        return
+    if restart > state.incarnation and state.world:
+        _note_failure(state)
+        state.settle()
+        state.incarnation = state.log.incarnation = restart
+        state.groups.restart()
+        for rank_state in state.ranks:
+            if rank_state is not ABSENT:
+                rank_state.forget_process()
+        _begin_group(state)
+        state.presence_changed()
+    if restart == state.incarnation:
+        ranks = frozenset(int(word) for word in words if word.isdecimal() and int(word) < world)
+        before = state.meeting
+        if before is not None and before.restart == restart and t_ns - before.t_ns < MEETING_NS:
+            ranks |= before.ranks  # of other hosts
+        inside = frozenset(r for r in ranks if r >= state.world or state.ranks[r].hello is None)
+        state.meeting = Meeting(restart, t_ns, t_ns - int(for_s * NS), inside)
+
+
+MEETING_NS = 12 * NS
+"""Ranks that are not reported to be in init_process_group for so long have met: two reports were due."""
 
 
 def _on_kernel(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:

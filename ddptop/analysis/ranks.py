@@ -105,6 +105,17 @@ class NotInitialized:
     """It has loaded torch."""
 
 
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Ranks that wait for each other in `init_process_group` after an elastic restart."""
+
+    restart: int
+    t_ns: int
+    """When this was last reported, on the collector's clock."""
+    since_ns: int
+    ranks: frozenset[int]
+
+
 @dataclass(slots=True)
 class RankState:
     """One rank. A new session resets everything except `records` and `lost_records`."""
@@ -332,14 +343,14 @@ ABSENT = RankState()
 def group_state(states: Sequence[RankStatus], run_state: RunOutcome, *, stalled: bool = False) -> RankStatus:
     """The state of the run: the worst state of a rank, but stale only when no rank reports.
 
+    It has failed once its launcher has ended: until then ranks that have failed may be started again.
+
     `stalled`: the run is stalled by the rule for the whole group, even where every stalled rank is silent.
     """
     if run_state in ("finished", "failed"):
         return run_state
     present = set(states)
-    if "failed" in present:
-        return "failed"
-    if "lost" in present:
+    if "failed" in present or "lost" in present:
         return "lost"
     if stalled or "stalled" in present:
         return "stalled"

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.health.exits import OutsideEnd
     from ddptop.analysis.rank_columns import HelloColumns
-    from ddptop.analysis.ranks import NotInitialized, RankState, Session
+    from ddptop.analysis.ranks import Meeting, NotInitialized, RankState, Session
     from ddptop.analysis.stall.diagnosis import KeptStall
     from ddptop.frames.columns import Column
+    from ddptop.frames.phrases import Failure
     from ddptop.protocol.messages import Event, Hello, Layout, Received, Run, Scalar
 
 
@@ -122,6 +123,10 @@ class RunState:
         """`stall.at_exit.stall_at_end`. Set by the reducer."""
         self._stall_at_end: tuple[int, KeptStall | None] = -1, None
         """For how many messages it was looked for, and the stall that was found."""
+        self.meeting: Meeting | None = None
+        """The ranks that were last reported to be in `init_process_group` after a restart."""
+        self.failures: list[Failure] = []
+        """How each attempt before this one has failed, as far as known."""
         self.launcher_signal: OutsideEnd | None = None
         """A signal that a launcher of the run has received, which ends it."""
         self.without_launcher = False

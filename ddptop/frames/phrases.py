@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ddptop.frames.calls import place
 from ddptop.frames.hosts import host_index, without_domain
 from ddptop.frames.numbers import FEW_PCT, bounded, fixed, loss, percent
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddptop.frames.frame import Frame, Group, Straggler, Suspect
-    from ddptop.frames.stall import Death
+    from ddptop.frames.stall import Call, Death
     from ddptop.protocol.vocabulary import OwnPlace, RankStatus
 
 MAX_LISTED_RANKS = 4
@@ -28,6 +30,13 @@ def ranks_phrase(ranks: Sequence[int], world: int) -> str:
     if len(ranks) <= MAX_LISTED_RANKS:
         return f"ranks {joined(sorted(ranks))}"
     return f"{len(ranks):,} of {world:,} ranks"
+
+
+def ranks_range(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 0 and 1`, `ranks 0 to 2`, `ranks 0, 2 and 5`; of ascending ranks."""
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return ranks_phrase(ranks, 0)
 
 
 def in_state(frame: Frame, state: RankStatus) -> str:
@@ -272,6 +281,32 @@ def what_if_phrase(
 def interval_error(value: float, low: float | None, high: float | None) -> float | None:
     """How far the value may be wrong: the distance to the farther end of its interval."""
     return None if low is None or high is None else max(high - value, value - low, 0.0)
+
+
+class Failure(NamedTuple):
+    """How the first rank of an attempt failed: the same in several attempts where a restart does not help."""
+
+    place: str
+    """In the user's code, `train.py:26`; empty: not known."""
+    how: str
+    """`ValueError`, `killed by SIGKILL`."""
+
+    @classmethod
+    def of(cls, call: Call | None, reason: str, process: str) -> Failure:
+        """`call`: in which it ended; `process`: how, where the `reason` is not known."""
+        kind = re.split(r"[:( ]", reason, maxsplit=1)[0]
+        return cls("" if call is None else place(call).partition(" ")[0], kind or process)
+
+
+def repeated_phrase(times: int, place: str, restarts: int) -> str:
+    """`failed 4 times at train.py:26 (3 restarts): `, for a failure that is as in the attempts before.
+
+    Empty of the first. `place`: empty where it is not known.
+    """
+    if times < 2:
+        return ""
+    where = f" at {place}" if place else " in the same way"
+    return f"failed {times} times{where} ({restarts} restart{'' if restarts == 1 else 's'}): "
 
 
 SIGNALS = {

@@ -317,6 +317,8 @@ def _unused_parameters(text: str) -> str:
 
 def _in_stall(frame: Frame, stall: Stall) -> str:
     responsible = [one for one in stall.positions if one.rank in stall.ranks]
+    if not stall.ranks and " in init_process_group since " in stall.sentence:
+        return "End it and start it again: after a restart gloo may wait for processes that are gone."
     if stall.kind == "mismatch":
         calls = [one.user_call for one in (*responsible, *stall.positions) if one.user_call is not None]
         where = f": see {_place(calls[0])}" if calls else ""

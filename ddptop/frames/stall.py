@@ -102,3 +102,5 @@ class Death:
     """What is known besides: `the others had ended in good order, one barrier behind`; empty: nothing."""
     follows: bool = False
     """It follows from the exit of another rank, or from a stall."""
+    incarnation: int = 0
+    """Elastic restarts before it."""

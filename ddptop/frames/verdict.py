@@ -121,7 +121,8 @@ def run_state(frame: Frame) -> RankStatus:
     if own in ("finished", "failed", "stale"):
         return own
     present = {own, *_distinct(frame.ranks.state), *(["stalled"] if frame.stall is not None else [])}
-    return next((state for state in GRAVE if state in present), own)
+    gravest = next((state for state in GRAVE if state in present), own)
+    return "lost" if gravest == "failed" else gravest  # its launcher may start failed ranks again
 
 
 @lru_cache(maxsize=4)  # of thousands of ranks, some ten times for a picture
@@ -348,7 +349,8 @@ def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     if alert is None:
         who = in_state(frame, "lost") or "the run sends no updates any more"
         return Verdict("lost", "critical", f"LOST · {who}", _last_step(frame))
-    detail = alerts["mismatch"].message if "mismatch" in alerts else _last_step(frame)
+    runs = "the run has not ended · " if alert.kind == "failed_rank" else ""
+    detail = alerts["mismatch"].message if "mismatch" in alerts else runs + _last_step(frame)
     return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
 
 

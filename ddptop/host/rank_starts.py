@@ -19,16 +19,38 @@ from ddptop.protocol.limits import MAX_SHOWN_WORLD
 
 _MARK = "ddptop-init-"
 
+_MET = "ddptop-met-"
+
 CHECK_S = 5.0
 """Least lateness that is reported, and the interval of reports. Far below what counts as a stall."""
 
 
 def mark_initialization() -> None:
     """In a rank: note that it makes its first process group."""
+    _leave_mark(_MARK)
+
+
+def mark_met() -> None:
+    """In a rank: note that it has made its first process group, and so has met the others."""
+    _leave_mark(_MET)
+
+
+def _leave_mark(prefix: str) -> None:
     directory = os.environ.get("DDPTOP_RUN_DIR")
     if directory and "RANK" in os.environ:
         with suppress(OSError):  # it has made one before, or the folder is gone
-            os.close(open_regular(Path(directory) / f"{_MARK}{os.getpid()}", NEW_FILE))
+            os.close(open_regular(Path(directory) / f"{prefix}{os.getpid()}", NEW_FILE))
+
+
+class Meeting(NamedTuple):
+    """Ranks of this host that are in `init_process_group` after an elastic restart."""
+
+    ranks: tuple[int, ...]
+    world: int
+    restart: int
+    """Number of the restart."""
+    for_s: float
+    """Since the last of them has come there."""
 
 
 class LateRank(NamedTuple):
@@ -45,6 +67,12 @@ class LateRank(NamedTuple):
     view: KernelView
 
 
+class _Place(NamedTuple):
+    rank: int
+    world: int
+    restart: int
+
+
 class RankStarts:
     """Compares the marks with the launcher's children."""
 
@@ -54,16 +82,33 @@ class RankStarts:
         self._launcher = os.getppid()
         self._complete: set[int] = set()
         """Marks with which no rank was missing."""
-        self._next_s = 0.0
+        self._next_s = self._next_meeting_s = 0.0
+
+    def meeting(self) -> Meeting | None:
+        """The ranks that have been in `init_process_group` for 5 s or more after a restart, every 5 s; to be
+        called once a second. None: there are none."""
+        if time.monotonic() < self._next_meeting_s:
+            return None
+        self._next_meeting_s = time.monotonic() + CHECK_S
+        met = self._marks(_MET)
+        marks = {pid: at_s for pid, at_s in self._marks(_MARK).items() if pid not in met}
+        children = children_of(self._launcher) if marks else ()
+        places = ((place, pid) for pid in children if pid in marks and (place := self._place(pid)))
+        inside = [(place, marks[pid]) for place, pid in places if place.restart]
+        for_s = time.time() - max((at_s for _, at_s in inside), default=time.time())
+        if for_s < CHECK_S:
+            return None
+        first = inside[0][0]
+        return Meeting(tuple(sorted(place.rank for place, _ in inside)), first.world, first.restart, for_s)
 
     def late(self) -> list[LateRank]:
         """The late ranks, every 5 s; to be called once a second."""
         if time.monotonic() < self._next_s:
             return []
-        marks = self._marks()
+        marks = self._marks(_MARK)
         if marks.keys() == self._complete:
             return []
-        ranks = {pid: numbers for pid in children_of(self._launcher) if (numbers := self._numbers(pid))}
+        ranks = {pid: place for pid in children_of(self._launcher) if (place := self._place(pid))}
         missing = [pid for pid in ranks if pid not in marks]
         since_s = min((marks[pid] for pid in ranks if pid in marks), default=time.time())
         if not missing:
@@ -72,25 +117,25 @@ class RankStarts:
         if not missing or late_s < CHECK_S:
             return []
         self._next_s = time.monotonic() + CHECK_S
-        waiting = tuple(sorted(rank for pid, (rank, _) in ranks.items() if pid in marks))
+        waiting = tuple(sorted(place.rank for pid, place in ranks.items() if pid in marks))
         views = ((ranks[pid], kernel_view(pid), _has_torch(pid)) for pid in missing)
         return [
-            LateRank(rank, world, late_s, waiting, torch, view)
-            for (rank, world), view, torch in views
+            LateRank(place.rank, place.world, late_s, waiting, torch, view)
+            for place, view, torch in views
             if view is not None
         ]
 
-    def _marks(self) -> dict[int, float]:
+    def _marks(self, prefix: str) -> dict[int, float]:
         marks = {}
         with suppress(OSError), os.scandir(self._directory) as entries:
             for entry in entries:
-                number = entry.name.removeprefix(_MARK)
+                number = entry.name.removeprefix(prefix)
                 if number != entry.name and number.isdecimal():
                     marks[int(number)] = entry.stat(follow_symlinks=False).st_mtime
         return marks
 
-    def _numbers(self, pid: int) -> tuple[int, int] | None:
-        """Rank and world of a process of this run; None of others."""
+    def _place(self, pid: int) -> _Place | None:
+        """Rank, world and restart of a process of this run; None of others."""
         try:
             entries = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
         except OSError:
@@ -99,7 +144,11 @@ class RankStarts:
         rank, world = (variables.get(name, "") for name in ("RANK", "WORLD_SIZE"))
         if variables.get("DDPTOP_RUN_ID") != self._run_id or not (rank.isdecimal() and world.isdecimal()):
             return None
-        return (int(rank), int(world)) if int(rank) < int(world) <= MAX_SHOWN_WORLD else None
+        if not int(rank) < int(world) <= MAX_SHOWN_WORLD:
+            return None
+        # As a rank counts its restarts (`training.packing.Identity`).
+        counts = (variables.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "DDPTOP_RENDEZVOUS"))
+        return _Place(int(rank), int(world), max(int(text) if text.isdecimal() else 0 for text in counts))
 
 
 def _has_torch(pid: int) -> bool:

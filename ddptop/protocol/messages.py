@@ -406,4 +406,7 @@ process may kill it from now on (Ray does, once its train function has returned)
 LAUNCHER_SIGNAL = "launcher_signal"
 """Kind of an event: the launcher of a host has received a signal that ends its ranks."""
 
+IN_INITIALIZATION = "in_initialization"
+"""Kind of an event: after a restart, ranks of a host have been in `init_process_group` for some time."""
+
 WELL = frozenset({FINISHED, LEFT})

@@ -256,7 +256,8 @@ class Incidents:
     def __init__(self, reducer: Reducer) -> None:
         self._reducer, self._log = reducer, reducer.state.log
         self.stalls: list[StallPeriod] = []
-        self._deaths: dict[tuple[int, int | None], Death] = {}
+        self._deaths: dict[tuple[int, int, int | None], Death] = {}
+        """By elastic restart, rank and pid."""
         self._troubles: dict[tuple[str, int | None, int | None], Alert] = {}
         self._active: frozenset[str] = frozenset()
         """Kinds of the alerts in the newest frame."""
@@ -336,7 +337,7 @@ class Incidents:
         else:  # the run has gone on since
             self._troubles.pop(("ended_from_outside", None, None), None)
         for death in frame.deaths:
-            process = (death.rank, death.position.pid)
+            process = (death.incarnation, death.rank, death.position.pid)
             self._deaths.pop(process, None)  # the order of the newest frame is the most accurate
             self._deaths[process] = death
         self._active = frozenset(alert.kind for alert in frame.alerts)
@@ -357,7 +358,7 @@ class Incidents:
     def _forget_explained(self, frame: Frame) -> None:
         """Of the present processes only the deaths that an end from outside does not explain are deaths."""
         for rank, pid in enumerate(frame.ranks.pid):
-            process = (rank, int(pid) if isfinite(pid) else None)
+            process = (frame.group.incarnation, rank, int(pid) if isfinite(pid) else None)
             self._deaths.pop(process, None)
 
     def _check_for_stall(self, now_ns: int, new: bool) -> None:

@@ -94,7 +94,7 @@ def stall(period: StallPeriod) -> str:
 
 def death(one: Death) -> str:
     """When a rank died, and how."""
-    at = "" if one.step is None else f", in step {one.step:,}"
+    at = "" if one.step is None else f", in {step_phrase(one.step, one.incarnation)}"
     return f"✖ {clock(one.since_s)} {death_phrase(one)}{at}"
 
 

@@ -36,7 +36,8 @@ def incidents(report: Report, width: int) -> list[str]:
     for stall in report.stalls[:MAX_INCIDENTS]:
         lines += _stall(stall, width)
     lines += _more(len(report.stalls), "stalls")
-    for death in report.deaths[:MAX_INCIDENTS]:
+    causes_first = sorted(report.deaths, key=lambda death: death.follows)  # of each attempt
+    for death in causes_first[:MAX_INCIDENTS]:
         lines += _death(death, sentences.new_message(death, report), width)
     lines += _more(len(report.deaths), "deaths")
     for alert, number in by_kind(report.troubles):

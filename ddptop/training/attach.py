@@ -90,7 +90,7 @@ def patch(module: Any) -> None:
         torch_ddp.after_construction(module, _attach)
         torch_ddp.replace_comm_hooks(module.dist, _timed_hook)
         torch_ddp.before_refusal(module, functools.partial(_begin, module.dist))
-        torch_ddp.before_process_groups(module.dist, _mark_initialization)
+        torch_ddp.around_process_groups(module.dist, _mark_initialization, _mark_met)
         torch_ddp.before_destruction(module.dist, _leave)
         keep_exceptions_of_children()
     except AttributeError as error:
@@ -157,6 +157,13 @@ def _mark_initialization() -> None:
 
         mark_initialization()
         _mark_children()
+
+
+def _mark_met() -> None:
+    if enabled():
+        from ddptop.host.rank_starts import mark_met
+
+        mark_met()
 
 
 def _leave() -> None:

@@ -63,7 +63,7 @@ def test_an_exception_is_named_with_its_place(stage) -> None:
     inner = StackFrame("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 700, "next", "")
     raises(stage, 1, "ValueError: bad batch", inner, load())
     found = stage.frame()
-    assert verdict(found).line() == "■ FAILED · rank 1 failed: ValueError: bad batch (train.py:88 load)"
+    assert verdict(found).line() == "■ LOST · rank 1 failed: ValueError: bad batch (train.py:88 load)"
     death = found.deaths[0]
     assert (death.reason, death.exit_code, death.signal) == ("ValueError: bad batch", 1, None)
     assert [call.function for call in death.position.traces[0].calls] == ["next", "load"]
@@ -171,7 +171,7 @@ def test_the_cause_comes_before_what_followed_even_when_the_peers_were_quicker(s
     assert stage.said("lost_rank")[1] == "ranks 1 and 3 were ended by SIGTERM at step 40"
     assert found.deaths[1].reason == "RuntimeError: Connection reset by peer [127.0.0.1]:4242"
     assert [alert.kind for alert in found.alerts[:2]] == ["lost_rank", "failed_rank"]
-    assert verdict(found).line() == "■ FAILED · rank 2 was killed by SIGKILL at step 40 (out of memory?)"
+    assert verdict(found).line() == "■ LOST · rank 2 was killed by SIGKILL at step 40 (out of memory?)"
 
 
 def test_an_exception_stays_the_cause_when_torchrun_ends_its_process_as_well(stage) -> None:
@@ -182,7 +182,7 @@ def test_an_exception_stays_the_cause_when_torchrun_ends_its_process_as_well(sta
     stage.tell("exit", 1, exit_code=-15, signal="SIGTERM")
     found = stage.frame()
     assert [death.rank for death in found.deaths] == [1, 0]
-    assert verdict(found).line() == "■ FAILED · rank 1 failed: ValueError: bad batch (train.py:88 load)"
+    assert verdict(found).line() == "■ LOST · rank 1 failed: ValueError: bad batch (train.py:88 load)"
 
 
 def test_the_step_of_an_end_is_told_by_the_others_where_they_are_ahead(stage) -> None:
@@ -204,7 +204,7 @@ def test_the_same_exception_on_all_ranks_is_one_line(stage) -> None:
     for rank in range(4):
         raises(stage, rank, "FileNotFoundError: data.bin", load())
     assert verdict(stage.frame()).line() == (
-        "■ FAILED · 4 ranks failed: FileNotFoundError: data.bin (train.py:88 load)"
+        "■ LOST · 4 ranks failed: FileNotFoundError: data.bin (train.py:88 load)"
     )
 
 
@@ -254,7 +254,7 @@ def test_a_mismatch_that_killed_a_rank_shows_both_sides(make_world) -> None:
     assert alert.message == (
         "mismatch: rank 1 in backward (train.py:70 step), rank 0 in all_reduce (train.py:61 load)"
     )
-    assert verdict(found).line() == "■ FAILED · rank 1 aborted (SIGABRT) at step 40 (train.py:70 step)"
+    assert verdict(found).line() == "■ LOST · rank 1 aborted (SIGABRT) at step 40 (train.py:70 step)"
     assert verdict(found).second() == alert.message
     assert (alert.rank, alert.evidence["side1_rank"]) == (1, 0)
 
@@ -344,7 +344,7 @@ def test_a_rank_that_exits_with_code_0_while_others_wait_for_it_is_the_cause(sta
     found = stage.frame()
     said = "rank 1 exited with code 0 before the end of training at step 41"
     others = "; ranks 0, 2 and 3 are in all_reduce of [[1000]] Float"
-    assert verdict(found).line() == f"■ FAILED · {said}, after broadcast of [[1000]] Float{others}"
+    assert verdict(found).line() == f"■ LOST · {said}, after broadcast of [[1000]] Float{others}"
     assert [(d.rank, d.exit_code, d.step, d.position.process) for d in found.deaths] == [
         (1, 0, 41, "exit code 0")
     ]
@@ -357,7 +357,7 @@ def test_nor_do_peers_that_lost_it_hide_the_rank_that_exited_with_code_0(stage) 
         raises(stage, rank, RESET, BACKWARD, load(61))
     found = stage.frame()
     assert [death.rank for death in found.deaths] == [1, 0, 2, 3]
-    assert verdict(found).sentence.startswith("FAILED · rank 1 exited with code 0 before the end of training")
+    assert verdict(found).sentence.startswith("LOST · rank 1 exited with code 0 before the end of training")
 
 
 def test_a_rank_in_a_barrier_too_many_is_told_that_the_others_had_ended_in_good_order(stage) -> None:
@@ -368,7 +368,7 @@ def test_a_rank_in_a_barrier_too_many_is_told_that_the_others_had_ended_in_good_
     stage.tell("exit", 0, exit_code=1, signal=None)
     found = stage.frame()
     why = "the others had ended in good order, one barrier behind"
-    assert verdict(found).line() == f"■ FAILED · rank 0 failed in barrier (train.py:61 step): {why}"
+    assert verdict(found).line() == f"■ LOST · rank 0 failed in barrier (train.py:61 step): {why}"
     assert [(d.rank, d.context, d.reason, d.follows) for d in found.deaths] == [(0, why, CLOSED, False)]
     assert why in death_phrase(found.deaths[0])
     assert next_action(found).startswith("Let rank 0 call as many collectives as the others, up to train.py")
@@ -383,7 +383,7 @@ def test_a_rank_that_leaves_out_the_last_barrier_is_told_that_it_left_one_early(
     found = stage.frame()
     said = "rank 1 exited with code 0 before the end of training"
     assert verdict(found).line() == (
-        f"■ FAILED · {said} at step 41, one barrier before the others; ranks 0, 2 and 3 are in barrier"
+        f"■ LOST · {said} at step 41, one barrier before the others; ranks 0, 2 and 3 are in barrier"
     )
     assert death_phrase(found.deaths[0]) == f"{said}, one barrier before the others"
 

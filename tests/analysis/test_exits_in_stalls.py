@@ -97,7 +97,7 @@ def test_ranks_that_time_out_do_not_hide_the_rank_that_they_waited_for(stage) ->
     gives_up(stage, 0)
     stage.after_s += 0.1
     gives_up(stage, 2)
-    assert verdict(stage.frame()).line() == f"■ FAILED · {MISSING}"
+    assert verdict(stage.frame()).line() == f"■ LOST · {MISSING}"
     ends(stage, 1, 3)
     fails(stage)
     assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 20 s")
@@ -180,9 +180,7 @@ def test_a_connection_that_is_lost_early_blames_no_rank_that_is_on_its_way(stage
     stands(stage, 1, answers=False)
     gives_up(stage, 0, CLOSED)
     assert stage.frame().stall is None
-    assert (
-        verdict(stage.frame()).line().startswith("■ FAILED · rank 0 failed: RuntimeError: Connection closed")
-    )
+    assert verdict(stage.frame()).line().startswith("■ LOST · rank 0 failed: RuntimeError: Connection closed")
 
 
 def test_an_abort_in_a_collective_is_no_mismatch_with_a_rank_that_is_in_none(stage) -> None:
@@ -245,7 +243,7 @@ def test_so_is_the_missing_rank_where_it_raises(stage) -> None:
     stage.say(1, Bye(stage.now_ns, "ValueError"))
     for rank in OTHERS:
         gives_up(stage, rank, CLOSED)
-    assert verdict(stage.frame()).line().startswith("■ FAILED · rank 1 failed: ValueError: bad document")
+    assert verdict(stage.frame()).line().startswith("■ LOST · rank 1 failed: ValueError: bad document")
 
 
 def test_ranks_that_raise_the_same_have_both_failed_and_none_has_followed(stage) -> None:

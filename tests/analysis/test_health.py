@@ -137,7 +137,7 @@ def test_goodbyes(running) -> None:
     reducer.feed(world.bye(1, "RuntimeError"))
     found = look()
     assert found.ranks.state == ("finished", "failed")
-    assert found.run.state == "failed"
+    assert found.run.state == "lost"
     assert (found.alerts[0].kind, found.alerts[0].rank) == ("failed_rank", 1)
     assert "RuntimeError" in found.alerts[0].message
 

@@ -160,9 +160,7 @@ def test_a_run_that_goes_on_after_the_signal_fails_for_reasons_of_its_own(stage:
     assert kinds(stage) == ["ended_from_outside"]
     stage.after_s = KILL_NS / NS + 1
     raises(stage, 1, "ValueError: bad batch", load())
-    assert (
-        verdict(stage.frame()).sentence == "FAILED · rank 1 failed: ValueError: bad batch (train.py:88 load)"
-    )
+    assert verdict(stage.frame()).sentence == "LOST · rank 1 failed: ValueError: bad batch (train.py:88 load)"
 
 
 def without_launcher(stage: Stage) -> None:

@@ -290,7 +290,7 @@ def test_ranks_that_lost_their_peers_are_not_the_cause_where_a_host_is_lost(make
     job.feed(job.world.bye(0, "RuntimeError: Connection closed by peer"))
     job.wait(11.0, HOSTS[:2])
     found = job.frame
-    assert found.run.state == "failed"
+    assert found.run.state == "lost"
     assert "host node2 is lost: ranks 4 and 5" in verdict(found).sentence
 
 

@@ -88,7 +88,7 @@ def test_a_failed_rank_of_torchs_own_spawn_is_named_while_the_run_still_lives(tm
         known = [
             death for death in snapshots[-1]["deaths"] if death["reason"] and death["testimony"]["user_call"]
         ]
-        return 1 in [death["rank"] for death in known] and snapshots[-1]["run"]["state"] == "failed"
+        return 1 in [death["rank"] for death in known] and snapshots[-1]["run"]["state"] == "lost"
 
     with started(
         [*DDPTOP_RUN, "--ddptop-name", "spawned", "--ddptop-exec", *script], env, tmp_path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from ddptop.analysis.health.exits import (
     describe_exit,
     ended_ns,
     exit_known,
+    failure_of,
     follows,
     own_call,
     process_phrase,
@@ -34,7 +36,7 @@ from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_posi
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import fixed, percent
-from ddptop.frames.phrases import blamed, ranks_phrase, which_hosts
+from ddptop.frames.phrases import blamed, ranks_phrase, repeated_phrase, which_hosts
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
@@ -106,10 +108,18 @@ def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
     alike = [rank for rank in ranks if describe_exit(state.ranks[rank]) == describe_exit(first)]
     message = f"{ranks_phrase(alike, len(states))} {describe_exit(first, ended_step(state, ranks[0]))}"
     message = _given_up(state, first) or message
+    message = _repeated(state, first) + message
     if first.left_early:
         message += sentences.left_behind_phrase(state, ranks[0])
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "reason": reason(first)}
     return _of_death("failed_rank", state, ranks[0], message, evidence)
+
+
+def _repeated(state: RunState, first: RankState) -> str:
+    """`failed 4 times at train.py:26 (3 restarts): ` where the attempts before failed alike."""
+    failure = failure_of(first)
+    alike = takewhile(failure.__eq__, reversed(state.failures))
+    return repeated_phrase(1 + len([*alike]), failure.place, state.incarnation)
 
 
 def _given_up(state: RunState, rank_state: RankState) -> str:
@@ -173,7 +183,7 @@ def _lost(
         if not exit_known(first):
             processes = "its process is gone" if len(gone) == 1 else "their processes are gone"
             message = f"{ranks_phrase(gone, len(states))} lost: {processes}"
-        message = _given_up(state, first) or message
+        message = _given_up(state, first) or _repeated(state, first) + message
         return _of_death("lost_rank", state, gone[0], message, evidence)
     return _silent(state, ranks)
 

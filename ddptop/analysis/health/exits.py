@@ -13,6 +13,7 @@ from ddptop.frames.phrases import (
     OUT_OF_MEMORY,
     SENT_TO_ALL,
     SIGNALS,
+    Failure,
     ended_by_signal,
     exit_phrase,
 )
@@ -102,6 +103,11 @@ def complete_message(rank_state: RankState) -> tuple[str, ...]:
 def own_call(rank_state: RankState) -> Call | None:
     """The call in the user's code in which it exited."""
     return user_call(rank_state.exit_evidence.stacks) if rank_state.exit_evidence is not None else None
+
+
+def failure_of(rank_state: RankState) -> Failure:
+    """How a rank failed, to be compared with earlier attempts."""
+    return Failure.of(own_call(rank_state), reason(rank_state), process_phrase(rank_state))
 
 
 def process_phrase(rank_state: RankState) -> str:

@@ -233,6 +233,12 @@ def _before_first_group(state: RunState, now_ns: int) -> Diagnosis | None:
     """The diagnosis where ranks wait in `init_process_group` for others; None where none do."""
     late = [late for late in state.not_initialized.values() if now_ns - late.t_ns < REPORTED_NS]
     ended = state.run is not None and state.run.state != "live"
+    meeting = state.meeting
+    if meeting is not None and not ended and not late and meeting.restart == state.incarnation:
+        inside = tuple(sorted(rank for rank in meeting.ranks if state.ranks[rank].hello is None))
+        waits = now_ns - meeting.since_ns >= state.stall_s * NS and now_ns - meeting.t_ns < REPORTED_NS
+        if inside and waits:
+            return Diagnosis("missing", (), inside, since_ns=meeting.since_ns, restart=meeting.restart)
     if not late or ended or any(rank.running for rank in state.ranks):
         return None
     ranks = tuple(rank for rank, one in sorted(state.not_initialized.items()) if one in late)
@@ -348,7 +354,7 @@ class StallLog:
             self._log_kept(state, kept)
             return
         diagnosis = None
-        if state.not_initialized or stalled_since(state, now_ns) is not None:
+        if state.not_initialized or state.meeting is not None or stalled_since(state, now_ns) is not None:
             diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)
         logged, before_standing = self._logged, self._standing
         if logged is not None:

@@ -71,10 +71,13 @@ class Diagnosis:
     """More ranks may answer."""
     unequal: bool = False
     """For the kind `asking`: some ranks are behind the others."""
+    restart: int = 0
+    """Number of the elastic restart after which `waiting` are in `init_process_group`; 0: this is no such
+    stall."""
 
     def key(self) -> tuple[StallKind, tuple[int, ...]]:
         """Two diagnoses with the same key are logged once."""
-        return self.kind, self.ranks
+        return self.kind, self.ranks or self.waiting if self.restart else self.ranks
 
 
 @dataclass(frozen=True, slots=True)

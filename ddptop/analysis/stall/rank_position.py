@@ -266,6 +266,7 @@ def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
                 message=complete_message(rank_state),
                 context=early_phrase(state.ranks, rank) if rank_state.left_early else rank_state.left_alone,
                 follows=follows(rank_state),
+                incarnation=state.incarnation,
             )
         )
     return tuple(result)

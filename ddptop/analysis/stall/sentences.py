@@ -24,7 +24,7 @@ from ddptop.analysis.stall.rank_position import (
 )
 from ddptop.frames.calls import collective_called, is_users, main_stack, pending_operation, place, user_call
 from ddptop.frames.numbers import fixed, percent
-from ddptop.frames.phrases import ranks_phrase
+from ddptop.frames.phrases import ranks_phrase, ranks_range
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ _SYNCHRONISE = re.compile(r"[/\\]torch[/\\]cuda[/\\](__init__|streams)\.py$")
 
 def sentence(state: RunState, diagnosis: Diagnosis) -> str:
     """`rank 1 is missing: it has not entered all_reduce 3 of step 12,480 (sequence 49,923)`."""
+    if diagnosis.restart:
+        return short_sentence(state, diagnosis)
     silent = len(diagnosis.ranks) == 1 and _holds_lock(state, diagnosis.ranks[0], diagnosis.since_ns)
     short = diagnosis.outside or silent or _entered_phrase(state, diagnosis)
     if diagnosis.kind == "missing" and not short and diagnosis.sequence is not None:
@@ -87,6 +89,10 @@ def _transport_or_device(state: RunState) -> str:
 def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     """The short sentence, for the verdict: `rank 1 is missing: not in all_reduce 3 of step 12,480`."""
     ranks = state.ranks
+    if diagnosis.restart:
+        since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(diagnosis.since_ns)))
+        who, verb = ranks_range(diagnosis.waiting), "is" if len(diagnosis.waiting) == 1 else "are"
+        return f"restart {diagnosis.restart}: {who} {verb} in init_process_group since {since}"
     if diagnosis.kind == "asking":
         step = f"step {diagnosis.step:,}"
         if diagnosis.awaits_answers:
@@ -131,10 +137,15 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     return f"{who} missing: {_silence(state, diagnosis.ranks[0])}"
 
 
+STALE_ADDRESSES = "on torchrun's own store, gloo may have found addresses of the processes before the restart"
+
+
 def detail(
     state: RunState, diagnosis: Diagnosis, positions: Sequence[RankPosition], *, ended: bool = False
 ) -> tuple[str, ...]:
     """Lines about the ranks: which wait, and where the missing ones are. `ended`: the stall is over."""
+    if diagnosis.restart:
+        return (STALE_ADDRESSES,)
     lines = []
     if diagnosis.waiting and diagnosis.kind in WAITED_FOR and not diagnosis.outside:
         who = ranks_phrase(diagnosis.waiting, state.world)

@@ -105,12 +105,32 @@ def before_refusal(module: Any, begin: Callable[[Any], None]) -> None:
     _call_before(module, verify, lambda _, parameters, *__: begin(parameters[0].device))
 
 
-def before_process_groups(dist: Any, mark: Callable[[], None]) -> None:
-    """Call `mark()` before `torch.distributed` makes a process group and waits for its other ranks.
+def around_process_groups(dist: Any, mark: Callable[[], None], met: Callable[[], None]) -> None:
+    """Call `mark()` before `torch.distributed` makes a process group and waits for its other ranks, and
+    `met()` once it has.
 
     Not around `init_process_group`: it warns with stacklevel=2.
     """
-    _call_before(dist.distributed_c10d, "_new_process_group_helper", lambda *_, **__: mark())
+    owner, name = dist.distributed_c10d, "_new_process_group_helper"
+    _call_before(owner, name, lambda *_: mark())
+    original = getattr(owner, name, None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            group = original(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        try:
+            met()
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        return group
+
+    setattr(owner, name, wrapper)
 
 
 def replace_comm_hooks(dist: Any, replacement: Callable[[Any, Any], Any]) -> None:

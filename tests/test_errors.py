@@ -86,6 +86,35 @@ def test_its_place_is_the_line_that_raised_it(worker_raises: FailedRun) -> None:
     assert action in report
 
 
+@pytest.mark.parametrize(
+    ("how", "reason", "code"),
+    [
+        ("import", "ModuleNotFoundError: No module named 'no_such_module'", "import no_such_module"),
+        (
+            "before-ddp",
+            "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/last.pt'",
+            "torch.load(",
+        ),
+    ],
+)
+def test_an_exception_before_ddp_is_said_like_any_other(
+    tmp_path: Path, how: str, reason: str, code: str
+) -> None:
+    failed = FailedRun(tmp_path, how)
+    assert failed.done.returncode == 1
+    everything = failed.everything()
+    assert [where for where, text in everything.items() if reason not in text] == []
+    death = failed.json()["deaths"][0]  # the other rank may fail in what it waits for
+    assert (death["rank"], death["step"], death["exit_code"]) == (1, None, 1)
+    assert death["testimony"]["user_call"]["line"] == line_of(code)
+    kind = reason.partition(":")[0]
+    assert (
+        f"try: Fix the {kind} in failing.py:{line_of(code)} (rank 1), then start again."
+        in everything["--once"]
+    )
+    assert "last steps may be missing" not in everything["--once"]
+
+
 @pytest.mark.skipif(find_py_spy() is None, reason="needs py-spy")
 def test_a_worker_that_hangs_is_said_everywhere_with_its_line(tmp_path: Path) -> None:
     run_of_script = [*DDPTOP_RUN, "--ddptop-name", "hangs", "--ddptop-stall", "2", "--standalone"]

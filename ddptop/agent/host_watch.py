@@ -11,6 +11,7 @@ from collections.abc import Container
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
+from ddptop.host.early_failures import take_failures
 from ddptop.host.exits import (
     RankProcess,
     crash_evidence,
@@ -106,6 +107,8 @@ class HostWatch:
         """The one that was reported last."""
         self._due_ns = 0
         self._keep_usage_ns = 0
+        self._without_steps: set[int] = set()
+        """Sessions of ranks that failed before their first step."""
 
     def report_exits(self, now_ns: int) -> None:
         """Report processes that have exited, and exit codes that are known only now; ask the survivors.
@@ -147,11 +150,17 @@ class HostWatch:
                 self._ranks.report(event, now_ns, about=process)
 
     def take_unread(self, now_ns: int) -> None:
-        """Take the HELLOs of processes that were killed before they were read: their exits are reported."""
+        """Take the HELLOs of processes that were killed before they were read, and the failures of ranks that
+        never reported: their exits are reported."""
         for hello, count in unread_counts(self._directory, self._run_id, self._ranks.known_sessions):
             runs = process_start(hello.pid) is not None and not start_after(hello.pid, hello.unix_ns / NS)
             if not count.ended and not runs:
                 self._ranks.take_unread(hello, now_ns)
+        for hello, evidence in take_failures(self._directory, self._run_id, self._ranks.known_sessions):
+            if self._ranks.take_unread(hello, now_ns):
+                process = RankProcess(hello.session, hello.rank, hello.pid)
+                self._ranks.report(evidence, now_ns, about=process)
+                self._without_steps.add(hello.session)
 
     def check(self, now_ns: int) -> bool:
         """Check everything else, if a second has passed; whether it has."""
@@ -184,6 +193,8 @@ class HostWatch:
     def _report_unsent(self, rank_exit: RankExit, now_ns: int) -> None:
         """How many steps the process had finished, where some of them have not arrived and never will."""
         process = rank_exit.process
+        if process.session in self._without_steps:
+            return
         arrived, at_least = self._ranks.steps_of(process.session)
         steps, exact = rank_exit.steps or 0, rank_exit.steps is not None
         if not exact:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from ddptop.frames.phrases import ended_by_signal
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import message_of
@@ -312,6 +313,11 @@ class RankState:
         return badly or self.bye.reason != FINISHED
 
     @property
+    def failed_early(self) -> bool:
+        """Whether it failed before it was recorded (`ddptop/host/early_failures.py`)."""
+        return self.progress is None and self.exit_evidence is not None and not self.records
+
+    @property
     def running(self) -> bool:
         """Whether it has sent HELLO and no BYE, and its process has not been seen to exit."""
         return self.hello is not None and self.bye is None and self.gone_ns is None
@@ -329,6 +335,9 @@ class RankState:
             return "waiting"
         if run_state == "finished":
             return "finished"  # the launcher reports success only when every rank succeeded
+        said = self.exit_evidence
+        if self.gone_ns is not None and said is not None and not ended_by_signal(self.signal, said.reason):
+            return "failed"  # it has said why, though not by a BYE
         if self.gone_ns is not None or run_state == "failed":
             return "lost"
         if host == "lost" or host == "unreachable":

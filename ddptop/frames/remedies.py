@@ -299,10 +299,11 @@ def of_death(death: Death) -> str:
     if death.reason.startswith("KeyboardInterrupt"):
         return after_outside_end("SIGINT")
     what = re.split(r"[:( ]", death.reason, maxsplit=1)[0]
+    again = "start again" if death.step is None else "resume a checkpoint"
     if call is not None and what:
         where = f"{_place(call)} (rank {death.rank})"
-        return f"Fix the {what} in {where}, then resume a checkpoint."
-    return f"See the output of rank {death.rank} on {host}, then resume a checkpoint."
+        return f"Fix the {what} in {where}, then {again}."
+    return f"See the output of rank {death.rank} on {host}, then {again}."
 
 
 def _unused_parameters(text: str) -> str:

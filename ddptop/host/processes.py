@@ -195,7 +195,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 _INSTALLED = ("site-packages", "dist-packages")
 
-_OF_A_RANK = ("DDPTOP_RUN_", "DDPTOP_AGENT", "DDPTOP_STARTED_BY")
+_OF_A_RANK = ("DDPTOP_RUN_", "DDPTOP_AGENT", "DDPTOP_STARTED_BY", "DDPTOP_RANK_PROCESS")
 
 
 def environment() -> dict[str, str]:

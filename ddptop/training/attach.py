@@ -19,7 +19,7 @@ import sys
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
-from ddptop.training import warnings
+from ddptop.training import early_exit, warnings
 from ddptop.training.guard import guard, hide_frame, report_once
 from ddptop.training.import_hook import when_imported
 from ddptop.training.torch_compat import ddp as torch_ddp
@@ -157,6 +157,7 @@ def _mark_initialization() -> None:
 
         mark_initialization()
         _mark_children()
+        early_exit.watch_spawned()
 
 
 def _mark_met() -> None:

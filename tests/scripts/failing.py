@@ -1,7 +1,11 @@
 """Two ranks, of which the second fails in the way that its argument names: failing.py HOW"""
 
+import os
 import sys
 import time
+
+if sys.argv[1] == "import" and os.environ["RANK"] == "1":
+    import no_such_module  # noqa: F401
 
 import torch
 import torch.distributed as dist

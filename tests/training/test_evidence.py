@@ -12,7 +12,8 @@ from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, Sta
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.training.evidence import flight_recorder
 from ddptop.training.evidence import reporter as module
-from ddptop.training.evidence.reporter import EvidenceReporter, fitted
+from ddptop.training.evidence.errors import fit_evidence
+from ddptop.training.evidence.reporter import EvidenceReporter
 from ddptop.training.exit import ExitReason
 from ddptop.training.guard import Guard
 from tests.processes import until
@@ -140,7 +141,7 @@ def test_the_longest_evidence_fits_the_link(threads: int, operations: int) -> No
         tuple(Operation("g" * 100, n, "all_reduce", "[" * 200, "Float", True, 1) for n in range(operations)),
         ("ö" * 500,) * 12,
     )  # fmt: skip
-    cut = fitted(told)
+    cut = fit_evidence(told)
     assert len(encode(cut)) < MAX_RANK_MESSAGE_BYTES
     assert cut.stacks and cut.stacks[0] == told.stacks[0]
     if operations:

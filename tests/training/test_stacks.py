@@ -7,14 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ddptop.protocol.evidence import Stack
-from ddptop.training.evidence.errors import MAIN_FRAMES, traceback_stack
-from ddptop.training.evidence.reporter import (
-    CODE_CHARACTERS,
-    MAX_THREADS,
-    OTHER_FRAMES,
-    thread_stacks,
-    with_source,
-)
+from ddptop.training.evidence.errors import CODE_CHARACTERS, MAIN_FRAMES, traceback_stack, with_source
+from ddptop.training.evidence.reporter import MAX_THREADS, OTHER_FRAMES, thread_stacks
 
 
 def deep(calls: int, there: threading.Event, leave: threading.Event) -> None:

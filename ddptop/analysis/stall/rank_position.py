@@ -258,7 +258,7 @@ def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
             Death(
                 rank=rank,
                 since_s=state.unix_s(ended_ns(rank_state)),
-                step=ended_step(state, rank),
+                step=None if rank_state.failed_early else ended_step(state, rank),
                 exit_code=0 if rank_state.left_early else rank_state.exit_code,
                 signal=rank_state.signal,
                 reason=reason(rank_state),

@@ -10,21 +10,29 @@ Does not import torch.
 
 from __future__ import annotations
 
+import linecache
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
-from ddptop.protocol.evidence import Stack, StackFrame
+from ddptop.protocol.codec import encode
+from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.training.torch_compat.loader import exited_workers
 
 MAIN_FRAMES = 48
 """Innermost calls of the training thread that are sent: in a framework the user's own is some 30 deep."""
+
+CODE_CHARACTERS = 120
+"""Of a line of source."""
+
+MAX_BYTES = 60_000
+"""Of the encoded message: under the link's 64 KiB with room for its head."""
 
 REASON_CHARACTERS = 500
 """Of the reason that is sent."""
@@ -80,6 +88,33 @@ def stack_frame(frame: FrameType, line: int | None) -> StackFrame:
     """A call on a stack, without its line of source."""
     code = frame.f_code
     return StackFrame(code.co_filename, line or 0, code.co_name, "")
+
+
+def with_source(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
+    """The stacks with the source line of every call. Reads files: on a dead network drive it may block."""
+    return tuple(
+        stack._replace(frames=tuple(call._replace(code=_code(call) or call.code) for call in stack.frames))
+        for stack in stacks
+    )
+
+
+def _code(call: StackFrame) -> str:
+    return linecache.getline(call.file, call.line).strip()[:CODE_CHARACTERS]
+
+
+def fit_evidence(evidence: Evidence) -> Evidence:
+    """The evidence cut to what the link takes: older operations are dropped first, then the complete message,
+    then other threads."""
+    while len(encode(evidence)) > MAX_BYTES:
+        if len(evidence.operations) > 16:
+            evidence = replace(evidence, operations=evidence.operations[len(evidence.operations) // 2 :])
+        elif evidence.message:
+            evidence = replace(evidence, message=())
+        elif len(evidence.stacks) > 1:
+            evidence = replace(evidence, stacks=evidence.stacks[: (len(evidence.stacks) + 1) // 2])
+        else:
+            return replace(evidence, stacks=(), operations=(), groups=())
+    return evidence
 
 
 def shorten(text: str, most: int) -> str:

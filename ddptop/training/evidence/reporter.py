@@ -8,23 +8,26 @@ heartbeats must go on. What has been read by the deadline is sent.
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence, GroupState, Stack, StackFrame
 from ddptop.training.evidence import flight_recorder
-from ddptop.training.evidence.errors import MAIN_FRAMES, REASON_CHARACTERS, stack_frame
+from ddptop.training.evidence.errors import (
+    MAIN_FRAMES,
+    REASON_CHARACTERS,
+    fit_evidence,
+    stack_frame,
+    with_source,
+)
 from ddptop.training.evidence.flight_recorder import Flight
 from ddptop.training.guard import guard
 from ddptop.training.torch_compat.process_groups import group_states
@@ -37,9 +40,6 @@ OTHER_FRAMES = 16
 
 MAX_THREADS = 12
 """The training thread, torch's autograd threads and a loader's; of more the first are sent."""
-
-CODE_CHARACTERS = 120
-"""Of a line of source."""
 
 OWN = "ddptop-"
 """Names of our own threads begin with this; they are left out."""
@@ -66,29 +66,14 @@ def thread_stacks(training_thread: int) -> tuple[Stack, ...]:
     return tuple(stacks)
 
 
-def with_source(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
-    """The stacks with the source line of every call. Reads files: on a dead network drive it may block."""
-    return tuple(
-        stack._replace(frames=tuple(call._replace(code=_code(call) or call.code) for call in stack.frames))
-        for stack in stacks
-    )
-
-
 def _outwards(frame: FrameType | None) -> Iterator[StackFrame]:
     while frame is not None:
         yield stack_frame(frame, frame.f_lineno)
         frame = frame.f_back
 
 
-def _code(call: StackFrame) -> str:
-    return linecache.getline(call.file, call.line).strip()[:CODE_CHARACTERS]
-
-
 DEADLINE_S = 1.5
 """Time that gathering may take before the answer is sent. The collector asks again every 5 s."""
-
-MAX_BYTES = 60_000
-"""Of the encoded message: under the link's 64 KiB with room for its head."""
 
 
 class EvidenceDraft:
@@ -170,22 +155,7 @@ class EvidenceDraft:
             self.flight.operations,
             message,
         )
-        return fitted(evidence)
-
-
-def fitted(evidence: Evidence) -> Evidence:
-    """The evidence cut to what the link takes: older operations are dropped first, then the complete message,
-    then other threads."""
-    while len(encode(evidence)) > MAX_BYTES:
-        if len(evidence.operations) > 16:
-            evidence = replace(evidence, operations=evidence.operations[len(evidence.operations) // 2 :])
-        elif evidence.message:
-            evidence = replace(evidence, message=())
-        elif len(evidence.stacks) > 1:
-            evidence = replace(evidence, stacks=evidence.stacks[: (len(evidence.stacks) + 1) // 2])
-        else:
-            return replace(evidence, stacks=(), operations=(), groups=())
-    return evidence
+        return fit_evidence(evidence)
 
 
 class EvidenceReporter:

@@ -27,11 +27,12 @@ def _step_aside() -> bool:
 
 def _watch_for_ddp() -> None:
     try:
-        from ddptop.training import attach
+        from ddptop.training import attach, early_exit
     except ImportError:  # another Python than ddptop's own: the launcher reports that no rank was seen
         return
     if attach.enabled():
         attach.attach_when_imported()
+        early_exit.watch_exit()
 
 
 try:

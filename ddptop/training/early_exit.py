@@ -1,0 +1,111 @@
+"""What a rank reports that fails before its first DDP model: an import, the dataset, `init_process_group`.
+
+There is no session yet, and perhaps no torch. The process leaves a file in the run's folder as it exits
+(`ddptop/host/early_failures.py`). Importing this module costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+from ddptop.training.guard import guard
+
+RANK_PROCESS = "DDPTOP_RANK_PROCESS"
+"""Environment variable: which process is the rank's own, `PLACE PID`. What it starts inherits its numbers."""
+
+
+def watch_exit() -> None:
+    """Have a failure of this process reported, if it is a rank's own. Called as Python starts."""
+    place = _place()
+    if place and os.environ.get(RANK_PROCESS, "").startswith(f"{place} "):
+        return
+    if place:
+        os.environ[RANK_PROCESS] = f"{place} {os.getpid()}"
+    atexit.register(_report, os.getpid())
+
+
+def watch_spawned() -> None:
+    """The same for a rank that multiprocessing has started, which leaves by `os._exit`. Called as it makes
+    its process group."""
+    if "multiprocessing.process" in sys.modules and _is_child():
+        import multiprocessing.util
+
+        multiprocessing.util.Finalize(None, _report, (os.getpid(),), exitpriority=100)
+
+
+def _is_child() -> bool:
+    import multiprocessing
+
+    return multiprocessing.parent_process() is not None
+
+
+def _place() -> str:
+    """The rank's place in its job by the launcher's variables; empty: it has none."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "DDPTOP_RUN_ID")
+    return "/".join(os.environ.get(name, "") for name in names) if "RANK" in os.environ else ""
+
+
+def _report(pid: int) -> None:
+    """Leave the file, where process `pid` fails and has not reported. Never raises."""
+    try:
+        if os.getpid() == pid and "ddptop.training.session" not in sys.modules:
+            _leave_failure()
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        guard.caught(error)
+    except KeyboardInterrupt:  # only our own file was written
+        pass
+
+
+def _leave_failure() -> None:
+    import secrets
+    import socket
+    import time
+    from pathlib import Path
+
+    from ddptop.host.early_failures import leave_failure
+    from ddptop.protocol.evidence import Evidence
+    from ddptop.protocol.limits import VERSION
+    from ddptop.protocol.messages import FINISHED, Hello, Phase
+    from ddptop.training.evidence.errors import fit_evidence, with_source
+    from ddptop.training.exit import exit_reason
+
+    reason, directory, numbers = exit_reason(), os.environ.get("DDPTOP_RUN_DIR"), _numbers()
+    if reason.reason == FINISHED or not directory or numbers is None:
+        return
+    rank, world_size, backend = numbers
+    local = os.environ.get("LOCAL_RANK", "")
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    now_ns = time.monotonic_ns()
+    hello = Hello(
+        version=VERSION,
+        run_id=os.environ.get("DDPTOP_RUN_ID", ""),
+        session=secrets.randbits(62) + 1,
+        rank=rank,
+        world_size=world_size,
+        local_rank=int(local) if local.isdecimal() else rank,
+        incarnation=int(restarts) if restarts.isdecimal() else 0,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        device="",
+        backend=backend,
+        timing_path="",
+        monotonic_ns=now_ns,
+        unix_ns=time.time_ns(),
+        budget_pct=0.0,
+    )
+    stacks = with_source([reason.trace] if reason.trace is not None else [])
+    evidence = Evidence(now_ns, 0, 0, Phase.OTHER, -1, reason.reason, (), stacks, (), reason.message)
+    leave_failure(Path(directory), hello, fit_evidence(evidence))
+
+
+def _numbers() -> tuple[int, int, str] | None:
+    """Rank, world size and backend, by the process group or the launcher's variables; None: it is no rank."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size(), str(dist.get_backend())
+    rank, world_size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    if not (rank.isdecimal() and world_size.isdecimal()) or int(rank) >= int(world_size):
+        return None
+    return int(rank), int(world_size), ""

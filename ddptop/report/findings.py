@@ -313,6 +313,8 @@ def _no_straggler(report: Report) -> Finding:
             "doubt",
             f"the hosts' clocks cannot tell which rank arrives last{within}: no rank is flagged",
         )
+    if cost.uneven_s is None and any(alert.kind == "not_synchronised" for alert in report.troubles):
+        return Finding("no_detail", "doubt", "ranks cannot be compared: none waits for another")
     if cost.uneven_s is None or cost.uneven_pct is None:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
     lost = f"{percent(cost.uneven_pct)} of step time lost to skew, {amount(cost.uneven_s)} in total"

@@ -261,7 +261,10 @@ class Recorder:
         if self.synchronises or self.several_models:
             if self.stamp_due:
                 self._put(STAMP_SPOILT)
-            self._put(at | (STAMP_SYNCHRONISED_END if self.synchronises else STAMP_WAITING_END))
+            event = STAMP_SYNCHRONISED_END if self.synchronises else STAMP_WAITING_END
+            if self.bypassed and not self._has_forward:  # nothing has prepared a reducer
+                event = STAMP_BACKWARD_END
+            self._put(at | event)
             self.cpu_wait.backward_ends()
             self._synchronised |= self.synchronises
         else:

@@ -237,6 +237,9 @@ class StepTimes:
             self._begin = self._bypass_begin
         if self._step_end <= self._begin:  # no optimizer has stepped, and backward was not all-reduced
             self._date_end(self._backward_ended)
+        waits = self._waits.take()
+        if self._forward_at < 0 and not self._exposed and not waits:  # past DDP: no rank waits for another
+            self._exposed = UNKNOWN_NS
         paused = self._gc_pauses.take(self._step_end, closed.thread)
         record = StepRecord(
             closed.step, self._begin, self._step_end,
@@ -244,7 +247,7 @@ class StepTimes:
             self._forward_at, self._backward_at, self._optimizer_at, self._backward_ended,
             self._micro_steps, closed.flags, closed.cost, closed.loss, closed.calls, closed.marks,
             self._exposed, self._before_forward, self._before_backward, self._before_optimizer,
-            self._waits.take(), closed.cpu_wait, paused, closed.elements, closed.first_optimizer,
+            waits, closed.cpu_wait, paused, closed.elements, closed.first_optimizer,
         )  # fmt: skip
         self._begin = self._step_end
         self._data_ns -= self._data_done

@@ -119,6 +119,7 @@ def test_a_forward_past_ddp_is_reported_in_each_of_the_first_steps_and_ends_step
     first_record, second, third = records_of(script.recorder)
     assert 0 < first_record.begin < first_record.end == second.begin < second.end == third.begin
     assert [record.micro_steps for record in (first_record, second, third)] == [1, 1, 1]
+    assert max(record.exposed for record in (first_record, second, third)) < 0, "no rank waits for another"
 
 
 def test_a_script_that_no_longer_calls_ddps_forward_goes_on_with_its_steps() -> None:

@@ -24,7 +24,6 @@ from ddptop.cli.settings import Settings, load
 from ddptop.frames.numbers import counted, fixed
 from ddptop.frames.phrases import blamed
 from ddptop.host.processes import InputEnd
-from ddptop.training.torch_compat import installed_version, why_unusable
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -57,12 +56,9 @@ SHOWN_S = 20.0
 
 
 def main(options: argparse.Namespace) -> int:
-    """Start the training, show it until the user quits or the steps are done, and clean up."""
+    """Start the training, show it until the user quits or the steps are done, and clean up. Needs torch."""
     settings = load(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
-    problem = why_unusable("ddptop demo", installed_version())
-    if problem is not None:
-        return simulate_instead(problem, options, ask=mode is show.Mode.SCREEN and show.has_terminal())
     lesson = Lesson(options.ranks)
     note(f"starting {counted(options.ranks, 'rank')}: importing torch takes some seconds")
     name = f"demo-{secrets.token_hex(2)}"
@@ -84,27 +80,6 @@ def main(options: argparse.Namespace) -> int:
             note(ALONE)
         print_replay_hint(name)
     return code
-
-
-SIMULATED_RANKS = 8
-"""Where torch is missing: as many as a host has GPUs."""
-
-
-def simulate_instead(problem: str, options: argparse.Namespace, *, ask: bool) -> int:
-    """Offer the demo that needs no torch, and run it where the user agrees.
-
-    Raises CliError, with the command of that demo, where nobody can be asked or the user does not want it.
-    """
-    offer = f"ddptop demo --simulate {SIMULATED_RANKS}"
-    if ask:
-        note(f"{problem}")
-        print(f"Show {SIMULATED_RANKS} simulated ranks instead ({offer})? [Y/n] ", end="", flush=True)
-        if sys.stdin.readline().strip().lower() in ("", "y", "yes"):
-            from ddptop.cli import simulate
-
-            options.simulate = SIMULATED_RANKS
-            return simulate.main(options)
-    raise CliError(f"{problem}; without torch: {offer}")
 
 
 TOO_NOISY = (

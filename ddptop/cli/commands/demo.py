@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ddptop.cli.commands.base import Command, add_screen_options
+from ddptop.cli.errors import CliError, note
 
 MAX_DEMO_RANKS = 64
 """Each rank is a process with torch in it, about 200 MB."""
@@ -12,6 +14,10 @@ MAX_DEMO_RANKS = 64
 
 MAX_SIMULATED_RANKS = 8192
 """One process simulates all of them; 4096 at two steps a second are what it and the collector can do."""
+
+
+OFFERED_RANKS = 8
+"""Simulated where torch is missing: as many as a host has GPUs."""
 
 
 class Demo(Command):
@@ -41,14 +47,36 @@ class Demo(Command):
         add_screen_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
-        """Hand over to the demo."""
-        from ddptop.cli import demo
-
+        """Hand over to the demo; where torch is missing, to the one that needs none if the user agrees."""
         if options.simulate is None:
-            return demo.main(options)
+            from ddptop.training.torch_compat import installed_version, why_unusable
+
+            problem = why_unusable("ddptop demo", installed_version())
+            if problem is None:
+                from ddptop.cli import demo
+
+                return demo.main(options)
+            offer_simulated(problem, options)
         from ddptop.cli import simulate
 
         return simulate.main(options)
+
+
+def offer_simulated(problem: str, options: argparse.Namespace) -> None:
+    """Ask whether to simulate ranks instead, and set `options.simulate` where the user agrees.
+
+    Raises CliError, with the command that does so, where nobody can be asked or the user does not want it.
+    """
+    from ddptop.cli.show import Mode, choose_mode, has_terminal
+
+    offer = f"ddptop demo --simulate {OFFERED_RANKS}"
+    if not options.headless and choose_mode(options, live=True) is Mode.SCREEN and has_terminal():
+        note(problem)
+        print(f"Show {OFFERED_RANKS} simulated ranks instead ({offer})? [Y/n] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() in ("", "y", "yes"):
+            options.simulate = OFFERED_RANKS
+            return
+    raise CliError(f"{problem}; without torch: {offer}")
 
 
 def _ranks(text: str) -> int:

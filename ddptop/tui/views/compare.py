@@ -285,7 +285,7 @@ def _chance(first: Frame, second: Frame, width: int) -> tuple[list[Line], bool]:
         sign, words = Line("● ", "good"), "no difference beyond chance"
     less = found.more < 0
     ends = (-found.high, -found.low) if less else (found.low, found.high)
-    apart = f"{fixed(abs(found.more))} ms ({percent(100 * abs(found.more) / found.first, 1)})"
+    apart = f"{fixed(abs(found.more))} ms ({percent(100 * abs(found.more) / found.first)})"
     parts = (
         f" · {apart} {'less' if less else 'more'} a step",
         f" ({fixed(ends[0])} to {fixed(ends[1])})",

@@ -194,3 +194,23 @@ def test_nor_is_the_end_of_one_rank_taken_for_that_of_all(stage: Stage, reason: 
     is_ended(stage, 1, "SIGTERM")
     raises(stage, 0, reason, load())
     assert "ended_from_outside" not in kinds(stage)
+
+
+def test_of_several_hosts_the_one_whose_launcher_was_told_is_named(make_world) -> None:
+    world = make_world(4, hosts=("node0", "node1"), offset_ns={"node1": 5 * NS})
+    stage = Stage(world)
+    stage.feed(world.host_message("node0", own=True), world.host_message("node1"))
+    stage.feed(world.compared("node1", 0.1))
+    for rank in (0, 1):
+        raises(stage, rank, RESET, load())  # the connections to the other host close first
+    signal = {"signal": "SIGTERM", "host": "node1"}
+    sent_ns = world.host_ns("node1", world.now_us)
+    stage.after_s = 0.4
+    stage.feed(world.of_agent("node1", Event(LAUNCHER_SIGNAL, sent_ns, -1, -1, signal)))
+    for rank in (2, 3):
+        is_ended(stage, rank, "SIGTERM")
+    stage.feed(world.run("failed", 1))
+    found = verdict(stage.frame())
+    assert found.sentence == "INTERRUPTED by SIGTERM on node1 (time limit, scancel, eviction?)"
+    assert stage.reducer.state.launcher_signal.t_ns < stage.now_ns
+    assert stage.frame().deaths == ()

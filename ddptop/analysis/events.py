@@ -320,7 +320,7 @@ def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         rank_state.exit_code = code
     if isinstance(signal, str) and signal:
         rank_state.signal, rank_state.out_of_memory = signal, event.fields.get("out_of_memory") is True
-        if state.launcher_signal is not None and not reason(rank_state):
+        if state.launcher_signal is not None and (signal == "SIGKILL" or not reason(rank_state)):
             rank_state.by_launcher = ended_by_outside(state, rank_state)
 
 

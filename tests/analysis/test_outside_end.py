@@ -97,11 +97,14 @@ def test_a_stall_stays_what_it_was_when_somebody_ends_it(stage: Stage) -> None:
     launcher_receives(stage, "SIGINT")
     assert verdict(stage.frame()).sentence == f"INTERRUPTED while stalled: {before}"
     assert "tokenize" in next_action(stage.frame())
-    stage.after_s += 30.0
-    for rank in (0, 1):
-        is_ended(stage, rank, "SIGKILL")
+    stage.beat(46.0, {0: {"sequence": 42}, 1: {"sequence": 41, "phase": 1}})
+    is_ended(stage, 1, "SIGKILL")
+    raises(stage, 0, f"KeyboardInterrupt (while handling {RESET})", load())  # as the other one is gone
+    stage.tell("exit", 0, exit_code=None, signal="SIGKILL")
     stage.feed(stage.world.run("failed", 1))
     last = stage.frame()
+    assert last.stall is not None and last.stall.ranks == (1,)
+    assert "tokenize" in next_action(last)
     assert verdict(last).sentence == f"INTERRUPTED while stalled: {before}"
     assert verdict(last).detail == "by SIGINT · exit code 1 · last complete step 39"
     assert [alert.message for alert in last.alerts][:1] == [f"interrupted while stalled: {before}"]

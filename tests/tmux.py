@@ -67,6 +67,10 @@ class Terminal:
         wanted = "#{alternate_on} #{mouse_any_flag} #{cursor_flag}"
         return self._tmux("display-message", "-t", self._session, "-p", wanted).strip()
 
+    def title(self) -> str:
+        """The title that a program has given the window."""
+        return self._tmux("display-message", "-t", self._session, "-p", "#{pane_title}").strip()
+
     def foreground(self) -> int | None:
         """Process id of the command that the shell runs; None: it runs none."""
         shell = int(self._tmux("display-message", "-t", self._session, "-p", "#{pane_pid}"))

@@ -46,6 +46,20 @@ CPU_SHARE, SLOWEST_S, COUNTED = 0.025, 0.6, 9
 but for one every SLOWEST_S. The median of so many frames, so that keys pressed meanwhile do not count."""
 
 
+MOST_CREDITS = 4
+"""Requests that may still be answered: one is repeated where no answer comes in ASK_AGAIN_S."""
+
+PAUSE_S = (0.5, 15.0)
+"""First and longest pause after a connection that was closed because of what arrived; it doubles."""
+
+GOOD_FOR_S = 30.0
+"""After so long with frames that can be read, the next pause is the first one again."""
+
+
+class FarEndError(Exception):
+    """The other end sends what nobody has asked for: in a few words."""
+
+
 class Link(Protocol):
     """A connection to the collector of one run, used by one thread."""
 
@@ -92,11 +106,16 @@ class CollectorSource(Source):
         self._live: Frame | None = None
         self._status: str | None = f"waiting for the collector of {name}"
         self._failure: str | None = None
+        self._refused: str | None = None
+        """Why what arrived last was no frame; None: it was one."""
         self._received_s = self._asked = self._aged = time.monotonic()
         self._owed = False
         self._costs_s, self._counted_s = deque([0.0] * COUNTED, COUNTED), time.process_time()
         self._pause_s = 0.0
         """From one request for a frame to the next, if what to ask for does not change."""
+        self._credits = 0
+        """Frames that may still arrive."""
+        self._retry_pause_s, self._began_s = PAUSE_S[0], time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="ddptop-live")
         self.slowest_s = SLOWEST_S
@@ -155,6 +174,9 @@ class CollectorSource(Source):
         while not self._stop.is_set():
             try:
                 self._read()
+            except FarEndError as error:
+                self._status = self._refused = f"the connection was closed: {error}"
+                self._stop.wait(self._next_pause_s())
             except Exception as error:  # noqa: BLE001  # shown; the last frame is no longer the present
                 self._failure = self._status = error_line(error)
                 if self._live is not None and self._live.run.state not in ENDED:
@@ -163,7 +185,13 @@ class CollectorSource(Source):
                 self._history.clear()
                 self._stop.wait(ASK_AGAIN_S)
 
+    def _next_pause_s(self) -> float:
+        """How long to wait now; the next time twice as long."""
+        pause_s, self._retry_pause_s = self._retry_pause_s, min(2 * self._retry_pause_s, PAUSE_S[1])
+        return pause_s
+
     def _read(self) -> None:
+        self._credits, self._owed, self._began_s = 0, False, time.monotonic()
         try:
             self._link = link = self._open()
         except zmq.ZMQError as error:
@@ -191,10 +219,15 @@ class CollectorSource(Source):
             return
         if link.grant(Credit(self._epoch, self._cursor, *asked_for)):
             self._owed, self._asked, self._asked_for = True, now, asked_for
+            self._credits = min(self._credits + 1, MOST_CREDITS)
 
     def _receive(self, link: Link) -> None:
+        """Raises FarEndError for frames that nobody asked for: without end they would take a whole core."""
         newest = None
         while (state := link.receive()) is not None:
+            self._credits -= 1
+            if self._credits < 0:
+                raise FarEndError("more frames arrive than were asked for")
             newest = self._take(state) or newest
         if newest is not None:
             self._live = self._frame = newest
@@ -207,9 +240,13 @@ class CollectorSource(Source):
         try:
             frame = self._decoder.decode(state.frame)
         except FrameError as error:
-            self._status = f"cannot read the collector's frames ({error}): is it another version of ddptop?"
+            self._refused = f"cannot read the collector's frames ({error}): is it another version of ddptop?"
+            self._status = self._refused
+            self._pause_s = min(2 * max(self._pause_s, PAUSE_S[0]), PAUSE_S[1])
             return None
-        self._received_s = time.monotonic()
+        if time.monotonic() - self._began_s > GOOD_FOR_S:
+            self._retry_pause_s = PAUSE_S[0]
+        self._received_s, self._refused = time.monotonic(), None
         self.skipped += state.skipped
         if state.epoch != self._epoch:
             self._epoch = state.epoch
@@ -240,10 +277,13 @@ class CollectorSource(Source):
             return
         if last is None:
             gone = f"the collector of {self._name} is gone"
-            self._status = broken or (f"{self._name} does not answer yet" if running else gone)
+            yet = f"{self._name} does not answer yet" if running else gone
+            self._status = broken or self._refused or yet
             return
         silent_s = now - self._received_s
-        reason = broken or f"{self._link.who()} {'does not answer' if running else 'is gone'}"
+        reason = (
+            broken or self._refused or f"{self._link.who()} {'does not answer' if running else 'is gone'}"
+        )
         self._status = f"{reason}; the picture is that of the last update"
         self._frame = aged(last, silent_s, "stale" if running else "lost")
 

@@ -41,6 +41,9 @@ GIVE_UP_S = 10.0
 PAUSE_S = (0.5, 15.0)
 """First and longest pause between two attempts; it doubles."""
 
+MOST_BEATS, MOST_BEATS_S = 10, 4
+"""Beats at once, and in a second of a connection: the far end sends one each BEAT_S."""
+
 HOLD_S = 0.3
 """What the command prints on stderr is shown on the terminal this much later: where it ends by then, its last
 line becomes part of ours."""
@@ -111,6 +114,7 @@ class RemoteLink:
         self._hello: RelayHello | None = None
         """Of this connection; None: it is being made."""
         self._states: deque[State] = deque()
+        self._beats = 0
         self._errors = b""
         """End of what the command printed on stderr."""
         self._running = True
@@ -198,6 +202,8 @@ class RemoteLink:
         words = self._remote.words(self._run, first=first)
         self._errors, self._hello, self._code, self._elsewhere = b"", None, 1, ""
         self._began_s = self._heard_s = time.monotonic()
+        self._beats = 0
+        self._states.clear()
         try:
             process = subprocess.Popen(
                 words,
@@ -254,17 +260,21 @@ class RemoteLink:
                     f"{hello.host} has ddptop {hello.ddptop}, which this one does not understand"
                 )
             self._hello, self._run = hello, hello.run_id
-            self._running, self._pause_s = True, PAUSE_S[0]
+            self._running = True
         elif frame.kind == stdio.ERROR:
             error = stdio.from_json(RelayError, frame.payload)
             raise RemoteError(error.text, error.code, error.host)
         elif frame.kind == stdio.BEAT:
+            self._beats += 1
+            if self._beats > MOST_BEATS + MOST_BEATS_S * (time.monotonic() - self._began_s):
+                raise ProtocolError("beats without end")
             self._running = frame.payload == b"1"
         else:
             state = decode(frame.payload)
             if not isinstance(state, State):
                 raise ProtocolError("no frame of the group")
             self._states.append(state)
+            self._pause_s = PAUSE_S[0]
 
     def _read_errors(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None

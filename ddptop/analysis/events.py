@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis.figures import Figures
 from ddptop.analysis.health.exits import (
+    KILLED_LATE_NS,
     OutsideEnd,
     describe_exit,
     exit_known,
@@ -320,6 +321,9 @@ def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         rank_state.exit_code = code
     if isinstance(signal, str) and signal:
         rank_state.signal, rank_state.out_of_memory = signal, event.fields.get("out_of_memory") is True
+        late_ns = t_ns - (state.first_end_ns or t_ns)
+        killed = signal == "SIGKILL" and not rank_state.out_of_memory
+        rank_state.killed_late = killed and late_ns >= KILLED_LATE_NS
         if state.launcher_signal is not None and (signal == "SIGKILL" or not reason(rank_state)):
             rank_state.by_launcher = ended_by_outside(state, rank_state)
 

@@ -155,6 +155,9 @@ class RankState:
     """How its process ended and when that became known; a signal by its name, `SIGKILL`."""
     out_of_memory: bool = False
     """The kernel killed it for want of memory, by its cgroup's count."""
+    killed_late: bool = False
+    """It was killed so long after the first exit as launchers wait before they kill what SIGTERM does not
+    end."""
     by_launcher: bool = False
     """Its launcher, which was interrupted, has ended it by a signal."""
     left_early: bool = False

@@ -325,6 +325,12 @@ OUT_OF_MEMORY = "out of memory: the kernel killed it"
 BY_LAUNCHER = "by its launcher, which was interrupted"
 """The reason of a process that was ended by a signal after its launcher had received one."""
 
+KILLED_LATE = "by its launcher, for SIGTERM had not ended it"
+"""The reason of a process that was killed as long after the first exit as launchers wait before that."""
+
+KNOWN_KILLERS = (OUT_OF_MEMORY, BY_LAUNCHER, KILLED_LATE)
+"""Reasons that say who has killed a process."""
+
 SENT_TO_ALL = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
 """torchrun ends the others with SIGTERM after the first failure; a terminal signals all ranks at once."""
 
@@ -357,7 +363,7 @@ def exit_phrase(
     """
     if signal is not None and ended_by_signal(signal, reason):
         phrase, usual_cause = SIGNALS.get(signal, (f"was ended by {signal}", ""))
-        usual_cause = f" ({reason})" if reason in (OUT_OF_MEMORY, BY_LAUNCHER) else usual_cause
+        usual_cause = f" ({reason})" if reason in KNOWN_KILLERS else usual_cause
         return f"{phrase}{at}{usual_cause or detail}"
     if reason:
         return f"failed: {reason}{detail}"
@@ -372,7 +378,7 @@ def death_phrase(death: Death) -> str:
     """`rank 2 was killed by SIGKILL (out of memory?)`, `rank 2 failed: KeyError: 7 (exit code 1)`."""
     detail = f" (exit code {death.exit_code})" if death.exit_code else ""
     if ended_by_signal(death.signal, death.reason):
-        detail = f": {death.reason}" if death.reason not in ("", BY_LAUNCHER) else ""
+        detail = f": {death.reason}" if death.reason not in ("", *KNOWN_KILLERS) else ""
     reason = f"{death.context} ({death.reason})" if death.context and death.reason else death.reason
     phrase = exit_phrase(death.signal, death.exit_code, reason, detail=detail)
     context = f", {death.context}" if death.context and not death.reason else ""

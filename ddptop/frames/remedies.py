@@ -174,6 +174,9 @@ def next_action(frame: Frame) -> str:
             return _in_stall(frame, frame.stall)
         return after_outside_end(str(outside.evidence.get("signal")))
     if state in ("failed", "lost") and frame.stall is not None and frame.stall.ended_s is not None:
+        sides = next((alert.evidence for alert in frame.alerts if alert.kind == "mismatch"), {})
+        if sides.get("side0_call"):  # the missing rank has come, to another collective
+            return f"Let all ranks call the same collectives in the same order: see {sides['side0_call']}."
         return _in_stall(frame, frame.stall)
     if state in ("failed", "lost") and frame.deaths:
         return of_death(frame.deaths[0])

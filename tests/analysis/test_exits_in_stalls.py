@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.frames.frame import Frame
+from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
@@ -204,6 +205,9 @@ def test_a_missing_rank_that_comes_to_another_collective_is_a_mismatch_after_the
     assert verdict(found).line() == f"■ FAILED · {MISSING}"
     assert verdict(found).second().startswith("mismatch: rank 1 in all_reduce (train.py:90 step), rank 0 in")
     assert (found.stall.followed, found.stall.positions[0].user_call.function) == ("", "tokenize")
+    assert next_action(found) == (
+        "Let all ranks call the same collectives in the same order: see train.py:90 step."
+    )
 
 
 def test_the_stall_stays_where_the_run_is_interrupted(stage) -> None:
@@ -235,6 +239,20 @@ def test_a_rank_that_ends_for_a_reason_of_its_own_is_the_cause_and_the_report_ke
     report = report_of(stage)
     assert "rank 2 was killed by SIGKILL" in report.verdict[0].sentence
     assert report.stalls[0].sentence.startswith("rank 1 is missing")
+
+
+def test_a_rank_that_the_launcher_kills_since_sigterm_did_not_end_it_is_no_cause(stage) -> None:
+    """As trainers do that save a checkpoint when SIGTERM comes: torchrun kills them 30 s later."""
+    stands(stage, 17)
+    for rank in OTHERS:
+        gives_up(stage, rank)
+    stage.after_s += 30
+    ends(stage, 1, signal="SIGKILL")
+    fails(stage)
+    found = assert_stall_stays(stage, "ranks 0, 2 and 3 gave up waiting after 20 s")
+    assert death_phrase(found.deaths[3]) == (
+        "rank 1 was killed by SIGKILL (by its launcher, for SIGTERM had not ended it)"
+    )
 
 
 def test_so_is_the_missing_rank_where_it_raises(stage) -> None:

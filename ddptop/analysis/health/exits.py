@@ -10,6 +10,7 @@ from ddptop.analysis.stall.mismatch import operation_name, operation_of
 from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
 from ddptop.frames.phrases import (
     BY_LAUNCHER,
+    KILLED_LATE,
     OUT_OF_MEMORY,
     SENT_TO_ALL,
     SIGNALS,
@@ -42,6 +43,9 @@ _FOLLOWS = re.compile(
 
 _INTERRUPTED = re.compile(r"KeyboardInterrupt|SignalException|SystemExit: (143|130)")
 """Errors of a rank that was ended from outside."""
+
+KILLED_LATE_NS = 25 * NS
+"""torchrun kills the ranks that still run 30 s after it has sent them SIGTERM."""
 
 LEFT_NS = 2 * NS
 """A collective that a rank has taken part in before its exit completes on the others in this time."""
@@ -85,6 +89,8 @@ def reason(rank_state: RankState) -> str:
         return OUT_OF_MEMORY
     if rank_state.by_launcher:
         return BY_LAUNCHER
+    if rank_state.killed_late:
+        return KILLED_LATE
     text = rank_state.exit_evidence.reason if rank_state.exit_evidence is not None else ""
     if not text and rank_state.bye is not None and rank_state.bye.reason not in WELL:
         text = rank_state.bye.reason
@@ -150,7 +156,7 @@ def exit_known(rank_state: RankState) -> bool:
 def follows(rank_state: RankState) -> bool:
     """Whether it exited as ranks do after the exit of another one, or gave up waiting for one, so that it is
     not the cause."""
-    if rank_state.gave_up or rank_state.by_launcher:
+    if rank_state.gave_up or rank_state.by_launcher or rank_state.killed_late:
         return True
     if rank_state.left_alone:
         return False

@@ -324,6 +324,7 @@ def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         late_ns = t_ns - (state.first_end_ns or t_ns)
         killed = signal == "SIGKILL" and not rank_state.out_of_memory
         rank_state.killed_late = killed and late_ns >= KILLED_LATE_NS
+        # What it raised before the launcher killed it came of the interruption, too.
         if state.launcher_signal is not None and (signal == "SIGKILL" or not reason(rank_state)):
             rank_state.by_launcher = ended_by_outside(state, rank_state)
 

@@ -13,7 +13,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Stack, StackFrame
-from ddptop.protocol.messages import Bye, Hello
+from ddptop.protocol.messages import LAUNCHER_SIGNAL, Bye, Event, Hello, Received
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.report import build
@@ -219,6 +219,21 @@ def test_the_stall_stays_where_the_run_is_interrupted(stage) -> None:
     assert (found.stall.ranks, found.stall.followed) == ((1,), "")
     assert found.stall.ended_s is not None
     assert report_of(stage).verdict[0].sentence.startswith("stalled for ")
+
+
+def test_the_stall_stays_where_ranks_raise_on_an_interruption_and_are_killed_after_it(stage) -> None:
+    stands(stage, 17)
+    fields = {"signal": "SIGINT", "host": ""}
+    stage.feed(Received(stage.now_ns, -1, 0, 0, Event(LAUNCHER_SIGNAL, stage.now_ns, -1, -1, fields)))
+    stage.after_s += 30
+    stage.say(0, Bye(stage.now_ns, "KeyboardInterrupt (while handling RuntimeError: Connection closed)"))
+    stage.tell("exit", 0, exit_code=None, signal="SIGKILL")
+    ends(stage, 1, 2, 3, signal="SIGKILL")
+    fails(stage)
+    found = stage.frame()
+    assert verdict(found).line() == f"■ INTERRUPTED while stalled: {MISSING}"
+    assert found.stall.positions[0].user_call.function == "tokenize"
+    assert [stall.ranks for stall in report_of(stage).stalls] == [(1,)]
 
 
 def test_the_stall_stays_where_only_the_run_is_known_to_have_ended(stage) -> None:

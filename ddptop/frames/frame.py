@@ -217,7 +217,7 @@ class BucketFigures:
     """How far skew and wait may be wrong."""
     transfer_bound_ms: float | None = None
     launches: float | None = None
-    """All-reduces of it in a step, over all backward passes. The times above are means over them."""
+    """All-reduces of it in a step, in all backward passes: a mean over steps. The times above are of one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ def pack(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layo
     first = base = room = 0
     for record in records:
         before = tracker.generation
+        if record.calls and _is_of_two_layouts(record.calls):
+            record = record._replace(calls=(), flags=record.flags & ~Flag.DETAIL)
         calls = record.calls
         numbers = tracker.resolve(calls) if calls else ()
         room -= 3 * len(calls)
@@ -102,6 +104,13 @@ def pack(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layo
         rows.append(_row(record, base, _cells(record, numbers) if calls else ()))
     if rows:
         yield Steps(tracker.generation, first, base, tuple(rows))
+
+
+def _is_of_two_layouts(calls: Sequence[BucketCall]) -> bool:
+    """Whether DDP has rebuilt its buckets between two backward passes of a step. Those before would stay in
+    the layout for ever."""
+    keys = {call[0] for call in calls}
+    return len({(key.model, key.index) for key in keys}) < len(keys)
 
 
 def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:

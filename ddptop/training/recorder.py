@@ -100,7 +100,7 @@ class Recorder:
         self.marks_every = 1
         """On a device: all marks are recorded where step % marks_every == 0, and where there is detail."""
         self.loss_every = 1
-        """The loss is read where step % loss_every == 0; likewise."""
+        """The loss is read in one of so many steps; likewise."""
         self.calls: list[BucketCall] = []
         self.passes = 0
         """Backward passes and steps so far: a new value means that the reducer starts at its first bucket."""
@@ -442,7 +442,9 @@ class Recorder:
             self.aside = self.shadow.begins(step, allowed)
             self.forget_gradients()
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
-        self.wants_loss = step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)
+        # Of optimizers in turn always the same one would step in every eighth step: it is another every time.
+        due = (step - (step >> 3)) % self.loss_every == 0
+        self.wants_loss = due or (type(loss) is float and loss - loss != 0.0)
         detail = step % self.detail_every == 0 and not self.shadow.flag
         if self.marks is not None:
             self.marks.use_clock(cpu)

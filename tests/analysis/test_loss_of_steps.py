@@ -85,6 +85,14 @@ def test_losses_of_optimizers_in_turn_are_no_zigzag() -> None:
     assert "of the first of 2 optimizers that step in turn, 9.0500 of the other" in picture(frame, 80)
 
 
+def test_a_loss_that_was_not_read_is_no_loss_of_the_other() -> None:
+    def rarely(step: int, row: StepRow) -> StepRow:
+        return in_turn(step, row)._replace(loss=None if step % 4 > 1 else row.loss)
+
+    frame = frame_of(rarely, lambda _rank, step: 2.0 if step % 2 == 0 else 9.0)
+    assert (frame.group.loss_mean, frame.group.loss_of_other) == (2.0, 9.0)
+
+
 @pytest.mark.parametrize(
     ("flags", "as_given"), [(0, 4), (Flag.LOSS_UNDIVIDED, 0), (Flag.LOSS_LOGGED, 0)], ids=str
 )

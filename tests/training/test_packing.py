@@ -28,6 +28,19 @@ def packed(records: list[StepRecord], tracker: LayoutTracker | None = None) -> l
     return list(pack(records, tracker or LayoutTracker({})))
 
 
+def test_a_step_in_which_ddp_rebuilds_its_buckets_has_no_detail() -> None:
+    """Between its micro-steps, where all of them are all-reduced: the first layout would stay for ever."""
+    tracker = LayoutTracker({})
+    rebuilt = [key(0, 400), key(1, 500)]
+    (first,), after = packed([step(0, [key(0, 900), *rebuilt])], tracker), packed([step(1, rebuilt)], tracker)
+    assert isinstance(first, Steps)
+    assert (first.rows[0].cells, first.rows[0].flags & Flag.DETAIL) == ((), 0)
+    layout, second = after
+    assert isinstance(layout, Layout) and isinstance(second, Steps)
+    assert [(bucket.index, bucket.bytes) for bucket in layout.buckets] == [(0, 400), (1, 500)]
+    assert second.rows[0].cells[::3] == (0, 1)
+
+
 def test_a_row_holds_the_step_in_microseconds() -> None:
     layout, steps = packed([step(0, [key(0, 100), key(1, 200)]), step(1, [key(0, 100), key(1, 200)])])
     assert isinstance(layout, Layout) and isinstance(steps, Steps)

@@ -337,9 +337,26 @@ def test_after_a_loss_that_is_no_number_every_loss_is_read(clock: Clock) -> None
     for step in range(12):
         loop.forward(1)
         wanted.append(loop.recorder.wants_loss)
-        loop.backward(1, loss=float("nan") if step in (8, 9) else 0.5)
+        loop.backward(1, loss=float("nan") if step in (9, 10) else 0.5)
         loop.optimizer(1)
-    assert [step for step, read in enumerate(wanted) if read] == [0, 8, 9, 10]
+    assert [step for step, read in enumerate(wanted) if read] == [0, 9, 10, 11]
+
+
+@pytest.mark.parametrize("every", [2, 4, 8])
+@pytest.mark.parametrize("turns", [2, 3, 4, 8])
+def test_losses_that_are_read_rarely_are_read_of_every_optimizer_in_turn(
+    clock: Clock, every: int, turns: int
+) -> None:
+    loop = Loop(clock)
+    loop.recorder.loss_every = every
+    read = []
+    for step in range(320):
+        loop.forward(1)
+        read += [step % turns] if loop.recorder.wants_loss else []
+        loop.backward(1)
+        loop.optimizer(1)
+    assert len(read) == pytest.approx(320 / every, abs=2)
+    assert min(read.count(turn) for turn in range(turns)) >= len(read) / turns / 2
 
 
 def test_batches_and_forwards_outside_training_are_counted_until_training_goes_on(clock: Clock) -> None:

@@ -187,7 +187,7 @@ class StepEvaluation:
         figures, losses, known = self._figures, block.loss, block.known
         optimizers = np.full(len(losses), -1) if block.own is None else block.own[FIRST_OPTIMIZER, :, 0]
         before = figures.turns.optimizers
-        counts = figures.turns.take(optimizers, np.where(known, losses, 0.0).mean(axis=1))
+        counts = figures.turns.take(optimizers, formulas.mean(np.where(known, losses, np.nan)))
         if not counts.all():
             losses, known = np.where(counts[:, None], losses, np.nan), known & counts[:, None]
         if figures.turns.optimizers > max(1, before):

@@ -205,7 +205,7 @@ def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> It
         return
     free, factor, generation = window.clock_free, window.factor, _generation(state, window)
     names = {name: f"free_{name}" if free and name in FREE else name for name in TIMES}
-    medians = window.bucket.medians((*names.values(), "spread", "launches"), slots)
+    medians = window.bucket.medians((*names.values(), "spread"), slots)
     bound = known(np.fmax.reduce(detail.bound_of(window, slots)))
     sizes = np.array([bucket.wire_bytes for bucket in window.buckets], np.float64)
     algbw, effective = (
@@ -219,7 +219,8 @@ def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> It
         "algbw_gbps": algbw,
         "busbw_gbps": algbw * factor,
         "effective_busbw_gbps": effective * factor,
-        "launches": medians["launches"],
+        # A mean: steps of optimizers in turn have other all-reduces, some buckets none.
+        "launches": np.nan_to_num(window.bucket.of("launches", slots)).mean(axis=-1),
         "transfer_bound_ms": unknown if free or bound is None else bound + medians["spread"].astype(float),
     }
     known_of: dict[str, list[Any]] = {name: known_each(column) for name, column in columns.items()}

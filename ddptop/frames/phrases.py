@@ -392,5 +392,5 @@ def loss_note(group: Group) -> str:
         of_other = "" if group.loss_of_other is None else f", {loss(group.loss_of_other)} {others}"
         return f"of the first of {group.optimizers_in_turn} optimizers that step in turn{of_other}"
     if group.loss_as_given:
-        return f"as given to backward(), mean of {group.loss_as_given} micro-steps"
+        return f"as given to backward(), mean of {group.loss_as_given} calls in a step"
     return ""

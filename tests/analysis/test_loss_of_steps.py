@@ -100,7 +100,7 @@ def test_a_mean_of_several_passes_is_labelled(flags: int, as_given: int) -> None
     frame = frame_of(lambda _step, row: row._replace(micro_steps=4, flags=row.flags | int(flags)))
     assert frame.group.loss_as_given == as_given
     assert snapshot(frame)["group"]["loss"]["as_given"] == as_given
-    label = "loss as given to backward(), mean of 4 micro-steps"
+    label = "loss as given to backward(), mean of 4 calls in a step"
     assert (label in picture(frame, 80)) == (as_given > 0)
 
 

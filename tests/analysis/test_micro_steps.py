@@ -136,6 +136,26 @@ def test_every_outlet_has_the_number_and_bytes(reducer: tuple[Reducer, int]) -> 
     assert metrics["all_reduced"].samples[0].value == 64e6
 
 
+def test_passes_of_different_models_do_not_hide_each_other(make_world: type[World]) -> None:
+    """Two buckets that are reduced in a pass each: the last gradients show that nothing is hidden."""
+    world, found = make_world(2, own=True), Reducer()
+    for received in (world.run(), *world.introduce()):
+        found.feed(received)
+    for number in range(100):
+        each = [world.rows() for _ in range(2)]
+        for rank in (0, 1):
+            cells = [rows[rank].cells for rows in each]
+            one_bucket = [
+                rows[rank]._replace(cells=of_pass[3 * i : 3 * i + 3])
+                for i, (rows, of_pass) in enumerate(zip(each, cells, strict=True))
+            ]
+            merged = joined_rows(one_bucket, 0)
+            took_us = sum(merged.cells[2::3])
+            merged = merged._replace(own=merged.own._replace(exposed=took_us))
+            found.feed(world.received(rank, Steps(0, number, world.base_ns(rank), (merged,))))
+    assert found.frame(START_NS + 1000 * world.now_us).group.overlap_pct == pytest.approx(0.0, abs=0.1)
+
+
 def test_waits_of_ranks_that_are_late_in_turn_within_a_step_are_no_transfer(make_world: type[World]) -> None:
     """Rank 0 is late by 20 ms in two micro-steps, rank 1 in the other two."""
     world, found = make_world(2, own=True), Reducer()

@@ -170,12 +170,13 @@ class StepEvaluation:
             **budget,
         }
         waited = None if parts is None else parts[PART_COLUMNS.index("cpu")].copy()
+        bare = _exposed_of_passes(block, parts)
         listened = (own, parts) if self.on_steps is not None else (None, None)
         del own, parts  # of many ranks they take as much as bucket detail does next
         detailed = [i for i, kind in enumerate(kinds) if kind.launched]
         detail: list[EvaluatedDetail] = []
         for kind, run in groupby(detailed, key=kinds.__getitem__):
-            detail += self._add_detail([*run], divided, kind, columns, points)
+            detail += self._add_detail([*run], divided, kind, columns, points, bare)
         self._state.history.append(points)
         ends, even = end_s + self._state.started_s, figures.even(self._slots)
         figures.pace.take(self._state.log, numbers, wall, waited, ends, even)
@@ -220,8 +221,10 @@ class StepEvaluation:
         kind: Kind,
         columns: Column,
         points: dict[str, Column],
+        bare: Column | None,
     ) -> list[EvaluatedDetail]:
-        """Evaluate consecutive detailed steps of one kind; `run`: their indices in `divided`."""
+        """Evaluate consecutive detailed steps of one kind; `run`: their indices in `divided`. `bare`: as
+        returned by `_exposed_of_passes`."""
         figures, steps = self._figures, [divided[i] for i in run]
         numbers, times = points["step"], points["time_s"]
         window = figures.detail
@@ -234,7 +237,8 @@ class StepEvaluation:
             self._note_arrivals(numbers[run[0]], times[run[0]])
         backend = "" if (hello := self._state.hello(0)) is None else hello.backend
         places = self._state.history.end + np.array(run)
-        evaluated = evaluate_detail(window, steps, kind, backend, columns[:, run], places)
+        of_run = columns[:, run], places, None if bare is None else bare[run]
+        evaluated = evaluate_detail(window, steps, kind, backend, *of_run)
         added: list[EvaluatedDetail] = []
         at = 0
         while at < len(run):
@@ -391,6 +395,15 @@ def _budget(columns: Column, parts: Column | None) -> dict[str, Column]:
         "optimizer_ms": optimizer.mean(axis=-1),
         "other_ms": other.mean(axis=-1),
     }
+
+
+def _exposed_of_passes(block: StepBlock, parts: Column | None) -> Column | None:
+    """(n, ranks) exposed communication in ms of steps with several backward passes, NaN of others, from the
+    ranks' last gradients; None: no such step. Of passes of different models no bucket comes again."""
+    several = block.integers[MICRO_STEPS] > 1
+    if parts is None or not several.any():
+        return None
+    return np.where(several, parts[PART_COLUMNS.index("exposed")], np.nan)
 
 
 def _divide_each_pass(divided: list[DividedStep], kinds: list[Kind], parts: Column) -> None:

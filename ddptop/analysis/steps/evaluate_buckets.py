@@ -106,11 +106,13 @@ def evaluate_detail(
     backend: str,
     columns: Column,
     points: Column,
+    bare: Column | None = None,
 ) -> DetailFigures:
     """Evaluate n consecutive steps of one kind.
 
     `columns`: (wall and PHASES, n, ranks) in ms; `points`: (n,) history points; `backend`: of process groups
-    that did not report theirs.
+    that did not report theirs; `bare`: (n, ranks) exposed communication of steps with several backward
+    passes, as the ranks' last gradients have it, NaN where that is not known.
     """
     world = columns.shape[-1]
     groups = [
@@ -125,7 +127,7 @@ def evaluate_detail(
         if any(one.free is not None for one in groups):
             apart = [(one.window.scope.ranks, one.timing, (one.free or one.found).met) for one in groups]
             free = bucket_times.together(world, apart)
-    return figures_of_detail(window, groups, waits, free, columns, points)
+    return figures_of_detail(window, groups, waits, free, columns, points, bare)
 
 
 def _evaluate_group(
@@ -222,11 +224,12 @@ def figures_of_detail(
     free: Waits | None,
     columns: Column,
     points: Column,
+    bare: Column | None = None,
 ) -> DetailFigures:
     """The values of n steps for the rings of all ranks.
 
     `points`: (n,) history points; `columns`: (wall and PHASES, n, ranks); `free`: the waits
-    without comparing clocks.
+    without comparing clocks; `bare`: as of `evaluate_detail`.
     """
     kept = [getattr(waits, name) for name in WAITS]
     computed = columns[3] - waits.exposed
@@ -238,7 +241,7 @@ def figures_of_detail(
     busbw = free_busbw = _busbw([(one, one.found) for one in groups])
     if free is not None:
         free_busbw = _busbw([(one, one.free or one.found) for one in groups])
-    scalars = [points, median(columns[0]), _overlap(waits), busbw, free_busbw]
+    scalars = [points, median(columns[0]), overlap_pct(waits, bare), busbw, free_busbw]
     recoverable = _gained(columns[0], [(one.window, one.found.recoverable) for one in groups])
     hidden = np.fmin.reduce(waits.exposed, axis=-1)
     both = _gained(columns[0], [(one.window, one.found.both) for one in groups])
@@ -255,11 +258,14 @@ def _gained(wall: Column, groups: Sequence[tuple[ScopeWindow, Column]]) -> Colum
     return median(wall) - median(wall - less)
 
 
-def _overlap(waits: Waits) -> Column:
-    """1 - exposed / union of all collectives, over all ranks, in percent."""
-    busy = np.nansum(waits.collective, axis=-1)
-    bare = np.nansum(waits.exposed, axis=-1)
-    hidden: Column = 100 * (1 - np.divide(bare, busy, out=np.full_like(busy, np.nan), where=busy > 0))
+def overlap_pct(waits: Waits, bare: Column | None) -> Column:
+    """(n,) 1 - exposed / union of all collectives, over all ranks, in percent. `bare`: as of
+    `evaluate_detail`, where more is exposed than the buckets show."""
+    exposed = waits.exposed
+    if bare is not None:
+        exposed = np.fmin(np.fmax(exposed, bare), waits.collective)
+    busy, not_hidden = np.nansum(waits.collective, axis=-1), np.nansum(exposed, axis=-1)
+    hidden: Column = 100 * (1 - np.divide(not_hidden, busy, out=np.full_like(busy, np.nan), where=busy > 0))
     return hidden
 
 

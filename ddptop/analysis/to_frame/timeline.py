@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import bucket_times, formulas
+from ddptop.analysis.steps.evaluate_buckets import overlap_pct
 from ddptop.analysis.steps.kept import HEAD
 from ddptop.frames.columns import median
 from ddptop.frames.detail import Lane, Reduce, Span, Timeline
@@ -161,7 +162,11 @@ def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -
     exposed = _known(float(formulas.mean(every.sum(axis=0))))
     if exposed is None and waits is not None:
         exposed = _known(float(formulas.mean(waits.exposed[0])))
-    overlap = None if waits is None else _overlap(waits)
+    overlap = None
+    if waits is not None:
+        several = packed.head[HEAD.index("micro_steps")] > 1
+        bare = np.where(several, every.sum(axis=0), np.nan)[None]
+        overlap = _known(float(overlap_pct(waits, bare)[0]))
     last = decided[0] if decided is not None else None
     return Timeline(
         step=packed.step,
@@ -332,11 +337,6 @@ def _row(one: _GroupTimes, rank: int, begin: float, packed: Packed) -> tuple[Col
     last = np.where(clear, (who == at).astype(float), np.nan)
     places: Column = one.first + np.arange(len(ready), dtype=np.float64)
     return tuple(column[there] for column in (places, ready, start, arrival, end, last))
-
-
-def _overlap(waits: bucket_times.Waits) -> float | None:
-    busy, bare = float(np.nansum(waits.collective)), float(np.nansum(waits.exposed))
-    return _known(100 * (1 - bare / busy)) if busy > 0 else None
 
 
 def _known(value: float) -> float | None:

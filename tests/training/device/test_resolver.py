@@ -23,7 +23,7 @@ from ddptop.training.device.resolver import (
 )
 from ddptop.training.device.timing import EITHER, IDLE, device_position
 from ddptop.training.guard import Guard
-from ddptop.training.step_record import StepRecord
+from ddptop.training.step_record import LaterLosses, StepRecord
 from tests.training.device.fake import FakeDevice, FakeEvent
 from tests.training.device.test_timers import FakeSlots
 
@@ -114,6 +114,16 @@ def test_phases_and_buckets_are_the_devices() -> None:
     assert near(second.begin, first.end)
     assert first.loss is None
     assert second.loss == 0.25
+
+
+def test_losses_that_were_divided_by_their_number_are_multiplied_when_they_are_there() -> None:
+    training = Training()
+    record = training.step(loss=0.25)
+    losses = LaterLosses((*record.loss, training.scalars.take(0.75)))
+    losses.factor = 2
+    training.wait(2 * STEP)
+    (done,) = training.resolver.take([record._replace(loss=losses)])
+    assert done.loss == 1.0
 
 
 def test_exposed_communication_and_the_places_are_the_devices() -> None:

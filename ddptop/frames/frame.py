@@ -187,6 +187,10 @@ class Ranks:
     """Waited in collectives that are not DDP's: a barrier, a metric's all-reduce."""
     gc_ms: Column
     """Paused for Python's garbage collection: a mean over steps."""
+    buffers_ms: Column
+    """In DDP's broadcasts of buffers, which each forward begins with."""
+    buffers_wait_ms: Column
+    """The part of it in which this rank waited for others: what it took longer than the fastest rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.calls import place
 from ddptop.frames.hosts import host_index, without_domain
-from ddptop.frames.numbers import FEW_PCT, bounded, fixed, loss, percent
+from ddptop.frames.numbers import FEW_PCT, bounded, fixed, loss, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.frames.frame import Frame, Group, Straggler, Suspect
+    from ddptop.frames.frame import Frame, Group, RunInfo, Straggler, Suspect
     from ddptop.frames.stall import Call, Death
     from ddptop.protocol.vocabulary import OwnPlace, RankStatus
+
+
+def buffers_phrase(run: RunInfo) -> str:
+    """`9.6 MB of buffers`: what DDP sends in each forward; `buffers` where their size is not known."""
+    sent = run.card.get("ddp.buffer_bytes")
+    return f"{size(sent)} of buffers" if isinstance(sent, int) and sent > 0 else "buffers"
+
 
 MAX_LISTED_RANKS = 4
 """More ranks than this are counted, not listed, so that the line fits 80 columns."""

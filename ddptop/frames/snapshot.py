@@ -38,6 +38,7 @@ RANK_COLUMNS = (
     *("bound_ms", "transfer_bound_ms"),
     *("exposed_wait_ms", "own_ms", "own_backward_ms", "excess_ms", "waited_ms"),
     *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "gc_ms"),
+    *("buffers_ms", "buffers_wait_ms"),
     *("relative_score", "individual_score", "records", "lost_records", "rss_bytes", "cpu_pct"),
     "micro_steps",
 )

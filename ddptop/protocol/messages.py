@@ -172,6 +172,9 @@ class OwnTime(NamedTuple):
     first_optimizer: int = -1
     """No time: which optimizer of the rank stepped first in it, from 0 in the order in which they first
     stepped. -1: not known."""
+    buffers: int = -1
+    """Of what was waited in collectives (`waited_...`), how much was in DDP's broadcasts of buffers. -1: not
+    known."""
 
 
 LEAST_OWN = 9

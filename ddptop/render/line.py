@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
     "data", "forward", "backward", "wait", "transfer", "optimizer", "other",
+    "sync",
 ]  # fmt: skip
 """What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone."""
 

@@ -13,7 +13,8 @@ FIELDS = {
     "excess": "excess_ms", "own": "own_ms", "late": "lateness_ms", "last%": "last_pct", "data": "data_ms",
     "fwd": "forward_ms",
     "bwd": "own_backward_ms", "wait": "exposed_wait_ms", "transfer": "exposed transfer",
-    "opt": "optimizer_ms", "other": "other_ms", "relative": "relative_score", "gpu%": "gpu.util_pct",
+    "opt": "optimizer_ms", "other": "other_ms", "sync": "waited_ms",
+    "relative": "relative_score", "gpu%": "gpu.util_pct",
     "gpumem": "gpu.mem_bytes", "mem": "rss_bytes", "cpu%": "cpu_pct", "lost": "lost_records",
     "host": "host", "dev": "device", "state": "state", "±": "bound_ms of a rank",
 }  # fmt: skip

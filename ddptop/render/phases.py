@@ -39,7 +39,10 @@ PARTS = (
     Part("transfer", "≈", "~", "transfer"),
     Part("optimizer", "▄", "o", "optimizer"),
     Part("other", "░", "x", "other"),
+    Part("sync", "≡", "s", "sync"),
 )
+"""`wait` is waiting for others in DDP's own communication; `sync` is time in collectives of the script's own,
+in which waiting and moving are not told apart. It is shown only where there is any."""
 
 SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 """Titles of columns, where they are not the part's name."""
@@ -67,6 +70,11 @@ class Breakdown:
         """(ranks,) ms of one part, by its name or its column's title; NaN: not known."""
         names = [name for part in PARTS for name in (part.name, SHORT.get(part.name, part.name))]
         return np.asarray(self.ms[names.index(title) // 2])
+
+    @property
+    def has_sync(self) -> bool:
+        """Whether any rank was in a collective of the script's own."""
+        return bool((np.nan_to_num(self.column("sync")) >= LEAST_SHOWN_MS).any())
 
     def mean(self, title: str) -> float | None:
         """The same, mean over the ranks that are known; None: none is."""
@@ -96,6 +104,9 @@ class Breakdown:
         return line
 
 
+LEAST_SHOWN_MS = 0.05
+"""What is less is 0.0 in figures with one decimal."""
+
 OWN_PHASES = ("own_data", "own_forward", "own_backward", "own_optimizer")
 BETWEEN: tuple[OwnPlace, ...] = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")
 _WAIT, _TRANSFER = (
@@ -110,27 +121,33 @@ def rank_parts(column: Callable[[str], Column], always_last: Sequence[int] = ())
     """
     step, exposed, waited = column("step"), column("exposed_comm"), column("exposed_wait")
     phases = np.vstack([column(name) for name in PHASES])
+    buffers_moved = np.nan_to_num(column("buffers") - column("buffers_wait"))
     own = own_parts(
         step,
         np.vstack([column(name) for name in OWN_PHASES]),
         np.vstack([column(name) for name in BETWEEN]),
-        exposed - waited,
+        exposed - waited + buffers_moved,
+        np.nan_to_num(column("waited")),
         np.isin(np.arange(len(step)), always_last),
     )
     sampled = step_parts(step, phases, exposed, waited)
     return np.asarray(np.where(np.isfinite(own).all(axis=0), own, sampled))
 
 
-def own_parts(step: Column, work: Column, between: Column, transfer: Column, always_last: Mask) -> Column:
-    """(parts and unknown, ranks) ms: own time by phase + transfer + wait = step; NaN where one is unknown.
+def own_parts(
+    step: Column, work: Column, between: Column, transfer: Column, sync: Column, always_last: Mask
+) -> Column:
+    """(parts and unknown, ranks) ms: own time by phase + transfer + sync + wait = step; NaN where one is
+    unknown.
 
     `work`: (OWN_PHASES, ranks), without any waiting; `between`: (BETWEEN, ranks), which adds up to other;
-    `transfer`: (ranks,) exposed transfer. What a step has besides these was waited, in DDP's all-reduces or
-    in other collectives; of a rank that is `always_last` it counts as transfer. All are medians: where they
-    alone are longer than the step, they are scaled to it.
+    `transfer`: (ranks,) exposed transfer, broadcasts of buffers included; `sync`: (ranks,) in the script's
+    own collectives. What a step has besides these was waited in DDP's communication; of a rank that is
+    `always_last` it counts as transfer. All are medians: where they alone are longer than the step, they are
+    scaled to it.
     """
     data, forward, backward, optimizer = work
-    rows = [data, forward, backward, np.zeros_like(step), transfer, optimizer, between.sum(axis=0)]
+    rows = [data, forward, backward, np.zeros_like(step), transfer, optimizer, between.sum(axis=0), sync]
     parts: Column = np.maximum(0.0, np.vstack([*rows, np.zeros_like(step)]))
     whole = parts.sum(axis=0)
     parts *= np.where(whole > step, step / np.where(whole > step, whole, 1.0), 1.0)
@@ -160,7 +177,7 @@ def step_parts(step: Column, phases: Column, exposed: Column, waited: Column) ->
     rows[-1] = np.where(whole, np.maximum(0.0, step - np.nansum(rows[:-1], axis=0)), rows[-1])
     known = np.nansum(rows, axis=0)
     unknown = np.where(np.isfinite(step) & ~whole & (known > 0), np.maximum(0.0, step - known), 0.0)
-    return np.vstack([rows, unknown])
+    return np.vstack([rows, np.zeros_like(step), unknown])  # where the script synchronises is not known
 
 
 def _backward_parts(backward: Column, exposed: Column, waited: Column) -> tuple[Column, Column, Column]:
@@ -216,12 +233,14 @@ def pair(
     return line.add(sign * min(mine, right), part.role)
 
 
-def legend(ascii_only: bool, waited_for: Sequence[int], width: int) -> Line:
-    """Sign and name of every part on one line; the ranks waited for are left out first."""
+def legend(ascii_only: bool, waited_for: Sequence[int], width: int, *, has_sync: bool = False) -> Line:
+    """Sign and name of every part on one line; the ranks waited for are left out first. `has_sync`: whether
+    any rank was in a collective of the script's own."""
+    shown = PARTS if has_sync else PARTS[:-1]
     whom = ranks_phrase(list(waited_for), 0 if len(waited_for) <= MAX_LISTED_RANKS else len(waited_for))
     named = {"wait": f"wait for {whom}"} if waited_for else {}
     for names, gap in ((named, 2), (named, 1), ({}, 2), ({}, 1), (SHORT, 1)):
-        parts = [_entry(part, names.get(part.name, part.name), ascii_only) for part in PARTS]
+        parts = [_entry(part, names.get(part.name, part.name), ascii_only) for part in shown]
         if sum(part.width + gap for part in parts) - gap <= width:
             break
     return gather(parts, width, gap)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ddptop.frames.buckets import a_step_phrase
 from ddptop.frames.numbers import (
     RATIO,
@@ -19,7 +21,7 @@ from ddptop.frames.numbers import (
     loss,
     percent,
 )
-from ddptop.frames.phrases import loss_note, several_hosts
+from ddptop.frames.phrases import buffers_phrase, loss_note, several_hosts
 from ddptop.frames.remedies import next_action
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
@@ -27,7 +29,7 @@ from ddptop.render.evidence import brief
 from ddptop.render.host_table import plain_host_table
 from ddptop.render.hosts import SILENT_STATES, by_host, worst_first
 from ddptop.render.line import RED_STATES, of_severity, of_state, paint
-from ddptop.render.phases import legend
+from ddptop.render.phases import LEAST_SHOWN_MS, legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii
@@ -35,6 +37,7 @@ from ddptop.render.trouble import as_of, kind_phrase, step_now
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
+    from ddptop.render.phases import Breakdown
 
 LAST_EVENTS = 6
 """Of what happened; the recording has the rest."""
@@ -222,7 +225,7 @@ def _run(frame: Frame) -> list[str]:
         lines += [
             f"step {fixed(group.step_ms_p50)} ms (p95 {fixed(group.step_ms_p95)}) · "
             f"exposed, mean over ranks: wait {fixed(parts.mean('wait'))} · "
-            f"transfer {fixed(parts.mean('transfer'))}",
+            f"transfer {fixed(parts.mean('transfer'))}" + _besides(frame, parts),
             f"in all-reduces {fixed(group.collective_ms)} ms · overlap {percent(group.overlap_pct)} · "
             f"busbw {fixed(group.busbw_gbps, RATIO)} GB/s"
             f"{a_step_phrase(group.all_reduces, group.wire_bytes)}",
@@ -230,6 +233,17 @@ def _run(frame: Frame) -> list[str]:
     if note := loss_note(group):
         lines.append(f"loss {note}")
     return lines
+
+
+def _besides(frame: Frame, parts: Breakdown) -> str:
+    """Of transfer the broadcasts of buffers, and what is no wait of DDP's: the script's own collectives."""
+    moved = frame.ranks.buffers_ms - frame.ranks.buffers_wait_ms
+    moved = moved[np.isfinite(moved)]
+    buffers_ms = float(moved.mean()) if len(moved) else 0.0
+    is_shown, what = buffers_ms >= LEAST_SHOWN_MS, buffers_phrase(frame.run)
+    text = f" ({fixed(buffers_ms)} of it broadcasts of {what})" if is_shown else ""
+    own = f" · in the script's own collectives {fixed(parts.mean('sync'))}" if parts.has_sync else ""
+    return text + own
 
 
 def _alerts(frame: Frame, color: bool) -> list[str]:
@@ -290,7 +304,8 @@ def rank_table(frame: Frame, width: int) -> list[str]:
         unwell = sum(ranks.state[rank] != "live" for rank in hidden)
         lines.append(f"and {len(hidden):,} more ranks, {unwell:,} of them not live (--json has all)")
     old = as_of(frame)
-    texts = _CLOCK_FREE if context.clock_free else (_BY_STEPS if context.by_steps else _LATE, _PARTS)
+    sum_of_parts = _PARTS.replace("+ other", "+ other + sync") if context.breakdown.has_sync else _PARTS
+    texts = _CLOCK_FREE if context.clock_free else (_BY_STEPS if context.by_steps else _LATE, sum_of_parts)
     return [*lines, *(text.replace(_STEPS, f"{_STEPS}, {old}") if old else text for text in texts)]
 
 
@@ -306,7 +321,7 @@ def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
         f"breakdown of the step{f' {old}' if (old := as_of(frame)) else ''}, "
         f"{fixed(breakdown.full_ms)} ms from edge to edge",
         *(f"{rank:4} {breakdown.bar(rank, room, ascii_only)!s}" for rank in range(total)),
-        str(legend(ascii_only, context.stragglers, max(MIN_LEGEND, width))),
+        str(legend(ascii_only, context.stragglers, max(MIN_LEGEND, width), has_sync=breakdown.has_sync)),
     ]
 
 

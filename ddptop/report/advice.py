@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.buckets import launches_of
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
-from ddptop.frames.phrases import blamed_ranks, step_phrase
+from ddptop.frames.phrases import blamed_ranks, buffers_phrase, step_phrase
 from ddptop.frames.remedies import (
     after_outside_end,
     of_alert,
@@ -35,6 +35,9 @@ EXPOSED_PCT = 5.0
 
 HEAVY_PCT = 15.0
 """Exposed transfer from which sending less, or less often, can be worth the loss of accuracy."""
+
+BUFFERS_PCT = 2.0
+"""Least share of the step that broadcasts of buffers take for a suggestion: one option leaves them out."""
 
 MANY_BUCKETS = 3
 
@@ -73,7 +76,8 @@ FULL_PRECISION = frozenset({"float", "float32", "torch.float32"})
 
 def communication(report: Report) -> Iterator[Suggestion]:
     """Suggestions about communication, unordered."""
-    transfer_pct = report.communication.exposed_transfer_pct
+    yield from _buffers(report)
+    _, transfer_pct = gradient_transfer(report)
     if transfer_pct is not None and transfer_pct >= EXPOSED_PCT:
         yield from _no_sync(report, transfer_pct)
         yield from _larger_buckets(report, transfer_pct)
@@ -82,6 +86,32 @@ def communication(report: Report) -> Iterator[Suggestion]:
             yield from _compress(report, transfer_pct)
             yield from _accumulate(report, transfer_pct)
     yield from _options(report)
+
+
+def gradient_transfer(report: Report) -> tuple[float | None, float | None]:
+    """Exposed transfer of the gradients, in ms and in percent of the step: without broadcasts of buffers."""
+    comm = report.communication
+    ms, pct = comm.exposed_transfer_ms, comm.exposed_transfer_pct
+    if not comm.buffers_ms or ms is None or pct is None:
+        return ms, pct
+    gradients_ms = max(0.0, ms - comm.buffers_ms)
+    return gradients_ms, pct * gradients_ms / ms if ms > 0 else 0.0
+
+
+def _buffers(report: Report) -> Iterator[Suggestion]:
+    comm = report.communication
+    if not comm.buffers_ms or not comm.step_ms or 100 * comm.buffers_ms / comm.step_ms < BUFFERS_PCT:
+        return
+    pct = 100 * comm.buffers_ms / comm.step_ms
+    yield Suggestion(
+        "broadcast_buffers",
+        "broadcast_buffers=False in DistributedDataParallel, where ranks may keep buffers of their own "
+        "(running means of BatchNorm). Else send them every so many steps, or register fewer.",
+        f"the broadcast of {buffers_phrase(report.run)} in each forward takes {fixed(comm.buffers_ms)} ms of "
+        f"a step of {fixed(comm.step_ms)} ms, {percent(pct)}",
+        pct,
+        {"buffers_ms": comm.buffers_ms, "bytes": report.run.card.get("ddp.buffer_bytes"), "buffers_pct": pct},
+    )
 
 
 def small_and_large(buckets: Sequence[BucketSummary]) -> tuple[float, float] | None:
@@ -104,7 +134,7 @@ def _of_one_model(buckets: Sequence[BucketSummary]) -> list[BucketSummary]:
 
 
 def _transfer_phrase(report: Report) -> str:
-    ms, pct = report.communication.exposed_transfer_ms, report.communication.exposed_transfer_pct
+    ms, pct = gradient_transfer(report)
     return f"transfer adds {fixed(ms or 0)} ms to each step, {percent(pct or 0)}"
 
 
@@ -202,7 +232,7 @@ def _no_sync(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     needed = sum(bucket.bytes or 1 for bucket in report.buckets)
     sent = sum((bucket.bytes or 1) * launches_of(bucket) for bucket in report.buckets)
     saved = 1 - needed / sent
-    saved_ms = saved * (report.communication.exposed_transfer_ms or 0)
+    saved_ms = saved * (gradient_transfer(report)[0] or 0.0)
     which = "each bucket" if all(launches_of(b) > launches - 1 for b in report.buckets) else "a bucket"
     total = report.communication.wire_bytes
     sizes = "" if total is None else f", {size(total)},"

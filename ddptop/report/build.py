@@ -13,9 +13,10 @@ from ddptop.protocol.limits import MAX_STEP
 from ddptop.protocol.messages import Type
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
+from ddptop.render.phases import PARTS
 from ddptop.report import summaries
 from ddptop.report.advice import advice
-from ddptop.report.content import Cost, Reading, Report
+from ddptop.report.content import Communication, Cost, Reading, Report
 from ddptop.report.findings import findings
 from ddptop.report.sampling import SAMPLE_STEPS, RunSampler, sample_interval
 from ddptop.report.step_table import (
@@ -29,6 +30,7 @@ from ddptop.report.step_table import (
     step_table,
     weights,
 )
+from ddptop.report.tables import rank_times
 from ddptop.sources.player import gc_paused
 
 if TYPE_CHECKING:
@@ -138,8 +140,35 @@ def finish(
         overhead=last.overhead,
         hosts=hosts,
     )
+    report = replace(report, communication=_as_in_the_breakdown(report))
     report = replace(report, advice=advice(report))
     return replace(report, verdict=findings(report))
+
+
+def _as_in_the_breakdown(report: Report) -> Communication:
+    """Communication with the wait and the transfer of the table of ranks: one figure on the whole page."""
+    comm, times = report.communication, rank_times(report.ranks, report)
+    if comm.exposed_comm_ms is None or not np.isfinite(times[:-1]).all() or not times.size:
+        return comm
+    wait_ms, transfer_ms, sync_ms = (
+        float(times[at].mean()) for at, part in enumerate(PARTS) if part.name in ("wait", "transfer", "sync")
+    )
+    moved = [
+        rank.buffers_ms - rank.buffers_wait_ms
+        for rank in report.ranks
+        if rank.buffers_ms is not None and rank.buffers_wait_ms is not None
+    ]
+    step_ms = comm.step_ms
+    return replace(
+        comm,
+        exposed_comm_ms=wait_ms + transfer_ms,
+        exposed_wait_ms=wait_ms,
+        exposed_transfer_ms=transfer_ms,
+        exposed_pct=100 * (wait_ms + transfer_ms) / step_ms if step_ms else None,
+        exposed_transfer_pct=100 * transfer_ms / step_ms if step_ms else None,
+        buffers_ms=sum(moved) / len(moved) if moved else None,
+        sync_ms=sync_ms,
+    )
 
 
 def _reading(

@@ -181,6 +181,10 @@ class RankSummary:
     """Waited in collectives that are not DDP's."""
     micro_steps: float | None = None
     """Backward passes of a step: more than 1 under gradient accumulation."""
+    buffers_ms: float | None = None
+    """In DDP's broadcasts of buffers; None: a recording of an earlier version."""
+    buffers_wait_ms: float | None = None
+    """The part of it in which this rank waited for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,8 @@ class HostSummary:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """The whole group's all-reduces. Means over ranks and over the run."""
+    """The whole group's communication. Means over ranks and over the run. Exposed communication is that of
+    DDP, all-reduces and broadcasts of buffers, as in the breakdown of the step."""
 
     step_ms: float | None
     step_ms_p50: float | None
@@ -241,6 +246,10 @@ class Communication:
     """What a rank gives to them; None also where a hook hides it."""
     late_no_sync: bool = False
     """`no_sync()` enclosed backward and not its forward at some time."""
+    buffers_ms: float | None = None
+    """Of exposed transfer, what DDP's broadcasts of buffers take; None: a recording of an earlier version."""
+    sync_ms: float | None = None
+    """In the script's own collectives, waiting and moving: no part of exposed communication."""
 
 
 @dataclass(frozen=True, slots=True)

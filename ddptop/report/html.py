@@ -165,7 +165,7 @@ def _ranks(report: Report) -> str:
     more = f"<p>and {hidden:,} more ranks, less late</p>" if hidden > 0 else ""
     shares = part_shares(report)
     means = f"means over the run; {sentences.shares(shares)}" if shares else ""
-    keys = legend(part.name for part in PARTS)
+    keys = legend(part.name for part in PARTS if part.name != "sync" or "sync" in dict(shares))
     return f"{''.join(rows)}{more}<p>{keys}</p>{_paragraphs([means] if means else [])}"
 
 

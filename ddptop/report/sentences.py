@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.buckets import a_step_phrase
 from ddptop.frames.numbers import RATIO, UNKNOWN, clock, count, counted, duration, fixed, percent
-from ddptop.frames.phrases import death_phrase, step_phrase, what_if_phrase
+from ddptop.frames.phrases import buffers_phrase, death_phrase, step_phrase, what_if_phrase
+from ddptop.render.phases import LEAST_SHOWN_MS
 from ddptop.render.text import clean
 from ddptop.report.findings import HEALTH, alert_phrase, amount
 
@@ -73,12 +74,16 @@ def communication(report: Report) -> list[str]:
         )
     if comm.exposed_comm_ms is not None:
         parts = f"wait {fixed(comm.exposed_wait_ms)}, transfer {fixed(comm.exposed_transfer_ms)}"
-        return [
-            step,
-            f"exposed {fixed(comm.exposed_comm_ms)} ms, {percent(comm.exposed_pct)} of the step "
-            f"({parts}) · overlap {percent(comm.overlap_pct)} · busbw {fixed(comm.busbw_gbps, RATIO)} GB/s"
-            f"{a_step_phrase(comm.all_reduces, comm.wire_bytes)}",
-        ]
+        if (comm.buffers_ms or 0.0) >= LEAST_SHOWN_MS:
+            parts += f", {fixed(comm.buffers_ms)} of it broadcasts of {buffers_phrase(report.run)}"
+        exposed = (
+            f"exposed {fixed(comm.exposed_comm_ms)} ms, {percent(comm.exposed_pct)} of the step ({parts})"
+        )
+        if (comm.sync_ms or 0.0) >= LEAST_SHOWN_MS:
+            exposed += f" · in the script's own collectives {fixed(comm.sync_ms)} ms"
+        busbw = f"busbw {fixed(comm.busbw_gbps, RATIO)} GB/s"
+        busbw += a_step_phrase(comm.all_reduces, comm.wire_bytes)
+        return [step, f"{exposed} · overlap {percent(comm.overlap_pct)} · {busbw}"]
     return [step, f"{counted(len(report.buckets), 'bucket')}, none measured: no bucket detail"][
         : 2 if report.buckets else 1
     ]

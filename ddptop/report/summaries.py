@@ -38,7 +38,7 @@ RANK_COLUMNS = (
     *("wait_ms", "exposed_wait_ms", "exposed_comm_ms", "lateness_ms", "bound_ms", "last_pct"),
     *("own_ms", "excess_ms", "own_data_ms", "own_forward_ms", "own_backward_ms", "own_optimizer_ms"),
     *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "waited_ms"),
-    *("relative_score", "micro_steps"),
+    *("relative_score", "micro_steps", "buffers_ms", "buffers_wait_ms"),
 )
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")

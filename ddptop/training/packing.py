@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ddptop.protocol.limits import MAX_ROWS, VERSION
 from ddptop.protocol.messages import Bucket, Flag, Hello, Layout, OwnTime, Phase, StepRow, Steps
 from ddptop.training.bucket_timing import BucketKey
-from ddptop.training.step_record import BucketCall, StepRecord, Wait
+from ddptop.training.step_record import IN_BUFFERS, BucketCall, StepRecord, Wait
 from ddptop.training.torch_compat.process_groups import backend_of
 
 CELLS_PER_MESSAGE = 6_000
@@ -125,7 +125,7 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
     if flags & Flag.SHADOW:  # only its begin and end are known; earlier versions read that own times are not
         times = (begin - base) // 1000, (end - begin) // 1000
         return StepRow(*times, 0, 0, 0, 0, -1, -1, -1, 0, flags, 0, loss, (), _UNKNOWN_OWN)
-    waited = _waited(waits) if waits else _NOTHING_WAITED
+    waited, in_buffers = _waited(waits) if waits else (_NOTHING_WAITED, 0)
     return StepRow(
         (begin - base) // 1000,
         (end - begin) // 1000,
@@ -152,6 +152,7 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
                 gc // 1000,
                 elements,
                 first_optimizer,
+                in_buffers,
             )
         ),
     )
@@ -161,10 +162,13 @@ _NOTHING_WAITED = (0, 0, 0, 0, 0)
 _UNKNOWN_OWN = OwnTime(-1, 0, 0, 0, *_NOTHING_WAITED)
 
 
-def _waited(waits: Sequence[Wait]) -> tuple[int, ...]:
-    """Microseconds waited while fetching data, in forward, in backward, in the optimizer and elsewhere."""
+def _waited(waits: Sequence[Wait]) -> tuple[tuple[int, ...], int]:
+    """Microseconds waited while fetching data, in forward, in backward, in the optimizer and elsewhere; and
+    how many of these in DDP's broadcasts of buffers."""
     phases = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER)
-    return tuple(sum(ns for at, ns in waits if at == phase) // 1000 for phase in phases)
+    waited = tuple(sum(ns for at, ns in waits if at == phase) // 1000 for phase in phases)
+    in_buffers = sum(ns for at, ns in waits if at == IN_BUFFERS) // 1000
+    return waited, max(-1, min(in_buffers, sum(waited)))
 
 
 def _cells(record: StepRecord, numbers: Sequence[int]) -> tuple[int, ...]:

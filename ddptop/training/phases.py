@@ -75,6 +75,8 @@ def install(
         # A class of C++ may take no attribute: those waits count as own time.
         with contextlib.suppress(TypeError):
             _wrap(wait, partial(_wait, recorder, last_gradients, get_ident()))
+    for broadcast in functions.buffers:
+        _wrap(broadcast, partial(_wait, recorder, last_gradients, get_ident(), of_buffers=True))
     _wrap(functions.join_step, partial(_shadow_step, recorder))
     watch_collector(recorder.gc_pauses)
     _hook_optimizers(recorder, gradients)
@@ -218,10 +220,19 @@ def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
     return _next_data
 
 
-def _wait(recorder: Recorder, last_gradients: LastGradients, thread: int, original: Patched) -> Patched:
+def _wait(
+    recorder: Recorder,
+    last_gradients: LastGradients,
+    thread: int,
+    original: Patched,
+    *,
+    of_buffers: bool = False,
+) -> Patched:
+    """`of_buffers`: it is DDP's broadcast of buffers, no collective of the script's own."""
+
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         training = not recorder.aside and get_ident() in (thread, last_gradients.thread)
-        began = recorder.wait_begins() if training else 0
+        began = recorder.wait_begins(of_buffers=of_buffers) if training else 0
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
@@ -229,7 +240,7 @@ def _wait(recorder: Recorder, last_gradients: LastGradients, thread: int, origin
             raise
         finally:
             if training:
-                recorder.wait_ends(began)
+                recorder.wait_ends(began, of_buffers=of_buffers)
 
     return wait
 

@@ -38,6 +38,7 @@ from ddptop.training.step_record import (
     STAMP_ASIDE_END,
     STAMP_BACKWARD,
     STAMP_BACKWARD_END,
+    STAMP_BUFFERS,
     STAMP_DATA,
     STAMP_DATA_END,
     STAMP_FORWARD,
@@ -345,16 +346,16 @@ class Recorder:
         self.calls.append(call)
         return call
 
-    def wait_begins(self) -> int:
-        """A wait in a collective of the script's own begins; when."""
+    def wait_begins(self, *, of_buffers: bool = False) -> int:
+        """A wait in a collective of the script's own begins, or DDP's broadcast `of_buffers`; when."""
         if self.marks is not None:
-            self.marks(step_record.WAIT)
+            self.marks(step_record.BUFFERS if of_buffers else step_record.WAIT)
         return now()
 
-    def wait_ends(self, began: int) -> None:
+    def wait_ends(self, began: int, *, of_buffers: bool = False) -> None:
         """It has ended, on the training thread or, in backward, on the engine's."""
-        self.own_waits += 1
-        self._put((now() - began) << EVENT_BITS | STAMP_WAIT)
+        self.own_waits += not of_buffers
+        self._put((now() - began) << EVENT_BITS | (STAMP_BUFFERS if of_buffers else STAMP_WAIT))
         if self.marks is not None:
             self.marks(step_record.WAIT_END)
         if len(self.stamps) > MANY_STAMPS:

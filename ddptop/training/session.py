@@ -35,7 +35,7 @@ from ddptop.training.recorder import Recorder, now
 from ddptop.training.replica import ReplicaCheck
 from ddptop.training.synchronisation import SynchronisationWatch
 from ddptop.training.torch_compat import dynamo
-from ddptop.training.torch_compat.ddp import logging_data
+from ddptop.training.torch_compat.ddp import broadcast_bytes, logging_data
 from ddptop.training.torch_compat.process_groups import backend_of, default_sequence, membership_of
 
 _NO_OPTIONS = frozenset(
@@ -197,6 +197,7 @@ class Session:
         for name, value in facts.items():
             if isinstance(value, (bool, int, str)) and name not in _NO_OPTIONS and "_time" not in name:
                 self.card[prefix + name] = value
+        self.card[prefix + "buffer_bytes"] = broadcast_bytes(ddp)
         layout = (
             facts.get("rebuilt_per_bucket_param_indices") or facts.get("initial_bucket_param_indices") or ""
         )

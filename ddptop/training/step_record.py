@@ -24,9 +24,10 @@ step ends with them."""
     STAMP_BACKWARD, STAMP_LAST_GRADIENT, STAMP_SPOILT,
     STAMP_BACKWARD_END, STAMP_WAITING_END, STAMP_SYNCHRONISED_END,
     STAMP_OPTIMIZER, STAMP_OPTIMIZER_END, STAMP_STEP_END, STAMP_ASIDE_END,
-    STAMP_WAIT, STAMP_JOINED, STAMP_JOINED_END,
-) = range(17)  # fmt: skip
-"""The events of stamps, as `StepTimes` (`step_times.py`) takes them. WAIT has how long it was, in ns."""
+    STAMP_WAIT, STAMP_JOINED, STAMP_JOINED_END, STAMP_BUFFERS,
+) = range(18)  # fmt: skip
+"""The events of stamps, as `StepTimes` (`step_times.py`) takes them. WAIT and BUFFERS have how long it was,
+in ns."""
 
 PHASES = {
     STAMP_DATA: Phase.DATA,
@@ -36,13 +37,14 @@ PHASES = {
     STAMP_LAST_GRADIENT: None,
     STAMP_SPOILT: None,
     STAMP_WAIT: None,
+    STAMP_BUFFERS: None,
 }
 """The phase after an event, OTHER where it is not here; None: as before it."""
 
 FORWARD, FORWARD_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END = range(6)
-LAST_GRADIENT, WAIT, WAIT_END = range(6, 9)
+LAST_GRADIENT, WAIT, WAIT_END, BUFFERS = range(6, 10)
 """What `Recorder.marks` is called with: the borders of the phases, the last gradient inside backward, and the
-borders of waits in the script's own collectives."""
+borders of waits in the script's own collectives and, from BUFFERS to WAIT_END, in DDP's broadcasts."""
 
 UNSTAMPED, SPOILT = -1, -2
 """Of a backward: its last gradient has not come yet; the moment of it cannot be known."""
@@ -61,7 +63,10 @@ MAX_CALLS = MAX_CELLS // 3
 """All-reduces kept of one step: the memory of a rank that loops over collectives must be bounded."""
 
 Wait: TypeAlias = list[int]
-"""Waits in collectives of the script's own, in a row: [phase, ns]."""
+"""Waits in collectives besides DDP's all-reduces, in a row: [phase, ns]; IN_BUFFERS in place of the phase:
+how much of these it was in DDP's broadcasts of buffers."""
+
+IN_BUFFERS = -1
 
 
 class StepRecord(NamedTuple):
@@ -185,6 +190,14 @@ class Losses:
         return self._micro_steps if self._micro_steps in divisors else 1
 
 
+def without_buffers(waits: Sequence[Wait]) -> Sequence[Wait]:
+    """The same where it is not known how long broadcasts of buffers took: a host that has given them to its
+    device goes on at once."""
+    if not any(phase == IN_BUFFERS for phase, _ in waits):
+        return waits
+    return [*([phase, ns] for phase, ns in waits if phase != IN_BUFFERS), [IN_BUFFERS, UNKNOWN_NS]]
+
+
 MAX_WAITS = 512
 """Rows of waits kept of one step, whose phases alternate: further ones are added to the last row."""
 
@@ -201,8 +214,10 @@ class Waits:
     def add(self, phase: int, ns: int) -> None:
         """The thread has waited so long in this phase."""
         rows = self._rows
-        if len(rows) >= MAX_WAITS or (len(rows) > self._done and rows[-1][0] == phase):
+        if len(rows) > self._done and rows[-1][0] == phase:
             rows[-1][1] += ns
+        elif len(rows) >= MAX_WAITS:
+            next((row for row in reversed(rows) if row[0] == phase), rows[-1])[1] += ns
         else:
             rows.append([int(phase), ns])
 

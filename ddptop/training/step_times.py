@@ -20,6 +20,7 @@ from ddptop.training.gc_pauses import GcPauses
 from ddptop.training.step_record import (
     EVENT,
     EVENT_BITS,
+    IN_BUFFERS,
     SPOILT,
     UNKNOWN_NS,
     UNSTAMPED,
@@ -58,7 +59,7 @@ class StepTimes:
             self._backward, self._last_gradient, self._spoil,
             self._backward_end, self._waiting_end, self._synchronised_end,
             self._optimizer, self._optimizer_end, self._step_end_at, self._aside_end,
-            self._wait, self._joined, self._joined_end,
+            self._wait, self._joined, self._joined_end, self._buffers,
         )  # fmt: skip
         """In the order of `step_record.DATA` and those that follow."""
         self._begin_first()
@@ -223,6 +224,11 @@ class StepTimes:
         elif phase is Phase.BACKWARD and self._stamp > 0:
             return  # a part of the exposed communication
         self._waits.add(phase, ns)
+
+    def _buffers(self, ns: int) -> None:
+        """The thread has waited so long in DDP's broadcast of buffers."""
+        self._wait(ns)
+        self._waits.add(IN_BUFFERS, ns)
 
     def _joined(self, at: int) -> None:
         if self._begin < 0:

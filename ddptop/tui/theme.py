@@ -44,13 +44,13 @@ THEMES = (
 _BORROWED: dict[Role, str] = {
     "text": "foreground", "strong": "foreground", "accent": "primary", "good": "success", "warn": "warning",
     "bad": "error", "data": "warning", "forward": "primary", "backward": "secondary", "transfer": "accent",
-    "optimizer": "secondary", "badge": "warning",
+    "optimizer": "secondary", "sync": "accent", "badge": "warning",
 }  # fmt: skip
 """Where a theme of Textual's own has a colour for a role."""
 
 _FADED: dict[Role, float] = {
     "dim": 0.35, "faint": 0.55, "rule": 0.75, "wait": 0.7,
-    "other": 0.4, "backward": 0.3, "optimizer": 0.15,
+    "other": 0.4, "backward": 0.3, "optimizer": 0.15, "sync": 0.5,
 }  # fmt: skip
 """Share of background in a borrowed colour, which keeps the lightness of the roles apart."""
 
@@ -59,6 +59,7 @@ _BASIC: dict[Role, str] = {
     "faint": "bright_black", "rule": "bright_black", "wait": "bright_black", "accent": "cyan",
     "match": "yellow", "good": "green", "warn": "yellow", "bad": "red", "data": "yellow",
     "forward": "bright_blue", "backward": "blue", "transfer": "cyan", "optimizer": "magenta",
+    "sync": "bright_magenta",
 }  # fmt: skip
 """Colours by name where a terminal has 16; all other roles have the terminal's default, which suits dark and
 light ones. The nearest of the 16 would show a warning's orange as the red of a failure."""

@@ -83,6 +83,8 @@ class World:
 
     elements: dict[int, int] = field(default_factory=dict)
     """By rank: elements of its inputs."""
+    buffers: dict[int, int] = field(default_factory=dict)
+    """By rank: us of what it waits in forward (`waited`) that are DDP's broadcast of buffers."""
 
     def __post_init__(self) -> None:
         self.begin_us = [self.now_us] * self.size
@@ -275,7 +277,11 @@ class World:
         between = (self._delay(rank, "before_backward"), self._delay(rank, "before_optimizer"))
         unknown = rank in self.no_last_gradient
         own = OwnTime(-1 if unknown else exposed_us, before_forward, *between, *waited)
-        return own._replace(gc=self.gc_us.get(rank, 0), elements=self.elements.get(rank, -1))
+        return own._replace(
+            gc=self.gc_us.get(rank, 0),
+            elements=self.elements.get(rank, -1),
+            buffers=self.buffers.get(rank, -1),
+        )
 
     def steps(
         self, count: int, loss: Callable[[int, int], float | None] = lambda rank, step: 1.0

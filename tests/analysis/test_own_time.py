@@ -14,6 +14,8 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import BATCH, OWN_STEPS, PART_COLUMNS, PLACES, StepWindow
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.snapshot import snapshot
+from ddptop.render.phases import Breakdown
+from ddptop.render.plain import picture
 
 PAIRS = ((0, 1), (2, 3))
 UNDELAYED = {
@@ -73,6 +75,31 @@ def test_places_add_up_to_own_time_and_with_waiting_to_the_step(make_world) -> N
     assert medians(steps.waited(slots)) == pytest.approx([4.0, 0.6])
     assert medians(steps.place("data", slots)) == pytest.approx([2.0, 1.0])
     assert medians(steps.place("before_forward", slots)) == pytest.approx([0.2, 0.3])
+
+
+def test_wait_transfer_and_the_scripts_own_collectives_are_told_apart(make_world) -> None:
+    """One meaning of wait in every outlet: for others, in DDP's communication."""
+    world = make_world(2, own=True)
+    world.delays = {(0, "forward"): 9_000, (1, "forward"): 8_000, (1, "other"): 600}
+    world.waited = {(0, "forward"): 9_000, (1, "forward"): 8_000, (1, "other"): 600}
+    world.buffers = {0: 7_000, 1: 6_000}
+    reducer = fed(world)
+    frame = reducer.frame(0)
+    ranks, parts = frame.ranks, Breakdown(frame.ranks)
+    assert ranks.buffers_ms.tolist() == pytest.approx([7, 6])
+    assert ranks.buffers_wait_ms.tolist() == pytest.approx([1, 0]), "the fastest rank waits for nobody"
+    assert ranks.waited_ms.tolist() == pytest.approx([2, 2.6]), "in the script's own"
+    assert parts.column("sync").tolist() == pytest.approx([2, 2.6], abs=1e-4)
+    exposed = ranks.exposed_comm_ms - ranks.exposed_wait_ms
+    assert parts.column("transfer").tolist() == pytest.approx((exposed + 6).tolist(), abs=1e-4)
+    waits = ranks.exposed_wait_ms + ranks.buffers_wait_ms
+    assert parts.column("wait").tolist() == pytest.approx(waits.tolist(), abs=1e-4)
+    assert parts.column("fwd").tolist() == pytest.approx([4, 4], abs=1e-4)
+    assert parts.ms.sum(axis=0) == pytest.approx(ranks.step_ms, abs=1e-3)
+    text = picture(frame, 100)
+    assert "6.0 of it broadcasts of buffers" in text and "in the script's own collectives 2.3" in text
+    assert f"wait {parts.mean('wait'):.1f}" in text and "≡ sync" in text and "+ other + sync =" in text
+    assert snapshot(frame)["ranks"][1]["buffers_ms"] == 6.0
 
 
 def test_the_last_arrivers_exposed_communication_is_the_transfer(make_world) -> None:

@@ -108,6 +108,15 @@ def test_bucket_view_saves_what_the_gradients_take(healthy: Report) -> None:
     assert "gradient_as_bucket_view" not in found_in(small)
 
 
+def test_buffers_that_each_forward_sends(healthy: Report) -> None:
+    sent = with_card(moving(healthy, **HEAVY, step_ms=20.0, buffers_ms=7.0), buffer_bytes=9_600_000)
+    one = found_in(sent)["broadcast_buffers"]
+    assert one.gain_pct == pytest.approx(35.0) and "broadcast_buffers=False" in one.action
+    assert "the broadcast of 9.6 MB of buffers in each forward takes 7.0 ms" in one.because
+    assert "accumulate" not in found_in(sent), "1.0 ms of gradients is left of the transfer"
+    assert "broadcast_buffers" not in found_in(moving(healthy, **HEAVY, step_ms=20.0, buffers_ms=0.2))
+
+
 def test_unused_parameters_that_nobody_saw(healthy: Report) -> None:
     assert "100 steps" in found_in(with_card(healthy, find_unused_parameters=1))["unused_parameters"].because
     used = with_card(healthy, find_unused_parameters=1, unused_parameter_size=4000)

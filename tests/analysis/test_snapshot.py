@@ -35,7 +35,8 @@ ADDED = {
     "group": "bound_ms transfer_bound_ms clock_free clock_reason incarnation window_steps "
     "exposed_wait_ms exposed_transfer_ms exposed_comm_pct all_reduces wire_bytes late_no_sync",
     "ranks": "bound_ms transfer_bound_ms micro_steps joined own_ms own_backward_ms excess_ms waited_ms "
-    "exposed_wait_ms before_forward_ms before_backward_ms before_optimizer_ms after_optimizer_ms gc_ms",
+    "exposed_wait_ms before_forward_ms before_backward_ms before_optimizer_ms after_optimizer_ms gc_ms "
+    "buffers_ms buffers_wait_ms",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms launches",
     "straggler": "throttle last_pct ranks place basis disagrees waits_for elements_ratio",
     "overhead": "detail_reason measured collector_pct",

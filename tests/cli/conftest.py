@@ -89,7 +89,7 @@ def ddptop(home: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.Com
 OWN_COLUMNS = (
     *("own_ms", "excess_ms", "own_data_ms", "own_forward_ms", "own_backward_ms", "own_optimizer_ms"),
     *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "waited_ms"),
-    "gc_ms",
+    *("gc_ms", "buffers_ms", "buffers_wait_ms"),
 )
 """Figures of every step, which a recording of 0.1.0 has not."""
 

@@ -113,7 +113,7 @@ def test_a_row_is_one_flat_array() -> None:
     assert row == [*ROW[:13], *ROW.cells]
 
 
-OWN = OwnTime(-1, 10, 20, 30, 0, 0, 5, 0, 40, 3, 25, 4096, 1)
+OWN = OwnTime(-1, 10, 20, 30, 0, 0, 5, 0, 40, 3, 25, 4096, 1, 30)
 TIMED = Steps(3, 120, 10**15, (ROW._replace(own=OWN), ROW._replace(cells=(), own=OWN._replace(exposed=7))))
 
 
@@ -173,10 +173,10 @@ def test_wrong_own_times_are_refused(own: object) -> None:
 
 def test_columns_are_words_by_field_and_by_byte() -> None:
     *head, planes, rows, width = msgpack.unpackb(encode(TIMED))
-    assert head == [2, 3, 120, 10**15] and (rows, width) == (2, 28)
-    assert bytes(planes[0 : 2 * 28 + 6]) == struct.pack("<62i", *words_of(TIMED))[::4]
+    assert head == [2, 3, 120, 10**15] and (rows, width) == (2, 29)
+    assert bytes(planes[0 : 2 * 29 + 6]) == struct.pack("<64i", *words_of(TIMED))[::4]
     assert words_of(TIMED)[:4] == (0, 0, 21_000, 21_000) and words_of(TIMED)[28:32] == (2, 0, -1, 7)
-    assert words_of(TIMED)[56:] == (0, 1, 6_000, 7_000, 900, -1)
+    assert words_of(TIMED)[58:] == (0, 1, 6_000, 7_000, 900, -1)
 
 
 def words_of(steps: Steps) -> tuple[int, ...]:
@@ -185,22 +185,23 @@ def words_of(steps: Steps) -> tuple[int, ...]:
     return struct.unpack(f"<{n}i", bytes(planes[at * n + i] for i in range(n) for at in range(4)))
 
 
-def of_words(words: Sequence[int], rows: int = 2, width: int = 28) -> bytes:
+def of_words(words: Sequence[int], rows: int = 2, width: int = 29) -> bytes:
     data = struct.pack(f"<{len(words)}i", *words)
     return msgpack.packb([2, 3, 120, 10**15, b"".join(data[at::4] for at in range(4)), rows, width])
 
 
 def test_a_later_version_may_send_more_columns() -> None:
     words = words_of(TIMED)
-    later = of_words((*words[:56], 1, -2, 7, -(2**31), *words[56:]), width=30)
+    later = of_words((*words[:58], 1, -2, 7, -(2**31), *words[58:]), width=31)
     assert decode(later) == TIMED
     assert decode_steps([later, encode(TIMED)]) == [TIMED, TIMED]
 
 
 def test_columns_that_an_earlier_version_does_not_send_are_unknown() -> None:
     words = words_of(TIMED)
-    wire = of_words((*words[:50], *words[56:]), width=25)
-    rows = (row._replace(own=row.own._replace(gc=-1, elements=-1, first_optimizer=-1)) for row in TIMED.rows)
+    wire = of_words((*words[:50], *words[58:]), width=25)
+    unknown = dict.fromkeys(OWN._fields[10:], -1)
+    rows = (row._replace(own=row.own._replace(**unknown)) for row in TIMED.rows)
     earlier = Steps(TIMED.generation, TIMED.first_step, TIMED.base_ns, tuple(rows))
     assert decode(wire) == earlier
     assert decode_steps([wire, encode(TIMED)]) == [earlier, TIMED]
@@ -219,7 +220,7 @@ def test_columns_that_an_earlier_version_does_not_send_are_unknown() -> None:
         of_words((*words_of(TIMED)[:28], -1, 3, *words_of(TIMED)[30:])),
         of_words((*words_of(TIMED)[:28], 2**31 - 1, *words_of(TIMED)[29:])),
         of_words((-1, *words_of(TIMED)[1:])),
-        of_words((*words_of(TIMED)[:56], limits.MAX_BUCKETS, *words_of(TIMED)[57:])),
+        of_words((*words_of(TIMED)[:58], limits.MAX_BUCKETS, *words_of(TIMED)[59:])),
         of_words((*words_of(TIMED)[:32], -1, *words_of(TIMED)[33:])),
         msgpack.packb([2, 3, 120, 10**15, None, 2, 25]),
         msgpack.packb([2, 3, 120, 10**15, b"", 2, 25]),

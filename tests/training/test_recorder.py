@@ -4,12 +4,19 @@ from collections import deque
 
 import pytest
 
-from ddptop.protocol.messages import Flag, Phase
+from ddptop.protocol.messages import Flag, Phase, Steps
 from ddptop.training import own_cost
 from ddptop.training import recorder as module
 from ddptop.training.own_cost import clocked
+from ddptop.training.packing import LayoutTracker, pack
 from ddptop.training.recorder import Recorder
-from ddptop.training.step_record import MAX_CALLS, MAX_WAITS, PATIENCE_STEPS, StepRecord
+from ddptop.training.step_record import (
+    MAX_CALLS,
+    MAX_WAITS,
+    PATIENCE_STEPS,
+    StepRecord,
+    without_buffers,
+)
 from ddptop.training.step_times import StepTimes
 
 
@@ -67,11 +74,11 @@ class Loop:
             self.clock.pass_(exposed)
         self.on.backward_ends()
 
-    def waits(self, ns: int) -> None:
-        """In a collective of the script's own."""
-        began = self.recorder.wait_begins()
+    def waits(self, ns: int, *, of_buffers: bool = False) -> None:
+        """In a collective of the script's own, or in DDP's broadcast of buffers."""
+        began = self.recorder.wait_begins(of_buffers=of_buffers)
         self.clock.pass_(ns)
-        self.recorder.wait_ends(began)
+        self.recorder.wait_ends(began, of_buffers=of_buffers)
 
     def optimizer(self, ns: int, which: int = 1) -> None:
         self.on.optimizer_begins(which)
@@ -623,6 +630,30 @@ def test_waits_in_collectives_of_the_script_lie_in_no_place(clock: Clock) -> Non
     assert list(second.waits) == [[other, 7 + 100], *waits[1:]]
     assert (places(first), places(second)) == ((1, 2, 0, 0), (1, 2, 0, 3))
     assert first.forward == 50
+
+
+def test_broadcasts_of_buffers_are_told_apart_from_collectives_of_the_script(clock: Clock) -> None:
+    loop = Loop(clock)
+    for micro_step in range(2):
+        loop.recorder.forward_begins(True)
+        loop.waits(50_000, of_buffers=True)
+        clock.pass_(3_000)
+        loop.recorder.forward_ends()
+        loop.waits(20_000)
+        loop.backward(30_000, exposed=4_000)
+        clock.pass_(1_000 * micro_step)
+    loop.optimizer(5_000)
+    loop.waits(9_000, of_buffers=True)  # an evaluation after the step: part of the next one
+    loop.recorder.finish()
+    (record,) = loop.records()
+    rows = [row for message in pack([record], LayoutTracker({})) for row in getattr(message, "rows", ())]
+    (own,) = (row.own for row in rows)
+    assert own is not None
+    assert (own.waited_forward, own.waited_other, own.buffers) == (100, 40, 100)
+    unknown = record._replace(waits=without_buffers(record.waits))
+    (row,) = next(m for m in pack([unknown], LayoutTracker({})) if isinstance(m, Steps)).rows
+    assert row.own is not None
+    assert (row.own.waited_forward, row.own.buffers) == (100, -1), "a host that runs ahead of its device"
 
 
 def test_a_wait_after_the_last_gradient_is_exposed_communication_already(clock: Clock) -> None:

@@ -294,6 +294,8 @@ OWN_COLUMNS = (
     *("own_ms", "excess_ms", "own_data_ms", "own_forward_ms", "own_backward_ms", "own_optimizer_ms"),
     *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "waited_ms"),
     "gc_ms",
+    "buffers_ms",
+    "buffers_wait_ms",
 )
 """Columns of `Ranks` that a recording of 0.1.0 has not."""
 
@@ -376,6 +378,8 @@ def even_ranks(world: int) -> Ranks:
         after_optimizer_ms=0.7 - 3 * wobble,
         waited_ms=np.zeros(world),
         gc_ms=np.zeros(world),
+        buffers_ms=np.zeros(world),
+        buffers_wait_ms=np.zeros(world),
     )
 
 

@@ -141,8 +141,7 @@ class StepEvaluation:
         kinds = [*map(kind_of, divided, block.detailed)]
         if parts is not None:
             _divide_each_pass(divided, kinds, parts)
-        budget = _budget(columns, parts)
-        exposed = (budget["wait_ms"].copy(), budget["transfer_ms"].copy())
+        exposed, budget = _budget(columns, parts)
         wall, known_phases = median(columns[0]), ~shadow.any(axis=1)
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))
         self._check_no_sync(block.integers[FLAGS], numbers, end_s)
@@ -372,21 +371,35 @@ def _columns(block: StepBlock, shadow: Mask) -> Column:
     return columns
 
 
-def _budget(columns: Column, parts: Column | None) -> dict[str, Column]:
-    """(n,) the parts of the step, means over ranks, which add up to it; by the names of `History`.
+def _budget(columns: Column, parts: Column | None) -> tuple[tuple[Column, Column], dict[str, Column]]:
+    """(n,) exposed wait and exposed transfer of DDP's all-reduces; and the parts of the step, which add up to
+    it, by the names of `History`. All are means over ranks.
 
     Arguments as returned by `_columns` and `own_times`. Backward is divided where every rank knows its last
-    gradient."""
+    gradient. A broadcast of buffers is no forward, but wait and transfer, where all ranks know theirs."""
     _, data, forward, backward, optimizer, other = columns
     divided = np.full((3, *data.shape), np.nan)
+    exposed_parts = divided[1:]
     if parts is not None:
         exposed, wait = (parts[PART_COLUMNS.index(name)] for name in ("exposed", "exposed_wait"))
         np.subtract(backward, exposed, out=divided[0])
         divided[1] = wait
         np.subtract(exposed, wait, out=divided[2])
         divided[:, np.isnan(wait)] = np.nan
+        buffers, buffers_wait = (parts[PART_COLUMNS.index(name)] for name in ("buffers", "buffers_wait"))
+        if np.any(buffers > 0):
+            unknown = np.isnan(buffers_wait) | np.isnan(wait)
+            waits, total = (np.where(unknown, 0.0, part) for part in (buffers_wait, buffers))
+            in_forward = np.minimum(total, forward)  # the rest in an evaluation's, which is in no phase
+            forward, other = forward - in_forward, other - (total - in_forward)
+            exposed_parts = divided[1:].copy()
+            divided[1] += waits
+            divided[2] += total - waits
     own_backward, wait_ms, transfer = formulas.mean(divided)
-    return {
+    exposed_wait, exposed_transfer = (wait_ms.copy(), transfer.copy())
+    if exposed_parts.base is not divided:
+        exposed_wait, exposed_transfer = formulas.mean(exposed_parts)
+    return (exposed_wait, exposed_transfer), {
         "data_ms": data.mean(axis=-1),  # NaN where a rank does not know it
         "forward_ms": forward.mean(axis=-1),
         "own_backward_ms": own_backward,
@@ -446,14 +459,15 @@ def own_times(
         return None, None
     counts = (block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0) & (us[0] != MISSING)
     parts, waited = np.empty((len(PART_COLUMNS), *counts.shape)), us[4:9] / 1000.0
-    *places, cpu, gc, all_waited, exposed, exposed_wait, elements = parts
+    *places, cpu, gc, own_collectives, exposed, exposed_wait, elements, buffers, buffers_wait = parts
     np.divide(us[1:4], 1000.0, out=parts[4:7])
     for part, values in ((cpu, us[9]), (gc, us[10]), (exposed, us[0])):
         np.divide(values, 1000.0, out=part)
     elements[:] = us[11]
+    np.divide(us[13], 1000.0, out=buffers)
     if not counts.all():
         parts[:, ~counts] = waited[:, ~counts] = np.nan
-    for part in (exposed, gc, elements):
+    for part in (exposed, gc, elements, buffers):
         part[part < 0] = np.nan
     cpu[(cpu < 0).any(axis=1)] = np.nan  # compared only where all ranks know theirs
     wall, data, forward, backward, optimizer, other = columns
@@ -464,14 +478,15 @@ def own_times(
     outside = other - (before_forward + before_backward + before_optimizer) - waited[4]
     outside *= 1000
     np.divide(np.rint(outside, out=outside), 1000.0, out=after_optimizer)  # whole microseconds, as sent
-    all_waited[:] = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
+    all_waited = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
+    np.subtract(all_waited, np.nan_to_num(buffers), out=own_collectives)
     without_backward = wall - backward - (all_waited - waited[2])
     times = np.full((len(OWN_COLUMNS), *counts.shape), np.nan)
     own, excess, work_excess = times
     np.add(without_backward, places[2], out=own)
     unknown = np.isnan(cpu)
     work = own if unknown.all() else own - np.where(unknown, 0.0, cpu)
-    exposed_wait[:] = np.nan
+    exposed_wait[:] = buffers_wait[:] = np.nan
     for _, group in groupby(range(len(divided)), key=lambda i: id(divided[i].peers)):
         at = [*group]
         run = slice(at[0], at[-1] + 1)
@@ -483,4 +498,6 @@ def own_times(
             work_excess[run, to] = over[:, mine]
             least = formulas.transfer_of_step(exposed[run, members], counts[run, members])
             exposed_wait[run, to] = exposed[run, to] - least[:, None]
+            least = formulas.transfer_of_step(buffers[run, members], counts[run, members])
+            buffers_wait[run, to] = buffers[run, to] - least[:, None]
     return times, parts

@@ -32,7 +32,10 @@ PLACES: tuple[OwnPlace, ...] = (
     *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
 )
 """The parts of a rank's own time, which add up to it."""
-PART_COLUMNS = (*PLACES, "cpu", "gc", "waited", "exposed", "exposed_wait", "elements")
+PART_COLUMNS = (
+    *(*PLACES, "cpu", "gc", "waited", "exposed", "exposed_wait", "elements"),
+    *("buffers", "buffers_wait"),
+)
 WHOLE_PHASES = ("data", "forward", "optimizer")
 """Phases without exposed communication: own time but for waits in collectives of the script's own."""
 OWN_COLUMNS = ("own", "excess", "work_excess")
@@ -148,8 +151,11 @@ class StepWindow:
         return self._parts.known("elements", slots, ranks)
 
     def waited(self, slots: Indices) -> Column:
-        """(ranks, n) waited in collectives that are not DDP's, in all phases. Kept like `place`."""
-        return self._parts.known("waited", slots)
+        """(ranks, n) waited in collectives other than DDP's all-reduces, in all phases: the script's own and
+        broadcasts of buffers. Kept like `place`."""
+        return np.asarray(
+            self._parts.known("waited", slots) + np.nan_to_num(self._parts.known("buffers", slots))
+        )
 
     def place(self, name: OwnPlace, slots: Indices, ranks: Indices | None = None) -> Column:
         """(ranks, n) own time in one place; `cpu`, `gc`: of all of it, what was waited for a CPU, paused.
@@ -162,7 +168,7 @@ class StepWindow:
         """(ranks,) medians over steps of the window of what frames show of OWN_COLUMNS and PART_COLUMNS; of
         `gc` means. `phases`: medians of the phases, which are those of own time too where nothing was waited
         in collectives but DDP's: that saves a fourth of the work."""
-        waited = self._parts.of("waited", slots).any()  # true also where one is NaN
+        waited = any(self._parts.of(name, slots).any() for name in ("waited", "buffers"))  # also of NaN
         pauses = self._parts.of("gc", slots)
         known = {} if waited else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
         known["gc"] = np.zeros(self.world)

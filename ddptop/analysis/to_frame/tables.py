@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 OWN_FIGURES = (
-    *("own", "excess", "waited", "gc"),
+    *("own", "excess", "waited", "gc", "buffers", "buffers_wait"),
     *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
 )
 

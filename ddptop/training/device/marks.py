@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from ddptop.protocol.messages import Phase
 from ddptop.training import step_record
 from ddptop.training.device.events import CudaEvent, Device, EventPool, NoEvent
-from ddptop.training.step_record import Wait
+from ddptop.training.step_record import IN_BUFFERS, Wait
 
 
 class Mark(IntEnum):
-    """Where in a step an event was recorded. Ends of phases are odd."""
+    """Where in a step an event was recorded. Of the first six, ends of phases are odd."""
 
     FORWARD = step_record.FORWARD
     FORWARD_END = step_record.FORWARD_END
@@ -24,6 +24,7 @@ class Mark(IntEnum):
     LAST_GRADIENT = step_record.LAST_GRADIENT
     WAIT = step_record.WAIT
     WAIT_END = step_record.WAIT_END
+    BUFFERS = step_record.BUFFERS
 
     __hash__ = int.__hash__  # the recorder gives the numbers
 
@@ -136,15 +137,18 @@ def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases
     ended = before if before is not None else marks[0][1]
     stamp = exposed = -1
     wait_at: int | None = None
+    of_buffers = False
     waits: list[Wait] = []
     for mark, at in marks:
         if mark == Mark.LAST_GRADIENT:
             stamp = at
-        elif mark == Mark.WAIT:
-            wait_at = at
+        elif mark in (Mark.WAIT, Mark.BUFFERS):
+            wait_at, of_buffers = at, mark == Mark.BUFFERS
         elif mark == Mark.WAIT_END:
             if wait_at is not None and stamp < 0:  # after the last gradient it is exposed communication
                 waits.append([_PHASES[opened[-1][0]] if opened else Phase.OTHER, max(0, at - wait_at)])
+                if of_buffers:
+                    waits.append([IN_BUFFERS, max(0, at - wait_at)])
                 if not opened:
                     ended += max(0, at - wait_at)
             wait_at = None

@@ -18,7 +18,7 @@ from ddptop.protocol.messages import Flag
 from ddptop.training.device.clock import DeviceClock
 from ddptop.training.device.events import UNTIMED, CudaEvent, EventPool, keep
 from ddptop.training.device.marks import Mark, phases
-from ddptop.training.step_record import BucketCall, LaterLosses, StepRecord
+from ddptop.training.step_record import BucketCall, LaterLosses, StepRecord, without_buffers
 
 SLOTS = 256
 """Values under way at a time. With all slots in use a value is not read rather than waited for."""
@@ -258,7 +258,8 @@ class StepResolver:
         self._pool.give(*_events(record))
         if times is None:
             self._ended = None
-            return record._replace(calls=calls, loss=loss, marks=(), exposed=-1)
+            waits = without_buffers(record.waits)
+            return record._replace(calls=calls, loss=loss, marks=(), exposed=-1, waits=waits)
         self._ended = times.end
         exposed = record.exposed
         if exposed > 0:  # the host has stamped it, and runs ahead of the device
@@ -294,7 +295,8 @@ class StepResolver:
         self._pool.give(*events)
         self._ended = max(record.end, *moments)
         exposed = record.exposed if self._waited[-1] else -1
-        return record._replace(loss=self._loss(record), marks=(), exposed=exposed)
+        waits = without_buffers(record.waits)
+        return record._replace(loss=self._loss(record), marks=(), exposed=exposed, waits=waits)
 
     def _see_lag(self, record: StepRecord, moments: list[int]) -> None:
         """Note whether the device reached the marks of a step as soon as they were recorded."""

@@ -35,7 +35,7 @@ IDLE, COMPUTE, COLLECTIVE, EITHER = "idle", "compute", "collective", "either"
 not end; one of the two, in a step whose buckets are not timed."""
 
 _NAMES = {Mark.FORWARD: "forward", Mark.BACKWARD: "backward", Mark.OPTIMIZER: "optimizer"}
-_MOMENTS = (Mark.LAST_GRADIENT, Mark.WAIT, Mark.WAIT_END)
+_MOMENTS = (Mark.LAST_GRADIENT, Mark.WAIT, Mark.WAIT_END, Mark.BUFFERS)
 """Marks that bound no phase."""
 
 

@@ -53,7 +53,9 @@ class StepFunctions(NamedTuple):
     """Of GradScaler."""
     waits: tuple[Function, ...]
     """Where Python waits for other ranks, as far as this torch has them: the end of every blocking collective
-    that was launched from Python, and DDP's forward where it sends the buffers of rank 0 to all."""
+    that was launched from Python."""
+    buffers: tuple[Function, ...]
+    """Where DDP's forward sends the buffers of rank 0 to all, if this torch has it."""
     join_step: Function
     """One step of the others, shadowed under `join()` by a rank that has run out of inputs."""
 
@@ -69,8 +71,8 @@ def step_functions() -> StepFunctions:
     waits = (
         Function(torch.distributed.Work, "wait"),
         Function(torch.distributed.ProcessGroup, "monitored_barrier"),
-        Function(model, "_distributed_broadcast_coalesced"),
     )
+    buffers = (Function(model, "_distributed_broadcast_coalesced"),)
     iterators = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
     return StepFunctions(
         Function(model, "_pre_forward"),
@@ -79,6 +81,7 @@ def step_functions() -> StepFunctions:
         tuple(Function(iterator, "_next_data") for iterator in iterators),
         Function(GradScaler, "scale"),
         tuple(wait for wait in waits if hasattr(*wait)),
+        tuple(broadcast for broadcast in buffers if hasattr(*broadcast)),
         Function(distributed._DDPJoinHook, "main_hook"),
     )
 
@@ -213,6 +216,13 @@ def logging_data(ddp: Any) -> Mapping[str, Any]:
     """Options, buckets and times of a model as DDP's own logger has them. On the training thread."""
     facts: Mapping[str, Any] = ddp._get_ddp_logging_data()
     return facts
+
+
+def broadcast_bytes(ddp: Any) -> int:
+    """Bytes of the buffers that each forward of a model begins with sending from rank 0 to all; 0: none."""
+    if not getattr(ddp, "broadcast_buffers", False):
+        return 0
+    return sum(buffer.numel() * buffer.element_size() for buffer in getattr(ddp, "modules_buffers", ()))
 
 
 def ignore_parameters(model: Any, names: Iterable[str]) -> None:

@@ -153,11 +153,12 @@ def _all(scene: Scene) -> list[Figure]:
         return np.full_like(column, np.nan) if free else column
 
     parts = np.where(scene.breakdown.known, scene.breakdown.ms, np.nan)
+    shown = list(zip(PARTS, parts, strict=False))[: None if scene.breakdown.has_sync else -1]
     return [
         Figure("step", ranks.step, count, -1),
         Figure("loss", ranks.loss, loss, 0),
         Figure("ms/step", ranks.step_ms, fixed, 1),
-        *(Figure(f"{part.name} ms", parts[at], fixed, _worse(part.name)) for at, part in enumerate(PARTS)),
+        *(Figure(f"{part.name} ms", row, fixed, _worse(part.name)) for part, row in shown),
         Figure("own time ms", ranks.own_ms, fixed, 1),
         Figure("excess ms", ranks.excess_ms, fixed, 1),
         Figure("collectives ms", ranks.collective_ms, fixed, 0),  # long where a rank waits for the other

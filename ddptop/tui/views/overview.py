@@ -210,7 +210,7 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     lines += table
     lines += [Line()] * (room.table - len(table))
     if room.legend:
-        lines.append(legend(scene.ascii_only, scene.stragglers, width))
+        lines.append(legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync))
     if room.rules > 1:
         lines.append(rule(width))
     strip = strip_size(scene, width, room.chart)

@@ -21,7 +21,7 @@ from ddptop.frames.remedies import next_action, remedy
 from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
-from ddptop.render.phases import BETWEEN, PARTS, pair, pairs_head
+from ddptop.render.phases import BETWEEN, LEAST_SHOWN_MS, PARTS, pair, pairs_head
 from ddptop.render.text import wrap
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def _paired(
         *(
             pair(part, float(own), float(other), scale, width, scene.ascii_only)
             for part, own, other in zip(PARTS, mine, usual, strict=False)
+            if part.name != "sync" or max(own, other) >= LEAST_SHOWN_MS
         ),
     ]
 
@@ -125,6 +126,7 @@ def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
         "transfer": steps.transfer_ms,
         "optimizer": steps.optimizer_ms,
         "other": steps.other_ms,
+        "sync": np.zeros_like(steps.other_ms),  # of single steps it is in the phase in which it was
     }
     one, two = (np.array([median_of(parts[part.name][of]) for part in PARTS]) for of in (slow, normal))
     return one, two

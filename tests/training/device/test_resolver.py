@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.protocol.messages import Flag
+from ddptop.protocol.messages import Flag, Phase
 from ddptop.training.device import events, resolver
 from ddptop.training.device.clock import RENEW_NS, DeviceClock
 from ddptop.training.device.events import UNTIMED, EventPool
@@ -23,7 +23,7 @@ from ddptop.training.device.resolver import (
 )
 from ddptop.training.device.timing import EITHER, IDLE, device_position
 from ddptop.training.guard import Guard
-from ddptop.training.step_record import LaterLosses, StepRecord
+from ddptop.training.step_record import IN_BUFFERS, LaterLosses, StepRecord
 from tests.training.device.fake import FakeDevice, FakeEvent
 from tests.training.device.test_timers import FakeSlots
 
@@ -457,3 +457,32 @@ def test_no_event_of_a_step_is_given_back_while_others_are_read_from_it() -> Non
     (done,) = training.resolver.take([record])
     assert not training.resolver.broken
     assert [end >= ready for _key, ready, end in done.calls] == [True, True]
+
+
+def test_a_broadcast_of_buffers_takes_what_the_device_takes_for_it() -> None:
+    training = Training()
+    begin = training.device.now_ns
+    training.marks(Mark.FORWARD)
+    training.marks(Mark.BUFFERS)
+    training.device.compute(3 * MS)
+    training.marks(Mark.WAIT_END)
+    training.device.compute(4 * MS)
+    training.marks(Mark.FORWARD_END)
+    for mark in (Mark.BACKWARD, Mark.BACKWARD_END, Mark.OPTIMIZER, Mark.OPTIMIZER_END):
+        training.marks(mark)
+    host_waits = [[int(Phase.FORWARD), 7], [IN_BUFFERS, 7]]
+    record = StepRecord(
+        0, begin, training.device.now_ns, 0, 11, 12, 13, begin, begin, begin, begin, 1, 0, 0,
+        None, [], training.marks.take(), 17, waits=host_waits,
+    )  # fmt: skip
+    training.wait(STEP)
+    (done,) = training.resolver.take([record])
+    waits = dict(done.waits)
+    assert near(waits[int(Phase.FORWARD)], 3 * MS) and near(waits[IN_BUFFERS], 3 * MS)
+    training.marks.wanted = False
+    training.marks(Mark.BUFFERS)
+    training.marks(Mark.WAIT_END)
+    training.marks(Mark.BACKWARD_END)
+    bare = record._replace(step=1, marks=training.marks.take())
+    (seen,) = training.resolver.take([bare])
+    assert [ns < 0 for phase, ns in seen.waits if phase == IN_BUFFERS] == [True], "not known without marks"

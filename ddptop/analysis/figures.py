@@ -74,6 +74,14 @@ class StepVerdict(NamedTuple):
     """`StepFlags.blind`."""
 
 
+class CpuSuspect(NamedTuple):
+    """A rank that waits for a CPU longer than the others, for too short a time to flag it."""
+
+    rank: int
+    so_far_s: float
+    """Time for which it has."""
+
+
 CHANGES = 64
 """Changes of the flag that are kept: more than the steps of a batch have."""
 
@@ -101,6 +109,8 @@ class StepFlags:
         """Whether the last one did."""
         self.newest = -1
         """Number of the newest step."""
+        self.cpu_suspect: CpuSuspect | None = None
+        """None also while a rank is flagged."""
         self.groups: Sequence[Indices] = ()
         """The ranks that are compared with each other."""
         self.moves: deque[int] = deque(maxlen=MOVES)

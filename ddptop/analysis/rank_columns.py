@@ -152,7 +152,10 @@ class _Latest:
 
 NUMBERS: dict[type[Message], tuple[str, ...]] = {
     Progress: ("phase", "bucket", "sequence", "step", "cost_pct", "cost_us", "detail_every", "failures"),
-    Usage: ("rss_bytes", "cpu_pct", "major_faults_s", "blocked_pct", "clock_pct", "heat_pct", "watcher_pct"),
+    Usage: (
+        *("rss_bytes", "cpu_pct", "major_faults_s", "blocked_pct", "clock_pct", "heat_pct", "watcher_pct"),
+        *("cores", "first_core", "throttled_pct"),
+    ),
     Gpu: ("util_pct",),
 }
 """By kind of message the numbers that are read of it as columns."""

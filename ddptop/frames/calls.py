@@ -36,9 +36,13 @@ _COLLECTIVE = re.compile(r"[/\\]torch[/\\](distributed|autograd|nn[/\\]parallel)
 
 _COMPILE = re.compile(
     r"[/\\]torch[/\\](_dynamo[/\\](convert_frame|symbolic_convert|output_graph)"
-    r"|_inductor[/\\](compile_fx|async_compile|scheduler|graph))\.py$"
+    r"|_inductor[/\\](compile_fx|async_compile|scheduler|graph|codecache|runtime[/\\]triton_heuristics))\.py$"
+    r"|[/\\]triton[/\\](compiler|backends)[/\\]"
 )
-"""Files of torch that compile, except those that run compiled code."""
+"""Files of torch and triton that compile, except those that run compiled code."""
+
+_BACKEND_CALLED = frozenset({"call_user_compiler", "_call_user_compiler"})
+"""Functions of torch._dynamo that call the backend, which may be the user's own."""
 
 _RUNS = frozenset({"__call__", "run"})
 """Functions in those files that run compiled code."""
@@ -114,14 +118,29 @@ def pending_operation(answer: Evidence | None, group: str | None = None) -> Oper
 
 
 def compiling(stacks: Iterable[Stack]) -> bool:
-    """Whether the main thread is in the compiler of torch._dynamo or inductor, not in compiled code."""
+    """Whether the main thread is in the compiler of torch._dynamo, inductor or triton, or in a backend of the
+    user's that it has called; not in compiled code."""
+    return _compiler_at(stacks) is not None
+
+
+def compiler_call(stacks: Iterable[Stack]) -> Call | None:
+    """The user's call that led to the compiler; None: it is not known, or nothing is compiled."""
+    kept = tuple(stacks)
+    at, stack = _compiler_at(kept), main_stack(kept)
+    frames = () if at is None or stack is None else stack.frames[at:]
+    return next((_call(frame) for frame in frames if is_users(frame.file)), None)
+
+
+def _compiler_at(stacks: Iterable[Stack]) -> int | None:
+    """Index of the innermost frame of the main thread that is in a compiler; None: none is."""
     stack = main_stack(stacks)
-    for frame in stack.frames if stack is not None else ():
-        if _COMPILE.search(frame.file) and frame.function not in _RUNS:
-            return True
-        if is_users(frame.file):
-            return False
-    return False
+    in_users = False
+    for at, frame in enumerate(stack.frames if stack is not None else ()):
+        compiles = _COMPILE.search(frame.file) is not None and frame.function not in _RUNS
+        if compiles and (not in_users or frame.function in _BACKEND_CALLED):
+            return at
+        in_users = in_users or is_users(frame.file)
+    return None
 
 
 def traces(stacks: Iterable[Stack], *, all_threads: bool = True) -> tuple[Trace, ...]:

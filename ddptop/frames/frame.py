@@ -113,6 +113,10 @@ class Group:
     """All-reduces of buckets in a step, over all backward passes; None: no step with bucket detail."""
     wire_bytes: float | None = None
     """Bytes that a rank gives to them, after compression; None also where a hook hides it."""
+    cpu_wait_pct: float | None = None
+    """Share of the time that ranks wait for a CPU outside exposed communication, mean over ranks."""
+    cpu_shortage: str = ""
+    """`3 ranks may use core 0 only`; empty: ranks have as many CPUs as they need, as far as is known."""
     late_no_sync: bool = False
     """`no_sync()` encloses backward and not its forward in the newest steps, so that backward all-reduces."""
     loss_as_given: int = 0
@@ -269,6 +273,11 @@ class Suspect:
     steps: int
     """Newest steps; of basis `arrivals` those with bucket detail."""
     basis: Basis = "arrivals"
+    cause: Cause | None = None
+    """`cpu`: it waits for a CPU; None: not known."""
+    so_far_s: float | None = None
+    """How long it has waited for a CPU, and how long it must to be flagged; None: another cause."""
+    needed_s: float | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)

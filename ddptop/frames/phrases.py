@@ -228,7 +228,12 @@ def straggler_brief(s: Straggler, width: int) -> str:
 
 
 def suspect_phrase(s: Suspect, where: str = "") -> str:
-    """`rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer`: in too few steps to flag it."""
+    """`rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer`: in too few steps to flag it. Of one that waits
+    for a CPU `rank 1 is last in 98% of steps and waits for a CPU; sure after 20 s, 8 so far`."""
+    if s.cause == "cpu" and s.so_far_s is not None and s.needed_s is not None:
+        often = f"rank {s.rank}{where} is last in {percent(100 * s.last / max(1, s.steps))} of steps"
+        sure = f"sure after {fixed(s.needed_s, 0)} s, {fixed(min(s.so_far_s, s.needed_s), 0)} so far"
+        return f"{often} and waits for a CPU; {sure}"
     size = f"{bounded(s.lateness_ms, s.bound_ms)} ms"
     if s.basis == "every_step":
         return f"rank {s.rank}{where} slowest in {s.last} of {s.steps} steps, {size} longer"
@@ -245,6 +250,12 @@ def skew_phrase(pct: float, error_pct: float | None) -> str:
         return f"up to {percent(min(100.0, pct + error_pct), digits)} of step time lost to skew"
     error = "" if error_pct is None else f" ±{percent(error_pct, digits)}"
     return f"{percent(pct)}{error} of step time lost to skew"
+
+
+def cpu_shortage_phrase(shortage: str, wait_pct: float | None) -> str:
+    """`3 ranks may use core 0 only · they wait for a CPU 31% of the time`."""
+    waits = "" if wait_pct is None else f"they wait for a CPU {percent(wait_pct)} of the time"
+    return " · ".join(filter(None, (shortage, waits)))
 
 
 UNEVEN_PCT = 5.0

@@ -114,6 +114,12 @@ _OF_ALERT = {
 }
 """What to do about wrong numbers and a network, by the kind of the alert."""
 
+MORE_CPUS = (
+    "Give each rank cores of its own: srun --cpus-per-task, taskset, the container's CPU limit; and see "
+    "which library sets os.sched_setaffinity."
+)
+"""What to try where ranks may use fewer CPUs than they need."""
+
 _WAIT_FOR_STACKS = "Wait some seconds: the ranks are being asked for their stacks."
 
 
@@ -203,6 +209,8 @@ def next_action(frame: Frame) -> str:
     if state == "stalled":
         return _without_evidence(frame)
     kind = verdict(frame).kind
+    if kind == "cpus":
+        return MORE_CPUS
     alert = next((alert for alert in frame.alerts if alert.kind == kind), None)
     if alert is None:
         return ""

@@ -53,7 +53,7 @@ GROUP_FIELDS = (
     *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),
     *("bound_ms", "transfer_bound_ms", "clock_free", "clock_reason"),
     *("exposed_wait_ms", "exposed_transfer_ms", "exposed_comm_pct"),
-    *("all_reduces", "wire_bytes", "late_no_sync"),
+    *("all_reduces", "wire_bytes", "late_no_sync", "cpu_wait_pct", "cpu_shortage"),
 )
 
 WHAT_IF_FIELDS = (
@@ -62,7 +62,10 @@ WHAT_IF_FIELDS = (
     *("no_exposed_comm_low_ms", "no_exposed_comm_high_ms", "both_low_ms", "both_high_ms"),
 )
 
-SUSPECT_FIELDS = ("rank", "lateness_ms", "bound_ms", "last", "steps", "basis")
+SUSPECT_FIELDS = (
+    *("rank", "lateness_ms", "bound_ms", "last", "steps", "basis"),
+    *("cause", "so_far_s", "needed_s"),
+)
 
 LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
 

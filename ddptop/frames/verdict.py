@@ -13,6 +13,7 @@ from ddptop.frames.phrases import (
     UNEVEN_PCT,
     blamed,
     cause_phrase,
+    cpu_shortage_phrase,
     in_state,
     interval_error,
     is_measurable,
@@ -100,8 +101,14 @@ def verdict(frame: Frame) -> Verdict:
     for kind in WRONG_NUMBERS:
         if kind in alerts:
             return _unhealthy(frame, kind, alerts[kind])
-    if frame.straggler is not None:
-        return Verdict("straggler", "warning", _straggler(frame, frame.straggler), step_line(frame))
+    if "compiling" in alerts:
+        return _compiling(frame, alerts["compiling"])
+    late = frame.straggler
+    if frame.group.cpu_shortage and (late is None or late.cause in ("cpu", "mixed")):
+        sentence = cpu_shortage_phrase(frame.group.cpu_shortage, frame.group.cpu_wait_pct)
+        return Verdict("cpus", "warning", sentence, step_line(frame))
+    if late is not None:
+        return Verdict("straggler", "warning", _straggler(frame, late), step_line(frame))
     if "skipped_backward" in alerts:
         return Verdict("skipped_backward", "warning", alerts["skipped_backward"].message, step_line(frame))
     if "loss_spread" in alerts:
@@ -158,6 +165,14 @@ def not_synchronised_phrase(alert: Alert) -> str:
     differ = alert.evidence.get("differ_step")
     since = "" if differ is None else f": their parameters differ since step {differ:,}"
     return f"each rank trains a model of its own{since}"
+
+
+def _compiling(frame: Frame, alert: Alert) -> Verdict:
+    """A rank compiles while the others wait for it: no stall."""
+    for_s = duration(max(0.0, frame.unix_s - alert.since_s))
+    call = alert.evidence.get("call")
+    detail = f"called at {call} · {_last_step(frame)}" if call else _last_step(frame)
+    return Verdict("compiling", "busy", f"{alert.message}, for {for_s}", detail)
 
 
 def step_line(frame: Frame) -> str:

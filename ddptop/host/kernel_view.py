@@ -156,8 +156,16 @@ class _Process:
         """A reading; the last two are of the host. Raises psutil.Error or OSError."""
         with self._process.oneshot():
             cpu_pct, rss_bytes = self._process.cpu_percent(None), self._process.memory_info().rss
-        cores = len(os.sched_getaffinity(self._pid)) if hasattr(os, "sched_getaffinity") else None
-        usage = Usage(now_ns, int(rss_bytes), float(cpu_pct), self._quota.throttled_pct(), runnable, cores)
+        allowed = os.sched_getaffinity(self._pid) if hasattr(os, "sched_getaffinity") else set()
+        usage = Usage(
+            now_ns,
+            int(rss_bytes),
+            float(cpu_pct),
+            self._quota.throttled_pct(),
+            runnable,
+            len(allowed) or None,
+            first_core=min(allowed) if 0 < len(allowed) < (os.cpu_count() or 0) else None,
+        )
         status = process_status(self._pid)
         return usage if status is None else self._with_waits(usage, status, swap_ins_s)
 

@@ -211,6 +211,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Usage: (
         ns, _bytes, _quantity, optional(_quantity), optional(count), optional(count), optional(_quantity),
         optional(_quantity), optional(_bytes), *[optional(_quantity)] * 4,
+        optional(count),
     ),
     Ask: (_identifier,),
     Evidence: (ns, _identifier, count, _phase, _count_or_none, text, _groups, _stacks, _operations, texts),
@@ -232,7 +233,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
 
-ADDED: dict[type[Message], int] = {Clock: 2, Usage: 10, HostUsage: 1, Evidence: 1, Bye: 1}
+ADDED: dict[type[Message], int] = {Clock: 2, Usage: 11, HostUsage: 1, Evidence: 1, Bye: 1}
 """Fields at the end that earlier versions did not send: they have defaults."""
 
 CODES: dict[type[Message], Type] = {kind: Type[kind.__name__.upper()] for kind in CHECKS}

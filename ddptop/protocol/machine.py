@@ -38,6 +38,9 @@ class Usage:
     watcher_pct: float | None = None
     """CPU time of the process of ddptop that reads this, the agent or the collector, of one core, since its
     reading before."""
+    first_core: int | None = None
+    """The lowest processor that the process may use, where it may not use all of its host. The last field:
+    a message of more than 15 values is not read in columns (`protocol/packed.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

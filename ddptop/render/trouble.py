@@ -29,6 +29,7 @@ _KINDS = {
     "replica_drift": "replicas differ",
     "skipped_backward": "backward skipped",
     "straggler": "straggler",
+    "compiling": "a rank compiles",
     "network": "network slow or lossy",
     "disk": "disk full",
     "slower": "all ranks slower",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.buckets import launches_of
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
-from ddptop.frames.phrases import blamed_ranks, buffers_phrase, step_phrase
+from ddptop.frames.phrases import blamed_ranks, buffers_phrase, cpu_shortage_phrase, step_phrase
 from ddptop.frames.remedies import (
+    MORE_CPUS,
     after_outside_end,
     of_alert,
     of_death,
@@ -318,6 +319,7 @@ FIRST = (
     "skipped_backward",
     "stall",
     "ended_from_outside",
+    "cpus",
 )
 """Kinds of suggestions that come before everything that is slow."""
 
@@ -329,15 +331,15 @@ def advice(report: Report) -> tuple[Suggestion, ...]:
     """Suggestions: what ended the run and wrong numbers first, then stalls, then by gain, then those that
     save no time."""
     suggestions = [*_death(report), *_health(report), *_stalls(report), *_outside_end(report)]
-    suggestions += [*_slow(report), *_network(report)]
+    suggestions += [*_cpus(report), *_slow(report), *_network(report)]
     suggestions += communication(report)
     return tuple(sorted([*suggestions, *_recorder(report)], key=_order))
 
 
 def _order(suggestion: Suggestion) -> tuple[int, float]:
     if suggestion.kind in FIRST:
-        return int(suggestion.kind in ("stall", "ended_from_outside")), 0.0
-    return 2, 1.0 if suggestion.gain_pct is None else -suggestion.gain_pct
+        return {"stall": 1, "ended_from_outside": 1, "cpus": 2}.get(suggestion.kind, 0), 0.0
+    return 3, 1.0 if suggestion.gain_pct is None else -suggestion.gain_pct
 
 
 def _death(report: Report) -> Iterator[Suggestion]:
@@ -419,6 +421,29 @@ def _health(report: Report) -> Iterator[Suggestion]:
                 None,
                 {"rank": alert.rank, "step": alert.step},
             )
+
+
+CPU_WAIT_PCT = 15.0
+"""Share of the time that all ranks wait for a CPU from which more of them come before everything else."""
+
+
+def _cpus(report: Report) -> Iterator[Suggestion]:
+    """Ranks that may use fewer CPUs than they need, or that all wait for one: that comes first."""
+    wait_pct = report.cpu_wait_pct
+    if not report.cpu_shortage and (wait_pct is None or wait_pct < CPU_WAIT_PCT):
+        return
+    action = MORE_CPUS
+    if not report.cpu_shortage:
+        action = (
+            "Use fewer ranks, threads (OMP_NUM_THREADS) or DataLoader workers, or stop what else runs there."
+        )
+    yield Suggestion(
+        "cpus",
+        action,
+        cpu_shortage_phrase(report.cpu_shortage, wait_pct).replace("they wait", "ranks wait"),
+        wait_pct,
+        {"cpu_wait_pct": wait_pct, "cpu_shortage": report.cpu_shortage or None},
+    )
 
 
 def _network(report: Report) -> Iterator[Suggestion]:

@@ -139,6 +139,10 @@ def finish(
         advice=(),
         overhead=last.overhead,
         hosts=hosts,
+        cpu_wait_pct=summaries.weighted([s.frame.group.cpu_wait_pct for s in samples], per_sample),
+        cpu_shortage=next(
+            (s.frame.group.cpu_shortage for s in samples[::-1] if s.frame.group.cpu_shortage), ""
+        ),
     )
     report = replace(report, communication=_as_in_the_breakdown(report))
     report = replace(report, advice=advice(report))

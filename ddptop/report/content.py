@@ -318,6 +318,7 @@ class Report:
     - `advice`: list of Suggestion (wrong numbers, then stalls, then the largest gain first)
     - `overhead`: Overhead at the end
     - `hosts`: list of HostSummary, in order of the lowest rank; empty on one host
+    - `cpu_wait_pct`, `cpu_shortage`: how long ranks waited for a CPU, and why all of them did
     """
 
     source: str
@@ -338,6 +339,10 @@ class Report:
     advice: tuple[Suggestion, ...]
     overhead: Overhead
     hosts: tuple[HostSummary, ...] = ()
+    cpu_wait_pct: float | None = None
+    """Share of the time that ranks waited for a CPU outside exposed communication, mean over all ranks."""
+    cpu_shortage: str = ""
+    """`3 ranks may use core 0 only`, when last seen; empty: ranks had as many CPUs as they needed."""
 
 
 KEYS = {

@@ -15,6 +15,7 @@ from ddptop.frames.phrases import (
     Failure,
     blamed_ranks,
     cause_phrase,
+    cpu_shortage_phrase,
     death_phrase,
     interval_error,
     is_measurable,
@@ -108,6 +109,9 @@ HEALTH: tuple[Health, ...] = (
 def findings(report: Report) -> tuple[Finding, ...]:
     """All findings, the worst first; at least one."""
     result = [*_end_of_run(report), *_stalls(report), *_hosts(report), *_health(report), *_network(report)]
+    if report.cpu_shortage:
+        sentence = cpu_shortage_phrase(report.cpu_shortage, report.cpu_wait_pct)
+        result.append(Finding("cpus", "warning", sentence))
     result += _stragglers(report)
     if not report.stragglers:
         result.append(_no_straggler(report))

@@ -83,6 +83,8 @@ class World:
 
     elements: dict[int, int] = field(default_factory=dict)
     """By rank: elements of its inputs."""
+    cpu_us: dict[int, int] = field(default_factory=dict)
+    """By rank: us of its own time in which it waits for a CPU; empty: not known."""
     buffers: dict[int, int] = field(default_factory=dict)
     """By rank: us of what it waits in forward (`waited`) that are DDP's broadcast of buffers."""
 
@@ -281,6 +283,7 @@ class World:
             gc=self.gc_us.get(rank, 0),
             elements=self.elements.get(rank, -1),
             buffers=self.buffers.get(rank, -1),
+            cpu_wait=self.cpu_us.get(rank, 0) if self.cpu_us else -1,
         )
 
     def steps(

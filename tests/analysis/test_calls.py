@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.frames.calls import compiling, in_collective, is_users, place, user_call
+from ddptop.frames.calls import compiler_call, compiling, in_collective, is_users, place, user_call
 from ddptop.frames.stall import Call
 from ddptop.protocol.evidence import Stack, StackFrame
 
@@ -62,3 +62,13 @@ def test_compiling_is_told_from_running_what_was_compiled() -> None:
         stack("/tmp/torchinductor_me/x.py", f"{TORCH}/_dynamo/eval_frame.py", "/me/train.py")
     )
     assert not compiling(stack("/me/train.py", f"{TORCH}/_dynamo/convert_frame.py"))
+    assert compiling(stack("/v/site-packages/triton/compiler/compiler.py", "/me/train.py"))
+    called = StackFrame(f"{TORCH}/_dynamo/output_graph.py", 9, "_call_user_compiler", "")
+    backend, loop = (
+        StackFrame("/me/train.py", line, name, "") for line, name in ((10, "backend"), (18, "go"))
+    )
+    own = (Stack("MainThread", True, (backend, called, loop)),)
+    assert compiling(own), "a backend of the user's own"
+    call = compiler_call(own)
+    assert call is not None and (call.line, call.function) == (18, "go")
+    assert compiler_call((Stack("MainThread", True, (backend, loop)),)) is None

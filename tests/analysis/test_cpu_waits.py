@@ -5,13 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptop.analysis.figures import StepFlags
+from ddptop.analysis.figures import StepFlag, StepFlags
+from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_COLUMNS, PART_COLUMNS, STEP_COLUMNS, StepWindow
-from ddptop.analysis.straggler.cost import figures_of
+from ddptop.analysis.straggler.cost import figures_of, slow_transfer, what_if
 from ddptop.analysis.straggler.cpu_waits import throttled, waits_by_quota
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.phrases import straggler_phrase
+from ddptop.frames.remedies import next_action
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import verdict
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Received
+from ddptop.report.build import finish
+from ddptop.report.sampling import RunSampler
+
+from .conftest import START_NS
 
 WORK_MS, TRANSFER_MS = 8.0, 2.0
 
@@ -227,3 +237,97 @@ def test_the_flags_do_not_depend_on_how_many_steps_are_added_at_once(slow_ms: fl
     assert [(step, repr(flag)) for step, flag, _ in together] == [
         (step, repr(flag)) for step, flag, _ in alone
     ]
+
+
+def test_a_rank_that_waits_for_a_cpu_is_a_suspect_until_it_is_sure(make_world) -> None:
+    """Never `no consistent straggler` while one rank is last in nearly all steps."""
+    world, reducer = make_world(2, own=True), Reducer()
+    world.cpu_us = {0: 0}
+    for received in (world.run(), *world.introduce(), *world.steps(40)):
+        reducer.feed(received)
+    world.delays[1, "forward"] = world.cpu_us[1] = 20_000
+    for received in world.steps(160):
+        reducer.feed(received)
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    assert frame.straggler is None
+    assert frame.suspect is not None and frame.suspect.cause == "cpu"
+    said = verdict(frame)
+    assert (said.kind, said.sign) == ("suspect", "busy")
+    so_far_s = frame.suspect.so_far_s
+    assert so_far_s == pytest.approx(160 * 0.034, abs=2.3), "as far as blocks of 32 steps tell"
+    assert said.sentence.startswith(
+        f"rank 1 is last in 100% of steps and waits for a CPU; sure after 20 s, {so_far_s:.0f} so far"
+    )
+    assert snapshot(frame)["suspect"]["cause"] == "cpu"
+    for received in world.steps(520):
+        reducer.feed(received)
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    assert frame.straggler is not None and (frame.straggler.rank, frame.straggler.cause) == (1, "cpu")
+    assert frame.suspect is None
+
+
+def test_what_a_waiting_rank_costs_has_its_slow_part_in_the_all_reduces() -> None:
+    """A quota stops the threads of gloo too: the transfer is longer in the same steps."""
+    window, n = StepWindow(2, 100), 200
+    zeros, slow = np.zeros((n, 2)), np.repeat((np.arange(n) >= 100)[:, None], 2, axis=1)
+    waits, exposed = np.where(slow, (0.0, 20.0), 0.0), np.where(slow, 7.0, 2.0)
+    own = waits + 8.0
+    exposed_wait = own.max(axis=1, keepdims=True) - own
+    wall = own + exposed + exposed_wait
+    parts = {"forward": own, "cpu": waits, "exposed": exposed + exposed_wait, "exposed_wait": exposed_wait}
+    for at in range(0, n, 100):
+        run, nothing = slice(at, at + 100), np.zeros(100)
+        columns = np.stack([wall, *[zeros] * (len(STEP_COLUMNS) - 1)])[:, run]
+        window.add(np.arange(at, at + 100.0), nothing, columns, zeros[run], (nothing, nothing, nothing))
+        excess = formulas.excess(own, own)
+        own_columns = np.stack([own, excess, zeros])[:, run]
+        window.add_own(own_columns, np.stack([parts.get(name, zeros) for name in PART_COLUMNS])[:, run])
+    flag = StepFlag((1,), "persistent", 100, 20.0, np.arange(2), "cpu")
+    slots = np.arange(100, 200)
+    longer = slow_transfer(window, slots, flag)
+    assert longer == pytest.approx(np.full(100, 5.0), abs=1e-4)
+    without = what_if(window, slots, (1,), flag.members, "cpu", transfer_ms=longer).no_straggler_ms
+    assert without == pytest.approx(10.0, abs=1e-3), "8 of work and 2 of transfer"
+    assert what_if(window, slots, (1,), flag.members, "cpu").no_straggler_ms == pytest.approx(15.0, abs=1e-3)
+    late = StepFlag((1,), "persistent", 0, 20.0, np.arange(2), "cpu")
+    assert slow_transfer(window, slots, late).max() == 0.0, "how long it takes without is not known"
+
+
+def usages(world, **fields):
+    """A reading of the process of each rank."""
+    at = START_NS + world.now_us * 1000
+    return [Received(at, r, world.session(r), 0, Usage(at, 1, 9.0, **fields)) for r in range(world.size)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"cores": 1, "first_core": 0}, "3 ranks may use core 0 only"),
+        ({"cores": 2, "first_core": 4}, "3 ranks may use 2 cores only, from core 4 on"),
+        ({"throttled_pct": 60.0}, "the CPU quota of 3 ranks is used up in 60% of its periods"),
+        ({"cores": 2}, ""),
+        ({"cores": 3, "first_core": 0}, ""),
+        ({}, ""),
+    ],
+)
+def test_ranks_that_share_fewer_cores_than_they_need_say_so_first(make_world, fields, said: str) -> None:
+    world, sampler = make_world(3, own=True), RunSampler(100)
+    world.cpu_us = dict.fromkeys(range(3), 3_000)
+    world.delays = {(rank, "forward"): 3_000 for rank in range(3)}
+    for received in (world.run(), *world.introduce(), *world.steps(120), *usages(world, **fields)):
+        sampler.feed(received)
+    frame = sampler.reducer.frame(START_NS + world.now_us * 1000)
+    assert frame.group.cpu_shortage.startswith(said) and bool(frame.group.cpu_shortage) == bool(said)
+    assert frame.group.cpu_wait_pct == pytest.approx(100 * 3 / 17.0, rel=0.1)
+    shown = verdict(frame)
+    if said:
+        assert (shown.kind, shown.sign) == ("cpus", "warning")
+        assert shown.sentence.startswith(said)
+        assert "they wait for a CPU 1" in shown.sentence
+        assert "--cpus-per-task" in next_action(frame)
+    else:
+        assert shown.kind == "even"
+    sampler.feed(world.run("finished", 0))
+    found = finish(sampler)
+    assert found.advice[0].kind == "cpus", "before anything about bytes"
+    assert ("cpus" in [one.kind for one in found.verdict]) == bool(said)

@@ -165,7 +165,7 @@ def test_drawn_numbers_are_those_of_numpy(n, count):
 def test_phases_are_kept_once_where_nothing_is_waited_in_collectives_of_the_script():
     window = StepWindow(RANKS, SIZE)
     columns = np.arange(6 * 5 * RANKS, dtype=float).reshape(6, 5, RANKS)
-    parts = np.stack([columns[1], columns[2], columns[3] - 1, columns[4], *columns[[1] * 10] + 1])
+    parts = np.stack([columns[1], columns[2], columns[3] - 1, columns[4], *columns[[1] * 12] + 1])
     loss, of_each = np.ones((5, RANKS)), (np.ones(5),) * 3
     for waited in (0, 1):
         window.add(np.arange(5.0), np.arange(5.0), columns, loss, of_each)

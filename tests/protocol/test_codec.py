@@ -67,6 +67,7 @@ MESSAGES: list[Message] = [
     Usage(10**15, 1 << 30, 99.5),
     Usage(10**15, 1 << 30, 99.5, 40.0, 5, 2),
     Usage(10**15, 1 << 30, 99.5, None, 5, 2, 300.0, 40.0),
+    Usage(10**15, 1 << 30, 99.5, None, 5, 2, first_core=0),
     Bye(10**15, "finished"),
     Ack(2**63 - 1, 41, True, 1 << 40),
     Run(1, "run-1", "train-k7qf", "train.py", ("--lr", "0.1"), 17 * 10**17, 10**15, "failed", -9, False),
@@ -248,7 +249,7 @@ step_rows = st.builds(
     st.lists(st.tuples(st.integers(0, limits.MAX_BUCKETS - 1), times, unknown), max_size=4).map(
         lambda cells: tuple(n for cell in cells for n in cell)
     ),
-    st.builds(OwnTime, unknown, *[times] * 8, *[unknown] * 4),
+    st.builds(OwnTime, unknown, *[times] * 8, *[unknown] * 5),
 )
 
 

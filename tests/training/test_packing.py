@@ -63,8 +63,8 @@ def test_a_row_says_what_of_the_step_is_own_time() -> None:
     )
     (steps,) = packed([known, step(1, [])._replace(exposed=UNKNOWN_NS + 3)])
     assert isinstance(steps, Steps)
-    assert steps.rows[0].own == OwnTime(2000, 11, 12, 0, 0, 30, 0, 0, 150)
-    assert steps.rows[1].own == OwnTime(-1, 0, 0, 0, 0, 0, 0, 0, 0)
+    assert steps.rows[0].own == OwnTime(2000, 11, 12, 0, 0, 30, 0, 0, 150, buffers=0)
+    assert steps.rows[1].own == OwnTime(-1, 0, 0, 0, 0, 0, 0, 0, 0, buffers=0)
     assert decode(encode(steps)) == steps
 
 

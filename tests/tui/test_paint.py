@@ -143,7 +143,7 @@ def test_backward_stays_whole_where_the_exposed_part_is_unknown() -> None:
     parts = step_parts(column(15, 15), phases, column(NAN, 4), column(1, 3))
     assert parts[:, 0].tolist()[:3] == [1, 2, 10]
     assert np.isnan(parts[3:5, 0]).all()
-    assert parts[:, 1].tolist() == [1, 2, 6, 3, 1, 1, 1, 0]
+    assert parts[:, 1].tolist() == [1, 2, 6, 3, 1, 1, 1, 0, 0]
 
 
 @given(
@@ -254,7 +254,7 @@ def test_a_domain_is_left_out_where_hosts_stay_apart(hosts: tuple[str, ...], sho
 
 
 def test_parts_from_every_step_add_up_and_the_rest_is_waiting() -> None:
-    """Own time by phase, transfer, and what was waited: in all-reduces or in a barrier of the script's."""
+    """Own time by phase, transfer, what was waited in all-reduces, and apart the script's barriers."""
     ranks = late_ranks(4)
     parts = rank_parts(lambda name: getattr(ranks, f"{name}_ms"))
     by_name = dict(zip([*(part.name for part in PARTS), "unknown"], parts, strict=True))
@@ -268,20 +268,27 @@ def test_parts_from_every_step_add_up_and_the_rest_is_waiting() -> None:
         ranks, other_ms=ranks.other_ms + 5.0, waited_ms=np.full(4, 5.0), step_ms=np.full(4, 51.8)
     )
     held = rank_parts(lambda name: getattr(barrier, f"{name}_ms"))
-    assert held[3] == pytest.approx(by_name["wait"] + 5.0), "waiting in other collectives is no other time"
-    assert held[6] == pytest.approx(by_name["other"])
+    assert held[3] == pytest.approx(by_name["wait"]), "waiting for others in DDP's communication"
+    assert held[6] == pytest.approx(by_name["other"]), "waiting in other collectives is no other time"
+    assert held[7] == pytest.approx(5.0)
+    moved = replace(
+        ranks, buffers_ms=np.full(4, 6.0), buffers_wait_ms=column(2, 0, 2, 2), step_ms=np.full(4, 52.8)
+    )
+    sent = rank_parts(lambda name: getattr(moved, f"{name}_ms"))
+    assert sent[4] - by_name["transfer"] == pytest.approx([4, 6, 4, 4])
+    assert sent[3] - by_name["wait"] == pytest.approx([2, 0, 2, 2])
 
 
 def test_parts_longer_than_the_step_are_scaled_to_it() -> None:
     work, between = column(20, 5, 5, 5)[:, None], column(1, 1, 1, 1)[:, None]
-    parts = own_parts(column(30), work, between, column(1), np.array([False]))
+    parts = own_parts(column(30), work, between, column(1), column(0), np.array([False]))
     assert parts.sum(axis=0) == pytest.approx(30.0)
-    assert parts[:, 0] == pytest.approx([15, 3.75, 3.75, 0, 0.75, 3.75, 3, 0])
+    assert parts[:, 0] == pytest.approx([15, 3.75, 3.75, 0, 0.75, 3.75, 3, 0, 0])
 
 
 def test_a_rank_that_the_others_wait_for_does_not_wait() -> None:
     work, between = np.full((4, 2), 5.0), np.full((4, 2), 0.25)
-    parts = own_parts(column(30, 30), work, between, column(3, 3), np.array([False, True]))
+    parts = own_parts(column(30, 30), work, between, column(3, 3), column(0, 0), np.array([False, True]))
     assert parts[3:5].tolist() == [[6.0, 0.0], [3.0, 9.0]]
 
 

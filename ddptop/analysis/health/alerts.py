@@ -33,7 +33,7 @@ from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.at_exit import followed_phrase
 from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
-from ddptop.frames.calls import place
+from ddptop.frames.calls import compiler_call, compiling, place
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import fixed, percent
 from ddptop.frames.phrases import blamed, ranks_phrase, repeated_phrase, which_hosts
@@ -79,6 +79,7 @@ def alerts(
         *([replace(host, evidence={**host.evidence, "cause": True}), *exits] if host and first else exits),
         host if not first else None,
         _stalled(state, diagnosis) if kept is None else None,
+        _compiling(state) if diagnosis is None else None,
         _mismatch(state, diagnosis),
         _bad_loss(state, now_ns) or _bad_loss_before(state, now_ns),
         state.synchronisation.alert(),
@@ -199,6 +200,30 @@ def _silent(state: RunState, ranks: list[int]) -> Alert:
     since_s = state.unix_s(rank_state.heard_ns + int(SILENT_S * NS))
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": rank_state.step}
     return Alert("lost_rank", "critical", first, rank_state.step, since_s, message, evidence)
+
+
+def _compiling(state: RunState) -> Alert | None:
+    """The ranks that compile, as their stacks showed when they were asked why they make no progress, and that
+    have not moved since."""
+    if not state.compiling_ns or state.ended_ns is not None:
+        return None
+    ranks = [
+        rank
+        for rank, rank_state in enumerate(state.ranks)
+        if rank_state.evidence is not None
+        and rank_state.moved_ns < rank_state.evidence_ns
+        and rank_state.running
+        and compiling(rank_state.evidence.stacks)
+    ]
+    if not ranks:
+        return None
+    first = state.ranks[ranks[0]]
+    call = compiler_call(first.evidence.stacks) if first.evidence is not None else None
+    verb = "is" if len(ranks) == 1 else "are"
+    message = f"{ranks_phrase(ranks, state.world)} {verb} compiling in step {first.step:,}"
+    message += ", the others wait" if len(ranks) < state.world else ""
+    evidence: dict[str, Scalar] = {"ranks": len(ranks), "call": place(call) if call is not None else None}
+    return Alert("compiling", "info", ranks[0], first.step, state.unix_s(first.moved_ns), message, evidence)
 
 
 def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.analysis.figures import place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
 from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
-from ddptop.analysis.straggler import causes, every_step, flagged, rules, uneven_work
+from ddptop.analysis.straggler import causes, cpu_waits, every_step, flagged, rules, uneven_work
 from ddptop.frames.columns import BLOCK, median
 from ddptop.frames.frame import Straggler, Suspect
 
@@ -228,10 +229,13 @@ def _from_every_step(figures: Figures) -> FrameSteps:
     ranks = () if flag.pattern == "rotating" else flag.ranks
     straggler = figures_of(all_steps, flag, judged)
     turns, place = flag.pattern == "rotating", straggler.place
-    gained = what_if(all_steps, steps, ranks, flag.members, place, rotating=turns)
+    transfer_ms = slow_transfer(all_steps, steps, flag) if place == "cpu" else None
+    gained = what_if(all_steps, steps, ranks, flag.members, place, rotating=turns, transfer_ms=transfer_ms)
     p50, even_ms = float(median(all_steps.wall(steps))), gained.no_straggler_ms
     if flag.pattern == "intermittent":
-        cost_pct = 100 * float(formulas.mean(flagged.own_gain(all_steps, judged, ranks, flag.members, place)))
+        gain = flagged.own_gain(all_steps, judged, ranks, flag.members, place)
+        gain = gain if transfer_ms is None else gain + slow_transfer(all_steps, judged, flag)
+        cost_pct = 100 * float(formulas.mean(gain))
         wall_ms = float(formulas.mean(all_steps.wall(judged)))
         cost_pct = cost_pct / wall_ms if wall_ms > 0 else 0.0
     else:
@@ -260,7 +264,40 @@ def _own_suspect(figures: Figures) -> tuple[int, Suspect] | None:
             return int(newest[late.first]), Suspect(
                 rank, late.excess_ms, bound_ms, last, len(over), basis="every_step"
             )
-    return None
+    return _waits_for_cpu(figures)
+
+
+CPU_LAST_SHARE = 0.75
+"""Least share of the newest steps in which a suspect that waits for a CPU comes last."""
+
+
+def _waits_for_cpu(figures: Figures) -> tuple[int, Suspect] | None:
+    """The slot since which a rank waits for a CPU, and the suspect, for less time than flagging takes."""
+    suspect, steps = figures.flags.cpu_suspect, figures.steps
+    members = next((ranks for ranks in figures.flags.groups if suspect and suspect.rank in ranks), None)
+    if suspect is None or members is None:
+        return None
+    newest = steps.slots()
+    row = int(np.flatnonzero(members == suspect.rank)[0])
+    slots = newest[every_step.onset(place_excess(steps, "cpu", newest, members)[row]) :]
+    if len(slots) < every_step.NEWEST:
+        return None
+    excess = steps.excess(slots, members)
+    last = int((np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0) == row).sum())
+    if last < CPU_LAST_SHARE * len(slots):
+        return None
+    over = excess[row]
+    return int(slots[0]), Suspect(
+        rank=suspect.rank,
+        lateness_ms=float(median(over)),
+        bound_ms=ERRORS * every_step.error_of_median(over),
+        last=last,
+        steps=len(slots),
+        basis="every_step",
+        cause="cpu",
+        so_far_s=suspect.so_far_s,
+        needed_s=cpu_waits.LEAST_MS / 1e3,
+    )
 
 
 ERRORS = 2.0
@@ -338,6 +375,35 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     )
 
 
+CALM_STEPS, SLOW_TRANSFER, SLOW_TRANSFER_MS = 16, 1.5, 0.3
+"""Least steps before the flag that show how long the transfer usually takes; a transfer is slow from this
+multiple of that on, and by so much."""
+
+
+def slow_transfer(steps: StepWindow, slots: Indices, flag: StepFlag) -> Column:
+    """(n,) ms by which the transfer of a step takes longer because a rank that waits for a CPU does so in the
+    all-reduces as well: none of its own time, but its own doing.
+
+    What it usually takes is the median of the steps before the flag, as far as they are kept, else the 10 %
+    quantile of these steps.
+    """
+    before = np.arange(max(0, flag.since - OWN_STEPS), flag.since)
+    before = before[before >= steps.ranks.oldest]
+    calm, transfer = (_transfer(steps, these, flag.members) for these in (before, slots))
+    calm = calm[~np.isnan(calm)]
+    usual_ms = float(median(calm)) if len(calm) >= CALM_STEPS else float(formulas.quantile(transfer, 0.1))
+    slow = transfer > max(SLOW_TRANSFER * usual_ms, usual_ms + SLOW_TRANSFER_MS)
+    return np.asarray(np.where(slow, transfer - usual_ms, 0.0))
+
+
+def _transfer(steps: StepWindow, slots: Indices, members: Indices) -> Column:
+    """(n,) the transfer of each step: the least exposed communication of these ranks."""
+    if not len(slots):
+        return np.empty(0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.fmin.reduce(steps.exposed(slots)[members], axis=0), np.float64)
+
+
 def shown_place(steps: StepWindow, slots: Indices, straggler: Straggler) -> OwnPlace | None:
     """The place of a straggler as it is shown: what lies before forward is between two steps where no
     DataLoader was seen in these steps, for then nothing parts it from the end of the optimizer."""
@@ -370,12 +436,14 @@ def what_if(
     *,
     rotating: bool = False,
     before: Unevenness | None = None,
+    transfer_ms: Column | None = None,
 ) -> WhatIf:
     """The median step if `ranks` had worked as the other `members` do, if all communication had been hidden,
     and both, over the same steps; with intervals of 95 % by block bootstrap.
 
     Without `ranks`: if every rank had worked as the median rank of the step. `place`: where they are late; in
-    the others they keep their times. `before`: what the last frame has computed.
+    the others they keep their times. `before`: what the last frame has computed. `transfer_ms`: (n,) by how
+    much `ranks` make the transfer of each step longer.
     """
     wall, several = steps.wall(slots), steps.world > 1
 
@@ -391,6 +459,8 @@ def what_if(
         slowest, gain = slowest_and_gain(slots)
     else:  # then each step's are its own
         slowest, gain = before.of(slots, members, slowest_and_gain)
+    if transfer_ms is not None:
+        gain = gain + transfer_ms
     # Late ranks draw from the times of the others: those are fewer steps than all ranks' own.
     late = max(1, len(ranks)) if ranks or rotating else 0
     drawn = float(np.sqrt(len(members) / max(1, len(members) - late)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.figures import StepFlag, place_excess
+from ddptop.analysis.figures import CpuSuspect, StepFlag, place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.straggler import every_step
@@ -41,6 +41,11 @@ EACH, EACH_SHARE = 0.1, 0.12
 10 s 0.15), beside a busy loop 0.25 to 0.5."""
 
 
+LEAST_SUSPECT_BLOCKS = 2
+"""Blocks (64 steps) from which on a rank that waits is named as a suspect, which no healthy rank was in more
+than one of them in a row."""
+
+
 class CpuWaits:
     """How long each rank of a process group waited for a CPU in the newest blocks of steps."""
 
@@ -67,6 +72,20 @@ class CpuWaits:
         self._block_over += np.nan_to_num(over).sum(axis=1)
         self._block_wall += float(wall.sum())
         self._block_steps += len(wall)
+
+    def suspect(self) -> CpuSuspect | None:
+        """The rank that has waited long in all of the newest blocks, which are too few to flag it; None: none
+        has, in LEAST_SUSPECT_BLOCKS of them."""
+        if len(self._blocks) < LEAST_SUSPECT_BLOCKS:
+            return None
+        over, wall = np.array([ms for ms, _, _ in self._blocks]), np.array([ms for _, ms, _ in self._blocks])
+        row = int(over[-LEAST_SUSPECT_BLOCKS:].sum(axis=0).argmax())
+        each = formulas.share(over[:, row], wall)
+        short = np.flatnonzero(each < EACH_SHARE)
+        first = int(short[-1]) + 1 if len(short) else 0
+        if len(wall) - first < LEAST_SUSPECT_BLOCKS or over[first:, row].sum() < SHARE * wall[first:].sum():
+            return None
+        return CpuSuspect(int(self._members[row]), float(wall[first:].sum() + self._block_wall) / 1e3)
 
     def flag(self, steps: StepWindow, slot: int) -> StepFlag | None:
         """The rank to flag at a step; evaluated whenever a block is complete."""

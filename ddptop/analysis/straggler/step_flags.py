@@ -199,6 +199,8 @@ class StepFlagging:
         if flag is not None and flag.pattern == "persistent" and last is not None:
             flags.moves.extend([slot] * (last.rank not in flag.ranks))
         self._last, flags.flag = flag or last, flag
+        waiting = (group.cpu_waits.suspect() for group in self._groups) if flag is None else ()
+        flags.cpu_suspect = next((suspect for suspect in waiting if suspect is not None), None)
         flags.note(slot)
         return (None if before is None else before.rank) != (None if flag is None else flag.rank)
 

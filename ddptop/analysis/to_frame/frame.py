@@ -16,6 +16,7 @@ from ddptop.analysis.stall.rank_position import deaths
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
+from ddptop.analysis.to_frame.cpus import cpu_shortage, cpu_wait_pct
 from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
 from ddptop.analysis.to_frame.tables import (
     bucket_figures,
@@ -193,6 +194,8 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
         loss_as_given=figures.loss_as_given,
         optimizers_in_turn=figures.turns.optimizers,
         loss_of_other=figures.turns.loss_of_other if figures.turns.optimizers else None,
+        cpu_wait_pct=cpu_wait_pct(figures.steps, slots),
+        cpu_shortage=cpu_shortage(state) if state.world > 1 else "",
         **_exposed(figures.steps, shown),
     )
 

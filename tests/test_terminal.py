@@ -266,6 +266,41 @@ def test_the_terminal_is_restored_on_every_way_out(make: Make, tmp_path: Path) -
     until(lambda: not psutil.pid_exists(viewer), "the end of the viewer")
 
 
+BUSY = """
+import sys, threading
+from ddptop.cli.main import main
+from ddptop.sources.showing import Showing
+Showing._rest = lambda self: threading.Event().wait()
+sys.exit(main())
+"""
+"""The replay's thread shows one frame, and then does not end whatever it is told."""
+
+
+@needs_tmux
+def test_a_thread_that_is_busy_keeps_nobody_from_leaving(make: Make, tmp_path: Path) -> None:
+    write_recording(tmp_path / "run.ddptop")
+    (tmp_path / "busy.py").write_text(BUSY)
+    terminal = make(100, 30)
+
+    def end(number: signal.Signals) -> None:
+        viewer = terminal.foreground()
+        assert viewer is not None
+        os.kill(viewer, number)
+
+    ways: dict[int, Callable[[], object]] = {
+        0: lambda: terminal.press("q"),
+        130: lambda: terminal.press("C-c"),
+        128 + signal.SIGTERM: lambda: end(signal.SIGTERM),
+        128 + signal.SIGHUP: lambda: end(signal.SIGHUP),
+    }
+    for code, leave in ways.items():
+        terminal.type(f"clear; {sys.executable} busy.py replay run.ddptop; echo code $?.")
+        terminal.wait_for("REPLAY")
+        leave()
+        terminal.wait_for(f"code {code}.")
+        assert terminal.modes() == "0 0 1"
+
+
 NO_TORCH = """
 import sys
 sys.modules["torch"] = None

@@ -15,6 +15,7 @@ from ddptop.cli.commands import COMMANDS, LOOK, Command
 from ddptop.cli.commands.base import VALUE_OPTIONS
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.host.processes import fill_standard_streams
+from ddptop.sources.threads import leave_process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,10 +31,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if in_browser():
             end_with_server()
-    with _ended_by_signals():
-        code = _run(list(sys.argv[1:] if argv is None else argv))
+    try:
+        with _ended_by_signals():
+            code = _run(list(sys.argv[1:] if argv is None else argv))
+    except SystemExit as end:
+        if argv is None and isinstance(end.code, int):
+            leave_process(end.code)
+        raise
     if argv is None:  # the process ends: it need not look for cycles in all that a report has read
         gc.freeze()
+        leave_process(code)
     return code
 
 

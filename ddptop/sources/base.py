@@ -48,7 +48,8 @@ class Source(Protocol):
         """Go to a step, to a share of the duration (0..1), or some steps on or back. Live: nothing."""
 
     def close(self) -> None:
-        """End the thread and free what it holds; may be called twice."""
+        """End the thread and free what it holds; may be called twice. A thread that is busy for longer than
+        `threads.LEAVE_S` is not waited for."""
 
 
 def is_over(run: RunInfo) -> bool:

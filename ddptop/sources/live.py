@@ -18,6 +18,7 @@ from ddptop.host.runs import is_alive, read_run_file, view_endpoint
 from ddptop.protocol.messages import Credit
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.sources.base import Source, error_line, is_over
+from ddptop.sources.threads import new_thread, wait_for_ends
 from ddptop.transport.credit import CreditClient
 from ddptop.transport.curve import ConnectionMonitor, make_client
 
@@ -117,7 +118,7 @@ class CollectorSource(Source):
         """Frames that may still arrive."""
         self._retry_pause_s, self._began_s = PAUSE_S[0], time.monotonic()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run_thread, name="ddptop-live")
+        self._thread = new_thread(self._run_thread, "ddptop-live")
         self.slowest_s = SLOWEST_S
         """Longest pause that CPU_SHARE makes, or a frame that nobody takes; set before the start."""
         self.skipped = 0
@@ -166,8 +167,7 @@ class CollectorSource(Source):
     def close(self) -> None:
         """End the thread."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        wait_for_ends([self._thread])
 
     def _run_thread(self) -> None:
         """Read; after an internal error show it, and start over with a new connection."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ddptop.frames.numbers import fixed
 from ddptop.protocol.codec import ProtocolError, decode, encode
 from ddptop.protocol.messages import Credit, State
+from ddptop.sources.threads import LEAVE_S
 from ddptop.transport import stdio
 from ddptop.transport.stdio import FramePipe, FrameReader, RelayError, RelayHello
 
@@ -194,7 +195,7 @@ class RemoteLink:
     def close(self) -> None:
         """See Link. The command ends by itself when its stdin is closed, or it is ended."""
         self._closed = True
-        self._end_process()
+        self._end_process(LEAVE_S / 4)
 
     # -- inside ------------------------------------------------------------------------
 
@@ -307,7 +308,7 @@ class RemoteLink:
         self._retry_s = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_S[1])
 
-    def _end_process(self) -> None:
+    def _end_process(self, exit_s: float = EXIT_S) -> None:
         process, self._process, self._pipe = self._process, None, None
         if process is None:
             return
@@ -318,7 +319,7 @@ class RemoteLink:
             if end is not None:
                 end()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(EXIT_S)
+                process.wait(exit_s)
                 break
         self._read_errors(process)
         process.stdout.close()

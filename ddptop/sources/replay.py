@@ -6,7 +6,6 @@ Two recordings driven together, step by step, to compare two runs.
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,10 @@ from ddptop.sources.base import Source, error_line
 from ddptop.sources.past import RecordedPast
 from ddptop.sources.player import Player, gc_paused
 from ddptop.sources.showing import Controls, Showing, moment, with_playback
+from ddptop.sources.threads import new_thread, wait_for_ends
 
 if TYPE_CHECKING:
+    import threading
     from pathlib import Path
 
     from ddptop.frames.frame import Frame
@@ -75,7 +76,7 @@ class ReplaySource:
 
     def start(self) -> None:
         """See Source."""
-        self._thread = threading.Thread(target=self._run, name="ddptop-replay")
+        self._thread = new_thread(self._run, "ddptop-replay")
         self._thread.start()
 
     def latest(self) -> Frame | None:
@@ -118,13 +119,16 @@ class ReplaySource:
             self._controls.play(False)
             self._controls.order(lambda player: player.go_by(by_steps), instead=False)
 
-    def close(self) -> None:
-        """See Source."""
+    def end(self) -> None:
+        """Tell the thread to end, and do not wait for it."""
         self._controls.close()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self._recording.close()
+
+    def close(self) -> None:
+        """See Source. A thread that reads a long part keeps the file until it has ended."""
+        self.end()
+        thread, self._thread = self._thread, None
+        if thread is None or wait_for_ends([thread]):
+            self._recording.close()
 
     def _run(self) -> None:
         """Show the recording; after an internal error hold it, and start over when something is asked for."""
@@ -215,5 +219,6 @@ class PairSource(Source):
 
     def close(self) -> None:
         """See Source."""
+        self._second.end()
         self._first.close()
         self._second.close()

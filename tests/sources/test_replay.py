@@ -62,7 +62,7 @@ def play(path: Path) -> Iterator[Callable[..., ReplaySource]]:
     for source in opened:
         source.close()
         source.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "ddptop-replay"]
+    wait_until(lambda: all(thread.name != "ddptop-replay" for thread in threading.enumerate()))
 
 
 def wait_for(source: ReplaySource, condition: Callable[[Frame], bool]) -> Frame:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddptop.sources.base import error_line
+from ddptop.sources.threads import new_thread, wait_for_ends
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import Do
 from ddptop.tui.palette import Entry, entries
@@ -23,7 +24,7 @@ LOOKUP_INTERVAL_S = 2.0
 
 
 class RunActions(ActionsBase):
-    """Picker and palette. Slow work is done in threads, which `wait_for_threads` joins."""
+    """Picker and palette. Slow work is done in threads, for which `wait_for_threads` waits."""
 
     threads: list[threading.Thread]
     failures: list[str]
@@ -158,7 +159,7 @@ class RunActions(ActionsBase):
                 line = error_line(error)
                 self.later(lambda: self.thread_failed(line))
 
-        thread = threading.Thread(target=run, name=name)
+        thread = new_thread(run, name)
         self.threads = [one for one in self.threads if one.is_alive()] + [thread]
         thread.start()
 
@@ -169,11 +170,10 @@ class RunActions(ActionsBase):
         self.show_note(line)
 
     def wait_for_threads(self) -> None:
-        """Join all threads that are left, and close a run that was opened and not shown."""
+        """Wait for the threads that are left, and close a run that was opened and not shown."""
         if self._lookup_ended is not None:
             self._lookup_ended.set()
-        for thread in self.threads:
-            thread.join()
+        wait_for_ends(self.threads)
         if self._not_shown is not None:
             self._not_shown.close()
 

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from ddptop.recording.reader import Recording
     from ddptop.report.step_table import StepTable
 
-WHOLE_ROWS = 200_000
-"""Most rows of steps for which a recording is read whole: at 30 to 50 us a row, 8 s on a busy core."""
+WHOLE_ROWS = 40_000
+"""Most rows of steps for which a recording is read whole: at 30 to 50 us a row, 2 to 3 s."""
 
-STRETCH_ROWS = 3_000
-"""Rows of a stretch, for few ranks: 60 of them are 180,000."""
+STRETCH_ROWS = 600
+"""Rows of a stretch, for few ranks: 60 of them are 36,000."""
 
 MIN_STRETCH = SAMPLE_STEPS + 20
 """Steps of a stretch, for any number of ranks: one sample with its 100 steps, and some before."""
@@ -66,9 +66,7 @@ def read(recording: Recording) -> Report:
 def read_with_steps(recording: Recording) -> tuple[Report, list[History]]:
     """The report of a recording, up to its present end, and the steps that were read for it, in order."""
     world = recording.world_size or 1
-    steps = 0
-    if recording.first_step is not None and recording.last_step is not None:
-        steps = recording.last_step - recording.first_step + 1
+    steps = recording.count_steps()
     whole = steps * world <= WHOLE_ROWS
     reader = _Reader(recording, whole, steps, max(MIN_STRETCH, STRETCH_ROWS // world))
     with gc_paused():

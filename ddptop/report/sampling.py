@@ -44,7 +44,7 @@ MIN_SAMPLE_STEPS = 10
 MIN_SAMPLES = 60
 """Least samples of a short run."""
 
-MAX_SAMPLES = 400
+MAX_SAMPLES = 240
 """Most samples: one of 8 ranks takes a few ms, so all of them one or two seconds."""
 
 MAX_POINTS = 2**20
@@ -212,7 +212,7 @@ class RunSampler:
         frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=False, hosts=hosts)
         if hosts and frame.straggler is not None:  # its GPU beside those of the others
             frame = replace(frame, gpus=gpu_facts(state))
-        self._cursor += len(frame.history.step)
+        self._cursor = frame.history.start + len(frame.history.step)
         self._sampled_step = state.complete_step
         if len(frame.history.step):
             self.samples.append(Sample(frame, frame.history, self._recoverable(frame), self._stretch))
@@ -230,7 +230,7 @@ class RunSampler:
             return recoverable
         slots = window.group.recent(count)
         place = window.group.of("point", slots) - frame.history.start
-        new = place >= 0
+        new = place >= frame.history.early
         recoverable[place[new].astype(np.int64)] = window.group.of("recoverable", slots)[new]
         return recoverable
 

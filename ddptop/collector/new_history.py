@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.analysis.since_start import known_since_start
-from ddptop.frames.history import COLUMNS
-from ddptop.recording.history import GROUP, HistoryPiece, PastEvent, joined, picked
+from ddptop.frames.history import BIN_STEPS, COLUMNS
+from ddptop.recording.history import GROUP, POINTS, HistoryPiece, PastEvent, joined, picked
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
 
-MOST_COARSE = 256
-"""Most GROUPs in one point, 16,384 steps: the history in memory holds several such points."""
+MOST_COARSE = 64
+"""Most GROUPs in one point, 4,096 steps: the history in memory has more steps as points of their own."""
 
 LOST = "lost_records"
 """Kind of the replay mark at a point by which records were lost."""
@@ -26,6 +27,8 @@ class NewHistory:
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
         self._cursor: int | None = None
+        self._taken_s = -math.inf
+        """When the last step ended that was taken."""
         self._lost = 0
         self._marked_s = self._excess_s = 0.0
         self._taken: set[tuple[float, str]] = set()
@@ -37,19 +40,23 @@ class NewHistory:
         """
         group = GROUP * min(coarser, MOST_COARSE)
         reducer = self._reducer
-        end = reducer.state.history_end
-        begin = reducer.state.history.since(0).start
-        first = begin if self._cursor is None else max(begin, self._cursor)
+        end, history = reducer.state.history_end, reducer.state.history
+        first = max(history.first, self._cursor or 0)
         stop = end if final else first + (end - first) // group * group
         if stop <= first:
             return None
-        self._cursor = stop
-        points = reducer.state.history.since(first)
-        columns = {name: getattr(points, name)[: stop - first] for name in COLUMNS}
+        points = history.since(self._cursor or 0)
+        # Where the writer asks seldom, since it leaves out most steps, some of them are in bins by now.
+        begin = int(np.searchsorted(points.time_s[: points.early], self._taken_s, side="right"))
+        binned, single = points.early - begin, first - points.start
+        columns = {name: getattr(points, name)[begin : single + stop - first] for name in COLUMNS}
+        each = max(POINTS, group // BIN_STEPS)
         groups = [
-            picked({name: column[at : at + group] for name, column in columns.items()})
-            for at in range(0, stop - first, group)
+            picked({name: column[at : min(at + size, until)] for name, column in columns.items()})
+            for size, begin, until in ((each, 0, binned), (group, binned, len(columns["step"])))
+            for at in range(begin, until, size)
         ]
+        self._cursor, self._taken_s = stop, float(columns["time_s"][-1])
         window = reducer.state.figures.detail
         best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
         marks = self._marks(float(columns["time_s"][-1]))

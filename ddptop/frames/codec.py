@@ -207,7 +207,7 @@ LISTS: Mapping[str, str] = {f"tuple[{name}, ...]": name for name in (*PARTS, "La
 """Annotations of tuples, and the annotation of their elements."""
 
 
-VERSION = 14
+VERSION = 15
 """Incremented when the fields of a frame change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096
@@ -240,7 +240,8 @@ def encode_frame(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]] | Non
     Clocks, GPUs and logged values are left out where they would make the frame too large. `packed`: by field
     the part of the last frame and its bytes, for parts that are the same object."""
     columns = [_column(name, getattr(frame.history, name)[:POINTS]).data for name in _columns(History)]
-    history, packed = msgpack.packb([frame.history.start, *columns]), {} if packed is None else packed
+    start, early = frame.history.start, min(POINTS, frame.history.early)
+    history, packed = msgpack.packb([start, *columns, early]), {} if packed is None else packed
     begin = msgpack.Packer().pack_array_header(1 + len(_but_history())) + msgpack.packb(VERSION)
     data = b"".join([begin, *_pieces(frame, packed), history])
     if len(data) - len(history) > ROOM - HISTORY_BYTES:
@@ -299,7 +300,10 @@ class FrameDecoder:
         for named in (values["straggler"], values["suspect"]):
             if named is not None and not 0 <= named.rank < len(values["ranks"].state):
                 raise FrameError(f"rank {named.rank}, which is not in the frame")
-        return frames.Frame(**values, history=_read_columns(History, history))
+        points = _read_columns(History, history)
+        if not 0 <= points.early <= len(points.step):
+            raise FrameError("a history with more bins than points")
+        return frames.Frame(**values, history=points)
 
     def _part(self, name: str, kind: Any, raw: Any) -> Any:
         before = self._before.get(name)

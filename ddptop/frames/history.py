@@ -1,24 +1,28 @@
-"""The history of a run, a point per complete step, in append-only buffers: written once, read through views
-that never change. And the recent single steps of one rank, with its excess over the last minutes."""
+"""The history of a run in several resolutions, in append-only buffers: written once, read through views that
+never change. And the recent single steps of one rank, with its excess over the last minutes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One point per complete step, oldest first. `start`: number of the first point since the run began.
+    """Points, oldest first: first `early` bins of steps, then one for each of the newest complete steps.
 
-    On the credit link a frame has only the points that were added; a source gives screens all that are kept.
+    A bin has the means over its steps, the least and the largest; step and time are those of its last step.
+    `start`: the number of the first point, if each counted as one: that of the next one is always the number
+    of complete steps so far. On the credit link a frame has only the points that were added; a source gives
+    screens all that are kept.
     """
 
     start: int
@@ -29,7 +33,7 @@ class History:
     loss_min: Column
     loss_max: Column
     step_ms: Column
-    """Median over ranks of the step's wall time."""
+    """Median over ranks of the step's wall time; of a bin, median over its steps."""
     wait_ms: Column
     """Mean over ranks of the exposed wait; NaN where the last gradient is unknown and the step has no bucket
     detail. So are `transfer_ms` (exposed transfer) and `own_backward_ms`."""
@@ -42,6 +46,11 @@ class History:
     """Backward without exposed communication."""
     optimizer_ms: Column
     other_ms: Column
+    step_min_ms: Column
+    """Of a bin the least `step_ms` of its steps, their 95th percentile and the largest; else `step_ms`."""
+    step_p95_ms: Column
+    step_max_ms: Column
+    early: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +87,32 @@ class RankSteps:
     """Of more steps than these; None: there are none yet."""
 
 
-COLUMNS = tuple(f.name for f in fields(History) if f.name != "start")
+OF_BINS = ("step_min_ms", "step_p95_ms", "step_max_ms")
+"""Columns that are `step_ms` where a point is one step."""
+
+COLUMNS = tuple(f.name for f in fields(History) if f.type == "Column")
 
 WIDE = frozenset({"step", "time_s"})
 """Columns that need float64: a float32 loses whole steps past 2**24 and milliseconds past five hours."""
 
-KEPT_POINTS = 262_144
-"""Eleven minutes at 400 steps/s, a week at one step in 2 s; 64 bytes each, so 17 MB when full."""
+KEPT_POINTS = 8_192
+"""Newest steps that are points of their own: half an hour at 4 steps/s. 84 bytes each."""
+
+BIN_STEPS, MOST_BINS = 16, 6_144
+"""Steps of a bin at first, and most bins; they fit into one frame of the credit link with steps behind them.
+When there are more, the oldest of those that are short become pairs."""
+
+LONGEST_SHARE = MOST_BINS // 2
+"""No bin is longer than this part of the run: a chart of all of it is as fine at its begin as at its end."""
 
 FIRST_CAPACITY = 256
 
+_Points: TypeAlias = "dict[str, Column]"
+
 
 class HistoryStore:
-    """Keeps the newest `kept` points, and up to a quarter more, so that points are seldom moved."""
+    """Keeps the newest `kept` steps as points of their own, and up to a quarter more, so that they are seldom
+    moved; the steps before them in bins."""
 
     def __init__(self, kept: int = KEPT_POINTS) -> None:
         self._kept = kept
@@ -99,46 +121,64 @@ class HistoryStore:
 
     def clear(self) -> None:
         """Forget all points; the next one may have any number."""
-        self._start = 0
+        self._first = 0
         self._length = 0
         self._columns = _allocate(FIRST_CAPACITY)
+        self._bins: _Points = _allocate(0)
+        self._sizes: Column = np.empty(0)
+        """Steps of each bin."""
+
+    @property
+    def first(self) -> int:
+        """Number of the first step that is a point of its own."""
+        return self._first
 
     @property
     def end(self) -> int:
         """Number of the next point."""
-        return self._start + self._length
+        return self._first + self._length
 
     def extend(self, piece: History) -> History:
-        """Add a piece and return all points. Points already here are skipped; after a gap it begins anew."""
+        """Add a piece and return all points. Points already here are skipped; after a gap, and with bins of
+        steps that are to replace all that is here, it begins anew."""
         count = len(piece.step)
-        if piece.start > self.end or self._length == 0:
+        if piece.start > self.end or piece.early or not (self._length or len(self._sizes)):
             self.clear()
-            self._start = piece.start
+            self._take_bins({name: getattr(piece, name)[: piece.early] for name in COLUMNS})
+            self._first = piece.start + piece.early
         skip = self.end - piece.start
         if skip < count:
             self.append({name: getattr(piece, name)[skip:] for name in COLUMNS})
         return self.since(0)
 
     def append(self, points: Mapping[str, Column]) -> None:
-        """Add points, one array per column."""
+        """Add steps, one array per column; those of `OF_BINS` may be missing."""
+        most = max(1, self._limit - self._kept)
+        for begin in range(0, len(points["step"]), most):
+            self._append({name: column[begin : begin + most] for name, column in points.items()})
+
+    def _append(self, points: Mapping[str, Column]) -> None:
         added = len(points["step"])
         self._make_room(added)
         for name, column in self._columns.items():
-            column[self._length : self._length + added] = points[name]
+            column[self._length : self._length + added] = points.get(name, points["step_ms"])
         self._length += added
 
     def since(self, cursor: int) -> History:
-        """The points from number `cursor` on, as far as they are kept, as read-only views.
+        """The points from number `cursor` on, as read-only views; all of them where bins are among those.
 
         A cursor beyond the end belongs to another history: all points are returned.
         """
-        first = cursor - self._start
+        first = cursor - self._first
+        early = 0
         if first < 0 or first > self._length:
-            first = 0
+            first, early = 0, len(self._sizes)
         views = {name: column[first : self._length] for name, column in self._columns.items()}
+        if early:
+            views = {name: np.concatenate([self._bins[name], view]) for name, view in views.items()}
         for view in views.values():
             view.flags.writeable = False
-        return History(start=self._start + first, **views)
+        return History(start=self._first + first - early, early=early, **views)
 
     def _make_room(self, added: int) -> None:
         """Move the points to larger arrays. The old arrays do not change: a screen may show views of them."""
@@ -149,15 +189,119 @@ class HistoryStore:
         kept = self._length
         if needed > self._limit:
             kept = max(0, min(self._length, self._kept - added))
+            self._fold({name: column[: self._length - kept] for name, column in self._columns.items()})
         while capacity < kept + added:
             capacity *= 2
         capacity = max(min(capacity, self._limit), kept + added)
         old, self._columns = self._columns, _allocate(capacity)
         for name, column in self._columns.items():
             column[:kept] = old[name][self._length - kept : self._length]
-        self._start += self._length - kept
+        self._first += self._length - kept
         self._length = kept
 
+    def _take_bins(self, bins: _Points) -> None:
+        """Bins of another store: how many steps each has follows from their numbers."""
+        steps = np.diff(bins["step"], prepend=0)
+        self._bins, self._sizes = bins, np.where(steps > 0, steps, BIN_STEPS)
 
-def _allocate(capacity: int) -> dict[str, Column]:
+    def _fold(self, points: _Points) -> None:
+        """Put the oldest steps into bins. A restart, from which they count from 0 again, begins another."""
+        falls = np.flatnonzero(np.diff(points["step"]) < 0) + 1
+        parts, sizes = [self._bins], [self._sizes]
+        for begin, stop in pairwise([0, *falls.tolist(), len(points["step"])]):
+            whole = (stop - begin) // BIN_STEPS * BIN_STEPS
+            for first, last, size in ((begin, begin + whole, BIN_STEPS), (begin + whole, stop, 0)):
+                if first < last:
+                    each = size or last - first
+                    parts.append(_bins_of({n: c[first:last].reshape(-1, each) for n, c in points.items()}))
+                    sizes.append(np.full((last - first) // each, float(each)))
+        self._bins = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
+        self._sizes = np.concatenate(sizes)
+        while len(self._sizes) > MOST_BINS and self._merge():
+            pass
+
+    def _merge(self) -> bool:
+        """Make bins of pairs of short ones, the oldest first; False where there is no such pair."""
+        sizes, step = self._sizes, self._bins["step"]
+        longest = max(2.0 * BIN_STEPS, float(sizes.sum()) / LONGEST_SHARE)
+        fits = (sizes[:-1] + sizes[1:] <= longest) & (np.diff(step) > 0)
+        firsts: list[int] = []
+        wanted = len(sizes) - MOST_BINS * 3 // 4
+        for at in np.flatnonzero(fits).tolist():
+            if not firsts or at > firsts[-1] + 1:
+                firsts.append(at)
+            if len(firsts) >= wanted:
+                break
+        if not firsts:
+            return False
+        left = np.array(firsts)
+        merged = _merged(self._bins, sizes, left)
+        for name, column in self._bins.items():
+            column = column.copy()
+            column[left] = merged[name]
+            self._bins[name] = np.delete(column, left + 1)
+        sizes = sizes.copy()
+        sizes[left] += sizes[left + 1]
+        self._sizes = np.delete(sizes, left + 1)
+        return True
+
+
+LEAST, LARGEST, LAST = ("loss_min", "step_min_ms"), ("loss_max", "step_max_ms"), ("step", "time_s")
+
+
+def _bins_of(steps: _Points) -> _Points:
+    """A bin of each row of steps, (bins, steps) in each column."""
+    bins: _Points = {}
+    for name, values in steps.items():
+        if name in LAST:
+            bins[name] = values[:, -1].copy()
+        elif name in LEAST:
+            bins[name] = np.fmin.reduce(values, axis=1)
+        elif name in LARGEST:
+            bins[name] = np.fmax.reduce(values, axis=1)
+        elif name == "step_ms":
+            bins[name] = np.quantile(values, 0.5, axis=1).astype(np.float32)
+        elif name == "step_p95_ms":
+            bins[name] = np.quantile(values, 0.95, axis=1).astype(np.float32)
+        else:
+            bins[name] = _mean(values, np.ones(values.shape))
+    _keep_bad_losses(bins, steps["loss_mean"], steps["loss_max"])
+    return bins
+
+
+def _merged(bins: _Points, sizes: Column, left: Indices) -> _Points:
+    """A bin of each pair of bins that begins at one of these indices."""
+    pairs = np.stack([left, left + 1], axis=1)
+    merged: _Points = {}
+    for name, column in bins.items():
+        values = column[pairs]
+        if name in LAST:
+            merged[name] = values[:, -1]
+        elif name in LEAST:
+            merged[name] = np.fmin.reduce(values, axis=1)
+        elif name in LARGEST:
+            merged[name] = np.fmax.reduce(values, axis=1)
+        else:
+            merged[name] = _mean(values, sizes[pairs])
+    _keep_bad_losses(merged, bins["loss_mean"][pairs], bins["loss_max"][pairs])
+    return merged
+
+
+def _mean(values: Column, weights: Column) -> Column:
+    """(bins,) the mean of the finite values in each row; NaN: there is none."""
+    known = np.isfinite(values)
+    weights = np.where(known, weights, 0.0)
+    total, weight = (np.where(known, values, 0.0) * weights).sum(axis=1), weights.sum(axis=1)
+    mean = np.divide(total, weight, out=np.full(len(total), np.nan), where=weight > 0)
+    return np.asarray(mean, np.float32)
+
+
+def _keep_bad_losses(bins: _Points, means: Column, largest: Column) -> None:
+    """A NaN or infinite loss is not averaged away: the bin has it as its mean."""
+    bad = np.isinf(means) | (np.isnan(means) & np.isfinite(largest))
+    there = bad.any(axis=1)
+    bins["loss_mean"][there] = means[there, bad[there].argmax(axis=1)]
+
+
+def _allocate(capacity: int) -> _Points:
     return {name: np.empty(capacity, np.float64 if name in WIDE else np.float32) for name in COLUMNS}

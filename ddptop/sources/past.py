@@ -6,14 +6,14 @@ import math
 import sys
 import time
 from bisect import bisect_left, bisect_right
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.analysis.event_log import KEPT
 from ddptop.frames.frame import LoggedEvent
-from ddptop.frames.history import History
+from ddptop.frames.history import COLUMNS
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import WELL, Bye, Event, Hello, Run
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Alert, Frame
+    from ddptop.frames.history import History
     from ddptop.protocol.messages import Received
     from ddptop.recording.history import PastEvent
     from ddptop.recording.reader import Recording
-
-COLUMNS = tuple(field.name for field in fields(History) if field.name != "start")
 
 REACHES_S = 1.0
 """Up to this length a gap between the recorded history and the part that was read counts as none."""
@@ -105,9 +104,9 @@ def _joined(pieces: list[Mapping[str, Column]], history: History, begin_s: float
         until = min([begin_s, *starts[number + 1 :]])
         count = int(np.searchsorted(piece["time_s"], until))
         for name, kept in columns.items():
-            kept.append(piece[name][:count])
+            kept.append(piece.get(name, piece["step_ms"])[:count])  # what is recorded are single steps
     whole = {name: np.concatenate([*kept, getattr(history, name)]) for name, kept in columns.items()}
-    return replace(history, start=0, **whole)
+    return replace(history, start=0, early=0, **whole)
 
 
 class RecordedEvents:

@@ -1,6 +1,7 @@
 """Makes recordings of long runs: simulated ranks, the reducer and the writer of the collector, no sockets.
 
-`python -m tests.benchmarks.long_run FILE [RANKS [STEPS [RATE [DETAIL_EVERY]]]]`
+`python -m tests.benchmarks.long_run FILE [RANKS [STEPS [RATE [DETAIL_EVERY]]]]` prints the size of the file
+and the memory of this process on the way: the collector's analysis and recording, and a viewer's history.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from types import SimpleNamespace
 from unittest import mock
 
 import msgpack
+import psutil
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.new_history import NewHistory
 from ddptop.collector.record import Counts
+from ddptop.frames.history import HistoryStore
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.limits import NS, REPORT_S
 from ddptop.protocol.messages import Progress, Received
@@ -101,10 +104,19 @@ def make(
 def main() -> None:
     """Make one."""
     path, *numbers = sys.argv[1:]
-    began = time.process_time()
+    began, viewer = time.process_time(), HistoryStore()
+
+    def at_step(step: int, reducer: Reducer) -> None:
+        viewer.extend(reducer.frame(reducer.state.newest_ns, cursor=viewer.end).history)
+        if step % 20_000 < 1_000:
+            print(
+                f"step {step:,} ({viewer.end:,}): {psutil.Process().memory_info().rss / 1e6:.1f} MB",
+                flush=True,
+            )
+
     defaults = ("2", "150000", "550", "32")
     world, steps, rate, detail_every = (*numbers, *defaults[len(numbers) :])
-    make(Path(path), int(world), int(steps), float(rate), int(detail_every))
+    make(Path(path), int(world), int(steps), float(rate), int(detail_every), at_step)
     size_mb = Path(path).stat().st_size / 1e6
     print(f"{path}: {size_mb:.1f} MB, made in {time.process_time() - began:.0f} s of CPU")
 

@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from ddptop.analysis.ranks import SILENT_S
+from ddptop.frames.history import KEPT_POINTS
 from ddptop.host.runs import ingest_endpoint, read_run_file, view_endpoint
 from ddptop.protocol.messages import Credit
 from ddptop.transport.credit import CreditClient
@@ -45,12 +46,15 @@ def test_a_late_viewer_gets_the_history_without_a_hole(stage):
     stage.finish(collector)
 
 
-def test_a_long_history_comes_in_pieces_that_fit(stage):
+def test_of_a_long_history_come_the_newest_steps_and_bins_of_the_others(stage):
     collector = stage.collector(record="off")
     stage.ended([stage.rank(0, 1, steps=30_000, rate=30_000, buckets=0)])
     source = stage.source()
     first = stage.until(source, lambda frame: True)
-    np.testing.assert_array_equal(first.history.step, np.arange(30_000))
+    history = first.history
+    assert history.start + len(history.step) == 30_000
+    np.testing.assert_array_equal(history.step[-KEPT_POINTS:], np.arange(30_000 - KEPT_POINTS, 30_000))
+    assert history.step[0] < 100 and (np.diff(history.step) > 0).all()
     stage.finish(collector)
 
 

@@ -119,7 +119,8 @@ def test_a_history_too_long_for_one_frame_is_shown_when_it_is_whole(play):
     assert play.source.latest() is None
     play.send(make_frame(first=cursor, points=10))
     play.wait_for(lambda: play.source.latest() is not None)
-    assert len(play.source.latest().history.step) == cursor + 10
+    shown = play.source.latest().history
+    assert shown.start + len(shown.step) == shown.step[-1] + 1 == cursor + 10
 
 
 def test_a_frame_of_another_version_is_told(play):

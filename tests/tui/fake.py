@@ -19,7 +19,7 @@ from ddptop.frames.frame import (
     RunInfo,
     Straggler,
 )
-from ddptop.frames.history import History, RankMinutes, RankSteps
+from ddptop.frames.history import OF_BINS, History, RankMinutes, RankSteps
 from ddptop.frames.overhead import Overhead
 from ddptop.sources.live import aged
 
@@ -228,7 +228,7 @@ def waiting(world: int = 4) -> Frame:
     """Two ranks of `world` are there, no step is taken."""
     frame = live(world)
     blank = {field.name: None for field in dataclasses.fields(Group) if field.default is dataclasses.MISSING}
-    empty = {field.name: column() for field in dataclasses.fields(History) if field.name != "start"}
+    empty = {field.name: column() for field in dataclasses.fields(History) if field.type == "Column"}
     ranks = unknown_ranks(world)
     return replace(
         frame,
@@ -462,6 +462,7 @@ def history(points: int = 12_480, slow_from: int | None = None, end_s: float | N
         own_backward_ms=np.full(points, 10.9),
         optimizer_ms=np.full(points, 2.9),
         other_ms=1.5 + wobble,
+        **dict.fromkeys(OF_BINS, step_ms),
     )
 
 

@@ -347,7 +347,8 @@ def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]
     slots = window.ranks.recent(columns)
     kept = state.history.since(0)
     points = window.group.of("point", slots).astype(np.int64) - kept.start
-    slots, numbers = slots[points >= 0], kept.step[points[points >= 0]]
+    single = points >= kept.early
+    slots, numbers = slots[single], kept.step[points[single]]
     detail = DetailMedians(window, slots, figures.world)
     if figure == "lateness":
         return numbers, _largest_lateness(detail, figures.world, slots)

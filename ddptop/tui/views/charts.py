@@ -191,7 +191,7 @@ def _curves(scene: Scene, happened: Happened) -> list[Curve]:
         Line("━ p50", "forward"),
         step_now[1],
         shown,
-        Line(f"peak {fixed(_peak(x, history.step_ms))}", "faint"),
+        Line(f"peak {fixed(_peak(x, history.step_max_ms))}", "faint"),
     ]
     speed = [*speed_now, shown]
 
@@ -199,7 +199,7 @@ def _curves(scene: Scene, happened: Happened) -> list[Curve]:
         _loss(scene, loss_now, happened),
         Curve(
             steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
-            read=lambda at: fixed(history.step_ms[at], 1, " ms"), newest=(0, 2),
+            early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 2),
         ),
         _parts(scene, shown),
         Curve(
@@ -240,7 +240,8 @@ def _loss(scene: Scene, now: tuple[Line, ...], happened: Happened) -> Curve:
     parts += [Line("log", "dim")] if log else []
     newest = (0, len(parts), len(parts) + 1)
     parts += now[1:]
-    kept = f"since step {count(history.step[0])}" if history.start else "whole run"
+    whole = not history.start or history.early
+    kept = "whole run" if whole else f"since step {count(history.step[0])}"
     began = scene.frame.run.started_at
     seen = [one.unix_s - began for one in scene.frame.events if one.kind == "nan"]
     seen += history.time_s[no_number(history.loss_mean, history.loss_max)].tolist()
@@ -281,7 +282,26 @@ def _newest(values: Column) -> float | None:
 def _moment(scene: Scene) -> Callable[[int], tuple[str, ...]]:
     """Step and time of day of a point of the history."""
     history, began = scene.frame.history, scene.frame.run.started_at
-    return lambda at: (f"step {count(history.step[at])}", clock(began + float(history.time_s[at])))
+
+    def moment(at: int) -> tuple[str, ...]:
+        which = f"step {count(history.step[at])}"
+        if 0 < at < history.early and history.step[at] > history.step[at - 1] + 1:
+            which = f"steps {count(history.step[at - 1] + 1)} to {count(history.step[at])}"
+        return which, clock(began + float(history.time_s[at]))
+
+    return moment
+
+
+def _step_reading(history: History) -> Callable[[int], str]:
+    """The step time of a point; of a bin of steps the median, with the least and the largest."""
+
+    def read(at: int) -> str:
+        if at >= history.early:
+            return fixed(history.step_ms[at], 1, " ms")
+        least, largest = fixed(history.step_min_ms[at]), fixed(history.step_max_ms[at], 1, " ms")
+        return f"{fixed(history.step_ms[at])} ms ({least} to {largest})"
+
+    return read
 
 
 def _peak(x: Column, values: Column) -> float | None:

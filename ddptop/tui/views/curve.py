@@ -101,6 +101,10 @@ class Curve:
     """On a logarithmic axis."""
     band: bool = False
     """The median of every bin, and faintly behind it up to the 95th percentile; else the mean."""
+    early: int = 0
+    """So many points at the begin are bins of steps."""
+    p95: Column | None = None
+    """Of these the 95th percentile of their steps."""
     stack: Column | None = None
     """(parts of `STACK`, points) ms: `main` divided into parts, drawn on top of each other."""
     happened: Happened = field(default_factory=Happened)
@@ -224,6 +228,10 @@ class _Drawn:
             edges = axis.edges(curve.x)
             if curve.band:
                 main, high = quantiles(values, edges, P50_P95)
+                if curve.early and curve.p95 is not None:
+                    of_bins = np.where(np.arange(len(values)) < curve.early, curve.p95, np.nan)
+                    of_bins = binned(of_bins, edges, "mean")
+                    high = np.where(np.isnan(of_bins), high, of_bins)
             else:
                 main = binned(values, edges, "mean")
             behind = _behind(curve, axis)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddptop.frames.frame import Frame
+    from ddptop.frames.history import History
     from ddptop.host.runs import RunFile
     from ddptop.protocol.messages import State
     from ddptop.protocol.vocabulary import RankStatus
@@ -295,7 +296,7 @@ class CollectorSource(Source):
         end = ended_frame(self._recording)
         if end is None or last is None:
             return end
-        history = max(last.history, end.history, key=lambda kept: len(kept.step))
+        history = max(last.history, end.history, key=_span_s)  # the tail may have more points of fewer steps
         return replace(end, source=last.source, history=history)
 
 
@@ -403,6 +404,11 @@ class TcpLink:
     def _prepare(self, socket: zmq.Socket[bytes]) -> None:
         make_client(socket, self._key.server_key, self._key.keys)
         self._monitor = ConnectionMonitor(socket)
+
+
+def _span_s(history: History) -> float:
+    """Time from its first point to its last; -1: it has none."""
+    return float(history.time_s[-1] - history.time_s[0]) if len(history.time_s) else -1.0
 
 
 def ended_frame(recording: str | None) -> Frame | None:

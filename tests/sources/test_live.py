@@ -183,6 +183,19 @@ def test_a_run_that_ended_before_its_first_frame_came_is_shown_as_it_ended(play,
         play.source.close()
 
 
+def test_the_last_picture_has_the_history_that_begins_first(play, tmp_path):
+    """The tail of the recording has more points than bins of steps: of fewer steps."""
+    path = tmp_path / "run.ddptop"
+    write_recording(path, steps=100)
+    whole = make_frame(points=20).history
+    whole = replace(whole, time_s=np.linspace(0.0, 3600.0, 20), early=12)
+    source = LiveSource(replace(play.run, recording=str(path)))
+    end = source._final_frame(replace(make_frame(), history=whole))
+    assert end.run.state == "finished"
+    assert end.history is whole
+    assert len(source._final_frame(make_frame(points=1)).history.step) == 100
+
+
 def test_what_replay_can_do_does_nothing_here(play):
     play.source.play()
     play.source.set_speed(2.0)

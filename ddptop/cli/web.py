@@ -76,7 +76,7 @@ def serve(words: Sequence[str], port: int) -> int:
         token = secrets.token_urlsafe(TOKEN_BYTES)
         note(f"the screen is at http://{address}/{token}/ (Ctrl-C ends it)")
         web.run_app(
-            application(server, token, address),
+            application(server, token, address, QUIT_S),
             sock=listening,
             print=None,
             access_log=None,

@@ -10,8 +10,6 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ddptop.cli.web import QUIT_S
-
 if TYPE_CHECKING:
     from aiohttp import web
 
@@ -37,10 +35,12 @@ MOST_UNREAD_BYTES = 1024 * 1024
 class ScreenSockets:
     """The websockets of open pages, and the process of each, which ends with its page."""
 
-    def __init__(self, server: Any, origins: frozenset[str]) -> None:
-        """`origins`: pages that may open one. What is no browser sends no origin; it has the token."""
+    def __init__(self, server: Any, origins: frozenset[str], quit_s: float) -> None:
+        """`origins`: pages that may open one. What is no browser sends no origin; it has the token.
+        `quit_s`: a screen that has not ended so long after it was asked to is killed."""
         self._server = server
         self._origins = origins
+        self._quit_s = quit_s
         self._open: set[web.WebSocketResponse] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -66,7 +66,7 @@ class ScreenSockets:
         """The server ends: so do all pages, and with them their screens."""
         for websocket in list(self._open):
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(websocket.close(code=1001), QUIT_S)
+                await asyncio.wait_for(websocket.close(code=1001), self._quit_s)
 
     async def wait_for_screens(self, _: web.Application) -> None:
         """Until all screens of closed pages have ended."""
@@ -100,7 +100,7 @@ class ScreenSockets:
             pass
         finally:
             # A task of its own: aiohttp may cancel this one when the page is gone.
-            ending = asyncio.ensure_future(_end_screen(service))
+            ending = asyncio.ensure_future(_end_screen(service, self._quit_s))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             await asyncio.shield(ending)
@@ -160,21 +160,21 @@ def _bound(size: float, most: int) -> int:
     return int(min(max(size, 1), most))
 
 
-async def _end_screen(service: Any) -> None:
+async def _end_screen(service: Any, quit_s: float) -> None:
     """Ask the process of a screen to end; kill it where it does not."""
     process = service._process  # textual-serve 1.1 has no public name for it
     with suppress(Exception):  # whatever the screen sent at last
-        await asyncio.wait_for(service.stop(), QUIT_S)
+        await asyncio.wait_for(service.stop(), quit_s)
     if process is not None and process.returncode is None:
         try:
-            await asyncio.wait_for(process.wait(), QUIT_S / 2)
+            await asyncio.wait_for(process.wait(), quit_s / 2)
         except asyncio.TimeoutError:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
 
 
-def application(server: Any, token: str, address: str) -> web.Application:
+def application(server: Any, token: str, address: str, quit_s: float) -> web.Application:
     """The application of a textual-serve `server` below the path of the token; 403 everywhere else.
 
     `address`: host and port that it is served at."""
@@ -183,7 +183,7 @@ def application(server: Any, token: str, address: str) -> web.Application:
     from aiohttp import web
 
     port = address.rpartition(":")[2]
-    sockets = ScreenSockets(server, frozenset({f"http://{address}", f"http://localhost:{port}"}))
+    sockets = ScreenSockets(server, frozenset({f"http://{address}", f"http://localhost:{port}"}), quit_s)
 
     async def forbidden(_: web.Request) -> web.Response:
         return web.Response(status=403, text="403: the address of ddptop --web has a token\n")

@@ -32,6 +32,7 @@ OF_OTHERS = {
     "_current_frames", "_exit", "_getframe",  # sys and os: public as well
     "_get_option_tuples",  # argparse
     "_py_warnings", "_showwarnmsg", "_showwarnmsg_impl",  # warnings
+    "_process",  # of a screen that textual-serve has started
     # Set on objects of torch and of Python by ddptop itself
     "_ddptop_patched",
 }  # fmt: skip

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from ddptop.cli.main import main
+from ddptop.cli.web import QUIT_S
 from ddptop.cli.web_sockets import MOST_SOCKETS, application, decode_message
 
 from .conftest import DEADLINE_S, MAIN
@@ -61,7 +62,7 @@ def test_the_screen_is_drawn_for_the_token_alone(
     server = serving.Server(shlex.join([sys.executable, "-c", MAIN, *words]), public_url="http://here")
 
     async def browse() -> bytes:
-        app = application(server, TOKEN, "here")
+        app = application(server, TOKEN, "here", QUIT_S)
         async with TestClient(TestServer(app)) as client:
             for path in ("/", "/ws", "/wrong/", "/wrong/ws", "/static/js/textual.js"):
                 assert (await client.get(path)).status == 403
@@ -142,7 +143,7 @@ def test_sockets_are_few_of_our_pages_only_and_no_screen_outlives_its_own() -> N
         return set(psutil.Process().children()) - others
 
     async def browse() -> None:
-        app = application(server, TOKEN, "here:80")
+        app = application(server, TOKEN, "here:80", QUIT_S)
         async with TestClient(TestServer(app)) as client:
             path = f"/{TOKEN}/ws?width=1000000000000&height=x"
             with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):

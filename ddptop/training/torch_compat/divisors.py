@@ -3,6 +3,8 @@
 Only a Python number is read: torch saves it in the node of the division as a CPU tensor without hooks. What a
 script's own `saved_tensors_hooks` packed is left alone, since unpacking runs code of theirs. Torch before 2.7
 does not show whether there is a hook: there nothing is read.
+
+This folder was checked on torch 2.6, 2.13 and 2.15; this module on 2.13 and 2.14, where it reads.
 """
 
 from __future__ import annotations

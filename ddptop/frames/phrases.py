@@ -261,7 +261,7 @@ def cpu_shortage_phrase(shortage: str, wait_pct: float | None) -> str:
 UNEVEN_PCT = 5.0
 """Least share of step time lost to skew that is a verdict of its own."""
 
-WIDE_PCT = 20.0
+WIDE_PCT = 10.0
 """From this error on, in percent of step time, a share that is smaller than its error says nothing."""
 
 

@@ -6,6 +6,7 @@ the all-reduces) and ddptop's own overhead.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -323,6 +324,10 @@ FIRST = (
 )
 """Kinds of suggestions that come before everything that is slow."""
 
+OF_BYTES = ("compress", "accumulate", "smaller_buckets")
+"""Kinds of suggestions about bytes and overlap. Waiting for a CPU comes before them: it makes transfer slow.
+Fewer, larger buckets cost less CPU time too."""
+
 OVER_BUDGET = 1.5
 """Overhead is reported from this factor of the budget on: it is measured over seconds and varies."""
 
@@ -333,10 +338,13 @@ def advice(report: Report) -> tuple[Suggestion, ...]:
     suggestions = [*_death(report), *_health(report), *_stalls(report), *_outside_end(report)]
     suggestions += [*_cpus(report), *_slow(report), *_network(report)]
     suggestions += communication(report)
-    return tuple(sorted([*suggestions, *_recorder(report)], key=_order))
+    return tuple(sorted([*suggestions, *_recorder(report)], key=partial(_order, suggestions)))
 
 
-def _order(suggestion: Suggestion) -> tuple[int, float]:
+def _order(suggestions: Sequence[Suggestion], suggestion: Suggestion) -> tuple[int, float]:
+    if suggestion.kind == "cpus" and not suggestion.figures["cpu_shortage"]:
+        gains = (other.gain_pct or 0.0 for other in suggestions if other.kind in (*OF_BYTES, "cpus"))
+        return 3, -max(gains) - 1e-6
     if suggestion.kind in FIRST:
         return {"stall": 1, "ended_from_outside": 1, "cpus": 2}.get(suggestion.kind, 0), 0.0
     return 3, 1.0 if suggestion.gain_pct is None else -suggestion.gain_pct

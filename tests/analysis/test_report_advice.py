@@ -74,6 +74,18 @@ def test_tiny_buckets_of_one_size(healthy: Report) -> None:
         assert all((one.gain_pct or 0.0) < first.gain_pct for one in rest)
 
 
+def test_waiting_for_cpus_comes_before_advice_on_bytes_and_after_what_brings_more(healthy: Report) -> None:
+    busy = replace(moving(healthy, **HEAVY), cpu_wait_pct=18.0, buckets=(bucket(0, 90_000_000, 4.0),))
+    kinds = [one.kind for one in advice(busy)]
+    assert kinds[0] == "cpus" and {"compress", "smaller_buckets"} <= {*kinds}
+    tiny = [
+        one.kind for one in advice(replace(busy, buckets=tuple(bucket(i, 33_000, 0.02) for i in range(75))))
+    ]
+    assert tiny[:2] == ["larger_buckets", "cpus"] and "accumulate" in tiny
+    few = replace(busy, cpu_shortage="4 ranks may use core 0 only", buckets=(bucket(0, 33_000, 0.02),) * 75)
+    assert advice(few)[0].kind == "cpus"
+
+
 def test_one_large_bucket_that_nothing_hides(healthy: Report) -> None:
     made = replace(moving(healthy, **HEAVY), buckets=(bucket(0, 90_000_000, 4.0),))
     made = with_card(made, bucket_cap_bytes=100 << 20)

@@ -395,6 +395,17 @@ def test_a_rank_that_compiles_is_no_stall_and_is_asked_again(make_world) -> None
     assert stage.frame().stall is not None
 
 
+def test_a_rank_in_forward_may_compile_until_it_had_the_time_to_answer(stage) -> None:
+    ranks = {rank: dict(IN_41) for rank in (0, 2, 3)}
+    ranks[1] = {"step": 41, "bucket": 2, "sequence": 82, "phase": Phase.FORWARD}
+    stage.beat(18, ranks)
+    assert stage.reducer.stalled_since(stage.now_ns) is not None, "the collector asks"
+    assert stage.frame().stall is None and stage.said("stall") == []
+    stage.beat(22, ranks)
+    assert stage.frame().stall.ranks == (1,)
+    assert stage.said("stall") == ["stall: rank 1 is missing: not in all_reduce 3 of step 41"]
+
+
 def test_an_answer_to_an_earlier_stall_counts_no_more(stage) -> None:
     stage.beat(17, {rank: dict(IN_41) for rank in range(4)})
     for rank in range(4):

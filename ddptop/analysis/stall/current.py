@@ -57,7 +57,8 @@ IN_STEP = (Phase.FORWARD, Phase.BACKWARD)
 def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | None:
     """When the stalled step began, on the collector's clock; None while there is no stall.
 
-    `grace_ns`: how much longer than usual a rank that compiles may take.
+    `grace_ns`: how much longer than usual a rank that compiles may take. Where it is given, a rank in forward
+    is also given the time to answer.
     """
     if state.run is not None and state.run.state != "live":
         return None
@@ -80,7 +81,22 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     compiles = state.compiling_ns > 0 and now_ns - state.compiling_ns < limit_ns + grace_ns
     since_ns = max(min(rank.moved_ns for rank in stalled), state.excused_ns)
     usual = bool(state.usual_pauses) and _takes_its_usual_time(state, since_ns, now_ns)
-    return None if compiles or usual else since_ns
+    asked = grace_ns > 0 and _may_compile(state, stalled, since_ns, now_ns)
+    return None if compiles or usual or asked else since_ns
+
+
+def _may_compile(state: RunState, stalled: Sequence[RankState], since_ns: int, now_ns: int) -> bool:
+    """Whether a rank in forward has not had the time to answer: its stack may show that it compiles."""
+    if now_ns >= since_ns + stall_limit_ns(state) + ANSWER_NS:
+        return False
+    return any(
+        rank.progress is not None
+        and rank.progress.phase == Phase.FORWARD
+        and rank.evidence_ns < since_ns
+        and not rank.stopped
+        and state.interruptions.silence_ns(rank.heard_ns, now_ns) < STALE_S * NS
+        for rank in stalled
+    )
 
 
 def _silent_hosts(state: RunState, now_ns: int) -> dict[str, tuple[int, ...]]:

@@ -114,7 +114,7 @@ class Group:
     wire_bytes: float | None = None
     """Bytes that a rank gives to them, after compression; None also where a hook hides it."""
     cpu_wait_pct: float | None = None
-    """Share of the time that ranks wait for a CPU outside exposed communication, mean over ranks."""
+    """Share of the time that every rank waits for a CPU outside exposed communication: the least of all."""
     cpu_shortage: str = ""
     """`3 ranks may use core 0 only`; empty: ranks have as many CPUs as they need, as far as is known."""
     late_no_sync: bool = False

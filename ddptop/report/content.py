@@ -340,7 +340,7 @@ class Report:
     overhead: Overhead
     hosts: tuple[HostSummary, ...] = ()
     cpu_wait_pct: float | None = None
-    """Share of the time that ranks waited for a CPU outside exposed communication, mean over all ranks."""
+    """Share of the time that every rank waited for a CPU outside exposed communication: the least of all."""
     cpu_shortage: str = ""
     """`3 ranks may use core 0 only`, when last seen; empty: ranks had as many CPUs as they needed."""
 

@@ -331,3 +331,13 @@ def test_ranks_that_share_fewer_cores_than_they_need_say_so_first(make_world, fi
     found = finish(sampler)
     assert found.advice[0].kind == "cpus", "before anything about bytes"
     assert ("cpus" in [one.kind for one in found.verdict]) == bool(said)
+
+
+def test_one_rank_that_waits_for_a_cpu_is_no_shortage_of_all(make_world) -> None:
+    world, sampler = make_world(3, own=True), RunSampler(100)
+    world.cpu_us, world.delays = {0: 0, 1: 9_000, 2: 0}, {(1, "forward"): 9_000}
+    for received in (world.run(), *world.introduce(), *world.steps(120), world.run("finished", 0)):
+        sampler.feed(received)
+    found = finish(sampler)
+    assert found.cpu_wait_pct == pytest.approx(0.0)
+    assert "cpus" not in [one.kind for one in found.advice]

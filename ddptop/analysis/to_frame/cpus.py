@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 def cpu_wait_pct(steps: StepWindow, slots: Indices) -> float | None:
-    """Share of the time of these steps that the ranks wait for a CPU outside exposed communication, mean over
-    ranks; None: not known."""
+    """Share of the time of these steps that every rank waits for a CPU outside exposed communication: that of
+    the rank that waits least, for one that waits longer than the others is a straggler. None: not known."""
     if not steps.has_own or not len(slots):
         return None
     waited = steps.place("cpu", slots)
     known = ~np.isnan(waited)
-    wall_ms = float(np.broadcast_to(steps.wall(slots), waited.shape)[known].sum())
-    return 100 * float(waited[known].sum()) / wall_ms if wall_ms > 0 else None
+    wall_ms = np.where(known, np.broadcast_to(steps.wall(slots), waited.shape), 0.0).sum(axis=1)
+    if not (wall_ms > 0).any():
+        return None
+    shares = np.nansum(waited, axis=1)[wall_ms > 0] / wall_ms[wall_ms > 0]
+    return 100 * float(shares.min())
 
 
 def cpu_shortage(state: RunState) -> str:

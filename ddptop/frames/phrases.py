@@ -262,13 +262,13 @@ UNEVEN_PCT = 5.0
 """Least share of step time lost to skew that is a verdict of its own."""
 
 WIDE_PCT = 10.0
-"""From this error on, in percent of step time, a share that is smaller than its error says nothing."""
+"""From this upper end on, in percent of step time, a share that is smaller than its error says nothing."""
 
 
 def is_measurable(pct: float, error_pct: float | None) -> bool:
     """Whether a share of step time and its error tell the reader anything: the error is below the share, or
-    below WIDE_PCT."""
-    return error_pct is None or error_pct <= pct or error_pct < WIDE_PCT
+    both together are below WIDE_PCT."""
+    return error_pct is None or error_pct <= pct or pct + error_pct < WIDE_PCT
 
 
 MEAN_APART = 0.15

@@ -135,6 +135,9 @@ LAST_STEPS_S = 0.2
 LATE_S = 0.1
 """How long a late thread may take at exit to return from a call of torch's, which takes microseconds."""
 
+LOOK_S = 0.05
+"""How often a rank whose step lasts looks whether it is asked what it is doing."""
+
 TIGHT_PERIOD_S = 2 * REPORT_S
 """Between two reads of the queue where the budget is tight. Heartbeats come every 0.5 s, so not longer."""
 
@@ -165,6 +168,7 @@ class Publisher(threading.Thread):
         self._before_steps: deque[Message] = deque(maxlen=1000)
         self._memory_due = 0.0
         self._wake = threading.Event()
+        self._step_seen = -1
         self._closing = False
         self._left_requested = False
         self._left_sent = threading.Event()
@@ -241,7 +245,7 @@ class Publisher(threading.Thread):
         beat = True
         cpu = time.thread_time_ns()
         sender.service()  # HELLO, also of a rank that exits within the first quarter of a second
-        while self._wait_for_work():
+        while self._wait_for_work(sender):
             if self._left_requested:
                 self._send_left(sender)
             records = self._take()
@@ -255,6 +259,7 @@ class Publisher(threading.Thread):
                 if self._session.device is not None:
                     self.send(self._session.device.position_event(self._recorder, self.rank))
                 self.send(evidence)
+                self._wake.set()  # a launcher that ends the run leaves this process a moment
             if self._session.device is not None:
                 self._budget.device_waits = self._session.device.resolver.device_waits
             before, cpu = cpu, time.thread_time_ns()
@@ -275,10 +280,20 @@ class Publisher(threading.Thread):
                 self._stop_measuring()
         self._send_bye(sender)
 
-    def _wait_for_work(self) -> bool:
-        """Wait until the period ends, or there is something to do; False once the publisher closes."""
+    def _wait_for_work(self, sender: AckedSender) -> bool:
+        """Wait until the period ends, or there is something to do; False once the publisher closes.
+
+        While no step ends, a question of the collector is something to do: when another rank has failed, the
+        launcher ends this process a moment later.
+        """
         period_s = TIGHT_PERIOD_S if self._budget.tight else REPORT_S
-        self._wake.wait(period_s - time.monotonic() % period_s)
+        now_s = time.monotonic()
+        end_s = now_s + period_s - now_s % period_s
+        step_before, self._step_seen = self._step_seen, self._recorder.step
+        look_s = LOOK_S if self._step_seen == step_before else period_s
+        while not self._wake.wait(min(look_s, max(0.0, end_s - time.monotonic()))):
+            if time.monotonic() >= end_s or sender.has_arrived():
+                break
         self._wake.clear()
         return not self._closing
 

@@ -109,6 +109,10 @@ class AckedSender:
         self._dealer.flush()
         return newest
 
+    def has_arrived(self) -> bool:
+        """Whether `service` would read something now."""
+        return self._dealer.has_arrived()
+
     def drain(self, patience_s: float) -> None:
         """Go on until all is acked, at most `patience_s` seconds."""
         usual, self._resend_s = self._resend_s, RESEND_CLOSING_S

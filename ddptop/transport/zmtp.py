@@ -195,6 +195,14 @@ class Dealer:
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         poll.poll(timeout_s * 1000)
 
+    def has_arrived(self) -> bool:
+        """Whether something can be read now."""
+        if self._socket is None:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
+
     def close(self) -> None:
         """Close the connection for good. In a forked child only its own copy: the parent's goes on."""
         self._disconnect()

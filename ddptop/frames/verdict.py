@@ -246,6 +246,11 @@ AGREES = 0.5
 """Share of a suspect's lateness that late ranks cost at least, where both are known well enough."""
 
 
+FEW_STEPS = 64
+"""Below so many steps the rules have not yet looked for every kind of straggler: one that waits for a CPU
+takes the longest."""
+
+
 def _skewed(frame: Frame) -> Verdict:
     """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
     cost, error = skew_pct(frame) or 0.0, skew_error_pct(frame)
@@ -268,7 +273,9 @@ def _skewed(frame: Frame) -> Verdict:
         return Verdict("little_detail", "busy", f"no straggler so far · {lost}", detail)
     if cost < UNEVEN_PCT:
         return Verdict("even", "good", f"no straggler · {lost}", detail)
-    return Verdict("uneven", "good", f"{lost}; no consistent straggler", detail)
+    few = frame.group.window_steps < FEW_STEPS
+    who = f"no straggler in {frame.group.window_steps} steps so far" if few else "no consistent straggler"
+    return Verdict("uneven", "good", f"{lost}; {who}", detail)
 
 
 def skew_pct(frame: Frame) -> float | None:

@@ -246,7 +246,13 @@ def test_a_rank_that_waits_for_a_cpu_is_a_suspect_until_it_is_sure(make_world) -
     for received in (world.run(), *world.introduce(), *world.steps(40)):
         reducer.feed(received)
     world.delays[1, "forward"] = world.cpu_us[1] = 20_000
-    for received in world.steps(160):
+    for received in world.steps(32):
+        reducer.feed(received)
+    said = verdict(reducer.frame(START_NS + world.now_us * 1000))
+    assert said.sentence.startswith(
+        "rank 1 is last in 100% of steps and waits for a CPU; sure after 20 s, 1 so far"
+    )
+    for received in world.steps(128):
         reducer.feed(received)
     frame = reducer.frame(START_NS + world.now_us * 1000)
     assert frame.straggler is None

@@ -122,7 +122,7 @@ def test_several_stragglers_and_patterns(scene) -> None:
 
 
 def test_a_what_if_has_its_interval_and_so_has_the_cost_of_skew(scene) -> None:
-    frame = scene(60, size=2)
+    frame = scene(70, size=2)
     group = replace(
         frame.group,
         steps_per_s=8.0,
@@ -139,9 +139,13 @@ def test_a_what_if_has_its_interval_and_so_has_the_cost_of_skew(scene) -> None:
 
 
 def test_uneven_without_a_culprit(scene) -> None:
-    frame = scene(60, size=2)
+    frame = scene(70, size=2)
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
     assert both(replace(frame, group=group))[0] == "● 20% of step time lost to skew; no consistent straggler"
+    early = replace(group, window_steps=40)
+    assert both(replace(frame, group=early))[0] == (
+        "● 20% of step time lost to skew; no straggler in 40 steps so far"
+    )
 
 
 def test_a_rank_that_has_only_just_become_slow_is_not_denied(scene) -> None:
@@ -175,7 +179,7 @@ def test_a_share_with_too_wide_an_interval_is_no_headline(scene) -> None:
 
 
 def test_figures_that_still_hold_a_straggler_of_before_are_laid_to_it(scene) -> None:
-    frame = scene(60, size=2)
+    frame = scene(70, size=2)
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
     ended = LoggedEvent(5.0, "straggler_end", "info", 1, 40, "as an earlier version says it")
     after = replace(frame, group=group, events=(ended,))

@@ -21,7 +21,7 @@ from ddptop.frames.columns import BLOCK, median
 from ddptop.frames.frame import Straggler, Suspect
 
 if TYPE_CHECKING:
-    from ddptop.analysis.figures import Figures, StepFlag, Unevenness
+    from ddptop.analysis.figures import CpuSuspect, Figures, StepFlag, Unevenness
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.vocabulary import OwnPlace, StepPhase
@@ -267,35 +267,48 @@ def _own_suspect(figures: Figures) -> tuple[int, Suspect] | None:
     return _waits_for_cpu(figures)
 
 
-CPU_LAST_SHARE = 0.75
-"""Least share of the newest steps in which a suspect that waits for a CPU comes last."""
+CPU_LAST_SHARE, EARLY_CPU_LAST_SHARE = 0.75, 0.9
+"""Least share of the newest steps in which a suspect that waits for a CPU comes last; in fewer steps than
+`cpu_waits` takes, the larger one."""
 
 
 def _waits_for_cpu(figures: Figures) -> tuple[int, Suspect] | None:
     """The slot since which a rank waits for a CPU, and the suspect, for less time than flagging takes."""
-    suspect, steps = figures.flags.cpu_suspect, figures.steps
-    members = next((ranks for ranks in figures.flags.groups if suspect and suspect.rank in ranks), None)
-    if suspect is None or members is None:
-        return None
+    sure = figures.flags.cpu_suspect
+    found = [_cpu_suspect(figures.steps, members, sure) for members in figures.flags.groups]
+    return max((one for one in found if one is not None), key=lambda one: one[1].lateness_ms, default=None)
+
+
+def _cpu_suspect(steps: StepWindow, members: Indices, sure: CpuSuspect | None) -> tuple[int, Suspect] | None:
+    """`_waits_for_cpu` in one process group. `sure`: as the blocks of `cpu_waits` tell, None while there are
+    too few of them: then the newest steps alone tell, by a larger share."""
     newest = steps.slots()
-    row = int(np.flatnonzero(members == suspect.rank)[0])
-    slots = newest[every_step.onset(place_excess(steps, "cpu", newest, members)[row]) :]
+    waits = place_excess(steps, "cpu", newest, members)
+    if sure is not None and sure.rank not in members:
+        return None
+    newest_waits = np.nan_to_num(waits[:, -every_step.NEWEST :]).mean(axis=1)
+    row = int(newest_waits.argmax() if sure is None else np.flatnonzero(members == sure.rank)[0])
+    first = every_step.onset(waits[row])
+    slots = newest[first:]
     if len(slots) < every_step.NEWEST:
+        return None
+    wall_ms = float(steps.wall(slots).sum())
+    if sure is None and np.nan_to_num(waits[row, first:]).sum() < cpu_waits.SHARE * wall_ms:
         return None
     excess = steps.excess(slots, members)
     last = int((np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0) == row).sum())
-    if last < CPU_LAST_SHARE * len(slots):
+    if last < (EARLY_CPU_LAST_SHARE if sure is None else CPU_LAST_SHARE) * len(slots):
         return None
     over = excess[row]
     return int(slots[0]), Suspect(
-        rank=suspect.rank,
+        rank=int(members[row]),
         lateness_ms=float(median(over)),
         bound_ms=ERRORS * every_step.error_of_median(over),
         last=last,
         steps=len(slots),
         basis="every_step",
         cause="cpu",
-        so_far_s=suspect.so_far_s,
+        so_far_s=wall_ms / 1e3 if sure is None else sure.so_far_s,
         needed_s=cpu_waits.LEAST_MS / 1e3,
     )
 

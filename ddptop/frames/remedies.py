@@ -292,6 +292,9 @@ _UNUSED = re.compile(r"did not receive grad for rank \d+: ([\d ]+\d)")
 _MAX_UNUSED = 6
 """Parameters without a gradient that are named."""
 
+_WITH_CORE = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGQUIT", "SIGSEGV", "SIGSYS", "SIGTRAP"})
+"""Signals at which the kernel writes a core dump."""
+
 
 def of_death(death: Death) -> str:
     """What to do about the death of a rank, the first of them."""
@@ -306,6 +309,8 @@ def of_death(death: Death) -> str:
     if ended_by_signal(death.signal, death.reason):
         if death.signal == "SIGKILL":
             return f"dmesg -T on {host}: was it out of memory? Fewer workers, smaller batches."
+        if death.signal not in _WITH_CORE:
+            return f"Find out who sent {death.signal} to rank {death.rank} on {host}: a script, a scheduler?"
         return f"See the output of rank {death.rank} on {host} and its core dump (coredumpctl, ulimit -c)."
     if death.reason.startswith("KeyboardInterrupt"):
         return after_outside_end("SIGINT")

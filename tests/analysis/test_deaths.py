@@ -174,6 +174,19 @@ def test_the_cause_comes_before_what_followed_even_when_the_peers_were_quicker(s
     assert verdict(found).line() == "■ LOST · rank 2 was killed by SIGKILL at step 40 (out of memory?)"
 
 
+def test_a_rank_that_somebody_ends_by_sigterm_is_the_cause_though_a_peer_was_quicker(stage) -> None:
+    stage.answer(2, waits(), number=0, reason="RuntimeError: Connection reset by peer")
+    stage.say(2, Bye(stage.now_ns, "RuntimeError"))
+    stage.after_s += 0.1
+    stage.tell("lost_rank", 1, exit_code=None, signal="SIGTERM")
+    stage.after_s += 0.2
+    stage.tell("exit", 2, exit_code=None, signal="SIGTERM")  # by the launcher, as the last one
+    stage.tell("lost_rank", 0, exit_code=None, signal="SIGTERM")
+    assert [death.rank for death in stage.frame().deaths] == [1, 2, 0]
+    assert verdict(stage.frame()).sentence == "LOST · rank 1 was ended by SIGTERM at step 40"
+    assert next_action(stage.frame()).startswith("Find out who sent SIGTERM to rank 1 on ")
+
+
 def test_an_exception_stays_the_cause_when_torchrun_ends_its_process_as_well(stage) -> None:
     stage.answer(1, (Stack("traceback", True, (load(),)),), number=0, reason="ValueError: bad batch")
     stage.say(1, Bye(stage.now_ns, "ValueError"))

@@ -159,6 +159,43 @@ def _on_nccl(hello: Hello) -> Hello:
     return replace(hello, device=f"cuda:{hello.rank}", backend="nccl")
 
 
+@pytest.mark.parametrize("reason", ["", "exit code 4"])
+def test_so_do_ranks_whose_script_catches_the_error_and_exits(stage, reason: str) -> None:
+    stands(stage, 17)
+    stage.beat(20, {})
+    for rank in (0, 2):
+        if reason:
+            stage.answer(rank, users("main", 95), groups={"0": 83}, number=0, reason=reason, phase=0)
+            stage.say(rank, Bye(stage.now_ns, reason))
+        stage.tell("exit" if reason else "lost_rank", rank, exit_code=4, signal=None)
+    ends(stage, 1, 3)
+    fails(stage)
+    assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 20 s")
+
+
+@pytest.mark.parametrize("until_s", [5, 17])
+def test_so_do_ranks_that_abort_outside_a_collective(stage, until_s: int) -> None:
+    """As NCCL's watchdog does in `loss.item()`, and a script that has caught the error of its collective."""
+    stands(stage, until_s)
+    for rank in (0, 2):
+        stage.answer(
+            rank, users("main", 95), groups={"0": 83}, number=0, reason="Fatal Python error: Aborted"
+        )
+        ends(stage, rank, signal="SIGABRT")
+    ends(stage, 1, 3)
+    fails(stage)
+    assert_stall_stays(stage, f"ranks 0 and 2 gave up waiting after {until_s - 1} s")
+
+
+def test_the_missing_rank_that_aborts_or_exits_is_the_cause(stage) -> None:
+    stands(stage, 5)
+    stage.answer(1, users("tokenize"), number=0, reason="Fatal Python error: Aborted")
+    ends(stage, 1, signal="SIGABRT")
+    gives_up(stage, 0, CLOSED)
+    fails(stage)
+    assert verdict(stage.frame()).line().startswith("■ FAILED · rank 1 aborted (SIGABRT)")
+
+
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_timeout_shorter_than_our_own_names_the_rank_from_what_is_known_at_the_exits(
     stage, answers: bool

@@ -282,8 +282,20 @@ def ended_ns(rank_state: RankState) -> int:
 def ended_badly(rank_states: Sequence[RankState], ended: Iterable[int]) -> list[int]:
     """The `ended` ranks that failed or died: causes first, then the ranks that followed, each by time.
 
-    A peer may be seen to fail before the death that caused it, so time alone does not show the cause.
+    A peer may be seen to fail before the death that caused it, so time alone does not show the cause. Of
+    ranks that all followed, the one comes first that a signal has ended before any other process had exited:
+    the launcher has not sent it.
     """
-    each = [(rank, rank_states[rank]) for rank in ended]
-    badly = [(follows(one), ended_ns(one), rank) for rank, one in each if one.ended_badly]
-    return [rank for _, _, rank in sorted(badly)]
+    each = [(rank, rank_states[rank]) for rank in ended if rank_states[rank].ended_badly]
+    exits_ns = sorted(one.exit_ns for _, one in each if one.exit_ns is not None)
+    first_ns = exits_ns[0] if exits_ns and exits_ns[:2].count(exits_ns[0]) == 1 else None
+    badly = [
+        (follows(one), not (_ended_by_others(one) and one.exit_ns == first_ns), ended_ns(one), rank)
+        for rank, one in each
+    ]
+    return [rank for *_, rank in sorted(badly)]
+
+
+def _ended_by_others(rank_state: RankState) -> bool:
+    """Whether a signal has ended it that others send, and no exception."""
+    return rank_state.signal in SENT_TO_ALL and rank_state.exit_ns is not None and not reason(rank_state)

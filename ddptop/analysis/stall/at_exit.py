@@ -106,15 +106,26 @@ def _gave_up(state: RunState, stall: Diagnosis, rank: int) -> bool:
         return False
     if ended_in_collective(rank_state):
         return True
+    if _ended_itself(rank_state):
+        return rank in stall.waiting and rank_state.step <= stall.step
     first = state.first_end_ns or 0
     return rank_state.signal == "SIGABRT" and (rank not in stall.ranks or ended_ns(rank_state) > first)
+
+
+def _ended_itself(rank_state: RankState) -> bool:
+    """Whether it exited with a code and without an exception: as a script does that has caught the error of
+    its collective."""
+    said = reason(rank_state)
+    without_error = not said or said.startswith("exit code ")
+    return rank_state.signal is None and bool(rank_state.exit_code) and without_error
 
 
 def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
     """The stall that ended before it was diagnosed, from the stacks and collectives of the ranks at their
     exits and what is known of the others; None: they do not show one."""
     t_ns = state.first_end_ns or 0
-    waited = [rank for rank in ended if ended_in_collective(state.ranks[rank])]
+    aborted = [rank for rank in ended if _aborted_elsewhere(state.ranks[rank])]
+    waited = [rank for rank in ended if rank in aborted or ended_in_collective(state.ranks[rank])]
     others = (state.ranks[rank] for rank in ended if rank not in waited)
     if not waited or not all(follows(rank_state) for rank_state in others):
         return None
@@ -122,8 +133,8 @@ def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
     since_ns = max(min(state.ranks[rank].moved_ns for rank in there), state.excused_ns)
     timed_out = any(_TIMED_OUT.search(reason(state.ranks[rank])) for rank in waited)
     least_ns = max(LEAST_WAIT_NS, STALL_STEPS * median_step_ns(state))
-    aborted = any(state.ranks[rank].signal == "SIGABRT" for rank in waited) and state.is_nccl
-    if not timed_out and not (aborted and t_ns - since_ns >= least_ns):
+    gave_up = aborted or (state.is_nccl and any(state.ranks[rank].signal == "SIGABRT" for rank in waited))
+    if not timed_out and not (gave_up and t_ns - since_ns >= least_ns):
         return None
     progress = [
         _at_exit(state, rank, since_ns, t_ns) if rank in waited else _last_seen(state, rank, since_ns, t_ns)
@@ -136,6 +147,12 @@ def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
     waiting = tuple(rank for rank in there if rank in {*waited, *result.waiting} - {*result.ranks})
     step = min((state.ranks[rank].step for rank in waiting or result.ranks), default=0)
     return _kept(state, replace(result, waiting=waiting, since_ns=since_ns, step=step), t_ns)
+
+
+def _aborted_elsewhere(rank_state: RankState) -> bool:
+    """Whether it was aborted while its main thread was in no collective: by NCCL's watchdog while it waited
+    for the GPU, or by a script that has caught the error of its collective."""
+    return rank_state.signal == "SIGABRT" and not ended_in_collective(rank_state)
 
 
 def _at_exit(state: RunState, rank: int, since_ns: int, t_ns: int) -> RankProgress:
@@ -175,7 +192,7 @@ def _waited_in_vain(state: RunState, rank_state: RankState) -> bool:
     """Whether a rank ended because its collective did not complete: not since it had lost a peer, and not by
     gloo, which aborts where the tensors differ."""
     if rank_state.signal == "SIGABRT":
-        return state.is_nccl
+        return state.is_nccl or _aborted_elsewhere(rank_state)
     return _TIMED_OUT.search(reason(rank_state)) is not None or not follows_a_peer(rank_state)
 
 

@@ -107,20 +107,32 @@ SHARED_TMP = Path("/tmp")
 
 
 def roots() -> list[Path]:
-    """Folders that may hold runs, the preferred one first. The variable may be set in one terminal only."""
-    folders = [SHARED_TMP / f"ddptop-{os.geteuid()}"]
+    """Folders that may hold runs, the preferred one first. The variable may be set in one terminal only.
+
+    One that belongs to another user, who was first in /tmp, is left out while another folder remains.
+    """
+    folders = [SHARED_TMP / f"ddptop-{os.geteuid()}", state_path() / "run"]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and _is_own_folder(Path(runtime)):
         folders.insert(0, Path(runtime) / "ddptop")
-    return folders
+    return [folder for folder in folders if not _belongs_to_another(folder)] or folders
+
+
+def _belongs_to_another(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid != os.geteuid()
+    except OSError:
+        return False
 
 
 def first_root(*, room: int) -> Path:
     """The preferred folder whose path takes at most `room` bytes. Raises RunDirectoryError."""
     for root in roots():
         if len(os.fsencode(root)) <= room:
+            if root.parent == state_path():
+                state_directory()
             return root
-    raise RunDirectoryError(f"{roots()[-1]}: path too long for a socket")
+    raise RunDirectoryError(f"{roots()[0]}: path too long for a socket")
 
 
 def home(environ: Mapping[str, str] = os.environ) -> Path | None:

@@ -31,10 +31,11 @@ from ddptop.host.runs import (
 
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Both roots inside the test's folder."""
+    """All roots inside the test's folder."""
     (tmp_path / "runtime").mkdir(mode=0o700)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(roots_module, "SHARED_TMP", tmp_path / "tmp")
     return tmp_path
 
@@ -200,12 +201,14 @@ def test_a_root_that_is_not_ours_alone_is_refused_in_one_line(spoil, reason):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_another_users_root_is_refused():
-    root = roots()[0]
-    root.mkdir(mode=0o700)
-    os.chown(root, 12345, 12345)
-    with pytest.raises(RunDirectoryError, match="belongs to user 12345"):
-        create_run_directory("abc")
+def test_another_users_roots_are_passed_over():
+    for preferred in roots()[:-1]:
+        preferred.mkdir(mode=0o700)
+        os.chown(preferred, 12345, 12345)
+    directory = create_run_directory("abc")
+    assert directory.parent == state_path() / "run"
+    write_run_file(directory, run_file(directory))
+    assert [run.run_id for run in live_runs()] == ["abc"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

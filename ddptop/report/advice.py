@@ -107,8 +107,9 @@ def _buffers(report: Report) -> Iterator[Suggestion]:
     pct = 100 * comm.buffers_ms / comm.step_ms
     yield Suggestion(
         "broadcast_buffers",
-        "broadcast_buffers=False in DistributedDataParallel, where ranks may keep buffers of their own "
-        "(running means of BatchNorm). Else send them every so many steps, or register fewer.",
+        "broadcast_buffers=False in DistributedDataParallel (from torch 2.13 on forward_sync_buffers=False), "
+        "where ranks may keep buffers of their own (running means of BatchNorm). Else send them every so "
+        "many steps, or register fewer.",
         f"the broadcast of {buffers_phrase(report.run)} in each forward takes {fixed(comm.buffers_ms)} ms of "
         f"a step of {fixed(comm.step_ms)} ms, {percent(pct)}",
         pct,
@@ -142,7 +143,7 @@ def _transfer_phrase(report: Report) -> str:
 
 def _cap(report: Report) -> str:
     cap = report.run.card.get("ddp.bucket_cap_bytes")
-    return f" (now {cap / 2**20:g})" if isinstance(cap, (int, float)) and cap > 0 else ""
+    return f" (now {cap / 2**20:.3g})" if isinstance(cap, (int, float)) and cap > 0 else ""
 
 
 def _larger_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]:

@@ -323,7 +323,10 @@ def _no_straggler(report: Report) -> Finding:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
     lost = f"{percent(cost.uneven_pct)} of step time lost to skew, {amount(cost.uneven_s)} in total"
     if not is_measurable(cost.uneven_pct, _skew_error_pct(report)):
-        return Finding("no_detail", "doubt", f"no straggler · {skew_phrase(cost.uneven_pct, math.inf)}")
+        unknown = skew_phrase(cost.uneven_pct, math.inf)
+        if report.run.state in ("finished", "failed"):
+            unknown = unknown.removesuffix(" yet")
+        return Finding("no_detail", "doubt", f"no straggler · {unknown}")
     if cost.uneven_pct >= UNEVEN_PCT and _unclear(report):
         within = fixed(report.communication.bound_ms or 0.0)
         return Finding("even", "good", f"no straggler as far as clocks can tell (±{within} ms) · {lost}")

@@ -9,7 +9,7 @@ from ddptop.frames.remedies import next_action
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
-from ddptop.protocol.messages import Bye
+from ddptop.protocol.messages import FINISHED, Bye
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import brief, evidence
 from tests.analysis.stalling import ALL_REDUCE, BACKWARD, START_NS, Stage, op, users, waits
@@ -185,6 +185,14 @@ def test_a_rank_that_somebody_ends_by_sigterm_is_the_cause_though_a_peer_was_qui
     assert [death.rank for death in stage.frame().deaths] == [1, 2, 0]
     assert verdict(stage.frame()).sentence == "LOST · rank 1 was ended by SIGTERM at step 40"
     assert next_action(stage.frame()).startswith("Find out who sent SIGTERM to rank 1 on ")
+
+
+def test_several_ranks_that_were_ended_alike_are_one_sentence(stage) -> None:
+    for rank in range(4):
+        stage.say(rank, Bye(stage.now_ns, FINISHED))
+        stage.tell("exit", rank, exit_code=None, signal="SIGUSR1" if rank < 2 else "SIGKILL")
+    stage.feed(stage.world.run("failed", 1))
+    assert verdict(stage.frame()).line() == "■ FAILED · ranks 0 and 1 were ended by SIGUSR1 at step 40"
 
 
 def test_an_exception_stays_the_cause_when_torchrun_ends_its_process_as_well(stage) -> None:

@@ -7,7 +7,7 @@ import pytest
 from ddptop.analysis.health.outside_end import KILL_NS
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
-from ddptop.protocol.messages import LAUNCHER_SIGNAL, Bye, Event, Received
+from ddptop.protocol.messages import FINISHED, LAUNCHER_SIGNAL, Bye, Event, Received
 from tests.analysis.stalling import NS, Stage, op, users, waits
 from tests.analysis.test_deaths import RESET, load, raises
 
@@ -54,6 +54,18 @@ def test_a_signal_to_the_launcher_is_the_cause_live_and_at_the_end(stage: Stage)
     assert stage.said("lost_rank") == [
         "2 ranks were ended by SIGTERM at step 40 (by its launcher, which was interrupted)"
     ]
+
+
+def test_ranks_that_had_finished_are_ended_by_the_signal_to_their_launcher(stage: Stage) -> None:
+    """A rank takes seconds to exit on a busy machine: its BYE has come long before the signal."""
+    for rank in (0, 1):
+        stage.say(rank, Bye(stage.now_ns, FINISHED))
+    stage.after_s = 8.0
+    launcher_receives(stage, "SIGINT")
+    for rank in (0, 1):
+        stage.tell("exit", rank, exit_code=None, signal="SIGINT")
+    stage.feed(stage.world.run("failed", 1))
+    assert verdict(stage.frame()).sentence == "INTERRUPTED by SIGINT (Ctrl-C)"
 
 
 @pytest.mark.parametrize(

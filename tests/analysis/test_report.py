@@ -17,6 +17,7 @@ from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Event, Hello, Received, Steps
 from ddptop.report.build import finish, report
 from ddptop.report.content import as_data
+from ddptop.report.findings import findings
 from ddptop.report.html import document
 from ddptop.report.sampling import RunSampler
 from ddptop.report.tables import beside_others
@@ -414,6 +415,24 @@ def test_a_healthy_run_is_told_from_every_step_without_bucket_detail(make_world:
     found = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
     assert [(one.kind, one.sign) for one in found.verdict] == [("even", "good")]
     assert found.cost.uneven_pct == pytest.approx(0.0, abs=0.1)
+
+
+@pytest.mark.parametrize(("state", "yet"), [("live", " yet"), ("finished", "")])
+def test_a_share_that_stayed_unclear_is_not_said_to_be_so_yet_at_the_end(
+    make_world: type[World], state: str, yet: str
+) -> None:
+    world = make_world(own=True, detail_every=1000)
+    made = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
+    wide = replace(
+        made.communication,
+        step_ms=40.0,
+        no_straggler_ms=32.0,
+        no_straggler_low_ms=4.0,
+        no_straggler_high_ms=60.0,
+    )
+    unclear = replace(made, cost=replace(made.cost, uneven_s=1.0, uneven_pct=20.0), communication=wide)
+    found = findings(replace(unclear, run=replace(made.run, state=state)))
+    assert found[-1].sentence == f"no straggler · step time lost to skew is not measurable{yet}"
 
 
 def test_why_has_the_excess_over_the_run_and_the_figures_of_the_process(make_world: type[World]) -> None:

@@ -123,10 +123,17 @@ def test_bucket_view_saves_what_the_gradients_take(healthy: Report) -> None:
 def test_buffers_that_each_forward_sends(healthy: Report) -> None:
     sent = with_card(moving(healthy, **HEAVY, step_ms=20.0, buffers_ms=7.0), buffer_bytes=9_600_000)
     one = found_in(sent)["broadcast_buffers"]
-    assert one.gain_pct == pytest.approx(35.0) and "broadcast_buffers=False" in one.action
+    assert one.gain_pct == pytest.approx(35.0)
+    assert "broadcast_buffers=False" in one.action and "2.13 on forward_sync_buffers=False" in one.action
     assert "the broadcast of 9.6 MB of buffers in each forward takes 7.0 ms" in one.because
     assert "accumulate" not in found_in(sent), "1.0 ms of gradients is left of the transfer"
     assert "broadcast_buffers" not in found_in(moving(healthy, **HEAVY, step_ms=20.0, buffers_ms=0.2))
+
+
+def test_the_size_of_buckets_is_rounded(healthy: Report) -> None:
+    buckets = tuple(bucket(i, 20_000, 0.5) for i in range(10))
+    sent = with_card(moving(healthy, **HEAVY), bucket_cap_bytes=20_971)
+    assert "bucket_cap_mb (now 0.02)" in found_in(replace(sent, buckets=buckets))["larger_buckets"].action
 
 
 def test_unused_parameters_that_nobody_saw(healthy: Report) -> None:

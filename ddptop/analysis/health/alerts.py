@@ -107,7 +107,10 @@ def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
         return None
     first = state.ranks[ranks[0]]
     alike = [rank for rank in ranks if describe_exit(state.ranks[rank]) == describe_exit(first)]
-    message = f"{ranks_phrase(alike, len(states))} {describe_exit(first, ended_step(state, ranks[0]))}"
+    ended = describe_exit(first, ended_step(state, ranks[0]))
+    if len(alike) > 1 and ended.startswith("was "):
+        ended = f"were{ended[3:]}"
+    message = f"{ranks_phrase(alike, len(states))} {ended}"
     message = _given_up(state, first) or message
     message = _repeated(state, first) + message
     if first.left_early:

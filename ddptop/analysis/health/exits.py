@@ -275,6 +275,8 @@ def _waits_for_all(rank_state: RankState) -> bool:
 
 def ended_ns(rank_state: RankState) -> int:
     """When it exited, as far as known, on the collector's clock."""
+    if rank_state.finished and rank_state.signal is not None and rank_state.exit_ns is not None:
+        return rank_state.exit_ns  # its BYE came when it had finished, the signal while it was exiting
     times = (rank_state.gone_ns, rank_state.ended_ns, rank_state.exit_ns)
     return min((t_ns for t_ns in times if t_ns is not None), default=0)
 

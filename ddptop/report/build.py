@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from ddptop.recording.reader import Recording
     from ddptop.report.step_table import StepTable
 
-WHOLE_ROWS = 40_000
-"""Most rows of steps for which a recording is read whole: at 30 to 50 us a row, 2 to 3 s."""
+WHOLE_ROWS = 30_000
+"""Most rows of steps for which a recording is read whole: at 50 to 75 us a row, 2 s."""
 
-STRETCH_ROWS = 600
-"""Rows of a stretch, for few ranks: 60 of them are 36,000."""
+STRETCH_ROWS = 500
+"""Rows of a stretch, for few ranks: 60 of them are 30,000."""
 
 MIN_STRETCH = SAMPLE_STEPS + 20
 """Steps of a stretch, for any number of ranks: one sample with its 100 steps, and some before."""
@@ -56,6 +56,10 @@ AFTER_STALL = 4
 
 BEFORE_STALL = 8
 """Blocks that are read before the one with the last step before a stall: in them every rank reports it."""
+
+AROUND_EXIT = 3
+"""The same before and after an exit, where ranks have sent what they had: in a run of many restarts most
+steps would be read for these."""
 
 
 def read(recording: Recording) -> Report:
@@ -276,14 +280,14 @@ def stretches(recording: Recording, steps: int) -> Iterator[range]:
     yield from spans if whole else _stretches(recording, steps, _evidence(recording))
 
 
-def _stretches(recording: Recording, steps: int, stalls: list[int]) -> Iterator[range]:
+def _stretches(recording: Recording, steps: int, stalls: list[tuple[int, bool]]) -> Iterator[range]:
     done = 0
     length_ns = recording.end_ns - recording.start_ns
     for piece in range(1, MOST_SPANS + 1):
         until_ns = recording.start_ns + length_ns * piece // MOST_SPANS
         stop = max(recording.block_at(until_ns) + 1, recording.blocks_until(until_ns))
-        while stalls and stalls[0] <= until_ns:
-            blocks = _around(recording, stalls.pop(0), done)
+        while stalls and stalls[0][0] <= until_ns:
+            blocks = _around(recording, *stalls.pop(0), floor=done)
             if blocks:
                 yield blocks
                 done = blocks.stop
@@ -307,9 +311,13 @@ def _joined(ranges: Iterable[range]) -> Iterator[range]:
         yield whole
 
 
-def _evidence(recording: Recording) -> list[int]:
-    """When the ranks were asked for evidence."""
-    return [r.t_ns for r in recording.lasting_with(Type.EVIDENCE) if isinstance(r.message, Evidence)]
+def _evidence(recording: Recording) -> list[tuple[int, bool]]:
+    """When ranks sent evidence, and whether one sent it by itself at its exit, not asked in a stall."""
+    return [
+        (received.t_ns, not received.message.number)
+        for received in recording.lasting_with(Type.EVIDENCE)
+        if isinstance(received.message, Evidence)
+    ]
 
 
 def _back(recording: Recording, stop: int, floor: int, steps: int) -> int:
@@ -320,7 +328,7 @@ def _back(recording: Recording, stop: int, floor: int, steps: int) -> int:
     return stop - 1 - int(enough[0]) if len(enough) else min(floor, stop)
 
 
-def _around(recording: Recording, t_ns: int, floor: int) -> range | None:
+def _around(recording: Recording, t_ns: int, is_exit: bool, *, floor: int) -> range | None:
     """The blocks from the last step before this time to the next step after it."""
     at = recording.block_at(t_ns)
     if at < floor:
@@ -328,15 +336,16 @@ def _around(recording: Recording, t_ns: int, floor: int) -> range | None:
     begin = at
     while begin > floor and not _has_steps(recording, begin):
         begin -= 1
-    return range(max(floor, begin - BEFORE_STALL), _next_step(recording, at + 1))
+    before, after = (AROUND_EXIT, AROUND_EXIT) if is_exit else (BEFORE_STALL, AFTER_STALL)
+    return range(max(floor, begin - before), _next_step(recording, at + 1, after))
 
 
-def _next_step(recording: Recording, index: int) -> int:
-    """The block AFTER_STALL behind the first one that holds steps, counted from `index`; at most the end."""
+def _next_step(recording: Recording, index: int, after: int = AFTER_STALL) -> int:
+    """The block `after` behind the first one that holds steps, counted from `index`; at most the end."""
     stop = recording.blocks_until(recording.end_ns)
     while index < stop and not _has_steps(recording, index):
         index += 1
-    return min(index + AFTER_STALL, stop)
+    return min(index + after, stop)
 
 
 def _has_steps(recording: Recording, index: int) -> bool:

@@ -53,7 +53,9 @@ def _more(count: int, what: str) -> list[str]:
 def _stall(period: StallPeriod, width: int) -> list[str]:
     lines = _wrapped_below_indent(sentences.stall(period), width, 2)
     followed = (period.followed,) if period.followed else ()
-    for detail in (*followed, *period.detail[:MAX_DETAILS]):
+    with_positions = {f"it waits for {position.waits_for}" for position in period.positions[:MAX_POSITIONS]}
+    details = [detail for detail in period.detail if detail not in with_positions]
+    for detail in (*followed, *details[:MAX_DETAILS]):
         lines += _wrapped_below_indent(f"  {detail}", width, 4)
     for position in period.positions[:MAX_POSITIONS]:
         lines += _position(position, width)
@@ -69,11 +71,13 @@ def _death(death: Death, message: Sequence[str], width: int) -> list[str]:
 
 
 def _position(position: RankPosition, width: int) -> list[str]:
-    """`rank 1, node0, pid 4312, alive`, what it waits in, and its innermost calls from the user's code on."""
+    """`rank 1, node0, pid 4312, alive`, what it waits in and for, and its innermost user calls."""
     stack = sentences.stack(position)
-    if not stack and not position.operation:
+    if not stack and not position.operation and not position.waits_for:
         return []
     lines = _wrapped_below_indent(f"  {sentences.where(position)}", width, 4)
+    if position.waits_for:
+        lines += _wrapped_below_indent(f"    it waits for {position.waits_for}", width, 4)
     return lines + [f"    {call}"[:width] for call in stack]
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ddptop.frames.stall import RankPosition
 from ddptop.report.advice import advice
 from ddptop.report.build import report
 from ddptop.report.content import BucketSummary, Report, StallPeriod
+from ddptop.report.text import page
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -175,6 +177,42 @@ def test_the_most_valuable_comes_first(healthy: Report) -> None:
 def test_buckets_of_several_models_are_not_to_be_merged(healthy) -> None:
     buckets = tuple(replace(bucket(i, 4_000, 0.1 * (i + 1)), model=i, group="0") for i in range(6))
     assert "larger_buckets" not in found_in(replace(moving(healthy, **HEAVY), buckets=buckets))
+
+
+def test_the_page_says_for_which_worker_a_rank_of_a_stall_waited_whenever_it_was_diagnosed(
+    healthy: Report,
+) -> None:
+    worker = "DataLoader worker pid 7002 in data.py:41 decode, which sleeps in hrtimer_nanosleep"
+    position = RankPosition(
+        rank=1,
+        host="node0",
+        pid=7000,
+        process="ended by SIGINT",
+        step=40,
+        bucket=None,
+        sequence=None,
+        group="",
+        operation="",
+        user_call=None,
+        traces=(),
+        at_s=None,
+        waits_for=worker,
+    )
+    period = StallPeriod(
+        kind="missing",
+        since_s=1_700_000_000.0,
+        step=40,
+        ranks=(1,),
+        waiting=(0,),
+        sentence="rank 1 is missing",
+        detail=("rank 1, node0, pid 7000, was in train.py:12 <module>",),
+        positions=(position,),
+        lasted_s=41.0,
+    )
+    while_it_lasted = replace(period, detail=(*period.detail, f"it waits for {worker}"))
+    for stall in (period, while_it_lasted):
+        text = " ".join(page(replace(healthy, stalls=(stall,)), 80).split())
+        assert text.count(f"it waits for {worker}") == 1
 
 
 def test_a_stall_comes_before_a_tuning_hint_and_nothing_is_suggested_that_the_run_does(

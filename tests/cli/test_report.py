@@ -218,6 +218,23 @@ def test_stretches_do_not_miss_a_stall(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.cost.step_s == pytest.approx(8_000 * 0.02, rel=0.05)
 
 
+def test_around_exits_fewer_blocks_are_read_than_around_stalls(tmp_path: Path) -> None:
+    messages = [*made_up.a_run(20_000, buckets=1, batch=25)]
+    blocks_read = {}
+    for number in (0, 7):  # sent by a rank at its exit, in answer to an ASK
+        path = tmp_path / f"{number}.ddptop"
+        records = []
+        for place, received in enumerate(messages):
+            records.append(received)
+            if place % 200 == 8 and isinstance(received.message, Steps):
+                said = Evidence(received.t_ns, number, received.message.first_step, 2, 0, "", (), (), ())
+                records.append(received._replace(seq=received.seq + 5_000_000, message=said))
+        made_up.write(path, records)
+        with Recording.open(path) as recording:
+            blocks_read[number] = sum(len(blocks) for blocks in build.stretches(recording, 20))
+    assert blocks_read[0] + 20 < blocks_read[7]
+
+
 def test_a_stretch_goes_on_to_where_all_ranks_have_sent_a_message_of_many_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

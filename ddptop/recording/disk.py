@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ddptop.recording.format import MAGIC, RecordingError, read_frame
@@ -38,12 +39,15 @@ class AppendFile:
         """Create it, or with `resume` go on with it.
 
         Raises OSError, and RecordingError for a file that is not ours to write. A file that is there is never
-        written over: FileExistsError, unless there is nothing in it yet.
+        written over: FileExistsError, unless there is nothing in it yet and nobody else is writing it.
         """
-        self.descriptor = _open(path)
+        self.descriptor, is_new = _open(path)
         try:
             self._take(path, resume)
         except BaseException:
+            if is_new:  # nothing could be written: no empty file is left
+                with suppress(OSError):
+                    path.unlink()
             os.close(self.descriptor)
             raise
         self._dirty = False
@@ -55,7 +59,12 @@ class AppendFile:
     def _take(self, path: Path, resume: bool) -> None:
         if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
             raise RecordingError(f"{path} is no regular file")
-        _lock(self.descriptor, path)
+        try:
+            _lock(self.descriptor, path)
+        except RecordingError as error:
+            if resume:
+                raise
+            raise FileExistsError(errno.EEXIST, str(error), str(path)) from None
         self.size = os.fstat(self.descriptor).st_size
         head = os.pread(self.descriptor, len(MAGIC), 0)
         if not MAGIC.startswith(head):
@@ -127,13 +136,15 @@ class AppendFile:
                     self.sync_error = error
 
 
-def _open(path: Path) -> int:
-    """Never through a link: another user may have laid one there."""
+def _open(path: Path) -> tuple[int, bool]:
+    """A descriptor, and whether the file was made for it.
+
+    Never through a link: another user may have laid one there."""
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
     except FileExistsError:
-        return os.open(path, flags)
+        return os.open(path, flags), False
 
 
 def _lock(descriptor: int, path: Path) -> None:

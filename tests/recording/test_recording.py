@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.collector.record import Earlier
+from ddptop.collector.record import Earlier, Record
 from ddptop.protocol import limits
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
@@ -189,6 +189,27 @@ def test_a_second_writer_is_refused(path: Path) -> None:
     with pytest.raises(RecordingError, match="another process"):
         Writer(path, limit_bytes=GIB, resume=True)
     writer.close()
+
+
+def test_a_second_run_of_the_same_name_is_recorded_beside_the_first(path: Path) -> None:
+    first = Record(path, limit_bytes=GIB, resume=False)
+    second = Record(path, limit_bytes=GIB, resume=False)
+    assert (first.path, second.path) == (path, path.with_stem(f"{path.stem}-2"))
+    assert first.note is None and second.note is None
+    for record in (first, second):
+        record.close()
+
+
+def test_without_space_at_the_start_no_empty_file_is_left(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(OSError, match="No space"):
+        Writer(path, limit_bytes=GIB)
+    assert not path.exists()
 
 
 def test_a_recording_that_is_there_is_not_written_over_and_no_link_is_followed(path: Path) -> None:

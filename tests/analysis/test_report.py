@@ -410,6 +410,25 @@ def test_without_a_data_loader_time_before_forward_is_time_between_steps(
     assert ("between steps" in found.events[-1].message) is not has_loader
 
 
+def test_the_event_of_a_pause_without_a_data_loader_names_the_place_as_the_verdict(
+    make_world: type[World],
+) -> None:
+    """Also where the first of its steps are not kept any more: what they spent on data is not known then."""
+    world = make_world(own=True, detail_every=1000)
+    world.delays |= (fetched := {(rank, "data"): -DATA for rank in range(world.size)})
+    messages = begun(world)
+    for _ in range(8):
+        messages = [*messages, *world.steps(49)]
+        world.delays[1, "other"] = 1_500_000
+        messages += world.steps(1)
+        world.delays = dict(fetched)
+    found = report(chain(messages, [world.run("finished", 0)]), steps=400)
+    assert found.stragglers[0].place == "between_steps"
+    assert [one.message for one in found.events if one.kind == "straggler"] == [
+        "straggler: rank 1, between steps, seen at step 303"
+    ]
+
+
 def test_a_healthy_run_is_told_from_every_step_without_bucket_detail(make_world: type[World]) -> None:
     world = make_world(own=True, detail_every=1000)
     found = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)

@@ -420,7 +420,9 @@ def _transfer(steps: StepWindow, slots: Indices, members: Indices) -> Column:
 def shown_place(steps: StepWindow, slots: Indices, straggler: Straggler) -> OwnPlace | None:
     """The place of a straggler as it is shown: what lies before forward is between two steps where no
     DataLoader was seen in these steps, for then nothing parts it from the end of the optimizer."""
-    if straggler.place != "before_forward" or steps.place("data", slots, np.array([straggler.rank])).any():
+    if straggler.place != "before_forward":
+        return straggler.place
+    if (steps.place("data", slots, np.array([straggler.rank])) > 0).any():  # NaN in steps not kept any more
         return straggler.place
     return "between_steps"
 

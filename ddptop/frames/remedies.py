@@ -178,7 +178,9 @@ def next_action(frame: Frame) -> str:
     if outside is not None and state not in ("finished", "stale"):
         if frame.stall is not None and frame.stall.kind not in ("dead", "unreachable"):
             return _in_stall(frame, frame.stall)
-        return after_outside_end(str(outside.evidence.get("signal")))
+        return after_outside_end(
+            str(outside.evidence.get("signal")), str(outside.evidence.get("stall") or "")
+        )
     if state in ("failed", "lost") and frame.stall is not None and frame.stall.ended_s is not None:
         sides = next((alert.evidence for alert in frame.alerts if alert.kind == "mismatch"), {})
         if sides.get("side0_call"):  # the missing rank has come, to another collective
@@ -229,8 +231,21 @@ _AFTER_SIGNAL = {
 }
 
 
-def after_outside_end(signal: str) -> str:
-    """What to do after a signal to the launcher has ended the run."""
+_IN_INIT = " in init_process_group since "
+"""In the sentence of a stall whose ranks do not meet again after a restart."""
+
+_GONE_PEERS = "after a restart gloo may wait for processes that are gone."
+
+
+def after_outside_end(signal: str, stall: str = "") -> str:
+    """What to do after a signal to the launcher has ended the run.
+
+    `stall`: the sentence of the stall that it was in.
+    """
+    if _IN_INIT in stall:
+        return f"Start it again: {_GONE_PEERS}"
+    if stall and signal == "SIGINT":
+        return "Mend what it was stalled by, then start again from the last checkpoint."
     return _AFTER_SIGNAL.get(signal, "Start again from the last checkpoint: a signal has ended it.")
 
 
@@ -334,8 +349,8 @@ def _unused_parameters(text: str) -> str:
 
 def _in_stall(frame: Frame, stall: Stall) -> str:
     responsible = [one for one in stall.positions if one.rank in stall.ranks]
-    if not stall.ranks and " in init_process_group since " in stall.sentence:
-        return "End it and start it again: after a restart gloo may wait for processes that are gone."
+    if not stall.ranks and _IN_INIT in stall.sentence:
+        return f"End it and start it again: {_GONE_PEERS}"
     if stall.kind == "mismatch":
         calls = [one.user_call for one in (*responsible, *stall.positions) if one.user_call is not None]
         where = f": see {_place(calls[0])}" if calls else ""

@@ -402,7 +402,8 @@ def _outside_end(report: Report) -> Iterator[Suggestion]:
     for alert in report.troubles:
         if alert.kind == "ended_from_outside" and report.run.state in ("failed", "lost"):
             signal = str(alert.evidence["signal"])
-            action, figures = after_outside_end(signal), {"signal": signal}
+            action = after_outside_end(signal, str(alert.evidence["stall"] or ""))
+            figures = {"signal": signal}
             yield Suggestion(
                 "ended_from_outside", action, f"its launcher has received {signal}", None, figures
             )

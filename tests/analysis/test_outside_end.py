@@ -8,6 +8,7 @@ from ddptop.analysis.health.outside_end import KILL_NS
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import FINISHED, LAUNCHER_SIGNAL, Bye, Event, Received
+from ddptop.report import build
 from tests.analysis.stalling import NS, Stage, op, users, waits
 from tests.analysis.test_deaths import RESET, load, raises
 
@@ -121,6 +122,8 @@ def test_a_stall_stays_what_it_was_when_somebody_ends_it(stage: Stage) -> None:
     assert verdict(last).detail == "by SIGINT · exit code 1 · last complete step 39"
     assert [alert.message for alert in last.alerts][:1] == [f"interrupted while stalled: {before}"]
     assert last.deaths == ()
+    advice = [one.action for one in build.report(stage.messages, steps=40).advice]
+    assert "Mend what it was stalled by, then start again from the last checkpoint." in advice
 
 
 def test_where_all_processes_get_the_signal_at_once_the_ranks_may_be_seen_first(stage: Stage) -> None:

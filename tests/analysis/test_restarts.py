@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Evidence, Stack, StackFrame
-from ddptop.protocol.messages import Bye, Event, Received
+from ddptop.protocol.messages import LAUNCHER_SIGNAL, Bye, Event, Received
 from ddptop.report.build import report
 from ddptop.report.text import page
 from tests.analysis.stalling import START_NS, Stage
@@ -114,6 +115,14 @@ def test_ranks_that_never_meet_again_after_a_restart_are_named(make_world) -> No
     assert verdict(found).kind == "stalled"
     assert "restart 1: ranks 0 to 2 are in init_process_group since " in verdict(found).sentence
     assert [alert.kind for alert in found.alerts if alert.severity == "critical"] == ["stall"]
+    interrupted = Reducer()
+    fields = {"signal": "SIGINT", "host": "node0"}
+    signal = Received(stage.now_ns, -1, 0, 0, Event(LAUNCHER_SIGNAL, stage.now_ns, -1, -1, fields))
+    for received in (*stage.messages, signal):
+        interrupted.feed(received)
+    last = interrupted.frame(stage.now_ns)
+    assert "restart 1: ranks 0 to 2 are in init_process_group since " in verdict(last).sentence
+    assert "tart it again: after a restart gloo may wait for processes" in next_action(last)
     stage.after_s = 31.0
     again = make_world(3, incarnation=1, session_base=200, now_us=(stage.now_ns - START_NS) // 1000)
     stage.feed(*again.introduce(), *again.steps(3))

@@ -6,7 +6,6 @@ Also the phrases that the report's sentences share: amounts of time, ranks, seve
 from __future__ import annotations
 
 import math
-from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ddptop.frames.numbers import bounded, fixed, percent
@@ -166,8 +165,7 @@ def _attempts(deaths: Sequence[Death]) -> str:
         for number in sorted(attempts, reverse=True)
     ]
     failures = [Failure.of(one.position.user_call, one.reason, one.position.process) for one in firsts]
-    times = len([*takewhile(failures[0].__eq__, failures)])
-    return repeated_phrase(times, failures[0].place, max(attempts)) + _deaths(last)
+    return repeated_phrase(failures.count(failures[0]), failures[0].place, max(attempts)) + _deaths(last)
 
 
 def _deaths(deaths: Sequence[Death]) -> str:

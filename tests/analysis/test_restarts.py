@@ -69,7 +69,7 @@ def test_a_failure_of_each_attempt_is_one_and_followers_are_those_of_an_attempt(
     assert "in elastic restart 3, step 20" in page(found, 200)
 
 
-@pytest.mark.parametrize(("lines", "times"), [([26, 31], 1), ([31, 26, 26], 2), ([26], 1)])
+@pytest.mark.parametrize(("lines", "times"), [([26, 31], 1), ([26, 31, 26], 2), ([26], 1)])
 def test_only_attempts_that_failed_alike_are_counted(make_world, lines: list[int], times: int) -> None:
     messages = attempts(make_world, lines)
     reducer = Reducer()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import takewhile
 from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
@@ -120,10 +119,9 @@ def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
 
 
 def _repeated(state: RunState, first: RankState) -> str:
-    """`failed 4 times at train.py:26 (3 restarts): ` where the attempts before failed alike."""
+    """`failed 4 times at train.py:26 (3 restarts): ` where attempts before failed alike."""
     failure = failure_of(first)
-    alike = takewhile(failure.__eq__, reversed(state.failures))
-    return repeated_phrase(1 + len([*alike]), failure.place, state.incarnation)
+    return repeated_phrase(1 + state.failures.count(failure), failure.place, state.incarnation)
 
 
 def _given_up(state: RunState, rank_state: RankState) -> str:

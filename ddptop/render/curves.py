@@ -55,6 +55,10 @@ class Canvas:
         rows = np.arange(self.height * 4)[:, None]
         self._put((over <= rows) & (rows <= under) & (over >= 0))
 
+    def points(self, values: Column, scale: Scale) -> None:
+        """One dot for each value, joined to none."""
+        self._put(self._dots(values, scale) == np.arange(self.height * 4)[:, None])
+
     def under(self, values: Column, scale: Scale) -> None:
         """One dot in four below a curve: light enough for the curve to stand out without colour."""
         tops, rows = self._dots(values, scale), np.arange(self.height * 4)[:, None]

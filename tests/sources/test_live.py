@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -158,6 +159,24 @@ def test_the_last_frame_of_a_run_stays(play, monkeypatch):
     play.wait_for(lambda: play.source._aged > asked)
     assert play.source.latest().run.state == "failed"
     assert play.source.status() == "the run has failed"
+
+
+def test_a_source_closes_while_its_thread_is_stuck(play, monkeypatch):
+    stuck, released = threading.Event(), threading.Event()
+
+    def wait_for_ever(self, link):
+        stuck.set()
+        released.wait()
+
+    monkeypatch.setattr(live_module.CollectorSource, "_receive", wait_for_ever)
+    try:
+        play.source.start()
+        assert stuck.wait(20)
+        play.source.close()
+        assert not released.is_set() and play.source._thread.is_alive()
+    finally:
+        released.set()
+        play.source._thread.join(20)
 
 
 def test_without_a_collector_it_says_so(play):

@@ -225,6 +225,29 @@ def test_what_goes_on_above_the_scale_is_marked_with_how_far_it_goes() -> None:
     assert "↑" not in "".join(str(line) for line in chart(even, 60, 9, False).lines)
 
 
+def test_the_least_and_the_largest_step_of_a_column_are_drawn_however_many_steps_it_has() -> None:
+    median = np.full(4_000, 10.0)
+    largest, least = median.copy(), median.copy()
+    largest[1_000], least[3_000] = 18.0, 1.0
+    time_s = np.arange(4_000) * 0.1
+    curve = Curve([Line("step ms")], time_s, median, "forward", zero=True, band=True, early=2_000, p95=median)
+    curve = replace(curve, reach=20.0)
+    without = [str(line) for line in chart(curve, 60, 9, False).lines]
+    drawn = [str(line) for line in chart(replace(curve, extremes=(least, largest)), 60, 9, False).lines]
+    changed = {
+        (row, column)
+        for row, (before, after) in enumerate(zip(without, drawn, strict=True))
+        for column, (old, new) in enumerate(zip(before, after, strict=True))
+        if old != new
+    }
+    assert len(changed) == 2, changed
+    (top, _), (bottom, _) = sorted(changed)
+    assert top <= 2 and bottom >= 6
+    far = np.where(largest > 10, 900.0, largest)
+    title, top_row, *_ = chart(replace(curve, extremes=(least, far)), 60, 9, False).lines
+    assert str(title).startswith("step ms ↑ up to 900") and str(top_row).count("↑") == 1
+
+
 def test_the_parts_of_the_step_over_time_take_the_place_of_waiting_where_they_are_known() -> None:
     known, unknown = straggler(), without_own_times(straggler())
     for frame, title in ((known, "mean ms "), (unknown, "waiting ")):

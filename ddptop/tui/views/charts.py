@@ -191,7 +191,7 @@ def _curves(scene: Scene, happened: Happened) -> list[Curve]:
         Line("━ p50", "forward"),
         step_now[1],
         shown,
-        Line(f"peak {fixed(_peak(x, history.step_max_ms))}", "faint"),
+        Line(f"· least, peak {fixed(_peak(x, history.step_max_ms))}", "faint"),
     ]
     speed = [*speed_now, shown]
 
@@ -200,6 +200,7 @@ def _curves(scene: Scene, happened: Happened) -> list[Curve]:
         Curve(
             steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
             early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 2),
+            extremes=(history.step_min_ms, history.step_max_ms),
         ),
         _parts(scene, shown),
         Curve(

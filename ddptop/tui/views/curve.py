@@ -105,6 +105,8 @@ class Curve:
     """So many points at the begin are bins of steps."""
     p95: Column | None = None
     """Of these the 95th percentile of their steps."""
+    extremes: tuple[Column, Column] | None = None
+    """The least and the largest of each point, a dot each: in the median of many steps peaks vanish."""
     stack: Column | None = None
     """(parts of `STACK`, points) ms: `main` divided into parts, drawn on top of each other."""
     happened: Happened = field(default_factory=Happened)
@@ -216,6 +218,7 @@ class _Drawn:
     main: Column
     high: Column | None
     behind: Column | None
+    extremes: tuple[Column, Column] | None
     stack: Column | None
 
     @classmethod
@@ -243,15 +246,19 @@ class _Drawn:
             if needed <= gutter:
                 break
             gutter = needed  # it only grows, so this ends
-        stack = None
+        extremes = stack = None
+        if curve.extremes is not None:
+            least, largest = curve.extremes
+            extremes = binned(least, edges, "min"), binned(largest, edges, "max")
         if curve.stack is not None:
             stack = np.stack([joined(binned(part, edges, "mean")) for part in curve.stack])
-        return cls(axis, scale, gutter, main, high, behind, stack)
+        return cls(axis, scale, gutter, main, high, behind, extremes, stack)
 
     def clipped(self, across: int, height: int) -> tuple[list[int], float]:
         """Cells of `height` rows in which a series is cut off at the top, by more than a dot of a curve is
         high, and the largest value there."""
-        series = [one for one in (self.main, self.high, self.behind) if one is not None]
+        largest = None if self.extremes is None else self.extremes[1]
+        series = [one for one in (self.main, self.high, self.behind, largest) if one is not None]
         tops = np.fmax.reduce(np.stack(series), axis=0)
         dot = (self.scale.high - self.scale.low) / max(1, 4 * height - 1)
         beyond = np.flatnonzero(tops > self.scale.high + dot)
@@ -268,6 +275,8 @@ class _Drawn:
             behind.between(main, _dots(joined(self.high), across), self.scale)
         elif self.behind is not None:
             behind.curve(_dots(joined(self.behind), across), self.scale)
+        for values in self.extremes or ():
+            behind.points(_dots(values, across), self.scale)
         if curve.behind_x is None:  # the area would hide another run's curve
             behind.under(main, self.scale)
         return rows(front, behind, curve.role, ascii_only, self.shaded(curve.happened, (len(main) + 1) // 2))

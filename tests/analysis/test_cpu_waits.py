@@ -272,6 +272,30 @@ def test_a_rank_that_waits_for_a_cpu_is_a_suspect_until_it_is_sure(make_world) -
     assert frame.suspect is None
 
 
+def test_a_rank_that_is_last_in_all_steps_is_named_though_it_waits_too_little_to_be_flagged(
+    make_world,
+) -> None:
+    world, reducer = make_world(4, own=True), Reducer()
+    world.cpu_us = {0: 0}
+    for received in (world.run(), *world.introduce(), *world.steps(40)):
+        reducer.feed(received)
+    world.delays[1, "forward"] = world.cpu_us[1] = 1_500
+    for received in world.steps(120):
+        reducer.feed(received)
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    assert frame.straggler is None
+    assert verdict(frame).sentence.startswith("rank 1 slowest in 48 of 48 steps, 1.5 ")
+
+
+def test_of_long_steps_it_is_sure_after_so_many_steps_not_after_20_s(make_world) -> None:
+    world, reducer = make_world(2, own=True), Reducer()
+    world.delays[1, "forward"] = world.cpu_us[1] = 186_000
+    for received in (world.run(), *world.introduce(), *world.steps(160)):
+        reducer.feed(received)
+    said = verdict(reducer.frame(START_NS + world.now_us * 1000))
+    assert "sure after 45 s, 32 so far" in said.sentence  # 224 steps of 0.2 s
+
+
 def test_what_a_waiting_rank_costs_has_its_slow_part_in_the_all_reduces() -> None:
     """A quota stops the threads of gloo too: the transfer is longer in the same steps."""
     window, n = StepWindow(2, 100), 200

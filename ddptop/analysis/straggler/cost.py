@@ -264,7 +264,37 @@ def _own_suspect(figures: Figures) -> tuple[int, Suspect] | None:
             return int(newest[late.first]), Suspect(
                 rank, late.excess_ms, bound_ms, last, len(over), basis="every_step"
             )
-    return _waits_for_cpu(figures)
+    return _waits_for_cpu(figures) or _last_in_most(figures)
+
+
+LAST_SHARE = 0.9
+"""Least share of the newest steps in which a suspect comes last whose excess varies too much to flag it."""
+
+
+def _last_in_most(figures: Figures) -> tuple[int, Suspect] | None:
+    """The slot since which a rank comes last in nearly all steps, and the suspect: its excess may vary."""
+    steps = figures.steps
+    slots = steps.recent(every_step.LAST_STEPS)
+    if len(slots) < every_step.LAST_STEPS:
+        return None
+    for members in figures.flags.groups:
+        excess = steps.excess(slots, members)
+        latest = np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0)
+        last = np.bincount(latest[np.isfinite(excess).any(axis=0)], minlength=len(members))
+        row = int(last.argmax())
+        over = excess[row]
+        least_ms = max(every_step.FLAG_MS, every_step.WHOLE_SHARE * float(median(steps.wall(slots))))
+        if len(members) > 1 and last[row] >= LAST_SHARE * len(slots) and float(median(over)) >= least_ms:
+            bound_ms = ERRORS * every_step.error_of_median(over)
+            return int(slots[0]), Suspect(
+                int(members[row]),
+                float(median(over)),
+                bound_ms,
+                int(last[row]),
+                len(over),
+                basis="every_step",
+            )
+    return None
 
 
 CPU_LAST_SHARE, EARLY_CPU_LAST_SHARE = 0.75, 0.9
@@ -309,7 +339,7 @@ def _cpu_suspect(steps: StepWindow, members: Indices, sure: CpuSuspect | None) -
         basis="every_step",
         cause="cpu",
         so_far_s=wall_ms / 1e3 if sure is None else sure.so_far_s,
-        needed_s=cpu_waits.LEAST_MS / 1e3,
+        needed_s=cpu_waits.needed_s(wall_ms / len(slots)),
     )
 
 

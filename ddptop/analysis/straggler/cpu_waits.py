@@ -46,6 +46,11 @@ LEAST_SUSPECT_BLOCKS = 2
 than one of them in a row."""
 
 
+def needed_s(step_ms: float) -> float:
+    """Time after which a rank that waits is flagged, in steps of this length."""
+    return max(LEAST_MS, LEAST_BLOCKS * BLOCK_STEPS * step_ms) / 1e3
+
+
 class CpuWaits:
     """How long each rank of a process group waited for a CPU in the newest blocks of steps."""
 

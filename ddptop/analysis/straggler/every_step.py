@@ -65,6 +65,9 @@ on a core does not take the same time in every step."""
 NEWEST = 24
 """Newest steps in which a rank must already have been late to be considered: the least of STEPS_NEEDED."""
 
+LAST_STEPS = 48
+"""Newest steps in nearly all of which a suspect comes last: most bursts of load on a core are shorter."""
+
 CANDIDATES = 16
 """Ranks considered, those of largest excess first: whether one of 4096 ranks is late is cheap to rule out."""
 

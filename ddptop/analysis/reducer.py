@@ -386,6 +386,8 @@ class Reducer:
         known = rank_state.finished  # it has left its group before
         if bye.reason not in WELL:
             keep_stall(state, t_ns)
+        elif bye.reason == FINISHED and not state.finished:  # once: it asks all ranks
+            keep_stall(state, t_ns, finished=rank)
         rank_state.bye, rank_state.ended_ns = bye, t_ns
         if bye.sequence >= 0:
             rank_state.last_sequence = bye.sequence

@@ -13,7 +13,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Stack, StackFrame
-from ddptop.protocol.messages import LAUNCHER_SIGNAL, Bye, Event, Hello, Received
+from ddptop.protocol.messages import FINISHED, LAUNCHER_SIGNAL, Bye, Event, Hello, Received
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.report import build
@@ -171,6 +171,18 @@ def test_so_do_ranks_whose_script_catches_the_error_and_exits(stage, reason: str
     ends(stage, 1, 3)
     fails(stage)
     assert_stall_stays(stage, "ranks 0 and 2 gave up waiting after 20 s")
+
+
+def test_so_does_a_rank_that_waited_and_says_that_it_ended_in_good_order(stage) -> None:
+    """As where a script calls sys.exit() after it has caught the error: its code is not known to it yet."""
+    stands(stage, 17)
+    stage.say(0, Bye(stage.now_ns, FINISHED))
+    stage.tell("exit", 0, exit_code=1, signal=None)
+    ends(stage, 1, 2, 3)
+    fails(stage)
+    found = stage.frame()
+    assert verdict(found).line() == f"■ FAILED · {MISSING}"
+    assert (found.stall.ranks, found.stall.followed) == ((1,), "rank 0 gave up waiting after 16 s")
 
 
 @pytest.mark.parametrize("until_s", [5, 17])

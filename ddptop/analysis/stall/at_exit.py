@@ -58,14 +58,19 @@ LEAST_WAIT_NS = 3 * NS
 """An abort that names no timeout is due to one after this time: no shorter one is in use."""
 
 
-def keep_stall(state: RunState, t_ns: int) -> None:
-    """Note the stall that the run is in, before its first rank, or the run, is noted to have ended."""
+def keep_stall(state: RunState, t_ns: int, finished: int | None = None) -> None:
+    """Note the stall that the run is in, before its first rank, or the run, is noted to have ended.
+
+    `finished`: the rank that ends, in good order as far as it says; one that waited in the stall did not.
+    """
     if state.first_end_ns is not None:
         return
-    state.first_end_ns = t_ns
-    if stalled_since(state, t_ns, grace_ns=COMPILE_GRACE_NS) is None:
+    diagnosis = None
+    if stalled_since(state, t_ns, grace_ns=COMPILE_GRACE_NS) is not None:
+        diagnosis = diagnose_running(state, rank_states(state, t_ns), t_ns)
+    if finished is not None and (diagnosis is None or finished not in diagnosis.waiting):
         return
-    diagnosis = diagnose_running(state, rank_states(state, t_ns), t_ns)
+    state.first_end_ns = t_ns
     if diagnosis is not None and diagnosis.kind in KEPT_KINDS:
         state.kept_stall = _kept(state, diagnosis, t_ns)
 

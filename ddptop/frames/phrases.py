@@ -235,6 +235,8 @@ def suspect_phrase(s: Suspect, where: str = "") -> str:
         sure = f"sure after {fixed(s.needed_s, 0)} s, {fixed(min(s.so_far_s, s.needed_s), 0)} so far"
         return f"{often} and waits for a CPU; {sure}"
     size = f"{bounded(s.lateness_ms, s.bound_ms)} ms"
+    if s.bound_ms >= s.lateness_ms:  # it varies: an error above the figure would say nothing
+        size = f"roughly {fixed(s.lateness_ms, 0 if s.lateness_ms >= 10 else 1)} ms"
     if s.basis == "every_step":
         return f"rank {s.rank}{where} slowest in {s.last} of {s.steps} steps, {size} longer"
     return f"rank {s.rank}{where} last in {s.last} of {s.steps} measured steps, {size} late"

@@ -111,6 +111,8 @@ def test_in_few_cells_who_comes_before_why_and_that_before_what_it_costs() -> No
 def test_a_suspect() -> None:
     late = Suspect(1, 20.3, 0.1, 12, 12)
     assert suspect_phrase(late) == "rank 1 last in 12 of 12 measured steps, 20.3 ±0.1 ms late"
+    wide = replace(late, basis="every_step", bound_ms=21.0)
+    assert suspect_phrase(wide) == "rank 1 slowest in 12 of 12 steps, roughly 20 ms longer"
     assert suspect_phrase(replace(late, basis="every_step")) == (
         "rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer"
     )

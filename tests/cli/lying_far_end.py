@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ddptop.frames.codec import encode_frame
+from ddptop.frames.history import COLUMNS
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import State
 from ddptop.transport import stdio
@@ -31,7 +32,7 @@ def write(kind: bytes, payload: bytes) -> None:
 
 
 frame = live()
-points = {name: getattr(frame.history, name)[:500] for name in frame.history.__slots__ if name != "start"}
+points = {name: getattr(frame.history, name)[:500] for name in COLUMNS}
 times = np.array(points["time_s"])
 if mode == "infinity":
     times[250] = np.inf

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -98,6 +100,48 @@ def test_the_screen_goes_on_and_q_ends_it(tmp_path: Path, mode: str) -> None:
         terminal.press("q")
         terminal.wait_for("ready>")
         assert terminal.title() != "title"
+
+
+BUSY = """
+import sys, threading
+from ddptop.cli.main import main
+from ddptop.sources.live import CollectorSource
+receive = CollectorSource._receive
+
+def receive_one_frame(self, link):
+    receive(self, link)
+    if self._frame is not None:
+        threading.Event().wait()
+
+CollectorSource._receive = receive_one_frame
+sys.exit(main())
+"""
+"""The thread that reads from the far end takes one frame, and then does not end whatever it is told."""
+
+
+@needs_tmux
+def test_a_stuck_thread_keeps_nobody_from_leaving_a_far_run(tmp_path: Path) -> None:
+    near = environment(tmp_path) | {"LANG": "C.UTF-8", "PYTHONPATH": str(REPOSITORY)}
+    (tmp_path / "busy.py").write_text(BUSY)
+    far = f"--connect -- {sys.executable} {FAR_END} sound {tmp_path / 'starts'}"
+    with terminals(near, tmp_path) as factory:
+        terminal = factory(100, 24)
+
+        def end_by_sigterm() -> None:
+            viewer = terminal.foreground()
+            assert viewer is not None
+            os.kill(viewer, signal.SIGTERM)
+
+        ways: dict[int, Callable[[], object]] = {
+            0: lambda: terminal.press("q"),
+            128 + signal.SIGTERM: end_by_sigterm,
+        }
+        for code, leave in ways.items():
+            terminal.type(f"clear; {sys.executable} busy.py {far}; echo code $?.")
+            terminal.wait_for("LIVE")
+            leave()
+            terminal.wait_for(f"code {code}.")
+            assert terminal.modes() == "0 0 1"
 
 
 def test_once_ends_with_a_line_where_no_frame_can_be_read(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ recorder and by the script: versions, the seed."""
 
 
 def snapshot(frame: Frame) -> dict[str, object]:
-    """The snapshot (cli/README.md): dicts, lists and scalars that `json.dumps` takes. Unknown is None."""
+    """The snapshot (frames/README.md): dicts, lists and scalars that `json.dumps` takes. Unknown is None."""
     return {
         "schema": SCHEMA,
         "source": frame.source,

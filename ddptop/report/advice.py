@@ -143,7 +143,10 @@ def _transfer_phrase(report: Report) -> str:
 
 def _cap(report: Report) -> str:
     cap = report.run.card.get("ddp.bucket_cap_bytes")
-    return f" (now {cap / 2**20:.3g})" if isinstance(cap, (int, float)) and cap > 0 else ""
+    if not isinstance(cap, (int, float)) or cap <= 0:
+        return ""
+    mib = cap / 2**20
+    return f" (now {fixed(mib, 0 if mib >= 1 else RATIO)})"
 
 
 def _larger_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]:

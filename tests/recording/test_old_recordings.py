@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddptop.frames.snapshot import snapshot
-from ddptop.sources.replay import frame_at
+from tests.recording.replays import complete_frame, replay_to_steps
 
 DATA = Path(__file__).parent / "data"
 
@@ -41,7 +42,7 @@ WORDS = ("sentence", "detail", "message")
 @pytest.mark.parametrize("name", STEPS)
 def test_a_recording_of_an_earlier_version_replays_to_the_same_figures(name: str) -> None:
     path = DATA / f"{name}.json"
-    found = {str(step): _snapshot(name, step) for step in STEPS[name]}
+    found = _snapshots(name)
     if os.environ.get("UPDATE_OLD_FIGURES") == "1":
         path.write_text(json.dumps(found, separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8")
     known = dict(_values(json.loads(path.read_text(encoding="utf-8"))))
@@ -51,17 +52,22 @@ def test_a_recording_of_an_earlier_version_replays_to_the_same_figures(name: str
 
 def test_the_straggler_and_the_stall_are_what_the_scripts_did() -> None:
     for name in ("straggler", "rows", "columns", "sizes"):
-        late = _snapshot(name, 259)["straggler"]
+        late = _snapshots(name)["259"]["straggler"]
         assert (late["rank"], late["cause"], late["pattern"]) == (1, "data", "persistent")
         assert 11.0 < late["lateness_ms"] < 14.0, "it slept 12 ms in its loader"
-    events = _snapshot("stall", 119)["alerts"]
+    events = _snapshots("stall")["119"]["alerts"]
     assert not [alert for alert in events if alert["kind"] == "stall"], "it is over"
 
 
-def _snapshot(name: str, step: int) -> dict[str, Any]:
-    taken = snapshot(frame_at(DATA / f"{name}.ddptop", step))
-    taken["run"]["recording"] = None  # where this clone lies
-    return json.loads(json.dumps(taken))
+@cache
+def _snapshots(name: str) -> dict[str, Any]:
+    """By step."""
+    taken = {}
+    for step, player, past in replay_to_steps(DATA / f"{name}.ddptop", STEPS[name]):
+        shown = snapshot(complete_frame(player, past))
+        shown["run"]["recording"] = None  # where this clone lies
+        taken[str(step)] = json.loads(json.dumps(shown))
+    return taken
 
 
 def _values(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load
 from ddptop.frames.numbers import counted, fixed
 from ddptop.frames.phrases import blamed
+from ddptop.host.installation import own_command
 from ddptop.host.processes import InputEnd
 
 if TYPE_CHECKING:
@@ -267,7 +269,7 @@ def print_replay_hint(name: str) -> None:
     """Say how to replay it."""
     for recording in find.recorded(find.live()):
         if recording.name == name:
-            note(f"replay it with: ddptop replay {recording.path}")
+            note(f"replay it with: {own_command()} replay {shlex.quote(str(recording.path))}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.host.installation import install_command
 
 HOST = "127.0.0.1"
 
@@ -60,7 +61,7 @@ def serve(words: Sequence[str], port: int) -> int:
 
         from ddptop.cli.web_sockets import application
     except ModuleNotFoundError as error:
-        raise CliError("--web needs the package textual-serve: pip install 'ddptop[web]'") from error
+        raise CliError(f"--web needs the package textual-serve: {install_command('web')}") from error
     try:
         listening = socket.create_server((HOST, port))
     except OSError as error:

@@ -13,6 +13,8 @@ from concurrent.futures import TimeoutError as NoAnswer
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ddptop.host.installation import install_command
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -84,7 +86,7 @@ class Logger:
             raise LoggerError(f"{self.kind} has not answered for {self._timeout_s:g} s") from None
         except ModuleNotFoundError as error:
             package = error.name or PACKAGES[self.kind]
-            raise LoggerError(f'{self.kind} needs {package}: pip install "ddptop[{self.kind}]"') from None
+            raise LoggerError(f"{self.kind} needs {package}: {install_command(self.kind)}") from None
         except Exception as error:  # noqa: BLE001 - whatever a logger raises
             text = str(error).partition("\n")[0]
             raise LoggerError(f"{self.kind}: {type(error).__name__}: {text}") from None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ddptop.export import halves
 from ddptop.export.reading import ExportError
 from ddptop.export.tables import CsvSink, JsonSink
+from ddptop.host.installation import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ def write(recording: Recording, form: str, path: Path, selection: Selection, *, 
             from ddptop.export.perfetto import PerfettoSink
     except ModuleNotFoundError:
         package = "pyarrow" if form == "parquet" else form
-        raise ExportError(f'--to {form} needs {package}: pip install "ddptop[{form}]"') from None
+        raise ExportError(f"--to {form} needs {package}: {install_command(form)}") from None
     with output_at(path, force, folder=ENDINGS[form].startswith("-")) as to:
         if form in ("csv", "parquet"):
             return halves.export(CsvSink if form == "csv" else ParquetSink, recording, selection, to)

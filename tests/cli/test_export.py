@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.cli.main import main
+from ddptop.host.installation import install_command
 
 from .recordings import write_recording
 
@@ -84,7 +85,7 @@ def test_a_missing_extra_is_named(
     monkeypatch.delitem(sys.modules, f"ddptop.export.{form}", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["export", str(recording), "--to", form]) == 1
-    assert capsys.readouterr().err == f'ddptop: --to {form} needs {package}: pip install "ddptop[{form}]"\n'
+    assert capsys.readouterr().err == f"ddptop: --to {form} needs {package}: {install_command(form)}\n"
 
 
 def test_damage_is_said_and_the_rest_exported(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:

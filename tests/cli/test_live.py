@@ -21,6 +21,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from ddptop.host.installation import install_command
 from ddptop.host.runs import create_run_directory
 from tests.processes import until
 
@@ -127,7 +128,7 @@ def test_metrics_that_cannot_be_had_are_one_line(collector, home: dict[str, str]
         assert done.returncode == 1 and done.stdout == "", done
         return done.stderr
 
-    named = "metrics need the package prometheus_client: pip install 'ddptop[metrics]'"
+    named = f"metrics need the package prometheus_client: {install_command('metrics')}"
     assert said("--listen", "0", hidden="prometheus_client") == f"ddptop: {named}\n"
     otlp = said("--otlp", "http://127.0.0.1:1", hidden="opentelemetry")
     assert otlp.endswith(": pip install 'ddptop[otlp]'\n") and otlp.count("\n") == 1

@@ -11,6 +11,7 @@ import pytest
 
 from ddptop.cli.commands.mcp import MOST_CHARACTERS, answer
 from ddptop.cli.main import main
+from ddptop.host.installation import install_command
 
 from .conftest import MAIN
 from .recordings import write_recording
@@ -50,7 +51,7 @@ def test_a_missing_package_is_one_line(
     assert main(["mcp"]) == 1
     assert capsys.readouterr() == (
         "",
-        "ddptop: ddptop mcp needs the package mcp: pip install 'ddptop[mcp]'\n",
+        f"ddptop: ddptop mcp needs the package mcp: {install_command('mcp')}\n",
     )
 
 

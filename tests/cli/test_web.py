@@ -17,6 +17,7 @@ import pytest
 from ddptop.cli.main import main
 from ddptop.cli.web import QUIT_S
 from ddptop.cli.web_sockets import MOST_SOCKETS, application, decode_message
+from ddptop.host.installation import install_command
 
 from .conftest import DEADLINE_S, MAIN
 from .recordings import write_recording
@@ -34,7 +35,7 @@ def test_what_cannot_be_served_is_one_line(
     assert main(["--web"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
-    assert lines[-1] == "ddptop: --web needs the package textual-serve: pip install 'ddptop[web]'"
+    assert lines[-1] == f"ddptop: --web needs the package textual-serve: {install_command('web')}"
 
 
 def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

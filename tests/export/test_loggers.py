@@ -14,6 +14,7 @@ import pytest
 from ddptop.export import loggers
 from ddptop.export.loggers import Logger, LoggerError, figures
 from ddptop.frames.frame import Frame, LoggedScalar
+from ddptop.host.installation import install_command
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_of
 from tests.cli.recordings import write_recording
@@ -83,7 +84,7 @@ def test_a_missing_package_is_named(
     with pytest.raises(LoggerError) as raised:
         Logger(target).take(frame)
     kind = target.partition(":")[0]
-    assert str(raised.value) == f'{kind} needs {package}: pip install "ddptop[{kind}]"'
+    assert str(raised.value) == f"{kind} needs {package}: {install_command(kind)}"
 
 
 def test_a_logger_that_fails_is_named(frame: Frame, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 
 from ddptop.cli.commands.base import Command, add_screen_options
 from ddptop.cli.errors import CliError, note
+from ddptop.host.installation import own_command
 
 MAX_DEMO_RANKS = 64
 """Each rank is a process with torch in it, about 200 MB."""
@@ -69,7 +70,7 @@ def offer_simulated(problem: str, options: argparse.Namespace) -> None:
     """
     from ddptop.cli.show import Mode, choose_mode, has_terminal
 
-    offer = f"ddptop demo --simulate {OFFERED_RANKS}"
+    offer = f"{own_command()} demo --simulate {OFFERED_RANKS}"
     if not options.headless and choose_mode(options, live=True) is Mode.SCREEN and has_terminal():
         note(problem)
         print(f"Show {OFFERED_RANKS} simulated ranks instead ({offer})? [Y/n] ", end="", flush=True)

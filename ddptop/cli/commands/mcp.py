@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit
+from ddptop.host.installation import install_command
 
 if TYPE_CHECKING:
     from ddptop.cli.find import Recorded
@@ -63,7 +64,7 @@ class Mcp(Command):
             from mcp.server.mcpserver.exceptions import ToolError
             from mcp.types import ToolAnnotations
         except ModuleNotFoundError as error:
-            raise CliError("ddptop mcp needs the package mcp: pip install 'ddptop[mcp]'") from error
+            raise CliError(f"ddptop mcp needs the package mcp: {install_command('mcp')}") from error
         server = MCPServer("ddptop", instructions=INSTRUCTIONS, log_level="ERROR")
         annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
         for tool in (runs, snapshot, report, events, stalls):

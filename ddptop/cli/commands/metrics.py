@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.collector.metrics_process import VARIABLE
+from ddptop.host.installation import install_command
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -132,7 +133,8 @@ def _prometheus() -> ModuleType:
     try:
         from ddptop.export import prometheus
     except ModuleNotFoundError as error:
-        raise CliError("metrics need the package prometheus_client: pip install 'ddptop[metrics]'") from error
+        command = install_command("metrics")
+        raise CliError(f"metrics need the package prometheus_client: {command}") from error
     return prometheus
 
 
@@ -148,7 +150,7 @@ def _exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
     except ModuleNotFoundError as error:
         raise CliError(
             "metrics over OTLP need the package opentelemetry-exporter-otlp-proto-http: "
-            "pip install 'ddptop[otlp]'"
+            f"{install_command('otlp')}"
         ) from error
     exporter, taken = OtlpExporter(url), True
     stack.callback(exporter.close)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from importlib import metadata, util
 
-OLDEST = (2, 6)
+from ddptop.host.installation import install_command
 
-COMMAND = "pip install 'ddptop[torch]'"
+OLDEST = (2, 6)
 
 
 def installed_version() -> str | None:
@@ -31,8 +31,9 @@ def why_unusable(what: str, version: str | None) -> str | None:
     is not installed.
     """
     if version is None:
-        return f"{what} needs torch, which is not installed: {COMMAND}"
+        return f"{what} needs torch, which is not installed: {install_command('torch')}"
     release = re.match(r"(\d+)\.(\d+)", version)
-    if release is not None and (int(release[1]), int(release[2])) < OLDEST:
-        return f"{what} needs torch {OLDEST[0]}.{OLDEST[1]} or newer, not {version}: {COMMAND}"
-    return None
+    if release is None or (int(release[1]), int(release[2])) >= OLDEST:
+        return None
+    oldest = f"{OLDEST[0]}.{OLDEST[1]}"
+    return f"{what} needs torch {oldest} or newer, not {version}: {install_command('torch')}"

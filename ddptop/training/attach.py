@@ -76,6 +76,11 @@ def _mark_children() -> None:
         os.environ[STARTED_BY] = f"{run_id} {os.getpid()} {start} {job} {place}"
 
 
+def _unmark_children() -> None:
+    if os.environ.get(STARTED_BY, "").split(" ")[1:2] == [str(os.getpid())]:
+        del os.environ[STARTED_BY]
+
+
 def attach_when_imported() -> None:
     """Patch `torch.nn.parallel.distributed` when it is imported, or now if it already was."""
     when_imported("torch.nn.parallel.distributed", patch)
@@ -134,6 +139,7 @@ def forget_session() -> None:
     """As before the first model and `patch`, whose functions were taken out of torch (`attached.py`)."""
     global _session
     _session = None
+    _unmark_children()
     model = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
     if hasattr(model, "_ddptop_patched"):
         del model._ddptop_patched
@@ -168,8 +174,7 @@ def _mark_met() -> None:
 
 
 def _leave() -> None:
-    if os.environ.get(STARTED_BY, "").split(" ")[1:2] == [str(os.getpid())]:
-        del os.environ[STARTED_BY]
+    _unmark_children()
     if _session is not None:
         _session.leave_group()
 

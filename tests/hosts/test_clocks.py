@@ -15,7 +15,7 @@ CLOCKS_S = (0, 5_000, -5_000)
 """By which the monotonic clock of each host is ahead; it has run for longer than the last one is behind."""
 
 PLACES = {
-    "other": "before_forward",
+    "other": "between_steps",
     "forward": "forward",
     "loss": "before_backward",
     "backward": "backward",

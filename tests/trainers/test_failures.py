@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # twelve runs that fail
 
 SCRIPT = str(SCRIPTS / "failing.py")
 FAILS_AT = 10
-WITHIN_S = 30.0
+WITHIN_S = 90.0
 """Until all is over. Waiting for the failed rank in a collective would be gloo's half hour."""
 
 SRUN = ["--ddptop-exec", "bash", str(SCRIPTS / "like_srun.sh"), "4"]
@@ -40,9 +40,9 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def assert_named(shown: dict[str, Any]) -> None:
+def assert_named(shown: dict[str, Any], state: str = "failed") -> None:
     """The rank that failed first, its words and its traceback."""
-    assert shown["run"]["state"] == "failed"
+    assert shown["run"]["state"] == state
     first = shown["deaths"][0]
     assert (first["rank"], first["step"]) == (1, FAILS_AT), shown["deaths"]
     assert "ValueError: a label of -1 in shard 7" in first["reason"], first
@@ -97,7 +97,7 @@ def test_a_failed_rank_of_torchs_own_spawn_is_named_while_the_run_still_lives(tm
         (tmp_path / "looked").touch()
         _, err = process.communicate(timeout=DEADLINE_S)
     assert snapshots[-1]["source"] == "live"
-    assert_named(snapshots[-1])
+    assert_named(snapshots[-1], "lost")  # it has not failed before its launcher ends
     assert process.returncode != 0
     # mp.spawn raises the words of the lowest rank of those that ended before it looked: rank 0's gloo notices
     # within a millisecond that rank 1 is gone.

@@ -13,9 +13,11 @@ from ddptop.training import phases
 from ddptop.training.guard import guard
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import StepRecord
-from ddptop.training.torch_compat.divisors import divisors_of
+from ddptop.training.torch_compat.divisors import READS, divisors_of
 
 from .test_recorder import records_of
+
+reads = pytest.mark.skipif(not READS, reason="this torch does not show whether a saved tensor has a hook")
 
 Divide = Callable[[torch.Tensor], torch.Tensor]
 
@@ -50,12 +52,13 @@ def loss_of(value: float = 2.8) -> torch.Tensor:
 )
 def test_what_a_loss_was_divided_by(divide: Divide, expected: tuple[int, ...]) -> None:
     loss = divide(loss_of())
-    assert divisors_of(loss) == expected
+    assert divisors_of(loss) == (expected if READS else ())
     if loss.requires_grad:
         loss.backward()  # the graph is as it was
         assert divisors_of(loss) in (expected, ()), "also of a graph that is freed"
 
 
+@reads
 def test_what_a_script_packed_by_hooks_of_its_own_is_not_unpacked() -> None:
     unpacked: list[torch.Tensor] = []
 
@@ -101,6 +104,7 @@ class Training:
         return records_of(self.recorder)
 
 
+@reads
 def test_divided_losses_are_multiplied_and_others_left() -> None:
     training = Training()
     for _ in range(5):
@@ -127,6 +131,7 @@ def test_without_micro_steps_the_graph_is_not_read_for_long(monkeypatch: pytest.
     assert len(read) == 2
 
 
+@reads
 def test_a_loss_that_a_scaler_multiplied_was_divided_before() -> None:
     training = Training()
     scale = training.scaled.wrap(lambda _scaler, outputs: outputs * 1024)

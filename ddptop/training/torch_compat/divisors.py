@@ -23,7 +23,8 @@ _READERS: dict[Any, Any] = {
     torch.float32: c_float.from_address,
 }
 
-_NOT_SHOWN = object()
+READS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+"""Whether this torch shows if a saved tensor has a hook of the script; without, nothing is read."""
 
 
 def divisors_of(loss: Any) -> tuple[int, ...]:
@@ -31,7 +32,10 @@ def divisors_of(loss: Any) -> tuple[int, ...]:
 
     Multiplying by 1/n is dividing by n. 2 us of CPU time for one division (measured).
     """
-    node, divisor, whole_divisors = loss.grad_fn, 1.0, []
+    whole_divisors: list[int] = []
+    if not READS:
+        return ()
+    node, divisor = loss.grad_fn, 1.0
     for _ in range(DEPTH):
         kind = None if node is None else node.name()
         if kind not in ("DivBackward0", "MulBackward0"):
@@ -51,7 +55,7 @@ def _saved_number(node: Any) -> float | None:
     """The second operand of a node, if it is a number; None: it is none, or cannot be read without a hook."""
     try:
         saved = node._raw_saved_other
-        if getattr(saved, "unpack_hook", _NOT_SHOWN) is not None:
+        if saved.unpack_hook is not None:
             return None
         value = saved.data
         reader = _READERS.get(value.dtype)

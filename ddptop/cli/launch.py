@@ -106,11 +106,12 @@ def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
 
     def launch(run: Run | None) -> int:
         note_exits, note_signal = getattr(run, "note_exits", None), getattr(run, "note_signal", None)
+        prepare_end = getattr(run, "prepare_end", None)
         note_rendezvous = getattr(run, "note_rendezvous", None)
         try:
             with contextlib.ExitStack() as reporting:
-                if note_exits is not None and note_signal is not None:
-                    reporting.enter_context(reporting_exits(note_exits, note_signal))
+                if note_exits is not None and note_signal is not None and prepare_end is not None:
+                    reporting.enter_context(reporting_exits(note_exits, note_signal, prepare_end))
                 if note_rendezvous is not None:
                     reporting.enter_context(reporting_rendezvous(note_rendezvous))
                 # Its own `main`, so that a traceback has its frames; the options have been parsed.
@@ -227,6 +228,8 @@ def _execute(command: Sequence[str], run: Run | None) -> int:
         if run is not None and number not in (signal.SIGUSR1, signal.SIGUSR2):
             run.note_signal(number)
         if number != signal.SIGINT or not _in_foreground():  # Ctrl-C reaches the command directly
+            if run is not None and number not in (signal.SIGUSR1, signal.SIGUSR2):
+                run.prepare_end()
             process.send_signal(number)
 
     forwarded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

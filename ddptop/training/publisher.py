@@ -10,9 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from ddptop.host.end_notices import EndNotices
 from ddptop.host.step_counters import leave_step_count, note_step_count
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import REPORT_S
@@ -138,8 +140,71 @@ LATE_S = 0.1
 LOOK_S = 0.05
 """How often a rank whose step lasts looks whether it is asked what it is doing."""
 
+ENDING_S = 0.25
+"""How long after a launcher's notice each step is sent at its end: the signal follows in `NOTICE_S` at most.
+A script that handles the signal may train on after it."""
+
+HOLD_S = 0.02
+"""How long a training thread may wait then, between two steps, until the step before is sent."""
+
+ENDING_DEVICE_S = 0.02
+"""How long a GPU that is some steps behind its host is waited for then."""
+
 TIGHT_PERIOD_S = 2 * REPORT_S
 """Between two reads of the queue where the budget is tight. Heartbeats come every 0.5 s, so not longer."""
+
+
+class StepHold:
+    """While a launcher is about to end this process: the training thread waits between two steps until the
+    step before is sent, HOLD_S at most, and a step counts as finished once it is.
+
+    So that no step is finished and not sent, whenever the signal comes. All methods but `_hold` are the
+    publisher's.
+    """
+
+    def __init__(self, recorder: Recorder, wake_up: Callable[[], None]) -> None:
+        self._recorder = recorder
+        self._wake_up = wake_up
+        self._until_s = 0.0
+        self._sending = self._n_sent = recorder.step
+        self._sent = threading.Event()
+        self._counter = recorder.counter
+        recorder.counter = [0]  # nobody reads it
+
+    def renew(self, has_notice: bool) -> bool:
+        """To be called before finished steps are taken to be sent. False: the process has not been ended, and
+        goes on as before."""
+        if has_notice:
+            self._until_s = time.monotonic() + ENDING_S
+        if time.monotonic() >= self._until_s:
+            self.end()
+            return False
+        if self._recorder.once is None:
+            self._recorder.once = self._hold
+        self._sending = self._recorder.step
+        return True
+
+    def note_sent(self) -> None:
+        """The steps that had finished at the last `renew` are sent."""
+        self._n_sent = self._counter[0] = self._sending
+        self._sent.set()
+
+    def _hold(self) -> None:
+        """On the training thread, when a step has ended."""
+        end_s = time.monotonic() + HOLD_S
+        self._wake_up()
+        while self._n_sent < self._recorder.step and (left_s := end_s - time.monotonic()) > 0:
+            self._sent.wait(left_s)
+            self._sent.clear()
+
+    def end(self) -> None:
+        """Training goes on as before."""
+        recorder = self._recorder
+        if recorder.once == self._hold:
+            recorder.once = None
+        recorder.counter = self._counter
+        while self._counter[0] != recorder.step:  # the training thread may just finish a step
+            self._counter[0] = recorder.step
 
 
 class Publisher(threading.Thread):
@@ -168,6 +233,9 @@ class Publisher(threading.Thread):
         self._before_steps: deque[Message] = deque(maxlen=1000)
         self._memory_due = 0.0
         self._wake = threading.Event()
+        self._notices: EndNotices | None = None
+        self._ending: StepHold | None = None
+        """From a launcher's notice until ENDING_S later, in which it mostly ends this process."""
         self._step_seen = -1
         self._closing = False
         self._left_requested = False
@@ -201,7 +269,7 @@ class Publisher(threading.Thread):
         self._left_sent.clear()
         self._drained = False
         self._left_requested = True
-        self._wake.set()
+        self._wake_up()
         self._left_sent.wait(self._drain_s)
         if not self._drained:
             self._undrained_s = time.monotonic()
@@ -210,7 +278,7 @@ class Publisher(threading.Thread):
         """Send everything and a BYE; returns after at most `drain_s` and a little."""
         self._drain_s, self._exit_reason = drain_s, reason
         self._closing = True
-        self._wake.set()
+        self._wake_up()
         try:
             self.join(drain_s + 0.2)
         finally:
@@ -224,12 +292,20 @@ class Publisher(threading.Thread):
         try:
             if self._session.device is not None:
                 self._session.device.enter_thread()
+            with suppress(
+                OSError, AttributeError
+            ):  # without it up to a quarter of a second is lost at the end
+                self._notices = EndNotices(self._folder, self._identity.session)
             self._sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._hello()))
             self._publish(self._sender)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
             report_once(f"this process is not recorded any more ({type(error).__name__}: {error})")
             self._stop_measuring()
+            if self._ending is not None:
+                self._ending.end()
+            if self._notices is not None:
+                self._notices.close()
 
     def _stop_measuring(self) -> None:
         """Take as little time as possible: records are not read, or something is wrong for good."""
@@ -240,6 +316,8 @@ class Publisher(threading.Thread):
         """In a forked child: close its copy of the connection, which would stay open when this rank ends."""
         if self._sender is not None:
             self._sender.forked()
+        if self._notices is not None:
+            self._notices.forked()
 
     def _publish(self, sender: AckedSender) -> None:
         beat = True
@@ -248,12 +326,18 @@ class Publisher(threading.Thread):
         while self._wait_for_work(sender):
             if self._left_requested:
                 self._send_left(sender)
-            records = self._take()
+            launchers = [] if self._notices is None else self._notices.take()
+            self._prepare_end(bool(launchers))
+            records = self._take(None if self._ending is None else ENDING_DEVICE_S)
             self._offer(sender, records)
-            if beat or self._budget.tight:
+            if beat or self._budget.tight or launchers:
                 sender.beat(encode(self._progress()))
             beat = not beat
             ack = sender.service()
+            if self._ending is not None:
+                self._ending.note_sent()
+            if self._notices is not None:
+                self._notices.answer(launchers)
             evidence = self._reporter.answer(sender.asked)
             if evidence is not None:
                 if self._session.device is not None:
@@ -291,16 +375,35 @@ class Publisher(threading.Thread):
         end_s = now_s + period_s - now_s % period_s
         step_before, self._step_seen = self._step_seen, self._recorder.step
         look_s = LOOK_S if self._step_seen == step_before else period_s
-        while not self._wake.wait(min(look_s, max(0.0, end_s - time.monotonic()))):
+        while not self._wait(min(look_s, max(0.0, end_s - time.monotonic()))):
             if time.monotonic() >= end_s or sender.has_arrived():
                 break
         self._wake.clear()
         return not self._closing
 
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait until another thread or a launcher wakes this one; returns whether one has, in this time."""
+        began_s = time.monotonic()
+        if self._notices is None or self._wake.is_set() or not self._notices.wait(timeout_s):
+            return self._wake.wait(timeout_s)
+        return self._wake.is_set() or time.monotonic() - began_s < timeout_s
+
+    def _wake_up(self) -> None:
+        self._wake.set()
+        if self._notices is not None:
+            self._notices.wake()
+
+    def _prepare_end(self, has_notice: bool) -> None:
+        """From a launcher's notice on, have each step sent at its end: it ends this process in a moment."""
+        if has_notice and self._ending is None:
+            self._ending = StepHold(self._recorder, self._wake_up)
+        if self._ending is not None and not self._ending.renew(has_notice):
+            self._ending = None
+
     def _send_left(self, sender: AckedSender) -> None:
         self._left_requested = False
         self.send(Bye(time.monotonic_ns(), LEFT, self._sequence()))
-        self._offer(sender, self._take(all_of_them=True))
+        self._offer(sender, self._take(LAST_STEPS_S))
         sender.drain(self._drain_s)
         self._drained = not sender.pending
         self._left_sent.set()
@@ -311,9 +414,11 @@ class Publisher(threading.Thread):
         if reason != FINISHED:
             self.send(self._reporter.exit_evidence(self._exit_reason))
         self.send(Bye(time.monotonic_ns(), reason, self._sequence()))
-        self._offer(sender, self._take(all_of_them=True))
+        self._offer(sender, self._take(LAST_STEPS_S))
         sender.beat(encode(self._progress()))  # the others may wait for it: this is how far it got
         self._leave_step_count(sender.close(max(0.0, end - time.monotonic())))
+        if self._notices is not None:
+            self._notices.close()
 
     def _leave_step_count(self, unacked: int) -> None:
         """Where the last steps were not acked, leave their number in the run folder, to have them counted."""
@@ -332,14 +437,15 @@ class Publisher(threading.Thread):
             self.card_changed = True
         self._budget.announced = ack.detail_every
 
-    def _take(self, *, all_of_them: bool = False) -> list[StepRecord]:
-        """Finished steps; on a GPU those that the GPU has finished too, or all of them."""
+    def _take(self, all_within_s: float | None = None) -> list[StepRecord]:
+        """Finished steps; on a GPU those that the GPU has finished too. With `all_within_s` it is waited for
+        so long, and then all of them."""
         taken = self._steps.take(self._recorder.records)
         device = self._session.device
         if device is None:
             return taken
         done = device.resolver.take(taken)
-        return done + device.resolver.flush(LAST_STEPS_S) if all_of_them else done
+        return done if all_within_s is None else done + device.resolver.flush(all_within_s)
 
     def _offer(self, sender: AckedSender, records: list[StepRecord]) -> None:
         messages: list[Message] = []

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddptop.analysis.reducer import Reducer
 from ddptop.cli.launch import _begin_torchrun, _begun, _is_torchrun_over_hosts, main
 from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options, own_script
 from ddptop.protocol.messages import Card, Event, Hello, Message
@@ -44,6 +45,7 @@ from tests.processes import (
 
 ONE = ["--standalone", "--nproc-per-node", "1"]
 TWO = ["--standalone", "--nproc-per-node", "2"]
+ENDED = Path(__file__).parents[1] / "training" / "scripts" / "ended.py"
 
 DESCRIBE = """
 import sys
@@ -247,6 +249,42 @@ def test_a_killed_rank_ends_the_run_as_torchrun_says_it_and_is_on_record(home: P
     events = [message for message in recorded() if isinstance(message, Event)]
     ends = {event.rank: event for event in events if event.kind in ("lost_rank", "exit")}
     assert (ends[1].kind, ends[1].fields["signal"], set(ends)) == ("lost_rank", "SIGKILL", {0, 1})
+
+
+@pytest.mark.parametrize(
+    ("cause", "places"),
+    [
+        ("signalled", ["waits", "handles", "computes", "waits"]),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in (
+                ("signalled", ["trains", "trains"]),
+                ("signalled", ["sleeps", "holds"]),
+                ("failed", ["fails", "sleeps", "computes", "handles"]),
+            )
+        ),
+    ],
+)
+def test_what_a_rank_has_finished_when_its_launcher_ends_it_is_recorded(
+    home: Path, cause: str, places: list[str]
+) -> None:
+    """Also of a rank that another signal handler ends, or whose main thread is in C code. A rank whose C code
+    holds the interpreter lock ends all the same, and what it has not sent is counted."""
+    path = home / "ended.ddptop"
+    words = ["--standalone", "--nproc-per-node", str(len(places)), str(ENDED), cause, *places]
+    done = run([*DDPTOP_RUN, "--ddptop-record", path, *words], environment(home), home)
+    assert done.returncode == 1, done.stderr
+    reducer = Reducer()
+    with Recording.open(path) as recording:
+        for received in recording.records():
+            reducer.feed(received)
+    for rank, (place, state) in enumerate(zip(places, reducer.state.ranks, strict=True)):
+        code = {"handles": 7, "fails": 3}.get(place)
+        assert (state.exit_code, state.signal) == (code, None if code else "SIGTERM"), (rank, place)
+        finished = int((home / f"steps-{rank}").read_text())
+        assert state.records + state.lost_records >= finished, (rank, place)
+        if place not in ("holds", "fails"):
+            assert state.lost_records == 0, (rank, place)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from ddptop.host.step_counters import (
 )
 from ddptop.protocol.messages import Bye, Hello
 from ddptop.training.budget import Budget
-from ddptop.training.publisher import Publisher
+from ddptop.training.publisher import Publisher, StepHold
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import _shared_counter
 from tests.training.conftest import Ear, Ranks
@@ -35,8 +35,9 @@ from tests.training.conftest import Ear, Ranks
 SCRIPT = Path(__file__).parent / "scripts" / "footprint.py"
 
 
-def test_a_recorded_rank_has_one_thread_and_one_connection_more(ear: Ear, ranks: Ranks) -> None:
-    """And no library of ZeroMQ's. A forked worker keeps nothing open, whatever a thread of ours was doing.
+def test_a_recorded_rank_has_one_thread_and_two_sockets_more(ear: Ear, ranks: Ranks) -> None:
+    """Its connection, and one for its launcher's notices; and no library of ZeroMQ's. A forked worker keeps
+    nothing open, whatever a thread of ours was doing.
 
     No thread imports while a loader may fork: a worker would wait for ever for the lock of the module.
     """
@@ -46,8 +47,8 @@ def test_a_recorded_rank_has_one_thread_and_one_connection_more(ear: Ear, ranks:
     assert "Exception ignored" not in err
     assert json.loads(out) == {
         "threads": 1,
-        "connections": 1,
-        "connections of a child": 0,
+        "sockets": 2,
+        "sockets of a child": 0,
         "zmq": False,
         "imports": [],
     }
@@ -96,6 +97,43 @@ def test_steps_that_were_not_acked_are_left_as_a_number(
     assert unread_counts(tmp_path, "run", ()) == [(hello, count)]
     assert not unread_counts(tmp_path, "run", (77,))
     assert not unread_counts(tmp_path, "another", ())
+
+
+def close_step(recorder: Recorder) -> None:
+    """As where DDP's forward begins after an optimizer has stepped."""
+    recorder._stepped = True
+    recorder.forward_begins(True)
+
+
+def test_until_the_launcher_ends_a_rank_a_step_is_finished_once_it_is_sent() -> None:
+    """The training thread waits for it between two steps, for a moment at most; then all is as before."""
+    recorder = Recorder()
+    counter = recorder.counter = [0]
+    close_step(recorder)
+    assert counter == [1]
+    sending: list[StepHold] = []
+
+    def publish() -> None:
+        for hold in sending:
+            assert counter[0] == recorder.step - 1  # were it killed now, nothing finished would be lost
+            assert hold.renew(False)
+            hold.note_sent()
+
+    hold = StepHold(recorder, publish)
+    assert hold.renew(True)
+    hold.note_sent()
+    assert counter == [1]
+    sending.append(hold)
+    for steps in (2, 3):
+        close_step(recorder)
+        assert counter == [steps]
+    sending.clear()  # a publisher that cannot run
+    hold.renew(True)
+    close_step(recorder)
+    assert (recorder.step, counter) == (4, [3])
+    hold.end()
+    close_step(recorder)
+    assert (counter, recorder.once) == ([5], None)
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")

@@ -28,11 +28,15 @@ ReportSignal: TypeAlias = "Callable[[int], None]"
 
 
 @contextmanager
-def reporting_exits(report: Report, report_signal: ReportSignal = lambda number: None) -> Iterator[None]:
+def reporting_exits(
+    report: Report,
+    report_signal: ReportSignal = lambda number: None,
+    prepare_end: Callable[[], object] = lambda: None,
+) -> Iterator[None]:
     """Inside the block, report how ranks exited: the first before the launcher ends the others.
 
     Also the number of a signal for which the launcher ends them, unless it does so already, because a rank
-    has failed.
+    has failed. `prepare_end` is called right before it ends those that run.
 
     Where it aborted, the others have a moment to fail themselves: gloo aborts a rank whose tensor is smaller
     than another's, and only the error of the others has the sizes.
@@ -54,6 +58,8 @@ def reporting_exits(report: Report, report_signal: ReportSignal = lambda number:
         _report_exited(self, report)
         try:
             _await_others_of_aborted(self)
+            if _any_runs(self):
+                prepare_end()
         finally:  # also where the launcher's signal handlers raise an exception meanwhile
             try:
                 closed = original(self, *args, **kwargs)
@@ -84,6 +90,13 @@ def _report_exited(context: Any, report: Report) -> None:
             report(exited)
     except (AttributeError, TypeError, OSError):
         return
+
+
+def _any_runs(context: Any) -> bool:
+    try:
+        return any(handler.proc.poll() is None for handler in context.subprocess_handlers.values())
+    except (AttributeError, TypeError, OSError):
+        return False
 
 
 FAIL_S = 1.0

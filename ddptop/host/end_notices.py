@@ -1,0 +1,133 @@
+"""A launcher's notice to the ranks of its host: it ends them by a signal in a moment.
+
+A signal ends a rank at once, and with it the steps that its publisher has not sent, of up to a quarter of a
+second. The launcher knows it before. So each rank has a datagram socket in the run's folder. Before its
+signal the launcher asks each of them to send what it has, and waits for their answers, NOTICE_S at most.
+
+The ranks handle signals as without ddptop: handlers, masks and what forked processes inherit are not
+touched. A rank whose publisher cannot run, because C code holds the interpreter lock or its process is
+stopped, does not answer, and gets its signal after NOTICE_S.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+NOTICE_S = 0.05
+"""How much later than under torchrun a rank gets its signal at most."""
+
+PREFIX = "end-"
+"""Of the names of the sockets."""
+
+MOST_READ = 64
+"""Datagrams that a rank reads at once."""
+
+_WAKE = b"wake"
+
+
+class EndNotices:
+    """A rank's end: its publisher waits for notices, and for other threads of the process that wake it."""
+
+    def __init__(self, folder: Path, session: int) -> None:
+        """Raises OSError where there can be no such socket, as on systems without an `AF_UNIX`."""
+        self._path = str(folder / f"{PREFIX}{session & 0xFFFFFFFF:08x}")
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._opened = os.fstat(self._socket.fileno())
+            self._socket.setblocking(False)
+            self._socket.bind(self._path)
+        except OSError:
+            self._socket.close()
+            raise
+
+    def _usable(self) -> socket.socket | None:
+        """The socket; None where the script has closed all descriptors: its number may be a file's by now."""
+        if self._socket is not None:
+            with suppress(OSError):
+                if os.path.samestat(os.fstat(self._socket.fileno()), self._opened):
+                    return self._socket
+            self._socket.detach()
+            self._socket = None
+        return None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something has arrived, at most so long; returns False at once where nothing can."""
+        usable = self._usable()
+        if usable is None:
+            return False
+        poll = select.poll()
+        poll.register(usable, select.POLLIN)
+        poll.poll(1000 * timeout_s)
+        return True
+
+    def wake(self) -> None:
+        """End a `wait`; on any thread."""
+        self._send(_WAKE, self._path)
+
+    def take(self) -> list[str | bytes]:
+        """The launchers that have given notice since the last call, as addresses for `answer`."""
+        launchers: list[str | bytes] = []
+        usable = self._usable()
+        with suppress(OSError):
+            for _ in range(MOST_READ if usable is not None else 0):
+                data, address = usable.recvfrom(len(_WAKE))  # type: ignore[union-attr]
+                if not data and address:
+                    launchers.append(address)
+        return launchers
+
+    def answer(self, launchers: list[str | bytes]) -> None:
+        """All that there was when these launchers gave notice is sent."""
+        for address in launchers:
+            self._send(b"", address)
+
+    def _send(self, data: bytes, address: str | bytes) -> None:
+        usable = self._usable()
+        if usable is not None:
+            with suppress(OSError):  # many wait there already, or the launcher has gone
+                usable.sendto(data, address)
+
+    def close(self) -> None:
+        """Close the socket and remove it."""
+        if self._usable() is not None:
+            self.forked()
+            with suppress(OSError):
+                os.unlink(self._path)  # noqa: PTH108 - the path is kept as text, as an address
+
+    def forked(self) -> None:
+        """In a forked child: close its copy of the socket. Its parent's thread goes on with the other."""
+        usable, self._socket = self._usable(), None
+        if usable is not None:
+            usable.close()
+
+
+def give_notice(folder: Path, patience_s: float = NOTICE_S) -> int:
+    """In a launcher that ends its ranks in a moment: have them send what they have.
+
+    Returns how many have answered, after `patience_s` at most. Of its errors none is raised.
+    """
+    waiting: set[str] = set()
+    answered = 0
+    end_s = time.monotonic() + patience_s
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+        asking.bind("")  # a name without a file, to be answered
+        asking.setblocking(False)
+        with os.scandir(folder) as entries:
+            paths = [entry.path for entry in entries if entry.name.startswith(PREFIX)]
+        for path in paths:
+            with suppress(OSError):  # a rank that was killed has left it
+                asking.sendto(b"", path)
+                waiting.add(path)
+        poll = select.poll()
+        poll.register(asking, select.POLLIN)
+        while waiting and (left_s := end_s - time.monotonic()) > 0:
+            poll.poll(1000 * left_s)
+            with suppress(BlockingIOError):
+                _, path = asking.recvfrom(1)
+                answered += path in waiting
+                waiting.discard(path)
+    return answered

@@ -1,5 +1,6 @@
 """`ddptop demo`: two real DDP ranks on this machine, watched on the live screen.
 
+The screen opens at once and says what the demo waits for, while the launcher and the ranks import torch.
 The demo's processes end when their standard input does: a pipe that the command holds, and closes by any
 kind of exit. So no process is left after SIGKILL or a closed terminal.
 """
@@ -16,16 +17,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING
 
 from ddptop.cli import find, show
 from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load
 from ddptop.frames.numbers import counted, fixed
-from ddptop.frames.phrases import blamed
 from ddptop.host.installation import own_command
+from ddptop.host.kernel_view import children_of
 from ddptop.host.processes import InputEnd
+from ddptop.host.rank_starts import count_initializing_ranks
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -46,8 +48,8 @@ STOP_S = 20.0
 REFUSED = "ddptop: cannot record"
 """Beginning of the line of a launcher that trains without being recorded."""
 
-SLOW_FROM, SLOW_UNTIL, EVERY = 120, 300, 400
-"""In every 400 steps, the last rank is slow between these."""
+SLOW_FROM, SLOW_UNTIL, EVERY = 80, 260, 360
+"""In every 360 steps, the last rank is slow between these: on two idle cores for some 18 s of 27."""
 
 LEAST_STEPS, MOST_STEPS = EVERY, 3 * EVERY
 """Steps without a screen: until the slow rank was flagged and is even again, on a noisy machine at most so
@@ -61,27 +63,73 @@ def main(options: argparse.Namespace) -> int:
     """Start the training, show it until the user quits or the steps are done, and clean up. Needs torch."""
     settings = load(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
-    lesson = Lesson(options.ranks)
-    note(f"starting {counted(options.ranks, 'rank')}: importing torch takes some seconds")
     name = f"demo-{secrets.token_hex(2)}"
+    if mode is not show.Mode.SCREEN:  # which says what it waits for
+        note(f"starting {counted(options.ranks, 'rank')}: importing torch takes some seconds")
     with tempfile.TemporaryFile() as output:
         training = _start(name, options.ranks, options.steps or 0, output)
+        start = Start(name, training, output, options.ranks)
+        lesson = Lesson(options.ranks, start.describe_ranks)
         ends = mode is not show.Mode.SCREEN and not options.steps
         try:
-            code = watch(wait_for_run(name, training, output), training, mode, settings, lesson, ends=ends)
+            code = watch(start, mode, settings, lesson, ends=ends)
             if mode is show.Mode.WATCH:
                 wait_for_end(training)  # the run has ended, and the launcher is about to
         finally:
             stopped = training.poll() is None or (ends and lesson.over)
-            stop(training)
+            stop(training, at_once=start.run is None)
         if training.returncode and not stopped:
             raise CliError(f"the demo's training failed: {_last_line(output)}")
         if lesson.noisy:
             note(TOO_NOISY.format(rank=options.ranks - 1))
         elif options.ranks == 1:
-            note(ALONE)
+            note(ALONE.format(option="--ranks"))
         print_replay_hint(name)
     return code
+
+
+class Start:
+    """A demo's processes until the run is there, and what they are doing meanwhile."""
+
+    def __init__(
+        self, name: str, process: subprocess.Popen[bytes], output: IO[bytes], ranks: int | None = None
+    ) -> None:
+        """`process`: the launcher, or the one that simulates all ranks; `ranks`: None where they are
+        simulated."""
+        self.name = name
+        self.process = process
+        self.output = output
+        self.run: RunFile | None = None
+        """Once its collector is there."""
+        self._ranks = ranks
+        self._began_s = time.monotonic()
+
+    def wait(self, say: Callable[[str], None], stopped: threading.Event) -> RunFile | None:
+        """Wait for the run, and say what is waited for whenever that changes; None once `stopped` is set.
+
+        Raises CliError where the process ends before, or cannot be recorded.
+        """
+        while self.run is None and not stopped.is_set():
+            say(self.describe())
+            self.run = look_for_run(self.name, self.process, self.output)
+            if self.run is None:
+                stopped.wait(show.POLL_S)
+        return self.run
+
+    def describe(self) -> str:
+        """What the start is waiting for, in one line."""
+        waited_s = fixed(time.monotonic() - self._began_s, 0)
+        if self._ranks is None:
+            return f"starting the collector · {waited_s} s"
+        # The launcher imports torch before it starts its first process, the collector.
+        doing = "starting the collector" if children_of(self.process.pid) else "importing torch"
+        return f"{doing} · 0 of {counted(self._ranks, 'rank')} have reported · {waited_s} s"
+
+    def describe_ranks(self, n_reported: int) -> str:
+        """How far the ranks are, of which so many have reported."""
+        n_imported = 0 if self.run is None else count_initializing_ranks(self.run.directory)
+        imported = f"{n_imported} of {counted(self._ranks or 0, 'rank')} have imported torch"
+        return f"demo: {imported} · {n_reported} of {self._ranks} have reported"
 
 
 TOO_NOISY = (
@@ -89,7 +137,7 @@ TOO_NOISY = (
     "programs delay the ranks as much"
 )
 
-ALONE = "one rank has no other to be compared with: --ranks 2 shows a slow rank"
+ALONE = "one rank has no other to be compared with: {option} 2 shows a slow rank"
 
 
 class Lesson:
@@ -98,8 +146,9 @@ class Lesson:
     A single rank is never slow on purpose.
     """
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: int, describe_ranks: Callable[[int], str]) -> None:
+        """`describe_ranks`: what is waited for while only so many ranks have reported."""
+        self._describe_ranks = describe_ranks
         self._alone = ranks == 1
         self._step = 0
         self._flagged = False
@@ -122,15 +171,14 @@ class Lesson:
 
     def line(self, frame: Frame) -> str:
         """What is seen now and which key shows more; empty after some time, until something changes."""
-        from ddptop.frames.verdict import run_state  # numpy, which the launcher does without
+        from ddptop.frames.phrases import blamed  # numpy, which the launcher does without
+        from ddptop.frames.verdict import run_state
 
         states = frame.ranks.state
         if run_state(frame) == "waiting":
-            here = len(states) - states.count("waiting")
-            begin = "the ranks import torch and make a process group, which takes some seconds"
-            return f"demo: {begin} · {here} of {self._ranks} are here"
+            return self._describe_ranks(len(states) - states.count("waiting"))
         if self._alone:
-            return f"demo: {ALONE}"
+            return f"demo: {ALONE.format(option='--ranks')}"
         last = frame.run.world_size - 1
         if last in blamed(frame.straggler):
             since_s = min((alert.since_s for alert in frame.alerts if alert.kind == "straggler"), default=0.0)
@@ -165,60 +213,69 @@ def launch(words: Sequence[str]) -> int:
     """`ddptop-run WORDS` in this process; when its input ends, ranks end by themselves, or by SIGTERM."""
     from ddptop.cli import launch as ddptop_run
 
+    # Until torchrun has handlers of its own: what has begun is undone, the run's folder and its collector.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     InputEnd(lambda: os.kill(os.getpid(), signal.SIGTERM), GRACE_S)
     return ddptop_run.main(words)
 
 
-def wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]) -> RunFile:
-    """The run file, once its collector is there; waits as long as `training` lives.
+def look_for_run(name: str, process: subprocess.Popen[bytes], output: IO[bytes]) -> RunFile | None:
+    """The run file, once its collector is there.
 
-    Raises CliError where that one ended before, or cannot be recorded.
+    Raises CliError where the process has ended before, or cannot be recorded.
     """
-    began_s = time.monotonic()
-    due_s = began_s + SAY_EVERY_S
-    while True:
-        for run in find.live():
-            if run.name == name:
-                return run
-        if training.poll() is not None:
-            raise CliError(f"the demo did not start: {_last_line(output)}")
-        refusal = next((line for line in _lines(output) if line.startswith(REFUSED)), None)
-        if refusal is not None:
-            raise CliError(f"the demo cannot be watched: {refusal.removeprefix('ddptop: ')}")
+    for run in find.live():
+        if run.name == name:
+            return run
+    if process.poll() is not None:
+        raise CliError(f"the demo did not start: {_last_line(output)}")
+    refusal = next((line for line in _lines(output) if line.startswith(REFUSED)), None)
+    if refusal is not None:
+        raise CliError(f"the demo cannot be watched: {refusal.removeprefix('ddptop: ')}")
+    return None
+
+
+def wait_with_notes(start: Start) -> None:
+    """Wait for the run without a screen: now and then a line on stderr says what is waited for.
+
+    Raises CliError as `look_for_run` does.
+    """
+    due_s = time.monotonic() + SAY_EVERY_S
+
+    def say(line: str) -> None:
+        nonlocal due_s
         if time.monotonic() > due_s:
             due_s += SAY_EVERY_S
-            note(f"the demo is starting, for {fixed(time.monotonic() - began_s, 0)} s now; Ctrl-C ends it")
-        time.sleep(show.POLL_S)
+            note(f"the demo is starting: {line}; Ctrl-C ends it")
+
+    start.wait(say, threading.Event())
 
 
 def watch(
-    run: RunFile,
-    training: subprocess.Popen[bytes],
-    mode: show.Mode,
-    settings: Settings,
-    lesson: Lesson | None = None,
-    *,
-    ends: bool = False,
+    start: Start, mode: show.Mode, settings: Settings, lesson: Lesson | None = None, *, ends: bool = False
 ) -> int:
-    """Show the run until it ends or the user quits; a screen ends with the process `training` as well.
+    """Show the run until it ends or the user quits; a screen ends with the demo's process as well.
 
-    `ends`: training is asked to end once the lesson is over.
+    `ends`: training is asked to end once the lesson is over. Raises CliError where there will be no run.
     """
-    from ddptop.sources.live import LiveSource
+    from ddptop.cli.demo_source import DemoSource
 
-    class Watched(LiveSource):
-        def latest(self) -> Frame | None:
-            frame = super().latest()
-            if frame is not None and lesson is not None:
-                lesson.see(frame)
-            if ends and lesson is not None and lesson.over and training.stdin is not None:
-                training.stdin.close()
-            return frame
+    if mode is not show.Mode.SCREEN:
+        wait_with_notes(start)
+
+    def see(frame: Frame) -> None:
+        if lesson is not None:
+            lesson.see(frame)
+            if ends and lesson.over and start.process.stdin is not None:
+                start.process.stdin.close()
 
     # The screen ends with the training: it would wait for a key after the last step.
-    return show.show(
-        Watched(run), mode, settings, until=_ended(training), guide=lesson.line if lesson else None
-    )
+    over = _ended(start.process)
+    source = DemoSource(start.name, start.wait, see, over.set)
+    code = show.show(source, mode, settings, until=over, guide=lesson.line if lesson else None)
+    if source.problem is not None:
+        raise source.problem
+    return code
 
 
 def _ended(training: subprocess.Popen[bytes]) -> threading.Event:
@@ -241,11 +298,14 @@ def wait_for_end(training: subprocess.Popen[bytes]) -> None:
             note("the run has ended; waiting for its last process")
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process that ends with its input, or else by SIGTERM; after STOP_S by SIGKILL."""
+def stop(process: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
+    """End a process that ends with its input, or else by SIGTERM; after STOP_S by SIGKILL.
+
+    `at_once`: by SIGTERM too, for it has begun nothing that should come to an end of its own.
+    """
     if process.stdin is not None:
         process.stdin.close()
-    else:
+    if process.stdin is None or at_once:
         process.terminate()
     try:
         process.wait(STOP_S)

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from ddptop.cli import demo, show
-from ddptop.cli.errors import CliError
+from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import load
 from ddptop.collector.supervisor import CollectorSupervisor
 from ddptop.host.folders import RunDirectoryError, state_directory
@@ -104,11 +104,16 @@ def main(options: argparse.Namespace) -> int:
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
     steps = options.steps or (0 if mode is show.Mode.SCREEN else steps_of_lesson(options.simulate))
     name = f"simulated-{secrets.token_hex(2)}"
+    if mode is not show.Mode.SCREEN:
+        # Before the ranks begin: on a busy machine these imports take as long as some of their steps.
+        import ddptop.cli.demo_source
+        import ddptop.render.plain  # noqa: F401
     simulated = Simulated(name, options.simulate, steps)
     try:
-        run = demo.wait_for_run(name, simulated.process, simulated.output)
-        code = demo.watch(run, simulated.process, mode, settings)
+        code = demo.watch(demo.Start(name, simulated.process, simulated.output), mode, settings)
     finally:
         simulated.stop()
+    if options.simulate == 1:
+        note(demo.ALONE.format(option="--simulate"))
     demo.print_replay_hint(name)
     return code

@@ -35,6 +35,11 @@ def mark_met() -> None:
     _leave_mark(_MET)
 
 
+def count_initializing_ranks(directory: Path) -> int:
+    """Number of ranks of this host that have come to their first process group, by their marks."""
+    return len(_marks(directory, _MARK))
+
+
 def _leave_mark(prefix: str) -> None:
     directory = os.environ.get("DDPTOP_RUN_DIR")
     if directory and "RANK" in os.environ:
@@ -90,8 +95,8 @@ class RankStarts:
         if time.monotonic() < self._next_meeting_s:
             return None
         self._next_meeting_s = time.monotonic() + CHECK_S
-        met = self._marks(_MET)
-        marks = {pid: at_s for pid, at_s in self._marks(_MARK).items() if pid not in met}
+        met = _marks(self._directory, _MET)
+        marks = {pid: at_s for pid, at_s in _marks(self._directory, _MARK).items() if pid not in met}
         children = children_of(self._launcher) if marks else ()
         places = ((place, pid) for pid in children if pid in marks and (place := self._place(pid)))
         inside = [(place, marks[pid]) for place, pid in places if place.restart]
@@ -105,7 +110,7 @@ class RankStarts:
         """The late ranks, every 5 s; to be called once a second."""
         if time.monotonic() < self._next_s:
             return []
-        marks = self._marks(_MARK)
+        marks = _marks(self._directory, _MARK)
         if marks.keys() == self._complete:
             return []
         ranks = {pid: place for pid in children_of(self._launcher) if (place := self._place(pid))}
@@ -125,15 +130,6 @@ class RankStarts:
             if view is not None
         ]
 
-    def _marks(self, prefix: str) -> dict[int, float]:
-        marks = {}
-        with suppress(OSError), os.scandir(self._directory) as entries:
-            for entry in entries:
-                number = entry.name.removeprefix(prefix)
-                if number != entry.name and number.isdecimal():
-                    marks[int(number)] = entry.stat(follow_symlinks=False).st_mtime
-        return marks
-
     def _place(self, pid: int) -> _Place | None:
         """Rank, world and restart of a process of this run; None of others."""
         try:
@@ -149,6 +145,17 @@ class RankStarts:
         # As a rank counts its restarts (`training.packing.Identity`).
         counts = (variables.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "DDPTOP_RENDEZVOUS"))
         return _Place(int(rank), int(world), max(int(text) if text.isdecimal() else 0 for text in counts))
+
+
+def _marks(directory: Path, prefix: str) -> dict[int, float]:
+    """Process id and time of each mark."""
+    marks = {}
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            number = entry.name.removeprefix(prefix)
+            if number != entry.name and number.isdecimal():
+                marks[int(number)] = entry.stat(follow_symlinks=False).st_mtime
+    return marks
 
 
 def _has_torch(pid: int) -> bool:

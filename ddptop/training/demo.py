@@ -30,15 +30,19 @@ if __name__ == "__main__":
 
 
 FEATURES, CLASSES, WIDTH = 256, 10, 768
-BATCH = 64
-SLOW_S = 0.03
+BATCH = 128
+"""Samples of a rank in a step: some 16 ms of computing on a CPU core."""
+READ_S = 0.025
+"""Every rank takes so long for reading a batch, as from a disk. With that a step lasts some 50 ms on two idle
+cores, like a step of a real training: in much shorter ones ddptop's own cost would be over its budget."""
+SLOW_S = 0.05
 """Least delay of the slow rank in a step: about as long as the rest of the step on two idle CPU cores."""
 MEASURED_STEPS = 50
 """Where the median of so many steps before it is longer, that is the delay: seen on a busy machine too."""
 AHEAD = 2
 """Steps from the request to end to the last one."""
 GRACE_S = 5.0
-"""Once asked to end: for the steps until the last one, of 0.05 s, and the end of the process group."""
+"""Once asked to end: for the steps until the last one, of 0.1 s, and the end of the process group."""
 LAST = "ddptop-demo-last"
 """Key of the last step's number in the store."""
 
@@ -59,7 +63,7 @@ class Teacher(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
 
 
 class SlowCollate:
-    """Collates a batch, and sleeps on one rank in some of the steps."""
+    """Reads and collates a batch, which takes one rank longer in some of the steps."""
 
     def __init__(self, slow: bool, steps: tuple[int, int, int]) -> None:
         """`steps`: slow from the first to the second of every so many."""
@@ -69,6 +73,7 @@ class SlowCollate:
         self._begun_s: deque[float] = deque(maxlen=MEASURED_STEPS)
 
     def __call__(self, samples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(READ_S)
         if self._slow and self._begin <= next(self._batches) % self._every < self._end:
             steps = [later - earlier for earlier, later in itertools.pairwise(self._begun_s)]
             time.sleep(max(SLOW_S, statistics.median(steps)) if steps else SLOW_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -10,10 +11,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from ddptop.cli import demo
+from ddptop.cli import demo, show
+from ddptop.cli.demo_source import DemoSource
 from ddptop.cli.errors import CliError
 from ddptop.frames.frame import Frame
 from ddptop.frames.remedies import next_action
@@ -58,6 +61,7 @@ def test_a_demo_that_is_slow_is_waited_for_with_words(
         words.append(line)
         if len(words) == 5:
             slow.kill()
+            slow.wait()
 
     monkeypatch.setattr(demo, "SAY_EVERY_S", 0.01)
     monkeypatch.setattr(demo, "note", note)
@@ -66,9 +70,9 @@ def test_a_demo_that_is_slow_is_waited_for_with_words(
         pytest.raises(CliError, match="the demo did not start: torch is not there"),
         output.open("rb") as read,
     ):
-        demo.wait_for_run("demo-1", slow, read)
+        demo.wait_with_notes(demo.Start("demo-1", slow, read, 2))
     assert len(words) == 5
-    assert "starting" in words[0] and "Ctrl-C" in words[0]
+    assert "importing torch · 0 of 2 ranks have reported" in words[0] and "Ctrl-C" in words[0]
 
 
 def test_a_demo_that_cannot_be_recorded_ends_with_the_reason(
@@ -81,7 +85,60 @@ def test_a_demo_that_cannot_be_recorded_ends_with_the_reason(
         output.write(b"W: a warning\nddptop: cannot record: no room; running without it\nW: another\n")
         output.flush()
         with pytest.raises(CliError, match="the demo cannot be watched: cannot record: no room"):
-            demo.wait_for_run("demo-1", slow, output)
+            demo.wait_with_notes(demo.Start("demo-1", slow, output, 2))
+
+
+def test_the_screen_says_what_a_starting_demo_waits_for_and_closes_where_it_fails(
+    slow: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo.find, "live", list)
+    closed, output = threading.Event(), tmp_path / "output"
+    output.write_bytes(b"Traceback:\nno port is free\n")
+    with output.open("rb") as read:
+        start = demo.Start("demo-1", slow, read, 2)
+        source = DemoSource("demo-1", start.wait, lambda frame: None, closed.set)
+        with show.started(source):
+            until(lambda: "importing torch · 0 of 2 ranks have reported" in str(source.status()), "the wait")
+            assert source.latest() is None and source.problem is None
+            slow.kill()
+            assert closed.wait(DEADLINE_S), "the screen need not wait for a key"
+        assert str(source.problem) == "the demo did not start: no port is free"
+
+
+def test_what_a_demo_waits_for_is_read_from_its_processes_and_the_marks_of_its_ranks(tmp_path: Path) -> None:
+    launcher = ["sh", "-c", "read go; sleep 60 & wait"]
+    process = subprocess.Popen(launcher, stdin=subprocess.PIPE, start_new_session=True)
+    assert process.stdin is not None
+    try:
+        with tempfile.TemporaryFile() as output:
+            start = demo.Start("demo-1", process, output, 2)
+            assert start.describe().startswith("importing torch · 0 of 2 ranks have reported · ")
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+            until(lambda: start.describe().startswith("starting the collector · 0 of 2"), "its first process")
+            start.run = SimpleNamespace(directory=tmp_path)  # type: ignore[assignment]
+            lesson = demo.Lesson(2, start.describe_ranks)
+            seen = [lesson.line(nobody())]
+            for pid in (11, 12):
+                (tmp_path / f"ddptop-init-{pid}").touch()
+                seen.append(lesson.line(nobody()))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert seen == [
+        f"demo: {n_imported} of 2 ranks have imported torch · 0 of 2 have reported" for n_imported in range(3)
+    ]
+
+
+def test_a_demo_that_is_left_before_its_run_is_there_is_undone(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    folder = tmp_path / "r" / "ddptop"
+    with started([*DDPTOP, "demo", "--headless"], env, tmp_path, cold=True) as process:
+        until(lambda: list(folder.glob("starting.*")), "a launcher that is about to import torch")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
+        until(lambda: not processes_of(env), "the end of all processes")
+    assert not list(folder.iterdir())
 
 
 def test_a_demo_whose_launcher_is_slow_to_end_is_waited_for_with_words(
@@ -100,7 +157,7 @@ def test_a_demo_whose_launcher_is_slow_to_end_is_waited_for_with_words(
 
 
 def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noisy() -> None:
-    frame, lesson = straggler(2), demo.Lesson(2)
+    frame, lesson = straggler(2), demo.Lesson(2, str)
     even = replace(live(2), events=())
 
     def at(frame: Frame, step: int) -> str:
@@ -110,7 +167,8 @@ def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noi
 
     assert "slow on purpose" in at(even, 10)
     assert at(even, 200) == ""
-    assert "too noisy" in at(even, 350) and "step 520" in at(even, 350)
+    again = f"step {demo.EVERY + demo.SLOW_FROM}"
+    assert "too noisy" in at(even, demo.SLOW_UNTIL + 50) and again in at(even, demo.SLOW_UNTIL + 50)
     assert not lesson.over and lesson.noisy
     flagged = replace(frame, unix_s=frame.alerts[0].since_s + 1)
     assert "w shows why" in at(flagged, 560)
@@ -118,45 +176,48 @@ def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noi
     assert not lesson.over and not lesson.noisy
     at(even, demo.LEAST_STEPS + 1)
     assert lesson.over
-    other, late = demo.Lesson(2), frame.straggler
+    other, late = demo.Lesson(2, str), frame.straggler
     assert late is not None
     noise = replace(flagged, straggler=replace(late, rank=0), events=(replace(frame.events[-1], rank=0),))
-    other.see(replace(noise, group=replace(noise.group, step=350)))
+    other.see(replace(noise, group=replace(noise.group, step=demo.SLOW_UNTIL + 50)))
     assert other.noisy and "sleeps" not in other.line(noise), "another rank than the slow one was flagged"
-    never = demo.Lesson(2)
+    never = demo.Lesson(2, str)
     never.see(replace(even, group=replace(even.group, step=demo.MOST_STEPS)))
     assert never.over and never.noisy
 
 
-def test_until_ranks_report_the_demo_says_what_is_waited_for() -> None:
-    lesson = demo.Lesson(4)
-    for frame, here in ((nobody(), 0), (waiting(4), 2)):
+def test_until_ranks_report_the_demo_says_how_many_have_and_only_later_what_to_do() -> None:
+    lesson = demo.Lesson(4, lambda n_reported: f"{n_reported} of 4")
+    for frame, n_reported in ((nobody(), 0), (waiting(4), 2)):
         lesson.see(frame)
-        line = lesson.line(frame)
-        assert "import torch" in line and line.endswith(f"{here} of 4 are here")
+        assert lesson.line(frame) == f"{n_reported} of 4"
         early = replace(frame, run=replace(frame.run, elapsed_s=LONG_WAIT_S - 1))
         assert next_action(early) == ""
         late = replace(frame, run=replace(frame.run, elapsed_s=LONG_WAIT_S))
         assert "init_process_group" in next_action(late)
 
 
+def alone() -> str:
+    return demo.ALONE.format(option="--ranks")
+
+
 def test_of_one_rank_the_demo_says_that_none_is_compared_and_ends_after_the_least_steps() -> None:
-    frame, lesson = live(1), demo.Lesson(1)
+    frame, lesson = live(1), demo.Lesson(1, str)
     for step in (10, demo.SLOW_UNTIL, demo.LEAST_STEPS):
         assert not lesson.over
         frame = replace(frame, group=replace(frame.group, step=step))
         lesson.see(frame)
-        assert lesson.line(frame) == f"demo: {demo.ALONE}"
+        assert lesson.line(frame) == f"demo: {alone()}"
     assert lesson.over and not lesson.noisy
 
 
 def test_a_demo_of_one_rank_ends_with_what_more_of_them_show(tmp_path: Path) -> None:
     env = environment(tmp_path)
-    command = [*DDPTOP, "demo", "--headless", "--ranks", "1", "--steps", str(demo.SLOW_UNTIL + 10)]
+    command = [*DDPTOP, "demo", "--headless", "--ranks", "1", "--steps", "12"]
     with started(command, env, tmp_path) as process:
         words = process.communicate(timeout=DEADLINE_S)[1]
     assert process.returncode == 0
-    assert "on purpose" not in words and f"ddptop: {demo.ALONE}" in words
+    assert "on purpose" not in words and f"ddptop: {alone()}" in words
 
 
 def test_a_demo_that_is_interrupted_has_finished_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_commands_that_need_torch_name_the_command_that_installs_it(
     call: str, what: str, tmp_path: Path
 ) -> None:
     done = python(f"{NO_TORCH}\n{call}", tmp_path)
-    other = f"; without torch: {own_command()} demo --simulate 8" if "demo" in what else ""
+    other = f", or {own_command()} demo --simulate 8, which needs none" if "demo" in what else ""
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"ddptop: {what} {MISSING}{other}\n")
 
 

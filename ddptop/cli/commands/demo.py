@@ -77,7 +77,7 @@ def offer_simulated(problem: str, options: argparse.Namespace) -> None:
         if sys.stdin.readline().strip().lower() in ("", "y", "yes"):
             options.simulate = OFFERED_RANKS
             return
-    raise CliError(f"{problem}; without torch: {offer}")
+    raise CliError(f"{problem}, or {offer}, which needs none")
 
 
 def _ranks(text: str) -> int:

@@ -374,7 +374,9 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
     call = None if position is None else position.user_call
     where = "" if call is None else f" at {PurePath(call.file).name}:{call.line} ({call.function})"
     who = listed(stall.ranks) if stall.ranks else "the ranks"
-    action = _AT_STALL.get(stall.kind, _AT_STALL[""]).format(ranks=who, where=where)
+    nobody_else = len(stall.ranks) == report.run.world_size
+    waited = "" if nobody_else else " while the others waited"
+    action = _AT_STALL.get(stall.kind, _AT_STALL[""]).format(ranks=who, where=where, waited=waited)
     if position is not None and position.waits_for:
         action = of_worker(position)
     yield Suggestion(
@@ -389,8 +391,8 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
 _AT_STALL: dict[str, str] = {
     "dead": "Find out why the process of {ranks} has exited: its exit and last traceback are above.",
     "unreachable": "Check the host of {ranks} and its network.",
-    "missing": "See what {ranks} did{where} while the others waited: a lock, a read without timeout, a batch "
-    "that never came. Give such calls a timeout.",
+    "missing": "See what {ranks} did{where}{waited}: a lock, a read without timeout, a batch that never "
+    "came. Give such calls a timeout.",
     "mismatch": "Have all ranks call the same collectives in the same order: {ranks} called another "
     "one{where}.",
     "device": "Check the GPU of {ranks}: its kernels made no progress (dmesg, nvidia-smi, NCCL_DEBUG=INFO).",

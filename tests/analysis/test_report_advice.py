@@ -234,7 +234,11 @@ def test_a_stall_comes_before_a_tuning_hint_and_nothing_is_suggested_that_the_ru
     cost = replace(heavy.cost, stalled_s=41.0)
     first, *others = advice(replace(heavy, stalls=(stall,), cost=cost))
     assert first.kind == "stall" and "41 s" in first.because
+    assert "while the others waited" in first.action
     assert others, "the hints follow"
+    of_all = replace(stall, ranks=tuple(range(healthy.run.world_size)), waiting=())
+    paused = found_in(replace(healthy, stalls=(of_all,)))["stall"]
+    assert paused.action.startswith("See what ranks 0") and "the others" not in paused.action
     assert "accumulate" in found_in(heavy)
     ranks = tuple(replace(rank, micro_steps=4.0) for rank in heavy.ranks)
     assert "accumulate" not in found_in(replace(heavy, ranks=ranks))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.groups import Flagged
 from ddptop.analysis.straggler import every_step, flagged
 from ddptop.frames.snapshot import snapshot
 
@@ -323,6 +324,26 @@ def test_in_groups_whose_places_are_not_searched_it_need_not_be_larger(make_worl
     world = make_world(2, delays={(1, "data"): 480}, own=True)
     world.detail_every = 1000
     assert played(world, 160)[1].straggler.rank == 1
+
+
+def test_a_rank_that_is_a_little_late_between_the_pauses_of_another_contradicts_nothing(make_world) -> None:
+    """Arrivals flag it with certainty; own times do not, because in part it waits for a CPU."""
+    world = make_world(3, own=True)
+    reducer = Reducer()
+    for received in (world.run(), *world.introduce()):
+        reducer.feed(received)
+    for step in range(480):
+        world.delays = {(1, ("data", "forward", "before_backward")[step % 3]): 3_000}
+        world.cpu_us = {0: 0, 1: 3_000 if step % 5 in (0, 2) else 0, 2: 0}
+        if step % 40 == 39:
+            world.delays[0, "optimizer"] = 1_500_000
+        for received in world.steps(1):
+            reducer.feed(received)
+    figures = reducer.state.figures
+    slot = figures.steps.ranks.count - 1
+    assert figures.flags.at(slot).flag.pattern == "intermittent"
+    figures.detail.flagged = Flagged(next(iter(figures.detail.scopes)), 1, "persistent", 2.0, 3.0)
+    assert not flagged.arrivals_disagree(figures, slot)
 
 
 def test_figures_describe_the_steps_since_the_onset_and_since_it_has_recovered(make_world) -> None:

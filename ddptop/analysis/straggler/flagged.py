@@ -222,10 +222,11 @@ def _point(steps: StepWindow, slot: int) -> int:
 def arrivals_disagree(figures: Figures, slot: int) -> bool:
     """Whether the bucket arrivals contradict the verdict at a step with certainty, since it last changed.
 
-    They do when they flag another rank, or show the flagged one on time. `slot`: of the step.
+    They do when they flag another rank, or show the flagged one on time. `slot`: of the step. Of a rank that
+    is slow now and then they are no proof: another one may arrive a little late in the steps between.
     """
     window, (since, flag, blind) = figures.detail, figures.flags.at(slot)
-    if window is None or window.clock_free or blind:
+    if window is None or window.clock_free or blind or (flag is not None and flag.pattern == "intermittent"):
         return False
     slots = window.since(_point(figures.steps, since))
     arrivals = window.flagged

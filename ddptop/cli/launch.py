@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ddptop.cli.errors import Exit, note
 from ddptop.cli.launch_options import (
+    USAGE,
     LaunchOptions,
     UsageError,
     abbreviate_others_only,
     add_options,
+    help_text,
     own_script,
     run_name,
     split_exec,
@@ -89,12 +91,15 @@ def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
+        if arguments[:1] in (["--help"], ["-h"]):
+            print(help_text(None), end="")
         note(str(why_unusable("ddptop-run", None)))
         return Exit.FAILED
     import torch.distributed.run as torchrun
 
     parser = torchrun.get_args_parser()
-    parser.prog = "ddptop-run"
+    parser.prog, parser.usage = "ddptop-run", USAGE
+    parser.format_help = lambda: help_text(torchrun.get_args_parser())
     add_options(parser)
     abbreviate_others_only(parser)
     parsed = parser.parse_args(arguments)

@@ -125,45 +125,76 @@ class LaunchOptions:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ddptop's own options, all optional, to a parser."""
-    group = parser.add_argument_group("ddptop", "Also from the environment: DDPTOP_BUDGET=0.5 and so on.")
+    group = parser.add_argument_group("ddptop's options (each is also a variable, such as DDPTOP_BUDGET=0.5)")
 
-    def add(name: str, default: str | None, check: Callable[[str], Any], **keywords: Any) -> None:
+    def add(name: str, default: str | None, check: Callable[[str], Any], metavar: str, help: str) -> None:
         value = _from_environment(name, default, check)
-        group.add_argument(f"--ddptop-{name}", default=value, type=_typed(name, check), **keywords)
+        option = f"--ddptop-{name}"
+        group.add_argument(option, default=value, type=_typed(name, check), metavar=metavar, help=help)
 
-    add("name", None, _name, metavar="NAME", help="how `ddptop NAME` finds the run")
-    add("record", "auto", _record, metavar="PATH", help="where to record, or `off`")
-    add("record-limit", "1GiB", _size, metavar="SIZE", help="past it the recording thins itself (1GiB)")
-    add("budget", "1.0", _percent, metavar="PCT", help="share of step time the recorder may take (1.0)")
-    add("stall", "15", _seconds, metavar="SECONDS", help="least time without progress that is a stall (15)")
-    add("detail", "auto", _detail, metavar="full|auto", help="every bucket of each step, or sampled")
-    add("argv", "on", _switch, metavar="on|off", help="record the script's arguments, without secrets (on)")
+    add("name", None, _name, "NAME", "name of the run, for: ddptop NAME (default: from the script's name)")
+    add("record", "auto", _record, "PATH", "file or folder of the recording; off: record nothing")
+    add("record-limit", "1GiB", _size, "SIZE", "largest size of the recording (default 1GiB)")
+    add("budget", "1.0", _percent, "PCT", "percent of the step time that ddptop may take (default 1.0)")
+    add("stall", "15", _seconds, "SECONDS", "report a stall after so long without progress (default 15)")
+    add("detail", "auto", _detail, "full|auto", "time every bucket of every step, or a sample (default auto)")
+    add("argv", "on", _switch, "on|off", "record the script's arguments, secrets masked (default on)")
     add(
         "shadow",
         "on",
         _switch,
-        metavar="on|off",
-        help="blocks without the recorder, to measure its cost (on)",
+        "on|off",
+        "pause the recorder in 2%% of steps to measure its cost (default on)",
     )
-    add("hosts", "auto", _hosts, metavar="auto|off", help="several hosts: one run, or each by itself (auto)")
-    add("listen", None, _listen, metavar="HOST:PORT", help="let viewers in over TCP (ddptop key new FILE)")
-    add("port", "0", _port, metavar="PORT", help="where the collector receives other hosts (any free port)")
-    add("on-alert", None, _target, metavar="COMMAND|URL", help="call this when an alert begins or is over")
+    add("hosts", "auto", _hosts, "auto|off", "record all hosts as one run, or each by itself (default auto)")
+    add("listen", None, _listen, "HOST:PORT", "let viewers with a key connect here (see ddptop key --help)")
+    add("port", "0", _port, "PORT", "port where other hosts connect (default: any free one)")
+    add("on-alert", None, _target, "COMMAND|URL", "call this when an alert begins and when it is over")
     add(
         "metrics",
         None,
         metrics_target,
-        metavar="prometheus:[HOST:]PORT|otlp:URL",
-        help="export the run's figures while it lives",
+        "prometheus:[HOST:]PORT|otlp:URL",
+        "export the figures of the run while it lives",
     )
-    add("to", None, _logger, metavar="tensorboard:DIR|wandb|mlflow", help="write the run's figures there")
+    add("to", None, _logger, "tensorboard:DIR|wandb|mlflow", "write the figures of the run to this logger")
     group.add_argument(
         EXEC,
         nargs=argparse.REMAINDER,
         metavar="COMMAND",
-        help="run COMMAND [args] instead of a script: for one that starts its own ranks (mp.spawn, srun)",
+        help="run a command that starts the ranks (mp.spawn, srun, accelerate); must be the last option",
     )
-    group.add_argument("--ddptop-off", action="store_true", help="plain torchrun")
+    group.add_argument("--ddptop-off", action="store_true", help="run plain torchrun, without ddptop")
+
+
+DESCRIPTION = """\
+Start a training as torchrun does, and record it for ddptop. The script does not change.
+While it runs, type `ddptop` in a second terminal.
+
+examples:
+  ddptop-run --standalone --nproc-per-node 8 train.py --epochs 3
+  ddptop-run --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d \\
+      --rdzv-endpoint node0:29500 train.py
+  srun ddptop-run --ddptop-exec python train.py
+  ddptop-run --ddptop-name llama --ddptop-stall 60 --standalone --nproc-per-node 8 train.py"""
+
+USAGE = """ddptop-run [--ddptop-OPTION ...] [torchrun's options] script.py [args]
+       ddptop-run [--ddptop-OPTION ...] --ddptop-exec COMMAND [args]"""
+
+
+def help_text(others: argparse.ArgumentParser | None) -> str:
+    """The help of `ddptop-run`: examples and our options, then those of torchrun's parser; None: without."""
+    ours = argparse.ArgumentParser(
+        usage=USAGE,
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    add_options(ours)
+    if others is None:
+        return ours.format_help()
+    others.usage, others.description = argparse.SUPPRESS, None
+    return f"{ours.format_help()}\ntorchrun's arguments and options\n\n{others.format_help()}"
 
 
 def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
@@ -251,7 +282,7 @@ def _from_environment(name: str, default: str | None, check: Callable[[str], Any
     try:
         return value if text is None else check(text)
     except ValueError as mistake:
-        note(f"{variable}: {mistake}; passed over")
+        note(f"{variable}: {mistake}; ignored")
         return value
 
 

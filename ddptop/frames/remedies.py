@@ -104,7 +104,7 @@ _OF_ALERT = {
     "the condition, such as (i + 1) % accumulation == 0.",
     "again": "Add the losses and call backward() once for each DDP forward: only the first backward after it "
     "is all-reduced.",
-    "comm_hook": "If replicas are to be equal, have the hook return the same gradients on all ranks.",
+    "comm_hook": "To keep the replicas equal, have the hook return the same gradients on all ranks.",
     "skipped_backward": "Skip a batch on all ranks or on none: all_reduce a flag (is it bad?) before "
     "backward, and act on the result.",
     "loss_spread": "Compare the batches of the ranks: is a shard of the data damaged, or of another kind?",
@@ -278,7 +278,7 @@ _OF_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"No space left on device"),
-        "Free space on {host} (df -h, df -i). Where /dev/shm is full: docker run --shm-size=8g.",
+        "Free space on {host} (df -h, df -i). If /dev/shm is full: docker run --shm-size=8g.",
     ),
     (
         re.compile(r"DataLoader worker.* killed by (SIGKILL|signal: Killed)"),

@@ -68,7 +68,7 @@ MIN_LEGEND = 60
 
 _STEPS = "last 100 complete steps"
 _LATE = "ms, medians over the last 100 complete steps; late: behind the other ranks;"
-_BY_STEPS = "ms, medians over the last 100 complete steps; excess: own time less that of the other ranks;"
+_BY_STEPS = "ms, medians over the last 100 complete steps; excess: own time minus that of the other ranks;"
 _PARTS = "data + fwd + bwd + wait + transfer + opt + other = ms/step: wait and transfer that nothing hides"
 
 _CLOCK_FREE = (

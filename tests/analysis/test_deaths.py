@@ -134,7 +134,7 @@ def test_what_a_worker_raised_is_no_consequence_of_another_ranks_exit(stage) -> 
         (
             "OSError: [Errno 28] No space left on device: '/data/last.pt'",
             "OSError: [Errno 28] No space left on device: '/data/last.pt'",
-            "Free space on node0 (df -h, df -i). Where /dev/shm is full: docker run --shm-size=8g",
+            "Free space on node0 (df -h, df -i). If /dev/shm is full: docker run --shm-size=8g",
         ),
         (
             "RuntimeError: DataLoader worker (pid 71) exited with code 3",

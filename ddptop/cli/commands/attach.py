@@ -67,22 +67,24 @@ class Attach(Command):
     """Injects the recorder into running ranks, or takes it out again."""
 
     name = "attach"
-    summary = "Record a run that was started without ddptop, from one of its next steps on."
+    summary = "Record a training that already runs and was started without ddptop."
     details = (
-        "All its ranks must be on this host, and their Python must have ddptop installed. It needs gdb (from "
-        "Python 3.14 on sys.remote_exec) and the permission to trace the ranks. Each rank is stopped for a "
-        "moment; its weights stay the same to the bit. A gdb that is killed with SIGKILL then kills "
-        "the rank."
+        "It works on one host. You need gdb, ddptop in the ranks' Python, and permission to trace your own "
+        "processes. gdb stops each rank for a moment; the weights stay the same to the bit. Do not kill gdb "
+        "with SIGKILL in that moment: the rank would die too. Python 3.14 needs no gdb (sys.remote_exec)."
     )
     examples = ("ddptop attach", "ddptop attach 4711", "ddptop attach --detach 4711")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Process ids and `--detach`."""
         parser.add_argument(
-            "pid", nargs="*", type=int, help="a rank, for all of its job; default: the one job of this host"
+            "pid",
+            nargs="*",
+            type=int,
+            help="process id of any rank, for its whole job (default: the only job on this host)",
         )
         parser.add_argument(
-            "--detach", action="store_true", help="take the recorder out again; training goes on"
+            "--detach", action="store_true", help="take the recorder out again; the training goes on"
         )
 
     def run(self, options: argparse.Namespace) -> int:

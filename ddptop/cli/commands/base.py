@@ -56,20 +56,20 @@ class Command:
     summary: str
     """One line, for the list in `ddptop --help`."""
     details: str = ""
-    """What a user of this subcommand has to know besides, for its own `--help`."""
+    """What else a user of this subcommand must know, for its own `--help`."""
     examples: tuple[str, ...] = ()
-    """Command lines, for the end of the subcommand's own `--help`."""
+    """Command lines, for the beginning of the subcommand's own `--help`."""
 
     def parser(self) -> Parser:
         """The parser of everything after the subcommand's name."""
+        examples = "\n".join(f"  {line}" for line in self.examples)
         parser = Parser(
             prog=f"ddptop {self.name}".strip(),
-            description=wrap(f"{self.summary} {self.details}"),
+            # The examples come first: they are what most users look for.
+            description=f"{wrap(f'{self.summary} {self.details}')}\n\nexamples:\n{examples}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        if self.examples:
-            parser.epilog = "examples:\n" + "\n".join(f"  {line}" for line in self.examples)
         self.add_arguments(parser)
         return parser
 
@@ -88,25 +88,27 @@ class Command:
 def add_screen_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that opens a screen, or prints instead."""
     how = parser.add_argument_group("instead of the screen")
-    how.add_argument("--once", action="store_true", help="print one picture of the group and end")
-    how.add_argument("--json", action="store_true", help="print one snapshot as JSON and end")
-    how.add_argument("--watch", action="store_true", help="print a line a second")
+    how.add_argument("--once", action="store_true", help="print the run's state as text, and end")
+    how.add_argument("--json", action="store_true", help="print the run's state as JSON, and end")
+    how.add_argument("--watch", action="store_true", help="print a line a second until the run ends")
     add_settings(parser)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """A flag for each setting. Values are checked by `ddptop.cli.settings`."""
     look = parser.add_argument_group("settings (`ddptop config` shows where each one comes from)")
-    look.add_argument("--rate", metavar="HZ", help="refreshes of the screen a second (default 4)")
+    look.add_argument("--rate", metavar="HZ", help="draw the screen so many times a second (default 4)")
     look.add_argument(
         "--theme", metavar="NAME", help=f"colour theme: {', '.join(OWN_THEMES)} or one of Textual's (press :)"
     )
-    look.add_argument("--view", metavar="NAME", help="view to begin with: timeline, events ...")
     look.add_argument(
-        "--sort", metavar="COLUMN", help="column to sort ranks by, such as late; -late: the other way round"
+        "--view", metavar="NAME", help="the first view: overview, timeline, buckets, heat, events ..."
     )
     look.add_argument(
-        "--save-to", metavar="FOLDER", help="where the key s saves (default: where recordings are kept)"
+        "--sort", metavar="COLUMN", help="sort ranks by this column, such as late; -late: in reverse"
+    )
+    look.add_argument(
+        "--save-to", metavar="FOLDER", help="folder where the key s saves (default: beside the recordings)"
     )
     look.add_argument(
         "--no-mouse", action="store_false", dest="mouse", default=None, help="leave the mouse to the terminal"
@@ -116,6 +118,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         dest="bell",
         default=None,
-        help="no bell at alerts, no window title",
+        help="do not ring the bell at alerts, or set the window's title",
     )
     look.add_argument("--ascii", action="store_true", default=None, help="draw with ASCII characters only")

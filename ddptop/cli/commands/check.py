@@ -31,8 +31,8 @@ class Check(Command):
     """Compares a recording with another one or with limits; the exit code says whether it is worse."""
 
     name = "check"
-    summary = "Check a run against another one, or against limits: exit code 1 where it is worse."
-    details = "The exit code is 5 where the recordings cannot tell, 0 where nothing is worse."
+    summary = "Compare a run with another one, or with limits: exit code 1 if it is worse."
+    details = "Exit code 0: nothing is worse. Exit code 5: the recordings cannot tell."
     examples = (
         "ddptop check new.ddptop --against base.ddptop",
         "ddptop check train-k7qf --limits limits.toml --junit check.xml",
@@ -40,16 +40,16 @@ class Check(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The runs, the limits, and in which form."""
-        known = "a recording, or a run's name or how it begins"
+        known = "a recording, or the name of a run or its beginning"
         parser.add_argument("new", metavar="NEW", help=known)
-        parser.add_argument("--against", metavar="BASE", help=f"{known}: NEW may not be worse")
+        parser.add_argument("--against", metavar="BASE", help=f"{known}; NEW may not be worse")
         parser.add_argument("--limits", metavar="TOML", help="a file of limits, such as: step_ms = 120")
         parser.add_argument(
             "--tolerance",
             type=_percent,
             default=1.0,
             metavar="PCT",
-            help="by how much of BASE's step NEW may be worse (default 1)",
+            help="NEW may be worse by so many percent of BASE's step (default 1)",
         )
         parser.add_argument("--json", action="store_true", help="print the results as JSON")
         parser.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML too")

@@ -23,7 +23,7 @@ class Config(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`--json`, and the flags whose effect is to be seen."""
-        parser.add_argument("--json", action="store_true", help="print it as JSON")
+        parser.add_argument("--json", action="store_true", help="print them as JSON")
         add_settings(parser)
 
     def run(self, options: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ class Env(Command):
     """Prints variables for an engine that starts the processes itself."""
 
     name = "env"
-    summary = "Print the variables that make a job's DDP processes report."
+    summary = "Print the variables that make the DDP processes of a job report to ddptop."
     details = (
         "They are for a Ray runtime_env, a pod template, or any launcher. Every host must have ddptop at the "
         "same path."
@@ -27,8 +27,8 @@ class Env(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`--name` and `--json`."""
-        parser.add_argument("--name", help="how `ddptop NAME` finds the run")
-        parser.add_argument("--json", action="store_true", help="print them as a JSON object")
+        parser.add_argument("--name", help="name of the run, for: ddptop NAME")
+        parser.add_argument("--json", action="store_true", help="print them as JSON")
 
     def run(self, options: argparse.Namespace) -> int:
         """Print one variable a line, quoted for a shell where it has to be."""

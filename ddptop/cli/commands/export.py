@@ -17,7 +17,7 @@ class Export(Command):
     """Writes a recording in the format of another tool, also one that is still being written."""
 
     name = "export"
-    summary = "Export a recording: a trace for ui.perfetto.dev, tables as Parquet, CSV or JSON."
+    summary = "Write a recording as a trace for ui.perfetto.dev, or as tables (Parquet, CSV, JSON)."
     examples = (
         "ddptop export --to perfetto --steps 1000:1200",
         "ddptop export train-k7qf --to parquet -o /data/train-k7qf",
@@ -27,15 +27,17 @@ class Export(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The file, the format, what of it, and where to."""
-        known = "a recording, or a run's name or how it begins (default: the newest; ddptop ls lists them)"
+        known = "a recording, or the name of a run or its beginning (default: the newest)"
         parser.add_argument("file", nargs="?", metavar="FILE", help=known)
         parser.add_argument("--to", choices=FORMATS, required=True, metavar="FORMAT", help=", ".join(FORMATS))
-        where = "a file, for parquet and csv a folder; -: standard output (default: the recording's name)"
+        where = (
+            "the file, or the folder for parquet and csv; -: standard output (default: the recording's name)"
+        )
         parser.add_argument("-o", "--output", metavar="PATH", help=where)
-        which = "from step A to before B; either may be left out"
+        which = "only steps A to B - 1; A or B may be left out"
         parser.add_argument("--steps", type=_steps, default=(None, None), metavar="A:B", help=which)
         parser.add_argument("--ranks", type=_ranks, metavar="LIST", help="only these ranks: 0,8-15")
-        parser.add_argument("--force", action="store_true", help="replace what is there")
+        parser.add_argument("--force", action="store_true", help="replace an existing file or folder")
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and write it."""

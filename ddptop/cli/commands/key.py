@@ -16,7 +16,7 @@ class Key(Command):
     """Makes, lists and removes the keys of viewers."""
 
     name = "key"
-    summary = "Keys of viewers for runs started with --ddptop-listen HOST:PORT, where ssh cannot be used."
+    summary = "Manage the keys of viewers that connect over TCP, for when there is no ssh."
     examples = (
         "ddptop key new laptop.key",
         "ddptop --connect gpu01:7077 --key laptop.key",
@@ -29,10 +29,12 @@ class Key(Command):
             "action",
             choices=("new", "show", "rm"),
             metavar="new|show|rm",
-            help="new FILE: write a key to copy to the other machine; show: list the keys that are admitted; "
-            "rm KEY: admit it no longer",
+            help="new FILE: write a key, to copy to the other machine; show: list the admitted keys; "
+            "rm KEY: no longer admit it",
         )
-        parser.add_argument("file", nargs="?", metavar="FILE", help="of new; of rm: as `show` names it")
+        parser.add_argument(
+            "file", nargs="?", metavar="FILE", help="new: the file to write; rm: the key, as show names it"
+        )
 
     def run(self, options: argparse.Namespace) -> int:
         """Do it. Keys count for runs that are already listening too."""

@@ -25,7 +25,8 @@ class Look(Command):
     """Shows a run: live while it lives, from its recording afterwards."""
 
     name = ""
-    summary = "Look at a PyTorch DDP run that was started with ddptop-run."
+    summary = "Show a PyTorch DDP run: which rank is slow, why, and what it costs."
+    details = "Start the training with ddptop-run in place of torchrun, and type ddptop in a second terminal."
     examples = (
         "ddptop",
         "ddptop train-k7qf --view timeline",
@@ -40,38 +41,38 @@ class Look(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The run, and all that goes with a screen."""
         parser.usage = "ddptop [RUN] [options]\n       ddptop COMMAND [options]"
-        parser.add_argument("run", nargs="?", metavar="RUN", help="name or id of a run, or how it begins")
+        parser.add_argument("run", nargs="?", metavar="RUN", help="name or id of a run, or its beginning")
         parser.add_argument(
             "--wait",
             type=_seconds,
             metavar="SECONDS",
-            help="wait so long for the run to start (default: 10 while a ddptop-run is starting)",
+            help="wait so long for the run to start (default: 10 while a ddptop-run starts)",
         )
         parser.add_argument("-V", "--version", action="version", version=f"ddptop {__version__}")
         elsewhere = parser.add_argument_group("a run on another machine")
         elsewhere.add_argument(
             "--connect",
             metavar="TARGET",
-            help="[user@]host[/RUN] over ssh; slurm:JOBID over srun; or at the end: -- COMMAND, any command "
-            "that runs another one there, as -- kubectl exec -i POD --",
+            help="[user@]host[/RUN] over ssh; slurm:JOBID over srun; HOST:PORT with --key; or, at the end, "
+            "any command that runs another one there: -- kubectl exec -i POD --",
         )
         elsewhere.add_argument(
             "--remote-command",
             metavar="PROGRAM",
-            help="ddptop at the far end, where it is not on the PATH; also DDPTOP_REMOTE",
+            help="path of ddptop on that machine, if its PATH does not have it; also DDPTOP_REMOTE",
         )
         elsewhere.add_argument(
-            "--key", metavar="FILE", help="for --connect HOST:PORT over TCP: a key of ddptop key new"
+            "--key", metavar="FILE", help="key for --connect HOST:PORT, made by: ddptop key new FILE"
         )
         browser = parser.add_argument_group("in a browser")
         browser.add_argument(
-            "--web", action="store_true", help="serve the screen on localhost, print its URL"
+            "--web", action="store_true", help="serve the screen on localhost, and print its URL"
         )
         browser.add_argument(
             "--port",
             type=_port,
             metavar="PORT",
-            help="for --web, such as behind ssh -L (default: any free one)",
+            help="port of --web, to forward with ssh -L (default: any free one)",
         )
         add_screen_options(parser)
         width = max(len(command.name) for command in self.others)
@@ -79,7 +80,7 @@ class Look(Command):
             wrap(f"  {command.name:<{width}}  {command.summary}", " " * (width + 4))
             for command in self.others
         )
-        parser.epilog = f"commands (each has --help):\n{listed}\n\n{parser.epilog}"
+        parser.description = f"{parser.description}\n\ncommands (each has --help):\n{listed}"
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """The options; `command`: of `--connect -- COMMAND`, None without; `words`: all of them."""

@@ -54,7 +54,7 @@ class Mcp(Command):
     """Serves the runs of this machine to an agent."""
 
     name = "mcp"
-    summary = "Serve runs, snapshots, reports, events and stalls to an agent (MCP over stdio, read-only)."
+    summary = "Give a coding agent read-only tools: runs, snapshots, reports, events, stalls (MCP, stdio)."
     examples = ("claude mcp add ddptop -- ddptop mcp",)
 
     def run(self, options: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ class Merge(Command):
     """Completes a run's recording; the files that it reads stay as they are."""
 
     name = "merge"
-    summary = "Make one recording from that of a run and those that several hosts kept by themselves."
+    summary = "Join the recording of a run and those that its hosts kept while they were cut off."
     examples = (
         "ddptop merge train-k7qf.ddptop train-k7qf@node1.ddptop",
         "ddptop merge train-k7qf train-k7qf@node1 train-k7qf@node2 -o whole.ddptop",
@@ -26,9 +26,14 @@ class Merge(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Files, and `-o`."""
-        parser.add_argument("files", nargs="+", metavar="FILE", help="recordings, by path or by name")
+        parser.add_argument("files", nargs="+", metavar="FILE", help="recordings: paths or names")
         parser.add_argument(
-            "-o", "--output", type=Path, default=None, metavar="OUT", help="default: NAME-merged.ddptop"
+            "-o",
+            "--output",
+            type=Path,
+            default=None,
+            metavar="OUT",
+            help="the file to write (default: NAME-merged.ddptop)",
         )
 
     def run(self, options: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ class Metrics(Command):
     """Serves or writes the figures of a run while it lives."""
 
     name = "metrics"
-    summary = "Serve the figures of a live run to Prometheus, or write them for node-exporter."
+    summary = "Export the figures of a live run: to Prometheus, node-exporter or OpenTelemetry."
     examples = (
         "ddptop metrics",
         "ddptop metrics train-k7qf --listen 0.0.0.0:9472",
@@ -49,18 +49,22 @@ class Metrics(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The run, and where to."""
-        parser.add_argument("run", nargs="?", metavar="RUN", help="a live run's name or id, or how it begins")
+        parser.add_argument(
+            "run", nargs="?", metavar="RUN", help="name or id of a live run, or its beginning"
+        )
         where = parser.add_mutually_exclusive_group()
         where.add_argument(
             "--listen",
             type=_address,
             metavar="[HOST:]PORT",
             default=(ADDRESS, PORT),
-            help=f"serve /metrics there (default {ADDRESS}:{PORT}; port 0: any free one)",
+            help=f"serve /metrics at this address (default {ADDRESS}:{PORT}; port 0: any free one)",
         )
-        where.add_argument("--textfile", metavar="FILE", help="write this file once a second, listen nowhere")
         where.add_argument(
-            "--otlp", type=_url, metavar="URL", help="export there once a second (OTLP over HTTP)"
+            "--textfile", metavar="FILE", help="write this file once a second, and open no port"
+        )
+        where.add_argument(
+            "--otlp", type=_url, metavar="URL", help="export to this URL once a second (OTLP over HTTP)"
         )
         where.add_argument("--while-stdin", action="store_true", help=argparse.SUPPRESS)
 

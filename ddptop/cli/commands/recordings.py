@@ -62,7 +62,7 @@ class Rm(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The recordings."""
         parser.add_argument(
-            "runs", nargs="+", metavar="RUN", help="a run's whole name, its unique beginning, or a file"
+            "runs", nargs="+", metavar="RUN", help="the name of a run, its unique beginning, or a file"
         )
 
     def run(self, options: argparse.Namespace) -> int:
@@ -76,7 +76,7 @@ class Prune(Command):
     """Removes old recordings."""
 
     name = "prune"
-    summary = "Remove old recordings, never one that is still being written."
+    summary = "Remove old recordings, but none of a live run."
     examples = (
         "ddptop prune --keep 20",
         "ddptop prune --older-than 7d",

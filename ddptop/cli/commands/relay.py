@@ -44,7 +44,7 @@ class Relay(Command):
     """Passes the frames of a run of this host on to a viewer elsewhere."""
 
     name = "relay"
-    summary = "Serve a run over stdin and stdout: the far end of ddptop --connect."
+    summary = "Serve a run over stdin and stdout. ddptop --connect starts this on the other machine."
     examples = ("ssh gpu01 ddptop relay train-k7qf",)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ class Relay(Command):
             "run",
             nargs="?",
             metavar="RUN",
-            help="name or id of a run, or how only one begins (default: the only live run)",
+            help="name or id of a run, or its unique beginning (default: the only live run)",
         )
 
     def run(self, options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ class Replay(Command):
     """Shows a recording, also one that is still being written."""
 
     name = "replay"
-    summary = "Replay a recording on the same screen."
+    summary = "Show a recording on the same screen: step back and forth, compare two."
     examples = (
         "ddptop replay train-k7qf",
         "ddptop replay --at 12480 --json",
@@ -31,7 +31,7 @@ class Replay(Command):
             "file",
             nargs="?",
             metavar="FILE",
-            help="a recording, or a run's name or how it begins (default: the newest; ddptop ls lists them)",
+            help="a recording, or the name of a run or its beginning (default: the newest)",
         )
         parser.add_argument("--at", type=_step, metavar="STEP", help="begin at this step")
         parser.add_argument(
@@ -39,15 +39,15 @@ class Replay(Command):
             type=_speed,
             default=1.0,
             metavar="X",
-            help="times as fast as it happened (default 1); max: as fast as it can be read",
+            help="play X times as fast as it happened (default 1); max: as fast as possible",
         )
         parser.add_argument(
             "--follow",
             action="store_true",
-            help="show the end as the file grows, also where a collector on another host writes it",
+            help="show the end while the file grows, also if another host writes it",
         )
         parser.add_argument(
-            "--compare", metavar="FILE", help="a second recording, the base, shown beside it step by step"
+            "--compare", metavar="FILE", help="show this recording beside it, step by step, as the base"
         )
         add_screen_options(parser)
 

@@ -32,11 +32,13 @@ class Report(Command):
             "run",
             nargs="?",
             metavar="RUN-or-FILE",
-            help="a run's name or how it begins, or a recording (default: the newest)",
+            help="the name of a run or its beginning, or a recording (default: the newest)",
         )
         form = parser.add_mutually_exclusive_group()
         form.add_argument("--json", action="store_true", help="print it as JSON")
-        form.add_argument("--html", metavar="FILE", help="write it as one HTML page, with pictures, to send")
+        form.add_argument(
+            "--html", metavar="FILE", help="write it as one HTML file with pictures, to send to somebody"
+        )
         add_settings(parser)
 
     def run(self, options: argparse.Namespace) -> int:

@@ -55,7 +55,7 @@ def below(scroll: Scroll, body: list[Line], height: int) -> int:
 KEY_WIDTH = 8
 
 WORDS = {
-    "excess": "own time of a rank less that of the others",
+    "excess": "own time of a rank minus that of the others",
     "skew": "the ranks' own times differ, so that all wait for the last one",
     "wait, transfer": "the part of an all-reduce before its last rank, and after it",
     "overlapped": "communication while backward computes: it costs no time",

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 _TAKEN = [NAMES[HostUsage].index(name) for name in ("t_ns", "thinned", "links")]
 
 
+BACK_NS = 8 * NS
+"""Time that the ranks of a host have to answer once it is within reach again: a question that was lost with
+its agent is repeated after 5 s."""
+
+
 @dataclass(slots=True)
 class KnownHost:
     """A host that has introduced itself."""
@@ -37,6 +42,10 @@ class KnownHost:
     """When the newest message of its agent arrived, on the collector's clock."""
     silent_ns: int = 0
     """Its last silence of more than a second."""
+    out_ns: int = 0
+    """When it was last found to be out of reach, or another agent of it came; 0: never."""
+    out_since_ns: int = 0
+    """When the first of the short silences began that follow each other closely."""
     links: tuple[HostLink, ...] = ()
     links_ns: int = 0
     """When its links to other hosts were last read, by its own clock; 0: never."""
@@ -55,6 +64,12 @@ class KnownHost:
         self.reading, self.thinned = reading, thinned
         if links is not None:
             self.links, self.links_ns = links, t_ns
+
+    def note_out_of_reach(self, now_ns: int, *, briefly: bool) -> None:
+        """Nothing comes from it, or its agent is another. `briefly`: it is not unreachable yet."""
+        if not briefly or now_ns - self.out_ns >= BACK_NS:
+            self.out_since_ns = now_ns
+        self.out_ns = now_ns
 
     def note_message(self, t_ns: int) -> None:
         """A message of its agent arrived."""
@@ -90,6 +105,8 @@ class Hosts:
         """A host introduces itself; `session` 0: the collector, which is the agent of its own host."""
         before = self.known.get(host.name)
         known = self.known[host.name] = before or KnownHost(host, heard_ns=t_ns)
+        if known.agent.session != host.session:
+            known.note_out_of_reach(t_ns, briefly=True)
         known.agent = host
         known.note_message(t_ns)
         if session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -10,14 +11,18 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.health.links import LEAST_LINKS, _usual_us, explain, names_of_addresses
+from ddptop.analysis.hosts import BACK_NS
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.stall.current import MOST_CUT_OFF_NS
 from ddptop.frames.frame import Straggler
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
+from ddptop.protocol.evidence import Evidence, GroupState
 from ddptop.protocol.hosts import HostLink
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Event
+from ddptop.protocol.messages import Event, Received
 from tests.analysis.conftest import NS, START_NS
+from tests.analysis.stalling import op, waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -533,3 +538,92 @@ def test_a_frame_looks_at_every_link_once_however_many_hosts_there_are(make_worl
     found = {one.name: one.link_peer for one in job.frame.hosts if one.link_peer is not None}
     assert found == {FAR[0]: FAR[1], FAR[1]: FAR[0]}
     assert len(looked) == 1
+
+
+def answer(job: Job, *ranks: int) -> None:
+    """These ranks answer that they wait in the collective that all are in."""
+    for rank in ranks:
+        state, now_ns = (
+            job.reducer.state.ranks[rank],
+            job.world.host_ns(job.world.host(rank), job.world.now_us),
+        )
+        groups = (GroupState("0", "gloo", 6, 80, -1),)
+        evidence = Evidence(now_ns, 7, state.step, 3, 0, "", groups, waits(), (op(80),))
+        job.feed(job.world.received(rank, evidence))
+
+
+def blames(job: Job, seconds: float, reporting: Sequence[str] = HOSTS, *, ranks: bool = True) -> set[str]:
+    """What is said of ranks or hosts while time passes, as critical, in whatever place; `ranks`: those of
+    node2 report, too, and not its agent alone."""
+    said = set()
+    for _ in range(round(4 * seconds)):
+        job.wait(0.25, [name for name in reporting if ranks or name != "node2"])
+        if "node2" in reporting:
+            job.feed(job.world.usage("node2"))
+        found = job.frame
+        said |= {event.message for event in found.events if event.severity == "critical"}
+        said |= {alert.message for alert in found.alerts if alert.severity == "critical"}
+        said |= set() if found.stall is None else {found.stall.sentence}
+    return {text for text in said if "node2" in text or "rank 4" in text or "ranks 4" in text}
+
+
+def test_ranks_whose_link_was_cut_are_not_missing_before_they_can_have_answered(make_world) -> None:
+    job = stalled(make_world)
+    job.wait(17.0, HOSTS[:2])
+    answer(job, 0, 1, 2, 3)
+    job.wait(8.0, HOSTS[:2])
+    assert job.frame.stall.kind == "unreachable"  # type: ignore[union-attr]
+    critical = [event.message for event in job.frame.events if event.severity == "critical"]
+    assert critical == ["host node2 is lost, silent for more than 10 s: ranks 4 and 5, last at step 40"]
+    said = blames(job, 1.5, ranks=False) | blames(job, 2.0)  # its agent is heard first, then its ranks
+    assert said == {*critical}
+    assert job.frame.stall.kind == "asking"  # type: ignore[union-attr]
+    answer(job, 4, 5)
+    job.wait(1.5)
+    assert job.frame.stall.kind == "transport"  # type: ignore[union-attr]
+    assert [text.rpartition(": ")[2] for text in job.log("stall")] == ["transport"]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_ranks_whose_agent_was_killed_in_a_stall_are_not_silent_themselves(make_world, answered) -> None:
+    job = stalled(make_world)
+    job.wait(17.0)
+    answer(job, 0, 1, 2, 3, *((4, 5) if answered else ()))
+    job.wait(5.0)
+    assert blames(job, 2.75, HOSTS[:2]) == set()
+    job.feed(replace_agent(job, "node2"))
+    assert blames(job, 1.5, ranks=False) == blames(job, 3.0) == set()
+    if not answered:
+        answer(job, 4, 5)
+    job.wait(1.5)
+    assert job.frame.stall.kind == "transport"  # type: ignore[union-attr]
+
+
+def replace_agent(job: Job, host: str) -> Received:
+    """Another agent of the host introduces itself."""
+    introduced = job.world.host_message(host)
+    return introduced._replace(message=replace(introduced.message, session=8_000), session=8_000)
+
+
+def test_a_rank_that_is_behind_and_does_not_answer_is_missing_once_it_had_the_time(make_world) -> None:
+    """Also where its host is silent for a moment again and again."""
+    job = stalled(make_world)
+    job.feed(*(one for one in job.world.steps(1) if one.rank != 4))
+    job.world.progress = partial(behind, job.world.progress)
+    job.wait(17.0)
+    answer(job, 0, 1, 2, 3, 5)
+    job.wait(4.0)
+    assert job.frame.stall.ranks == (4,)  # type: ignore[union-attr]
+    job.wait(2.25, HOSTS[:2])
+    assert job.frame.stall.kind == "asking"  # type: ignore[union-attr]
+    job.wait(BACK_NS / NS + 1)
+    assert job.frame.stall.ranks == (4,)  # type: ignore[union-attr]
+    for _ in range(round(MOST_CUT_OFF_NS / NS / 4.5) + 1):
+        job.wait(2.25, HOSTS[:2])
+        job.wait(2.25)
+    assert job.frame.stall.ranks == (4,)  # type: ignore[union-attr]
+
+
+def behind(progress, rank: int, **changes) -> Received:
+    """Rank 4 is in the step before that of the others."""
+    return progress(rank, **({"step": 40, "sequence": 80} if rank == 4 else {}), **changes)

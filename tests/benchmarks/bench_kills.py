@@ -30,7 +30,7 @@ from typing import Any
 
 import psutil
 
-from tests.hosts.jobs import Job, enough, in_repository, launched, recorded, shows
+from tests.hosts.jobs import Job, enough, in_repository, launched, recorded, snapshot
 from tests.hosts.namespaces import Host, hosts
 from tests.processes import DDPTOP, until
 
@@ -166,6 +166,12 @@ def said_of_loss(a: Host, job: Job) -> Iterator[tuple[str, str]]:
     yield "events", "; ".join(event["message"] for event in events) or "nothing"
 
 
+def _trains(host: Host, world: int) -> bool:
+    picture = snapshot(host, "run")
+    steps = [] if picture is None else [rank["step"] or 0 for rank in picture["ranks"]]
+    return len(steps) == world and min(steps) > 5
+
+
 def critical(picture: dict[str, Any]) -> list[str]:
     """The critical events, each with its second of the run."""
     begun_s = picture["run"]["started_at"]
@@ -190,7 +196,7 @@ def main() -> int:
         run = ("--ddptop-name", "run", "--ddptop-stall", str(options.stall))
         script = ("steps=0", "pause_ms=20", f"weights={folder}/weights")
         with launched((a, b), *script, ranks=options.world // 2, options=run) as job:
-            shows(a, options.world)
+            until(lambda: _trains(a, options.world), "a run that trains")
             viewer = Viewer(a)
             done = harm(a, b, viewer, 60 * options.minutes, chance)
             enough((a, b))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.health.exits import follows
-from ddptop.analysis.health.hosts import host_states, silent_ranks
+from ddptop.analysis.health.hosts import UNREACHABLE_S, host_states, reports_of_hosts, silent_ranks
+from ddptop.analysis.hosts import BACK_NS
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.diagnosis import Diagnosis, KeptStall, RankProgress, diagnose
@@ -195,8 +196,12 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
     elif finished:
         result = Diagnosis("missing", finished, tuple(running))
     else:
-        progress = [rank_progress(state, rank, since_ns, now_ns) for rank in running]
+        unheard = _just_cut_off(state, running, now_ns)
+        awaits_answers = awaits_answers or bool(unheard)
+        progress = [rank_progress(state, rank, since_ns, now_ns, cut_off=rank in unheard) for rank in running]
         result = diagnose(progress, awaits_answers=awaits_answers)
+        if not unheard.isdisjoint(result.ranks):
+            result = Diagnosis("asking", (), tuple(r for r in running if r not in unheard))
         if silent and not _explains(result, len(running)):
             result = Diagnosis("unreachable", silent, tuple(running))
     if result.kind == "missing" and result.ranks:
@@ -204,6 +209,39 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
     step = min((ranks[rank].step for rank in result.waiting or result.ranks), default=0)
     awaits_answers = awaits_answers or result.awaits_answers
     return replace(result, since_ns=since_ns, step=step, awaits_answers=awaits_answers)
+
+
+MOST_CUT_OFF_NS = 30 * NS
+"""How long nothing is concluded of ranks whose host is silent for a moment again and again."""
+
+
+def _just_cut_off(state: RunState, ranks: Sequence[int], now_ns: int) -> set[int]:
+    """Those of these ranks that have not answered since their host was out of reach, now or moments before.
+
+    Their agent was killed, or the link was cut: what is missing from them says nothing of them.
+    """
+    reported = reports_of_hosts(state)
+    out_ns = {}
+    for name in state.hosts.remote():
+        known = state.hosts.known[name]
+        if _is_silent(state, reported[name], now_ns):
+            out_ns[name] = now_ns
+        elif now_ns - known.out_ns < BACK_NS and now_ns - known.out_since_ns < MOST_CUT_OFF_NS:
+            out_ns[name] = known.out_ns
+    return {rank for rank in ranks if state.ranks[rank].evidence_ns <= out_ns.get(state.ranks[rank].host, -1)}
+
+
+def _is_silent(state: RunState, heard_ns: int, now_ns: int) -> bool:
+    return state.interruptions.silence_ns(heard_ns, now_ns) > STALE_S * NS
+
+
+def _note_out_of_reach(state: RunState, now_ns: int) -> None:
+    """Note the hosts from which nothing comes, for the time after they are back."""
+    reported = reports_of_hosts(state)
+    for name in state.hosts.remote():
+        if _is_silent(state, reported[name], now_ns):
+            silent_ns = state.interruptions.silence_ns(reported[name], now_ns)
+            state.hosts.known[name].note_out_of_reach(now_ns, briefly=silent_ns < UNREACHABLE_S * NS)
 
 
 def stall_now(state: RunState, now_ns: int) -> str:
@@ -269,8 +307,10 @@ def _explains(result: Diagnosis, running: int) -> bool:
     return result.kind == "mismatch" or result.unequal or (result.kind in ("missing", "device") and some)
 
 
-def rank_progress(state: RunState, rank: int, since_ns: int, now_ns: int) -> RankProgress:
-    """How far a rank has got, from its heartbeats and its answer."""
+def rank_progress(
+    state: RunState, rank: int, since_ns: int, now_ns: int, *, cut_off: bool = False
+) -> RankProgress:
+    """How far a rank has got, from its heartbeats and its answer. `cut_off`: its silence is its host's."""
     rank_state = state.ranks[rank]
     answer = answer_since(rank_state, since_ns)
     names = {DEFAULT_GROUP} | ({group.name for group in answer.groups} if answer is not None else set())
@@ -286,7 +326,7 @@ def rank_progress(state: RunState, rank: int, since_ns: int, now_ns: int) -> Ran
         answered=answer is not None,
         has_moved=answer is not None and answer.step < rank_state.step,
         silent=rank_state.stopped
-        or state.interruptions.silence_ns(rank_state.heard_ns, now_ns) > STALE_S * NS,
+        or (not cut_off and state.interruptions.silence_ns(rank_state.heard_ns, now_ns) > STALE_S * NS),
         sequences={name: number for name, number in sequences.items() if number is not None},
         operations=answer.operations[-MAX_OPERATIONS:] if answer is not None else (),
         inside=inside,
@@ -370,7 +410,10 @@ class StallLog:
             self._log_kept(state, kept)
             return
         diagnosis = None
-        if state.not_initialized or state.meeting is not None or stalled_since(state, now_ns) is not None:
+        stalled = stalled_since(state, now_ns) is not None
+        if stalled:
+            _note_out_of_reach(state, now_ns)
+        if state.not_initialized or state.meeting is not None or stalled:
             diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)
         logged, before_standing = self._logged, self._standing
         if logged is not None:

@@ -76,32 +76,9 @@ def resampled_medians(values: Column, length: int) -> Column:
 def _resampled(n: int, length: int) -> Indices:
     """(REPLICATES, n) indices drawn in blocks, always the same: a replay shows the same."""
     blocks = -(-n // length)
-    begins = _drawn(n, REPLICATES * blocks).reshape(REPLICATES, blocks)
-    at = (begins[:, :, None] + np.arange(length)) % n
-    return at.reshape(REPLICATES, -1)[:, :n].astype(np.min_scalar_type(n))  # several are kept
-
-
-_STATE, _ADDED = 0x1AA1B5345996452D09585EB7A69561E3, 0x418DDADB3AF71A82588133BC447873A9
-_MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
-
-
-def _drawn(n: int, count: int) -> Indices:
-    """(count,) numbers below n, at most 2**20, as `numpy.random.default_rng(0).integers` has them (Lemire's
-    multiplication): to import that takes 6 MB, most of it OpenSSL."""
-    products = _words((count + 64).bit_length()) * n  # some are left out
-    return np.asarray(products[products % 2**32 >= 2**32 % n][:count] >> 32)
-
-
-@lru_cache(maxsize=4)
-def _words(bits: int) -> Indices:
-    """(2**bits,) numbers of 32 bits, of the generator PCG XSL RR 128/64 from that state on."""
-    state, words = _STATE, []
-    for _ in range(2 ** (bits - 1)):
-        state = (state * _MULTIPLIER + _ADDED) % 2**128
-        word, turned = (state >> 64) ^ (state % 2**64), state >> 122
-        word = (word >> turned | word << (64 - turned)) % 2**64
-        words += [word % 2**32, word >> 32]
-    return np.array(words, np.int64)
+    begins = np.random.default_rng(0).integers(n, size=(REPLICATES, blocks))
+    steps = (begins[:, :, None] + np.arange(length)) % n
+    return steps.reshape(REPLICATES, -1)[:, :n].astype(np.min_scalar_type(n))  # several are kept
 
 
 def folds(count: int, rows: int) -> Indices:

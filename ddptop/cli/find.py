@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.frames.numbers import percent
+from ddptop.protocol.checks import printable
 
 if TYPE_CHECKING:
     from ddptop.host.runs import RunFile
@@ -220,20 +221,51 @@ PATIENCE_S, RENEW_S = 1.0, 0.25
 
 
 @contextmanager
-def progress_shown(recording: Recording, doing: str = "reading") -> Iterator[None]:
-    """While the recording is read: a bar on stderr, where that is a terminal; erased at the end."""
-    if not sys.stderr.isatty():
+def read_whole(path: Path, doing: str = "reading", *, follow: bool = False) -> Iterator[Recording]:
+    """The recording, open while the block reads all of it, with a bar on stderr where that is a terminal.
+
+    Raises CliError as `opened` does, and where no writer of ours can have made the file.
+    """
+    from ddptop.recording.format import RecordingError
+
+    recordings: list[Recording] = []
+
+    def share_read() -> float | None:
+        return recordings[0].share_read if recordings else None
+
+    with (
+        progress_shown(f"{doing} {printable(path.name)}", share_read),
+        opened(path, follow=follow) as recording,
+    ):
+        recordings.append(recording)
+        try:
+            yield recording
+        except RecordingError as error:
+            raise CliError(f"{path}: {error}", Exit.NOT_FOUND) from None
+
+
+@contextmanager
+def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None) -> Iterator[None]:
+    """While the block lasts: a line on stderr, where that is a terminal; erased at the end.
+
+    `share`: how much is done (0..1), for a bar; None: not known, then the seconds are counted.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
+    begin_s = time.monotonic()
     done = threading.Event()
 
     def show() -> None:
         pause_s = PATIENCE_S
         while not done.wait(pause_s):
             pause_s = RENEW_S
-            share = min(1.0, recording.share_read)
-            bar = f"[{'#' * round(20 * share):<20}] {percent(100 * share, 0)}"
-            print(f"\r\x1b[K{doing} {recording.path.name} {bar}", end="", file=sys.stderr, flush=True)
+            part = share()
+            if part is None:
+                state = f"{int(time.monotonic() - begin_s)} s"
+            else:
+                state = f"[{'#' * round(20 * min(1.0, part)):<20}] {percent(100 * min(1.0, part), 0)}"
+            print(f"\r\x1b[K{doing} {state}", end="", file=sys.stderr, flush=True)
         if pause_s == RENEW_S:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

@@ -341,7 +341,7 @@ def main() -> None:
         if not sender.read_answers():
             return
         sender.send((run, reader))
-        reader.__init__(reader.descriptor)  # type: ignore[misc]
+        reader.begin_anew()
     connection.send(_END)
     while connection.recv(_ANSWER_BYTES):  # what is unread at its end would take the last messages with it
         continue

@@ -19,6 +19,7 @@ import numpy as np
 from ddptop.protocol.limits import MAX_NS, NS
 from ddptop.protocol.since_start import SinceStart, pack_since_start, unpack_since_start
 from ddptop.recording.format import HISTORY, MAX_RAW, RecordingError, read_frame
+from ddptop.recording.records import UnpackedSize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -97,9 +98,18 @@ def history_payload(past: HistoryPiece) -> bytes:
 
 def history_content(payload: bytes) -> HistoryPiece:
     """The piece in such a payload. Raises RecordingError."""
-    inflate = zlib.decompressobj()
+    return _piece(_inflated(payload))
+
+
+def _inflated(payload: bytes) -> bytes:
     try:
-        raw = inflate.decompress(payload, MAX_RAW)
+        return zlib.decompressobj().decompress(payload, MAX_RAW)
+    except zlib.error as error:
+        raise RecordingError(f"a history does not decompress: {error}") from error
+
+
+def _piece(raw: bytes) -> HistoryPiece:
+    try:
         columns, best, marks, *rest = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
         wide = [np.frombuffer(column, "<f8") for column in columns[: len(WIDE)]]
         narrow = [np.frombuffer(column, "<f4") for column in columns[len(WIDE) :]]
@@ -121,7 +131,7 @@ def history_content(payload: bytes) -> HistoryPiece:
         excess = _excess(rest[2], len(own_best)) if len(rest) > 2 else None
         since_start = unpack_since_start(rest[3]) if len(rest) > 3 else None
         return HistoryPiece(points, own_best, checked, events, excess, since_start)
-    except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise RecordingError(f"a history cannot be read: {error}") from error
 
 
@@ -189,12 +199,17 @@ def joined(pieces: Sequence[Columns]) -> dict[str, NDArray[np.float64]]:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
 
 
+UNPACKED_BYTES = 64 << 20
+"""As `records.UNPACKED_BYTES`, of all pieces: those of a month take 100 MB, and compress to a half."""
+
+
 class HistoryPieces:
     """The pieces in one file, kept once they are read. A damaged one is left out."""
 
     def __init__(self, descriptor: int) -> None:
         """The descriptor is the caller's to close."""
         self._descriptor = descriptor
+        self._unpacked = UnpackedSize(UNPACKED_BYTES)
         self._read = 0
         self._pieces: list[tuple[int, HistoryPiece]] = []
 
@@ -202,15 +217,18 @@ class HistoryPieces:
         """(last moment that it covers, HistoryPiece) for every piece, oldest first.
 
         `offsets`: where in the file they are, as far as that is known by now; `began_ns`: when the run began.
+        Raises TooMuchUnpacked.
         """
         for offset in offsets[self._read :]:
             found = read_frame(self._descriptor, offset)
             if found is None or found.kind != HISTORY:
                 continue
             try:
-                past = history_content(found.payload)
+                raw = _inflated(found.payload)
+                past = _piece(raw)
             except RecordingError:
                 continue
+            self._unpacked.add(offset, len(found.payload), len(raw))
             if len(past.points["time_s"]):
                 self._pieces.append((began_ns + int(past.points["time_s"][-1] * NS), past))
         self._read = len(offsets)

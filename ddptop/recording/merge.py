@@ -220,8 +220,11 @@ def _write(writer: Writer, messages: Iterator[Received], feed: Callable[[Receive
         for received in messages:
             feed(received)
             writer.add(received, encode(received.message))
-    finally:
         writer.close()
+    except BaseException:  # Ctrl-C too: half a recording would be taken for a whole one
+        writer.close()
+        writer.path.unlink(missing_ok=True)
+        raise
     if writer.note is not None:
         writer.path.unlink(missing_ok=True)
         raise RecordingError(writer.note)

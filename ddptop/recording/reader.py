@@ -102,6 +102,11 @@ TAIL_NS = 10 * NS
 """The newest heartbeat and usage of every rank are within this."""
 
 
+MOST_MESSAGES, MESSAGES_PER_BYTE = 100_000, 0.25
+"""A file may claim so many messages, and so many more for each of its bytes: heartbeats of 512 ranks that do
+nothing are 0.09 a byte, all else is below 0.04."""
+
+
 class Recording:
     """A recording, opened for reading; only its index is held in memory. Times are the collector's clock.
 
@@ -119,6 +124,11 @@ class Recording:
         """Bytes of the file that are to be read here, the rest by another process; None: all."""
         if not len(self._blocks):
             raise RecordingError(f"{path} is empty: nothing of the run was written")
+        if self.messages > MOST_MESSAGES + self.bytes * MESSAGES_PER_BYTE:
+            raise RecordingError(
+                f"{path} claims {self.messages:,} messages in {self.bytes:,} bytes, "
+                "which no recording of ddptop holds"
+            )
         self.run = first_run(self.lasting(), path, self.start_ns)
         """The run's first message; the end of the run is in `latest_run`."""
 

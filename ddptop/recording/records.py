@@ -36,6 +36,7 @@ from ddptop.recording.format import (
     CLOCKS,
     COPY,
     MAX_PAYLOAD,
+    MAX_RAW,
     NO_STEP,
     SUMMARY_BYTES,
     Entry,
@@ -137,8 +138,9 @@ class BlockBuilder:
         return Summary(*times, *steps, self._records, self._lasting), records
 
 
-def read_block(descriptor: int, entry: Entry) -> tuple[bytes, bool]:
-    """The records of a block, decompressed, and whether it was whole: a single wrong bit was corrected.
+def read_block(descriptor: int, entry: Entry) -> tuple[bytes, bool, int]:
+    """The records of a block, decompressed; whether it was whole (else a single wrong bit was corrected); and
+    how many bytes it takes in the file.
 
     Raises RecordingError where more is wrong with it, OSError where the file cannot be read.
     """
@@ -148,7 +150,7 @@ def read_block(descriptor: int, entry: Entry) -> tuple[bytes, bool]:
         found = read_corrected(descriptor, entry.offset, os.fstat(descriptor).st_size)
     if found is None or found.kind != BLOCK or len(found.payload) < SUMMARY_BYTES:
         raise RecordingError(f"damaged at byte {entry.offset}")
-    return block_records(found.payload), whole
+    return block_records(found.payload), whole, len(found.payload)
 
 
 def read_copy(descriptor: int, entry: Entry) -> bytes:
@@ -165,13 +167,13 @@ def read_copy(descriptor: int, entry: Entry) -> bytes:
     return b""
 
 
-def parse(raw: bytes, selects: Selector) -> Iterator[Received]:
-    """The messages among the records whose type is `selects`; others are not decoded.
+def parse(raw: bytes, selects: Selector, most: int = MAX_RAW) -> Iterator[Received]:
+    """The messages among the first `most` records whose type is `selects`; others are not decoded.
 
     Messages of a type that this version does not know are left out. Raises RecordingError for what no writer
-    of ours has made.
+    of ours has made, and where there are more records.
     """
-    records, damage = _unpacked(raw)
+    records, damage = _unpacked(raw, most)
     whole = records if _are_records(records) else [*takewhile(lambda one: _are_records((one,)), records)]
     kinds = [body_type(record[-1]) for record in whole]
     selected = {kind for kind in set(kinds) if selects(kind)}
@@ -182,8 +184,8 @@ def parse(raw: bytes, selects: Selector) -> Iterator[Received]:
         raise damage
 
 
-def _unpacked(raw: bytes) -> tuple[list[tuple[Any, ...]], RecordingError | None]:
-    """What is in a block up to the first damage, unchecked; and that damage."""
+def _unpacked(raw: bytes, most: int = MAX_RAW) -> tuple[list[tuple[Any, ...]], RecordingError | None]:
+    """What is in a block up to the first damage, unchecked, and that damage; `most` records at most."""
     unpacker = msgpack.Unpacker(
         use_list=False,
         max_buffer_size=max(1, len(raw)),
@@ -196,9 +198,11 @@ def _unpacked(raw: bytes) -> tuple[list[tuple[Any, ...]], RecordingError | None]
     unpacker.feed(raw)
     records: list[tuple[Any, ...]] = []
     try:
-        records.extend(unpacker)
+        records.extend(islice(unpacker, most))
     except (ValueError, msgpack.UnpackException) as error:
         return records, RecordingError(f"a block holds something else than records: {error}")
+    if len(records) == most and unpacker.tell() < len(raw):
+        return records, RecordingError("a block holds more records than its summary says")
     return records, None
 
 
@@ -258,12 +262,61 @@ LASTING_KEPT = 50_000
 """Lasting messages that stay in memory, some 50 MB at most: 4096 ranks send three each when they join."""
 
 
+UNPACKED_TIMES = 16
+"""Records of our own are compressed to a fourth; those of 512 ranks that differ in nothing to an eleventh."""
+UNPACKED_BYTES = 128 << 20
+"""So much more the blocks of a file may unpack to in all: 4,096 ranks that send the same 32 kB of stacks."""
+
+
+class TooMuchUnpacked(RecordingError):
+    """The file unpacks to more than any writer of ours has packed into so many bytes."""
+
+
+class UnpackedSize:
+    """Adds up what parts of one file unpack to, beyond UNPACKED_TIMES their size."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._excess_of: dict[int, int] = {}
+        """By offset, of parts that are larger than that: a recording has few."""
+        self.excess_bytes = 0
+        """Of all of them together."""
+
+    def add(self, offset: int, packed_bytes: int, unpacked_bytes: int) -> None:
+        """Note a part, however often it is read. Raises TooMuchUnpacked past `most_bytes` for the file."""
+        self._add_excess(offset, unpacked_bytes - UNPACKED_TIMES * packed_bytes)
+
+    def merge(self, other: UnpackedSize) -> None:
+        """Take over what another reader of the file has noted. Raises TooMuchUnpacked."""
+        for offset, excess in other._excess_of.items():
+            self._add_excess(offset, excess)
+
+    def _add_excess(self, offset: int, excess: int) -> None:
+        if excess <= 0 or offset in self._excess_of:
+            return
+        self._excess_of[offset] = excess
+        self.excess_bytes += excess
+        if self.excess_bytes > self._most_bytes:
+            raise TooMuchUnpacked(
+                f"it unpacks to {UNPACKED_TIMES} times its size and {self._most_bytes >> 20} MiB more, "
+                "which no recording of ddptop does"
+            )
+
+
 class BlockReader:
-    """Reads blocks of one file. A damaged block yields what comes before the damage, and is counted."""
+    """Reads blocks of one file. A damaged block yields what comes before the damage, and is counted.
+
+    Reading raises TooMuchUnpacked where the file was made to take all memory or time.
+    """
 
     def __init__(self, descriptor: int) -> None:
         """The descriptor is the caller's to close."""
         self.descriptor = descriptor
+        self.unpacked = UnpackedSize(UNPACKED_BYTES)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what was noted of blocks, but not how much they unpack to."""
         self._unreadable: dict[int, int] = {}
         """By offset of the block: records in it that are lost."""
         self._corrected: set[int] = set()
@@ -273,6 +326,15 @@ class BlockReader:
         self.offset = 0
         """Where in the file the block begins that was read last."""
 
+    def _block(self, entry: Entry) -> tuple[bytes, bool] | None:
+        """As `read_block`; None where more than a bit is wrong."""
+        try:
+            records, whole, size = read_block(self.descriptor, entry)
+        except (RecordingError, OSError):
+            return None
+        self.unpacked.add(entry.offset, size, len(records))
+        return records, whole
+
     def merge(self, other: BlockReader) -> None:
         """Take over what another reader of the file has noted of other blocks."""
         self.offset = other.offset
@@ -280,6 +342,7 @@ class BlockReader:
         self._corrected |= other._corrected
         self.kept |= other.kept
         self._lasting_kept += other._lasting_kept
+        self.unpacked.merge(other.unpacked)
 
     @property
     def unreadable(self) -> int:
@@ -298,46 +361,39 @@ class BlockReader:
 
     def numbers(self, entry: Entry) -> dict[int, int]:
         """The highest number of each session in a block; no message is decoded. Of a damaged block none."""
-        try:
-            raw, _ = read_block(self.descriptor, entry)
-        except (RecordingError, OSError):
-            return {}
-        records, _ = _unpacked(raw)
+        block = self._block(entry)
+        records, _ = _unpacked(b"" if block is None else block[0])
         return {record[2]: record[3] for record in records if record[3]} if _are_records(records) else {}
 
     def raw(self, entry: Entry) -> bytes | None:
         """The records of a block, unchecked; None where it is damaged."""
         self.offset = entry.offset
-        try:
-            raw, whole = read_block(self.descriptor, entry)
-        except (RecordingError, OSError):
-            return None
-        return raw if whole else None
+        block = self._block(entry)
+        return block[0] if block is not None and block[1] else None
 
     def may_hold(self, entry: Entry, type_: Type) -> bool:
         """Whether a block may hold a message of this type, by the bytes that such a message begins with; a
         damaged block may hold any."""
-        self.offset = entry.offset
-        try:
-            raw, whole = read_block(self.descriptor, entry)
-        except (RecordingError, OSError):
-            return True
+        raw = self.raw(entry)
         kind = KINDS[type_]
-        return not whole or bytes((0x90 + 1 + len(NAMES[kind]), type_)) in raw
+        return raw is None or bytes((0x90 + 1 + len(NAMES[kind]), type_)) in raw
 
     def read(self, entry: Entry, selects: Selector) -> list[Received]:
         """Messages of the selected types, in order."""
         messages: list[Received] = []
         self.offset = entry.offset
+        block = self._block(entry)
+        if block is None:
+            return self._copied(entry, selects)
+        records, whole = block
+        if not whole:
+            self._corrected.add(entry.offset)
         try:
-            records, whole = read_block(self.descriptor, entry)
-            if not whole:
-                self._corrected.add(entry.offset)
-            messages.extend(parse(records, selects))
-        except (RecordingError, OSError):
+            messages.extend(parse(records, selects, entry.summary.records))
+        except RecordingError:
             if not messages:
                 return self._copied(entry, selects)
-            self._unreadable.setdefault(entry.offset, entry.summary.records - len(messages))
+            self._unreadable.setdefault(entry.offset, max(0, entry.summary.records - len(messages)))
         return messages
 
     def _copied(self, entry: Entry, selects: Selector) -> list[Received]:

@@ -113,7 +113,7 @@ def _run_of_blocks(
     session out of them, where it is given."""
     if not any(raw for _, raw in blocks):
         return
-    found = _records([raw for _, raw in blocks])
+    found = _records(blocks)
     if found is None:
         for entry, _ in blocks:
             messages = reader.read(entry, lambda kind: bool(selected[kind]))
@@ -140,18 +140,21 @@ def _run_of_blocks(
         yield run
 
 
-def _records(raws: Sequence[bytes]) -> tuple[_Records, Integers] | None:
+def _records(blocks: Sequence[tuple[Entry, bytes]]) -> tuple[_Records, Integers] | None:
     """The records of blocks; and, for each block and the end, how many of them are before it. None: some are
-    no records, or a number is out of range."""
+    no records, a number is out of range, or a block has more of them than its summary says."""
+    raws = [raw for _, raw in blocks]
     data = np.frombuffer(b"".join((*raws, PADDING)), np.uint8)
-    blocks = np.cumsum([0, *map(len, raws)])
-    end = int(blocks[-1])
+    bounds_of_blocks = np.cumsum([0, *map(len, raws)])
+    end = int(bounds_of_blocks[-1])
     begins = _found_begins(data, end)
     if begins is None:
         begins = _unpacked_begins(data, end)
     bounds = np.append(begins, end)
-    before = np.searchsorted(bounds, blocks)
-    if (bounds[before] != blocks).any() or (data[begins] != _BEGINS[0]).any():
+    before = np.searchsorted(bounds, bounds_of_blocks)
+    if (bounds[before] != bounds_of_blocks).any() or (data[begins] != _BEGINS[0]).any():
+        return None
+    if (np.diff(before) > [entry.summary.records for entry, _ in blocks]).any():
         return None
     fields = Packed(data, begins + 1)
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from ddptop.report.build import read
 from ddptop.report.content import Report
 from ddptop.report.sampling import MIN_SAMPLES
 from ddptop.report.text import page
+from tests.processes import until
 from tests.recording import made_up
 
 from .recordings import LATE_US, STEP_US, write_recording
@@ -299,9 +300,9 @@ def test_reading_that_takes_long_is_announced_on_a_terminal_and_erased(
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(find, "PATIENCE_S", 0.0)
     monkeypatch.setattr(find, "RENEW_S", 0.01)
-    with Recording.open(recording) as opened, find.progress_shown(opened):
-        deadline = time.monotonic() + 60
-        while f"reading train-k7qf.ddptop [{'':20}] 0%" not in terminal.getvalue():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+    with find.read_whole(recording):
+        until(lambda: re.search(r"reading train-k7qf.ddptop \[#* *\] \d+%", terminal.getvalue()), "a bar")
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    with find.progress_shown("merging 2 recordings"):
+        until(lambda: re.search(r"merging 2 recordings \d+ s", terminal.getvalue()), "the seconds")
     assert terminal.getvalue().endswith("\r\x1b[K")

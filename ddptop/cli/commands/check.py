@@ -127,10 +127,10 @@ def _limited(results: Sequence[Result]) -> bool:
 
 
 def _measured(word: str) -> Measured:
-    from ddptop.cli.find import SUFFIX, opened, progress_shown, recording_of
+    from ddptop.cli.find import SUFFIX, read_whole, recording_of
     from ddptop.report.check import measure
 
-    with opened(recording_of(word)) as recording, progress_shown(recording):
+    with read_whole(recording_of(word)) as recording:
         found = measure(recording, recording.path.name.removesuffix(SUFFIX))
         if recording.damage is not None:
             note(f"{recording.path.name}: {recording.damage}; the rest was read")

@@ -41,9 +41,9 @@ class Export(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and write it."""
-        from ddptop.cli.find import SUFFIX, opened, progress_shown, recording_of
+        from ddptop.cli.find import SUFFIX, read_whole, recording_of
 
-        with opened(recording_of(options.file)) as recording:
+        with read_whole(recording_of(options.file), "exporting") as recording:
             from ddptop.export.output import ENDINGS, STDOUT, write
             from ddptop.export.reading import ExportError, Selection
 
@@ -57,8 +57,7 @@ class Export(Command):
             try:
                 selection.check(recording)
                 code = Exit.FAILED
-                with progress_shown(recording, "exporting"):
-                    end = write(recording, options.to, path, selection, force=options.force)
+                end = write(recording, options.to, path, selection, force=options.force)
             except ExportError as error:
                 raise CliError(str(error), code) from None
             if recording.damage is not None:

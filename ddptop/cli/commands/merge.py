@@ -39,6 +39,7 @@ class Merge(Command):
     def run(self, options: argparse.Namespace) -> int:
         """Write the merged recording and print a line."""
         from ddptop.analysis.reducer import Reducer
+        from ddptop.cli.find import progress_shown
         from ddptop.collector.new_history import NewHistory
         from ddptop.recording.format import RecordingError
         from ddptop.recording.merge import merge
@@ -51,7 +52,8 @@ class Merge(Command):
             raise CliError(f"{out} exists already; give another name with -o")
         try:
             reducer = Reducer()
-            merged = merge(paths, out, history=NewHistory(reducer), feed=reducer.feed)
+            with progress_shown(f"merging {len(paths)} recordings"):
+                merged = merge(paths, out, history=NewHistory(reducer), feed=reducer.feed)
         except RecordingError as error:
             raise CliError(f"cannot merge: {error}") from error
         except OSError as error:

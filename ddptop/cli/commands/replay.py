@@ -80,7 +80,7 @@ def show_recording(
 
     Raises CliError: 3 no such recording, 4 not allowed to read it, 2 no such step in it.
     """
-    from ddptop.cli.find import opened, progress_shown
+    from ddptop.cli.find import read_whole
     from ddptop.cli.settings import load
     from ddptop.cli.show import Mode, choose_mode, emit, show
 
@@ -95,12 +95,11 @@ def show_recording(
         if mode is not Mode.SCREEN:
             raise CliError("--compare needs the screen; --at STEP --json of each gives the same", Exit.USAGE)
     if mode in (Mode.ONCE, Mode.JSON):
-        with opened(path, follow=follow) as recording:
+        with read_whole(path, follow=follow) as recording:
             recording.will_be_read()
             from ddptop.sources.replay import frame_of
 
-            with progress_shown(recording):
-                frame = frame_of(recording, at)
+            frame = frame_of(recording, at)
         return emit(frame, mode, settings)
     from ddptop.sources.replay import ReplaySource
 

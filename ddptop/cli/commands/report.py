@@ -43,16 +43,15 @@ class Report(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and print the page."""
-        from ddptop.cli.find import opened, progress_shown, recording_of
+        from ddptop.cli.find import read_whole, recording_of
         from ddptop.cli.settings import load
 
         settings = load(vars(options)).settings
-        with opened(recording_of(options.run)) as recording:
+        with read_whole(recording_of(options.run)) as recording:
             recording.will_be_read()
             from ddptop.report.build import read
 
-            with progress_shown(recording):
-                content = read(recording)
+            content = read(recording)
         if options.html:
             from ddptop.report.html import document
 

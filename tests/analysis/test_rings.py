@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.known_sessions import stable_order
 from ddptop.analysis.steps.windows import PLACES, StepWindow
-from ddptop.frames import columns
 from ddptop.frames.columns import Ring, quantile_between
 
 NAMES, RANKS, SIZE = ("a", "b"), 3, 12
@@ -152,14 +151,6 @@ def test_a_column_of_which_nothing_is_known_takes_no_memory():
     ring.add(np.full((2, 1, RANKS), np.nan))
     assert np.isnan(ring.of("b", ring.recent(6))).all()
     assert held(ring) == len(NAMES)
-
-
-@pytest.mark.parametrize(
-    ("n", "count"), [(1, 3), (2, 600), (7, 700), (100, 2_600), (4_099, 9), (2**20, 40_000)]
-)
-def test_drawn_numbers_are_those_of_numpy(n, count):
-    expected = np.random.default_rng(0).integers(0, n, count)
-    np.testing.assert_array_equal(columns._drawn(n, count), expected)
 
 
 def test_phases_are_kept_once_where_nothing_is_waited_in_collectives_of_the_script():

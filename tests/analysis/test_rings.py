@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.known_sessions import stable_order
 from ddptop.analysis.steps.windows import PLACES, StepWindow
-from ddptop.frames.columns import Ring, quantile_between
+from ddptop.frames.columns import Ring, median, quantile_between
 
 NAMES, RANKS, SIZE = ("a", "b"), 3, 12
 
@@ -196,7 +196,7 @@ def test_medians_are_those_of_numpy_whatever_the_signs_of_numbers_and_of_nan() -
     signed = np.array([[-3.0, 1.0, -0.0, 0.0], [-np.inf, -1.0, np.nan, np.copysign(np.nan, -1)]], np.float32)
     for values in (plain, -plain, signed, -signed, signed.astype(np.float64), plain[:, :3]):
         expected = np.nanmedian(values, axis=-1)
-        assert np.array_equal(columns.median(values), expected)
+        assert np.array_equal(median(values), expected)
         ring = Ring(("x",), (2,), 4)
         ring.add(values.T[None])
         assert np.array_equal(ring.medians(("x",), ring.recent(4))["x"], expected)

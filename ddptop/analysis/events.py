@@ -26,12 +26,14 @@ from ddptop.analysis.stall.at_exit import keep_stall
 from ddptop.analysis.stall.current import stall_now
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
 from ddptop.analysis.steps.pairing import Pairing
+from ddptop.frames.calls import compiler_call, place
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
 from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
+    from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.messages import Event, Hello, Scalar
     from ddptop.protocol.vocabulary import Severity
 
@@ -104,6 +106,14 @@ def note_left_early(state: RunState, t_ns: int) -> None:
     for rank in update_left_early(state.ranks):
         text = describe_exit(state.ranks[rank])
         state.log.add_rank(state.unix_s(t_ns), "failed_rank", text, rank, state.world, severity="critical")
+
+
+def note_compiling(state: RunState, rank: int, evidence: Evidence, t_ns: int) -> None:
+    """Log that a rank compiles, as its stack shows: why a step took so long is known after it, too."""
+    call = compiler_call(evidence.stacks)
+    where = f" ({place(call)})" if call is not None else ""
+    text = f"was compiling in step {evidence.step:,}{where}"
+    state.log.add_rank(state.unix_s(t_ns), "compiling", text, rank, state.world, step=evidence.step)
 
 
 def _remember(state: RunState, hello: Hello) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.checks import Checks
-from ddptop.analysis.events import begin_session, count_lost, note_left_early, on_event
+from ddptop.analysis.events import begin_session, count_lost, note_compiling, note_left_early, on_event
 from ddptop.analysis.health.alerts import check_loss
 from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.health.hosts import find_own_host
@@ -377,7 +377,7 @@ class Reducer:
         elif isinstance(message, Replica):
             state.take_replica(rank, message, t_ns)
         elif isinstance(message, Evidence):
-            self._on_evidence(message, rank_state, t_ns)
+            self._on_evidence(message, rank, rank_state, t_ns)
         elif isinstance(message, Bye):
             self._on_bye(message, rank, rank_state, t_ns)
 
@@ -405,15 +405,18 @@ class Reducer:
             state.log.add_rank(at_s, "finished", "finished", rank, world)
         note_left_early(state, t_ns)
 
-    def _on_evidence(self, evidence: Evidence, rank_state: RankState, t_ns: int) -> None:
+    def _on_evidence(self, evidence: Evidence, rank: int, rank_state: RankState, t_ns: int) -> None:
         self._state.has_evidence = True
         if evidence.number == 0:
             rank_state.exit_evidence = evidence
             return
+        before = rank_state.evidence
         rank_state.evidence, rank_state.evidence_ns = evidence, t_ns
         rank_state.read_clock(evidence.t_ns, t_ns, self._state.interruptions)
         if compiling(evidence.stacks):
             self._state.compiling_ns = t_ns
+            if before is None or before.step != evidence.step or not compiling(before.stacks):
+                note_compiling(self._state, rank, evidence, t_ns)
         if evidence.phase == Phase.EVALUATE:
             self._state.excused_ns = t_ns
         note_left_early(self._state, t_ns)

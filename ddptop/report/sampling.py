@@ -66,6 +66,9 @@ PASSING = frozenset(
 )
 """Kinds of logged events that belong to an alert which may end before the next sample."""
 
+FROM_LOG = frozenset({"compiling"})
+"""Kinds of alerts about the present alone, of which the report has the logged event: it says what was."""
+
 AVERAGED = frozenset({"not_synchronised", "replica_drift"})
 """Kinds of alerts that were none where the script turns out to average its replicas every few steps."""
 
@@ -286,7 +289,8 @@ class Incidents:
         }
         for entry in self.events:
             key = (entry.kind, entry.unix_s if entry.step is None else entry.step)
-            if entry.kind in PASSING - ended and entry.severity != "info" and key not in known:
+            passed = entry.kind in PASSING - ended and entry.severity != "info"
+            if (passed or entry.kind in FROM_LOG) and key not in known:
                 known.add(key)
                 kind = cast("AlertKind", entry.kind)
                 alert = Alert(kind, entry.severity, entry.rank, entry.step, entry.unix_s, entry.message)
@@ -342,7 +346,7 @@ class Incidents:
             self._deaths[process] = death
         self._active = frozenset(alert.kind for alert in frame.alerts)
         for alert in frame.alerts:
-            if alert.kind in IN_OWN_SECTION:
+            if alert.kind in IN_OWN_SECTION | FROM_LOG:
                 continue
             key = (alert.kind, alert.rank, alert.step) if alert.kind == "nan" else (alert.kind, None, None)
             known = self._troubles.get(key)

@@ -36,6 +36,7 @@ EVENT_SIGNS = {
     "skipped_backward": "K",
     "restart": "R",
     "collector_restart": "C",
+    "compiling": "M",
     "lost_records": "!",
     "recording": "!",
 }
@@ -51,6 +52,7 @@ LEGEND = {
     "K": "skipped backward",
     "R": "restart",
     "C": "collector restart",
+    "M": "compiling",
     "!": "records missing",
 }
 

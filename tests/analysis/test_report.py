@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ddptop.frames.frame import LoggedEvent
+from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.message_run import MessageRun
-from ddptop.protocol.messages import Event, Hello, Received, Steps
+from ddptop.protocol.messages import Event, Hello, Phase, Received, Steps
 from ddptop.report.build import finish, report
 from ddptop.report.content import as_data
 from ddptop.report.findings import findings
@@ -483,3 +484,22 @@ def test_why_has_the_excess_over_the_run_and_the_figures_of_the_process(make_wor
     assert slow.differs[0] in text and slow.differs[0] in document(found)
     assert 'aria-label="excess of rank 1 from' in document(found)
     assert as_data(found)["culprits"][0]["differs"] == [*slow.differs]
+
+
+def test_a_step_in_which_a_rank_compiled_is_told_by_that(make_world: type[World]) -> None:
+    world = make_world(2)
+
+    def messages() -> Iterator[Received]:
+        yield from begun(world)
+        yield from world.steps(EVEN)
+        world.now_us += 20_000_000
+        compiler = StackFrame("/v/site-packages/torch/_inductor/compile_fx.py", 9, "compile_fx", "")
+        stacks = (Stack("MainThread", True, (compiler, StackFrame("/me/train.py", 18, "main", ""))),)
+        at_ns = START_NS + world.now_us * 1000
+        yield world.received(1, Evidence(at_ns, 1, EVEN, int(Phase.FORWARD), 0, "", (), stacks, ()))
+        yield from world.steps(EVEN)
+        yield world.run("finished", 0)
+
+    shown = page(report(messages(), steps=2 * EVEN), 80)
+    assert shown.count(f"rank 1 was compiling in step {EVEN} (train.py:18 main)") == 1
+    assert "M compiling" in shown

@@ -180,6 +180,11 @@ class LinesWidget(Widget):
         spots = self._lines[y].spots if 0 <= y < len(self._lines) else ()
         return next((spot for spot in spots if spot[0] <= x < spot[1]), None)
 
+    @property
+    def lines(self) -> list[Line]:
+        """The picture's lines, as they were given."""
+        return self._lines
+
     def text(self) -> str:
         """The picture as text, a line each, without blanks at their ends."""
         return "".join(f"{self._plain(str(line)).rstrip()}\n" for line in self._lines)

@@ -122,6 +122,16 @@ def svg(lines: Sequence[Line], columns: int, palette: Palette, title: str = "") 
     )
 
 
+def svg_row(line: Line, columns: int, palette: Palette) -> str:
+    """One line as elements of an SVG whose top is 0, for a picture that has the same line in several places.
+
+    Empty where nothing is drawn.
+    """
+    drawing = _Drawing()
+    _draw(drawing, line, 0, columns, palette)
+    return "".join([*drawing.grounds, *_written(drawing)])
+
+
 def _draw(drawing: _Drawing, line: Line, top: int, columns: int, palette: Palette) -> None:
     if line.ground:
         fill = _ground(palette.fill(line.ground))

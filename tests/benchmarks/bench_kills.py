@@ -26,10 +26,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from ddptop.analysis.reducer import Reducer
+from ddptop.protocol.limits import NS
+from ddptop.recording.reader import Recording
 from tests.hosts.jobs import Job, enough, in_repository, launched, recorded, snapshot
 from tests.hosts.namespaces import Host, hosts
 from tests.processes import DDPTOP, until
@@ -68,6 +70,10 @@ class Viewer:
         """Start another one where it has ended."""
         if self._process.poll() is not None:
             self._process = self._start()
+
+    def resume(self) -> None:
+        """`nsenter` stops with what it has started."""
+        self._process.send_signal(signal.SIGCONT)
 
     def lines(self) -> list[str]:
         """All that was shown."""
@@ -118,6 +124,7 @@ def harm(a: Host, b: Host, viewer: Viewer, seconds: float, chance: random.Random
                 victim.suspend()
                 time.sleep(chance.uniform(*STOPPED_S))
                 victim.resume()
+                viewer.resume()
             else:
                 victim.kill()
             done[f"{what} {whom}" if what == "stop" else what] += 1
@@ -162,8 +169,6 @@ def said_of_loss(a: Host, job: Job) -> Iterator[tuple[str, str]]:
     for number, host in enumerate(("node-a", "node-b")):
         said = [line for line in job.lines(number) if "lost" in line or "keeps ending" in line]
         yield f"launcher on {host}", "; ".join(said) or "nothing"
-    events = [event for event in picture["events"] if event["kind"] in ("lost_records", "lost")]
-    yield "events", "; ".join(event["message"] for event in events) or "nothing"
 
 
 def _trains(host: Host, world: int) -> bool:
@@ -172,14 +177,30 @@ def _trains(host: Host, world: int) -> bool:
     return len(steps) == world and min(steps) > 5
 
 
-def critical(picture: dict[str, Any]) -> list[str]:
-    """The critical events, each with its second of the run."""
-    begun_s = picture["run"]["started_at"]
-    return [
-        f"{event['at'] - begun_s:.1f} s: {event['message']}"
-        for event in picture["events"]
-        if event["severity"] == "critical"
+def critical(path: Path) -> list[str]:
+    """The critical events of a recording, and every half second its critical alerts and its stall: each with
+    its seconds of the run."""
+    reducer, said, next_ns, begun_s = Reducer(), dict[str, list[float]](), 0, 0.0
+    reducer.state.log.kept = 1 << 20
+    with Recording.open(path) as recording:
+        for received in recording.records():
+            reducer.feed(received)
+            if received.t_ns < next_ns:
+                continue
+            next_ns = received.t_ns + NS // 2
+            frame = reducer.frame(received.t_ns)
+            begun_s = begun_s or frame.run.started_at
+            texts = [f"alert: {alert.message}" for alert in frame.alerts if alert.severity == "critical"]
+            texts += [f"stall: {frame.stall.sentence}"] if frame.stall is not None else []
+            for text in texts:
+                said.setdefault(re.sub(r"[\d,]+", "N", text), []).append(frame.unix_s - begun_s)
+        events = reducer.frame(reducer.state.newest_ns).events
+    lines = [
+        f"event at {event.unix_s - begun_s:.1f} s: {event.message}"
+        for event in events
+        if event.severity == "critical"
     ]
+    return lines + [f"{text} ({len(at) / 2:g} s, first at {at[0]:.1f} s)" for text, at in said.items()]
 
 
 def main() -> int:
@@ -208,16 +229,18 @@ def main() -> int:
         left = left_behind((a, b))
         picture = recorded(a)
         loss = [*said_of_loss(a, job)]
+        (path,) = (a.folder / "state" / "ddptop").glob("run.ddptop")
+        lines = critical(path)
         steps = int(job.out[0].split()[0])
         script = (f"steps={steps}", "pause_ms=0", f"weights={folder}/plain")
         with launched((a, b), *script, ranks=options.world // 2, plain=True) as plain:
             plain_codes = plain.wait()
         same = (Path(folder) / "plain").read_bytes() == weights
+        watched = viewer.lines()
         if options.keep is not None:
             options.keep.mkdir(parents=True, exist_ok=True)
-            (options.keep / "watched").write_text("\n".join(viewer.lines()))
+            (options.keep / "watched").write_text("\n".join(watched))
             (options.keep / "printed").write_text("\n".join(job.err))
-            (path,) = (a.folder / "state" / "ddptop").glob("run.ddptop")
             (options.keep / "run.ddptop").write_bytes(path.read_bytes())
     counts = {(rank["step"], rank["records"], rank["lost_records"]) for rank in picture["ranks"]}
     once = counts == {(steps, steps, 0)}
@@ -230,10 +253,10 @@ def main() -> int:
     print(f"| left behind | {'; '.join(left) or 'nothing'} |")
     for outlet, said in loss:
         print(f"| lost records: {outlet} | {said} |")
-    for line in critical(picture):
-        print(f"| critical event | {line} |")
+    for line in lines:
+        print(f"| critical | {line} |")
     shown: collections.Counter[str] = collections.Counter()
-    for line in viewer.lines():
+    for line in watched:
         if re.search("missing|unreachable|transport|no progress|dead|killed|LOST|STALLED", line):
             shown[re.sub(r"[\d,.]+", "N", line)[:110]] += 1
     for line, times in shown.most_common(20):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from ddptop.analysis.reducer import Reducer
+from ddptop.frames.frame import LoggedEvent
 from ddptop.recording.merge import merge
+from ddptop.recording.reader import Recording
 from tests.hosts.jobs import Job, enough, launched, nothing_left, recorded, shows, snapshot
 from tests.hosts.namespaces import Host, hosts
 from tests.processes import until
@@ -44,7 +47,9 @@ def beyond(host: Host, steps: int) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_nothing_is_lost_when_our_processes_are_killed_and_the_link_is_cut(tmp_path: Path) -> None:
-    with hosts(2, tmp_path) as (a, b), launched((a, b), "steps=0", "pause_ms=20") as job:
+    """And no rank is called missing whose agent was killed or cut off, not even for a moment."""
+    options = ("--ddptop-name", "run", "--ddptop-stall", "5")
+    with hosts(2, tmp_path) as (a, b), launched((a, b), "steps=0", "pause_ms=20", options=options) as job:
         shows(a, 2)
         for host, module in ((a, "ddptop.collector"), (b, "ddptop.agent"), (a, "ddptop.collector")):
             victim = until(lambda host=host, module=module: process_of(host, module), module)
@@ -59,13 +64,16 @@ def test_nothing_is_lost_when_our_processes_are_killed_and_the_link_is_cut(tmp_p
             beyond(a, 20)
         b.cut()
 
-        def unreachable() -> dict[str, Any] | None:
+        def lost() -> bool:
             picture = snapshot(a, "run")
             states = {} if picture is None else {host["name"]: host["state"] for host in picture["hosts"]}
-            return picture if states.get("node-b") in ("unreachable", "lost") else None
+            return states.get("node-b") == "lost"
 
-        until(unreachable, "node-b is unreachable", 30.0)
+        until(lost, "node-b is lost", 60.0)
         b.mend()
+        agent = process_of(b, "ddptop.agent")
+        assert agent is not None
+        agent.kill()
         beyond(a, 20)
         enough((a, b))
         assert job.wait() == [0, 0], job.err
@@ -75,6 +83,19 @@ def test_nothing_is_lost_when_our_processes_are_killed_and_the_link_is_cut(tmp_p
             (int(job.out[0].split()[0]), 0)
         ] * 2
         nothing_left((a, b))
+        critical = [event.message for event in events(a) if event.severity == "critical"]
+        assert any("host node-b is lost" in text for text in critical)
+        assert not [text for text in critical if "missing" in text]
+
+
+def events(host: Host) -> Sequence[LoggedEvent]:
+    """All that are in the recording on this host."""
+    (path,) = (host.folder / "state" / "ddptop").glob("run.ddptop")
+    reducer = Reducer()
+    with Recording.open(path) as recording:
+        for received in recording.records():
+            reducer.feed(received)
+    return reducer.frame(reducer.state.newest_ns).events
 
 
 def ours(a: Host, b: Host) -> list[psutil.Process]:

@@ -283,7 +283,12 @@ class Incidents:
         """Alerts that were active at any time, in order of time, with those that no sample contains."""
         ended = AVERAGED if any(entry.kind == "averaged" for entry in self.events) else frozenset()
         ended -= self._active
-        alerts = [alert for alert in self._troubles.values() if alert.kind not in ended]
+        said_by_stalls = {stall.sentence for stall in self.stalls}
+        alerts = [
+            alert
+            for alert in self._troubles.values()
+            if alert.kind not in ended and (alert.kind != "mismatch" or alert.message not in said_by_stalls)
+        ]
         known: set[tuple[str, float]] = {
             (alert.kind, alert.since_s if alert.step is None else alert.step) for alert in alerts
         }

@@ -358,3 +358,17 @@ def test_a_pause_that_ended_before_it_was_logged_is_in_no_report(stage) -> None:
     stage.feed(*stage.world.steps(40))
     assert stage.said("stall") == []
     assert report_of(stage).stalls == ()
+
+
+def test_the_report_tells_a_mismatch_once_as_the_stall_that_it_is(stage) -> None:
+    in_41 = {rank: {"step": 41, "bucket": 3, "sequence": 83} for rank in range(4)}
+    stage.beat(17, in_41)
+    for rank in range(4):
+        call = op(83, "gloo:broadcast") if rank == 2 else op(83)
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(call,))
+    stage.beat(40, in_41)
+    (alert,) = (alert for alert in stage.frame().alerts if alert.kind == "mismatch")
+    fails(stage)
+    report = report_of(stage)
+    assert [stall.sentence for stall in report.stalls] == [alert.message]
+    assert "mismatch" not in {one.kind for one in (*report.troubles, *report.verdict)}

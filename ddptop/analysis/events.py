@@ -29,7 +29,7 @@ from ddptop.analysis.steps.pairing import Pairing
 from ddptop.frames.calls import compiler_call, place
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
-from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL
+from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, UNRECORDED
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
@@ -234,8 +234,10 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         beats_s = event.fields.get("beats_s")
         if isinstance(beats_s, (int, float)) and beats_s > 1:
             state.interruptions.unkept_ns = int(beats_s * 1e9)
-        state.recording_trouble = (t_ns, _text(event) or "the recording is incomplete")
-        state.log.add(state.unix_s(t_ns), "recording", state.recording_trouble[1], severity="warning")
+        text = _text(event) or "the recording is incomplete"
+        if state.recording_trouble is None or state.recording_trouble[1] != text:
+            state.recording_trouble = (t_ns, text)
+            state.log.add(state.unix_s(t_ns), "recording", text, severity="warning")
     elif event.kind == "rank_returned":
         return_to_session(state, _whole(event.fields.get("session")) or 0, t_ns)
         _log(state, event, "reports again: the process that replaced it has exited", t_ns)
@@ -455,6 +457,22 @@ def _on_counts(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         session.next_step = max(session.next_step, event.step)
 
 
+def _on_unrecorded(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    """Rows that the disk of the recording did not take: lost there, whether or not they are seen here.
+
+    A replay has a gap in their place, or its end. The live run had them.
+    """
+    rows, steps = _whole(event.fields.get("rows")), _whole(event.fields.get("steps"))
+    session = state.session_of(rank_state)
+    if rows is None or steps is None or session is None:
+        return
+    gap = count_unsent(state, rank_state, steps, t_ns) if session.begun or not state.tail else 0
+    rank_state.lost_records += max(0, rows - gap)
+    rank_state.step = max(rank_state.step, steps)
+    since_ns = t_ns if state.recording_trouble is None else state.recording_trouble[0]
+    state.lost_since_ns = since_ns if state.lost_since_ns is None else min(since_ns, state.lost_since_ns)
+
+
 def _on_gradients(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     """An optimizer step with gradients that were not all-reduced, or a forward without its backward."""
     model = event.fields.get("model")
@@ -469,6 +487,7 @@ _OF_RANKS = {
     "skipped_backward": _on_gradients,
     "counts": _on_counts,
     "unsent": _on_unsent,
+    UNRECORDED: _on_unrecorded,
     "device": _on_device,
     **dict.fromkeys(("kernel", "worker_call"), _on_kernel),
     "lost_rank": _on_lost,

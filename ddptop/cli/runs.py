@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.cli.errors import CliError
 from ddptop.cli.find import Recorded, collected_elsewhere, live, recorded
+from ddptop.protocol.messages import RECORDING_STOPPED
 from ddptop.render.table import aligned
 from ddptop.tui.runs import RunChoice
 
@@ -37,11 +38,12 @@ def of_recording(item: Recorded) -> RunChoice:
             state: str = recording.latest_run.state
             if state == "live" and not recording.growing:
                 state = "lost"
-            ranks, damage = recording.world_size, recording.damage
+            ranks = recording.world_size
+            note = recording.stop_note or recording.damage
     except (RecordingError, OSError) as error:
-        note = error.strerror if isinstance(error, OSError) else str(error)
-        return RunChoice(item.name, "", False, "unreadable", None, "", None, path, note)
-    return RunChoice(item.name, run.run_id, False, state, ranks, run.script, run.unix_ns / 1e9, path, damage)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return RunChoice(item.name, "", False, "unreadable", None, "", None, path, reason)
+    return RunChoice(item.name, run.run_id, False, state, ranks, run.script, run.unix_ns / 1e9, path, note)
 
 
 def table(entries: Sequence[RunChoice]) -> list[str]:
@@ -54,12 +56,19 @@ def table(entries: Sequence[RunChoice]) -> list[str]:
             "-" if entry.ranks is None else str(entry.ranks),
             Path(entry.script).name or "-",
             "-" if entry.started_at is None else short_age(now - entry.started_at),
-            (entry.note if entry.live else None) or entry.path or "-",
+            _where(entry),
         ]
         for entry in entries
     ]
     titles = ["STATE", "NAME", "RANKS", "SCRIPT", "AGE", "RECORDING"]
     return aligned(titles, rows, frozenset({"RANKS", "AGE"}))
+
+
+def _where(entry: RunChoice) -> str:
+    """Where it is recorded or collected; and why the recording stopped before the end."""
+    if entry.note is not None and entry.note.startswith(RECORDING_STOPPED):
+        return f"{entry.path} ({entry.note})"
+    return (entry.note if entry.live else None) or entry.path or "-"
 
 
 def as_json(entry: RunChoice) -> dict[str, object]:

@@ -225,11 +225,15 @@ class Intake:
         return self._reducer.as_last_read.processes  # only the names: nothing is written for them
 
     def report_recording(self, now_ns: int) -> None:
-        """Report an error of the recording, once."""
+        """Report an error of the recording, once, and what it has lost. The recording says by itself why it
+        stops, and what is missing in it."""
         self._record.check()
         note = self._record.take_new_note()
         if note is not None:
-            self.report(Event("recording", now_ns, -1, -1, {"note": note}), now_ns)
+            event = Event("recording", now_ns, -1, -1, {"note": note})
+            self.report(event, now_ns, keep=not self._record.fails)
+        for event in self._record.take_missing():
+            self.report(event, now_ns, keep=False)
 
     def _is_quiet(self, received: Received) -> bool:
         return type(received.message) in TOGETHER and received.session == self._session_of.get(received.rank)

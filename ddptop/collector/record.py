@@ -122,9 +122,13 @@ class Record:
             self._writer.recall(received)
 
     @property
-    def unwritten(self) -> int:
-        """Step records that are not in the recording for lack of room on the disk."""
-        return self._writer.unwritten if self._writer is not None else 0
+    def fails(self) -> bool:
+        """Whether the disk takes nothing at present, or nothing is recorded."""
+        return self._writer is None or self._writer.fails
+
+    def take_missing(self) -> list[Event]:
+        """What the recording says, since the last call, of step records that are not in it."""
+        return [] if self._writer is None else self._writer.take_missing()
 
     def tick(self, now_ns: int) -> None:
         """Write what is due."""

@@ -314,8 +314,7 @@ class Collector:
 
     def _notify_losses(self) -> None:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
-        lost = self._counts.lost + self._record.unwritten
-        note = self._record.note
+        lost, note = self._counts.lost, self._record.note
         notices = {"lost": f"{lost:,} records lost so far" if lost else None, note: note}
         notices |= {"serve": self._remark, "listen": self._server.remark, "on-alert": self._calls.remark}
         for kind, text in notices.items():
@@ -407,7 +406,7 @@ class Collector:
         return {
             "steps": self._reducer.state.complete_step,
             "records": sum(member.records for member in members),
-            "lost": sum(member.lost_records for member in members) + self._record.unwritten,
+            "lost": sum(member.lost_records for member in members),
             "recording": self._record.existing,
             "recording_note": self._record.note,
         }

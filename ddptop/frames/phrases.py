@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from ddptop.frames.calls import place
 from ddptop.frames.hosts import host_index, without_domain
 from ddptop.frames.numbers import FEW_PCT, bounded, fixed, loss, percent, size
+from ddptop.protocol.messages import RECORDING_STOPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from ddptop.frames.frame import Frame, Group, RunInfo, Straggler, Suspect
+    from ddptop.frames.frame import Alert, Frame, Group, RunInfo, Straggler, Suspect
     from ddptop.frames.stall import Call, Death
     from ddptop.protocol.vocabulary import OwnPlace, RankStatus
+
+
+def recording_stop(alerts: Iterable[Alert]) -> str:
+    """Why nothing more is in the recording: its disk took nothing any more. Empty: it goes on."""
+    messages = [alert.message for alert in alerts if alert.kind == "recording"]
+    return next((text for text in messages if text.startswith(RECORDING_STOPPED)), "")
 
 
 def buffers_phrase(run: RunInfo) -> str:

@@ -20,6 +20,7 @@ from ddptop.frames.phrases import (
     median_phrase,
     missing_phrase,
     on_hosts,
+    recording_stop,
     skew_phrase,
     straggler_phrase,
     suspect_phrase,
@@ -368,6 +369,9 @@ def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     if frame.stall is not None and frame.stall.ended_s is not None:
         return _ended_in_stall(frame, frame.stall, alerts)
     alert = _ended(frame)
+    stop = recording_stop(frame.alerts)
+    if alert is None and stop and not in_state(frame, "lost"):
+        return Verdict("lost", "critical", f"LOST · how the run ended is unknown: {stop}", _last_step(frame))
     if alert is None:
         who = in_state(frame, "lost") or "the run sends no updates any more"
         return Verdict("lost", "critical", f"LOST · {who}", _last_step(frame))
@@ -446,6 +450,9 @@ def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
 def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     step = frame.group.step
     steps = "no step reported by all ranks" if step is None else f"{step + 1:,} steps"
+    finished = _steps_finished(frame)
+    if step is not None and finished > step + 1 and recording_stop(frame.alerts):
+        steps = f"{finished:,} steps, {step + 1:,} of them recorded"
     detail = step_line(frame)
     if wrong := [alerts[kind].message for kind in WRONG_NUMBERS if kind in alerts]:
         detail = wrong[0]
@@ -453,6 +460,12 @@ def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
         detail = f"at the end {_straggler(frame, frame.straggler)}"
     steps += restart_phrase(frame.group.incarnation)
     return Verdict("finished", "good", f"finished: {steps} · {duration(frame.run.elapsed_s)}", detail)
+
+
+def _steps_finished(frame: Frame) -> int:
+    """Steps that every rank has finished, whether or not the recording has them; 0: not known."""
+    finished = frame.ranks.step
+    return int(finished.min()) if len(finished) and np.isfinite(finished).all() else 0
 
 
 def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
@@ -474,6 +487,8 @@ def _last_step(frame: Frame) -> str:
     step = frame.group.step
     if step is None:
         return "no step finished by all ranks"
+    if _steps_finished(frame) > step + 1 and recording_stop(frame.alerts):
+        return f"recorded up to step {step:,}{restart_phrase(frame.group.incarnation)}"
     return f"last complete step {step:,}{restart_phrase(frame.group.incarnation)}"
 
 

@@ -412,4 +412,10 @@ LAUNCHER_SIGNAL = "launcher_signal"
 IN_INITIALIZATION = "in_initialization"
 """Kind of an event: after a restart, ranks of a host have been in `init_process_group` for some time."""
 
+UNRECORDED = "unrecorded"
+"""Kind of an event: step records of a rank that had arrived are not in the recording: its disk was full."""
+
+RECORDING_STOPPED = "recording stopped"
+"""How the note of a recording begins whose disk takes nothing any more."""
+
 WELL = frozenset({FINISHED, LEFT})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import itertools
 import os
+import resource
 import stat
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from ddptop.recording.format import MAGIC, RecordingError, read_frame
@@ -20,6 +23,20 @@ SYNC_EVERY_S = 5.0
 
 COPY_BYTES = 1 << 20
 """Of a deleted file, at a time."""
+
+END_ROOM_BYTES = 32 << 10
+"""Room on the disk that is kept for the end of a recording: how the run ended, and why the recording stopped.
+The BYEs, exits and errors of a few ranks take some kilobytes. On a disk with less room less is kept."""
+
+ALLOCATED_AHEAD_BYTES = 64 << 10
+"""Blocks are taken from the disk so many bytes ahead, so that not every write has to ask for them."""
+
+NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your quota of the disk is used up",
+    errno.EFBIG: "the file may not grow any more (ulimit -f)",
+}
+"""By error number: what a disk without room says to a person."""
 
 LOCK_PATIENCE_S = 0.2
 """A reader that asks whether the file is being written holds its lock for microseconds."""
@@ -32,6 +49,126 @@ def numbered(path: Path) -> Iterator[Path]:
         yield path.with_stem(f"{path.stem}-{number}")
 
 
+def file_size_limit() -> int:
+    """Bytes that a file of this process may have at most (`ulimit -f`); a very large number: no limit."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return limit if limit != resource.RLIM_INFINITY else 1 << 62
+
+
+def describe_disk_error(error: OSError) -> str:
+    """Why the disk does not take what is written, in a few words."""
+    return NO_ROOM.get(error.errno or 0) or error.strerror or os.strerror(error.errno or 0)
+
+
+class KeptRoom:
+    """Room on the disk behind the end of a file, which other processes that fill the disk do not get.
+
+    The blocks are allocated without changing the size of the file, so that no reader sees them. A file system
+    that cannot do so (NFS) has a file without a name hold as much, which is cut off when the room is needed.
+    """
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._spare = -1
+        """Descriptor of the file without a name; -1: there is none."""
+        self._spare_bytes = 0
+        self._allocated_to = 0
+        """Offset up to which the file has blocks."""
+        self._can_allocate = True
+        self.bytes = END_ROOM_BYTES
+        """How much is kept."""
+
+    def take(self, size: int) -> None:
+        """Take all of the room, or as much of it as there is, behind the first `size` bytes of the file."""
+        self.bytes = END_ROOM_BYTES
+        while self.bytes:
+            with suppress(OSError):
+                self.allocate(size, 0)
+                return
+            self.bytes //= 2
+
+    def allocate(self, size: int, more: int) -> None:
+        """Have blocks for `more` bytes behind the first `size` ones, and the kept room behind those.
+
+        Raises OSError where the disk has not so many.
+        """
+        if not self._can_allocate:
+            self._fill_spare()
+            return
+        needed = more + self.bytes
+        if size + needed <= self._allocated_to:
+            return
+        for ahead in (ALLOCATED_AHEAD_BYTES, 0):
+            try:
+                allocate_blocks(self._descriptor, size, needed + ahead)
+            except OSError as error:
+                if error.errno in NO_ROOM and ahead:
+                    continue
+                if error.errno in NO_ROOM:
+                    raise
+                self._can_allocate = False
+                self._fill_spare()
+            else:
+                self._allocated_to = size + needed + ahead
+            return
+
+    def forget_blocks(self, size: int) -> None:
+        """The file was cut off at `size`: a file system may have given the blocks behind it back."""
+        self._allocated_to = size
+
+    def give(self, more: int) -> None:
+        """Some of the room is about to be written to: so many bytes."""
+        if self._spare >= 0:
+            self._spare_bytes = max(0, self._spare_bytes - more - SPARE_SLACK_BYTES)
+            with suppress(OSError):
+                os.ftruncate(self._spare, self._spare_bytes)
+
+    def close(self) -> None:
+        """Give back what a spare file holds; the file's own blocks go back when it is cut off."""
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+
+    def _fill_spare(self) -> None:
+        with suppress(OSError):
+            if self._spare < 0:
+                name = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+                self._spare = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                name.unlink()
+            while self._spare_bytes < self.bytes:
+                # Random bytes: a file system that compresses would keep no room for zeros.
+                data = os.urandom(min(SPARE_SLACK_BYTES, self.bytes - self._spare_bytes))
+                self._spare_bytes += os.pwrite(self._spare, data, self._spare_bytes)
+
+
+SPARE_SLACK_BYTES = 8 << 10
+"""Of a spare file more is cut off than is needed: file systems give room back in blocks."""
+
+KEEP_SIZE = 1
+"""FALLOC_FL_KEEP_SIZE of fallocate(2): the blocks lie behind the end of the file."""
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def allocate_blocks(descriptor: int, offset: int, length: int) -> None:
+    """Have the disk keep blocks for this part of a file, whose size stays. Raises OSError.
+
+    `os.posix_fallocate` would change the size.
+    """
+    offsets = ctypes.c_int64(offset), ctypes.c_int64(length)
+    try:
+        failed = _libc().fallocate(descriptor, KEEP_SIZE, *offsets)
+    except (AttributeError, OSError):  # no such libc
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from None
+    if failed:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 class AppendFile:
     """The recording as its writer holds it: locked, 0600, whole frames only."""
 
@@ -42,6 +179,7 @@ class AppendFile:
         written over: FileExistsError, unless there is nothing in it yet and nobody else is writing it.
         """
         self.descriptor, is_new = _open(path)
+        self._room = KeptRoom(self.descriptor, path)
         try:
             self._take(path, resume)
         except BaseException:
@@ -50,6 +188,7 @@ class AppendFile:
                     path.unlink()
             os.close(self.descriptor)
             raise
+        self._room.take(self.size)
         self._dirty = False
         self._closing = threading.Event()
         self.sync_error: OSError | None = None
@@ -75,16 +214,36 @@ class AppendFile:
         os.fchmod(self.descriptor, 0o600)
         if not resume or head != MAGIC:
             self.truncate(0)
-            self.append(MAGIC)
+            self._write(MAGIC)
+
+    @property
+    def end_room_bytes(self) -> int:
+        """How much `append_end` may write."""
+        return self._room.bytes
+
+    def renew_end_room(self) -> None:
+        """The disk has room again: keep as much for the end as at the start."""
+        self._room.take(self.size)
 
     def append(self, data: bytes) -> None:
         """Write all of it or, on an OSError, nothing: the file is cut back to where it was."""
+        self._room.allocate(self.size, len(data))
+        self._write(data)
+
+    def append_end(self, data: bytes) -> None:
+        """As `append`, into the room that is kept for the end of the file."""
+        self._room.give(len(data))
+        self._write(data)
+        self._room.bytes = max(0, self._room.bytes - len(data))
+
+    def _write(self, data: bytes) -> None:
         view = memoryview(data)
         try:
             while view:
                 view = view[os.write(self.descriptor, view) :]
         except OSError:
-            self.truncate(self.size)
+            if os.fstat(self.descriptor).st_size != self.size:
+                self.truncate(self.size)
             raise
         self.size += len(data)
         self._dirty = True
@@ -107,6 +266,7 @@ class AppendFile:
             while data := os.pread(self.descriptor, COPY_BYTES, at):
                 at += os.write(descriptor, data)
             os.dup2(descriptor, self.descriptor, inheritable=False)
+            self._room.forget_blocks(self.size)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -117,11 +277,17 @@ class AppendFile:
         """Cut the file off. Raises OSError."""
         os.ftruncate(self.descriptor, size)
         self.size = size
+        self._room.forget_blocks(size)
+        with suppress(OSError):
+            self._room.allocate(size, 0)
 
     def close(self) -> None:
         """Sync it to the disk and close it."""
         self._closing.set()
         self._thread.join()
+        with suppress(OSError):
+            os.ftruncate(self.descriptor, self.size)  # gives back the room that was kept
+        self._room.close()
         os.close(self.descriptor)
 
     def _sync_loop(self) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.protocol.checks import printable
 from ddptop.protocol.limits import MAX_NS, NS, VERSION
 from ddptop.protocol.message_run import MessageRun
-from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
+from ddptop.protocol.messages import RECORDING_STOPPED, Event, Hello, Progress, Received, Run, Type
 from ddptop.recording import index as lookup
 from ddptop.recording.ahead import Decoder, keep_freed_memory, runs_ahead, start_ahead
 from ddptop.recording.disk import open_recording
@@ -232,6 +233,17 @@ class Recording:
                 if isinstance(received.message, Run):
                     return received.message
         return self.run
+
+    @property
+    def stop_note(self) -> str | None:
+        """Why its disk took nothing any more; None: the recording did not end so."""
+        for index in self._lasting_blocks(clocks=False)[-1:]:
+            for received in self._read(index, only(Type.EVENT)):
+                event = received.message
+                if isinstance(event, Event) and event.kind == "recording":
+                    note = printable(str(event.fields.get("note")))
+                    return note if note.startswith(RECORDING_STOPPED) else None
+        return None
 
     @property
     def world_size(self) -> int | None:

@@ -93,6 +93,11 @@ class BlockBuilder:
         """When the oldest record arrived."""
         return self._first_ns
 
+    @property
+    def last_ns(self) -> int:
+        """When the newest record arrived; 0: there is none."""
+        return self._last_ns
+
     def add(self, received: Received, body: bytes) -> None:
         """Add a record."""
         if not self._parts:

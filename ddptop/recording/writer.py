@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Event, Hello, Message, Received, Run, Scalar, Steps
-from ddptop.recording.disk import AppendFile
+from ddptop.protocol.messages import (
+    RECORDING_STOPPED,
+    UNRECORDED,
+    Clock,
+    Event,
+    Hello,
+    Message,
+    Received,
+    Run,
+    Scalar,
+    Steps,
+)
+from ddptop.recording.disk import AppendFile, describe_disk_error, file_size_limit
 from ddptop.recording.format import (
     BLOCK,
     COPY,
@@ -20,6 +32,7 @@ from ddptop.recording.format import (
     INDEX,
     MAGIC,
     MAX_PAYLOAD,
+    MAX_RAW,
     NO_STEP,
     Entry,
     RecordingError,
@@ -30,7 +43,7 @@ from ddptop.recording.format import (
     frame,
     index_payload,
 )
-from ddptop.recording.records import PASSING, BlockBuilder
+from ddptop.recording.records import PASSING, BlockBuilder, everything, parse
 from ddptop.recording.thinning import MOST_KEYS, Thinner
 
 if TYPE_CHECKING:
@@ -74,6 +87,18 @@ class HistorySource(Protocol):
         """
 
 
+@dataclass
+class MissingRows:
+    """Step records of one process that the disk did not take."""
+
+    rank: int
+    rows: int = 0
+    stop: int = 0
+    """The step after the last one of them."""
+    last_ns: int = 0
+    """When that arrived."""
+
+
 class Writer:
     """Appends messages to a recording. Not thread-safe; one writer to a file."""
 
@@ -89,6 +114,10 @@ class Writer:
         """Asked whenever an INDEX is written."""
         self.unwritten = 0
         """Step records that are not in the file for lack of room on the disk."""
+        self._missing: dict[int, MissingRows] = {}
+        """By session, those of them that no message says yet."""
+        self._said_missing: list[Event] = []
+        """Messages that say it, not taken yet by `take_missing`."""
         self.added = 0
         """Messages of the last `add_passing` that were added: where it raised, those before an exception."""
         self.left_out = self.without_detail = 0
@@ -101,8 +130,10 @@ class Writer:
         self._waiting_bytes = self._block_rows = 0
         self._failing: str | None = None
         """Why the disk takes nothing at present."""
+        self._stop_is_recorded = False
+        """The file says why it stopped."""
         self._retry_ns = 0
-        self._limit = limit_bytes
+        self._limit = limit_bytes = min(limit_bytes, file_size_limit())
         self._flush_bytes = min(FLUSH_BYTES, max(1, limit_bytes // FLUSH_SHARE))
         self._thinner = Thinner(limit_bytes)
         self._recorded: set[int] = set()
@@ -114,6 +145,8 @@ class Writer:
         self._last_index = self._sequence = 0
         self._indexed_step = 0
         """The newest step when the last INDEX was written."""
+        self._last_step = NO_STEP
+        """The newest step in the block that was written last."""
         self.path = path
         self._restored = False
         self.removed = False
@@ -132,11 +165,14 @@ class Writer:
         from ddptop.recording.index import load  # with numpy, which an agent does without
 
         contents = load(file.descriptor, file.size)
-        file.truncate(contents.end)
+        if contents.end != file.size:
+            file.truncate(contents.end)
         count = len(contents.blocks)
         self._unindexed = [*contents.blocks.part(count - contents.unindexed, count)]
         self._last_index, self._sequence = contents.last_index, contents.next_sequence
         self._indexed_to = contents.last_index
+        steps = contents.blocks.last_step
+        self._last_step = int(steps[steps != NO_STEP][-1]) if (steps != NO_STEP).any() else NO_STEP
         if self._thinner.update(file.size):
             self.note = self._thinner.note
 
@@ -179,7 +215,7 @@ class Writer:
             self._end_bytes = max(self._end_bytes, END_BYTES + len(body))
         elif self._thinner.full or self._has_no_room(passing):
             if self._failing is not None:
-                self.unwritten += _rows(message)
+                self._note_missing(received)
             else:
                 self.left_out += _rows(message)
             return
@@ -243,7 +279,7 @@ class Writer:
             self.flush()
         if self._file is not None and self._file.sync_error is not None:
             error, self._file.sync_error = self._file.sync_error, None
-            self.note = f"the disk has not taken all of the recording: {_reason(error)}"
+            self.note = f"the disk has not taken all of the recording: {describe_disk_error(error)}"
 
     def check(self) -> None:
         """Write the file again where it was deleted: once, as a second deletion is intended."""
@@ -255,7 +291,7 @@ class Writer:
             try:
                 self._file.restore(self.path)
             except (OSError, RecordingError) as error:
-                reason = _reason(error) if isinstance(error, OSError) else str(error)
+                reason = describe_disk_error(error) if isinstance(error, OSError) else str(error)
             else:
                 self.note = "the recording was deleted while it was written, and has been written anew"
                 return
@@ -288,8 +324,71 @@ class Writer:
             if self._unindexed:
                 self._write_index(final=True)
             self._write(FOOTER, footer_payload(self._last_index))
-        self.unwritten += sum(rows for _, _, rows, _ in self._waiting)
+        else:
+            self._write_end_without_room()
         self._release(self._file)
+
+    def _write_end_without_room(self) -> None:
+        """Of what waits for room on the disk, write into the room that is kept for it what tells how the run
+        ended: all that lasts, or the newest of it."""
+        lasting: list[Received] = []
+        for _, records, _, _ in self._waiting:
+            for received in parse(bytes(records), everything):
+                if isinstance(received.message, Steps):
+                    self._note_missing(received)
+                elif not isinstance(received.message, (Clock, *PASSING)):
+                    lasting.append(received)
+        end = [received for received in lasting if isinstance(received.message, Run)]
+        lasting = [received for received in lasting if not isinstance(received.message, Run)]
+        end_ns = lasting[-1].t_ns if lasting else self._retry_ns
+        lasting += [self._stop_message(end_ns), *self._take_missing_messages(end_ns)]
+        self._write_in_end_room([*lasting, *end], FOOTER_BYTES)
+        self._write(FOOTER, footer_payload(self._last_index), in_end_room=True)
+
+    def _write_in_end_room(self, messages: Sequence[Received], spared_bytes: int) -> None:
+        """Write these messages in the room that is kept for the end, or the newest of them that leave
+        `spared_bytes` of it."""
+        assert self._file is not None
+        while messages:
+            block = BlockBuilder()
+            for received in messages:
+                block.add(received, encode(received.message))
+            summary, records = block.build()
+            payload = block_payload(summary, records)
+            room = self._file.end_room_bytes - HEADER.size - spared_bytes
+            if len(records) <= MAX_RAW and len(payload) <= room and self._fits(len(payload)):
+                offset = self._file.size
+                if self._write(BLOCK, payload, in_end_room=True):
+                    self._unindexed.append(Entry(offset, summary))
+                return
+            messages = messages[len(messages) // 2 + 1 :]
+
+    def _note_missing(self, received: Received) -> None:
+        """Step records that are not in the file: count them for their process."""
+        message = received.message
+        if isinstance(message, Steps):
+            missing = self._missing.setdefault(received.session, MissingRows(received.rank))
+            missing.rows += len(message.rows)
+            missing.stop = max(missing.stop, message.first_step + len(message.rows))
+            missing.last_ns = received.t_ns
+            self.unwritten += len(message.rows)
+
+    def _take_missing_messages(self, least_ns: int) -> list[Received]:
+        """A message for each process of which step records are missing; a replay sees no end of the gap
+        where the recording stopped. `least_ns`: before this moment none is dated."""
+        messages = []
+        for session, missing in self._missing.items():
+            fields: dict[str, Scalar] = {"session": session, "rows": missing.rows, "steps": missing.stop}
+            at_ns = max(least_ns, missing.last_ns)
+            messages.append(Event(UNRECORDED, at_ns, missing.rank, missing.stop, fields))
+        self._missing = {}
+        self._said_missing += messages
+        return [Received(event.t_ns, -1, 0, 0, event) for event in messages]
+
+    def take_missing(self) -> list[Event]:
+        """What the recording says, since the last call, of step records that are not in it."""
+        events, self._said_missing = self._said_missing, []
+        return events
 
     def _write_waiting(self) -> None:
         """Write the blocks that wait, oldest first, as far as the disk takes them."""
@@ -299,6 +398,7 @@ class Writer:
             offset, payload = self._file.size, block_payload(summary, records)
             fits = self._fits(len(payload))
             if fits and not self._write(BLOCK, payload):
+                self._record_stop(summary.first_ns)
                 return
             self._waiting.popleft()
             self._waiting_bytes -= len(records)
@@ -310,6 +410,8 @@ class Writer:
             self._unindexed.append(entry)
             self._write_copy()
             self._to_copy = (entry, essential) if essential else None
+            if summary.last_step != NO_STEP:
+                self._last_step = summary.last_step
             if self._is_index_due(summary.last_step):
                 self._write_index()
             if self._thinner.update(self._file.size):
@@ -317,6 +419,22 @@ class Writer:
         if failed is not None and self._failing is None:
             missing = f": {self.unwritten:,} step records are missing" if self.unwritten else ""
             self.note = f"recording goes on: the disk had taken nothing for a time ({failed}){missing}"
+            self._stop_is_recorded = False
+            for received in self._take_missing_messages(self._block.last_ns):
+                self._block.add(received, encode(received.message))
+            if self._file is not None:
+                self._file.renew_end_room()
+
+    def _record_stop(self, t_ns: int) -> None:
+        """Say in the file why it stops, once, in the room that is kept for its end: this process may be
+        killed before that. `t_ns`: when the first message arrived that the disk did not take."""
+        if self._stop_is_recorded:
+            return
+        self._stop_is_recorded = True
+        self._write_in_end_room([self._stop_message(t_ns)], self._end_bytes)
+
+    def _stop_message(self, t_ns: int) -> Received:
+        return Received(t_ns, -1, 0, 0, Event("recording", t_ns, -1, -1, {"note": self.note}))
 
     def _is_index_due(self, last_step: int) -> bool:
         """`last_step`: the newest one of the block that was written last; NO_STEP: it has none."""
@@ -384,14 +502,22 @@ class Writer:
         event = Event("thinned", now_ns, -1, -1, fields)
         self._block.add(Received(now_ns, -1, 0, 0, event), encode(event))
 
-    def _write(self, kind: int, payload: bytes) -> bool:
+    def _write(self, kind: int, payload: bytes, *, in_end_room: bool = False) -> bool:
         """Append a frame; False where the disk did not take it, and will be asked again."""
         assert self._file is not None
+        data = frame(kind, self._sequence, payload)
         try:
-            self._file.append(frame(kind, self._sequence, payload))
+            if in_end_room:
+                self._file.append_end(data)
+            else:
+                self._file.append(data)
         except OSError as error:
-            self._failing = _reason(error)
-            self.note = f"recording stopped at {self._file.size:,} bytes: {self._failing}"
+            if not in_end_room:
+                self._failing = describe_disk_error(error)
+                where = (
+                    f"at step {self._last_step:,}" if self._last_step != NO_STEP else "before the first step"
+                )
+                self.note = f"{RECORDING_STOPPED} {where}: {self._failing}"
             return False
         self._sequence += 1
         return True
@@ -411,7 +537,3 @@ ENTRY_BYTES = len(index_payload(0, [Entry(0, Summary(0, 0, 0, 0, 0, 0))])) - len
 
 def _rows(message: Message) -> int:
     return len(message.rows) if isinstance(message, Steps) else 0
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or os.strerror(error.errno or 0)

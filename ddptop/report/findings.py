@@ -19,6 +19,7 @@ from ddptop.frames.phrases import (
     interval_error,
     is_measurable,
     joined,
+    recording_stop,
     repeated_phrase,
     skew_phrase,
     steps_phrase,
@@ -133,7 +134,8 @@ def _end_of_run(report: Report) -> list[Finding]:
         return [Finding(run.state, "critical", f"{_stalled_for(stall)}{followed}")]
     if run.state == "lost" and not deaths:
         alert = next((alert for alert in report.troubles if alert.kind == "lost_rank"), None)
-        how = alert.message if alert else "the recording stops in the middle of the run"
+        how = recording_stop(report.troubles) or "the recording stops in the middle of the run"
+        how = alert.message if alert else how
         return [Finding("lost", "critical", f"how the run ended is unknown: {how}")]
     if not deaths:
         alert = next((a for a in report.troubles if a.kind in ("failed_rank", "lost_rank")), None)

@@ -155,17 +155,17 @@ def test_the_next_agent_sends_what_the_one_before_has_recorded(boxes, collector,
 def test_a_full_disk_costs_what_memory_cannot_hold_and_that_is_counted(boxes, collector, monkeypatch):
     box = boxes()
     box.greet()
-    whole = AppendFile.append
+    whole = AppendFile._write
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     box.fill(10)
-    monkeypatch.setattr(AppendFile, "append", full)
+    monkeypatch.setattr(AppendFile, "_write", full)
     monkeypatch.setattr(writer, "WAITING_BYTES", BOUND)
     box.fill(200)
     assert not box.outbox.safe
-    monkeypatch.setattr(AppendFile, "append", whole)
+    monkeypatch.setattr(AppendFile, "_write", whole)
     box.deliver(collector)
     arrived = {rank: len(set(found)) for rank, found in collector.steps().items()}
     assert all(len(found) == len(set(found)) for found in collector.steps().values())
@@ -177,16 +177,16 @@ def test_a_full_disk_costs_what_memory_cannot_hold_and_that_is_counted(boxes, co
 def test_a_disk_that_is_full_at_first_is_tried_again(boxes, tmp_path, monkeypatch):
     box = boxes()
     box.greet()
-    whole = AppendFile.append
+    whole = AppendFile._write
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(AppendFile, "append", full)
+    monkeypatch.setattr(AppendFile, "_write", full)
     monkeypatch.setattr("ddptop.agent.outbox.RETRY_NS", 10**7)
     box.fill(15)
     assert set(box.notices) == {"local failed"} and box.outbox.local_recording is None
-    monkeypatch.setattr(AppendFile, "append", whole)
+    monkeypatch.setattr(AppendFile, "_write", whole)
 
     def begun() -> bool:
         box.work()

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.cli.main import main
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Received, Steps
+from ddptop.recording import disk
 from ddptop.recording import writer as writer_module
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
+from ddptop.sources.replay import frame_at
+from tests.faults.row import CannotTryError
+from tests.faults.trial import small_disk
 
 from .made_up import GIB, START_NS, a_run, steps, write
 
@@ -29,6 +38,10 @@ def is_part_of(some: Sequence[Received], whole: Sequence[Received]) -> bool:
     """Whether `some` are of `whole`, in the same order."""
     rest = iter(whole)
     return all(any(one == other for other in rest) for one in some)
+
+
+def rows_in(received: Received) -> int:
+    return len(received.message.rows) if isinstance(received.message, Steps) else 0
 
 
 def open_descriptors() -> set[str]:
@@ -130,6 +143,8 @@ def test_a_killed_writer_loses_what_it_had_not_flushed(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
+from ddptop.cli.main import main
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.recording.writer import Writer
 from tests.recording.made_up import a_run
@@ -167,17 +182,17 @@ for number, received in enumerate(a_run(10**9)):
         assert recording.damage is None
 
 
-def test_a_full_disk_stops_the_recording_with_a_note(records: list[Received], tmp_path: Path) -> None:
+def test_under_a_limit_of_file_sizes_it_thins_itself_and_ends_well(
+    records: list[Received], tmp_path: Path
+) -> None:
     path = tmp_path / "full.ddptop"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     descriptors = open_descriptors()
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     try:
         writer = write(path, records, close=False)
-        assert writer.note is not None
-        assert "stopped" in writer.note
+        assert writer.note == "recording at its limit: nothing more is recorded"
         assert writer.buffered == 0
-        writer.add(records[0], encode(records[0].message))
         writer.tick(records[-1].t_ns)
         writer.close()
     finally:
@@ -185,10 +200,8 @@ def test_a_full_disk_stops_the_recording_with_a_note(records: list[Received], tm
     assert open_descriptors() == descriptors
     assert path.stat().st_size <= 10_000
     with Recording.open(path) as recording:
-        read = list(recording.records())
-        assert recording.damage == "it was never closed: its last moments may be missing"
-    assert read == records[: len(read)]
-    assert len(read) > 20
+        assert (recording.damage, recording.latest_run.state) == (None, "finished")
+        assert recording.last_step is not None and recording.last_step > 20
 
 
 def test_no_space_in_the_middle_of_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +222,7 @@ def test_no_space_in_the_middle_of_a_write(tmp_path: Path, monkeypatch: pytest.M
         writer.add(received, encode(received.message))
     writer.flush()
     monkeypatch.undo()
-    assert writer.note == f"recording stopped at {size:,} bytes: No space left on device"
+    assert writer.note == "recording stopped before the first step: the disk is full"
     assert path.stat().st_size == size
     with Recording.open(path) as recording:
         assert list(recording.records()) == records[:4]
@@ -245,9 +258,7 @@ def test_a_disk_that_was_full_for_a_moment_costs_nothing(
             assert (writer.buffered, "recording stopped at" in writer.note) == (0, True)
     writer.close()
     assert writer.unwritten == 0
-    assert writer.note == (
-        "recording goes on: the disk had taken nothing for a time (No space left on device)"
-    )
+    assert writer.note == ("recording goes on: the disk had taken nothing for a time (the disk is full)")
     with Recording.open(path) as recording:
         assert list(recording.records()) == records
         assert recording.damage is None
@@ -286,7 +297,110 @@ def test_a_disk_that_stays_full_leaves_a_whole_file(tmp_path: Path, monkeypatch:
         writer.add(received, encode(received.message))
         writer.tick(received.t_ns)
     writer.close()
-    rows = sum(len(r.message.rows) for r in records[100:] if isinstance(r.message, Steps))
-    assert writer.unwritten == rows
+    assert writer.unwritten == sum(map(rows_in, records[100:]))
     with Recording.open(path) as recording:
         assert list(recording.records()) == records[:100]
+
+
+def fill(folder: Path, name: str) -> None:
+    """As other programs do: write into a file until the disk takes nothing any more."""
+    with suppress(OSError), (folder / name).open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            continue
+
+
+def cannot_allocate(*_: object) -> None:
+    raise OSError(errno.EOPNOTSUPP, "as NFS says")
+
+
+@pytest.mark.parametrize("allocates", [True, False], ids=["blocks", "a spare file"])
+def test_on_a_full_disk_the_end_has_room_and_every_outlet_says_why_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], allocates: bool
+) -> None:
+    if not allocates:
+        monkeypatch.setattr(disk, "allocate_blocks", cannot_allocate)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(disk, "ALLOCATED_AHEAD_BYTES", 4096)
+    folder = tmp_path / "ddptop"
+    records = [*a_run(1500)]
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(small_disk(folder, 128 << 10))
+        except CannotTryError as reason:
+            pytest.skip(str(reason))
+        folder.chmod(0o700)
+        path = folder / "full.ddptop"
+        writer = Writer(path, limit_bytes=GIB)
+        for number, received in enumerate(records):
+            if number == len(records) // 2:
+                fill(folder, "others")
+            writer.add(received, encode(received.message))
+            writer.tick(received.t_ns)
+        fill(folder, "more")
+        killed = Path(shutil.copy(path, tmp_path / "killed.ddptop"))
+        writer.close()
+        assert [one.name for one in folder.glob("*.ddptop*")] == ["full.ddptop"]
+        assert main(["ls"]) == 0
+        (folder / "others").unlink()
+        told = {"ls": capsys.readouterr().out}
+        for name, words in {
+            "once": ["replay", "--once"],
+            "json": ["replay", "--json"],
+            "report": ["report"],
+        }.items():
+            assert main([words[0], str(path), *words[1:]]) == 0
+            told[name] = " ".join(capsys.readouterr().out.split())
+        frame, of_killed = frame_at(path, None), frame_at(killed, None)
+        with Recording.open(path) as recording, Recording.open(killed) as cut:
+            assert (recording.damage, recording.latest_run.state) == (None, "finished")
+            assert cut.stop_note == recording.stop_note == writer.note
+            assert writer.note == f"recording stopped at step {recording.last_step:,}: the disk is full"
+            assert frame.records == sum(rows_in(received) for received in recording.records())
+    step = frame.group.step
+    assert step is not None
+    assert all(writer.note in text for text in told.values()), told
+    assert frame.run.state == "finished"
+    assert frame.lost_records == writer.unwritten == 3000 - frame.records
+    assert f"finished: 1,500 steps, {step + 1:,} of them recorded" in told["once"]
+    assert f"{step + 1:,} steps recorded" in told["report"]
+    assert all(f"{writer.unwritten:,}" in told[name] for name in ("once", "json", "report"))
+    assert verdict(of_killed).sentence == f"LOST · how the run ended is unknown: {writer.note}"
+
+
+def test_after_a_full_disk_the_room_for_the_end_is_kept_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, allocated = tmp_path / "full.ddptop", disk.allocate_blocks
+    records = [*a_run(900)]
+    full: list[bool] = []
+
+    def allocate_if_room(descriptor: int, offset: int, length: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocated(descriptor, offset, length)
+
+    monkeypatch.setattr(disk, "allocate_blocks", allocate_if_room)
+    monkeypatch.setattr(disk, "ALLOCATED_AHEAD_BYTES", 0)
+    monkeypatch.setattr(writer_module, "WAITING_BYTES", 5_000)
+    writer = Writer(path, limit_bytes=GIB)
+    for number, received in enumerate(records):
+        full[:] = [True] if number * 6 // len(records) in (1, 3, 5) else []
+        writer.add(received, encode(received.message))
+        writer.tick(received.t_ns)
+    writer.close()
+    live, replayed = Reducer(), Reducer()
+    for received in records:
+        live.feed(received)
+    for event in writer.take_missing():
+        live.feed(Received(event.t_ns, -1, 0, 0, event))
+    with Recording.open(path) as recording:
+        assert (recording.damage, recording.latest_run.state) == (None, "finished")
+        kept = [*recording.records()]
+        ends_ns = [recording.summary(at).last_ns for at in range(recording.blocks_until(1 << 62))]
+    assert ends_ns == sorted(ends_ns)
+    for received in kept:
+        replayed.feed(received)
+    assert 0 < writer.unwritten < 1800
+    for reducer in (live, replayed):
+        lost = [member.lost_records for member in reducer.state.ranks]
+        assert (sum(lost), reducer.state.lost_since_ns is not None) == (writer.unwritten, True)

@@ -324,6 +324,19 @@ def test_the_demo_without_torch_offers_the_one_that_needs_none(make: Make, tmp_p
     terminal.wait_for("code 0.")
 
 
+@needs_tmux
+def test_the_demo_s_screen_is_there_before_torch_and_can_be_left(make: Make, tmp_path: Path) -> None:
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text("import time\nwhile True:\n    time.sleep(0.1)\n")
+    terminal = make(80, 24)
+    terminal.type(f"clear; PYTHONPATH={tmp_path} {LOOK} demo; echo code $?.")
+    terminal.wait_for("importing torch · 0 of 2 ranks have reported")
+    terminal.press("q")
+    terminal.wait_for("code 0.")
+    assert not list((tmp_path / "r" / "ddptop").iterdir())
+
+
 UNREADABLE = (
     b"\x1b[M\x20\xe9\xa1",  # a mouse report of X10 at column 201
     b"\x1b[M\x20qq",  # the same at column 81: its bytes are no keys

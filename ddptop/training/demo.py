@@ -33,8 +33,8 @@ FEATURES, CLASSES, WIDTH = 256, 10, 768
 BATCH = 128
 """Samples of a rank in a step: some 16 ms of computing on a CPU core."""
 READ_S = 0.03
-"""Every rank takes so long for reading a batch, as from a disk. With that a step lasts 50 to 60 ms on two idle
-cores, like a step of a real training: in much shorter ones ddptop's own cost would be over its budget."""
+"""Every rank takes so long for reading a batch, as from a disk. With that a step lasts 50 to 60 ms on two
+idle cores, as in many real trainings: in much shorter ones ddptop's own cost is over its budget."""
 SLOW_S = 0.05
 """Least delay of the slow rank in a step: about as long as the rest of the step on two idle CPU cores."""
 MEASURED_STEPS = 50

@@ -123,13 +123,17 @@ class Start:
             return f"starting the collector · {waited_s} s"
         # The launcher imports torch before it starts its first process, the collector.
         doing = "starting the collector" if children_of(self.process.pid) else "importing torch"
-        return f"{doing} · 0 of {counted(self._ranks, 'rank')} have reported · {waited_s} s"
+        return f"{doing} · {_share_of_ranks(0, self._ranks, 'reported')} · {waited_s} s"
 
     def describe_ranks(self, n_reported: int) -> str:
         """How far the ranks are, of which so many have reported."""
         n_imported = 0 if self.run is None else count_initializing_ranks(self.run.directory)
-        imported = f"{n_imported} of {counted(self._ranks or 0, 'rank')} have imported torch"
-        return f"demo: {imported} · {n_reported} of {self._ranks} have reported"
+        imported = _share_of_ranks(n_imported, self._ranks or 0, "imported torch")
+        return f"demo: {imported} · {n_reported} of {self._ranks} reported"
+
+
+def _share_of_ranks(number: int, ranks: int, done: str) -> str:
+    return f"{number} of {ranks} {'rank has' if ranks == 1 else 'ranks have'} {done}"
 
 
 TOO_NOISY = (

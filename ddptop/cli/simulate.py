@@ -34,8 +34,8 @@ class Simulated:
         """The ranks were ended by the user, which is no failure."""
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  # closed in stop
         try:
-            self._directory = create_run_directory(self._run_id)
             recording = state_directory() / f"{name}.ddptop"
+            self._directory = create_run_directory(self._run_id)
             arguments = self._arguments(name, recording, ranks)
             self._supervisor = CollectorSupervisor(arguments, self._directory / "collector.log")
             self._supervisor.start()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.cli.errors import Exit
+from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.main import main
+from ddptop.cli.simulate import Simulated
 from ddptop.sources.replay import frame_at
 
 PATIENCE_S = 120
@@ -49,6 +50,18 @@ def test_json_is_one_snapshot(tmp_path: Path) -> None:
     assert snapshot["source"] == "simulated"
     [recording] = (tmp_path / "h").rglob("*.ddptop")
     assert frame_at(recording, None).run.state == "finished", "who leaves it has not made it fail"
+
+
+def test_where_nothing_can_be_recorded_no_folder_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(CliError, match="cannot simulate"):
+        Simulated("demo-1", 2, 3)
+    assert not list((tmp_path / "ddptop").glob("*"))
 
 
 def test_made_up_ranks_end_with_whoever_started_them(tmp_path: Path) -> None:

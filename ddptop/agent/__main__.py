@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from ddptop.agent.launcher import parse, send
+from ddptop.protocol.outlets import print_text
 
 NICENESS = 10
 """As the collector: the ranks come first where they use every core."""
@@ -47,7 +48,7 @@ def main(
     try:
         agent = Agent(arguments, notify)
     except (RunDirectoryError, OSError, RuntimeError, zmq.ZMQError) as error:
-        print(f"ddptop agent: {error}", file=sys.stderr)
+        print_text(f"ddptop agent: {error}", file=sys.stderr)
         return 1
     with agent:
         notify({"ready": True})

@@ -32,6 +32,7 @@ from ddptop.protocol.messages import (
     Run,
     Steps,
 )
+from ddptop.protocol.outlets import print_text
 from ddptop.recording.format import RecordingError
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Outbox:
         try:
             self._local = LocalRecording(path, limit_bytes=self._limit_bytes, resume=True)
         except (OSError, RecordingError) as error:
-            print(f"ddptop agent: {path}: {error}", file=sys.stderr)
+            print_text(f"ddptop agent: {path}: {error}", file=sys.stderr)
             return
         self._overflows = True
         self._numbered = FIRST_NUMBER

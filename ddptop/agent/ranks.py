@@ -35,6 +35,7 @@ from ddptop.protocol.messages import (
     Scalar,
     Steps,
 )
+from ddptop.protocol.outlets import print_text
 from ddptop.transport.bundles import MAX_THIN
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class HostRanks:
             except Exception:  # noqa: BLE001 - an error costs one message, not the agent
                 self._failed += 1
                 if self._failed == 1:
-                    traceback.print_exc(file=sys.stderr)
+                    print_text(traceback.format_exc(), file=sys.stderr, end="")
         if self._changed:
             self._changed = False
             self._write()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, write_run_file
+from ddptop.protocol.outlets import print_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,4 +61,4 @@ class KeptRunFile:
         try:
             write_run_file(self._directory, run)
         except RunDirectoryError as error:
-            print(f"ddptop: {error}", file=sys.stderr)
+            print_text(f"ddptop: {error}", file=sys.stderr)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.protocol.outlets import print_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,5 +186,5 @@ def _exit(code: int) -> Exit:
 
 def _write_errors(data: bytes) -> None:
     """What ssh prints while it asks the user."""
-    sys.stderr.write(data.decode(errors="replace"))
-    sys.stderr.flush()
+    text = data.decode(errors="replace").replace("\r", "")
+    print_text(text, file=sys.stderr, end="", flush=True)

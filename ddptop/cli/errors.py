@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from enum import IntEnum
 
-from ddptop.protocol.checks import printable
+from ddptop.protocol.outlets import print_text
 
 
 class Exit(IntEnum):
@@ -44,4 +44,4 @@ def note(text: str) -> None:
     """
     if sys.stderr is not None:  # print would take stdout in its place
         with suppress(OSError, ValueError):
-            print("\n".join(map(printable, f"ddptop: {text}".split("\n"))), file=sys.stderr, flush=True)
+            print_text(f"ddptop: {text}", file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.frames.numbers import percent
-from ddptop.protocol.checks import printable
+from ddptop.protocol.outlets import print_over
 
 if TYPE_CHECKING:
     from ddptop.host.runs import RunFile
@@ -234,7 +234,7 @@ def read_whole(path: Path, doing: str = "reading", *, follow: bool = False) -> I
         return recordings[0].share_read if recordings else None
 
     with (
-        progress_shown(f"{doing} {printable(path.name)}", share_read),
+        progress_shown(f"{doing} {path.name}", share_read),
         opened(path, follow=follow) as recording,
     ):
         recordings.append(recording)
@@ -265,9 +265,9 @@ def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None)
                 state = f"{int(time.monotonic() - begin_s)} s"
             else:
                 state = f"[{'#' * round(20 * min(1.0, part)):<20}] {percent(100 * min(1.0, part), 0)}"
-            print(f"\r\x1b[K{doing} {state}", end="", file=sys.stderr, flush=True)
+            print_over(f"{doing} {state}")
         if pause_s == RENEW_S:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            print_over("")
 
     thread = threading.Thread(target=show, name="ddptop-progress")
     thread.start()

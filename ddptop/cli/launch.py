@@ -32,6 +32,7 @@ from ddptop.cli.launch_options import (
 )
 from ddptop.host.processes import fill_standard_streams
 from ddptop.host.runs import starting_run
+from ddptop.protocol.outlets import print_text
 
 if TYPE_CHECKING:
     from ddptop.cli.run_over_hosts import RunOverHosts
@@ -92,7 +93,7 @@ def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
         if error.name != "torch":
             raise
         if arguments[:1] in (["--help"], ["-h"]):
-            print(help_text(None), end="")
+            print_text(help_text(None), end="")
         note(str(why_unusable("ddptop-run", None)))
         return Exit.FAILED
     import torch.distributed.run as torchrun

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import shutil
 import sys
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.cli.web import in_browser
+from ddptop.protocol.outlets import print_json, print_text
 from ddptop.protocol.vocabulary import ENDED
 
 if TYPE_CHECKING:
@@ -124,12 +124,13 @@ def emit(frame: Frame, mode: Mode, settings: Settings) -> int:
     if mode is Mode.JSON:
         from ddptop.frames.snapshot import snapshot
 
-        print(json.dumps(snapshot(frame), indent=2, allow_nan=False))
+        print_json(snapshot(frame))
     else:
         from ddptop.render.plain import picture
 
         width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
-        print(picture(frame, width, settings.ascii, settings.color and sys.stdout.isatty()))
+        color = settings.color and sys.stdout.isatty()
+        print_text(picture(frame, width, settings.ascii, color), color=color)
     return Exit.DONE
 
 
@@ -268,7 +269,7 @@ def _watch(source: Source, settings: Settings, until: threading.Event | None) ->
     for frame in frames(source, until):
         if _is_last(frame) or time.monotonic() >= due:
             line = watch_line(frame)
-            print(to_ascii(line) if settings.ascii else line, flush=True)
+            print_text(to_ascii(line) if settings.ascii else line, flush=True)
             due += 1.0
     return Exit.DONE
 

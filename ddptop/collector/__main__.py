@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from ddptop.agent.launcher import parse, send
+from ddptop.protocol.outlets import print_text
 
 NICENESS = 10
 """The ranks come first where they use every core; they keep their records until this process has time."""
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, objec
     try:
         collector = Collector(arguments, notify)
     except (RunDirectoryError, OSError, RuntimeError, zmq.ZMQError) as error:
-        print(f"ddptop collector: {error}", file=sys.stderr)
+        print_text(f"ddptop collector: {error}", file=sys.stderr)
         return 1
     gc.freeze()  # modules stay
     gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])

@@ -32,6 +32,7 @@ from ddptop.frames.snapshot import alert_fields
 from ddptop.host import processes
 from ddptop.protocol.limits import MAX_TEXT, NS
 from ddptop.protocol.messages import Event, Scalar
+from ddptop.protocol.outlets import print_text, safe_data
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
@@ -157,10 +158,10 @@ class AlertCalls:
             "alert": alert_fields(alert),
             "left_out": self._left_out,
         }
-        line = json.dumps(body).encode() + b"\n"
+        line = json.dumps(safe_data(body)).encode() + b"\n"
         if len(line) > select.PIPE_BUF:
             short = replace(alert, message=alert.message[:MAX_TEXT], evidence={})
-            line = json.dumps(body | {"alert": alert_fields(short)}).encode() + b"\n"
+            line = json.dumps(safe_data(body | {"alert": alert_fields(short)})).encode() + b"\n"
         return line
 
     def _pass_on(self, body: bytes) -> None:
@@ -246,7 +247,7 @@ def main() -> int:
 
 def _print(why: str) -> None:
     with contextlib.suppress(OSError):  # the collector has ended
-        print(why, flush=True)
+        print_text(why, flush=True)
 
 
 def _read(source: IO[bytes], calls: queue.SimpleQueue[tuple[float, bytes] | None], caller: Caller) -> None:
@@ -257,7 +258,7 @@ def _read(source: IO[bytes], calls: queue.SimpleQueue[tuple[float, bytes] | None
     time.sleep(LAST_S)
     caller.kill()
     # The one that is called now is not in the queue, and None is.
-    print(f"{calls.qsize()} alerts are not sent {LAST_S:g} s after the run", file=sys.stderr, flush=True)
+    print_text(f"{calls.qsize()} alerts are not sent {LAST_S:g} s after the run", file=sys.stderr, flush=True)
     os._exit(0)
 
 

@@ -22,6 +22,7 @@ from typing import IO
 from ddptop.host.folders import RunDirectoryError, open_private
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event, Scalar
+from ddptop.protocol.outlets import print_text
 
 DEADLINE_NS = 60 * NS
 """Importing torch takes seconds, on a busy machine with a cold disk tens of them."""
@@ -152,7 +153,7 @@ class FlightAnalyser:
         """Print it once: the diagnosis does not need the analyser."""
         if not self._complained:
             self._complained = True
-            print(f"ddptop collector: torch's flight recorder analyser: {why}", file=sys.stderr)
+            print_text(f"ddptop collector: torch's flight recorder analyser: {why}", file=sys.stderr)
 
 
 def _make_folder(path: Path) -> int:

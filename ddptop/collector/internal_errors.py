@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import traceback
 
+from ddptop.protocol.outlets import print_text
+
 
 class InternalErrors:
     """Counts exceptions of our own that were caught; prints the first to stderr, the collector's log.
@@ -27,4 +29,4 @@ class InternalErrors:
         """Count the exception that is being handled."""
         self.count += 1
         if self.count == 1:
-            traceback.print_exc(file=sys.stderr)
+            print_text(traceback.format_exc(), file=sys.stderr, end="")

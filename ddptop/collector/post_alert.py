@@ -13,6 +13,8 @@ from http.client import HTTPException
 from typing import NoReturn
 from urllib.error import HTTPError
 
+from ddptop.protocol.outlets import print_text
+
 READ_S = 10.0
 """Longest time of one read. The caller's deadline for the whole call is as long."""
 
@@ -44,4 +46,4 @@ def post_alert(url: str, body: bytes) -> str:
 
 if __name__ == "__main__":
     url, _, body = sys.stdin.buffer.read().partition(b"\n")
-    print(post_alert(url.decode(errors="surrogateescape"), body), end="")
+    print_text(post_alert(url.decode(errors="surrogateescape"), body), end="")

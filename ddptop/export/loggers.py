@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ddptop.host.installation import install_command
+from ddptop.protocol.outlets import safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -100,7 +101,7 @@ class Logger:
     def _tensorboard(self, run: RunInfo) -> Opened:
         from tensorboardX import SummaryWriter
 
-        writer = SummaryWriter(str(Path(self._folder) / run.name), flush_secs=1)
+        writer = SummaryWriter(str(Path(self._folder) / safe_text(run.name)), flush_secs=1)
 
         def write(values: Mapping[str, float], step: int) -> None:
             for name, value in values.items():
@@ -115,7 +116,10 @@ def _wandb(run: RunInfo) -> Opened:
 
     project = os.environ.get("WANDB_PROJECT", "ddptop")
     opened = wandb.init(
-        project=project, name=run.name, job_type="ddptop", settings={"console": "off", "silent": True}
+        project=project,
+        name=safe_text(run.name),
+        job_type="ddptop",
+        settings={"console": "off", "silent": True},
     )
     return lambda values, step: opened.log(dict(values), step=step), opened.finish
 
@@ -130,7 +134,7 @@ def _mlflow(run: RunInfo) -> Opened:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "ddptop")
         known = client.get_experiment_by_name(name)
         experiment = client.create_experiment(name) if known is None else known.experiment_id
-        run_id = client.create_run(experiment, run_name=run.name).info.run_id
+        run_id = client.create_run(experiment, run_name=safe_text(run.name)).info.run_id
 
     def write(values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():

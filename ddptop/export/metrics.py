@@ -8,12 +8,13 @@ ranks and the number that was left out.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from ddptop.frames.phrases import blamed
+from ddptop.protocol.outlets import safe_data
 from ddptop.protocol.vocabulary import NOT_ENDED
 
 if TYPE_CHECKING:
@@ -122,6 +123,18 @@ BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 1
 
 def families(frame: Frame) -> Iterator[Family | Histogram]:
     """All metrics of a frame; what is not known has no sample."""
+    for one in _families(frame):
+        yield one if isinstance(one, Histogram) else replace(one, samples=tuple(map(_safe, one.samples)))
+
+
+def _safe(sample: Sample) -> Sample:
+    """The sample with safe labels (`ddptop.protocol.outlets`)."""
+    if all(map(str.isprintable, sample.labels.values())):
+        return sample
+    return Sample(sample.value, safe_data(sample.labels))
+
+
+def _families(frame: Frame) -> Iterator[Family | Histogram]:
     yield from _of_run(frame)
     for figure in GROUP:
         value = getattr(frame.group, figure.field)

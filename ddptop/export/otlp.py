@@ -26,6 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from ddptop import __version__
 from ddptop.export.metrics import Family, Histogram, families
+from ddptop.protocol.outlets import safe_text
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -60,7 +61,7 @@ class OtlpExporter:
         metrics = [
             self._metric(one, now_ns) for one in families(frame) if isinstance(one, Histogram) or one.samples
         ]
-        resource = Resource.create({"service.name": "ddptop", "ddptop.run": frame.run.name})
+        resource = Resource.create({"service.name": "ddptop", "ddptop.run": safe_text(frame.run.name)})
         scope = ScopeMetrics(InstrumentationScope("ddptop", __version__), metrics, "")
         data = MetricsData([ResourceMetrics(resource, [scope], "")])
         return self._exporter.export(data, timeout_millis=1000 * TIMEOUT_S) is MetricExportResult.SUCCESS

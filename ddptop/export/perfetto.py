@@ -17,6 +17,7 @@ from ddptop.analysis.to_frame.timeline import spans
 from ddptop.export.reading import Sink
 from ddptop.export.rows import detail_columns, launch_times
 from ddptop.protocol.messages import Hello
+from ddptop.protocol.outlets import safe_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -230,7 +231,7 @@ class PerfettoSink(Sink):
 
     def _annotation_bytes(self, key: str, value: str | int | float) -> bytes:
         number = self._number("debug_annotation_names", key)
-        annotation = {"name_iid": number, VALUES[type(value)]: value}
+        annotation = {"name_iid": number, VALUES[type(value)]: safe_data(value)}
         return bytes(TrackEvent(debug_annotations=[annotation]).SerializeToString())
 
     def _describe(self, track: int, **fields: Any) -> None:
@@ -240,7 +241,7 @@ class PerfettoSink(Sink):
     def _send(self, **fields: Any) -> None:
         """Write a packet. All are of one sequence, so that each name is sent once."""
         fields.setdefault("sequence_flags", NEEDS_NAMES)
-        self._builder.write_packet(TracePacket(trusted_packet_sequence_id=1, **fields))
+        self._builder.write_packet(TracePacket(trusted_packet_sequence_id=1, **safe_data(fields)))
 
     def _number(self, field: str, name: str) -> int:
         """The number of a name; one that is new is sent."""

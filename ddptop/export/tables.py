@@ -16,6 +16,7 @@ import numpy as np
 from ddptop.export.columns import BUCKETS, EVENTS, RANKS, RUN, STEPS, TABLES, UNKNOWN
 from ddptop.export.reading import Selection, Sink, event_rows, rank_rows, run_row
 from ddptop.export.rows import bucket_rows, step_rows
+from ddptop.protocol.outlets import safe_data
 from ddptop.recording.reader import Recording
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ def unknown(values: Array) -> Array:
     return np.asarray(values == {"i": UNKNOWN, "O": "", "b": None}[values.dtype.kind], bool)
 
 
+def safe_rows(table: Table, rows: Rows) -> Rows:
+    """The rows with safe texts (`ddptop.protocol.outlets`)."""
+    texts = {one.name for one in table.columns if one.kind == "text"}
+    return {name: [*map(safe_data, values)] if name in texts else values for name, values in rows.items()}
+
+
 class TableSink(Sink):
     """Makes the rows of all tables; a format writes them."""
 
@@ -59,15 +66,15 @@ class TableSink(Sink):
 
     def take(self, batch: Batch) -> None:
         """The next steps."""
-        self.write(STEPS, step_rows(batch))
+        self.write(STEPS, safe_rows(STEPS, step_rows(batch)))
         for rows in bucket_rows(batch):
-            self.write(BUCKETS, rows)
+            self.write(BUCKETS, safe_rows(BUCKETS, rows))
 
     def finish(self, end: End) -> None:
         """The tables that are known at the end."""
-        self.write(RUN, run_row(end, self._recording))
-        self.write(RANKS, rank_rows(end, self._selection.ranks))
-        self.write(EVENTS, event_rows(end))
+        self.write(RUN, safe_rows(RUN, run_row(end, self._recording)))
+        self.write(RANKS, safe_rows(RANKS, rank_rows(end, self._selection.ranks)))
+        self.write(EVENTS, safe_rows(EVENTS, event_rows(end)))
 
 
 @dataclass(frozen=True, repr=False)

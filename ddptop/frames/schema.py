@@ -6,8 +6,6 @@ other keys are valid too. Every figure may be null: not known.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
@@ -15,6 +13,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_typ
 
 from ddptop.frames import frame, hosts, overhead, snapshot, stall, verdict
 from ddptop.protocol import machine, messages, vocabulary
+from ddptop.protocol.outlets import print_json
 
 Node: TypeAlias = dict[str, Any]
 
@@ -152,4 +151,4 @@ def _with(node: Node, **more: Node) -> Node:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(schema(), indent=1) + "\n")
+    print_json(schema(), indent=1)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from ddptop.protocol.messages import Event, Scalar
+from ddptop.protocol.outlets import print_text
 
 DEFAULT_ADDRESS = ("localhost", 28028)
 
@@ -219,7 +220,7 @@ class RasClient:
         if self._status is None:
             if not self._complained:  # the diagnosis does not need it: older NCCL has none
                 self._complained = True
-                print(f"ddptop collector: NCCL RAS: {self._error}", file=sys.stderr)
+                print_text(f"ddptop collector: NCCL RAS: {self._error}", file=sys.stderr)
             return
         fields: dict[str, Scalar] = {"asked_ns": self._asked_ns}
         lines = findings(self._status)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.cells import set_cell_size
 
+from ddptop.protocol.outlets import ANSI_COLOURS, safe_text
 from ddptop.render.text import cells
 
 if TYPE_CHECKING:
@@ -31,13 +32,10 @@ Ground: TypeAlias = Literal["", "cursor", "banner"]
 
 Piece: TypeAlias = "tuple[str, Role]"
 
-_ANSI = {"good": "32", "warn": "33", "bad": "1;31", "head": "1"}
-"""Colours of text output: the same three meanings as on the screen, and headings."""
-
 
 def paint(text: str, role: str, color: bool) -> str:
     """The text in the ANSI colour of a role; unchanged without `color` and for a role that has none."""
-    return f"\x1b[{_ANSI[role]}m{text}\x1b[0m" if color and role in _ANSI else text
+    return f"\x1b[{ANSI_COLOURS[role]}m{text}\x1b[0m" if color and role in ANSI_COLOURS else text
 
 
 Spot: TypeAlias = "tuple[int, int, object]"
@@ -125,6 +123,16 @@ class Line:
                     shown = ""
             shown, shown_role = shown + text, role
         return [*runs, (shown, shown_role)] if shown else runs
+
+    def cleaned(self) -> Line:
+        """This line where all its letters are safe, else one in which they are: what a terminal is sent."""
+        if all(text.isprintable() for text, _ in self.pieces):
+            return self
+        line = Line(ground=self.ground)
+        line.target, line.spots = self.target, self.spots
+        for text, role in self.pieces:
+            line.add(safe_text(text), role)
+        return line
 
     def mapped(self, change: Callable[[str], str]) -> Line:
         """The same line in letters that a function changes cell for cell; it cannot be clicked."""

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from ddptop.host.folders import RunDirectoryError, state_directory
+from ddptop.protocol.outlets import write_text
 
 MOST_NUMBERS = 100
 """Most files of one run in one second."""
@@ -33,7 +34,7 @@ def _write_new(folder: Path, stem: str, text: str, suffix: str) -> Path:
         try:
             # Exclusively: in a folder of many users the name could be a link that another user put there.
             with path.open("x", encoding="utf-8") as stream:
-                stream.write(text)
+                write_text(stream, text)
         except FileExistsError:
             continue
         return path

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddptop.protocol.checks import printable
 from ddptop.protocol.limits import MUTE_AFTER
+from ddptop.protocol.outlets import print_text
 
 _PACKAGE = f"{__file__.rsplit(os.sep, 2)[0]}{os.sep}"
 
@@ -117,7 +118,7 @@ def report(text: str) -> None:
     """Print one line on stderr; nothing where that is closed, which must not end a training."""
     if sys.stderr is not None:  # print would take stdout in its place
         with contextlib.suppress(OSError, ValueError):
-            print(printable(f"ddptop: {text}"), file=sys.stderr, flush=True)
+            print_text(printable(f"ddptop: {text}"), file=sys.stderr, flush=True)
 
 
 _reported: set[str] = set()

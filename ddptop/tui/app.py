@@ -27,6 +27,7 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 from ddptop.frames.frame import Frame
+from ddptop.protocol.outlets import safe_text
 from ddptop.render.line import Spot
 from ddptop.render.text import clean
 from ddptop.sources.base import Source, error_line
@@ -259,7 +260,7 @@ class DdptopApp(Actions, App[None]):
 
     def to_clipboard(self, text: str) -> None:
         """By the terminal (OSC 52)."""
-        self.copy_to_clipboard(text)
+        self.copy_to_clipboard(safe_text(text))
 
     def themes(self) -> tuple[str, ...]:
         """Ours, then Textual's."""

@@ -106,6 +106,7 @@ class LinesWidget(Widget):
     def show_lines(self, lines: list[Line], palette: Palette) -> int:
         """Replace the picture; returns how many lines were redrawn."""
         width = self.size.width
+        lines = [line.cleaned() for line in lines]
         before = [] if palette is not self._palette or len(lines) != len(self._lines) else self._lines
         # Lines that look the same may yet mean something else when clicked: they are kept, not drawn.
         changed = [at for at, line in enumerate(lines) if not before or line != before[at]]

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
+from ddptop.protocol.checks import printable
 from ddptop.render.text import clean
 
 if TYPE_CHECKING:
@@ -264,6 +265,7 @@ class Attention:
         self._last_s.update((key, now_s) for key in keys)
         name = clean(frame.run.name)
         title = f"ddptop {name}: {keys[0][0].replace('_', ' ')}" if keys else f"ddptop {name}"
+        title = printable(title)
         changed, self._title = title != self._title, title
         return (BELL if rings else "") + (f"\x1b]2;{title}\x1b\\" if changed else "")
 

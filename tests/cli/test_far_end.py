@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.cli.connect import _write_errors
 from ddptop.cli.errors import Exit
 from ddptop.sources import live
 from ddptop.sources.live import RemoteSource
@@ -19,6 +20,7 @@ from ddptop.sources.remote import PAUSE_S, Remote, RemoteLink
 from tests.processes import DDPTOP, environment, run, until
 from tests.test_terminal import needs_tmux
 from tests.tmux import terminals
+from tests.tui.hostile import ESCAPES
 
 REPOSITORY = Path(__file__).parents[2]
 FAR_END = Path(__file__).with_name("lying_far_end.py")
@@ -85,6 +87,14 @@ def test_a_sound_far_end_keeps_its_connection(
     until(lambda: source.latest() is not first, "another one")
     assert source.status() is None
     assert len((tmp_path / "starts").read_text().splitlines()) == 1
+
+
+def test_what_it_prints_is_cleaned(capsys: pytest.CaptureFixture[str]) -> None:
+    """What ssh asks comes the same way."""
+    _write_errors(f"Password:\r\n{ESCAPES}".encode())
+    shown = capsys.readouterr().err
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert shown.startswith("Password:\n") and "title" in shown
 
 
 @needs_tmux

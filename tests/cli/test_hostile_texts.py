@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from ddptop.cli.main import main
+from ddptop.frames import codec
+from ddptop.protocol import checks
 from ddptop.protocol.codec import ProtocolError, decode, encode
 from ddptop.protocol.messages import Bye, Event, Logged, Message, Received, Run
+from ddptop.recording.reader import Recording
 from tests.protocol.test_codec import MESSAGES
 from tests.recording.made_up import a_run, write
 from tests.tui.hostile import ESCAPES
@@ -113,12 +116,29 @@ OUTLETS = (
 )
 
 
+def trust_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have texts taken as they come."""
+    for module in (checks, codec):
+        monkeypatch.setattr(module, "printable", lambda text: text)
+
+
+@pytest.mark.parametrize("trusting", [False, True], ids=["cleaned", "trusted"])
 @pytest.mark.parametrize("line", OUTLETS)
 def test_no_outlet_of_a_recording_passes_an_escape_on(
-    line: str, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    line: str,
+    trusting: bool,
+    recording: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Also where the checks of what enters have let it through."""
     if "perfetto" in line:
         pytest.importorskip("perfetto")
+    if trusting:
+        trust_texts(monkeypatch)
+        with Recording.open(recording) as opened:
+            assert ESCAPES in opened.run.name
     main(line.replace("FILE", str(recording)).replace("OUT", str(tmp_path)).split())
     shown = capsys.readouterr()
     assert not set("\x1b\x07\u202e") & set(shown.out + shown.err)

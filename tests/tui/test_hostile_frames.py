@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddptop.analysis.reducer import Reducer
+from ddptop.cli.commands.mcp import answer
+from ddptop.cli.errors import note
+from ddptop.cli.settings import Settings
+from ddptop.cli.show import Mode, emit
+from ddptop.collector.alert_calls import AlertCalls
+from ddptop.collector.incidents import Change
 from ddptop.export.metrics import families
+from ddptop.export.prometheus import write as write_metrics
 from ddptop.frames.codec import FrameError
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
+from ddptop.protocol.outlets import print_text
 from ddptop.render.plain import picture, watch_line
+from ddptop.sources.saving import save_page
+from ddptop.tui.lines_widget import LinesWidget
+from ddptop.tui.terminal import Attention
 from tests.tui import fake, troubles
-from tests.tui.drive import Sketch
+from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told, with_wanted
 from tests.tui.gallery import PAGES, SIZES
@@ -167,3 +181,63 @@ def test_times_are_known_and_finite_where_a_loss_need_not_be(name: str, number: 
 def test_a_moment_that_no_calendar_has_is_refused(moment: float) -> None:
     with pytest.raises(FrameError, match="unix_s"):
         sent(replace(fake.live(), unix_s=moment))
+
+
+def is_accepted(frame: Frame, path: tuple[Any, ...]) -> bool:
+    """Whether any text may be there: the words of the vocabulary are looked up by what is drawn."""
+    try:
+        sent(changed(frame, path, ESCAPES))
+    except FrameError:
+        return False
+    return True
+
+
+def trusted(frame: Frame) -> Frame:
+    """The frame with escapes in all its texts, as if the checks of what enters had let them through."""
+    for path in [path for path in texts(frame) if is_accepted(frame, path)]:
+        frame = changed(frame, path, ESCAPES)
+    return frame
+
+
+@pytest.mark.parametrize("number", range(len(BASES)))
+def test_escapes_behind_the_checks_reach_no_outlet(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = trusted(base(number))
+    plain = Settings(color=False)
+    emit(frame, Mode.JSON, plain)
+    emit(frame, Mode.ONCE, plain)
+    print_text(watch_line(frame))
+    note(ESCAPES)
+    shown = capsys.readouterr()
+    assert is_clean(shown.out) and is_clean(shown.err)
+    assert "\\u001b" not in shown.out, "who decodes the JSON may print it"
+    print_text(picture(frame, 100, color=True), color=True)
+    assert is_clean(re.sub(r"\x1b\[[0-9;]*m", "", coloured := capsys.readouterr().out))
+    assert "\x1b[41m" not in coloured
+    assert "\\u001b" not in answer(snapshot(frame))
+    write_metrics(frame, tmp_path / "metrics.prom")
+    assert is_clean((tmp_path / "metrics.prom").read_text())
+    for alert in frame.alerts:
+        body = AlertCalls("", Reducer(), lambda *_: None)._body(Change(1, True, alert), 0)
+        assert b"\\u001b" not in body
+
+
+@pytest.mark.parametrize("view", ["overview", "run", "events", "stall"])
+def test_escapes_behind_the_checks_reach_no_screen(view: str, tmp_path: Path) -> None:
+    source = WantedSource(trusted(base(0)))
+    source.status = lambda: ESCAPES  # type: ignore[method-assign]
+
+    async def act(stage: Stage) -> None:
+        await stage.press("escape", *PAGES[view])
+        lines = stage.app.query_one(LinesWidget)
+        assert is_clean(lines.text())
+        assert "title" in lines.text()
+        svg = stage.app.picture_svg()
+        assert is_clean(svg)
+        saved = save_page(ESCAPES, view, 0.0, ESCAPES, folder=tmp_path)
+        assert is_clean(saved.read_text()) and saved.name.isprintable()
+
+    on_stage(source, (160, 50), act)
+    title = Attention().see(source.frame).removeprefix("\x1b]2;").removesuffix("\x1b\\")
+    assert title.isprintable() and "title" in title

@@ -17,6 +17,7 @@ from typing import Any
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.protocol.outlets import print_text
 
 WAIT_S = 60.0
 """For every rank to come to a forward with gradients: an evaluation may be under way."""
@@ -102,9 +103,9 @@ class Attach(Command):
                 exchange.inject("end")
                 if not any(report["was"] for report in exchange.wait("detached").values()):
                     raise CliError("these processes were not attached to")
-                print(f"detached from {len(pids)} rank{'s' * (len(pids) != 1)}")
+                print_text(f"detached from {len(pids)} rank{'s' * (len(pids) != 1)}")
             else:
-                print(f"recording {len(pids)} rank{'s' * (len(pids) != 1)}: {_begin(exchange)}")
+                print_text(f"recording {len(pids)} rank{'s' * (len(pids) != 1)}: {_begin(exchange)}")
         return Exit.DONE
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.frames.numbers import percent, significant
 from ddptop.protocol.checks import printable
+from ddptop.protocol.outlets import print_json, print_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,9 +75,9 @@ class Check(Command):
         names = {"new": new.name, "base": None if base is None else base.name}
         if options.json:
             checks = [{**asdict(one), "sentence": sentence(one)} for one in results]
-            print(json.dumps({"schema": 1, "outcome": whole, **names, "checks": checks}, indent=2))
+            print_json({"schema": 1, "outcome": whole, **names, "checks": checks}, allow_nan=True)
         else:
-            print("\n".join(_page(results, names, whole)))
+            print_text("\n".join(_page(results, names, whole)))
         if options.junit is not None:
             try:
                 _junit(results, new.name).write(options.junit, encoding="utf-8", xml_declaration=True)
@@ -85,7 +85,7 @@ class Check(Command):
                 raise CliError(f"--junit {options.junit}: {error.strerror}", Exit.USAGE) from None
         if os.environ.get("GITHUB_ACTIONS"):
             for line in _annotations(results, new.name):
-                print(line, file=sys.stderr)
+                print_text(line, file=sys.stderr)
         if whole == "unknown":
             why = next(f"{one.words}: {one.reason}" for one in results if one.reason and one.decides)
             raise CliError(f"cannot tell whether {new.name} is worse: {why}", Exit.UNKNOWN)
@@ -185,7 +185,7 @@ def _junit(results: Sequence[Result], name: str) -> xml.ElementTree[xml.Element[
         of = {"classname": printable(name), "name": f"{one.figure} against {one.against}"}
         case = xml.SubElement(suite, "testcase", of)
         if id(one) in kinds:
-            xml.SubElement(case, kinds[id(one)], {"message": _reasoned(one)})
+            xml.SubElement(case, kinds[id(one)], {"message": printable(_reasoned(one))})
     return xml.ElementTree(suite)
 
 

@@ -10,6 +10,7 @@ from ddptop.cli.commands.base import OWN_THEMES, VALUE_OPTIONS, Command
 from ddptop.cli.commands.export import FORMATS
 from ddptop.cli.commands.look import Look
 from ddptop.cli.errors import CliError, Exit
+from ddptop.protocol.outlets import print_text
 
 
 class Completion(Command):
@@ -31,7 +32,7 @@ class Completion(Command):
         if options.shell == "names":
             return _names()
         commands = (*self.others, self)
-        print(script(options.shell, Look(commands), commands), end="")
+        print_text(script(options.shell, Look(commands), commands), end="")
         return Exit.DONE
 
 
@@ -46,7 +47,7 @@ def _names() -> int:
         return Exit.DONE
     for name in dict.fromkeys([*(run.name for run in running), *(item.name for item in kept)]):
         if name == shlex.quote(name) and name.isascii():  # others would need quoting in every shell's way
-            print(name)
+            print_text(name)
     return Exit.DONE
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 
 from ddptop.cli.commands.base import Command, add_settings
 from ddptop.cli.errors import note
-from ddptop.protocol.checks import printable
+from ddptop.protocol.outlets import print_json, print_text
 
 
 class Config(Command):
@@ -35,11 +34,11 @@ class Config(Command):
         values = asdict(found.settings)
         if options.json:
             known = {name: {"value": value, "from": found.origins[name]} for name, value in values.items()}
-            print(json.dumps({"schema": 1, "file": str(found.file), "settings": known}, indent=2))
+            print_json({"schema": 1, "file": str(found.file), "settings": known}, allow_nan=True)
         else:
             rows = [[name, _shown(value), found.origins[name]] for name, value in values.items()]
-            print("\n".join(aligned(["setting", "value", "from"], rows)))
-            print(f"\nfile: {printable(str(found.file))}{'' if found.file.is_file() else ' (not there)'}")
+            print_text("\n".join(aligned(["setting", "value", "from"], rows)))
+            print_text(f"\nfile: {found.file}{'' if found.file.is_file() else ' (not there)'}")
         if found.unknown:
             note(f"{found.file}: unknown keys: {', '.join(found.unknown)}")
         return 0

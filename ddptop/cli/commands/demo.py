@@ -8,6 +8,7 @@ import sys
 from ddptop.cli.commands.base import Command, add_screen_options
 from ddptop.cli.errors import CliError, note
 from ddptop.host.installation import own_command
+from ddptop.protocol.outlets import print_text
 
 MAX_DEMO_RANKS = 64
 """Each rank is a process with torch in it, about 200 MB."""
@@ -73,7 +74,7 @@ def offer_simulated(problem: str, options: argparse.Namespace) -> None:
     offer = f"{own_command()} demo --simulate {OFFERED_RANKS}"
     if not options.headless and choose_mode(options, live=True) is Mode.SCREEN and has_terminal():
         note(problem)
-        print(f"Show {OFFERED_RANKS} simulated ranks instead ({offer})? [Y/n] ", end="", flush=True)
+        print_text(f"Show {OFFERED_RANKS} simulated ranks instead ({offer})? [Y/n] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() in ("", "y", "yes"):
             options.simulate = OFFERED_RANKS
             return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit
+from ddptop.protocol.outlets import print_json, print_text
 
 
 class Env(Command):
@@ -39,9 +39,9 @@ class Env(Command):
         except UsageError as mistake:
             raise CliError(str(mistake).removeprefix("--ddptop-"), Exit.USAGE) from None
         if options.json:
-            print(json.dumps(variables))
+            print_json(variables, indent=None)
         else:
-            print("\n".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()))
+            print_text("\n".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()))
         return Exit.DONE
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.protocol.outlets import print_text
 
 FORMATS = ("perfetto", "parquet", "csv", "json")
 
@@ -65,7 +66,7 @@ class Export(Command):
             if end.refused:
                 note(f"{end.refused} messages could not be evaluated")
         if path != STDOUT:
-            print(path)
+            print_text(path)
         return Exit.DONE
 
 

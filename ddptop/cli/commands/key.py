@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit
+from ddptop.protocol.outlets import print_text
 
 
 class Key(Command):
@@ -72,8 +73,8 @@ def _new(path: Path) -> int:
         json.dump(ViewerKey(known.collector.public, pair), file)
         file.write("\n")
     save_viewer_keys(state_directory(), known._replace(admitted={**known.admitted, pair.public: path.name}))
-    print(f"{path}: copy it to the machine that is to look, for its user alone; it lets in there with")
-    print(f"  ddptop --connect {socket.gethostname()}:PORT --key {path.name}")
+    print_text(f"{path}: copy it to the machine that is to look, for its user alone; it lets in there with")
+    print_text(f"  ddptop --connect {socket.gethostname()}:PORT --key {path.name}")
     return Exit.DONE
 
 
@@ -82,9 +83,9 @@ def _show() -> int:
     from ddptop.transport.curve import load_viewer_keys
 
     known = load_viewer_keys(state_directory())
-    print(f"collectors  {known.collector.public}")
+    print_text(f"collectors  {known.collector.public}")
     for public, name in known.admitted.items():
-        print(f"viewer      {public}  {name}")
+        print_text(f"viewer      {public}  {name}")
     return Exit.DONE
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ddptop import __version__
 from ddptop.cli.commands.base import Command, add_screen_options, wrap
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.protocol.outlets import print_text
 
 if TYPE_CHECKING:
     from ddptop.cli.show import Mode
@@ -184,11 +185,11 @@ def pick(running: Sequence[RunFile]) -> RunFile:
     if not has_terminal():
         listed = "\n".join(f"  {line}" for line in lines)
         raise CliError(f"{len(running)} live runs; name one: ddptop RUN\n{listed}", Exit.NOT_FOUND)
-    print(f"    {lines[0]}", file=sys.stderr)
+    print_text(f"    {lines[0]}", file=sys.stderr)
     for number, line in enumerate(lines[1:], start=1):
-        print(f"{number:3} {line}", file=sys.stderr)
+        print_text(f"{number:3} {line}", file=sys.stderr)
     while True:
-        print("Number of the run to look at [1]: ", end="", file=sys.stderr, flush=True)
+        print_text("Number of the run to look at [1]: ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
         if not answer:
             raise KeyboardInterrupt  # Ctrl-D

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit
 from ddptop.host.installation import install_command
+from ddptop.protocol.outlets import safe_data
 
 if TYPE_CHECKING:
     from ddptop.cli.find import Recorded
@@ -145,6 +146,7 @@ def stalls(run: str | None = None) -> str:
 
 def answer(data: object) -> str:
     """`data` as JSON of at most MOST_CHARACTERS, with its foreign text marked."""
+    data = safe_data(data)
     for items, characters in CUTS:
         left_out: dict[str, int] = {}
         text = json.dumps(

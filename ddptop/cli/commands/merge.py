@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit
-from ddptop.protocol.checks import printable
+from ddptop.protocol.outlets import print_text
 
 if TYPE_CHECKING:
     import argparse
@@ -58,10 +58,8 @@ class Merge(Command):
             raise CliError(f"cannot merge: {error}") from error
         except OSError as error:
             raise CliError(f"cannot merge: {error.filename or out}: {error.strerror}") from error
-        print(
-            printable(
-                f"{out}: {merged.hosts} hosts, {merged.added:,} records added, {merged.known:,} known already"
-            )
+        print_text(
+            f"{out}: {merged.hosts} hosts, {merged.added:,} records added, {merged.known:,} known already"
         )
         return Exit.DONE
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import stat
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
-from ddptop.protocol.checks import printable
+from ddptop.protocol.outlets import print_json, print_text
 
 _DUMP = re.compile(r"ddptop_\w+_rank_\d+")
 """Of the files that `ddptop.training.evidence.flight_analysis` keeps."""
@@ -44,9 +43,9 @@ class Ls(Command):
         entries = [of_live(run) for run in running]
         entries += [of_recording(item) for item in recorded(running)]
         if options.json:
-            print(json.dumps({"schema": 1, "runs": [as_json(entry) for entry in entries]}, indent=2))
+            print_json({"schema": 1, "runs": [as_json(entry) for entry in entries]}, allow_nan=True)
         elif entries:
-            print("\n".join(table(entries)))
+            print_text("\n".join(table(entries)))
         else:
             note("no runs and no recordings yet; start one with ddptop-run SCRIPT")
         return 0
@@ -142,7 +141,7 @@ def _remove(path: Path, *, dry_run: bool) -> None:
         kept = re.compile(re.escape(path.name) + r"\.flight(-\d+)?")
         for folder in [other for other in path.parent.iterdir() if kept.fullmatch(other.name)]:
             _remove_dumps(folder)
-    print(printable(f"{'would remove' if dry_run else 'removed'} {path} ({freed})"))
+    print_text(f"{'would remove' if dry_run else 'removed'} {path} ({freed})")
 
 
 def _remove_dumps(folder: Path) -> None:

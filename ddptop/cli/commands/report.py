@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from pathlib import Path
 
 from ddptop.cli.commands.base import Command, add_settings
 from ddptop.cli.errors import CliError, Exit
+from ddptop.protocol.outlets import print_json, print_text, write_text
 
 PIPE_COLUMNS = 80
 """Width of a page that no terminal limits: that of a mail."""
@@ -57,17 +57,18 @@ class Report(Command):
 
             path = Path(options.html).absolute()
             try:
-                path.write_text(document(content), encoding="utf-8")
+                write_text(path, document(content))
             except OSError as error:  # a full disk has no name of its own
                 raise CliError(f"{path}: {error.strerror}") from None
-            print(f"report written to {path}")
+            print_text(f"report written to {path}")
         elif options.json:
             from ddptop.report.content import as_data
 
-            print(json.dumps(as_data(content), indent=2, allow_nan=False))
+            print_json(as_data(content))
         else:
             from ddptop.report.text import page
 
             width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
-            print(page(content, width, settings.ascii, settings.color and sys.stdout.isatty()))
+            color = settings.color and sys.stdout.isatty()
+            print_text(page(content, width, settings.ascii, color), color=color)
         return Exit.DONE

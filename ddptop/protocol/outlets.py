@@ -1,0 +1,78 @@
+"""Where text leaves ddptop for a terminal, a page, a file or another tool: each of these functions cleans it.
+
+Texts of others are cleaned where they enter (`checks.text`, `frames/codec.py`). Here everything is cleaned
+once more, so that a text that was missed there sets no title, moves no cursor and reverses no letters. What
+writes in a way of its own, and why, is in `tests/architecture/test_outlets.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ddptop.protocol.checks import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ANSI_COLOURS = {"good": "32", "warn": "33", "bad": "1;31", "head": "1"}
+"""By what a text means: the only escape sequences that a text may have, with the one that ends them."""
+
+_COLOUR = re.compile(rf"(\x1b\[(?:0|{'|'.join(ANSI_COLOURS.values())})m)")
+
+
+def safe_text(text: str, *, color: bool = False) -> str:
+    """The text without control, escape and bidirectional characters; line breaks stay, tabs become spaces.
+
+    `color`: the codes of ANSI_COLOURS stay too.
+    """
+    if text.replace("\n", "").isprintable():
+        return text
+    if color:
+        parts = _COLOUR.split(text)
+        return "".join(part if number % 2 else safe_text(part) for number, part in enumerate(parts))
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def safe_data(data: Any) -> Any:
+    """The same maps and lists with safe texts and names, for JSON: who decodes it may print it."""
+    if isinstance(data, str):
+        return safe_text(data)
+    if isinstance(data, dict):
+        return {safe_data(name): safe_data(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [safe_data(item) for item in data]
+    return data
+
+
+def print_text(
+    text: object = "",
+    *,
+    file: TextIO | None = None,
+    end: str = "\n",
+    flush: bool = False,
+    color: bool = False,
+) -> None:
+    """As `print`, of one text, by default to stdout. `color`: as of `safe_text`. Raises OSError."""
+    print(safe_text(f"{text}{end}", color=color), end="", file=file or sys.stdout, flush=flush)
+
+
+def print_json(data: Mapping[str, Any], *, indent: int | None = 2, allow_nan: bool = False) -> None:
+    """Print JSON on stdout. Raises OSError, and ValueError for NaN without `allow_nan`."""
+    print(json.dumps(safe_data(data), indent=indent, allow_nan=allow_nan))
+
+
+def print_over(text: str) -> None:
+    """Replace the present line of the terminal on stderr; an empty text erases it."""
+    print(f"\r\x1b[K{printable(text)}", end="", file=sys.stderr, flush=True)
+
+
+def write_text(file: Path | TextIO, text: str) -> None:
+    """Write all of a text file, or a part of an open one. Raises OSError."""
+    if hasattr(file, "write_text"):
+        file.write_text(safe_text(text), encoding="utf-8")
+    else:
+        file.write(safe_text(text))

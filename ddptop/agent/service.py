@@ -274,7 +274,8 @@ class Agent:
         lost = self._outbox.lost_rows
         if lost and not self._lost_reported:
             self._lost_reported = lost
-            self._tell("lost", f"{lost:,} records lost so far: the collector is not reached")
+            records = "record" if lost == 1 else "records"
+            self._tell("lost", f"{lost:,} {records} lost so far: the collector is not reached")
 
     def _check_address(self) -> None:
         """Connect to the collector that the run's folder names, if it is another one than before."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, prepend_path
 from ddptop.collector.supervisor import EXIT_S, FINISH_S, CollectorSupervisor, Summary, summary_in
+from ddptop.frames.numbers import counted
 from ddptop.host import collector_start, processes
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role
 from ddptop.host.end_notices import give_notice
@@ -143,13 +144,15 @@ def describe_summary(summary: Summary, exit_code: int) -> str:
     if summary.steps is None and not summary.records and not summary.lost:
         hint = "" if exit_code else " (is ddptop installed in the Python that trains?)"
         return f"no step of a DDP model was seen{hint}"
-    parts = [f"{summary.records:,} records" if summary.steps is None else f"{summary.steps + 1:,} steps"]
+    parts = [
+        counted(summary.records, "record") if summary.steps is None else counted(summary.steps + 1, "step")
+    ]
     if summary.recording:
         parts.append(f"recorded in {summary.recording}")
     if summary.note:
         parts.append(summary.note)
     if summary.lost:
-        parts.append(f"{summary.lost:,} records lost")
+        parts.append(f"{counted(summary.lost, 'record')} lost")
     return ", ".join(parts)
 
 

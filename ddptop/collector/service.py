@@ -28,6 +28,7 @@ from ddptop.collector.simulated_hosts import MESSAGES
 from ddptop.collector.stall_check import StallCheck
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.viewers import LiveFrames, Viewers
+from ddptop.frames.numbers import counted
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasClient
@@ -315,7 +316,7 @@ class Collector:
     def _notify_losses(self) -> None:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
         lost, note = self._counts.lost, self._record.note
-        notices = {"lost": f"{lost:,} records lost so far" if lost else None, note: note}
+        notices = {"lost": f"{counted(lost, 'record')} lost so far" if lost else None, note: note}
         notices |= {"serve": self._remark, "listen": self._server.remark, "on-alert": self._calls.remark}
         for kind, text in notices.items():
             if kind is not None and text is not None and kind not in self._notified:

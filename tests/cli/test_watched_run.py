@@ -12,6 +12,7 @@ import pytest
 from ddptop.agent.launcher import parse
 from ddptop.cli import watched_run
 from ddptop.cli.launch_options import LaunchOptions, add_options
+from ddptop.collector.supervisor import Summary
 from ddptop.host.processes import boot_id, pid_namespace
 from ddptop.host.runs import RunFile, create_run_directory, write_run_file
 
@@ -74,3 +75,8 @@ def test_the_first_line_has_the_command_for_viewers_over_tcp(monkeypatch: pytest
     line = watched_run.how_to_watch("run", listen="gpu01:7077")
     assert line.endswith("with a key over TCP with `ddptop --connect gpu01:7077 --key FILE`")
     assert "0.0.0.0" not in watched_run.how_to_watch("run", listen="0.0.0.0:7077")
+
+
+def test_one_step_and_one_record_are_no_plurals() -> None:
+    assert watched_run.describe_summary(Summary(0, 1, 1, None, None), 0) == "1 step, 1 record lost"
+    assert watched_run.describe_summary(Summary(None, 1, 2, None, None), 0) == "1 record, 2 records lost"

@@ -141,5 +141,5 @@ def test_a_worker_that_hangs_is_said_everywhere_with_its_line(tmp_path: Path) ->
     testimony = shown["stall"]["testimonies"][0]
     for place in (alert["evidence"]["waits_for"], testimony["waits_for"], once, report):
         assert re.search(rf"DataLoader worker pid \d+ {re.escape(said)}", place), place
-    assert f"See what holds {alert['evidence']['waits_for']}" in once
-    assert f"See what holds {alert['evidence']['waits_for']}" in report
+    assert f"Find out what holds {alert['evidence']['waits_for']}" in once
+    assert f"Find out what holds {alert['evidence']['waits_for']}" in report

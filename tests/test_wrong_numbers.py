@@ -75,7 +75,7 @@ def test_a_forward_past_ddp_is_said_everywhere_and_its_steps_go_on(tmp_path: Pat
     assert said in text
     assert "ddp(x), not ddp.module(x)" in text
     assert "ranks cannot be compared: none waits for another" in text
-    assert "lost to skew" not in text
+    assert "waiting cost" not in text
 
 
 def test_a_wrong_no_sync_and_a_skipped_backward_are_said_with_their_steps(tmp_path: Path) -> None:

@@ -235,8 +235,8 @@ def straggler_brief(s: Straggler, width: int) -> str:
 
 
 def suspect_phrase(s: Suspect, where: str = "") -> str:
-    """`rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer`: in too few steps to flag it. Of one that waits
-    for a CPU `rank 1 is last in 98% of steps and waits for a CPU; sure after 20 s, 8 so far`."""
+    """`rank 1 was the slowest in 12 of 12 steps, by 20.3 ±0.1 ms`: in too few steps to flag it. Of one that
+    waits for a CPU `rank 1 is last in 98% of steps and waits for a CPU; sure after 20 s, 8 so far`."""
     if s.cause == "cpu" and s.so_far_s is not None and s.needed_s is not None:
         often = f"rank {s.rank}{where} is last in {percent(100 * s.last / max(1, s.steps))} of steps"
         sure = f"sure after {fixed(s.needed_s, 0)} s, {fixed(min(s.so_far_s, s.needed_s), 0)} so far"
@@ -245,20 +245,23 @@ def suspect_phrase(s: Suspect, where: str = "") -> str:
     if s.bound_ms >= s.lateness_ms:  # it varies: an error above the figure would say nothing
         size = f"roughly {fixed(s.lateness_ms, 0 if s.lateness_ms >= 10 else 1)} ms"
     if s.basis == "every_step":
-        return f"rank {s.rank}{where} slowest in {s.last} of {s.steps} steps, {size} longer"
-    return f"rank {s.rank}{where} last in {s.last} of {s.steps} measured steps, {size} late"
+        return f"rank {s.rank}{where} was the slowest in {s.last} of {s.steps} steps, by {size}"
+    return f"rank {s.rank}{where} came last in {s.last} of {s.steps} measured steps, by {size}"
 
 
 def skew_phrase(pct: float, error_pct: float | None) -> str:
-    """`0.8% ±0.2% of step time lost to skew`; without the error where that is unknown, `up to 9% ...` where
-    it is larger than the figure, `... not measurable yet` where that would say nothing (`is_measurable`)."""
+    """`waiting costs 0.8% ±0.2% of each step`: the share that ranks wait for slower ones.
+
+    Without the error if that is unknown, `up to 9%` if it is larger than the figure, and `the cost of waiting
+    is not measurable yet` if it would say nothing (`is_measurable`).
+    """
     digits = 0 if pct >= FEW_PCT else 1
     if not is_measurable(pct, error_pct):
-        return "step time lost to skew is not measurable yet"
+        return "the cost of waiting is not measurable yet"
     if error_pct is not None and error_pct > pct:
-        return f"up to {percent(min(100.0, pct + error_pct), digits)} of step time lost to skew"
+        return f"waiting costs up to {percent(min(100.0, pct + error_pct), digits)} of each step"
     error = "" if error_pct is None else f" ±{percent(error_pct, digits)}"
-    return f"{percent(pct)}{error} of step time lost to skew"
+    return f"waiting costs {percent(pct)}{error} of each step"
 
 
 def cpu_shortage_phrase(shortage: str, wait_pct: float | None) -> str:
@@ -268,7 +271,7 @@ def cpu_shortage_phrase(shortage: str, wait_pct: float | None) -> str:
 
 
 UNEVEN_PCT = 5.0
-"""Least share of step time lost to skew that is a verdict of its own."""
+"""Least cost of waiting, in percent of the step time, that is a verdict of its own."""
 
 WIDE_PCT = 10.0
 """From this upper end on, in percent of step time, a share that is smaller than its error says nothing."""

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import OwnPlace
 
 _WHERE = {
-    "data": "in waiting for its next batch",
+    "data": "while waiting for its next batch",
     "forward": "in forward",
     "backward": "in computing backward",
     "optimizer": "in the optimizer",
     "other": "in the time outside all phases",
-    "cpu": "in waiting for a CPU",
+    "cpu": "while waiting for a CPU",
     "gc": "in garbage collection",
     "uneven_work": "in batches of different sizes",
 }
@@ -52,23 +52,23 @@ _ACTIONS = {
     ),
     "optimizer": (
         "slow_optimizer",
-        "See what the optimizer step of {ranks} does more than the others': parameters kept on it alone, "
+        "Look at what the optimizer of {ranks} does more than on the others: parameters kept on it alone, "
         "swapping.",
     ),
     "other": (
         "work_between_steps",
-        "See what {ranks} does between the phases: logging, metrics with .item(), checkpoints. Do it "
+        "Look at what {ranks} does between the phases: logging, metrics with .item(), checkpoints. Do it "
         "every so many steps, or in a thread.",
     ),
     "cpu": (
         "cpu_contention",
-        "See what else runs on the cores of {ranks} ({place}), to which cores its process is pinned, and "
-        "what CPU quota it has (cpu.max, a container's limit): it could run and waits for a CPU.",
+        "Find out which other programs run on the cores of {ranks} ({place}), to which cores its process is "
+        "pinned, and what CPU quota it has (cpu.max, a container's limit): it could run and waits for a CPU.",
     ),
     "gc": (
         "garbage_collection",
         "Collect garbage in the same steps on all ranks: gc.freeze() and gc.disable() after the first steps, "
-        "gc.collect() every so many steps. See which objects {ranks} creates and keeps.",
+        "gc.collect() every so many steps. Find out which objects {ranks} creates and keeps.",
     ),
     "": (
         "slow_rank",
@@ -78,15 +78,15 @@ _ACTIONS = {
 
 
 _AT_PLACE = {
-    "before_forward": "See what {ranks} does between receiving a batch and forward. Copies and augmentation "
-    "can move to the workers of its DataLoader (pin_memory, non_blocking=True).",
-    "before_backward": "See what {ranks} does between the end of forward and backward(){fetching}. What not "
-    "every step needs can be done every so many steps.",
-    "before_optimizer": "See what {ranks} does between backward and the optimizer. What not every step needs "
-    "can be done every so many steps.",
-    "after_optimizer": "See what {ranks} does between the optimizer and its next batch. A checkpoint, an "
-    "evaluation or logging can be done every so many steps, or in a thread.",
-    "between_steps": "See what {ranks} does between the optimizer and the next forward{fetching}. A "
+    "before_forward": "Look at what {ranks} does between receiving a batch and forward. Copies and "
+    "augmentation can move to the workers of its DataLoader (pin_memory, non_blocking=True).",
+    "before_backward": "Look at what {ranks} does between forward and backward(){fetching}. Work that not "
+    "every step needs can run every so many steps.",
+    "before_optimizer": "Look at what {ranks} does between backward and the optimizer. Work that not every "
+    "step needs can run every so many steps.",
+    "after_optimizer": "Look at what {ranks} does between the optimizer and its next batch. A checkpoint, an "
+    "evaluation or logging can run every so many steps, or in a thread.",
+    "between_steps": "Look at what {ranks} does between the optimizer and the next forward{fetching}. A "
     "checkpoint, an evaluation or logging can be done every so many steps, or in a thread.",
 }
 """What to do about time in none of the phases, by its place in the step."""
@@ -195,19 +195,19 @@ def next_action(frame: Frame) -> str:
     if state in ("lost", "unreachable", "stalled"):
         host = next((host.name for host in frame.hosts if host.state in ("lost", "unreachable")), "")
         if host:
-            return f"ssh {host} uptime: is it up, does its network reach the other hosts? See its job log."
+            return f"ssh {host} uptime: is it up, does its network reach the other hosts? Read its job log."
     if state == "waiting" and frame.run.elapsed_s < LONG_WAIT_S:
         return ""
     if state == "waiting":
         missing = [rank for rank, own in enumerate(frame.ranks.state) if own == "waiting"]
         who = "the ranks" if len(missing) in (0, len(frame.ranks.state)) else _named(missing)
-        return f"See the output of {who}: did init_process_group return?"
+        return f"Read the output of {who}: did init_process_group return?"
     if state == "stale":
-        return "See whether the collector has CPU time or is stopped (top): training goes on without it."
+        return "Check with top if the collector has CPU time or is stopped. The training goes on without it."
     if state in ("failed", "lost"):
         gone = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
         who = _named(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
-        return f"See the output of {who} for the reason, and dmesg -T on its host for out of memory."
+        return f"Read the output of {who} for the reason, and dmesg -T on its host for out of memory."
     if state == "stalled":
         return _without_evidence(frame)
     kind = verdict(frame).kind
@@ -227,7 +227,7 @@ _AFTER_SIGNAL = {
     "SIGINT": "Start again from the last checkpoint: somebody has interrupted it (Ctrl-C), nothing is to "
     "mend.",
     "SIGHUP": "Start it in tmux, or with setsid: its terminal closed, and torchrun undoes nohup.",
-    "SIGTERM": "See the job's log: time limit, scancel or eviction? Start again from the last checkpoint.",
+    "SIGTERM": "Read the job's log: time limit, scancel or eviction? Start again from the last checkpoint.",
 }
 
 
@@ -245,7 +245,7 @@ def after_outside_end(signal: str, stall: str = "") -> str:
     if _IN_INIT in stall:
         return f"Start it again: {_GONE_PEERS}"
     if stall and signal == "SIGINT":
-        return "Mend what it was stalled by, then start again from the last checkpoint."
+        return "Fix what stalled it, then start again from the last checkpoint."
     return _AFTER_SIGNAL.get(signal, "Start again from the last checkpoint: a signal has ended it.")
 
 
@@ -287,8 +287,7 @@ _OF_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"DataLoader worker.* (killed by|exited)"),
-        "Start it with num_workers=0, which shows the error's own traceback. See also the output of rank "
-        "{rank}.",
+        "Start it with num_workers=0, which shows the error's own traceback. Read the output of rank {rank}.",
     ),
     (
         re.compile(r"finished reduction in the prior iteration|find_unused_parameters=True"),
@@ -326,7 +325,7 @@ def of_death(death: Death) -> str:
             return f"dmesg -T on {host}: was it out of memory? Fewer workers, smaller batches."
         if death.signal not in _WITH_CORE:
             return f"Find out who sent {death.signal} to rank {death.rank} on {host}: a script, a scheduler?"
-        return f"See the output of rank {death.rank} on {host} and its core dump (coredumpctl, ulimit -c)."
+        return f"Read the output of rank {death.rank} on {host} and its core dump (coredumpctl, ulimit -c)."
     if death.reason.startswith("KeyboardInterrupt"):
         return after_outside_end("SIGINT")
     what = re.split(r"[:( ]", death.reason, maxsplit=1)[0]
@@ -334,7 +333,7 @@ def of_death(death: Death) -> str:
     if call is not None and what:
         where = f"{_place(call)} (rank {death.rank})"
         return f"Fix the {what} in {where}, then {again}."
-    return f"See the output of rank {death.rank} on {host}, then {again}."
+    return f"Read the output of rank {death.rank} on {host}, then {again}."
 
 
 def _unused_parameters(text: str) -> str:
@@ -374,9 +373,9 @@ def _of_missing(frame: Frame, missing: RankPosition) -> str:
     if missing.waits_for:
         return of_worker(missing)
     if missing.user_call is not None:
-        return f"See what holds rank {rank} in {_place(missing.user_call)}: a lock, a worker, a file."
+        return f"Find out what holds rank {rank} in {_place(missing.user_call)}: a lock, a worker, a file."
     if missing.pid is None:
-        return f"See the output of rank {rank} on {host}: does its process still run?"
+        return f"Read the output of rank {rank} on {host}: does its process still run?"
     return f"{_py_spy(missing.pid, host)}: what is rank {rank} doing?"
 
 
@@ -384,7 +383,7 @@ def of_worker(position: RankPosition) -> str:
     """What to do about a worker that a rank waits for."""
     name, _, more = position.waits_for.partition(", which ")
     if " in " in name:
-        return f"See what holds {name}: a file, a network mount, a lock. Give such calls a timeout."
+        return f"Find out what holds {name}: a file, a network mount, a lock. Give such calls a timeout."
     pid = name.rpartition("pid ")[2].partition(" ")[0]
     install = " (pip install 'ddptop[stacks]')" if "ddptop[stacks]" in more else ""
     command = f"py-spy dump --pid {pid} on {position.host or 'its host'}"

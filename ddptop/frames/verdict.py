@@ -177,7 +177,7 @@ def _compiling(frame: Frame, alert: Alert) -> Verdict:
 
 
 def step_line(frame: Frame) -> str:
-    """`median step 46.8 ms · 26.6 ±0.4 without the straggler · 24.9 with communication fully overlapped`.
+    """`median step 46.8 ms · 26.6 ±0.4 without the slow rank · 24.9 with communication hidden too`.
 
     Contains the number of steps where that is less than the window. Empty before the first step. The last
     figure has no error: it is shown beside the second, whose error it shares.
@@ -190,11 +190,11 @@ def step_line(frame: Frame) -> str:
         text += f" over the last {group.window_steps} steps"
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
         late = frame.straggler
-        without = "skew" if late is None else "the stragglers" if len(late.ranks) > 1 else "the straggler"
+        without = "waiting" if late is None else "the slow ranks" if len(late.ranks) > 1 else "the slow rank"
         without = without if late is None or blamed(late) else "uneven work"
         even = what_if_phrase(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms)
         text += f" · {even} without {without}"
-        text += f" · {fixed(group.both_ms)} with communication fully overlapped"
+        text += f" · {fixed(group.both_ms)} with communication hidden too"
     return text
 
 
@@ -208,10 +208,12 @@ def _no_straggler(frame: Frame) -> Verdict:
     group, run = frame.group, frame.run
     if group.step is None or group.step_ms_p50 is None:
         since = duration(run.elapsed_s)
-        sentence = f"all {run.world_size:,} ranks are here, no step finished by all of them yet · {since}"
+        sentence = f"all {run.world_size:,} ranks are here; they have not all finished a step yet · {since}"
         if run.world_size == 1:
-            sentence = f"the rank is here, no step finished yet · {since}"
-        return Verdict("starting", "busy", sentence, "first steps take longer: compilation, first batches")
+            sentence = f"the rank is here; it has not finished a step yet · {since}"
+        return Verdict(
+            "starting", "busy", sentence, "the first steps take longer: compilation, first batches"
+        )
     if run.world_size == 1:
         return Verdict("alone", "good", ONE_RANK, step_line(frame))
     if compares_own_times(frame) and group.no_straggler_ms is not None:
@@ -225,9 +227,9 @@ def _no_straggler(frame: Frame) -> Verdict:
         return Verdict("clocks", "doubt", _unclear(frame), step_line(frame))
     if group.no_straggler_ms is None:
         every, why = frame.overhead.detail_every, frame.overhead.detail_reason
-        often = f": one step in {every} has it" if every and every > 1 else ""
+        often = f": one step in {every} has them" if every and every > 1 else ""
         often += f"{', ' if often else ': '}{why}" if why else ""
-        sentence = f"not enough bucket detail yet to compare the ranks{often}"
+        sentence = f"too few timed buckets yet to compare the ranks{often}"
         return Verdict("little_detail", "busy", sentence, step_line(frame))
     return _skewed(frame)
 
@@ -239,7 +241,7 @@ def compares_own_times(frame: Frame) -> bool:
 
 def _too_early(frame: Frame) -> Verdict:
     """Own times are known, but of too few steps to compare the ranks."""
-    sentence = f"not enough steps yet to compare the ranks: {frame.group.window_steps} so far"
+    sentence = f"too few steps yet to compare the ranks: {frame.group.window_steps} so far"
     return Verdict("little_detail", "busy", sentence, step_line(frame))
 
 
@@ -262,21 +264,23 @@ def _skewed(frame: Frame) -> Verdict:
         # A share that contradicts the lateness rests on too few steps. Arrivals may be late at no cost.
         cost_ms = cost / 100 * (frame.group.step_ms_p50 or 0.0)
         if late.basis == "arrivals" or cost_ms >= AGREES * late.lateness_ms:
-            sentence += f" · {skew_phrase(cost, None).replace('of step time lost', 'lost')}"  # in 80 columns
+            sentence += f" · {skew_phrase(cost, None).removesuffix(' of each step')}"  # in 80 columns
         return Verdict("suspect", "busy", sentence, detail)
     recovered = _recovered(frame)
     if recovered is not None:
-        who = (
-            f"straggler recovered: rank {recovered.rank}" if recovered.rank is not None else recovered.message
-        )
+        who = f"rank {recovered.rank} is no longer slow" if recovered.rank is not None else recovered.message
         return Verdict("recovered", "good", f"{who} · {lost}", detail)
     if not is_measurable(cost, error):
-        return Verdict("little_detail", "busy", f"no straggler so far · {lost}", detail)
+        return Verdict("little_detail", "busy", f"no rank is slow so far · {lost}", detail)
     if cost < UNEVEN_PCT:
-        return Verdict("even", "good", f"no straggler · {lost}", detail)
+        return Verdict("even", "good", f"no rank is slow · {lost}", detail)
     few = frame.group.window_steps < FEW_STEPS
-    who = f"no straggler in {frame.group.window_steps} steps so far" if few else "no consistent straggler"
-    return Verdict("uneven", "good", f"{lost}; {who}", detail)
+    who = (
+        f"no rank is slow in {frame.group.window_steps} steps so far"
+        if few
+        else "no rank is consistently slow"
+    )
+    return Verdict("uneven", "good", f"{who} · {lost}", detail)
 
 
 def skew_pct(frame: Frame) -> float | None:
@@ -321,14 +325,14 @@ def slowest(frame: Frame) -> str | None:
 
 
 def _unclear(frame: Frame) -> str:
-    """`the skew of 1.2 ms is below the clock error (±3.0 ms): no rank is flagged`."""
+    """`ranks arrive 1.2 ms apart, less than the clock error (±3.0 ms): no rank is flagged`."""
     reason = frame.group.clock_reason
     if reason is not None and "contradict" in reason:
         return f"{reason}: no rank is flagged"
     skews = [bucket.skew_ms for bucket in frame.buckets if bucket.skew_ms is not None]
     bound = "" if frame.group.bound_ms is None else f" (±{fixed(frame.group.bound_ms)} ms)"
-    skew = f"the skew of {fixed(max(skews))} ms" if skews else "the skew"
-    return f"{skew} is below the clock error{bound}: no rank is flagged"
+    apart = f"{fixed(max(skews))} ms apart, less than the clock error" if skews else "within the clock error"
+    return f"ranks arrive {apart}{bound}: no rank is flagged"
 
 
 def _failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:

@@ -28,7 +28,8 @@ _KINDS = {
     "not_synchronised": "gradients not synchronised",
     "replica_drift": "replicas differ",
     "skipped_backward": "backward skipped",
-    "straggler": "straggler",
+    "straggler": "became slow",
+    "straggler_end": "no longer slow",
     "compiling": "a rank compiles",
     "network": "network slow or lossy",
     "disk": "disk full",
@@ -96,11 +97,11 @@ def stalled_for(stall: Stall, now_s: float) -> str:
 
 
 def shortened(detail: str, width: int) -> str:
-    """The second line in as many words as `width` cells hold: `step 46.8 ms, 26.6 ±0.4 without the
-    straggler, 24.9 fully overlapped` where that fits into one line and more does not."""
+    """The second line in as many words as `width` cells hold: `step 46.8 ms, 26.6 ±0.4 without the slow
+    rank, 24.9 communication hidden` if that fits into one line and more does not."""
     if len(detail) <= width:
         return detail
-    brief = detail.replace("with communication fully", "fully")
+    brief = detail.replace("with communication hidden too", "communication hidden")
     short = brief.replace("median step", "step").replace(" · ", ", ")
     return short if len(short) <= width else brief
 

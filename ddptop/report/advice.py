@@ -391,14 +391,14 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
 _AT_STALL: dict[str, str] = {
     "dead": "Find out why the process of {ranks} has exited: its exit and last traceback are above.",
     "unreachable": "Check the host of {ranks} and its network.",
-    "missing": "See what {ranks} did{where}{waited}: a lock, a read without timeout, a batch that never "
+    "missing": "Find out what {ranks} did{where}{waited}: a lock, a read without timeout, a batch that never "
     "came. Give such calls a timeout.",
     "mismatch": "Have all ranks call the same collectives in the same order: {ranks} called another "
     "one{where}.",
     "device": "Check the GPU of {ranks}: its kernels made no progress (dmesg, nvidia-smi, NCCL_DEBUG=INFO).",
     "transport": "Check the network between the ranks: all were in the collective, and it made no progress "
     "(NCCL_DEBUG=INFO).",
-    "": "See what the ranks did while the run was stalled: stacks that were received are above.",
+    "": "Find out what the ranks did while the run was stalled: their stacks, if any, are above.",
 }
 """What to do about a stall, by its kind."""
 
@@ -450,7 +450,7 @@ def _cpus(report: Report) -> Iterator[Suggestion]:
     action = MORE_CPUS
     if not report.cpu_shortage:
         action = (
-            "Use fewer ranks, threads (OMP_NUM_THREADS) or DataLoader workers, or stop what else runs there."
+            "Use fewer ranks, threads (OMP_NUM_THREADS) or DataLoader workers, or stop other programs there."
         )
     yield Suggestion(
         "cpus",
@@ -531,7 +531,7 @@ def _recorder(report: Report) -> Iterator[Suggestion]:
     if own.measured_pct and own.budget_pct and own.measured_pct > OVER_BUDGET * own.budget_pct:
         yield Suggestion(
             "recorder_budget",
-            "ddptop takes more than its budget: --ddptop-off shows what the run does without it.",
+            "ddptop takes more than its budget: run with --ddptop-off to compare.",
             f"overhead {percent(own.measured_pct)} of the step on the worst rank, "
             f"budget {percent(own.budget_pct)}",
             own.measured_pct,

@@ -269,7 +269,9 @@ def _other_skew(report: Report) -> list[Finding]:
     if rest_pct < UNEVEN_PCT or rest_pct / 100 * comm.step_ms <= (comm.bound_ms or 0.0):
         return []
     lost = amount(cost.uneven_s - (cost.flagged_s or 0.0))
-    sentence = f"another {percent(rest_pct)} of step time lost to skew, {lost}; no consistent straggler"
+    sentence = (
+        f"no other rank was consistently slow · waiting cost another {percent(rest_pct)} of the time, {lost}"
+    )
     return [Finding("uneven", "good", sentence)]
 
 
@@ -297,9 +299,9 @@ def _straggler(slow: StragglerSummary, report: Report) -> Finding:
 
 
 def _what_if(slow: StragglerSummary) -> str:
-    """`median step 46.8 ms then, 26.6 ±0.4 without the straggler`."""
+    """`a step took 46.8 ms (median); without the slow rank 26.6 ±0.4`."""
     without = what_if_phrase(slow.step_without_ms, slow.step_without_low_ms, slow.step_without_high_ms)
-    return f"median step {fixed(slow.step_ms or 0.0)} ms then, {without} without the straggler"
+    return f"a step took {fixed(slow.step_ms or 0.0)} ms (median); without the slow rank {without}"
 
 
 def _no_straggler(report: Report) -> Finding:
@@ -321,22 +323,24 @@ def _no_straggler(report: Report) -> Finding:
         return Finding("no_detail", "doubt", "ranks cannot be compared: none waits for another")
     if cost.uneven_s is None or cost.uneven_pct is None:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
-    lost = f"{percent(cost.uneven_pct)} of step time lost to skew, {amount(cost.uneven_s)} in total"
+    lost = f"waiting cost {percent(cost.uneven_pct)} of the time in steps, {amount(cost.uneven_s)} in total"
     if not is_measurable(cost.uneven_pct, _skew_error_pct(report)):
         unknown = skew_phrase(cost.uneven_pct, math.inf)
         if report.run.state in ("finished", "failed"):
             unknown = unknown.removesuffix(" yet")
-        return Finding("no_detail", "doubt", f"no straggler · {unknown}")
+        return Finding("no_detail", "doubt", f"no rank was slow · {unknown}")
     if cost.uneven_pct >= UNEVEN_PCT and _unclear(report):
         within = fixed(report.communication.bound_ms or 0.0)
-        return Finding("even", "good", f"no straggler as far as clocks can tell (±{within} ms) · {lost}")
+        return Finding(
+            "even", "good", f"no rank was slow by more than the clock error (±{within} ms) · {lost}"
+        )
     if cost.uneven_pct >= UNEVEN_PCT:
-        return Finding("uneven", "good", f"{lost}; no consistent straggler")
-    return Finding("even", "good", f"no straggler · {lost}")
+        return Finding("uneven", "good", f"no rank was consistently slow · {lost}")
+    return Finding("even", "good", f"no rank was slow · {lost}")
 
 
 def _skew_error_pct(report: Report) -> float | None:
-    """How far the share that is lost to skew may be wrong, in percent of the step time; None: unknown."""
+    """How far the cost of waiting may be wrong, in percent of the step time; None: unknown."""
     comm = report.communication
     if not comm.step_ms or comm.no_straggler_ms is None:
         return None

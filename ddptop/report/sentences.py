@@ -70,8 +70,8 @@ def communication(report: Report) -> list[str]:
     if comm.no_straggler_ms is not None and report.run.world_size > 1:
         even = what_if_phrase(comm.no_straggler_ms, comm.no_straggler_low_ms, comm.no_straggler_high_ms)
         step += (
-            f" · mean {fixed(comm.step_ms)}, {even} without skew, "
-            f"{fixed(comm.both_ms)} with communication fully overlapped as well"
+            f" · mean {fixed(comm.step_ms)}, {even} without waiting, "
+            f"{fixed(comm.both_ms)} with communication hidden too"
         )
     if comm.exposed_comm_ms is not None:
         parts = f"wait {fixed(comm.exposed_wait_ms)}, transfer {fixed(comm.exposed_transfer_ms)}"
@@ -144,20 +144,20 @@ def _calls(position: RankPosition) -> tuple[Call, ...]:
 
 def gain(suggestion: Suggestion) -> str:
     """How much a suggestion gives back at most; empty where that is not known."""
-    return "" if suggestion.gain_pct is None else f" · gains at most {percent(suggestion.gain_pct)}"
+    return "" if suggestion.gain_pct is None else f" · saves at most {percent(suggestion.gain_pct)}"
 
 
 def nothing_to_try(report: Report) -> str:
     """Why there is no suggestion."""
     cost, comm = report.cost, report.communication
     if report.stalls or report.deaths or report.run.state in ("failed", "lost"):
-        return "Fix what stopped the run (above); no figure gives reason for anything else."
+        return "Fix what stopped the run (above). No figure suggests anything else."
     if comm.step_ms is None:
-        return "No suggestion before the first step is finished."
+        return "There is no suggestion before the first step is finished."
     if cost.uneven_pct is None or comm.exposed_transfer_pct is None:
-        return f"No figure gives reason for a suggestion: a step takes {fixed(comm.step_ms_p50)} ms."
+        return f"No figure suggests a change: a step takes {fixed(comm.step_ms_p50)} ms."
     return (
-        f"No suggestion: {percent(cost.uneven_pct)} of step time is lost to skew, and exposed transfer adds "
+        f"No suggestion: waiting costs {percent(cost.uneven_pct)} of each step, and exposed transfer adds "
         f"{percent(comm.exposed_transfer_pct)} to each step."
     )
 
@@ -175,7 +175,7 @@ def footing(report: Report) -> list[str]:
         text = f"{count(reading.read_steps)} of {count(reading.steps)} steps are complete in the recording"
     text += f" · {counted(lost, 'record')} lost"
     if own.measured_pct is not None:
-        text += f" · overhead {percent(own.measured_pct)} (budget {percent(own.budget_pct)})"
+        text += f" · ddptop took {percent(own.measured_pct)} of the step (budget {percent(own.budget_pct)})"
     lines = [text]
     if own.measured is not None:
         lines.append(own.measured.sentence)

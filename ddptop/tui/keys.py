@@ -15,9 +15,9 @@ VIEWS: tuple[ViewName, ...] = get_args(ViewName)[:8]
 """Those with a number key, in its order."""
 
 ANSWERS: dict[ViewName, str] = {
-    "overview": "is it well, how fast, who is slow and why",
+    "overview": "is the run healthy, how fast, who is slow and why",
     "timeline": "one step: a lane per rank, each all-reduce: wait, transfer",
-    "buckets": "what is sent, how long, at which bandwidth, who comes last",
+    "buckets": "size, time and bandwidth of each bucket, who comes last",
     "heat": "all ranks over the last steps, by any metric",
     "events": "what is wrong now, and what happened when",
     "run": "options, versions, hosts, clocks, records lost, overhead",
@@ -126,22 +126,22 @@ class Key:
 _Row: TypeAlias = "tuple[str, str, Action, str, str]"
 
 _LANES: tuple[_Row, ...] = (
-    ("left", "←", Do.PAN(-1), "", "to the left, by a quarter of what is seen"),
-    ("right", "→", Do.PAN(1), "", "to the right"),
+    ("left", "←", Do.PAN(-1), "", "move left by a quarter of the width"),
+    ("right", "→", Do.PAN(1), "", "move right by a quarter of the width"),
     ("z", "z", Do.ZOOM(1), "", "zoom in"),
     ("Z", "Z", Do.ZOOM(-1), "zoom", "zoom out"),
     ("0", "0", Do.FIT(), "", "the whole step"),
-    ("comma", ",", Do.PICK_STEP(-1), "", "the step before, of those kept in full"),
-    ("full_stop", ".", Do.PICK_STEP(1), "pick", "the step after; f: the newest again"),
+    ("comma", ",", Do.PICK_STEP(-1), "", "the previous step that is kept in full"),
+    ("full_stop", ".", Do.PICK_STEP(1), "pick", "the next step; f goes to the newest"),
     ("f", "f", Do.NEWEST(), "", "follow the newest step again"),
     ("t", "t", Do.ALL_LANES(), "all", "the all-reduces of every lane, or of one"),
 )
 
 _CELLS: tuple[_Row, ...] = (
-    ("left", "←", Do.CELL(-1), "", "the cell before"),
-    ("right", "→", Do.CELL(1), "", "the cell after"),
+    ("left", "←", Do.CELL(-1), "", "the previous cell"),
+    ("right", "→", Do.CELL(1), "", "the next cell"),
     ("m", "m", Do.METRIC(1), "metric", "the next metric"),
-    ("M", "M", Do.METRIC(-1), "", "the metric before"),
+    ("M", "M", Do.METRIC(-1), "", "the previous metric"),
     ("v", "v", Do.SHAPE(), "shape", "ranks by steps, or hosts by local ranks"),
 )
 
@@ -155,7 +155,7 @@ _CHARTS: tuple[_Row, ...] = (
 _HOSTS: tuple[_Row, ...] = (
     ("z", "z", Do.FOLD(), "", "fold or unfold the host: its worst rank, or all its ranks"),
     ("Z", "Z", Do.FOLD_ALL(), "fold", "fold or unfold all hosts"),
-    ("v", "v", Do.GROUP(), "", "ranks by host, or not"),
+    ("v", "v", Do.GROUP(), "", "group the ranks by host, or do not"),
 )
 
 _PLAYING: tuple[_Row, ...] = (
@@ -165,7 +165,7 @@ _PLAYING: tuple[_Row, ...] = (
     ("right_parenthesis", ")", Do.STEP(10), "", "ten steps on"),
     ("left_curly_bracket", "{", Do.MARK(-1), "", "to the previous event"),
     ("right_curly_bracket", "}", Do.MARK(1), "event", "to the next event"),
-    ("plus", "+", Do.FASTER(1), "", "play at twice the speed; past 64x: as fast as it goes"),
+    ("plus", "+", Do.FASTER(1), "", "play at twice the speed; past 64x, as fast as possible"),
     ("minus", "-", Do.FASTER(-1), "speed", "play at half the speed, down to 0.25x"),
     ("g", "g", Do.GO(), "go to", "go to a step, a time or a share such as 50%"),
 )
@@ -186,18 +186,18 @@ KEYS = (
     Key("j", "j", Do.MOVE(1), "", "down"),
     Key("pageup", "PgUp", Do.PAGE(-1), "", "a page up"),
     Key("pagedown", "PgDn", Do.PAGE(1), "", "a page down"),
-    Key("left", "←", Do.SIDEWAYS(-1), "", "the view, or the rank, before"),
-    Key("right", "→", Do.SIDEWAYS(1), "", "the view, or the rank, after"),
-    Key("home", "Home", Do.TO_END(0), "", "top; of a recording: its start"),
-    Key("end", "End", Do.TO_END(1), "", "bottom; of a recording: its end"),
-    Key("g", "g", Do.TO_END(0), "", "top; in a recording: go to"),
-    Key("G", "G", Do.TO_END(1), "", "bottom; of a recording: its end"),
+    Key("left", "←", Do.SIDEWAYS(-1), "", "the previous view, or rank"),
+    Key("right", "→", Do.SIDEWAYS(1), "", "the next view, or rank"),
+    Key("home", "Home", Do.TO_END(0), "", "top; in a recording, its start"),
+    Key("end", "End", Do.TO_END(1), "", "bottom; in a recording, its end"),
+    Key("g", "g", Do.TO_END(0), "", "top; in a recording, go to a step"),
+    Key("G", "G", Do.TO_END(1), "", "bottom; in a recording, its end"),
     Key("tab", "Tab", Do.NEXT_VIEW(1), "", "the next view"),
-    Key("shift+tab", "S-Tab", Do.NEXT_VIEW(-1), "", "the view before"),
+    Key("shift+tab", "S-Tab", Do.NEXT_VIEW(-1), "", "the previous view"),
     Key("slash", "/", Do.SEARCH(), "search", "search the page", views=TEXTS),
     Key("slash", "/", Do.FILTER(), "filter", "filter: 3, 8-15, node1, !live, /gpu[01]$/"),
     Key("n", "n", Do.MATCH(1), "", "the next match of the filter or search"),
-    Key("N", "N", Do.MATCH(-1), "", "the match before"),
+    Key("N", "N", Do.MATCH(-1), "", "the previous match"),
     Key("less_than_sign", "<", Do.SORT(-1), "", "sort by the column to the left"),
     Key("greater_than_sign", ">", Do.SORT(1), "", "sort by the column to the right"),
     Key("I", "I", Do.INVERT(), "", "reverse the order"),

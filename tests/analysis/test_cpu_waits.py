@@ -240,7 +240,7 @@ def test_the_flags_do_not_depend_on_how_many_steps_are_added_at_once(slow_ms: fl
 
 
 def test_a_rank_that_waits_for_a_cpu_is_a_suspect_until_it_is_sure(make_world) -> None:
-    """Never `no consistent straggler` while one rank is last in nearly all steps."""
+    """Never `no rank is consistently slow` while one rank is last in nearly all steps."""
     world, reducer = make_world(2, own=True), Reducer()
     world.cpu_us = {0: 0}
     for received in (world.run(), *world.introduce(), *world.steps(40)):
@@ -284,7 +284,7 @@ def test_a_rank_that_is_last_in_all_steps_is_named_though_it_waits_too_little_to
         reducer.feed(received)
     frame = reducer.frame(START_NS + world.now_us * 1000)
     assert frame.straggler is None
-    assert verdict(frame).sentence.startswith("rank 1 slowest in 48 of 48 steps, 1.5 ")
+    assert verdict(frame).sentence.startswith("rank 1 was the slowest in 48 of 48 steps, by 1.5 ")
 
 
 def test_of_long_steps_it_is_sure_after_so_many_steps_not_after_20_s(make_world) -> None:

@@ -74,7 +74,7 @@ def assert_stall_stays(stage: Stage, followed: str) -> Frame:
     said = verdict(found)
     assert said.line() in (f"■ FAILED · {MISSING}", f"■ LOST · {MISSING}")
     assert said.second() == f"rank 1 was in train.py:88 tokenize · {followed}"
-    assert next_action(found).startswith("See what holds rank 1 in train.py:88 tokenize")
+    assert next_action(found).startswith("Find out what holds rank 1 in train.py:88 tokenize")
     assert found.alerts[0].message == MISSING
     assert found.alerts[1].message.startswith(followed)
     shown = snapshot(found)["stall"]

@@ -113,14 +113,14 @@ def test_the_window_follows_the_onset() -> None:
     assert found.group.no_straggler_ms == pytest.approx(14.0)
     said = verdict(found)
     assert (said.kind, said.sign) == ("suspect", "busy")
-    assert said.sentence.endswith("· 93% lost to skew")
-    assert said.detail.startswith("median step 188.0 ms over the last 12 steps · 14.0 without skew")
+    assert said.sentence.endswith("· waiting costs 93%")
+    assert said.detail.startswith("median step 188.0 ms over the last 12 steps · 14.0 without waiting")
     for received in world.steps(52):
         reducer.feed(received)
     found = frame_of(reducer, world)
     assert found.straggler is not None
     assert found.straggler.cost_pct == pytest.approx(92.55, abs=0.1)
-    assert "over the last 64 steps · 14.0 without the straggler" in verdict(found).detail
+    assert "over the last 64 steps · 14.0 without the slow rank" in verdict(found).detail
 
 
 def test_of_uneven_work_no_outlet_blames_a_rank() -> None:

@@ -50,7 +50,7 @@ def test_a_signal_to_the_launcher_is_the_cause_live_and_at_the_end(stage: Stage)
         39,
         {"signal": "SIGTERM", "host": "node0", "stall": None},
     )
-    assert next_action(last).startswith("See the job's log: time limit")
+    assert next_action(last).startswith("Read the job's log: time limit")
     assert stage.said(LAUNCHER_SIGNAL) == ["the launcher on node0 has received SIGTERM"]
     assert stage.said("lost_rank") == [
         "2 ranks were ended by SIGTERM at step 40 (by its launcher, which was interrupted)"
@@ -123,7 +123,7 @@ def test_a_stall_stays_what_it_was_when_somebody_ends_it(stage: Stage) -> None:
     assert [alert.message for alert in last.alerts][:1] == [f"interrupted while stalled: {before}"]
     assert last.deaths == ()
     advice = [one.action for one in build.report(stage.messages, steps=40).advice]
-    assert "Mend what it was stalled by, then start again from the last checkpoint." in advice
+    assert "Fix what stalled it, then start again from the last checkpoint." in advice
 
 
 def test_where_all_processes_get_the_signal_at_once_the_ranks_may_be_seen_first(stage: Stage) -> None:

@@ -110,23 +110,23 @@ def test_in_few_cells_who_comes_before_why_and_that_before_what_it_costs() -> No
 
 def test_a_suspect() -> None:
     late = Suspect(1, 20.3, 0.1, 12, 12)
-    assert suspect_phrase(late) == "rank 1 last in 12 of 12 measured steps, 20.3 ±0.1 ms late"
+    assert suspect_phrase(late) == "rank 1 came last in 12 of 12 measured steps, by 20.3 ±0.1 ms"
     wide = replace(late, basis="every_step", bound_ms=21.0)
-    assert suspect_phrase(wide) == "rank 1 slowest in 12 of 12 steps, roughly 20 ms longer"
+    assert suspect_phrase(wide) == "rank 1 was the slowest in 12 of 12 steps, by roughly 20 ms"
     assert suspect_phrase(replace(late, basis="every_step")) == (
-        "rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer"
+        "rank 1 was the slowest in 12 of 12 steps, by 20.3 ±0.1 ms"
     )
 
 
 def test_the_cost_of_skew_has_its_error() -> None:
-    assert skew_phrase(0.84, 0.21) == "0.8% ±0.2% of step time lost to skew"
-    assert skew_phrase(19.6, 1.4) == "20% ±1% of step time lost to skew"
-    assert skew_phrase(3.6, 6.0) == "up to 9.6% of step time lost to skew"
-    assert skew_phrase(3.6, 8.0) == "step time lost to skew is not measurable yet"
+    assert skew_phrase(0.84, 0.21) == "waiting costs 0.8% ±0.2% of each step"
+    assert skew_phrase(19.6, 1.4) == "waiting costs 20% ±1% of each step"
+    assert skew_phrase(3.6, 6.0) == "waiting costs up to 9.6% of each step"
+    assert skew_phrase(3.6, 8.0) == "the cost of waiting is not measurable yet"
     for pct, error_pct in ((19.6, 30.0), (38.0, 160.0)):  # up to 100 % says nothing
-        assert skew_phrase(pct, error_pct) == "step time lost to skew is not measurable yet"
-    assert skew_phrase(40.0, 25.0) == "40% ±25% of step time lost to skew"
-    assert skew_phrase(19.6, None) == "20% of step time lost to skew"
+        assert skew_phrase(pct, error_pct) == "the cost of waiting is not measurable yet"
+    assert skew_phrase(40.0, 25.0) == "waiting costs 40% ±25% of each step"
+    assert skew_phrase(19.6, None) == "waiting costs 20% of each step"
 
 
 def test_a_what_if_has_the_farther_end_of_its_interval() -> None:
@@ -146,10 +146,10 @@ def test_the_mean_step_is_told_where_it_differs_from_the_median() -> None:
 
 
 def test_the_second_line_in_80_columns() -> None:
-    whole = "median step 46.8 ms · 26.6 ±0.4 without the straggler · 24.9 with communication fully overlapped"
+    whole = "median step 46.8 ms · 26.6 ±0.4 without the slow rank · 24.9 with communication hidden too"
     assert shortened(whole, 120) == whole
-    assert shortened(whole, 78) == "step 46.8 ms, 26.6 ±0.4 without the straggler, 24.9 fully overlapped"
-    brief = whole.replace("with communication fully", "fully")
+    assert shortened(whole, 78) == "step 46.8 ms, 26.6 ±0.4 without the slow rank, 24.9 communication hidden"
+    brief = whole.replace("with communication hidden too", "communication hidden")
     assert shortened(whole, 60) == brief, "on two lines"
 
 

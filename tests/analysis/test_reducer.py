@@ -336,7 +336,7 @@ def test_nan_loss_names_the_first_rank_and_step(started) -> None:
     recovered = frame(reducer, world)
     passed = recovered.alerts[0]
     assert (passed.kind, passed.severity, passed.rank, passed.step) == ("nan", "warning", 2, 57)
-    assert passed.message == "loss of rank 2 and 3 more was NaN or infinite from step 57 to 69"
+    assert passed.message == "the loss of rank 2 and 3 others was NaN or infinite from step 57 to 69"
     assert verdict(recovered).sentence.startswith(f"{passed.message}, ")
     assert [(h.rank, h.step, h.message) for h in recovered.events if h.kind == "nan"] == [
         (2, 57, "rank 2: loss is NaN since step 57"),

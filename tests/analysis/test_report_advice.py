@@ -238,7 +238,7 @@ def test_a_stall_comes_before_a_tuning_hint_and_nothing_is_suggested_that_the_ru
     assert others, "the hints follow"
     of_all = replace(stall, ranks=tuple(range(healthy.run.world_size)), waiting=())
     paused = found_in(replace(healthy, stalls=(of_all,)))["stall"]
-    assert paused.action.startswith("See what ranks 0") and "the others" not in paused.action
+    assert paused.action.startswith("Find out what ranks 0") and "the others" not in paused.action
     assert "accumulate" in found_in(heavy)
     ranks = tuple(replace(rank, micro_steps=4.0) for rank in heavy.ranks)
     assert "accumulate" not in found_in(replace(heavy, ranks=ranks))

@@ -39,17 +39,14 @@ def both(frame) -> tuple[str, str]:
 
 def test_even(scene) -> None:
     line, second = both(scene(60, size=4))
-    assert line == "● no straggler · 0% of step time lost to skew"
-    assert second == "median step 14.0 ms · 14.0 without skew · 12.0 with communication fully overlapped"
+    assert line == "● no rank is slow · waiting costs 0% of each step"
+    assert second == "median step 14.0 ms · 14.0 without waiting · 12.0 with communication hidden too"
 
 
 def test_straggler(scene) -> None:
     line, second = both(scene(60, size=4, delays={(1, "data"): 20_300}))
     assert line == "▲ rank 1 arrives 20.3 ±0.1 ms late in 100% of steps · data loading · costs 59%"
-    assert (
-        second
-        == "median step 34.3 ms · 14.0 without the straggler · 12.0 with communication fully overlapped"
-    )
+    assert second == "median step 34.3 ms · 14.0 without the slow rank · 12.0 with communication hidden too"
 
 
 def test_straggler_in_ascii(scene) -> None:
@@ -65,7 +62,7 @@ def test_waiting(scene) -> None:
 
 def test_before_the_first_step(scene) -> None:
     line, _ = both(scene(0, size=4, after_s=1))
-    assert line == "○ all 4 ranks are here, no step finished by all of them yet · 1.0 s"
+    assert line == "○ all 4 ranks are here; they have not all finished a step yet · 1.0 s"
 
 
 def test_too_little_detail_to_compare(scene) -> None:
@@ -73,8 +70,8 @@ def test_too_little_detail_to_compare(scene) -> None:
         return [world.progress(0)]
 
     line, second = both(scene(100, size=4, detail_every=64, also=beat))
-    often = "one step in 64 has it, more would exceed the 1% budget"
-    assert line == f"○ not enough bucket detail yet to compare the ranks: {often}"
+    often = "one step in 64 has them, more would exceed the 1% budget"
+    assert line == f"○ too few timed buckets yet to compare the ranks: {often}"
     assert second == "median step 14.0 ms"
 
 
@@ -92,11 +89,13 @@ def test_hosts_whose_clocks_are_compared(scene) -> None:
     )
     group = replace(frame.group, clock_free=True, bound_ms=3.0)
     unclear = replace(frame, clocks=clocks, group=group, buckets=buckets)
-    assert both(unclear)[0] == ("◌ the skew of 1.2 ms is below the clock error (±3.0 ms): no rank is flagged")
+    assert both(unclear)[0] == (
+        "◌ ranks arrive 1.2 ms apart, less than the clock error (±3.0 ms): no rank is flagged"
+    )
     nothing = replace(unclear, buckets=(), group=replace(group, bound_ms=None))
-    assert both(nothing)[0] == "◌ the skew is below the clock error: no rank is flagged"
+    assert both(nothing)[0] == "◌ ranks arrive within the clock error: no rank is flagged"
     clear = replace(unclear, group=replace(frame.group, no_straggler_ms=14.0, clock_free=False))
-    assert both(clear)[0] == "● no straggler · 0% of step time lost to skew"
+    assert both(clear)[0] == "● no rank is slow · waiting costs 0% of each step"
     unknown = replace(unclear, clocks=(*clocks[:1], Clocks("b", None, None)))
     assert both(unknown)[0] == "◌ 2 hosts: their clocks are not compared yet, so no rank is flagged"
 
@@ -132,36 +131,41 @@ def test_a_what_if_has_its_interval_and_so_has_the_cost_of_skew(scene) -> None:
         no_straggler_high_ms=16.4,
     )
     line, second = both(replace(frame, group=group))
-    assert line == "● 20% ±2% of step time lost to skew; no consistent straggler"
-    assert second.startswith("median step 20.0 ms, mean 125 · 16.0 ±0.4 without skew · ")
+    assert line == "● no rank is consistently slow · waiting costs 20% ±2% of each step"
+    assert second.startswith("median step 20.0 ms, mean 125 · 16.0 ±0.4 without waiting · ")
     group = replace(group, no_straggler_ms=19.9, no_straggler_low_ms=19.8, no_straggler_high_ms=20.0)
-    assert both(replace(frame, group=group))[0] == "● no straggler · 0.5% ±0.5% of step time lost to skew"
+    assert both(replace(frame, group=group))[0] == "● no rank is slow · waiting costs 0.5% ±0.5% of each step"
 
 
 def test_uneven_without_a_culprit(scene) -> None:
     frame = scene(70, size=2)
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
-    assert both(replace(frame, group=group))[0] == "● 20% of step time lost to skew; no consistent straggler"
+    assert (
+        both(replace(frame, group=group))[0]
+        == "● no rank is consistently slow · waiting costs 20% of each step"
+    )
     early = replace(group, window_steps=40)
     assert both(replace(frame, group=early))[0] == (
-        "● 20% of step time lost to skew; no straggler in 40 steps so far"
+        "● no rank is slow in 40 steps so far · waiting costs 20% of each step"
     )
 
 
 def test_a_rank_that_has_only_just_become_slow_is_not_denied(scene) -> None:
     frame = scene(30, size=2, delays={(1, "data"): 20_300})
     assert frame.straggler is None, "in 30 steps"
-    assert both(frame)[0] == "○ rank 1 last in 12 of 12 measured steps, 20.3 ±0.1 ms late · 59% lost to skew"
+    assert (
+        both(frame)[0] == "○ rank 1 came last in 12 of 12 measured steps, by 20.3 ±0.1 ms · waiting costs 59%"
+    )
 
 
 def test_a_suspect_and_what_it_costs_do_not_contradict_each_other(scene) -> None:
     frame = scene(30, size=2, delays={(1, "data"): 20_300})
     suspect = Suspect(1, 9.1, 0.4, 22, 22, basis="every_step")
     group = replace(frame.group, step_ms_p50=40.0, no_straggler_ms=40.0)
-    sentence = "○ rank 1 slowest in 22 of 22 steps, 9.1 ±0.4 ms longer"
+    sentence = "○ rank 1 was the slowest in 22 of 22 steps, by 9.1 ±0.4 ms"
     assert both(replace(frame, suspect=suspect, group=group))[0] == sentence, "0 % lost cannot be"
     known = replace(group, no_straggler_ms=32.0)
-    assert both(replace(frame, suspect=suspect, group=known))[0] == f"{sentence} · 20% lost to skew"
+    assert both(replace(frame, suspect=suspect, group=known))[0] == f"{sentence} · waiting costs 20%"
 
 
 def test_a_share_with_too_wide_an_interval_is_no_headline(scene) -> None:
@@ -175,7 +179,7 @@ def test_a_share_with_too_wide_an_interval_is_no_headline(scene) -> None:
     )
     said = verdict(replace(frame, group=wide))
     assert (said.kind, said.sign) == ("little_detail", "busy")
-    assert said.sentence == "no straggler so far · step time lost to skew is not measurable yet"
+    assert said.sentence == "no rank is slow so far · the cost of waiting is not measurable yet"
 
 
 def test_figures_that_still_hold_a_straggler_of_before_are_laid_to_it(scene) -> None:
@@ -183,11 +187,11 @@ def test_figures_that_still_hold_a_straggler_of_before_are_laid_to_it(scene) -> 
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
     ended = LoggedEvent(5.0, "straggler_end", "info", 1, 40, "as an earlier version says it")
     after = replace(frame, group=group, events=(ended,))
-    assert both(after)[0] == "● straggler recovered: rank 1 · 20% of step time lost to skew"
+    assert both(after)[0] == "● rank 1 is no longer slow · waiting costs 20% of each step"
     even = replace(group, no_straggler_ms=19.8)
-    assert both(replace(after, group=even))[0].startswith("● straggler recovered: rank 1 · 1.0% of step time")
+    assert both(replace(after, group=even))[0].startswith("● rank 1 is no longer slow · waiting costs 1.0%")
     for other in (replace(group, step=140), replace(group, incarnation=1)):
-        assert "no consistent straggler" in both(replace(after, group=other))[0]
+        assert "no rank is consistently slow" in both(replace(after, group=other))[0]
 
 
 def test_stalled(scene) -> None:
@@ -245,7 +249,7 @@ def test_nan_comes_before_a_straggler(make_world) -> None:
     for received in (world.run(), *world.introduce(), *lossy):
         reducer.feed(received)
     line, _ = both(reducer.frame(START_NS + world.now_us * 1000))
-    assert line == "■ loss of rank 1 is NaN or infinite since step 40"
+    assert line == "■ the loss of rank 1 is NaN or infinite since step 40"
 
 
 def test_the_rank_of_a_nan_is_not_named_before_all_have_reported_the_step_before(make_world) -> None:
@@ -260,7 +264,9 @@ def test_the_rank_of_a_nan_is_not_named_before_all_have_reported_the_step_before
     assert "loss of rank 0 is NaN" in str(reducer.frame(now_ns + 2_100_000_000).alerts)
     for received in late:
         reducer.feed(received)
-    assert both(reducer.frame(now_ns))[0] == "■ loss of rank 1 and 1 more is NaN or infinite since step 40"
+    assert (
+        both(reducer.frame(now_ns))[0] == "■ the loss of rank 1 and 1 other is NaN or infinite since step 40"
+    )
 
 
 @pytest.mark.parametrize(

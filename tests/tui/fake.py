@@ -106,7 +106,7 @@ def live(world: int = 4, **changes: Any) -> Frame:
 def straggler(world: int = 4) -> Frame:
     """Rank 1 loads its data 20 ms too slowly."""
     frame = live(world)
-    message = "straggler: rank 1, data, since step 11,902"
+    message = "rank 1 became slow: data loading (step 11,902)"
     return replace(
         frame,
         group=replace(

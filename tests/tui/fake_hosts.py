@@ -107,7 +107,7 @@ def slow_rank(hosts: int, each: int) -> Frame:
         place="data",
         basis="every_step",
     )
-    message = f"straggler: rank {slow}, data, since step 11,902"
+    message = f"rank {slow} became slow: data loading (step 11,902)"
     return spread(
         replace(
             frame,

@@ -262,8 +262,8 @@ def test_the_axis_has_times_of_day_events_and_the_episodes_of_a_straggler() -> N
     frame = straggler()
     began = NOW - 120.0
     events = (
-        LoggedEvent(began + 20, "straggler", "warning", 1, 400, "straggler: rank 1"),
-        LoggedEvent(began + 50, "straggler_end", "info", 1, 900, "straggler recovered: rank 1"),
+        LoggedEvent(began + 20, "straggler", "warning", 1, 400, "rank 1 became slow"),
+        LoggedEvent(began + 50, "straggler_end", "info", 1, 900, "rank 1 is no longer slow"),
         LoggedEvent(began + 70, "stall", "critical", 1, 950, "stalled"),
     )
     frame = replace(frame, run=replace(frame.run, started_at=began), events=events, straggler=None)

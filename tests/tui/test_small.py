@@ -131,12 +131,12 @@ def test_since_when_a_rank_is_slow_is_whole() -> None:
 
 def test_an_event_in_full_says_nothing_twice() -> None:
     lines = sketch(FakeSource(straggler()), (80, 24), "5").splitlines()
-    assert "12:30:40, 27 s ago · straggler: rank 1, data, since step 11,902" in lines
+    assert "12:30:40, 27 s ago · rank 1 became slow: data loading (step 11,902)" in lines
 
 
 def test_an_alert_on_a_narrow_screen_has_its_age_alone() -> None:
     lines = sketch(FakeSource(several()), (30, 6), "5").splitlines()
-    assert lines[2].startswith("▸ ▲ 27 s  straggler: rank 1")
+    assert lines[2].startswith("▸ ▲ 27 s  rank 1 became slow")
 
 
 def test_a_legend_of_buckets_names_the_columns_that_are_there() -> None:

@@ -149,7 +149,7 @@ def drifting() -> Frame:
     """Several alerts at once, of which none stops the run."""
     frame = live()
     alerts = (
-        Alert("nan", "critical", 2, 57, NOW - 250, "loss of rank 2 is NaN or infinite since step 57"),
+        Alert("nan", "critical", 2, 57, NOW - 250, "the loss of rank 2 is NaN or infinite since step 57"),
         Alert("replica_drift", "critical", 3, 80, NOW - 6_500, "rank 3's parameters differ from the others'"),
         Alert("loss_spread", "warning", 0, 12_400, NOW - 12, "loss of rank 0 is 4 times the median"),
     )

@@ -34,7 +34,7 @@ from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
 from ddptop.frames.calls import compiler_call, compiling, place
 from ddptop.frames.frame import Alert
-from ddptop.frames.numbers import fixed, percent
+from ddptop.frames.numbers import counted, fixed, percent
 from ddptop.frames.phrases import blamed, ranks_phrase, repeated_phrase, which_hosts
 from ddptop.protocol.limits import NS
 
@@ -299,8 +299,8 @@ def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
     is_new = state.ended_ns is None and now_ns - min(bad)[0] < REPORTS_S * NS
     if complete < step - 1 and is_new:
         return None  # a rank that has not reported the step before may have made it
-    others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-    message = f"loss of rank {rank}{others} is NaN or infinite since step {step:,}"
+    others = f" and {counted(len(bad) - 1, 'other')}" if len(bad) > 1 else ""
+    message = f"the loss of rank {rank}{others} is NaN or infinite since step {step:,}"
     return Alert("nan", "critical", rank, step, state.unix_s(since_ns), message, {"ranks": len(bad)})
 
 
@@ -313,11 +313,11 @@ def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
         return None
     first, rank = min(passed, key=lambda entry: (entry[0].step, entry[1]))
     again = max(loss.finite_step for loss, _ in passed)
-    others = f" and {len(passed) - 1} more" if len(passed) > 1 else ""
+    others = f" and {counted(len(passed) - 1, 'other')}" if len(passed) > 1 else ""
     steps = (
         f"from step {first.step:,} to {again - 1:,}" if again - 1 > first.step else f"at step {first.step:,}"
     )
-    message = f"loss of rank {rank}{others} was NaN or infinite {steps}"
+    message = f"the loss of rank {rank}{others} was NaN or infinite {steps}"
     evidence: dict[str, Scalar] = {"ranks": len(passed), "finite_step": again}
     return Alert("nan", "warning", rank, first.step, state.unix_s(first.since_ns), message, evidence)
 

@@ -308,15 +308,16 @@ class StepEvaluation:
         now_s = self._state.started_ns / NS + float(time_s)
         if figures.straggler is not None:
             who, slow = figures.straggler_logged
-            log.add(now_s, "straggler_end", f"straggler recovered: {who}", rank=slow, step=int(step))
+            log.add(now_s, "straggler_end", f"{who} no longer slow", rank=slow, step=int(step))
         figures.straggler, figures.straggler_since_s = rank, now_s
         if rank is not None:
-            cause = "" if found is None else cause_phrase(found.cause, found.place, short=True)
-            who, slow = "ranks in turn", None
+            cause = "" if found is None else cause_phrase(found.cause, found.place)
+            who, slow, are = "ranks", None, "are slow in turn"
             if found is None or blamed(found):
                 who, slow = f"rank {rank}{which_hosts(self._state.host_names, (rank,))}", rank
-            figures.straggler_logged = who, slow
-            text = f"straggler: {who}{f', {cause}' if cause else ''}, seen at step {int(step):,}"
+                are = "became slow"
+            figures.straggler_logged = f"{who} {'are' if slow is None else 'is'}", slow
+            text = f"{who} {are}{f': {cause}' if cause else ''} (step {int(step):,})"
             log.add(now_s, "straggler", text, severity="warning", rank=slow, step=int(step))
 
     def _check_no_sync(self, flags: Numbers, numbers: Column, end_s: Column) -> None:

@@ -205,7 +205,7 @@ FIGURES = (
     ("steps/s", "steps_per_s", 1, True), ("loss", "loss_mean", 4, False),
     ("collectives ms", "collective_ms", 1, False),
     ("exposed ms", "exposed_comm_ms", 1, False), ("overlap %", "overlap_pct", 1, True),
-    ("busbw GB/s", "busbw_gbps", 2, True), ("without skew ms", "no_straggler_ms", 1, False),
+    ("busbw GB/s", "busbw_gbps", 2, True), ("without waiting ms", "no_straggler_ms", 1, False),
 )  # fmt: skip
 """Name, field of `Group`, decimals, whether more is better."""
 

@@ -85,9 +85,7 @@ def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
         return straggler_brief(late, room)
     if shown.kind in _RED or shown.kind == "unreachable":
         return scene.clean(trouble_brief(shown, room))
-    short = scene.clean(shown.sentence.replace("of step time lost", "lost"))
-    if shown.kind == "uneven" and cells(short) > room:  # that no rank is slow matters more than the figure
-        short = short.rpartition("; ")[2]
+    short = scene.clean(shown.sentence.removesuffix(" of each step"))
     ends = [
         end.start() for end in re.finditer(r" · | \| |; |: |$", short) if cells(short[: end.start()]) <= room
     ]

@@ -56,12 +56,13 @@ KEY_WIDTH = 8
 
 WORDS = {
     "excess": "own time of a rank minus that of the others",
-    "skew": "the ranks' own times differ, so that all wait for the last one",
-    "wait, transfer": "the part of an all-reduce before its last rank, and after it",
+    "skew": "the ranks' own times differ, so all wait for the slowest one",
+    "wait, transfer": "the part of an all-reduce before its last rank joins, and after it",
     "overlapped": "communication while backward computes: it costs no time",
-    "fully overlapped": "the step if all communication were overlapped",
+    "without waiting": "the step if no rank had to wait for a slower one",
+    "communication hidden": "the step if all communication were overlapped",
     "overhead": "share of the step that ddptop itself takes",
-    "records lost": "steps of which the report of a rank never arrived",
+    "records lost": "steps for which a rank's report never arrived",
     "thinned": "bucket detail, or steps of a recording, left out to save room",
     "ended": "a rank whose process ended because another rank had died",
 }

@@ -266,6 +266,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning" if thins else "info")
     elif event.kind == "collector_restart":
         state.interruptions.add(state.newest_ns, t_ns)
+        state.restarted_ns = t_ns
         text = _text(event) or "collector restarted, the run went on"
         state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
     elif event.kind not in NOT_LOGGED:

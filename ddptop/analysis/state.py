@@ -21,7 +21,7 @@ from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
-from ddptop.protocol.limits import NS
+from ddptop.protocol.limits import MAX_NS, NS
 from ddptop.protocol.messages import Logged, Progress, Replica
 
 if TYPE_CHECKING:
@@ -135,6 +135,8 @@ class RunState:
         """Whether any rank has sent evidence: without it no exit can have been too early."""
         self.finished: set[int] = set()
         """Ranks whose process has exited in good order."""
+        self.restarted_ns = -MAX_NS
+        """When the newest collector began in place of one that had ended."""
         self.excused_ns = 0
         """When a rank was last in a declared phase or evaluating: during these, steps need not advance."""
         self.compiling_ns = 0

@@ -558,6 +558,26 @@ def test_a_restarted_collector_takes_no_rank_for_stalled(stage) -> None:
         assert stage.said("stall") == [] and stage.frame().run.state == "live"
 
 
+def test_no_rank_is_silent_because_the_collector_was_killed_in_a_stall(stage) -> None:
+    """The next one takes some seconds to begin, and not all ranks report to it at once."""
+    everyone = {rank: dict(IN_41) for rank in range(4)}
+    stage.beat(17, everyone)
+    for rank in everyone:
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(op(83),))
+    assert stage.frame().stall.kind == "transport"
+    stage.after_s = 20
+    stage.feed(Received(stage.now_ns, -1, 0, 0, Event("collector_restart", stage.now_ns, -1, -1)))
+    stage.after_s = 22
+    for until_s in (22.5, 23, 23.5):
+        stage.beat(until_s, {rank: dict(IN_41) for rank in range(3)})
+        assert stage.frame().stall.kind == "transport"
+    stage.beat(31, {rank: dict(IN_41) for rank in range(3)})
+    assert stage.frame().stall.ranks == (3,)
+    assert [text for text in stage.said("stall") if "missing" in text] == [
+        "stall: rank 3 is missing: it does not answer"
+    ]
+
+
 def test_steps_that_waited_behind_a_late_hello_are_no_stall(make_world) -> None:
     """A new collector without a recording: every rank says HELLO now, and sends what it has kept."""
     world = make_world(2)

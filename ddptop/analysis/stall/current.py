@@ -196,9 +196,10 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
     elif finished:
         result = Diagnosis("missing", finished, tuple(running))
     else:
-        unheard = _just_cut_off(state, running, now_ns)
+        cut_off = _just_cut_off(state, running, now_ns)
+        unheard = {rank for rank in cut_off if answer_since(ranks[rank], since_ns) is None}
         awaits_answers = awaits_answers or bool(unheard)
-        progress = [rank_progress(state, rank, since_ns, now_ns, cut_off=rank in unheard) for rank in running]
+        progress = [rank_progress(state, rank, since_ns, now_ns, cut_off=rank in cut_off) for rank in running]
         result = diagnose(progress, awaits_answers=awaits_answers)
         if not unheard.isdisjoint(result.ranks):
             result = Diagnosis("asking", (), tuple(r for r in running if r not in unheard))
@@ -216,19 +217,20 @@ MOST_CUT_OFF_NS = 30 * NS
 
 
 def _just_cut_off(state: RunState, ranks: Sequence[int], now_ns: int) -> set[int]:
-    """Those of these ranks that have not answered since their host was out of reach, now or moments before.
+    """Those of these ranks that have not answered since they were out of reach, now or moments before.
 
-    Their agent was killed, or the link was cut: what is missing from them says nothing of them.
+    Their agent or the collector was killed, or the link was cut: their silence says nothing of them.
     """
+    restarted_ns = state.restarted_ns if now_ns - state.restarted_ns < BACK_NS else -1
     reported = reports_of_hosts(state)
-    out_ns = {}
+    out_ns = dict.fromkeys(state.hosts_of_ranks(), restarted_ns)
     for name in state.hosts.remote():
         known = state.hosts.known[name]
         if _is_silent(state, reported[name], now_ns):
             out_ns[name] = now_ns
         elif now_ns - known.out_ns < BACK_NS and now_ns - known.out_since_ns < MOST_CUT_OFF_NS:
-            out_ns[name] = known.out_ns
-    return {rank for rank in ranks if state.ranks[rank].evidence_ns <= out_ns.get(state.ranks[rank].host, -1)}
+            out_ns[name] = max(known.out_ns, restarted_ns)
+    return {r for r in ranks if state.ranks[r].evidence_ns <= out_ns.get(state.ranks[r].host, -1)}
 
 
 def _is_silent(state: RunState, heard_ns: int, now_ns: int) -> bool:

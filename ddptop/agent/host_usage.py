@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
+from ddptop.host.addresses import is_loopback, own_addresses
 from ddptop.host.connections import LinkSampler
 from ddptop.host.processes import boot_and_namespace
 from ddptop.protocol.hosts import Host, HostLink
@@ -41,6 +42,10 @@ class Reading(NamedTuple):
     links: tuple[HostLink, ...] | None
 
 
+MOST_ADDRESSES = 16
+"""A host with many containers has an interface for each."""
+
+
 def describe_host(name: str, run_id: str, session: int, clocks: Callable[[], tuple[int, int]]) -> Host:
     """The HOST message of this process. `clocks` reads CLOCK_MONOTONIC and CLOCK_REALTIME, in ns."""
     monotonic_ns, unix_ns = clocks()
@@ -55,6 +60,7 @@ def describe_host(name: str, run_id: str, session: int, clocks: Callable[[], tup
         cores=_cores(),
         memory_bytes=_memory()[1],
         boot_id=boot_and_namespace(),
+        addresses=tuple([one for one in own_addresses() if not is_loopback(one)][:MOST_ADDRESSES]),
     )
 
 

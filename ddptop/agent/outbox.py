@@ -104,8 +104,8 @@ class Outbox:
         """Since when messages wait for an ack; None: none do."""
         self._lasting: dict[int, dict[tuple[object, ...], Kept]] = {}
         """By session."""
-        self._read_seq: dict[int, int] = {}
-        """By session: number of the message that was read back last."""
+        self._read_back_last: dict[int, Kept] = {}
+        """By session: the message that was read back last."""
         self._beat_ns: dict[int, int] = {}
         self._clock: Kept | None = None
         self._numbered = 0
@@ -331,10 +331,14 @@ class Outbox:
             self._numbered_again += 1
             kept = kept._replace(session=self._session, seq=self._numbered_again)
         elif kept.seq:
-            if self._read_seq.get(kept.session) == kept.seq:  # a part of a message that was thinned out
-                self.lost_rows += len(message.rows) if isinstance(message, Steps) else 0
-                return  # the link takes a number once
-            self._read_seq[kept.session] = kept.seq
+            before = self._read_back_last.get(kept.session)
+            if before is not None and before.seq == kept.seq:  # the link takes a number once
+                # A part of a message that was thinned out; or the whole message once more, where an agent
+                # was killed before its rank had the ack.
+                is_part = isinstance(message, Steps) and before.body != kept.body
+                self.lost_rows += len(message.rows) if isinstance(message, Steps) and is_part else 0
+                return
+            self._read_back_last[kept.session] = kept
             self.in_file = max(0, self.in_file - 1)
         elif not isinstance(message, Hello):
             return  # a heartbeat or a reading of then

@@ -96,7 +96,7 @@ class Agent:
         self._summary_sent = False
         self._is_replaced = False
         """This process is to become the collector, or the run's folder was removed."""
-        self._lost_reported = 0
+        self._loss_is_reported = False
         with ExitStack() as stack:
             ensure_run_directory(self._directory)
             self._lock = hold_lock(self._directory)
@@ -271,11 +271,11 @@ class Agent:
         )
         self._ranks.report_refused(now_ns)
         self._update_run_file(now_ns)
-        lost = self._outbox.lost_rows
-        if lost and not self._lost_reported:
-            self._lost_reported = lost
-            records = "record" if lost == 1 else "records"
-            self._tell("lost", f"{lost:,} {records} lost so far: the collector is not reached")
+        if self._outbox.lost_rows and not self._loss_is_reported:
+            self._loss_is_reported = True  # how many is said by the collector, from the recording
+            self._tell(
+                "lost", "records are lost: the collector is not reached, and nothing has room for them"
+            )
 
     def _check_address(self) -> None:
         """Connect to the collector that the run's folder names, if it is another one than before."""
@@ -369,7 +369,6 @@ class Agent:
             {
                 "steps": None,
                 "records": self._outbox.rows,
-                "lost": self._outbox.lost_rows,
                 "recording": self._outbox.local_recording,
                 "recording_note": self._outbox.note,
                 "goes_on": not self._outbox.delivered,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from ddptop.protocol.checks import NAMES
@@ -49,6 +49,8 @@ class KnownHost:
     links: tuple[HostLink, ...] = ()
     links_ns: int = 0
     """When its links to other hosts were last read, by its own clock; 0: never."""
+    addresses: set[str] = field(default_factory=set)
+    """From which links of it have gone out."""
 
     @property
     def usage(self) -> HostUsage | None:
@@ -64,6 +66,7 @@ class KnownHost:
         self.reading, self.thinned = reading, thinned
         if links is not None:
             self.links, self.links_ns = links, t_ns
+            self.addresses.update(link.own for link in links)
 
     def note_out_of_reach(self, now_ns: int, *, briefly: bool) -> None:
         """Nothing comes from it, or its agent is another. `briefly`: it is not unreachable yet."""

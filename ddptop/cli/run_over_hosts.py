@@ -130,7 +130,7 @@ class RunOverHosts:
                 note(f"run {self._name}: its {process} did not answer; what it had sent is recorded")
         elif self._collects or collector is None:
             note(f"run {self._name}: {describe_summary(summary, exit_code)}")
-        elif summary.recording or summary.lost:
+        elif summary.recording:
             note(f"run {collector.name}, this host: {describe_summary(summary, exit_code)}")
 
     def _start(self, job: Job, collects: bool) -> None:

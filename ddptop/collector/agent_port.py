@@ -6,14 +6,12 @@ ones. Once it is bound, the file `collector.json` has its address for the agents
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
-import psutil
 import zmq
 
-from ddptop.host.addresses import is_loopback, source_address, stays_here
+from ddptop.host.addresses import is_loopback, own_addresses, source_address, stays_here
 from ddptop.host.collector_address import CollectorAddress, write_address
 from ddptop.transport.bundle_receiver import BundleReceiver
 from ddptop.transport.curve import load_keys, save_keys
@@ -66,16 +64,6 @@ def choose_address(host: str) -> tuple[str, str | None]:
         raise OSError(f"{host}: this host has no address that other hosts can reach")
     why = f"is {known[0]}" if known else "is not known"
     return chosen, f"{host} {why} here, which other hosts cannot reach: they report to {chosen}"
-
-
-def own_addresses() -> list[str]:
-    """Addresses of this host's interfaces, IPv4 first; none that is valid on one link only (fe80::)."""
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    entries = [entry for name, some in psutil.net_if_addrs().items() if name in up for entry in some]
-    known = [entry for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
-    known.sort(key=lambda entry: entry.family != socket.AF_INET)
-    plain = [entry.address.partition("%")[0] for entry in known]
-    return [address for address in plain if not ipaddress.ip_address(address).is_link_local]
 
 
 def bind_port(

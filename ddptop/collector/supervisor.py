@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import IO
 
 from ddptop.host import processes
+from ddptop.host.exits import signal_name
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.runs import ensure_run_directory
+from ddptop.protocol.checks import printable
 
 RESTART_AFTER_S = 0.2
 MOST_PAUSE_S = 30.0
@@ -32,6 +34,9 @@ STEADY_S = 10.0
 
 MAX_SHORT_LIVED = 4
 """Collectors that died in a row, each sooner than that, before a person is notified."""
+
+LOG_END_BYTES = 2048
+"""Of the log of a process that keeps ending, its last line is shown."""
 
 EXITS_A_LINE = 50
 """Exits in one line: 50 stay below what a pipe and its reader take at once."""
@@ -57,6 +62,7 @@ class Summary:
     steps: int | None
     records: int
     lost: int
+    """As in the recording. An agent, which has none of the whole run, does not say it: 0."""
     recording: str | None
     note: str | None
     missing: tuple[str, ...] = ()
@@ -207,8 +213,9 @@ class CollectorSupervisor:
                 pause_s, deaths = RESTART_AFTER_S, 0
             deaths += 1
             if deaths == MAX_SHORT_LIVED and not self._ending.is_set():
+                what = "agent" if self._goes_on_always else "collector"
                 self._pass_on(
-                    "restarts", f"its collector keeps ending (see {self._log}); it is started again"
+                    "restarts", f"its {what} keeps ending ({self._why_ended()}); it is started again"
                 )
             if self._ending.wait(pause_s):
                 return
@@ -237,6 +244,18 @@ class CollectorSupervisor:
                 if notice is not None:
                     self._pass_on(*notice)
         process.wait()
+
+    def _why_ended(self) -> str:
+        """Why the last process has ended, in a few words; its log is removed with the run's folder."""
+        code = None if self._process is None else self._process.returncode
+        if code is not None and code < 0:
+            return f"killed by {signal_name(-code)}"
+        lines: list[str] = []
+        with contextlib.suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_END_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+        last_line = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
+        return printable(last_line.strip())
 
     def _pass_on(self, kind: str, text: str) -> None:
         if kind not in self._notified:
@@ -302,7 +321,7 @@ def summary_in(output: str) -> Summary | None:
         return Summary(
             fields["steps"],
             int(fields["records"]),
-            int(fields["lost"]),
+            int(fields.get("lost", 0)),
             fields["recording"],
             fields["recording_note"],
             tuple(map(str, fields.get("missing", ()))),

@@ -51,3 +51,13 @@ def source_address(target: str) -> str:
             probe.connect(address)  # for a datagram socket: chooses the route, sends nothing
             return str(probe.getsockname()[0])
     return ""
+
+
+def own_addresses() -> list[str]:
+    """Addresses of this host's interfaces, IPv4 first; none that is valid on one link only (fe80::)."""
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    entries = [entry for name, some in psutil.net_if_addrs().items() if name in up for entry in some]
+    known = [entry for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
+    known.sort(key=lambda entry: entry.family != socket.AF_INET)
+    plain = [entry.address.partition("%")[0] for entry in known]
+    return [address for address in plain if not ipaddress.ip_address(address).is_link_local]

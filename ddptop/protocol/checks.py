@@ -224,7 +224,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     ),
     Memory: (ns, _bytes, _bytes, _bytes, count),
     Logged: (count, scalars),
-    Host: (_version, text, _identifier, text, _pid, ns, ns, count, _bytes, text),
+    Host: (_version, text, _identifier, text, _pid, ns, ns, count, _bytes, text, texts),
     HostUsage: (
         ns, optional(_quantity), optional(_bytes), optional(_quantity), optional(_quantity), optional(ns),
         count, optional(text), count, optional(_links),
@@ -233,7 +233,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
 
-ADDED: dict[type[Message], int] = {Clock: 2, Usage: 11, HostUsage: 1, Evidence: 1, Bye: 1}
+ADDED: dict[type[Message], int] = {Clock: 2, Usage: 11, Host: 1, HostUsage: 1, Evidence: 1, Bye: 1}
 """Fields at the end that earlier versions did not send: they have defaults."""
 
 CODES: dict[type[Message], Type] = {kind: Type[kind.__name__.upper()] for kind in CHECKS}

@@ -33,6 +33,8 @@ class Host:
     memory_bytes: int
     boot_id: str
     """Of the kernel, and of the pid namespace: those of two containers on one machine differ."""
+    addresses: tuple[str, ...] = ()
+    """Of its network interfaces: the connections of other hosts lead to these."""
 
 
 MAX_LINKS = 4

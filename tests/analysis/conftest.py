@@ -120,10 +120,10 @@ class World:
         at = self.now_us if t_us is None else t_us
         return Received(START_NS + at * 1000, -1, self.agent(host), 1, message)
 
-    def host_message(self, host: str, *, own: bool = False) -> Received:
+    def host_message(self, host: str, *, own: bool = False, addresses: tuple[str, ...] = ()) -> Received:
         now_ns = self.host_ns(host, self.now_us)
         session = 0 if own else self.agent(host)
-        message = Host(1, "id", session, host, 70, now_ns, UNIX_NS, 64, 1 << 38, "boot")
+        message = Host(1, "id", session, host, 70, now_ns, UNIX_NS, 64, 1 << 38, "boot", addresses)
         return self.of_agent(host, message)._replace(session=session)
 
     def usage(self, host: str, t_us: int | None = None, **changes: Any) -> Received:

@@ -522,6 +522,28 @@ def test_whether_a_link_loses_segments_is_no_matter_of_the_hosts_name(make_world
     assert (alert.evidence["peer"], alert.evidence["lost"]) == ("lost-and-found", resent > 0)
 
 
+@pytest.mark.parametrize("says", [True, False], ids=["the host says it", "its links went out from there"])
+def test_a_host_and_its_address_are_one_also_while_it_is_cut_off(make_world, says) -> None:
+    """Whose agent says its addresses; or had links, and is another process by now, without any."""
+    job = Job(make_world)
+    bridge = "172.17.0.1"
+    for number, host in enumerate(("node0", "node1", "node2"), 1):
+        addresses = (f"10.78.0.{number}", bridge) if says else ()
+        job.feed(job.world.host_message(host, own=host == "node0", addresses=addresses))
+    if not says:
+        back = HostLink("10.78.0.3", "10.78.0.2", 1, 200, 200, 900, 0, 10**8)
+        job.feed(job.world.usage("node2", links=(back,)))
+        job.feed(job.world.usage("node2", links=()))
+    for _ in range(3):
+        links = (HostLink("10.78.0.2", "10.78.0.3", 1, 9000, 200, 1000, 40, 10**8),)
+        job.feed(job.world.usage("node1", links=links))
+        job.wait(2.5, FAR)
+    (alert,) = (one for one in job.frame.alerts if one.kind == "network")
+    assert alert.evidence["peer"] == "node2"
+    assert alert.message.startswith("network from host node1 to host node2: ")
+    assert bridge not in names_of_addresses(job.reducer.state.hosts)
+
+
 def test_a_frame_looks_at_every_link_once_however_many_hosts_there_are(make_world, monkeypatch) -> None:
     job = Job(make_world)
     for host, peer in ((FAR[0], FAR[1]), (FAR[1], FAR[0])):

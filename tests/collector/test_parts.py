@@ -293,6 +293,29 @@ def test_a_collector_is_started_again_as_long_as_the_run_lives(tmp_path, monkeyp
     assert len(told) == 2
 
 
+@pytest.mark.parametrize(
+    ("module", "script", "told"),
+    [
+        ("ddptop.agent", "kill -9 $$", "its agent keeps ending (killed by SIGKILL); it is started again"),
+        (
+            "ddptop.collector",
+            "echo 'ddptop collector: no such folder' >&2; exit 1",
+            "its collector keeps ending (ddptop collector: no such folder); it is started again",
+        ),
+    ],
+)
+def test_what_keeps_ending_is_named_with_the_reason(tmp_path, monkeypatch, module, script, told):
+    monkeypatch.setattr(supervisor_module, "RESTART_AFTER_S", 1e-4)
+    notices: list[str] = []
+    supervisor = CollectorSupervisor([], tmp_path / "run" / "log", notices.append, module=module)
+    supervisor._command = ["sh", "-c", script]
+    supervisor.start()
+    wait_for(lambda: notices)
+    supervisor._command = SUMMING_UP
+    supervisor.finish(0)
+    assert notices == [told]
+
+
 def test_one_that_died_at_the_very_end_is_asked_once_more(tmp_path):
     supervisor = CollectorSupervisor([], tmp_path / "collector.log")
     supervisor._command = ["sh", "-c", "read line"]

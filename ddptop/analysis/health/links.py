@@ -6,7 +6,7 @@ arrivals of buckets are known, a late rank at an end of such a link is not flagg
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from ddptop.frames.frame import Alert
@@ -62,8 +62,12 @@ def worst_link(hosts: Hosts, host: str, names: Mapping[str, str]) -> tuple[str, 
 
 
 def names_of_addresses(hosts: Hosts) -> dict[str, str]:
-    """The hosts by the addresses from which their own links go out."""
-    return {link.own: name for name, known in hosts.known.items() for link in known.links}
+    """The hosts by their addresses: those that they say, but for one that several have (that of a bridge to
+    containers), and those from which links of theirs have gone out."""
+    said = [(address, name) for name, known in hosts.known.items() for address in known.agent.addresses]
+    times = Counter(address for address, _ in said)
+    names = {address: name for address, name in said if times[address] == 1}
+    return names | {address: name for name, known in hosts.known.items() for address in known.addresses}
 
 
 def lost_pct(link: HostLink) -> float:

@@ -92,15 +92,21 @@ class Start:
     """A demo's processes until the run is there, and what they are doing meanwhile."""
 
     def __init__(
-        self, name: str, process: subprocess.Popen[bytes], output: IO[bytes], ranks: int | None = None
+        self,
+        name: str,
+        process: subprocess.Popen[bytes],
+        output: IO[bytes],
+        ranks: int | None = None,
+        seen: threading.Event | None = None,
     ) -> None:
         """`process`: the launcher, or the one that simulates all ranks; `ranks`: None where they are
-        simulated."""
+        simulated. `seen` is set once a frame of the run is there."""
         self.name = name
         self.process = process
         self.output = output
         self.run: RunFile | None = None
         """Once its collector is there."""
+        self.seen = seen or threading.Event()
         self._ranks = ranks
         self._began_s = time.monotonic()
 
@@ -228,10 +234,11 @@ def look_for_run(name: str, process: subprocess.Popen[bytes], output: IO[bytes])
 
     Raises CliError where the process has ended before, or cannot be recorded.
     """
+    has_ended = process.poll() is not None  # asked first: the run is there before its last step
     for run in find.live():
         if run.name == name:
             return run
-    if process.poll() is not None:
+    if has_ended:
         raise CliError(f"the demo did not start: {_last_line(output)}")
     refusal = next((line for line in _lines(output) if line.startswith(REFUSED)), None)
     if refusal is not None:
@@ -268,6 +275,7 @@ def watch(
         wait_with_notes(start)
 
     def see(frame: Frame) -> None:
+        start.seen.set()
         if lesson is not None:
             lesson.see(frame)
             if ends and lesson.over and start.process.stdin is not None:

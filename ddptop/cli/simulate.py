@@ -32,6 +32,8 @@ class Simulated:
         self._over = False
         self._stopped = False
         """The ranks were ended by the user, which is no failure."""
+        self.seen = threading.Event()
+        """Somebody has a frame of the run: until then it does not end, however few steps it has."""
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  # closed in stop
         try:
             recording = state_directory() / f"{name}.ddptop"
@@ -74,6 +76,8 @@ class Simulated:
 
     def _end_with_ranks(self) -> None:
         code = self.process.wait()
+        if code == 0:
+            self.seen.wait()
         self.finish(0 if self._stopped else code)
 
     def finish(self, exit_code: int) -> None:
@@ -87,6 +91,7 @@ class Simulated:
         """End the ranks if they still run, then the run."""
         self._stopped = self.process.poll() is None
         demo.stop(self.process)
+        self.seen.set()
         self.finish(0 if self._stopped else self.process.returncode)
         self.output.close()
 
@@ -110,7 +115,8 @@ def main(options: argparse.Namespace) -> int:
         import ddptop.render.plain  # noqa: F401
     simulated = Simulated(name, options.simulate, steps)
     try:
-        code = demo.watch(demo.Start(name, simulated.process, simulated.output), mode, settings)
+        start = demo.Start(name, simulated.process, simulated.output, seen=simulated.seen)
+        code = demo.watch(start, mode, settings)
     finally:
         simulated.stop()
     if options.simulate == 1:

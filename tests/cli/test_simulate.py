@@ -43,6 +43,12 @@ def test_a_line_a_second_and_a_recording_that_says_it_is_simulated(tmp_path: Pat
     assert not list((tmp_path / "h").rglob("ingest")), "no folder of a run is left behind"
 
 
+def test_ranks_that_end_before_anybody_looks_are_shown_all_the_same(tmp_path: Path) -> None:
+    done = demo(tmp_path / "h", "2", "--headless", "--steps", "1")
+    assert done.returncode == 0, done.stderr
+    assert " finished " in done.stdout.splitlines()[-1]
+
+
 def test_json_is_one_snapshot(tmp_path: Path) -> None:
     done = demo(tmp_path / "h", "9", "--json")
     assert done.returncode == 0, done.stderr

@@ -252,13 +252,17 @@ class Outbox:
             )
             return
         local.add_run(self._run, now_ns)
+        waiting = self._sender.unacked()
+        in_order = {(message.session, message.seq) for message in waiting}
         for session, rank, hello in self._sender.hellos():
             local.add(Kept(now_ns, rank, session, 0, hello))
             for kept in self._lasting.get(session, {}).values():
-                local.add(kept)
+                # Before those with lower numbers it would stand for them where the file is read back.
+                if (session, kept.seq) not in in_order:
+                    local.add(kept)
         if self._clock is not None:
             local.add(self._clock)
-        for message in self._sender.unacked():
+        for message in waiting:
             local.add(Kept(now_ns, *message))
         local.flush()
         local.skip()

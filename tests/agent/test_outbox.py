@@ -13,7 +13,7 @@ from ddptop.agent.outbox import Outbox
 from ddptop.host.exits import RankExit, RankProcess
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About
-from ddptop.protocol.messages import Received, Steps
+from ddptop.protocol.messages import Layout, Received, Steps
 from ddptop.recording import writer
 from ddptop.recording.disk import AppendFile
 from ddptop.transport.bundle_sender import BundleSender
@@ -21,7 +21,7 @@ from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
 from tests.agent.conftest import wait_for
 from tests.agent.fake_collector import FakeCollector
-from tests.recording.made_up import hello, run_message, steps
+from tests.recording.made_up import hello, layout, run_message, steps
 
 BOUND = 20_000
 """Bytes in memory before messages go to the file alone."""
@@ -151,6 +151,27 @@ def test_the_next_agent_sends_what_the_one_before_has_recorded(boxes, collector,
     assert collector.steps() == {0: [*range(1050)], 1: [*range(1050)]}
     assert [event.rank for event in collector.events("lost_rank")] == [1, 0]
     assert list(tmp_path.glob("*.ddptop")) == []
+
+
+def test_what_holds_for_a_session_stands_for_no_steps_before_it(boxes, collector, tmp_path):
+    """A rank says again to every new agent which buckets it has. This came after steps that nobody had acked,
+    when a local recording began: read back, it was first, and they were lost."""
+    first = boxes()
+    first.greet()
+    first.fill(2)
+    for rank in (0, 1):
+        received = Received(time.monotonic_ns(), rank, 1000 + rank, 3, layout())
+        first.outbox.take(received, encode(layout()))
+    first.seq = 3
+    first.outbox.begin_local_recording(time.monotonic_ns())
+    first.fill(1)
+    (path,) = tmp_path.glob("*.ddptop")
+    first.outbox.close(None)
+    second = boxes(session=8)
+    second.outbox.resume(path)
+    second.deliver(collector)
+    assert collector.steps() == {rank: [*range(20), *range(30, 40)] for rank in (0, 1)}
+    assert [one.rank for one in collector.of(Layout)] == [0, 1]
 
 
 def test_a_full_disk_costs_what_memory_cannot_hold_and_that_is_counted(boxes, collector, monkeypatch):

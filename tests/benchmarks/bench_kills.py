@@ -177,6 +177,15 @@ def _trains(host: Host, world: int) -> bool:
     return len(steps) == world and min(steps) > 5
 
 
+def _is_whole(host: Host, world: int) -> bool:
+    """Whether all ranks and hosts report, and nothing waits on a host."""
+    picture = snapshot(host, "run")
+    if picture is None or picture["run"]["state"] != "live":
+        return False
+    live = [rank["state"] for rank in picture["ranks"]] == ["live"] * world
+    return live and all(each["state"] == "live" for each in picture["hosts"]) and len(picture["hosts"]) == 2
+
+
 def critical(path: Path) -> list[str]:
     """The critical events of a recording, and every half second its critical alerts and its stall: each with
     its seconds of the run."""
@@ -220,6 +229,9 @@ def main() -> int:
             until(lambda: _trains(a, options.world), "a run that trains")
             viewer = Viewer(a)
             done = harm(a, b, viewer, 60 * options.minutes, chance)
+            # A rank that ends waits 0.8 s for a collector or agent that is to be started again: no longer.
+            with contextlib.suppress(AssertionError):
+                until(lambda: _is_whole(a, options.world), "all of it runs again", 90.0)
             enough((a, b))
             codes = job.wait()
             viewer.end()

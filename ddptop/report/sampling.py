@@ -21,7 +21,7 @@ from ddptop.frames.stall import Stall
 from ddptop.frames.verdict import compares_own_times, skew_pct
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Hello, Run, Steps
+from ddptop.protocol.messages import IN_INITIALIZATION, Event, Hello, Run, Steps
 from ddptop.report.content import StallPeriod
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class RunSampler:
         message, t_ns = received.message, received.t_ns
         if self.first_ns is None:
             self.first_ns = t_ns
-        if isinstance(message, Hello) and self._replaces_process(message):
+        if self._replaces_processes(message):
             # The state of the processes that ended is discarded with this message.
             self.take_sample()
             self._stretch += 1
@@ -188,10 +188,10 @@ class RunSampler:
         for place, one in run.unusual_within(0, len(run)):
             message = one.message
             if isinstance(message, Hello):
-                if message.rank in known or self._replaces_process(message):
+                if message.rank in known or self._replaces_processes(message):
                     noted.append(place)
                 known.add(message.rank)
-            elif isinstance(message, (Run, Evidence)):
+            elif isinstance(message, (Run, Evidence)) or self._replaces_processes(message):
                 noted.append(place)
         return noted
 
@@ -237,11 +237,17 @@ class RunSampler:
         recoverable[place[new].astype(np.int64)] = window.group.of("recoverable", slots)[new]
         return recoverable
 
-    def _replaces_process(self, hello: Hello) -> bool:
-        """Whether the rank had another process before."""
-        ranks = self.reducer.as_last_read.ranks
-        known = hello.rank < len(ranks) and ranks[hello.rank].hello is not None
-        return known and ranks[hello.rank].session != hello.session
+    def _replaces_processes(self, message: object) -> bool:
+        """Whether a rank had another process before, or all had: the first message of a restart says so."""
+        state = self.reducer.as_last_read
+        if isinstance(message, Hello):
+            known = message.rank < len(state.ranks) and state.ranks[message.rank].hello is not None
+            replaced = known and state.ranks[message.rank].session != message.session
+            return replaced or (len(state.ranks) > 0 and message.incarnation > state.incarnation)
+        if isinstance(message, Event) and message.kind == IN_INITIALIZATION:
+            restart = message.fields.get("restart")
+            return isinstance(restart, int) and restart > state.incarnation
+        return False
 
     def _after_steps(self) -> None:
         complete = self.reducer.complete_step

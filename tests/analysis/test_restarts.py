@@ -134,3 +134,22 @@ def test_ranks_of_a_first_start_are_told_otherwise(make_world) -> None:
     stage = Stage(make_world(3), steps=0)
     in_initialization(stage, "0 1 2", 0, 60.0)
     assert "init_process_group" not in verdict(stage.frame()).sentence
+
+
+def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_world) -> None:
+    """Another rank each time, which has failed before its first DDP model: its process replaces none."""
+    messages = attempts(make_world, [26])[:-1]
+    for incarnation, rank in enumerate((0, 2, 1), 1):
+        now_us = (messages[-1].t_ns - START_NS) // 1000 + 2_000_000
+        world = make_world(3, incarnation=incarnation, session_base=100 * (incarnation + 1), now_us=now_us)
+        messages.append(world.hello(rank))
+        messages += fails(world, rank, "RuntimeError: Gloo connectFullMesh failed", 4)
+    messages.append(world.run("failed", 1))
+    reducer = Reducer()
+    for received in messages:
+        reducer.feed(received)
+    repeated = "failed 3 times at train.py:4 (3 restarts): rank 1 failed: RuntimeError: Gloo"
+    assert verdict(reducer.frame(messages[-1].t_ns)).sentence.startswith(f"FAILED · {repeated}")
+    found = report(messages, steps=20)
+    assert found.verdict[0].sentence.startswith(repeated)
+    assert [death.rank for death in found.deaths if not death.follows] == [2, 0, 2, 1]

@@ -76,7 +76,8 @@ def host_summaries(
     """One summary for each host of the group at the end of the run; none where there is one host."""
     of_hosts: dict[str, list[RankSummary]] = defaultdict(list)
     for rank in ranks:
-        of_hosts[rank.host].append(rank)
+        if rank.host:  # else its last process has not reported
+            of_hosts[rank.host].append(rank)
     figures = {host.name: host for host in last.hosts}
     bounds: dict[str, float] = {}
     own = next((host.name for host in last.hosts if host.collector), None)

@@ -153,3 +153,4 @@ def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_wo
     found = report(messages, steps=20)
     assert found.verdict[0].sentence.startswith(repeated)
     assert [death.rank for death in found.deaths if not death.follows] == [2, 0, 2, 1]
+    assert found.hosts == (), "ranks that have not come again are on no other host"

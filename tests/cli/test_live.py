@@ -131,7 +131,7 @@ def test_metrics_that_cannot_be_had_are_one_line(collector, home: dict[str, str]
     named = f"metrics need the package prometheus_client: {install_command('metrics')}"
     assert said("--listen", "0", hidden="prometheus_client") == f"ddptop: {named}\n"
     otlp = said("--otlp", "http://127.0.0.1:1", hidden="opentelemetry")
-    assert otlp.endswith(": pip install 'ddptop[otlp]'\n") and otlp.count("\n") == 1
+    assert otlp.endswith(f": {install_command('otlp')}\n") and otlp.count("\n") == 1
     pytest.importorskip("prometheus_client", reason="pip install 'ddptop[metrics]'")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -55,11 +55,14 @@ def choose_address(host: str) -> tuple[str, str | None]:
     if stays_here(host) and known:
         return known[0], None
     own = own_addresses()
-    named = next((address for address in known if address in own and not is_loopback(address)), None)
+    every = own_addresses(
+        also_down=True
+    )  # a collector that is started again while a cable is out: it comes back
+    named = next((address for address in known if address in every and not is_loopback(address)), None)
     if named is not None:
         return named, None
     routed = (source_address(target) for target in ELSEWHERE)
-    chosen = next((one for one in (*routed, *own) if one and not is_loopback(one)), None)
+    chosen = next((one for one in (*routed, *own, *every) if one and not is_loopback(one)), None)
     if chosen is None:
         raise OSError(f"{host}: this host has no address that other hosts can reach")
     why = f"is {known[0]}" if known else "is not known"

@@ -53,9 +53,12 @@ def source_address(target: str) -> str:
     return ""
 
 
-def own_addresses() -> list[str]:
-    """Addresses of this host's interfaces, IPv4 first; none that is valid on one link only (fe80::)."""
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+def own_addresses(*, also_down: bool = False) -> list[str]:
+    """Addresses of this host's interfaces, IPv4 first; none that is valid on one link only (fe80::).
+
+    `also_down`: of interfaces whose cable is out, too.
+    """
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup or also_down}
     entries = [entry for name, some in psutil.net_if_addrs().items() if name in up for entry in some]
     known = [entry for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
     known.sort(key=lambda entry: entry.family != socket.AF_INET)

@@ -210,7 +210,10 @@ def test_where_agents_connect_is_an_address_that_other_hosts_can_reach(monkeypat
         with pytest.raises(ValueError, match="ADDRESS:PORT"):
             Listen.parse(wrong)
     own = ["127.0.0.1", "10.1.2.3", "10.9.9.9"]
-    monkeypatch.setattr(agent_port, "own_addresses", lambda: own)
+    down: list[str] = []
+    monkeypatch.setattr(
+        agent_port, "own_addresses", lambda *, also_down=False: own + down if also_down else own
+    )
     monkeypatch.setattr(agent_port, "source_address", lambda target: "10.9.9.9" if "." in target else "")
     names = {"node": ["127.0.1.1"], "good": ["127.0.1.1", "10.1.2.3"], "localhost": ["127.0.0.1"]}
     monkeypatch.setattr(agent_port, "_resolved", lambda host: names.get(host, []))
@@ -224,6 +227,8 @@ def test_where_agents_connect_is_an_address_that_other_hosts_can_reach(monkeypat
     own[1:] = []
     with pytest.raises(OSError, match="no address that other hosts can reach"):
         choose_address("node")
+    down[:] = ["10.5.5.5", "10.1.2.3"]  # its cable is out, for a time
+    assert (choose_address("good")[0], choose_address("node")[0]) == ("10.1.2.3", "10.5.5.5")
 
 
 def test_a_port_that_is_taken_is_reported_and_this_host_is_recorded(stage):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.columns import median
 from ddptop.frames.numbers import fixed, known, percent, size
+from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,7 +48,7 @@ def differences(frame: Frame, rank: int) -> Iterator[str]:
         for name, title, unit in (("clock_mhz", "GPU clock", " MHz"), ("temp_c", "GPU", " °C")):
             values = {one.rank: getattr(one, name) for one in frame.gpus if getattr(one, name) is not None}
             if rank in values and len(values) > 1:
-                usual = median_of(np.array([value for at, value in values.items() if at != rank], float))
+                usual = float(median(np.array([value for at, value in values.items() if at != rank], float)))
                 if _apart(float(values[rank]), usual):
                     yield f"{title} {fixed(values[rank], 0)}{unit}, the others {fixed(usual, 0)}"
         if gpu.throttle:
@@ -56,19 +56,13 @@ def differences(frame: Frame, rank: int) -> Iterator[str]:
     host = next((one for one in frame.hosts if one.name == frame.ranks.host[rank]), None)
     loads = [one.cpu_pct for one in frame.hosts if one is not host and one.cpu_pct is not None]
     if host is not None and host.cpu_pct is not None and loads:
-        usual = median_of(np.array(loads, float))
+        usual = float(median(np.array(loads, float)))
         if _apart(host.cpu_pct, usual):
             yield f"its host's CPUs are {percent(host.cpu_pct, 0)} busy, the others' {percent(usual, 0)}"
 
 
-def median_of(values: Column) -> float:
-    """Without NaN; NaN where nothing is left."""
-    finite = values[np.isfinite(values)]
-    return float(median(finite))
-
-
 def _of_and_others(values: Column, rank: int) -> tuple[float, float]:
-    return float(values[rank]), median_of(np.delete(values, rank))
+    return float(values[rank]), float(median(np.delete(values, rank)))
 
 
 def _apart(own: float, usual: float) -> bool:

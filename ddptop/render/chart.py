@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ddptop.frames.columns import median
 from ddptop.frames.numbers import clock, fixed, significant
+from ddptop.frames.statistics import median
 from ddptop.render.line import Line
 
 if TYPE_CHECKING:
@@ -86,32 +86,6 @@ def binned(values: Column, edges: Indices, how: str) -> Column:
         reduce = np.fmin if how == "min" else np.fmax
         result[filled] = reduce.reduceat(inside, starts)
     return result
-
-
-MAX_SORTED = 6_000
-"""Quantiles are taken of at most so many points, evenly picked: a picture has some 300 bins of them."""
-
-
-def quantiles(values: Column, edges: Indices, shares: tuple[float, ...]) -> list[Column]:
-    """For each share (0.5: the median) one figure per bin of what is known in it; NaN where nothing is."""
-    columns = len(edges) - 1
-    low, high = int(edges[0]), int(edges[-1])
-    stride = max(1, (high - low) // MAX_SORTED)
-    first = -(-low // stride) * stride  # the same points are picked while more come in
-    inside = values[first:high:stride]
-    bins = np.searchsorted(edges, np.arange(first, high, stride), side="right") - 1
-    known = np.isfinite(inside)
-    inside, bins = inside[known], bins[known]
-    inside = inside[np.lexsort((inside, bins))]
-    count = np.bincount(bins, minlength=columns)[:columns]
-    begin = np.concatenate([[0], np.cumsum(count)[:-1]])
-    filled = count > 0
-    found = []
-    for share in shares:
-        figure = np.full(columns, np.nan)
-        figure[filled] = inside[begin[filled] + np.ceil(share * (count[filled] - 1)).astype(np.int64)]
-        found.append(figure)
-    return found
 
 
 def joined(values: Column) -> Column:

@@ -5,6 +5,7 @@ A host without figures of its agent (`Frame.hosts`) has those that its ranks rep
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from ddptop.frames.hosts import HostFigures, host_index
 from ddptop.frames.numbers import RATIO, counted, fixed
+from ddptop.frames.statistics import median
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.render.context import CALM
 
@@ -198,4 +200,5 @@ def _largest(values: NDArray[np.float64]) -> float | None:
 
 
 def _median(values: NDArray[np.float64]) -> float | None:
-    return None if np.isnan(values).all() else float(np.nanmedian(values))
+    middle = float(median(values))
+    return None if math.isnan(middle) else middle

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.steps.windows import DETAILED_BACK
-from ddptop.frames.columns import median
+from ddptop.frames.statistics import median
 from ddptop.frames.verdict import compares_own_times, skew_pct
 from ddptop.report.content import Span
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
-from ddptop.frames.columns import median, quantile_between
 from ddptop.frames.differences import differences
 from ddptop.frames.phrases import interval_error
+from ddptop.frames.statistics import interpolated_quantile, median
 from ddptop.report.content import (
     BucketSummary,
     Communication,
@@ -186,7 +186,7 @@ def communication(
     return Communication(
         step_ms=step_ms,
         step_ms_p50=known(median(table.step_ms)) if len(table.step_ms) else None,
-        step_ms_p95=known(quantile_between(table.step_ms, 0.95)) if len(table.step_ms) else None,
+        step_ms_p95=known(interpolated_quantile(table.step_ms, 0.95)) if len(table.step_ms) else None,
         step_ms_max=None if longest is None else float(table.step_ms[longest]),
         step_of_max=None if longest is None else int(table.step[longest]),
         incarnation_of_max=0 if longest is None else int(table.incarnation[longest]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from ddptop.frames.buckets import times_a_step
 from ddptop.frames.differences import events_near
 from ddptop.frames.numbers import RATIO, UNKNOWN, bounded, clock, fixed, size
 from ddptop.frames.phrases import blamed_ranks
+from ddptop.frames.statistics import median
 from ddptop.render.phases import LEAST_SHOWN_MS, PARTS, SHORT, pair, pairs_head, rank_parts
 from ddptop.render.table import measured, text_lines
 from ddptop.render.text import clean, fit_tail, wrap
@@ -151,8 +151,7 @@ def _others_ms(report: Report, ranks: Sequence[int], phase: str) -> float:
         if one.rank not in ranks:
             own = None if phase == "other" else getattr(one, f"own_{phase}_ms")
             each.append(own if own is not None or phase == "backward" else getattr(one, f"{phase}_ms"))
-    known = [ms for ms in each if ms is not None]
-    return statistics.median(known) if known else math.nan
+    return float(median(np.array(each, np.float64)))
 
 
 def host_table(report: Report, width: int) -> list[str]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import setitem
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +29,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default
 
 from ddptop.protocol.messages import Event
 from ddptop.training.guard import guard, hide_frame
+from ddptop.training.medians import upper_median
 from ddptop.training.recorder import Recorder, now
 from ddptop.training.step_record import BucketCall, StepRecord
 from ddptop.training.torch_compat.ddp import set_reducer_group
@@ -278,10 +279,6 @@ BOUND_RECENT = 256
 BOUND_FIRST = 32
 """Timestamps after which the bounds are reported first; DDP has rebuilt its buckets by then."""
 
-BOUND_QUANTILE = 0.5
-"""Figures are medians over steps, and what shifts every timestamp by at most its own delay shifts a median by
-no more than about the median delay. The tail (ms, when a busy machine preempts the thread) is not in them."""
-
 BOUND_HOOK_READY_US = 100.0
 """Where a communication hook is timed there is no second timestamp before the collective to compare the first
 with: the hook runs between them. Analysis assumes the same of a rank that has reported nothing."""
@@ -318,7 +315,10 @@ class TimerBounds:
         if self._seen < BOUND_FIRST:
             return None
         handed = list(self._handed)
-        bounds = (quantile_us(handed) if handed else BOUND_HOOK_READY_US, quantile_us(list(self._late)))
+        # Figures are medians over steps: what shifts every timestamp by at most its own delay shifts a median
+        # by no more than about the median delay. The tail (ms, where the thread is preempted) is not in them.
+        handed_us, late_us = (round(upper_median(delays_ns) / 1e3, 1) for delays_ns in (handed, self._late))
+        bounds = (handed_us if handed else BOUND_HOOK_READY_US, late_us)
         device_ns = self._device_bounds_ns()
         if device_ns is not None:
             bounds = (device_ns[0] / 1e3, max(device_ns[1] / 1e3, bounds[1]))
@@ -333,13 +333,6 @@ class TimerBounds:
     def forget_sent(self) -> None:
         """Have `news` report the bounds again: the collector is another one."""
         self._sent = None
-
-
-def quantile_us(values_ns: Sequence[int]) -> float:
-    """The BOUND_QUANTILE of times in nanoseconds, in microseconds; 0 for no times."""
-    ordered = sorted(values_ns)
-    at = min(len(ordered) - 1, int(len(ordered) * BOUND_QUANTILE))
-    return round(ordered[at] / 1e3, 1) if ordered else 0.0
 
 
 def _has_changed(old: float, new: float) -> bool:

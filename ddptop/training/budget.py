@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ddptop.protocol.messages import Flag
+from ddptop.training.medians import median
 from ddptop.training.own_cost import clocked
 from ddptop.training.step_record import StepRecord
 
@@ -206,12 +207,3 @@ class Budget:
 def in_cold_caches(counted_ns: float) -> float:
     """What a step without bucket detail takes, by what is counted of it; in ns."""
     return counted_ns + (COLD - 1) * max(0.0, counted_ns - COLD_FROM_NS)
-
-
-def median(values: Iterable[float]) -> float:
-    """The median; 0 for no values."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2 if ordered else 0.0

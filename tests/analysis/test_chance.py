@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptop.frames import chance
-from ddptop.frames.chance import LEAST_BLOCK, block_length, difference, interval
+from ddptop.frames import statistics
+from ddptop.frames.chance import difference, interval
+from ddptop.frames.statistics import LEAST_BLOCK, REPLICATES, block_length, estimate_median
 from tests.benchmarks.bench_check import MORE, step_times
 
 PAIRS, STEPS, ALIKE = 20, 500, 0.5
@@ -39,9 +40,17 @@ def test_blocks_of_short_series_are_as_long_without_a_fourier_transform(monkeypa
         series = [step_times(n, alike, i) for alike in (0.0, 0.7, 0.95) for i in range(5)]
         sides = [np.sign(values - np.median(values)) for values in series]
         with monkeypatch.context() as patch:
-            patch.setattr(chance, "SHORT", 0)
+            patch.setattr(statistics, "SHORT", 0)
             transformed = [*map(block_length, sides)]
         assert [*map(block_length, sides)] == transformed
+
+
+def test_the_error_of_a_median_is_the_same_however_many_series_are_drawn_at_once(monkeypatch) -> None:
+    values = step_times(300, 0.7, 2)
+    together = estimate_median(values)
+    for at_once in (1, 7, REPLICATES - 1):
+        monkeypatch.setattr(statistics, "DRAWN_TOGETHER", at_once * len(values))
+        assert estimate_median(values) == together
 
 
 def test_a_difference_has_its_sign_and_unknown_steps_are_left_out() -> None:

@@ -15,6 +15,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.groups import Flagged
 from ddptop.analysis.straggler import every_step, flagged
 from ddptop.frames.snapshot import snapshot
+from ddptop.frames.statistics import interval_of_median
 
 STEP_MS = 10.0
 RANKS, STEPS = 4, 160
@@ -429,15 +430,15 @@ def test_intervals_of_a_median_hold_what_they_claim(alike: float) -> None:
         noise = rng.normal(size=140)
         for at in range(1, 140):
             noise[at] = alike * noise[at - 1] + np.sqrt(1 - alike**2) * noise[at]
-        low, high = formulas.interval_of_median(10.0 + noise[40:])
+        low, high = interval_of_median(10.0 + noise[40:])
         held += low <= 10.0 <= high
     assert held >= 90  # of 95; with blocks of 8 steps, 80 where neighbours are alike
 
 
 def test_an_interval_is_wider_by_what_the_steps_do_not_show() -> None:
     values = np.random.default_rng(0).normal(10.0, 1.0, 100)
-    low, high = formulas.interval_of_median(values)
-    wide = formulas.interval_of_median(values, 2.0)
+    low, high = interval_of_median(values)
+    wide = interval_of_median(values, 2.0)
     assert wide[1] - wide[0] == pytest.approx(2 * (high - low))
 
 

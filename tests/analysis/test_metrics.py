@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.steps import formulas
-from ddptop.frames.columns import median
+from ddptop.frames.statistics import median, median_of_others, quantile
 
 NAN = np.nan
 
@@ -70,7 +70,7 @@ def test_median_of_others_is_what_it_says(count: int) -> None:
             others = others[~np.isnan(others)]
             if len(others) and not np.isnan(row[rank]):
                 expected[i, rank] = np.median(others)
-    np.testing.assert_array_equal(formulas.median_of_others(values), expected)
+    np.testing.assert_array_equal(median_of_others(values), expected)
 
 
 def test_a_pair_shows_the_whole_lateness_on_each() -> None:
@@ -138,9 +138,9 @@ def test_what_is_partitioned_is_as_what_is_sorted(count: int, monkeypatch: pytes
 
 def test_quantiles_leave_nan_aside() -> None:
     values = np.array([[3.0, NAN, 1.0, 2.0, 4.0], [NAN] * 5])
-    np.testing.assert_array_equal(formulas.quantile(values, 0.25), [2, NAN])
-    np.testing.assert_array_equal(formulas.quantile(values, 0.75), [4, NAN])
-    np.testing.assert_array_equal(formulas.quantile(np.empty((2, 0)), 0.5), [NAN, NAN])
+    np.testing.assert_array_equal(quantile(values, 0.25), [2, NAN])
+    np.testing.assert_array_equal(quantile(values, 0.75), [4, NAN])
+    np.testing.assert_array_equal(quantile(np.empty((2, 0)), 0.5), [NAN, NAN])
 
 
 def test_replay_of_a_step_through_its_lanes() -> None:

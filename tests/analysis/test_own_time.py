@@ -14,6 +14,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import BATCH, OWN_STEPS, PART_COLUMNS, PLACES, StepWindow
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.snapshot import snapshot
+from ddptop.frames.statistics import mean
 from ddptop.render.phases import Breakdown
 from ddptop.render.plain import picture
 
@@ -195,7 +196,7 @@ def test_pauses_of_many_ranks_are_averaged_in_little_memory() -> None:
     finally:
         tracemalloc.stop()
     pauses = parts[PART_COLUMNS.index("gc")].astype(np.float32).T.astype(np.float64)
-    np.testing.assert_array_equal(found, formulas.mean(pauses))
+    np.testing.assert_array_equal(found, mean(pauses))
     column = 4 * steps * ranks
     assert peak < 3.5 * column  # with the copy of each that is sorted; 6.3 before
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.known_sessions import stable_order
 from ddptop.analysis.steps.windows import PLACES, StepWindow
-from ddptop.frames.columns import Ring, median, quantile_between
+from ddptop.frames.rings import Ring
+from ddptop.frames.statistics import interpolated_quantile, median
 
 NAMES, RANKS, SIZE = ("a", "b"), 3, 12
 
@@ -72,7 +73,7 @@ def test_steps_that_were_added_last_are_read_without_being_written():
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.sampled_from((0.0, 0.5, 0.8, 0.95, 1.0)))
 def test_a_quantile_is_that_of_numpy(values, share):
     column = np.array(values)
-    assert quantile_between(column, share) == pytest.approx(
+    assert interpolated_quantile(column, share) == pytest.approx(
         float(np.quantile(column, share)), rel=1e-12, abs=1e-9
     )
 

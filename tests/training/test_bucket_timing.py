@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 
 import pytest
 
-from ddptop.training.bucket_timing import BOUND_FIRST, BOUND_HOOK_READY_US, TimerBounds, quantile_us
+from ddptop.training.bucket_timing import BOUND_FIRST, BOUND_HOOK_READY_US, TimerBounds
+from ddptop.training.medians import median, upper_median
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import StepRecord
 
@@ -62,9 +64,14 @@ def test_where_a_hook_is_timed_the_ready_bound_is_the_one_that_analysis_assumes(
     assert told(bounds) == (BOUND_HOOK_READY_US, 0.0)
 
 
-def test_the_bound_of_a_median_is_a_median() -> None:
-    assert quantile_us([n * US for n in range(100)]) == 50.0
-    assert quantile_us([]) == 0.0
+@pytest.mark.parametrize("count", [1, 2, 5, 100])
+def test_medians_without_numpy_are_those_of_python(count: int) -> None:
+    values = [(7 * number) % 101 for number in range(count)]
+    assert (median(values), upper_median(values)) == (
+        statistics.median(values),
+        statistics.median_high(values),
+    )
+    assert (median([]), upper_median([])) == (0, 0)
 
 
 @pytest.mark.parametrize("ready", [object(), None])

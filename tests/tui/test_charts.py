@@ -14,7 +14,8 @@ from hypothesis.extra.numpy import arrays
 
 from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.frames.history import COLUMNS
-from ddptop.render.chart import Axis, Scale, holes, no_number, quantiles, step_ticks, thinned, time_ticks
+from ddptop.frames.statistics import quantiles_of_bins
+from ddptop.render.chart import Axis, Scale, holes, no_number, step_ticks, thinned, time_ticks
 from ddptop.render.curves import stacked
 from ddptop.render.line import Line, Piece
 from ddptop.tui.scene import ChartState, Place, Scene
@@ -153,7 +154,7 @@ def test_losses_that_were_told_and_are_no_number() -> None:
 
 def test_quantiles_per_bin() -> None:
     values = column(*range(1, 101), float("nan"), 7)
-    p50, p95 = quantiles(values, np.array([0, 100, 100, 101, 102]), (0.5, 0.95))
+    p50, p95 = quantiles_of_bins(values, np.array([0, 100, 100, 101, 102]), (0.5, 0.95))
     assert p50[[0, 3]].tolist() == [51, 7]
     assert p95[[0, 3]].tolist() == [96, 7]
     assert np.isnan(p50[[1, 2]]).all()

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.frames.columns import median
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import significant
 from ddptop.frames.phrases import ranks_phrase
+from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
     from ddptop.analysis.event_log import EventLog

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.columns import median
 from ddptop.frames.overhead import MeasuredCost
+from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

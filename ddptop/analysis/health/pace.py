@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.frames.columns import median
 from ddptop.frames.numbers import fixed
+from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
     from ddptop.analysis.event_log import EventLog

@@ -27,10 +27,10 @@ from ddptop.analysis.stall.rank_position import (
     sequence_of,
 )
 from ddptop.frames.calls import function_entered, in_collective
-from ddptop.frames.columns import median
 from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import MAX_POSITIONS, Stall
+from ddptop.frames.statistics import median
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Phase
 

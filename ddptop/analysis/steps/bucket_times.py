@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
+from ddptop.frames.statistics import mean
 from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import FLAGS
 from ddptop.protocol.step_words import CELL
@@ -368,7 +369,7 @@ def _known(values_us: Column, unknown: Mask) -> Column:
 
 def _mean(values_us: Column) -> Column:
     """(launches, n, ranks) to the mean over ranks as (n, launches), in milliseconds."""
-    return np.asarray(formulas.mean(values_us).T / US_PER_MS)
+    return np.asarray(mean(values_us).T / US_PER_MS)
 
 
 class _Gains(NamedTuple):

@@ -33,8 +33,8 @@ from ddptop.analysis.straggler.every_step import EVERY
 from ddptop.analysis.straggler.flagged import arrivals_disagree, straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.analysis.straggler.step_flags import StepFlagging
-from ddptop.frames.columns import median
 from ddptop.frames.phrases import blamed, cause_phrase, which_hosts
+from ddptop.frames.statistics import mean, median
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import BEGIN, FIRST_OPTIMIZER, FLAGS, MICRO_STEPS, MISSING, WALL
@@ -187,7 +187,7 @@ class StepEvaluation:
         figures, losses, known = self._figures, block.loss, block.known
         optimizers = np.full(len(losses), -1) if block.own is None else block.own[FIRST_OPTIMIZER, :, 0]
         before = figures.turns.optimizers
-        counts = figures.turns.take(optimizers, formulas.mean(np.where(known, losses, np.nan)))
+        counts = figures.turns.take(optimizers, mean(np.where(known, losses, np.nan)))
         if not counts.all():
             losses, known = np.where(counts[:, None], losses, np.nan), known & counts[:, None]
         if figures.turns.optimizers > max(1, before):
@@ -396,10 +396,10 @@ def _budget(columns: Column, parts: Column | None) -> tuple[tuple[Column, Column
             exposed_parts = divided[1:].copy()
             divided[1] += waits
             divided[2] += total - waits
-    own_backward, wait_ms, transfer = formulas.mean(divided)
+    own_backward, wait_ms, transfer = mean(divided)
     exposed_wait, exposed_transfer = (wait_ms.copy(), transfer.copy())
     if exposed_parts.base is not divided:
-        exposed_wait, exposed_transfer = formulas.mean(exposed_parts)
+        exposed_wait, exposed_transfer = mean(exposed_parts)
     return (exposed_wait, exposed_transfer), {
         "data_ms": data.mean(axis=-1),  # NaN where a rank does not know it
         "forward_ms": forward.mean(axis=-1),

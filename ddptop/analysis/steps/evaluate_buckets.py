@@ -22,7 +22,7 @@ from ddptop.analysis.steps.windows import (
 )
 from ddptop.analysis.straggler.flagged import evaluate_flag
 from ddptop.analysis.straggler.rules import EVERY, EVERY_STEPS
-from ddptop.frames.columns import median
+from ddptop.frames.statistics import mean, median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class DetailFigures(NamedTuple):
         waits = self.free if clock_free else self.waits
         wait, exposed = waits.exposed_wait[first:stop], waits.exposed[first:stop]
         busbw = self.group[BUSBW_FREE if clock_free else BUSBW, first:stop]
-        return formulas.mean(wait), formulas.mean(exposed - wait), busbw
+        return mean(wait), mean(exposed - wait), busbw
 
 
 class EvaluatedDetail(NamedTuple):
@@ -276,9 +276,9 @@ def _busbw(groups: Sequence[tuple[GroupFigures, StepFigures]]) -> Column:
     for one, found in groups:
         sizes = [one.window.buckets[number].wire_bytes for number in one.timing.numbers]
         total = sum(float("nan") if size is None else size for size in sizes)
-        transfer = formulas.mean(found.waits.transfer)
+        transfer = mean(found.waits.transfer)
         each.append(formulas.bandwidth_gbps(np.full_like(transfer, total), transfer) * one.window.factor)
-    return formulas.mean(np.stack(each, axis=-1))
+    return mean(np.stack(each, axis=-1))
 
 
 def add_detail(

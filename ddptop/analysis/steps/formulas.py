@@ -7,13 +7,11 @@ are those of METRICS.md.
 
 from __future__ import annotations
 
-from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.chance import block_length, student_quantile
-from ddptop.frames.columns import LONG, median, resampled_medians
+from ddptop.frames.statistics import LONG, median_of_others, probability_of_at_least
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Mask
@@ -106,41 +104,6 @@ def exposed_wait(ready: Column, start: Column, arrival: Column) -> Column:
     return union(np.fmax(start[later], computed), arrival[later])
 
 
-def median_of_others(values: Column) -> Column:
-    """For each element of the last axis the median of all the *others*; NaN elements are left out.
-
-    The median of all elements would show only half of the difference between two ranks.
-    """
-    if values.shape[-1] == 2:  # the other one
-        return np.where(np.isnan(values), np.nan, values[..., ::-1]).astype(values.dtype)
-    top = values.shape[-1] - 1
-    places = (top - 1) // 2, top // 2
-    if top >= LONG and not np.isnan(values).any():
-        ordered = np.partition(values, [*range(places[0], places[1] + 2)], axis=-1)
-    else:
-        ordered = np.sort(values, axis=-1)  # sorts NaN to the end
-        if top < 1 or np.isnan(ordered[..., -1]).any():
-            return _median_of_known_others(values, ordered)
-    pairs = [(ordered[..., at : at + 1], ordered[..., at + 1 : at + 2]) for at in sorted({*places})]
-    found = [np.where(values <= here, after, here) for here, after in pairs]
-    return np.asarray(found[0] if len(found) == 1 else (found[0] + found[1]) / 2)
-
-
-def _median_of_known_others(values: Column, ordered: Column) -> Column:
-    """`median_of_others` where some elements are NaN, whose number may differ. `ordered`: sorted."""
-    others = np.maximum((~np.isnan(values)).sum(axis=-1, keepdims=True) - 1, 0)
-    top = values.shape[-1] - 1
-
-    def without_own(place: Column) -> Column:
-        here = np.take_along_axis(ordered, np.minimum(place, top), axis=-1)
-        after = np.take_along_axis(ordered, np.minimum(place + 1, top), axis=-1)
-        return np.where(values <= here, after, here)
-
-    low = without_own(np.maximum(others - 1, 0) // 2)
-    high = without_own(others // 2)
-    return np.where((others > 0) & ~np.isnan(values), (low + high) / 2, np.nan)
-
-
 def lateness(start: Column) -> Column:
     """s - median over the other ranks of s, along the last axis."""
     return np.asarray(start - median_of_others(start))
@@ -231,83 +194,6 @@ def relative_scores(self_ms: Column) -> Column:
     return np.asarray(np.divide(known.min(), self_ms, out=unknown, where=self_ms > 0))
 
 
-def quantile(values: Column, share: float) -> Column:
-    """The element below which `share` of the last axis lies, without NaN; NaN where nothing is left."""
-    size = values.shape[-1]
-    if not size:
-        return np.full(values.shape[:-1], np.nan)
-    ordered = np.sort(values, axis=-1)
-    if not np.isnan(ordered[..., -1]).any():
-        return np.asarray(ordered[..., min(int(share * size), size - 1)])
-    known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
-    place = np.minimum((share * known).astype(np.int64), size - 1)
-    return np.asarray(np.take_along_axis(ordered, place, axis=-1)[..., 0])
-
-
-def mean(values: Column) -> Column:
-    """Mean along the last axis without NaN; NaN where nothing is left."""
-    if values.size and values.flags.c_contiguous:  # the same to the last bit, in a fifth
-        total = values.sum(axis=-1)
-        if np.isfinite(total).all():  # and so all values
-            return np.asarray(total.astype(np.float64) / values.shape[-1])
-    known = ~np.isnan(values)
-    if not known.any():
-        return np.full(values.shape[:-1], np.nan)
-    count = known.sum(axis=-1)
-    total = np.where(known, values, 0.0).sum(axis=-1)
-    return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0))
-
-
-SURE_FEW = 15.0
-"""n independent steps need (1 + SURE_FEW / n) times the certainty of many, roughly as in Student's t."""
-
-
-def certainty(values: Column) -> float:
-    """Mean divided by standard error of a time series (`standard_error`)."""
-    average, error = standard_error(values)
-    if error > 0:
-        return average / error
-    return float(np.sign(average)) * np.inf if error == 0 and average else 0.0
-
-
-def standard_error(values: Column) -> tuple[float, float]:
-    """Mean and standard error of a time series, enlarged where it has few steps (SURE_FEW); NaN: too few.
-
-    With correlation r between neighbours, n steps count as n (1 - r) / (1 + r) independent ones (Bartlett). r
-    is corrected for its bias with few steps (Kendall). Outliers are clipped at two interquartile ranges
-    outside the quartiles.
-    """
-    values = values[~np.isnan(values)].astype(np.float64)
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    low, high = (float(quantile(values, share)) for share in (0.25, 0.75))
-    values = np.clip(values, low - 2 * (high - low), high + 2 * (high - low))
-    average = float(values.mean())
-    around = values - average
-    variance = float(np.mean(around**2))
-    if variance <= 0:
-        return average, 0.0
-    r = float(np.mean(around[1:] * around[:-1])) / variance
-    r = min(max(r + (1 + 4 * r) / len(values), 0.0), 0.99)
-    independent = len(values) * (1 - r) / (1 + r)
-    return average, float(np.sqrt(variance / independent)) * (1 + SURE_FEW / independent)
-
-
 def by_chance(count: int, steps: int, ranks: int) -> float:
     """Probability that any of so many equally fast ranks comes last in `count` or more of the steps."""
-    p = 1 / ranks
-    return ranks * sum(comb(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(count, steps + 1))
-
-
-def interval_of_median(values: Column, wider: float = 1.0) -> tuple[float, float]:
-    """Interval of 95 % of the median of a time series, by block bootstrap: blocks as long as its own
-    autocorrelation needs, and as few of them as there are in Student's t (`frames/chance.py`).
-
-    `wider`: factor on its half, for what the series does not show of its error.
-    """
-    middle = float(median(values))
-    length = block_length(np.sign(values - middle))
-    error = float(resampled_medians(values, length).std())
-    error /= np.sqrt(1 - length / len(values))  # the blocks vary around their own median
-    apart = wider * error * student_quantile(0.975, max(1.0, len(values) / length - 1))
-    return middle - apart, middle + apart
+    return ranks * probability_of_at_least(count, steps, 1 / ranks)

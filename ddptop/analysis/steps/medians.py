@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import FREE
-from ddptop.frames.columns import median
+from ddptop.frames.statistics import mean, median
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +45,7 @@ class DetailMedians:
         """Median over the steps of the mean over ranks."""
 
         def middle(window: DetailWindow) -> float | None:
-            return known(median(formulas.mean(window.ranks.of(self.name(name), self.slots).T)))
+            return known(median(mean(window.ranks.of(self.name(name), self.slots).T)))
 
         return self._once(f"{name} over ranks", middle, None)
 

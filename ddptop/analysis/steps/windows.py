@@ -13,8 +13,9 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clock_check import contradiction_phrase, usual_pair
-from ddptop.frames.columns import Ring, median
 from ddptop.frames.numbers import fixed
+from ddptop.frames.rings import Ring
+from ddptop.frames.statistics import mean, median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,7 +174,7 @@ class StepWindow:
         known = {} if waited else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
         known["gc"] = np.zeros(self.world)
         for at in range(0, self.world if pauses.any() else 0, 1024):  # in float64 all take too much memory
-            known["gc"][at : at + 1024] = formulas.mean(pauses[at : at + 1024].astype(np.float64))
+            known["gc"][at : at + 1024] = mean(pauses[at : at + 1024].astype(np.float64))
         parts = tuple(name for name in PART_COLUMNS if name not in (*known, "cpu", "elements"))
         return self._own.medians(OWN_COLUMNS[:2], slots) | self._parts.medians(parts, slots) | known
 

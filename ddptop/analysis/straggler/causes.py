@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import PLACES
 from ddptop.analysis.straggler import every_step
-from ddptop.frames.columns import median
+from ddptop.frames.statistics import median, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +44,7 @@ def late_place(over: Mapping[OwnPlace, Column]) -> OwnPlace | None:
     Searched first are those whose excess hardly varies, where one of them has half of the largest of all."""
     positive = {name: ms for name, values in over.items() if (ms := float(median(values))) > 0}
     # Ranks on shared cores win or lose in backward what another does at that moment: that is no cause.
-    steady = {n: ms for n, ms in positive.items() if formulas.quantile(over[n], every_step.LOW) > ms / 2}
+    steady = {n: ms for n, ms in positive.items() if quantile(over[n], every_step.LOW) > ms / 2}
     least = every_step.HALF * max(positive.values(), default=0.0)
     for found in (steady, positive):
         place = max(found, key=lambda name: found[name], default=None)
@@ -59,4 +58,4 @@ def carried(pauses: Column, lateness: Column) -> bool:
     of it, and not by a few steps."""
     pause_ms = float(median(pauses))
     carried = pause_ms > 0 and pause_ms >= every_step.CAUSE_SHARE * float(median(lateness))
-    return carried and bool(formulas.quantile(pauses, every_step.LOW) > pause_ms / 2)
+    return carried and bool(quantile(pauses, every_step.LOW) > pause_ms / 2)

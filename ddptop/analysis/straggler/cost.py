@@ -17,8 +17,8 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
 from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
 from ddptop.analysis.straggler import causes, cpu_waits, every_step, flagged, rules, uneven_work
-from ddptop.frames.columns import BLOCK, median
 from ddptop.frames.frame import Straggler, Suspect
+from ddptop.frames.statistics import LEAST_BLOCK, interval_of_median, mean, median, quantile
 
 if TYPE_CHECKING:
     from ddptop.analysis.figures import CpuSuspect, Figures, StepFlag, Unevenness
@@ -137,7 +137,7 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
         if count < SUSPECT_SHARE * steps or formulas.by_chance(count, steps, len(window.members)) > CHANCE:
             continue
         lateness = window.ranks.of("lateness", newest)[rank]
-        late_ms, low_ms = float(median(lateness)), float(formulas.quantile(lateness, 0.25))
+        late_ms, low_ms = float(median(lateness)), float(quantile(lateness, 0.25))
         bound_ms = float(window.bound_ms(newest)[rank])
         gain = np.where(last == rank, window.group.of("recoverable", newest), 0.0)
         gain_ms = float(median(gain))
@@ -235,8 +235,8 @@ def _from_every_step(figures: Figures) -> FrameSteps:
     if flag.pattern == "intermittent":
         gain = flagged.own_gain(all_steps, judged, ranks, flag.members, place)
         gain = gain if transfer_ms is None else gain + slow_transfer(all_steps, judged, flag)
-        cost_pct = 100 * float(formulas.mean(gain))
-        wall_ms = float(formulas.mean(all_steps.wall(judged)))
+        cost_pct = 100 * float(mean(gain))
+        wall_ms = float(mean(all_steps.wall(judged)))
         cost_pct = cost_pct / wall_ms if wall_ms > 0 else 0.0
     else:
         cost_pct = 0.0 if even_ms is None or not p50 else max(0.0, 100 * (1 - even_ms / p50))
@@ -434,7 +434,7 @@ def slow_transfer(steps: StepWindow, slots: Indices, flag: StepFlag) -> Column:
     before = before[before >= steps.ranks.oldest]
     calm, transfer = (_transfer(steps, these, flag.members) for these in (before, slots))
     calm = calm[~np.isnan(calm)]
-    usual_ms = float(median(calm)) if len(calm) >= CALM_STEPS else float(formulas.quantile(transfer, 0.1))
+    usual_ms = float(median(calm)) if len(calm) >= CALM_STEPS else float(quantile(transfer, 0.1))
     slow = transfer > max(SLOW_TRANSFER * usual_ms, usual_ms + SLOW_TRANSFER_MS)
     return np.asarray(np.where(slow, transfer - usual_ms, 0.0))
 
@@ -513,7 +513,7 @@ def what_if(
     intervals: list[float | None] = []
     for values, wider in ((wall - gain, drawn), (slowest, 1.0), (slowest - gain, drawn)):
         values = values[~np.isnan(values)]
-        enough = len(values) >= BLOCK and several
+        enough = len(values) >= LEAST_BLOCK and several
         found.append(float(median(values)) if enough else None)
-        intervals += formulas.interval_of_median(values, wider) if enough else (None, None)
+        intervals += interval_of_median(values, wider) if enough else (None, None)
     return WhatIf(*found, *intervals)

@@ -16,7 +16,7 @@ from ddptop.analysis.figures import CpuSuspect, StepFlag, place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.straggler import every_step
-from ddptop.frames.columns import median
+from ddptop.frames.statistics import median, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -109,7 +109,7 @@ class CpuWaits:
         total = over.sum(axis=0) / wall.sum()
         row = int(total.argmax())
         each = formulas.share(over[:, row], wall)
-        if total[row] < SHARE or float(formulas.quantile(each, EACH)) < EACH_SHARE:
+        if total[row] < SHARE or float(quantile(each, EACH)) < EACH_SHARE:
             return None
         newest = np.arange(max(0, slot + 1 - every_step.KEEP_STEPS), slot + 1)
         level_ms = float(median(place_excess(steps, "cpu", newest, self._members)[row]))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.frames.columns import median
+from ddptop.frames.statistics import certainty, median, quantile, standard_error
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices, Mask
@@ -49,7 +49,7 @@ LOW, LOW_SHARE = 0.2, 0.5
 busy machine 0.6; of noise around 0 it is negative, of random delays (exponential) 0.3."""
 
 ERRORS = 6.0
-"""Standard errors by which the excess must be above 0 (`formulas.certainty`). In half an hour of steps of
+"""Standard errors by which the excess must be above 0 (`certainty`). In half an hour of steps of
 10 ms the rules are evaluated 22,500 times: chance alone reaches 4.2 errors once, and load on a machine comes
 and goes more slowly than neighbouring steps show."""
 
@@ -174,7 +174,7 @@ def lasting(over: Column, wall: Column) -> float | None:
     scattered, alike = next(needed for share, *needed in STEPS_NEEDED if level >= share * step)
     if low < LOW_SHARE * level or steps < (alike if low >= ALIKE_SHARE * level else scattered):
         return None
-    return level if formulas.certainty(over) >= ERRORS else None
+    return level if certainty(over) >= ERRORS else None
 
 
 def still_late(over: Column, wall: Column, level_ms: float, *, bursts: bool = False) -> bool:
@@ -185,13 +185,13 @@ def still_late(over: Column, wall: Column, level_ms: float, *, bursts: bool = Fa
     least = max(KEEP_SHARE * level_ms, 0.5 * max(FLAG_MS, FLAG_SHARE * step))
     if not float(median(kept)) >= least:
         return False
-    return not float(formulas.quantile(newest, 1 - LOW)) < OVER_SHARE * level_ms
+    return not float(quantile(newest, 1 - LOW)) < OVER_SHARE * level_ms
 
 
 def error_of_median(values: Column) -> float:
     """Standard error of the median of a time series, in its unit: 1.25 times that of the mean, as of a normal
-    distribution (`formulas.standard_error`)."""
-    return 1.25 * formulas.standard_error(values)[1]
+    distribution (`standard_error`)."""
+    return 1.25 * standard_error(values)[1]
 
 
 LARGE_MS, LARGE_SHARE, LARGE_NOISE = 1.0, 0.5, 3.0
@@ -260,7 +260,7 @@ def intermittent(
         return None
     time_ms[rank] = -1.0
     others = excess[np.argsort(-time_ms, kind="stable")[: min(RIVALS, len(excess) - 1)]]
-    noise = float(np.fmax.reduce(formulas.quantile(np.clip(others, 0.0, None), 0.95)))
+    noise = float(np.fmax.reduce(quantile(np.clip(others, 0.0, None), 0.95)))
     large = excess[rank][excess[rank] > max(least, LARGE_NOISE * noise)]
     if len(large) < fewest or float(median(large)) < outstanding_by * noise:
         return None
@@ -275,7 +275,7 @@ def intermittent(
         return None
     if excess[rank, late].sum() < worth or late[mine[0] :].mean() > NOW_AND_THEN:
         return None
-    low, high = (float(formulas.quantile(excess[rank, late], share)) for share in (0.25, 0.75))
+    low, high = (float(quantile(excess[rank, late], share)) for share in (0.25, 0.75))
     if len(mine) < MANY and not held and low < ALIKE * high:
         return None
     over = others > least
@@ -350,16 +350,16 @@ def rotating(
     ease = 2 / 3 if held else 1.0
     if 2 * (gain >= ease * FLAG_MS).sum() < np.isfinite(gain).sum():  # the median is less
         return None
-    step, middle = float(median(wall)), float(formulas.quantile(gain, 0.5))
+    step, middle = float(median(wall)), float(quantile(gain, 0.5))
     if not middle >= ease * max(FLAG_MS, ROTATING_SHARE * step):
         return None
-    low, high = (float(formulas.quantile(gain, share)) for share in (0.1, 0.8))
+    low, high = (float(quantile(gain, share)) for share in (0.1, 0.8))
     if not low >= ease * STEADY * high:
         return None
     counts = np.bincount(last, minlength=ranks)
     part = max(2.0, len(last) / (2 * len(counts)))  # half of the share of each if all ranks took turns
     order = [int(rank) for rank in np.argsort(-counts, kind="stable") if counts[rank] >= part]
-    if len(order) < 2 or counts.max() > MOST * len(last) or formulas.certainty(gain) < ERRORS:
+    if len(order) < 2 or counts.max() > MOST * len(last) or certainty(gain) < ERRORS:
         return None
     if middle < ROTATING_SURE * step and not held:
         lasting = int(np.searchsorted(np.nancumsum(all_steps[2][::-1]), 1000 * SLOW_CORE_S)) + 1
@@ -398,6 +398,6 @@ def suspect(excess: Column, wall: Column) -> tuple[Late, int] | None:
     last = int((np.where(np.isnan(newest), -np.inf, newest)[:, first:].argmax(axis=0) == rank).sum())
     if last < SUSPECT_SHARE * len(over) or formulas.by_chance(last, len(over), len(excess)) > CHANCE:
         return None
-    if level < max(FLAG_MS, FLAG_SHARE * step) or float(formulas.quantile(over, LOW)) < LOW_SHARE * level:
+    if level < max(FLAG_MS, FLAG_SHARE * step) or float(quantile(over, LOW)) < LOW_SHARE * level:
         return None
     return Late((rank,), len(wall) - len(over), level), last

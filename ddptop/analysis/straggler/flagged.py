@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.figures import MOVES_WITHIN, place_excess
-from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.groups import Flagged
 from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, PLACES
 from ddptop.analysis.straggler import every_step, rules, uneven_work
-from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler
+from ddptop.frames.statistics import median, quantile
 
 if TYPE_CHECKING:
     from ddptop.analysis.figures import Figures, StepFlag
@@ -244,7 +243,7 @@ def arrivals_disagree(figures: Figures, slot: int) -> bool:
         rank = scope.scope.ranks.index(flag.rank)
         measured = rules.measure(scope, slots, rank)
         if measured is not None:
-            high = float(formulas.quantile(scope.ranks.of("lateness", scope.with_detail(slots))[rank], 0.8))
+            high = float(quantile(scope.ranks.of("lateness", scope.with_detail(slots))[rank], 0.8))
             return high + measured.bound_ms < ON_TIME * flag.level_ms
     return False
 

@@ -7,14 +7,13 @@ in turn.
 
 from __future__ import annotations
 
-from math import comb
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import FEW_DETAILED, LONG, PARTS
-from ddptop.frames.columns import median
+from ddptop.frames.statistics import certainty, median, probability_of_at_least, quantile
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
@@ -46,7 +45,7 @@ SPREAD_SHARE = 1 / 3
 and that of noise around 0 is not. Random delays (exponential) reach 0.4."""
 
 CERTAIN = 5.0
-"""Standard errors by which the mean lateness must be above the bound (`formulas.certainty`): load that comes
+"""Standard errors by which the mean lateness must be above the bound (`certainty`): load that comes
 and goes over dozens of steps is no straggler."""
 
 NEWEST = 64
@@ -79,7 +78,7 @@ class Measurement(NamedTuple):
     lateness_low_ms: float
     """Lower quartile of the first rank's lateness."""
     certainty: float
-    """How many standard errors the first rank's mean lateness is above the bound (`formulas.certainty`)."""
+    """How many standard errors the first rank's mean lateness is above the bound (`certainty`)."""
     bound_ms: float
     """How far the first rank's lateness may be wrong."""
     recoverable_ms: float
@@ -145,7 +144,7 @@ def measure(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Mea
         share=float(is_last.mean()),
         lateness_ms=float(late.median[rank]),
         lateness_low_ms=float(late.low[rank]),
-        certainty=formulas.certainty(window.ranks.of("lateness", slots)[rank] - late.bound[rank]),
+        certainty=certainty(window.ranks.of("lateness", slots)[rank] - late.bound[rank]),
         bound_ms=float(late.bound[rank]),
         recoverable_ms=float(median(gains[is_last])) if is_last.any() else 0.0,
         cost_ms=cost,
@@ -218,7 +217,7 @@ def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
             steady = (low > bound) & (low >= STEADY * high)
             steady &= (middle >= FLAG_MS) & (100 * middle >= FLAG_PCT * step)
         for at in np.flatnonzero(steady).tolist():
-            if formulas.certainty(over[at] - bound[at]) < CERTAIN:
+            if certainty(over[at] - bound[at]) < CERTAIN:
                 continue
             measured = measure(window, slots, int(rank[at]))
             if measured is not None and _arrivals_agree(measured, float(middle[at])):
@@ -312,7 +311,7 @@ def intermittent(window: ScopeWindow) -> LatePattern | None:
     last, step, bound = (window.long.of(name, slots) for name in ("last", "step", "bound"))
     if np.isnan(bound).any():
         return None
-    usual = min(float(median(gain)), 3 * float(formulas.quantile(gain, 0.25)))
+    usual = min(float(median(gain)), 3 * float(quantile(gain, 0.25)))
     least = max(float(bound.max()), FLAG_MS, OUTSTANDING * usual)
     clear = (gain > least) & (last >= 0)
     if clear.sum() < FEWEST:
@@ -350,8 +349,7 @@ def _onsets(found: Indices, ranks: Column) -> Mask:
 def _by_chance(count: int, total: int, members: int) -> float:
     """Probability that a rank with ODDS times the odds of the others comes last in `count` or more of `total`
     late steps."""
-    p = ODDS / (ODDS + members - 1)
-    return sum(comb(total, k) * p**k * (1 - p) ** (total - k) for k in range(count, total + 1))
+    return probability_of_at_least(count, total, ODDS / (ODDS + members - 1))
 
 
 def _lasting(begins: Indices, steps: int) -> bool:
@@ -372,14 +370,14 @@ def rotating(window: ScopeWindow, held: int | None = None) -> LatePattern | None
     )
     if len(slots) < MANY or np.isnan(gain).any():
         return None
-    low, high = (float(formulas.quantile(gain, share)) for share in (0.25, 0.75))
+    low, high = (float(quantile(gain, share)) for share in (0.25, 0.75))
     if low < max(FLAG_MS, STEADY * high):
         return None
     bound = window.bound_ms(slots)
     usual = float(median(skew - gain))  # skew of the other ranks, where there are several
     largest = np.maximum(bound.max(), np.fmax.reduce(window.long.of("bound", window.long.recent(MANY))))
     least = max(float(largest), FLAG_MS, usual if len(window.members) > 2 else 0.0)
-    if not low > least or formulas.certainty(gain - least) < CERTAIN:
+    if not low > least or certainty(gain - least) < CERTAIN:
         return None
     clear = (gain > least) & (last >= 0)
     counts = np.bincount(last[clear].astype(np.int64), minlength=len(window.members))

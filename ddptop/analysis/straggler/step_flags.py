@@ -13,7 +13,7 @@ from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.straggler import every_step, uneven_work
 from ddptop.analysis.straggler.causes import STEADY
 from ddptop.analysis.straggler.cpu_waits import CpuWaits, throttled
-from ddptop.frames.columns import median
+from ddptop.frames.statistics import certainty, median
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -304,7 +304,7 @@ def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Lat
     if len(last) < every_step.ROTATING_STEPS or len(gain) < len(last) or np.isnan(gain).any():
         return None
     worth = max(every_step.FLAG_MS, every_step.FLAG_SHARE * float(steps.wall(newest).mean()))
-    if gain.mean() < (worth * 2 / 3 if held else worth) or formulas.certainty(gain) < every_step.ERRORS:
+    if gain.mean() < (worth * 2 / 3 if held else worth) or certainty(gain) < every_step.ERRORS:
         return None
     counts = np.bincount(last, minlength=len(group.members))
     order = tuple(np.argsort(-counts, kind="stable")[: max(2, int((counts > 0).sum()))].tolist())

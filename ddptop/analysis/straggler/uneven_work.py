@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.frames.columns import median, quantile_between
+from ddptop.frames.statistics import interpolated_quantile, mean, median, median_of_others
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.windows import StepWindow
@@ -53,9 +53,9 @@ def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float
     known = ~np.isnan(work)
     if known.sum() < LEAST_STEPS:
         return None
-    work = work - formulas.mean(work)[:, None]
-    x, y = (over - formulas.mean(np.where(known, over, np.nan))[:, None])[known], work[known]
-    limit = 2 * quantile_between(np.abs(y), 0.8)
+    work = work - mean(work)[:, None]
+    x, y = (over - mean(np.where(known, over, np.nan))[:, None])[known], work[known]
+    limit = 2 * interpolated_quantile(np.abs(y), 0.8)
     y = np.clip(y, -limit, limit)  # a busy machine makes some steps late by several times that
     product, squares = float((x * y).sum()), float((x * x).sum())
     follows = product > 0 and product >= FOLLOWS * float(np.sqrt(squares * (y * y).sum()))
@@ -65,7 +65,7 @@ def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float
 def _of_constant_sizes(steps: StepWindow, slots: Indices, members: Indices, size: Column) -> float | None:
     """Every rank always has the same size: time of forward and own backward for each element of it."""
     compute = median(steps.place("forward", slots, members) + steps.place("backward", slots, members))
-    others = formulas.median_of_others(size)
+    others = median_of_others(size)
     larger = size >= LARGER * others
     if not larger.any() or larger.all():
         return None

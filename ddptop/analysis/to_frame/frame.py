@@ -29,12 +29,12 @@ from ddptop.analysis.to_frame.tables import (
 )
 from ddptop.analysis.to_frame.timeline import timeline
 from ddptop.frames.buckets import all_reduces, wire_bytes
-from ddptop.frames.columns import median, quantile_between
 from ddptop.frames.detail import TimelineRequest, parse_request
 from ddptop.frames.frame import Clocks, Frame, Group, RunInfo
 from ddptop.frames.numbers import percent
 from ddptop.frames.overhead import Overhead
 from ddptop.frames.phrases import blamed
+from ddptop.frames.statistics import interpolated_quantile, median
 from ddptop.protocol.limits import MUTE_AFTER
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
         step=state.complete_step,
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
         step_ms_p50=p50,
-        step_ms_p95=known(quantile_between(step, 0.95)) if len(step) else None,
+        step_ms_p95=known(interpolated_quantile(step, 0.95)) if len(step) else None,
         loss_mean=known(figures.loss[figures.has_loss].mean()) if figures.has_loss.any() else None,
         loss_min=known(np.nanmin(loss)) if finite else None,
         loss_max=known(np.nanmax(loss)) if finite else None,

@@ -14,6 +14,7 @@ from ddptop.analysis.to_frame.tables import known_each
 from ddptop.frames.frame import Clocks
 from ddptop.frames.hosts import HostFigures
 from ddptop.frames.phrases import blamed
+from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,12 +138,7 @@ def _medians(step_ms: Column, hellos: HelloColumns) -> Column:
     most = hellos.members.shape[1]
     there = np.arange(most) < hellos.counts[:, None]
     values = np.where(there, step_ms[hellos.members], np.asarray(np.nan, step_ms.dtype))
-    ordered = np.sort(values, axis=1)
-    count = (~np.isnan(ordered)).sum(axis=1)
-    at = np.arange(len(values))
-    # As np.nanmedian: in the type of the column, which is narrower than a double.
-    middle = ordered[at, np.maximum(count - 1, 0) // 2] + ordered[at, np.minimum(count // 2, most - 1)]
-    return np.asarray(middle / 2)
+    return median(values)
 
 
 def clocks_at(state: RunState, hosts: Sequence[str], now_ns: int) -> dict[str, Clocks]:

@@ -10,8 +10,8 @@ import numpy as np
 from ddptop.analysis.steps import bucket_times, formulas
 from ddptop.analysis.steps.evaluate_buckets import overlap_pct
 from ddptop.analysis.steps.kept import HEAD
-from ddptop.frames.columns import median
 from ddptop.frames.detail import Lane, Reduce, Span, Timeline
+from ddptop.frames.statistics import mean, median
 from ddptop.protocol.messages import Flag
 
 if TYPE_CHECKING:
@@ -159,9 +159,9 @@ def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -
     decided = _decided(worked)
     walls = packed.head[HEAD.index("wall_us")] / US
     every = _exposed(packed)
-    exposed = _known(float(formulas.mean(every.sum(axis=0))))
+    exposed = _known(float(mean(every.sum(axis=0))))
     if exposed is None and waits is not None:
-        exposed = _known(float(formulas.mean(waits.exposed[0])))
+        exposed = _known(float(mean(waits.exposed[0])))
     overlap = None
     if waits is not None:
         several = packed.head[HEAD.index("micro_steps")] > 1

@@ -27,6 +27,7 @@ from ddptop.training.device.events import (
 )
 from ddptop.training.device.marks import Mark, PhaseMarks
 from ddptop.training.device.resolver import DeviceScalars, PinnedSlots, Slots, StepResolver
+from ddptop.training.medians import upper_median
 from ddptop.training.recorder import Recorder, now
 from ddptop.training.step_record import BucketCall
 
@@ -191,8 +192,7 @@ class DeviceTiming:
         bound_ns = self.clock.bound_ns
         if bound_ns is None:
             return None
-        late = sorted(self.resolver.late_ns)
-        return bound_ns, bound_ns + (late[len(late) // 2] if late else 0)
+        return bound_ns, bound_ns + upper_median(self.resolver.late_ns)
 
     def untimed(self) -> dict[str, Scalar]:
         """For the run's card: counts of what was not timed, those that have changed since the last call."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ddptop.frames.columns import median
 from ddptop.frames.detail import MOST_COLUMNS
 from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, percent
 from ddptop.frames.phrases import loss_note
+from ddptop.frames.statistics import median
 from ddptop.render.chart import no_number, time_ticks
 from ddptop.render.line import Line, beside, gather, of_severity
 from ddptop.render.phases import SHORT

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.render.chart import Axis, Mark, Scale, TimeAxis, Track, binned, joined, quantiles, step_ticks
+from ddptop.frames.statistics import quantiles_of_bins
+from ddptop.render.chart import Axis, Mark, Scale, TimeAxis, Track, binned, joined, step_ticks
 from ddptop.render.chart import cells as marked_cells
 from ddptop.render.curves import BELOW, Canvas, rows, stacked
 from ddptop.render.line import Line, Piece, Role, gather
@@ -230,7 +231,7 @@ class _Drawn:
             axis = Axis.over(curve.x, max(1, width - gutter - 1), curve.span_s, across)
             edges = axis.edges(curve.x)
             if curve.band:
-                main, high = quantiles(values, edges, P50_P95)
+                main, high = quantiles_of_bins(values, edges, P50_P95)
                 if curve.early and curve.p95 is not None:
                     of_bins = np.where(np.arange(len(values)) < curve.early, curve.p95, np.nan)
                     of_bins = binned(of_bins, edges, "mean")

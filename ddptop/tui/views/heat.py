@@ -12,6 +12,7 @@ import numpy as np
 from ddptop.frames.columns import fold, folds
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import UNKNOWN, counted, fixed
+from ddptop.frames.statistics import median
 from ddptop.render.hosts import SILENT_STATES, figures_by_name
 from ddptop.render.line import PROBLEM_STATES, Line, gather, worst_sign
 from ddptop.render.text import cells, fit, fit_tail, wrap
@@ -46,7 +47,7 @@ def host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[S
         names, table = names[state.first : stop], table[state.first : stop]
     values = heat_figures.of_ranks(state.figure, scene.frame)
     metric = heat_figures.METRICS[state.figure]
-    usual = float(np.nanmedian(values)) if np.isfinite(values).any() else None
+    usual = float(median(values)) if np.isfinite(values).any() else None
     least = heat_figures.least_range(state.figure, usual, scene.frame)
     if not len(names):
         state.grid = None
@@ -304,7 +305,7 @@ def _axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
     if len(first) + len(last) + 2 <= end and not end - len(last) - 1 <= at < end:
         text[end - len(last) : end] = last
     gaps = np.diff(np.array(steps))
-    usual = np.median(gaps) if len(gaps) else 1
+    usual = median(gaps) if len(gaps) else 1
     for gap in (np.flatnonzero(gaps > usual) + 1).tolist():
         text[gap * cell] = MISSING if text[gap * cell] == " " else text[gap * cell]
     text[at] = "▾"

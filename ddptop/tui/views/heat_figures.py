@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, loss
+from ddptop.frames.statistics import interpolated_quantile, median
 from ddptop.render.line import Line, gather
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ ROLES: tuple[Role, ...] = ("faint", "backward", "forward", "data", "warn")
 UNSEEN, UNSEEN_PLAIN = UNKNOWN, "-"
 """Where nothing is known; never a shade."""
 
-RARE = 99.0
+RARE = 0.99
 """Percentile of the cells that the loudest shade begins near: one outlier must not hide all others."""
 
 
@@ -162,8 +163,8 @@ class Shades:
         known = values[np.isfinite(values)]
         sign = -1.0 if down else 1.0
         ranked = known * sign
-        low = float(np.median(ranked)) if usual is None and len(ranked) else sign * (usual or 0.0)
-        high = float(np.percentile(ranked, RARE)) if len(ranked) else low
+        low = float(median(ranked)) if usual is None and len(ranked) else sign * (usual or 0.0)
+        high = interpolated_quantile(ranked, RARE) if len(ranked) else low
         if high - low <= least and len(ranked):
             high = float(
                 ranked[np.isfinite(ranked)].max()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.differences import differences, events_near, median_of
+from ddptop.frames.differences import differences, events_near
 from ddptop.frames.numbers import age, clock, count, fixed, known, percent
 from ddptop.frames.phrases import (
     SHORT_PLACES,
@@ -18,6 +18,7 @@ from ddptop.frames.phrases import (
     suspect_phrase,
 )
 from ddptop.frames.remedies import next_action, remedy
+from ddptop.frames.statistics import median
 from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
@@ -69,13 +70,13 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
     parts, known_ranks = scene.breakdown.ms, scene.breakdown.known
     others = known_ranks & (np.arange(len(known_ranks)) != rank)
     mine = np.where(known_ranks[rank], parts[:, rank], np.nan)
-    usual = np.array([median_of(row[others]) for row in parts])
+    usual = np.array([float(median(row[others])) for row in parts])
     lines = _paired(scene, (mine, usual), (f"rank {rank}", "others", "ms, median"), width)
     for place in BETWEEN if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():
             line = Line(f"    {SHORT_PLACES[place]:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
-            lines.append(line.add(f"{fixed(median_of(np.delete(column, rank))):>8}", "dim").cut(width))
+            lines.append(line.add(f"{fixed(float(median(np.delete(column, rank)))):>8}", "dim").cut(width))
     if late is not None and seldom:
         loses = f"  medians do not show what it loses in {percent(late.last_pct)} of steps"
         lines.append(Line(loses, "dim").cut(width))
@@ -128,7 +129,7 @@ def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
         "other": steps.other_ms,
         "sync": np.zeros_like(steps.other_ms),  # of single steps it is in the phase in which it was
     }
-    one, two = (np.array([median_of(parts[part.name][of]) for part in PARTS]) for of in (slow, normal))
+    one, two = (np.array([float(median(parts[part.name][of])) for part in PARTS]) for of in (slow, normal))
     return one, two
 
 

@@ -10,6 +10,7 @@ import ast
 import json
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from ddptop.cli.commands import COMMANDS, LOOK
 from ddptop.cli.launch_options import help_text, split_exec
 from tests.architecture.shape import PACKAGE, ROOT
 from tests.architecture.test_documents import DOCUMENTS
-from tests.processes import environment, run, started, until
+from tests.processes import DEADLINE_S, environment, run, started, until
 
 README = ROOT / "README.md"
 MOST_WORDS_README = 900
@@ -208,9 +209,12 @@ def shell(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_demo_runs_as_printed(tmp_path: Path) -> None:
-    done = run(["sh", "-c", "ddptop demo"], shell(tmp_path), ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "slowest rank 1" in done.stdout
+    with started(["sh", "-c", "exec ddptop demo"], shell(tmp_path), ROOT) as process:
+        assert process.stdout is not None
+        assert any(re.search(r"live +step +[1-9]", line) for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 130
 
 
 @pytest.mark.slow

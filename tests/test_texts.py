@@ -114,6 +114,17 @@ def test_a_page_is_short_and_its_sentences_are_plain(document: Path) -> None:
         assert [line for line in sentences_of(text) if len(line.split()) > MOST_WORDS_IN_A_SENTENCE] == []
 
 
+FOR_ALL = {"README.md", "CHANGELOG.md", "examples/skills/ddptop/SKILL.md"}
+"""Pages that are for everybody, or have a form of their own."""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_a_page_begins_with_whom_it_is_for(document: Path) -> None:
+    _, first = document.read_text(encoding="utf-8").split("\n\n", 2)[:2]
+    if name_of(document) not in FOR_ALL:
+        assert first.startswith("For ")
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_a_link_to_a_heading_finds_it(document: Path) -> None:
     text = document.read_text(encoding="utf-8")

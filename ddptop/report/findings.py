@@ -173,7 +173,10 @@ def _attempts(deaths: Sequence[Death]) -> str:
 def _deaths(deaths: Sequence[Death]) -> str:
     """`rank 2 failed: KeyError: 7, in step 40; ranks 0 and 1 followed`: all that failed for reasons of their
     own, those with the same reason together."""
-    causes = [death for death in deaths if not death.follows] or [*deaths[:1]]
+    alone = [death for death in deaths if not death.follows]
+    causes = alone or [
+        death for death in deaths if death is deaths[0] or death.reason == deaths[0].reason != ""
+    ]
     alike: dict[tuple[object, ...], list[Death]] = {}
     for death in causes:
         alike.setdefault((death.reason, death.signal, death.exit_code), []).append(death)

@@ -154,3 +154,24 @@ def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_wo
     assert found.verdict[0].sentence.startswith(repeated)
     assert [death.rank for death in found.deaths if not death.follows] == [2, 0, 2, 1]
     assert found.hosts == (), "ranks that have not come again are on no other host"
+
+
+def test_ranks_that_failed_in_the_same_way_in_a_collective_are_told_together_in_the_report(
+    make_world,
+) -> None:
+    messages = attempts(make_world, [26])[:-1]
+    now_us = (messages[-1].t_ns - START_NS) // 1000 + 2_000_000
+    world = make_world(3, incarnation=1, session_base=200, now_us=now_us)
+    messages += [world.hello(rank) for rank in range(3)]
+    for rank in range(3):
+        messages += fails(
+            world, rank, "RuntimeError: Gloo connectFullMesh failed with timed out connecting", 4
+        )
+    messages.append(world.run("failed", 1))
+    reducer = Reducer()
+    for received in messages:
+        reducer.feed(received)
+    said = "3 ranks failed: RuntimeError: Gloo connectFullMesh failed with timed out connecting"
+    assert verdict(reducer.frame(messages[-1].t_ns)).sentence == f"FAILED · {said} (train.py:4 <module>)"
+    who = "ranks 0, 1 and 2" + said.removeprefix("3 ranks")
+    assert report(messages, steps=20).verdict[0].sentence == f"{who} (exit code 1), in step 0"

@@ -58,8 +58,30 @@ GOOD_FOR_S = 30.0
 """After so long with frames that can be read, the next pause is the first one again."""
 
 
+READING_SHARE, READING_S, LONGEST_REST_S = 0.05, 1.0, 15.0
+"""Of a core, what the reading thread may take whatever arrives; so many seconds of it at once, which a long
+history needs; and how long it rests at most. 4,096 ranks take half of that share."""
+
+
 class FarEndError(Exception):
     """The other end sends what nobody has asked for: in a few words."""
+
+
+class CpuAllowance:
+    """CPU time that the calling thread may take: some seconds at once, and a share of a core over time."""
+
+    def __init__(self, share: float = READING_SHARE, at_once_s: float = READING_S) -> None:
+        self._share, self._most_s = share, at_once_s
+        self._left_s = at_once_s
+        self._now_s, self._taken_s = time.monotonic(), time.thread_time()
+
+    def rest_s(self) -> float:
+        """How long the thread has to rest now; 0 while it may go on."""
+        now_s, taken_s = time.monotonic(), time.thread_time()
+        earned_s = self._share * (now_s - self._now_s)
+        self._left_s = min(self._most_s, self._left_s + earned_s) - (taken_s - self._taken_s)
+        self._now_s, self._taken_s = now_s, taken_s
+        return min(max(0.0, -self._left_s / self._share), LONGEST_REST_S)
 
 
 class Link(Protocol):
@@ -118,6 +140,7 @@ class CollectorSource(Source):
         self._credits = 0
         """Frames that may still arrive."""
         self._retry_pause_s, self._began_s = PAUSE_S[0], time.monotonic()
+        self._allowance = CpuAllowance()
         self._stop = threading.Event()
         self._thread = new_thread(self._run_thread, "ddptop-live")
         self.slowest_s = SLOWEST_S
@@ -172,6 +195,7 @@ class CollectorSource(Source):
 
     def _run_thread(self) -> None:
         """Read; after an internal error show it, and start over with a new connection."""
+        self._allowance = CpuAllowance()
         while not self._stop.is_set():
             try:
                 self._read()
@@ -206,6 +230,9 @@ class CollectorSource(Source):
                 link.wait(POLL_MS if self._owed or left_s < 0 else min(POLL_MS, 1 + int(1000 * left_s)))
                 self._receive(link)
                 self._age()
+                if rest_s := self._allowance.rest_s():
+                    self._received_s += rest_s  # what arrives meanwhile is read after it
+                    self._stop.wait(rest_s)
         finally:
             link.close()
 

@@ -53,6 +53,8 @@ EXIT_S = 1.0
 """How long the command may take to end by itself, once its stdin is closed or it is asked to."""
 
 MAX_ERROR_BYTES = 1 << 16
+ERRORS_S = 0.1
+"""At most so many bytes of stderr are read, and kept, so often: one that never ends takes no core."""
 
 NOT_FOUND_CODE, REFUSED_CODE = 3, 4
 """Exit codes of the command line."""
@@ -118,6 +120,7 @@ class RemoteLink:
         self._beats = 0
         self._errors = b""
         """End of what the command printed on stderr."""
+        self._errors_due_s = 0.0
         self._running = True
         self._reason, self._code, self._elsewhere = "", 1, ""
         """Why there is no connection; exit code and host of a RemoteError."""
@@ -228,13 +231,15 @@ class RemoteLink:
         assert pipe is not None and process is not None and process.stderr is not None
         poll = select.poll()
         poll.register(pipe.read_fd, select.POLLIN)
-        poll.register(process.stderr, select.POLLIN)
+        if time.monotonic() >= self._errors_due_s:
+            poll.register(process.stderr, select.POLLIN)
         if pipe.unsent:
             poll.register(pipe.write_fd, select.POLLOUT)
         ready = dict(poll.poll(ms))
         pipe.flush()
         if process.stderr.fileno() in ready:
             self._read_errors(process)
+            self._errors_due_s = time.monotonic() + ERRORS_S
         before = pipe.received_bytes
         try:
             for frame in pipe.receive():

@@ -1,7 +1,9 @@
 """A far end of `ddptop --connect` that lies: `python lying_far_end.py MODE FILE`.
 
 FILE gets a line at each start. Modes: sound: a frame for each one that is asked for; nan, infinity, escapes:
-in such a frame. Once it was asked, frames, beats: sound ones without end; rubbish: random bytes.
+in such a frame; endless: each says that there is more history; wide: each has 16,384 ranks. Once it was
+asked, frames, beats: sound ones without end; rubbish: random bytes; drip: a frame, byte by byte; errors: text
+on stderr. banner: that on stdout, before it greets; refuses: it ends at once.
 """
 
 import os
@@ -12,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ddptop.frames.codec import encode_frame
+from ddptop.frames.codec import POINTS, encode_frame
 from ddptop.frames.history import COLUMNS
 from ddptop.protocol.codec import encode
+from ddptop.protocol.limits import MAX_SHOWN_WORLD
 from ddptop.protocol.messages import State
 from ddptop.transport import stdio
 from tests.tui.fake import live
@@ -31,8 +34,16 @@ def write(kind: bytes, payload: bytes) -> None:
         data = data[os.write(1, data) :]
 
 
-frame = live()
+if mode == "refuses":
+    sys.exit("no such host")
+while mode == "banner":
+    os.write(1, b"welcome\n" * 1000)
+frame = live(MAX_SHOWN_WORLD if mode == "wide" else 4)
 points = {name: getattr(frame.history, name)[:500] for name in COLUMNS}
+if mode == "endless":
+    points = {name: np.resize(column, POINTS) for name, column in points.items()}
+    points["time_s"] = np.arange(POINTS) / 10
+
 times = np.array(points["time_s"])
 if mode == "infinity":
     times[250] = np.inf
@@ -46,9 +57,14 @@ state = encode(State(1, 0, encode_frame(frame)))
 os.write(1, stdio.GREETING)
 hello = stdio.RelayHello(stdio.VERSION, "0", "abcd", "a run" if mode != "escapes" else ESCAPES, "far")
 write(stdio.HELLO, stdio.to_json(hello))
-asked = mode not in ("frames", "beats", "rubbish") or os.read(0, 65_536)
+asked = mode in ("sound", "nan", "infinity", "escapes", "endless", "wide") or os.read(0, 65_536)
 while asked:
-    if mode == "beats":
+    if mode == "errors":
+        os.write(2, b"no such host\n" * 1000)
+    elif mode == "drip":
+        for byte in stdio.pack(stdio.STATE, state):
+            os.write(1, bytes((byte,)))
+    elif mode == "beats":
         os.write(1, stdio.pack(stdio.BEAT, b"1") * 1000)
     elif mode == "rubbish":
         os.write(1, os.urandom(65_536))

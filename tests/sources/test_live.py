@@ -314,3 +314,18 @@ def send_if_asked(play):
     for viewer in play.server.waiting():
         if viewer.credit.cursor == 0:
             play.server.send(viewer.name, State(1, 0, encode_frame(make_frame(points=10))), 1)
+
+
+def test_reading_takes_a_share_of_a_core_whatever_arrives(monkeypatch):
+    clock = {"now_s": 0.0, "cpu_s": 0.0}
+    times = SimpleNamespace(monotonic=lambda: clock["now_s"], thread_time=lambda: clock["cpu_s"])
+    monkeypatch.setattr(live_module, "time", times)
+    allowance = live_module.CpuAllowance(share=0.05, at_once_s=1.0)
+    clock["cpu_s"] = 0.9
+    assert allowance.rest_s() == 0, "a long history may take so much at once"
+    clock["cpu_s"] = 1.1
+    assert allowance.rest_s() == pytest.approx(2.0)
+    clock["now_s"] = 2.0
+    assert allowance.rest_s() == pytest.approx(0.0)
+    clock["cpu_s"] = 10.0
+    assert allowance.rest_s() == live_module.LONGEST_REST_S

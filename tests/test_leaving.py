@@ -1,0 +1,116 @@
+"""q, Ctrl-C and SIGTERM end `python -m ddptop` whatever it reads, and the terminal is as before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import environment, until
+from tests.recording import hostile_files
+from tests.recording.made_up import a_run, write
+from tests.test_terminal import needs_tmux
+from tests.tmux import Terminal, terminals
+
+pytestmark = [pytest.mark.slow, needs_tmux]
+
+REPOSITORY = Path(__file__).parents[1]
+FAR_END = REPOSITORY / "tests" / "cli" / "lying_far_end.py"
+DDPTOP = f"{sys.executable} -m ddptop"
+
+WAITING = "waiting for the first frame"
+
+SHOWN = {
+    "frames": "more frames",
+    "beats": "beats without",
+    "rubbish": "what answers",
+    "infinity": "time_s",
+    "nan": "unix_s",
+    "escapes": "LIVE",
+    "wide": "LIVE",
+    "drip": "more frames",
+    **dict.fromkeys(("endless", "errors"), WAITING),
+}
+"""By mode of the far end: what is on the screen then."""
+
+LONG_BYTES = 1_500_000
+"""Of a recording that is within all limits, and takes a minute to be read."""
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    env = environment(tmp_path) | {"LANG": "C.UTF-8", "PYTHONPATH": str(REPOSITORY)}
+    with terminals(env, tmp_path) as factory:
+        yield factory(100, 24)
+
+
+def ways_to_leave(terminal: Terminal) -> dict[int, Callable[[], object]]:
+    """By exit code."""
+
+    def terminate() -> None:
+        process = terminal.foreground()
+        assert process is not None
+        os.kill(process, signal.SIGTERM)
+
+    return {0: lambda: terminal.press("q"), 130: lambda: terminal.press("C-c"), 143: terminate}
+
+
+def leave_each_way(terminal: Terminal, command: str, shown: str, *, screen: bool = True) -> None:
+    for code, leave in ways_to_leave(terminal).items():
+        if code == 0 and not screen:
+            continue
+        terminal.type(f"clear; {DDPTOP} {command}")
+        if screen:
+            until(lambda: terminal.modes().startswith("1"), "a screen")
+        terminal.wait_for(shown)
+        leave()
+        until(lambda: terminal.foreground() is None, "the end of the command")
+        terminal.type("echo code $?.")  # apart: a shell that gets Ctrl-C too leaves the rest of its line out
+        terminal.wait_for(f"code {code}.")
+        assert terminal.modes() == "0 0 1"
+        assert "Traceback" not in terminal.screen()
+
+
+@pytest.mark.parametrize("mode", SHOWN)
+def test_beside_a_far_end_that_lies(terminal: Terminal, tmp_path: Path, mode: str) -> None:
+    words = f"--connect -- {sys.executable} {FAR_END} {mode} {tmp_path / 'starts'}"
+    leave_each_way(terminal, words, SHOWN[mode])
+
+
+@pytest.mark.parametrize("kind", ["tiny_blocks", "histories", "endless_chain", "false_syncs", "same_steps"])
+def test_while_a_hostile_recording_is_on_the_screen(terminal: Terminal, tmp_path: Path, kind: str) -> None:
+    path = hostile_files.KINDS[kind](tmp_path / "run.ddptop", LONG_BYTES)
+    leave_each_way(terminal, f"replay {path.name}", "ddptop")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "report run.ddptop",
+        "replay run.ddptop --once",
+        "check run.ddptop --against run.ddptop",
+        "export run.ddptop --to csv -o out --force",
+        "export run.ddptop --to json -o out.jsonl --force",
+        "merge run.ddptop other.ddptop -o merged.ddptop",
+    ],
+)
+def test_while_a_command_reads_a_long_recording(terminal: Terminal, tmp_path: Path, command: str) -> None:
+    """It says so first: after a second there is a bar."""
+    path = hostile_files.KINDS["same_steps"](tmp_path / "run.ddptop", LONG_BYTES)
+    shutil.copy(path, tmp_path / "other.ddptop")
+    doing = {"export": "exporting run.ddptop [", "merge": "merging 2 recordings "}
+    leave_each_way(terminal, command, doing.get(command.split()[0], "reading run.ddptop ["), screen=False)
+    assert {one.name for one in tmp_path.iterdir() if one.is_file()} == {"run.ddptop", "other.ddptop"}
+
+
+def test_an_export_is_stopped_without_a_trace(terminal: Terminal, tmp_path: Path) -> None:
+    """Of an honest recording, too."""
+    write(tmp_path / "run.ddptop", a_run(20_000, world=8))
+    leave_each_way(terminal, "export run.ddptop --to csv -o out", "exporting run.ddptop [", screen=False)
+    until(lambda: [one.name for one in tmp_path.iterdir() if one.is_file()] == ["run.ddptop"], "no file")
+    assert not (tmp_path / "out").exists()

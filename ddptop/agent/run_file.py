@@ -27,6 +27,10 @@ class KeptRunFile:
         self._process = current_process()
         self._written: RunFile | None = None
 
+    def forget(self) -> None:
+        """The file was removed: the next `update` writes it again."""
+        self._written = None
+
     def update(
         self,
         *,
@@ -61,4 +65,5 @@ class KeptRunFile:
         try:
             write_run_file(self._directory, run)
         except RunDirectoryError as error:
-            print_text(f"ddptop: {error}", file=sys.stderr)
+            if self._directory.exists():  # else it was removed, and is made again if that is possible
+                print_text(f"ddptop: {error}", file=sys.stderr)

@@ -20,13 +20,14 @@ from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, r
 from ddptop.agent.outbox import MEMORY_BYTES, Outbox
 from ddptop.agent.ranks import HostRanks
 from ddptop.agent.run_file import KeptRunFile
-from ddptop.host.collector_address import CollectorAddress, read_address, read_role
+from ddptop.host.collector_address import CollectorAddress, read_address, read_role, write_address
 from ddptop.host.folders import RunDirectoryError, state_directory
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.processes import process_start
 from ddptop.host.rank_processes import ProcessWatch
 from ddptop.host.runs import (
     ensure_run_directory,
+    hold_folder_again,
     hold_lock,
     holds_folder,
     ingest_endpoint,
@@ -40,7 +41,7 @@ from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.receiver import AckedReceiver
-from ddptop.transport.sockets import new_context
+from ddptop.transport.sockets import bind_again, new_context
 
 TICK_MS = 250
 """Longest sleep: bundles go out so often."""
@@ -255,7 +256,7 @@ class Agent:
         self._receiver.acknowledge(safe=self._outbox.safe)
 
     def _check_second(self, now_ns: int) -> None:
-        self._is_replaced = self.is_to_collect or not holds_folder(self._directory, self._lock)
+        self._is_replaced = self.is_to_collect or not self._holds_folder(now_ns)
         self._check_address()
         self._outbox.check()
         self._pipe.check(now_ns)
@@ -276,6 +277,25 @@ class Agent:
             self._tell(
                 "lost", "records are lost: the collector is not reached, and nothing has room for them"
             )
+
+    def _holds_folder(self, now_ns: int) -> bool:
+        """Whether this process serves the run's folder; one that was removed is made again, as a collector
+        does."""
+        if holds_folder(self._directory, self._lock):
+            return True
+        if self._arguments.alone is not None:  # its members have their lock in the folder that is gone
+            return False
+        try:
+            if not hold_folder_again(self._directory, self._lock):
+                return True
+            bind_again(self._receiver.socket, ingest_endpoint(self._directory))
+            if self._address is not None:
+                write_address(self._directory, self._address)
+        except (OSError, RunDirectoryError, zmq.ZMQError):
+            return False
+        self._run_file.forget()
+        self._update_run_file(now_ns)
+        return True
 
     def _check_address(self) -> None:
         """Connect to the collector that the run's folder names, if it is another one than before."""

@@ -23,10 +23,11 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import HOST_END, Host, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Clock, Event, Hello, Received
-from ddptop.transport.curve import AGENTS, Gate
+from ddptop.transport.curve import AGENTS, Gate, save_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     import zmq
 
@@ -93,14 +94,24 @@ class RemoteHosts:
         """Agents' sessions whose hosts were noted as lost."""
         self._gate = Gate(context)
         try:
-            self.receiver, keys, address, self.remark = bind_port(
+            self.receiver, self._keys, self._address, self.remark = bind_port(
                 context, arguments.run_dir, listen, epoch=epoch, admit=self._admit
             )
         except BaseException:
             self._gate.close()
             raise
-        self._gate.admit(AGENTS, [keys.agents.public])
-        announce(arguments.run_dir, run_id=arguments.run_id, name=arguments.name, address=address, keys=keys)
+        self._gate.admit(AGENTS, [self._keys.agents.public])
+        self._run_name = arguments.name
+        self._announce(arguments.run_dir)
+
+    def write_files_again(self, folder: Path) -> None:
+        """The run's folder was removed and made again: write the address into it, and the keys, which the
+        next collector is to have too. Raises RunDirectoryError, OSError."""
+        save_keys(folder, self._keys)
+        self._announce(folder)
+
+    def _announce(self, folder: Path) -> None:
+        announce(folder, run_id=self._run_id, name=self._run_name, address=self._address, keys=self._keys)
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:

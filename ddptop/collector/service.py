@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import zmq
@@ -37,18 +37,20 @@ from ddptop.host.rank_processes import ProcessWatch
 from ddptop.host.runs import (
     ensure_run_directory,
     flight_folder,
+    hold_folder_again,
     hold_lock,
     holds_folder,
     ingest_endpoint,
     remove_run_directory,
     view_endpoint,
+    write_command,
 )
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
 from ddptop.protocol.messages import Event, Hello, Run, Scalar
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
-from ddptop.transport.sockets import new_context
+from ddptop.transport.sockets import bind_again, new_context
 
 TICK_MS = 100
 """Longest sleep: acks follow the recording's flush, which is due every 250 ms."""
@@ -174,6 +176,7 @@ class Collector:
             also=MESSAGES if arguments.simulated else (),
         )
         stack.callback(receiver.close)
+        self._receiver = receiver
         self._server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
         stack.callback(self._server.close, LAST_FRAME_NS // 1_000_000)
         self._frames = LiveFrames(self._reducer, self._record, "simulated" if arguments.simulated else "live")
@@ -272,8 +275,8 @@ class Collector:
         if self._host.check(now_ns):
             self._intake.report_recording(now_ns)
             self._intake.report_refused(now_ns)
+            self._is_replaced = not self._holds_folder() or self._arguments.is_to_serve()
             self._update_run_file()
-            self._is_replaced = not holds_folder(self._directory, self._lock) or self._arguments.is_to_serve()
             for event in self._counts.news(self._reducer.state, now_ns):
                 self._intake.report(event, now_ns)
             self._notify_losses()
@@ -302,6 +305,31 @@ class Collector:
             # It wakes up exactly when what is held may be taken: a viewer's next frame waits for that.
             time.sleep((left_ns if 0 < left_ns < pause_ns + PAUSE_NS[0] else pause_ns) / NS)
         return arrived
+
+    def _holds_folder(self) -> bool:
+        """Whether this process serves the run's folder. One that was removed is made again: ranks and viewers
+        that are connected notice nothing, others find the run again.
+
+        Where it cannot be made (the folder around it is gone too) the run is recorded all the same.
+        """
+        if holds_folder(self._directory, self._lock):
+            return True
+        if self._arguments.alone is not None:  # its members have their lock in the folder that is gone
+            return False
+        try:
+            if not hold_folder_again(self._directory, self._lock):
+                return True
+            bind_again(self._receiver.socket, ingest_endpoint(self._directory))
+            bind_again(self._server.socket, view_endpoint(self._directory))
+        except (RunDirectoryError, zmq.ZMQError):
+            return False
+        with suppress(RunDirectoryError, OSError):
+            write_command(self._directory, self._arguments.argv)
+            if self._hosts is not None:
+                self._hosts.write_files_again(self._directory)
+        self._run_file.forget()
+        self._update_run_file()
+        return True
 
     def _introduce_only_host(self) -> None:
         """Report of this host from now on, where all ranks that are known are on it."""

@@ -321,6 +321,26 @@ def holds_folder(directory: Path, lock: int) -> bool:
         return False
 
 
+def hold_folder_again(directory: Path, lock: int) -> bool:
+    """Make a run's folder again, which was removed, and hold its lock with the same descriptor.
+
+    Returns False where it cannot be made now. Raises RunDirectoryError where another process serves it.
+    """
+    try:
+        ensure_run_directory(directory)
+        again = open_regular(directory / "lock", os.O_RDWR | os.O_CREAT)
+    except (OSError, RunDirectoryError):
+        return False
+    try:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.dup2(again, lock, inheritable=False)
+    except BlockingIOError:
+        raise RunDirectoryError(f"another process serves {directory}") from None
+    finally:
+        os.close(again)
+    return True
+
+
 def remove_run_directory(directory: Path) -> None:
     """Remove a run's folder and what ddptop has made in it; nothing happens if it is gone or not ours."""
     for _ in range(REMOVALS):

@@ -165,6 +165,14 @@ def bind(
     return socket
 
 
+def bind_again(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    """Listen at an ipc endpoint whose file was removed; connections that are there stay. Raises zmq.ZMQError.
+
+    Without `unbind`, which would close them: the socket also listens where no file leads any more.
+    """
+    socket.bind(endpoint)
+
+
 def peer_pid(frame: zmq.Frame) -> int | None:
     """The process that made the connection over which a frame came, as the kernel reported it to libzmq then.
 

@@ -12,9 +12,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ddptop.collector.__main__ import AGAIN
+from ddptop.cli.find import Recorded
+from ddptop.cli.runs import of_recording
 from ddptop.collector.record import PROGRESS_EVERY_NS
-from ddptop.host.runs import read_run_file
+from ddptop.host.runs import live_runs, read_run_file
 from ddptop.host.step_counters import leave_step_count
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
@@ -238,16 +239,28 @@ def test_a_recording_of_another_run_is_not_written_over(stage):
     assert "collector_restart" in events(recording)
 
 
-def test_a_run_whose_folder_is_removed_goes_on_in_a_new_one(stage):
+@pytest.mark.parametrize("can_be_made", [True, False], ids=["made again", "cannot be made"])
+def test_a_run_whose_folder_is_removed_goes_on_and_is_called_live(stage, can_be_made):
     collector = stage.collector()
     ranks = stage.ranks(steps=900, rate=600)
     stage.wait_for(lambda: recorded_past(stage, 50))
-    remove_folder(stage.directory)
-    assert collector.wait(DEADLINE_S) == AGAIN, "the supervisor starts it again"
-    collector = stage.collector()
+    root = stage.directory.parent
+    remove_folder(root)
+    if can_be_made:
+        stage.wait_for(lambda: read_run_file(stage.directory) is not None)
+        assert [(run.name, run.pid) for run in live_runs()] == [("name", collector.pid)]
+        stage.until(stage.source(), lambda frame: frame.group.step is not None)
+        remove_folder(stage.directory)  # once more
+        stage.wait_for(lambda: read_run_file(stage.directory) is not None)
+    else:
+        root.write_text("in the way")
+    recorded = Recorded("run", stage.recording)
+    assert of_recording(recorded).state == "live"
     stage.ended(ranks)
     summary = stage.finish(collector)
     assert (summary["steps"], summary["lost"]) == (899, 0)
+    assert of_recording(recorded).state == "finished"
+    assert not can_be_made or not stage.directory.exists()
     with Recording.open(stage.recording) as recording:
         for rank in (0, 1):
             assert steps_of(recording, rank) == whole(900)

@@ -417,8 +417,8 @@ class Writer:
             if self._thinner.update(self._file.size):
                 self._record_thinning(summary.last_ns)
         if failed is not None and self._failing is None:
-            records = "step record is" if self.unwritten == 1 else "step records are"
-            missing = f": {self.unwritten:,} {records} missing" if self.unwritten else ""
+            what = "step record is" if self.unwritten == 1 else "step records are"
+            missing = f": {self.unwritten:,} {what} missing" if self.unwritten else ""
             self.note = f"recording goes on: the disk had taken nothing for a time ({failed}){missing}"
             self._stop_is_recorded = False
             for received in self._take_missing_messages(self._block.last_ns):

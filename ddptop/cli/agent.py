@@ -9,7 +9,6 @@ So does a collector of one host when ranks of other hosts have joined (elastic t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddptop.cli.errors import note
-from ddptop.cli.launch_options import LaunchOptions, add_options, run_name
+from ddptop.cli.launch_options import LaunchOptions, run_name
 from ddptop.cli.watched_run import collector_arguments, recording_path
 from ddptop.host.collector_address import read_role
 from ddptop.host.collector_start import write_summary
@@ -29,9 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve the run; the exit code is the collector's."""
     words = list(sys.argv[1:] if argv is None else argv)
     folder, run_id, launcher, *several = words
-    parser = argparse.ArgumentParser(prog="ddptop")
-    add_options(parser)
-    options = LaunchOptions.of(parser.parse_args([]))
+    options = LaunchOptions.from_words()
     try:
         arguments = _arguments(options, Path(folder), run_id)
     except RunDirectoryError as error:

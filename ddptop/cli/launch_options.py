@@ -7,10 +7,10 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ddptop.cli.errors import note
@@ -31,42 +31,202 @@ class UsageError(Exception):
     """
 
 
-@dataclass(frozen=True)
-class LaunchOptions:
-    """The options of `ddptop-run`."""
+def _record(text: str) -> str:
+    if not text:
+        raise ValueError("give a path, or `off`")
+    if text in ("auto", "off"):
+        return text
+    # Written there, nothing is kept.
+    return "off" if os.path.realpath(text) == os.path.realpath(os.devnull) else str(Path(text).absolute())
 
-    name: str | None
-    record: str
-    """`auto`, `off` or a path."""
-    record_limit: int
+
+def _either(first: str, second: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in (first, second):
+            raise ValueError(f"{text!r} is neither {first} nor {second}")
+        return text
+
+    return parse
+
+
+_auto_or_off, _full_or_auto, _on_or_off = (
+    _either("auto", "off"),
+    _either("full", "auto"),
+    _either("on", "off"),
+)
+
+
+def _listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or (":" in host and not host.startswith("[")) or _port(port) == 0:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return text
+
+
+def metrics_target(text: str) -> str:
+    """`prometheus:[HOST:]PORT` or `otlp:URL` as it is. Raises ValueError."""
+    kind, _, where = text.partition(":")
+    if kind == "prometheus":
+        _port(where.rpartition(":")[2])
+    elif kind != "otlp" or urlsplit(where).scheme not in ("http", "https") or not urlsplit(where).hostname:
+        raise ValueError(f"{text!r} is neither prometheus:[HOST:]PORT nor otlp:URL")
+    return text
+
+
+def _logger(text: str) -> str:
+    kind, _, folder = text.partition(":")
+    if kind == "tensorboard" and folder:
+        return f"tensorboard:{Path(folder).absolute()}"
+    if text not in ("wandb", "mlflow"):
+        raise ValueError(f"{text!r} is none of tensorboard:DIR, wandb and mlflow")
+    return text
+
+
+def _target(text: str) -> str:
+    if not text.strip():
+        raise ValueError("give a command or a URL")
+    return text
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) < 65_536:
+        raise ValueError(f"{text!r} is no port")
+    return int(text)
+
+
+def _switch(text: str) -> bool:
+    return _on_or_off(text) == "on"
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r}: letters, digits, '.', '_' and '-' only, at most 64")
+    return text
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
+    if not match:
+        raise ValueError(f"{text!r} is no size: 500MB, 1GiB")
+    size = int(float(match[1]) * _UNITS[match[2] or ""])
+    if size < MIN_LIMIT:
+        raise ValueError(f"{text!r} is less than 1MiB; `--ddptop-record off` records nothing")
+    return size
+
+
+def _percent(text: str) -> float:
+    if not 0 < _number(text) <= 100:
+        raise ValueError(f"{text!r} is no percentage above 0")
+    return _number(text)
+
+
+def _seconds(text: str) -> float:
+    if not 0 < _number(text) < 1e6:
+        raise ValueError(f"{text!r} is no number of seconds above 0")
+    return _number(text)
+
+
+def _number(text: str) -> float:
+    """NaN for what is not a number: no comparison is true for it."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of `ddptop-run`. Its field in `LaunchOptions` names it: `record_limit` is
+    `--ddptop-record-limit` and `DDPTOP_RECORD_LIMIT`."""
+
+    default: str | None
+    parse: Callable[[str], Any]
+    """The value that a text gives. Raises ValueError."""
+    metavar: str
+    help: str
+    goes_to: Literal["ranks", "collector", "collector in secret"] | None = None
+    """Who else reads it: ranks read its variable; the collector an argument of the same name, or the variable
+    of an option that may hold a secret, because every user of the machine can read arguments."""
+
+
+def _option(*declared: Any) -> Any:
+    return field(metadata={"option": Option(*declared)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """The options of `ddptop-run`, each declared here alone: the command line, its help, the variables, what
+    ranks and collector are told, and the agent follow from it."""
+
+    name: str | None = _option(
+        None, _name, "NAME", "name of the run, for: ddptop NAME (default: from the script's name)"
+    )
+    record: str = _option("auto", _record, "PATH", "file or folder of the recording; off: record nothing")
+    """`auto`, `off` or an absolute path."""
+    record_limit: int = _option(
+        "1GiB", _size, "SIZE", "largest size of the recording (default 1GiB)", "collector"
+    )
     """Bytes."""
-    budget: float
+    budget: float = _option(
+        "1.0", _percent, "PCT", "percent of the step time that ddptop may take (default 1.0)", "ranks"
+    )
     """Percent of step time."""
-    stall: float
+    stall: float = _option(
+        "15", _seconds, "SECONDS", "report a stall after so long without progress (default 15)", "collector"
+    )
     """Seconds."""
-    detail: str
-    """`full` or `auto`."""
-    argv: bool
-    """Whether the script's arguments are recorded."""
-    off: bool
+    detail: str = _option(
+        "auto",
+        _full_or_auto,
+        "full|auto",
+        "time every bucket of every step, or a sample (default auto)",
+        "ranks",
+    )
+    argv: bool = _option(
+        "on", _switch, "on|off", "record the script's arguments, secrets masked (default on)", "ranks"
+    )
+    shadow: bool = _option(
+        "on",
+        _switch,
+        "on|off",
+        "pause the recorder in 2%% of steps to measure its cost (default on)",
+        "ranks",
+    )
+    hosts: str = _option(
+        "auto", _auto_or_off, "auto|off", "record all hosts as one run, or each by itself (default auto)"
+    )
+    listen: str | None = _option(
+        None, _listen, "HOST:PORT", "let viewers with a key connect here (see ddptop key --help)", "collector"
+    )
+    port: int = _option("0", _port, "PORT", "port where other hosts connect (default: any free one)", "ranks")
+    """0: any free one."""
+    on_alert: str | None = _option(
+        None,
+        _target,
+        "COMMAND|URL",
+        "call this when an alert begins and when it is over",
+        "collector in secret",
+    )
+    metrics: str | None = _option(
+        None,
+        metrics_target,
+        "prometheus:[HOST:]PORT|otlp:URL",
+        "export the figures of the run while it lives",
+        "collector in secret",
+    )
+    to: str | None = _option(
+        None,
+        _logger,
+        "tensorboard:DIR|wandb|mlflow",
+        "write the figures of the run to this logger",
+        "collector in secret",
+    )
+    off: bool = False
+    """Plain torchrun."""
     most_ranks: int | None = None
     """That torchrun starts; None: not known, or the script may start its own."""
     most_hosts: int = 1
     """That torchrun uses."""
-    hosts: str = "auto"
-    """`auto`: one run of all hosts; `off`: each host by itself."""
-    listen: str | None = None
-    """HOST:PORT where viewers are let in over TCP."""
-    port: int = 0
-    """Where the collector receives the other hosts; 0: any free port."""
-    shadow: bool = True
-    """Whether the recorder stands aside in shadow blocks, which measure what it costs."""
-    on_alert: str | None = None
-    """Command or URL that the collector calls at alerts. It may hold a secret."""
-    metrics: str | None = None
-    """Where the collector's host exports the run's figures. A URL may hold a secret."""
-    to: str | None = None
-    """The logger that the collector's host writes the run's figures with."""
 
     @property
     def may_span_hosts(self) -> bool:
@@ -76,88 +236,75 @@ class LaunchOptions:
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> LaunchOptions:
         """From the parsed command line."""
+        nodes = getattr(parsed, "nnodes", "")
         return cls(
-            name=parsed.ddptop_name,
-            record=parsed.ddptop_record,
-            record_limit=parsed.ddptop_record_limit,
-            budget=parsed.ddptop_budget,
-            stall=parsed.ddptop_stall,
-            detail=parsed.ddptop_detail,
-            argv=parsed.ddptop_argv,
-            shadow=parsed.ddptop_shadow,
+            **{name: getattr(parsed, f"ddptop_{name}") for name in OPTIONS},
             off=parsed.ddptop_off,
-            most_ranks=_most_ranks(getattr(parsed, "nnodes", ""), getattr(parsed, "nproc_per_node", "")),
-            most_hosts=1
-            if getattr(parsed, "standalone", False)
-            else _most_hosts(getattr(parsed, "nnodes", "")),
-            hosts=parsed.ddptop_hosts,
-            listen=parsed.ddptop_listen,
-            port=parsed.ddptop_port,
-            on_alert=parsed.ddptop_on_alert,
-            metrics=parsed.ddptop_metrics,
-            to=parsed.ddptop_to,
+            most_ranks=_most_ranks(nodes, getattr(parsed, "nproc_per_node", "")),
+            most_hosts=1 if getattr(parsed, "standalone", False) else _most_hosts(nodes),
         )
 
+    @classmethod
+    def from_words(cls, words: Sequence[str] = ()) -> LaunchOptions:
+        """From these words and the environment. Raises UsageError."""
+        parser = argparse.ArgumentParser(prog="ddptop")
+        add_options(parser)
+        return cls.of(parser.parse_args(words))
+
     def as_environment(self, name: str) -> dict[str, str]:
-        """The same as variables, for a process that reads them with `add_options`."""
-        record = self.record if self.record in ("auto", "off") else str(Path(self.record).absolute())
-        return {
-            "DDPTOP_NAME": name,
-            "DDPTOP_RECORD": record,
-            "DDPTOP_RECORD_LIMIT": str(self.record_limit),
-            "DDPTOP_BUDGET": str(self.budget),
-            "DDPTOP_DETAIL": self.detail,
-            "DDPTOP_STALL": str(self.stall),
-            "DDPTOP_ARGV": "on" if self.argv else "off",
-            "DDPTOP_SHADOW": "on" if self.shadow else "off",
-            "DDPTOP_HOSTS": self.hosts,
-            "DDPTOP_PORT": str(self.port),
-            **({} if self.listen is None else {"DDPTOP_LISTEN": self.listen}),
-            **self.for_collector,
-        }
+        """The same as variables, for a process that reads them with `add_options`; `name`: of the run."""
+        return replace(self, name=name)._variables(OPTIONS)
+
+    def variables_for(self, reader: Literal["ranks", "collector in secret"]) -> dict[str, str]:
+        """The variables that ranks read, or the collector, of what must not be on its command line."""
+        return self._variables(name for name, option in OPTIONS.items() if option.goes_to == reader)
 
     @property
-    def for_collector(self) -> dict[str, str]:
-        """Variables for the collector, of what must not be on its command line."""
-        named = {"DDPTOP_ON_ALERT": self.on_alert, "DDPTOP_METRICS": self.metrics, "DDPTOP_TO": self.to}
-        return {name: value for name, value in named.items() if value is not None}
+    def collector_arguments(self) -> dict[str, str]:
+        """The collector's options, by their names there, with their values."""
+        values = self._values(name for name, option in OPTIONS.items() if option.goes_to == "collector")
+        return {f"--{_dashed(name)}": text for name, text in values.items()}
+
+    def _variables(self, names: Iterable[str]) -> dict[str, str]:
+        return {_variable(name): text for name, text in self._values(names).items()}
+
+    def _values(self, names: Iterable[str]) -> dict[str, str]:
+        """Of these options those that have a value, as the text that gives it."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: _text(value) for name, value in values.items() if value is not None}
+
+
+OPTIONS: dict[str, Option] = {
+    declared.name: declared.metadata["option"]
+    for declared in fields(LaunchOptions)
+    if "option" in declared.metadata
+}
+"""By the names of their fields. `--ddptop-off` and `--ddptop-exec`, which have no variable, are not in it."""
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _variable(name: str) -> str:
+    return f"DDPTOP_{name.upper()}"
+
+
+def _text(value: Any) -> str:
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ddptop's own options, all optional, to a parser."""
     group = parser.add_argument_group("ddptop's options (each is also a variable, such as DDPTOP_BUDGET=0.5)")
-
-    def add(name: str, default: str | None, check: Callable[[str], Any], metavar: str, help: str) -> None:
-        value = _from_environment(name, default, check)
-        option = f"--ddptop-{name}"
-        group.add_argument(option, default=value, type=_typed(name, check), metavar=metavar, help=help)
-
-    add("name", None, _name, "NAME", "name of the run, for: ddptop NAME (default: from the script's name)")
-    add("record", "auto", _record, "PATH", "file or folder of the recording; off: record nothing")
-    add("record-limit", "1GiB", _size, "SIZE", "largest size of the recording (default 1GiB)")
-    add("budget", "1.0", _percent, "PCT", "percent of the step time that ddptop may take (default 1.0)")
-    add("stall", "15", _seconds, "SECONDS", "report a stall after so long without progress (default 15)")
-    add("detail", "auto", _detail, "full|auto", "time every bucket of every step, or a sample (default auto)")
-    add("argv", "on", _switch, "on|off", "record the script's arguments, secrets masked (default on)")
-    add(
-        "shadow",
-        "on",
-        _switch,
-        "on|off",
-        "pause the recorder in 2%% of steps to measure its cost (default on)",
-    )
-    add("hosts", "auto", _hosts, "auto|off", "record all hosts as one run, or each by itself (default auto)")
-    add("listen", None, _listen, "HOST:PORT", "let viewers with a key connect here (see ddptop key --help)")
-    add("port", "0", _port, "PORT", "port where other hosts connect (default: any free one)")
-    add("on-alert", None, _target, "COMMAND|URL", "call this when an alert begins and when it is over")
-    add(
-        "metrics",
-        None,
-        metrics_target,
-        "prometheus:[HOST:]PORT|otlp:URL",
-        "export the figures of the run while it lives",
-    )
-    add("to", None, _logger, "tensorboard:DIR|wandb|mlflow", "write the figures of the run to this logger")
+    for name, option in OPTIONS.items():
+        group.add_argument(
+            f"--ddptop-{_dashed(name)}",
+            default=_from_environment(name, option),
+            type=_typed(name, option.parse),
+            metavar=option.metavar,
+            help=option.help,
+        )
     group.add_argument(
         EXEC,
         nargs=argparse.REMAINDER,
@@ -269,28 +416,20 @@ def _typed(name: str, check: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return check(text)
         except ValueError as mistake:
-            raise UsageError(f"--ddptop-{name}: {mistake}") from None
+            raise UsageError(f"--ddptop-{_dashed(name)}: {mistake}") from None
 
     return convert
 
 
-def _from_environment(name: str, default: str | None, check: Callable[[str], Any]) -> Any:
-    """The value of `DDPTOP_NAME`; where it cannot be used the default, with a warning line."""
-    variable = "DDPTOP_" + name.upper().replace("-", "_")
-    value = None if default is None else check(default)
-    text = os.environ.get(variable)
+def _from_environment(name: str, option: Option) -> Any:
+    """The value that the option's variable has; where it cannot be used the default, with a warning line."""
+    value = None if option.default is None else option.parse(option.default)
+    text = os.environ.get(_variable(name))
     try:
-        return value if text is None else check(text)
+        return value if text is None else option.parse(text)
     except ValueError as mistake:
-        note(f"{variable}: {mistake}; ignored")
+        note(f"{_variable(name)}: {mistake}; ignored")
         return value
-
-
-def _record(text: str) -> str:
-    if not text:
-        raise ValueError("give a path, or `off`")
-    # Written there, nothing is kept.
-    return "off" if os.path.realpath(text) == os.path.realpath(os.devnull) else text
 
 
 def _most_ranks(nodes: str, processes: str) -> int | None:
@@ -305,95 +444,3 @@ def _most_hosts(nodes: str) -> int:
     """From torchrun's `--nnodes`: N, or MIN:MAX."""
     most = nodes.rpartition(":")[2]
     return int(most) if most.isdecimal() else 1
-
-
-def _hosts(text: str) -> str:
-    if text not in ("auto", "off"):
-        raise ValueError(f"{text!r} is neither auto nor off")
-    return text
-
-
-def _listen(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or (":" in host and not host.startswith("[")) or _port(port) == 0:
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    return text
-
-
-def metrics_target(text: str) -> str:
-    """`prometheus:[HOST:]PORT` or `otlp:URL` as it is. Raises ValueError."""
-    kind, _, where = text.partition(":")
-    if kind == "prometheus":
-        _port(where.rpartition(":")[2])
-    elif kind != "otlp" or urlsplit(where).scheme not in ("http", "https") or not urlsplit(where).hostname:
-        raise ValueError(f"{text!r} is neither prometheus:[HOST:]PORT nor otlp:URL")
-    return text
-
-
-def _logger(text: str) -> str:
-    kind, _, folder = text.partition(":")
-    if kind == "tensorboard" and folder:
-        return f"tensorboard:{Path(folder).absolute()}"
-    if text not in ("wandb", "mlflow"):
-        raise ValueError(f"{text!r} is none of tensorboard:DIR, wandb and mlflow")
-    return text
-
-
-def _target(text: str) -> str:
-    if not text.strip():
-        raise ValueError("give a command or a URL")
-    return text
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) < 65_536:
-        raise ValueError(f"{text!r} is no port")
-    return int(text)
-
-
-def _switch(text: str) -> bool:
-    if text not in ("on", "off"):
-        raise ValueError(f"{text!r} is neither on nor off")
-    return text == "on"
-
-
-def _detail(text: str) -> str:
-    if text not in ("full", "auto"):
-        raise ValueError(f"{text!r} is neither full nor auto")
-    return text
-
-
-def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise ValueError(f"{text!r}: letters, digits, '.', '_' and '-' only, at most 64")
-    return text
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
-    if not match:
-        raise ValueError(f"{text!r} is no size: 500MB, 1GiB")
-    size = int(float(match[1]) * _UNITS[match[2] or ""])
-    if size < MIN_LIMIT:
-        raise ValueError(f"{text!r} is less than 1MiB; `--ddptop-record off` records nothing")
-    return size
-
-
-def _percent(text: str) -> float:
-    if not 0 < _number(text) <= 100:
-        raise ValueError(f"{text!r} is no percentage above 0")
-    return _number(text)
-
-
-def _seconds(text: str) -> float:
-    if not 0 < _number(text) < 1e6:
-        raise ValueError(f"{text!r} is no number of seconds above 0")
-    return _number(text)
-
-
-def _number(text: str) -> float:
-    """NaN for what is not a number: no comparison is true for it."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

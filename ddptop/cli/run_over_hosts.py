@@ -151,7 +151,7 @@ class RunOverHosts:
             self._directory / "collector.log",
             lambda text: note(f"run {self._name}: {text}"),
             module="ddptop.collector" if collects else "ddptop.agent",
-            variables=self._options.for_collector,
+            variables=self._options.variables_for("collector in secret"),
         )
         with self._lock:
             if self._ended:

@@ -61,7 +61,7 @@ class WatchedRun:
             record = recording_path(options, name)
             arguments = collector_arguments(options, name, run_id, directory, record)
             write_command(directory, script, arguments=options.argv)
-            log, variables = directory / "collector.log", options.for_collector
+            log, variables = directory / "collector.log", options.variables_for("collector in secret")
             supervisor = CollectorSupervisor(
                 arguments, log, lambda text: note(f"run {name}: {text}"), variables=variables
             )
@@ -101,11 +101,7 @@ def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
     """Set the variables by which ranks, which inherit them, are recorded."""
     os.environ["DDPTOP_RUN_DIR"] = str(directory)
     os.environ["DDPTOP_RUN_ID"] = run_id
-    os.environ["DDPTOP_BUDGET"] = str(options.budget)
-    os.environ["DDPTOP_DETAIL"] = options.detail
-    os.environ["DDPTOP_ARGV"] = "on" if options.argv else "off"
-    os.environ["DDPTOP_SHADOW"] = "on" if options.shadow else "off"
-    os.environ["DDPTOP_PORT"] = str(options.port)
+    os.environ.update(options.variables_for("ranks"))
     os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
 
 
@@ -163,7 +159,7 @@ def recording_path(options: LaunchOptions, name: str) -> str:
     """
     if options.record == "off":
         return "off"
-    path = state_directory() if options.record == "auto" else Path(options.record).absolute()
+    path = state_directory() if options.record == "auto" else Path(options.record)
     if path.is_dir():
         path /= f"{name}.ddptop"
     elif path.exists() and not path.is_file():
@@ -183,11 +179,8 @@ def collector_arguments(
         "--run-id": run_id,
         "--name": name,
         "--record": record,
-        "--record-limit": str(options.record_limit),
-        "--stall": str(options.stall),
+        **options.collector_arguments,
     }
-    if options.listen is not None:
-        named["--listen"] = options.listen
     if options.most_ranks is not None:
         named["--most-ranks"] = str(options.most_ranks)
     return [part for pair in named.items() for part in pair]

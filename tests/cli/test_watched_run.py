@@ -11,10 +11,12 @@ import pytest
 
 from ddptop.agent.launcher import parse
 from ddptop.cli import watched_run
-from ddptop.cli.launch_options import LaunchOptions, add_options
+from ddptop.cli.launch_options import OPTIONS, LaunchOptions, add_options
 from ddptop.collector.supervisor import Summary
 from ddptop.host.processes import boot_id, pid_namespace
 from ddptop.host.runs import RunFile, create_run_directory, write_run_file
+from ddptop.training.budget import Budget
+from ddptop.training.shadow import NEVER, ShadowBlocks
 
 
 def test_no_other_run_takes_the_folder_away_before_a_dead_collector_is_replaced(
@@ -59,6 +61,52 @@ def test_the_collector_is_told_how_many_ranks_torchrun_starts(
     parsed = parser.parse_args(["--nnodes", nodes, "--nproc-per-node", processes])
     words = watched_run.collector_arguments(LaunchOptions.of(parsed), "name", "id", tmp_path, "off")
     assert parse(words).most_ranks == most
+
+
+VALUES = {
+    "name": "llama",
+    "record": "runs/a.ddptop",
+    "record_limit": "2MiB",
+    "budget": "0.5",
+    "stall": "7",
+    "detail": "full",
+    "argv": "off",
+    "shadow": "off",
+    "hosts": "off",
+    "listen": "[::1]:7077",
+    "port": "4711",
+    "on_alert": "https://hooks/secret",
+    "metrics": "otlp:https://user:secret@collector/",
+    "to": "tensorboard:secret",
+}
+"""Of each option one that is not its default."""
+
+
+def test_every_option_reaches_the_agent_the_ranks_and_the_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path)})
+    words = [word for name, value in VALUES.items() for word in (f"--ddptop-{name.replace('_', '-')}", value)]
+    defaults, options = LaunchOptions.from_words(), LaunchOptions.from_words(words)
+    assert all(getattr(options, name) != getattr(defaults, name) for name in OPTIONS)
+    arguments = watched_run.collector_arguments(options, "llama", "id", tmp_path, "off")
+    of_collector = parse(arguments)
+    assert (of_collector.stall_s, of_collector.record_limit, of_collector.listen) == (
+        7,
+        2 << 20,
+        "[::1]:7077",
+    )
+    assert "secret" not in " ".join(arguments)
+    os.environ.update(options.as_environment("llama"))
+    for variables in (options.variables_for("ranks"), options.variables_for("collector in secret")):
+        assert variables.items() <= os.environ.items()
+    monkeypatch.chdir(tmp_path)  # as an agent does
+    assert LaunchOptions.from_words() == options
+    budget = Budget.from_environment()
+    assert budget.budget_pct == 0.5
+    assert ShadowBlocks.from_environment().next == NEVER
+    described = (Path(watched_run.__file__).parent / "README.md").read_text()
+    assert [word for word in words[::2] if f"| `{word} " not in described] == []
 
 
 @pytest.mark.parametrize("where", ["0.0.0.0:7077", "[::1]:7077", None])

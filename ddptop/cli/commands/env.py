@@ -47,12 +47,10 @@ class Env(Command):
 
 def _variables(run: str | None) -> dict[str, str]:
     """With the settings that this command's environment has for `ddptop-run`. Raises UsageError."""
-    from ddptop.cli.launch_options import LaunchOptions, add_options, prepend_path
+    from ddptop.cli.launch_options import LaunchOptions, prepend_path
     from ddptop.cli.watched_run import INJECT
 
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    options = LaunchOptions.of(parser.parse_args([] if run is None else ["--ddptop-name", run]))
+    options = LaunchOptions.from_words([] if run is None else ["--ddptop-name", run])
     settings = options.as_environment(options.name or "")
     given = {name: value for name, value in settings.items() if name in os.environ}
     if options.name:

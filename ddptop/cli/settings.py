@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +33,6 @@ FILE = "screen.json"
 REMEMBERED = ("theme", "columns")
 """Settings that the screen remembers: what a person chooses on a page or in a list. What a single key or a
 click changes, the order of ranks and the axis of the loss, is as usual the next time."""
-
-NO = ("mouse", "bell")
-"""Settings whose flag turns them off."""
 
 LARGEST = 65_536
 """Bytes: more than that is not what was written here."""
@@ -81,138 +78,6 @@ MAX_RATE_HZ = 30.0
 ASCII_TERMINALS = frozenset({"linux", "vt52", "vt100", "vt102", "vt220", "vt320", "ansi", "cons25"})
 """Values of TERM, up to a dash, whose fonts lack the box-drawing and braille characters: the Linux console
 has room for 256 or 512 characters, the older ones for fewer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How a screen behaves. A name here is the name of the flag, of `DDPTOP_<NAME>` and of the file's key."""
-
-    rate: float = 4.0
-    """Refreshes of the screen a second."""
-    theme: str | None = None
-    """Colour theme; None: the screen's own default."""
-    ascii: bool = False
-    """Draw with ASCII characters only."""
-    color: bool = True
-    """Use colours; `NO_COLOR` turns them off."""
-    mouse: bool = True
-    """Take the mouse; without it the terminal's own selecting and copying works as ever."""
-    bell: bool = True
-    """Ring the terminal's bell at a new alert, and name run and alert in its title."""
-    view: str = "overview"
-    """The view to begin with."""
-    sort: str = "rank"
-    """Column by which the ranks are sorted; with a `-` before it the other way round."""
-    columns: str = ""
-    """Columns of the tables that are always (`+own`) or never (`-loss`) shown, with commas; F2 chooses."""
-    log: str = "auto"
-    """The axis of the loss: `on` logarithmic, `off` linear, `auto`: by how far the loss spans."""
-    save_to: str | None = None
-    """Folder in which the key `s` saves; None: where the recordings are kept."""
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """The settings in force, and for each of them who set it."""
-
-    settings: Settings
-    origins: Mapping[str, str]
-    file: Path
-    """Where the configuration file is looked for, there or not."""
-    unknown: tuple[str, ...]
-    """Keys of the file that mean nothing to this version."""
-
-
-def load(
-    flags: Mapping[str, object],
-    environ: Mapping[str, str] | None = None,
-    encoding: str | None = None,
-) -> Configuration:
-    """Resolve every setting. A flag that is None was not given.
-
-    `encoding` is that of the terminal, by default stdout's. Raises CliError for a value that cannot be used.
-    """
-    environ = os.environ if environ is None else environ
-    path = config_file(environ)
-    in_file = read_toml(path)
-    last_time = read_remembered(environ)
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for field in fields(Settings):
-        name = field.name
-        variable = f"DDPTOP_{name.upper()}"
-        if (given := flags.get(name)) is not None:
-            value, origin = given, f"--no-{name}" if name in NO else f"--{name.replace('_', '-')}"
-        elif environ.get(variable):
-            value, origin = environ[variable], variable
-        elif name in in_file:
-            value, origin = in_file[name], str(path)
-        elif name in REMEMBERED and (kept := _kept(name, last_time)) is not None:
-            values[name], origins[name] = kept, "remembered"
-            continue
-        else:
-            values[name], origins[name] = _default(name, field.default, environ, encoding)
-            continue
-        try:
-            values[name], origins[name] = _PARSERS[name](value), origin
-        except ValueError as problem:
-            raise CliError(f"{origin}: {problem}", Exit.USAGE) from None
-    unknown = tuple(key for key in in_file if key not in values)
-    return Configuration(Settings(**values), origins, path, unknown)
-
-
-def config_file(environ: Mapping[str, str]) -> Path:
-    """`$XDG_CONFIG_HOME/ddptop/config.toml`, by default under `~/.config`."""
-    folder = environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification has relative paths ignored.
-    base = Path(folder) if folder.startswith("/") else (home(environ) or Path("/")) / ".config"
-    return base / "ddptop" / "config.toml"
-
-
-def _kept(name: str, last_time: Mapping[str, object]) -> object | None:
-    """What was remembered, if this version can use it."""
-    try:
-        return _PARSERS[name](last_time[name]) if name in last_time else None
-    except ValueError:
-        return None
-
-
-def _default(
-    name: str, value: object, environ: Mapping[str, str], encoding: str | None
-) -> tuple[object, str]:
-    if name == "color" and environ.get("NO_COLOR"):
-        return False, "NO_COLOR"
-    if name == "ascii":
-        if environ.get("LC_ALL") in ("C", "POSIX"):  # Python writes UTF-8 there all the same
-            return True, f"LC_ALL={environ['LC_ALL']}"
-        if environ.get("TERM", "").split("-")[0] in ASCII_TERMINALS:
-            return True, f"TERM={environ['TERM']}"
-        encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
-        if encoding.lower().replace("-", "").replace("_", "") != "utf8":
-            return True, f"encoding {encoding}"
-    return value, "default"
-
-
-def read_toml(path: Path) -> dict[str, object]:
-    """The keys of a TOML file; none where it is not there. Raises CliError for what cannot be read."""
-    try:
-        with os.fdopen(open_regular(path, follow=True), encoding="utf-8") as stream:
-            text = stream.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except PermissionError:
-        raise CliError(f"{path}: permission denied; make it readable or move it away", Exit.REFUSED) from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise CliError(f"{path}: cannot be read ({problem}); correct it or move it away") from None
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        keys: dict[str, object] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise CliError(f"{path}: not valid TOML: {problem}", Exit.USAGE) from None
-    return keys
 
 
 def _hertz(value: object) -> float:
@@ -282,16 +147,166 @@ def _columns(value: object) -> str:
     raise ValueError(f"{value!r} is no choice of columns; write +own,-loss: always own, never loss")
 
 
-_PARSERS: dict[str, Callable[[object], object]] = {
-    "rate": _hertz,
-    "theme": _word,
-    "ascii": _switch,
-    "color": _switch,
-    "mouse": _switch,
-    "bell": _switch,
-    "view": _view,
-    "sort": _sort,
-    "columns": _columns,
-    "log": _switch_or_auto,
-    "save_to": _folder,
-}
+OWN_THEMES = ("ddptop-dark", "ddptop-light", "ddptop-cvd")
+"""Named here too, for help and completion: asking Textual for them takes a quarter of a second."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a setting is, beside its name and its default."""
+
+    parse: Callable[[object], object]
+    """Its value from a flag, a variable or the file. Raises ValueError."""
+    help: str | None = None
+    """Of its flag; None: it has none."""
+    metavar: str | None = None
+    """Of its flag; None: a switch, which takes no value."""
+
+
+def _setting(default: Any, *declared: Any) -> Any:
+    return field(default=default, metadata={"setting": Setting(*declared)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a screen behaves. A name here is the name of the flag, of `DDPTOP_<NAME>` and of the file's key. A
+    switch that is on has the flag `--no-<name>`."""
+
+    rate: float = _setting(4.0, _hertz, "draw the screen so many times a second (default 4)", "HZ")
+    theme: str | None = _setting(
+        None, _word, f"colour theme: {', '.join(OWN_THEMES)} or one of Textual's (press :)", "NAME"
+    )
+    """None: the screen's own default."""
+    ascii: bool = _setting(False, _switch, "draw with ASCII characters only")
+    color: bool = _setting(True, _switch)
+    """Use colours; `NO_COLOR` turns them off."""
+    mouse: bool = _setting(True, _switch, "leave the mouse to the terminal")
+    """Take the mouse; without it the terminal's own selecting and copying works as ever."""
+    bell: bool = _setting(True, _switch, "do not ring the bell at alerts, or set the window's title")
+    """Ring the terminal's bell at a new alert, and name run and alert in its title."""
+    view: str = _setting(
+        "overview", _view, "the first view: overview, timeline, buckets, heat, events ...", "NAME"
+    )
+    sort: str = _setting(
+        "rank", _sort, "sort ranks by this column, such as late; -late: in reverse", "COLUMN"
+    )
+    columns: str = _setting("", _columns)
+    """Columns of the tables that are always (`+own`) or never (`-loss`) shown, with commas; F2 chooses."""
+    log: str = _setting("auto", _switch_or_auto)
+    """The axis of the loss: `on` logarithmic, `off` linear, `auto`: by how far the loss spans."""
+    save_to: str | None = _setting(
+        None, _folder, "folder where the key s saves (default: beside the recordings)", "FOLDER"
+    )
+    """None: where the recordings are kept."""
+
+
+SETTINGS: dict[str, Setting] = {declared.name: declared.metadata["setting"] for declared in fields(Settings)}
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting: `--save-to`, `--no-mouse`."""
+    word = name.replace("_", "-")
+    return f"--no-{word}" if getattr(Settings, name) is True else f"--{word}"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The settings in force, and for each of them who set it."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    file: Path
+    """Where the configuration file is looked for, there or not."""
+    unknown: tuple[str, ...]
+    """Keys of the file that mean nothing to this version."""
+
+
+def load(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str] | None = None,
+    encoding: str | None = None,
+) -> Configuration:
+    """Resolve every setting. A flag that is None was not given.
+
+    `encoding` is that of the terminal, by default stdout's. Raises CliError for a value that cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    path = config_file(environ)
+    in_file = read_toml(path)
+    last_time = read_remembered(environ)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, setting in SETTINGS.items():
+        variable = f"DDPTOP_{name.upper()}"
+        if (given := flags.get(name)) is not None:
+            value, origin = given, flag_of(name)
+        elif environ.get(variable):
+            value, origin = environ[variable], variable
+        elif name in in_file:
+            value, origin = in_file[name], str(path)
+        elif name in REMEMBERED and (kept := _kept(name, last_time)) is not None:
+            values[name], origins[name] = kept, "remembered"
+            continue
+        else:
+            values[name], origins[name] = _default(name, getattr(Settings, name), environ, encoding)
+            continue
+        try:
+            values[name], origins[name] = setting.parse(value), origin
+        except ValueError as problem:
+            raise CliError(f"{origin}: {problem}", Exit.USAGE) from None
+    unknown = tuple(key for key in in_file if key not in values)
+    return Configuration(Settings(**values), origins, path, unknown)
+
+
+def config_file(environ: Mapping[str, str]) -> Path:
+    """`$XDG_CONFIG_HOME/ddptop/config.toml`, by default under `~/.config`."""
+    folder = environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification has relative paths ignored.
+    base = Path(folder) if folder.startswith("/") else (home(environ) or Path("/")) / ".config"
+    return base / "ddptop" / "config.toml"
+
+
+def _kept(name: str, last_time: Mapping[str, object]) -> object | None:
+    """What was remembered, if this version can use it."""
+    try:
+        return SETTINGS[name].parse(last_time[name]) if name in last_time else None
+    except ValueError:
+        return None
+
+
+def _default(
+    name: str, value: object, environ: Mapping[str, str], encoding: str | None
+) -> tuple[object, str]:
+    if name == "color" and environ.get("NO_COLOR"):
+        return False, "NO_COLOR"
+    if name == "ascii":
+        if environ.get("LC_ALL") in ("C", "POSIX"):  # Python writes UTF-8 there all the same
+            return True, f"LC_ALL={environ['LC_ALL']}"
+        if environ.get("TERM", "").split("-")[0] in ASCII_TERMINALS:
+            return True, f"TERM={environ['TERM']}"
+        encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
+        if encoding.lower().replace("-", "").replace("_", "") != "utf8":
+            return True, f"encoding {encoding}"
+    return value, "default"
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """The keys of a TOML file; none where it is not there. Raises CliError for what cannot be read."""
+    try:
+        with os.fdopen(open_regular(path, follow=True), encoding="utf-8") as stream:
+            text = stream.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except PermissionError:
+        raise CliError(f"{path}: permission denied; make it readable or move it away", Exit.REFUSED) from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise CliError(f"{path}: cannot be read ({problem}); correct it or move it away") from None
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        keys: dict[str, object] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise CliError(f"{path}: not valid TOML: {problem}", Exit.USAGE) from None
+    return keys

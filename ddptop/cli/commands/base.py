@@ -8,29 +8,18 @@ import textwrap
 from typing import TYPE_CHECKING, NoReturn
 
 from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.settings import SETTINGS, Settings, flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VALUE_OPTIONS = frozenset(
     {
-        "--rate",
-        "--theme",
-        "--view",
-        "--sort",
-        "--save-to",
-        "--wait",
-        "--connect",
-        "--remote-command",
-        "--key",
-        "--port",
+        *("--wait", "--connect", "--remote-command", "--key", "--port"),
+        *(flag_of(name) for name, setting in SETTINGS.items() if setting.metavar is not None),
     }
 )
 """Shared options that take a value as the next word; they may stand before the subcommand."""
-
-
-OWN_THEMES = ("ddptop-dark", "ddptop-light", "ddptop-cvd")
-"""Named here too, for help and completion: asking Textual for them takes a quarter of a second."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,28 +85,16 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """A flag for each setting. Values are checked by `ddptop.cli.settings`."""
-    look = parser.add_argument_group("settings (`ddptop config` shows where each one comes from)")
-    look.add_argument("--rate", metavar="HZ", help="draw the screen so many times a second (default 4)")
-    look.add_argument(
-        "--theme", metavar="NAME", help=f"colour theme: {', '.join(OWN_THEMES)} or one of Textual's (press :)"
-    )
-    look.add_argument(
-        "--view", metavar="NAME", help="the first view: overview, timeline, buckets, heat, events ..."
-    )
-    look.add_argument(
-        "--sort", metavar="COLUMN", help="sort ranks by this column, such as late; -late: in reverse"
-    )
-    look.add_argument(
-        "--save-to", metavar="FOLDER", help="folder where the key s saves (default: beside the recordings)"
-    )
-    look.add_argument(
-        "--no-mouse", action="store_false", dest="mouse", default=None, help="leave the mouse to the terminal"
-    )
-    look.add_argument(
-        "--no-bell",
-        action="store_false",
-        dest="bell",
-        default=None,
-        help="do not ring the bell at alerts, or set the window's title",
-    )
-    look.add_argument("--ascii", action="store_true", default=None, help="draw with ASCII characters only")
+    group = parser.add_argument_group("settings (`ddptop config` shows where each one comes from)")
+    with_flag = [(name, setting) for name, setting in SETTINGS.items() if setting.help is not None]
+    # Help lists those with a value first, then what is turned off, then what is turned on.
+    for name, setting in sorted(
+        with_flag, key=lambda each: 0 if each[1].metavar else 2 - getattr(Settings, each[0])
+    ):
+        if setting.metavar is not None:
+            group.add_argument(flag_of(name), metavar=setting.metavar, help=setting.help)
+        else:
+            turned = not getattr(Settings, name)
+            group.add_argument(
+                flag_of(name), dest=name, action="store_const", const=turned, help=setting.help
+            )

@@ -6,10 +6,11 @@ import argparse
 import shlex
 from collections.abc import Sequence
 
-from ddptop.cli.commands.base import OWN_THEMES, VALUE_OPTIONS, Command
+from ddptop.cli.commands.base import VALUE_OPTIONS, Command
 from ddptop.cli.commands.export import FORMATS
 from ddptop.cli.commands.look import Look
 from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.settings import OWN_THEMES
 from ddptop.protocol.outlets import print_text
 
 

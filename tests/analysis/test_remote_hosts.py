@@ -279,6 +279,21 @@ def test_a_rank_that_is_behind_is_blamed_also_where_a_host_is_silent(make_world)
     assert found.stall.ranks == (1,)
 
 
+def test_a_rank_that_waits_itself_is_not_blamed_where_a_host_is_silent(make_world) -> None:
+    """What it waits for may be what the host has not sent: the others have had theirs."""
+    job = stalled(make_world)
+    job.feed(*(one for one in job.world.steps(1) if one.rank not in (1, 4, 5)))
+    job.world.progress = partial(behind, job.world.progress, 1)
+    job.wait(17.0, HOSTS[:2])
+    for rank in range(4):
+        sequence = 80 if rank == 1 else 82
+        now_ns = job.world.host_ns(job.world.host(rank), job.world.now_us)
+        words = ("", (GroupState("0", "gloo", 6, sequence, -1),), waits(), (op(sequence),))
+        job.feed(job.world.received(rank, Evidence(now_ns, 7, 40 + (rank != 1), 3, 0, *words)))
+    stall = job.frame.stall
+    assert stall is not None and (stall.kind, stall.ranks) == ("unreachable", (4, 5))
+
+
 def test_a_process_that_ended_is_the_cause_and_not_the_silence_of_a_host(make_world) -> None:
     job = stalled(make_world)
     world = job.world
@@ -631,7 +646,7 @@ def test_a_rank_that_is_behind_and_does_not_answer_is_missing_once_it_had_the_ti
     """Also where its host is silent for a moment again and again."""
     job = stalled(make_world)
     job.feed(*(one for one in job.world.steps(1) if one.rank != 4))
-    job.world.progress = partial(behind, job.world.progress)
+    job.world.progress = partial(behind, job.world.progress, 4)
     job.wait(17.0)
     answer(job, 0, 1, 2, 3, 5)
     job.wait(4.0)
@@ -646,6 +661,6 @@ def test_a_rank_that_is_behind_and_does_not_answer_is_missing_once_it_had_the_ti
     assert job.frame.stall.ranks == (4,)  # type: ignore[union-attr]
 
 
-def behind(progress, rank: int, **changes) -> Received:
-    """Rank 4 is in the step before that of the others."""
-    return progress(rank, **({"step": 40, "sequence": 80} if rank == 4 else {}), **changes)
+def behind(progress, last: int, rank: int, **changes) -> Received:
+    """The rank `last` is in the step before that of the others."""
+    return progress(rank, **({"step": 40, "sequence": 80} if rank == last else {}), **changes)

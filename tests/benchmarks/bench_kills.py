@@ -193,11 +193,14 @@ def critical(path: Path) -> list[str]:
     reducer.state.log.kept = 1 << 20
     with Recording.open(path) as recording:
         for received in recording.records():
-            reducer.feed(received)
-            if received.t_ns < next_ns:
+            now_ns = reducer.state.newest_ns
+            # All that was read together is taken first, as before a viewer gets its frame.
+            if received.t_ns == now_ns or now_ns < next_ns or not reducer.state.world:
+                reducer.feed(received)
                 continue
-            next_ns = received.t_ns + NS // 2
-            frame = reducer.frame(received.t_ns)
+            next_ns = now_ns + NS // 2
+            frame = reducer.frame(now_ns)
+            reducer.feed(received)
             begun_s = begun_s or frame.run.started_at
             texts = [f"alert: {alert.message}" for alert in frame.alerts if alert.severity == "critical"]
             texts += [f"stall: {frame.stall.sentence}"] if frame.stall is not None else []

@@ -197,13 +197,16 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
         result = Diagnosis("missing", finished, tuple(running))
     else:
         cut_off = _just_cut_off(state, running, now_ns)
-        unheard = {rank for rank in cut_off if answer_since(ranks[rank], since_ns) is None}
+        # An answer to this stall holds, unless some rank has moved on since.
+        moved_ns = max(since_ns, *(ranks[rank].moved_ns for rank in running))
+        unheard = {rank for rank in cut_off if answer_since(ranks[rank], moved_ns) is None}
         awaits_answers = awaits_answers or bool(unheard)
         progress = [rank_progress(state, rank, since_ns, now_ns, cut_off=rank in cut_off) for rank in running]
         result = diagnose(progress, awaits_answers=awaits_answers)
         if not unheard.isdisjoint(result.ranks):
             result = Diagnosis("asking", (), tuple(r for r in running if r not in unheard))
-        if silent and not _explains(result, len(running)):
+        waits = result.kind == "missing" and all(p.inside for p in progress if p.rank in result.ranks)
+        if silent and (waits or not _explains(result, len(running))):
             result = Diagnosis("unreachable", silent, tuple(running))
     if result.kind == "missing" and result.ranks:
         result = replace(result, entered=_entered(state, result.ranks[0], result.waiting, since_ns))
@@ -221,7 +224,9 @@ def _just_cut_off(state: RunState, ranks: Sequence[int], now_ns: int) -> set[int
 
     Their agent or the collector was killed, or the link was cut: their silence says nothing of them.
     """
-    restarted_ns = state.restarted_ns if now_ns - state.restarted_ns < BACK_NS else -1
+    restarted_ns, heard_ns = state.restarted_ns, max(state.ranks[rank].heard_ns for rank in ranks)
+    if now_ns - restarted_ns >= BACK_NS and heard_ns > restarted_ns:
+        restarted_ns = -1
     reported = reports_of_hosts(state)
     out_ns = dict.fromkeys(state.hosts_of_ranks(), restarted_ns)
     for name in state.hosts.remote():

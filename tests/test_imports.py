@@ -86,6 +86,19 @@ def test_only_training_and_the_launcher_import_torch() -> None:
     assert {name for name in named if not name.startswith("training/")} == {"cli/launch.py"}
 
 
+RANK = (
+    "import ddptop.training.publisher, ddptop.training.early_exit, ddptop.training.exit, "
+    "ddptop.training.session, ddptop.training.evidence.errors, ddptop.host.early_failures"
+)
+"""A training process only encodes, and reads a few answers."""
+
+
+def test_a_rank_loads_nothing_that_decodes() -> None:
+    code = f"{RANK}\nimport sys\nassert not {{'msgspec', 'zmq', 'textual'}} & {{*sys.modules}}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 AGENT = (
     "import ddptop.agent.host_watch, ddptop.agent.admission, ddptop.agent.run_file, ddptop.recording.writer"
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddptop.host.processes import ancestors, belongs_to, innermost_pid, is_own, process_start, start_after
-from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_SHOWN_WORLD
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.agent.local_recording import Kept, LocalRecording
-from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HOST_END, About
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
 from ddptop.protocol.machine import Gpu, Usage

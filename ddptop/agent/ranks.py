@@ -18,8 +18,9 @@ import msgpack
 
 from ddptop.host.exits import RankProcess
 from ddptop.host.folders import RunDirectoryError, check_private, open_private, open_regular, write_private
-from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import About
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_TEXT, NS
 from ddptop.protocol.messages import (

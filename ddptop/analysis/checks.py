@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ddptop.analysis.health.hosts import CHECK_NS as HOSTS_CHECK_NS
 from ddptop.analysis.health.hosts import HostLog
 from ddptop.analysis.stall.current import CHECK_NS, StallLog, stalled_since
-from ddptop.protocol.checks import NAMES
 from ddptop.protocol.hosts import HostUsage
+from ddptop.protocol.messages import NAMES
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from ddptop.protocol.checks import NAMES
-from ddptop.protocol.codec import ProtocolError, UnknownType, decode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError, UnknownType
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostLink, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.message_run import message_of
-from ddptop.protocol.messages import Event, Received
+from ddptop.protocol.messages import NAMES, Event, Received
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,10 +16,9 @@ import numpy as np
 
 from ddptop.analysis.ranks import PHASE_NAMES
 from ddptop.frames.reasons import Beside
-from ddptop.protocol.checks import NAMES
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import Progress
-from ddptop.protocol.packed import is_constant
+from ddptop.protocol.message_run import is_constant
+from ddptop.protocol.messages import NAMES, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,13 +17,11 @@ from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, Offse
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
 from ddptop.analysis.steps.pairing import stable_order
-from ddptop.protocol.checks import NAMES
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.message_run import OF_AGENTS
-from ddptop.protocol.messages import Clock, Flag, Logged, Phase, Progress, Received, Replica
-from ddptop.protocol.packed import is_constant
+from ddptop.protocol.message_run import OF_AGENTS, is_constant
+from ddptop.protocol.messages import NAMES, Clock, Flag, Logged, Phase, Progress, Received, Replica
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:

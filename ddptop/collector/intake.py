@@ -18,8 +18,9 @@ from ddptop.collector.simulated_hosts import SimulatedHosts
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.host.exits import RankProcess
 from ddptop.host.rank_processes import ProcessWatch
-from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import HOST_END, About
 from ddptop.protocol.limits import MAX_TEXT, NS

@@ -18,8 +18,8 @@ from ddptop.agent.host_usage import PERIOD_NS, HostSampler, describe_host
 from ddptop.collector.agent_port import announce, bind_port
 from ddptop.collector.backlog import Backlog
 from ddptop.host.processes import boot_and_namespace
-from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import encode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HOST_END, Host, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Clock, Event, Hello, Received

@@ -22,7 +22,7 @@ from ddptop.host import processes
 from ddptop.host.exits import signal_name
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.runs import ensure_run_directory
-from ddptop.protocol.checks import printable
+from ddptop.protocol.texts import printable
 
 RESTART_AFTER_S = 0.2
 MOST_PAUSE_S = 30.0

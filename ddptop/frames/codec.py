@@ -24,7 +24,7 @@ from ddptop.frames import frame as frames
 from ddptop.frames.history import WIDE as HISTORY_WIDE
 from ddptop.frames.history import History, RankMinutes, RankSteps
 from ddptop.protocol import limits, vocabulary
-from ddptop.protocol.checks import printable
+from ddptop.protocol.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

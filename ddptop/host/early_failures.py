@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ddptop.host.exits import NEW_FILE
 from ddptop.host.folders import open_regular
-from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_SHOWN_WORLD
 from ddptop.protocol.messages import Hello
@@ -54,6 +54,8 @@ def take_failures(directory: Path, run_id: str, known: Container[int]) -> list[t
 
 def _read(path: Path) -> tuple[Hello, Evidence] | None:
     """None where the file is not as `leave_failure` writes it."""
+    from ddptop.protocol.decoding import decode  # a rank does without it
+
     data = b""
     with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
         data = file.read(2 * MAX_RANK_MESSAGE_BYTES)

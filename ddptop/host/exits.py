@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from ddptop.host.folders import open_regular
 from ddptop.host.processes import process_status
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.limits import MAX_DEPTH, MAX_STACKS, MAX_STEP, MAX_TEXT
 from ddptop.protocol.messages import Event, Phase, Progress, Scalar
@@ -194,6 +194,8 @@ def crash_evidence(text: str, t_ns: int, step: int, progress: Progress | None) -
 
 def _fitting(evidence: Evidence) -> Evidence:
     """With as many stacks, and then calls, as a message has room for; and safe to show."""
+    from ddptop.protocol.decoding import decode  # a rank does without it
+
     while len(body := encode(evidence)) > MAX_MESSAGE_BYTES:
         *others, last = evidence.stacks
         if not others:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from ddptop.host.exits import NEW_FILE, RankProcess
 from ddptop.host.folders import open_regular
-from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, MAX_STEP
 from ddptop.protocol.messages import Hello
 
@@ -161,6 +161,8 @@ def _unread(directory: Path, known: Container[int]) -> Iterator[StepCount]:
 
 
 def _read(path: Path) -> StepCount | None:
+    from ddptop.protocol.decoding import decode  # a rank does without it
+
     data = b""
     with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
         data = file.read(_MAX_BYTES)

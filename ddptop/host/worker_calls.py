@@ -20,8 +20,8 @@ from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ddptop.host.exits import RankProcess
-from ddptop.protocol.checks import printable
 from ddptop.protocol.limits import MAX_TEXT, NS
+from ddptop.protocol.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -3,55 +3,67 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from ddptop.protocol import limits
+from ddptop.protocol.ranges import (
+    Count,
+    CountOrNone,
+    Identifier,
+    MostItems,
+    Nanoseconds,
+    PhaseNumber,
+    Text,
+    Texts,
+)
 
 
 class StackFrame(NamedTuple):
     """One call on a stack."""
 
-    file: str
-    line: int
+    file: Text
+    line: Count
     """0: not known."""
-    function: str
-    code: str
+    function: Text
+    code: Text
     """The line of source itself, without indent; empty where it cannot be read."""
 
 
 class Stack(NamedTuple):
     """What one thread is doing, or where an exception came from. Innermost call first."""
 
-    thread: str
+    thread: Text
     """Name of the thread; `traceback` for an exception's."""
     main: bool
-    frames: tuple[StackFrame, ...]
+    frames: Annotated[tuple[StackFrame, ...], MostItems(limits.MAX_DEPTH)]
 
 
 class GroupState(NamedTuple):
     """A process group as one of its ranks sees it."""
 
-    name: str
+    name: Text
     """The same on all of its ranks: torch's group name, `0` for the default group."""
-    backend: str
-    size: int
-    sequence: int
+    backend: Text
+    size: Count
+    sequence: CountOrNone
     """Collectives that this rank has launched in it; -1 where the backend does not count."""
-    completed: int
+    completed: CountOrNone
     """The last of them that has completed; -1: not known."""
 
 
 class Operation(NamedTuple):
     """One collective as torch's flight recorder has it."""
 
-    group: str
-    sequence: int
+    group: Text
+    sequence: CountOrNone
     """Its number within the group, from 1."""
-    name: str
+    name: Text
     """`all_reduce`, `broadcast`, ..."""
-    sizes: str
+    sizes: Text
     """Of its inputs: `[[1000]]`."""
-    dtype: str
+    dtype: Text
     done: bool
-    age_ms: int
+    age_ms: Count
     """Since it was launched."""
 
 
@@ -59,26 +71,26 @@ class Operation(NamedTuple):
 class Ask:
     """Collector to rank: answer with EVIDENCE of this number, once."""
 
-    number: int
+    number: Identifier
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What a rank is doing at this moment, from its publisher thread while the training thread is stuck."""
 
-    t_ns: int
-    number: int
+    t_ns: Nanoseconds
+    number: Identifier
     """Of the ASK that it answers; 0: sent by the rank itself at its exit."""
-    step: int
-    phase: int
-    bucket: int
+    step: Count
+    phase: PhaseNumber
+    bucket: CountOrNone
     """As in PROGRESS."""
-    reason: str
+    reason: Text
     """Why the process ends (`ValueError: no such file`); empty while it lives."""
-    groups: tuple[GroupState, ...]
-    stacks: tuple[Stack, ...]
+    groups: Annotated[tuple[GroupState, ...], MostItems(limits.MAX_OPERATIONS)]
+    stacks: Annotated[tuple[Stack, ...], MostItems(limits.MAX_STACKS)]
     """The main thread's first."""
-    operations: tuple[Operation, ...]
+    operations: Annotated[tuple[Operation, ...], MostItems(limits.MAX_OPERATIONS)]
     """The newest, oldest first; none where torch keeps no flight recorder."""
-    message: tuple[str, ...] = ()
+    message: Texts = ()
     """The exception's complete message in lines; empty where `reason` has all of it."""

@@ -8,7 +8,21 @@ acked.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from ddptop.protocol.ranges import (
+    Count,
+    Identifier,
+    MostItems,
+    Nanoseconds,
+    ProcessId,
+    Quantity,
+    RankNumber,
+    Size,
+    Text,
+    Texts,
+    Version,
+)
 
 HOST_END = "host_end"
 """Kind of the EVENT with which an agent reports its end: the collector has acked everything before it."""
@@ -18,22 +32,22 @@ HOST_END = "host_end"
 class Host:
     """An agent introduces its host."""
 
-    version: int
-    run_id: str
-    session: int
+    version: Version
+    run_id: Text
+    session: Identifier
     """Random 63-bit number of this agent process: a restarted agent has another one."""
-    name: str
+    name: Text
     """Name of the host, the same as in the HELLO of its ranks."""
-    pid: int
-    monotonic_ns: int
-    unix_ns: int
+    pid: ProcessId
+    monotonic_ns: Nanoseconds
+    unix_ns: Nanoseconds
     """CLOCK_REALTIME at the moment of `monotonic_ns`."""
-    cores: int
+    cores: Count
     """Processors that the run may use."""
-    memory_bytes: int
-    boot_id: str
+    memory_bytes: Size
+    boot_id: Text
     """Of the kernel, and of the pid namespace: those of two containers on one machine differ."""
-    addresses: tuple[str, ...] = ()
+    addresses: Texts = ()
     """Of its network interfaces: the connections of other hosts lead to these."""
 
 
@@ -45,23 +59,23 @@ those with the longest round trip."""
 class HostLink(NamedTuple):
     """The TCP connections of a host's ranks to one other host, as far as they are used."""
 
-    own: str
+    own: Text
     """Address of this end."""
-    peer: str
+    peer: Text
     """Address of the other host."""
-    connections: int
-    round_trip_us: int
+    connections: Count
+    round_trip_us: Size
     """Median over the connections of the kernel's smoothed round trip. It contains the time in which the
     other end holds an acknowledgement back, up to 40 ms."""
-    least_us: int
+    least_us: Size
     """Least round trip of the last five minutes, as the kernel keeps it: without that."""
-    sent: int
+    sent: Size
     """Segments with data, since the reading before, of connections that sent enough to carry gradients."""
-    resent: int
+    resent: Size
     """Of these, how many were lost and sent again: without those that the other end had received already."""
-    delivery_bytes_s: int
+    delivery_bytes_s: Size
     """Largest delivery rate of a connection, as the kernel last measured it."""
-    silent_ms: int = 0
+    silent_ms: Size = 0
     """How long a connection sent the same segments again and again, at timeouts, without an answer, since the
     reading before: the largest of all. 0 where nothing was lost, and where the kernel does not count it
     (before Linux 6.7)."""
@@ -71,23 +85,23 @@ class HostLink(NamedTuple):
 class HostUsage:
     """A reading of a host. Only the newest one counts. None: not known."""
 
-    t_ns: int
-    cpu_pct: float | None
+    t_ns: Nanoseconds
+    cpu_pct: Quantity | None
     """Of all its processors, since the reading before."""
-    memory_used_bytes: int | None
-    received_bytes_s: float | None
+    memory_used_bytes: Size | None
+    received_bytes_s: Quantity | None
     """Through all network interfaces but the loopback; likewise below."""
-    sent_bytes_s: float | None
-    round_trip_ns: int | None
+    sent_bytes_s: Quantity | None
+    round_trip_ns: Nanoseconds | None
     """Of the newest clock exchange with the collector."""
-    kept: int
+    kept: Count
     """Messages of its ranks that the collector has not acked."""
-    local_recording: str | None
+    local_recording: Text | None
     """Path of the recording that the agent writes itself while it cannot reach the collector."""
-    thinned: int
+    thinned: Count
     """Step rows whose bucket detail the agent has left out: the collector asked for it, or its own recording
     was near the limit."""
-    links: tuple[HostLink, ...] | None = None
+    links: Annotated[tuple[HostLink, ...], MostItems(MAX_LINKS)] | None = None
     """Of the ranks to other hosts, MAX_LINKS at most; None: not read this time."""
 
 
@@ -95,8 +109,8 @@ class HostUsage:
 class About:
     """The agent's report about a process of one of its ranks: USAGE, GPU, EVENT or EVIDENCE."""
 
-    rank: int
-    session: int
+    rank: RankNumber
+    session: Identifier
     """Of the rank's process."""
     body: bytes
     """The encoded message."""

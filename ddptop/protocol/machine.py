@@ -4,81 +4,82 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddptop.protocol.ranges import Count, Nanoseconds, Quantity, Size, Text
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What the agent of the host read of a rank's process. Only the newest one counts."""
 
-    t_ns: int
-    rss_bytes: int
-    cpu_pct: float
+    t_ns: Nanoseconds
+    rss_bytes: Size
+    cpu_pct: Quantity
     """Of one core, since the reading before."""
-    throttled_pct: float | None = None
+    throttled_pct: Quantity | None = None
     """Share of the periods of its cgroup's CPU quota, since the reading before, in which that was used up.
     None: not known, or no quota."""
-    runnable: int | None = None
+    runnable: Count | None = None
     """Threads of the host that run or wait for a CPU; None: not known. Likewise below."""
-    cores: int | None = None
+    cores: Count | None = None
     """Processors that the process may use."""
-    major_faults_s: float | None = None
+    major_faults_s: Quantity | None = None
     """Pages that it had to wait for, read from disk (swap, files in memory), per second since the reading
     before."""
-    blocked_pct: float | None = None
+    blocked_pct: Quantity | None = None
     """Share of the newest readings, one a second, that found its main thread in state D: it waits for a disk,
     a network file system or a device, and no signal wakes it. None before there are enough of them."""
-    swapped_bytes: int | None = None
+    swapped_bytes: Size | None = None
     """Of its memory what is in swap."""
-    swap_ins_s: float | None = None
+    swap_ins_s: Quantity | None = None
     """Pages that its host has read back from swap, per second since the reading before."""
-    clock_pct: float | None = None
+    clock_pct: Quantity | None = None
     """Clock of the processor on which its main thread ran, of the highest that this has: mean over the newest
     readings that found the thread running. None before there are enough of them, or where that is hidden."""
-    heat_pct: float | None = None
+    heat_pct: Quantity | None = None
     """Share of the time, since the reading before, in which this processor was throttled for its heat."""
-    watcher_pct: float | None = None
+    watcher_pct: Quantity | None = None
     """CPU time of the process of ddptop that reads this, the agent or the collector, of one core, since its
     reading before."""
-    first_core: int | None = None
-    """The lowest processor that the process may use, where it may not use all of its host. The last field:
-    a message of more than 15 values is not read in columns (`protocol/packed.py`)."""
+    first_core: Count | None = None
+    """The lowest processor that the process may use, where it may not use all of its host."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
     """One reading of a GPU. None: this GPU or its driver does not report it."""
 
-    util_pct: float | None
-    mem_bytes: int | None
+    util_pct: Quantity | None
+    mem_bytes: Size | None
     """Used by all processes."""
-    mem_total_bytes: int | None
-    temp_c: float | None
-    power_w: float | None
-    clock_mhz: int | None
-    max_clock_mhz: int | None
-    throttle: str | None
+    mem_total_bytes: Size | None
+    temp_c: Quantity | None
+    power_w: Quantity | None
+    clock_mhz: Count | None
+    max_clock_mhz: Count | None
+    throttle: Text | None
     """Why the clocks are throttled, as text; empty: they are not."""
-    pcie_tx_bytes_s: int | None
-    pcie_rx_bytes_s: int | None
-    nvlink_tx_bytes: int | None
+    pcie_tx_bytes_s: Size | None
+    pcie_rx_bytes_s: Size | None
+    nvlink_tx_bytes: Count | None
     """Since the driver was loaded."""
-    nvlink_rx_bytes: int | None
+    nvlink_rx_bytes: Count | None
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu(GpuReading):
     """What the agent of the host read of a rank's GPU. Only the newest one counts."""
 
-    t_ns: int
+    t_ns: Nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """A reading of torch's CUDA allocator in a rank. Only the newest one counts."""
 
-    t_ns: int
-    allocated_bytes: int
-    reserved_bytes: int
-    peak_bytes: int
+    t_ns: Nanoseconds
+    allocated_bytes: Size
+    reserved_bytes: Size
+    peak_bytes: Size
     """Most that was allocated at once."""
-    retries: int
+    retries: Count
     """Allocations that succeeded only after cached blocks were given back."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import suppress
+from functools import lru_cache
 from itertools import starmap
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
+from ddptop.protocol.decoding import decode_structs, field_columns
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import Clock, Logged, Message, Progress, Received, Replica, Steps
-from ddptop.protocol.packed import Bodies
-from ddptop.protocol.step_columns import StepColumns, StepRows
+from ddptop.protocol.step_columns import StepColumns, StepRows, columns_of_messages, steps_of, zip_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +46,14 @@ class Readings(NamedTuple):
     values: tuple[NDArray[Any], ...]
     """(n,) each, the fields in their order: integers, floats, or objects where some are None or text."""
 
+    @classmethod
+    def decoded(cls, kind: type[Message], places: Integers, bodies: Sequence[bytes]) -> Readings | None:
+        """Messages of one of COLUMNS; None where one of them is not valid: each is to be decoded alone."""
+        with suppress(ProtocolError):
+            columns = field_columns(kind, decode_structs(kind, bodies))
+            return cls(kind, places, tuple(map(_column, columns)))
+        return None
+
     def within(self, begin: int, stop: int) -> Readings:
         """Those from place `begin` to before `stop`."""
         part = slice(*np.searchsorted(self.places, (begin, stop)).tolist())
@@ -59,6 +71,31 @@ class Readings(NamedTuple):
     def messages(self) -> Iterator[Message]:
         """All of them as objects."""
         return starmap(self.kind, zip(*(column.tolist() for column in self.values), strict=True))
+
+
+def _column(values: Sequence[Any]) -> NDArray[Any]:
+    """The values of a field, as numbers where all are."""
+    types = set(map(type, values))
+    if len(types) == 1:
+        if (dtype := _DTYPES.get(types.pop())) is not None:
+            return np.array(values, dtype)
+        if values[0] in (None, "") and values.count(values[0]) == len(values):
+            return constant(values[0], len(values))
+    return np.fromiter(values, object, len(values))
+
+
+_DTYPES: dict[type, type] = {int: np.int64, float: np.float64}
+
+
+@lru_cache(maxsize=64, typed=True)  # of the same few counts again and again
+def constant(value: object, count: int) -> NDArray[Any]:
+    """(count,) the same object everywhere, which takes no memory."""
+    return np.broadcast_to(np.array(value, object), count)
+
+
+def is_constant(values: NDArray[Any]) -> bool:
+    """Whether it was made by `constant`."""
+    return values.dtype == object and values.strides == (0,)
 
 
 Placed = tuple[Readings, int]
@@ -81,6 +118,22 @@ class StepMessages(NamedTuple):
     """Where in `columns` the rows of each begin."""
     counts: Integers
     columns: StepColumns
+
+    @classmethod
+    def decoded(cls, bodies: Sequence[bytes]) -> StepMessages | None:
+        """STEPS messages of any version; None where there is none, or one of them is not valid: each is to be
+        decoded alone then."""
+        with suppress(ProtocolError):
+            if not len(bodies):
+                return None
+            structs = decode_structs(Steps, bodies)
+            heads, words = zip_fields(structs)
+            if words is None:  # earlier versions sent them in rows
+                return cls.of(steps_of(structs))
+            generation, first, base_ns = heads
+            columns, begins = columns_of_messages(words)
+            return cls(generation, first, base_ns, begins, words.rows, columns)
+        return None
 
     @classmethod
     def of(cls, messages: Sequence[Steps]) -> StepMessages | None:
@@ -172,6 +225,9 @@ class MessageRun:
         return Received(t_ns, rank, session, seq, message)
 
 
+_encode = msgspec.msgpack.Encoder().encode
+
+
 class EncodedRun(MessageRun):
     """Messages that arrived together, with their bytes; those of each session in their order."""
 
@@ -183,7 +239,7 @@ class EncodedRun(MessageRun):
         places: Integers,
         steps: StepMessages | None,
         others: list[tuple[int, Received]],
-        bodies: Bodies,
+        bodies: Sequence[bytes],
         readings: Sequence[Readings] = (),
     ) -> None:
         """`bodies`: the encoded message at each place."""
@@ -195,8 +251,7 @@ class EncodedRun(MessageRun):
     def of_encoded(cls, messages: Sequence[tuple[Received, bytes]]) -> EncodedRun:
         """From messages, each with its bytes; STEPS as in `of`."""
         run = MessageRun.of([received for received, _ in messages])
-        bodies = Bodies.of([body for _, body in messages])
-        return cls(run.heads, run.places, run.steps, [*run.others], bodies)
+        return cls(run.heads, run.places, run.steps, [*run.others], [body for _, body in messages])
 
     def __iter__(self) -> Iterator[tuple[Received, bytes]]:
         """Every message and its bytes, where each is to be an object of its own."""
@@ -205,16 +260,16 @@ class EncodedRun(MessageRun):
 
     def body(self, place: int) -> bytes:
         """The encoded message at a place."""
-        replaced = self._replaced.get(place)
-        return self._bodies.body(place) if replaced is None else replaced
+        return self._replaced.get(place, self._bodies[place])
 
     def records(self, places: Integers) -> tuple[memoryview, Integers]:
         """The messages at some places as a recording holds them, msgpack [t_ns, rank, session, seq, body] one
         after the other; and (n,) where each ends."""
-        bodies = self._bodies.at(places)
+        bodies = [self._bodies[place] for place in places.tolist()]
         if self._replaced:
-            bodies = Bodies.of([*map(self.body, places.tolist())])
-        return bodies.records(self.heads[:, places])
+            bodies = [*map(self.body, places.tolist())]
+        records = [*map(_encode, zip(*self.heads[:, places].tolist(), bodies, strict=True))]
+        return memoryview(b"".join(records)), np.cumsum([*map(len, records)], dtype=np.int64)
 
     def sorted_by(self, key: Integers) -> EncodedRun:
         """The same by ascending `key`, (n,); those of the same key in their order, among them all STEPS."""
@@ -227,7 +282,8 @@ class EncodedRun(MessageRun):
         others.sort(key=itemgetter(0))
         readings = [one._replace(places=place[one.places]).sorted() for one in self.readings]
         steps = place[self.places], self.steps
-        moved = EncodedRun(self.heads[:, order], *steps, others, self._bodies.at(order), readings)
+        bodies = [self._bodies[at] for at in order.tolist()]
+        moved = EncodedRun(self.heads[:, order], *steps, others, bodies, readings)
         moved._replaced = {int(place[at]): body for at, body in self._replaced.items()}
         return moved
 

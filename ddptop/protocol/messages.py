@@ -8,18 +8,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
+from ddptop.protocol import limits
 from ddptop.protocol.evidence import Ask, Evidence
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.ranges import (
+    BucketNumber,
+    Count,
+    CountOrNone,
+    Drift,
+    ExitCode,
+    Identifier,
+    Int64,
+    Interval,
+    MostItems,
+    Nanoseconds,
+    Offset,
+    PhaseNumber,
+    ProcessId,
+    Quantity,
+    RankNumber,
+    RankOrGroup,
+    Size,
+    Text,
+    Texts,
+    Version,
+    WorldSize,
+)
+from ddptop.protocol.ranges import Scalar as Scalar
+from ddptop.protocol.ranges import Scalars as Scalars
+from ddptop.protocol.vocabulary import RunOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ddptop.protocol.vocabulary import RunOutcome
-
-Scalar: TypeAlias = int | float | str | bool | None
 
 
 class Type(IntEnum):
@@ -84,50 +107,50 @@ class Flag(IntEnum):
 class Hello:
     """A rank introduces itself: first on every connection, so that a restarted collector recognises it."""
 
-    version: int
-    run_id: str
-    session: int
+    version: Version
+    run_id: Text
+    session: Identifier
     """Random 63-bit number of this process's recorder: a restarted rank has another one."""
-    rank: int
-    world_size: int
-    local_rank: int
-    incarnation: int
+    rank: RankNumber
+    world_size: WorldSize
+    local_rank: RankNumber
+    incarnation: Count
     """Elastic restarts before this process: TORCHELASTIC_RESTART_COUNT, or the number of the rendezvous where
     that is larger, as hosts count restarts each by itself."""
-    host: str
-    pid: int
-    device: str
-    backend: str
+    host: Text
+    pid: ProcessId
+    device: Text
+    backend: Text
     """Of the process group: `gloo`, `nccl`."""
-    timing_path: str
+    timing_path: Text
     """How bucket all-reduces are timed: `hook` (timed comm hook) or `reducer` (recorder below it)."""
-    monotonic_ns: int
-    unix_ns: int
+    monotonic_ns: Nanoseconds
+    unix_ns: Nanoseconds
     """CLOCK_REALTIME at the moment of `monotonic_ns`."""
-    budget_pct: float
+    budget_pct: Quantity
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
     """Facts that do not change during a run: versions, script, DDP's options as torch reports them."""
 
-    entries: dict[str, Scalar]
+    entries: Scalars
 
 
 class Bucket(NamedTuple):
     """One gradient bucket; its place in `Layout.buckets` is the bucket number in `StepRow.cells`."""
 
-    model: int
+    model: BucketNumber
     """Which DDP model of the process, from 0 in order of construction."""
-    index: int  # type: ignore[assignment]  # the established name; tuple.index is not used
+    index: BucketNumber  # type: ignore[assignment]  # the established name; tuple.index is not used
     """Bucket index inside that model."""
-    bytes: int
+    bytes: Size
     """Size of the flat gradient buffer."""
-    wire_bytes: int | None
+    wire_bytes: Size | None
     """Bytes each rank gives to the all-reduce, after compression; None where a hook hides it."""
-    parameters: int | None
-    dtype: str
-    hook: str
+    parameters: Count | None
+    dtype: Text
+    hook: Text
     """Name of the communication hook, empty for DDP's own all-reduce."""
 
 
@@ -135,8 +158,8 @@ class Bucket(NamedTuple):
 class Layout:
     """The buckets of all DDP models of a rank. DDP rebuilds them: each layout is a new generation."""
 
-    generation: int
-    buckets: tuple[Bucket, ...]
+    generation: Count
+    buckets: Annotated[tuple[Bucket, ...], MostItems(limits.MAX_BUCKETS)]
 
 
 class OwnTime(NamedTuple):
@@ -216,9 +239,9 @@ class StepRow(NamedTuple):
 class Steps:
     """A batch of consecutive steps of one layout generation. A gap between two batches is a loss."""
 
-    generation: int
-    first_step: int
-    base_ns: int
+    generation: Count
+    first_step: Count
+    base_ns: Nanoseconds
     rows: Sequence[StepRow]
     """A tuple, or part of the columns in which many messages were decoded together."""
 
@@ -227,35 +250,35 @@ class Steps:
 class Event:
     """Something that happened once: `rebuild`, `restart`, `lost_rank`, `mute`, `recording`, ..."""
 
-    kind: str
-    t_ns: int
-    rank: int
+    kind: Text
+    t_ns: Nanoseconds
+    rank: RankOrGroup
     """-1: the group as a whole."""
-    step: int
+    step: CountOrNone
     """-1: outside any step."""
-    fields: dict[str, Scalar] = field(default_factory=dict)
+    fields: Scalars = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """A heartbeat, read by the publisher thread at no cost to training. Only the newest one counts."""
 
-    t_ns: int
-    step: int
+    t_ns: Nanoseconds
+    step: Count
     """The step that the training thread is in."""
-    phase: int
+    phase: PhaseNumber
     """A `Phase`."""
-    bucket: int
+    bucket: CountOrNone
     """All-reduces launched in this step so far; -1 in a step without bucket detail."""
-    sequence: int
+    sequence: CountOrNone
     """Sequence number of the process group; -1 where the backend has none."""
-    detail_every: int
+    detail_every: Interval
     """Bucket detail is taken where step % detail_every == 0."""
-    cost_us: float
+    cost_us: Quantity
     """Own cost per step: training threads and publisher CPU, over the last seconds."""
-    cost_pct: float
+    cost_pct: Quantity
     """The same as a share of the step time."""
-    failures: int
+    failures: Count
     """Exceptions of our own that were caught at the training boundary."""
 
 
@@ -263,9 +286,9 @@ class Progress:
 class Logged:
     """The newest values that a script logged with `ddptop.log`. Only the newest of each name counts."""
 
-    step: int
+    step: Count
     """The step in which the newest of them was logged."""
-    values: dict[str, Scalar]
+    values: Scalars
     """Finite numbers; None for NaN or Inf."""
 
 
@@ -273,10 +296,10 @@ class Logged:
 class Bye:
     """The rank's process ends in an orderly way: after this, silence is no alarm."""
 
-    t_ns: int
-    reason: str
+    t_ns: Nanoseconds
+    reason: Text
     """`finished`, or the name of the exception that ends the process."""
-    sequence: int = -1
+    sequence: CountOrNone = -1
     """Sequence number of the process group, which the others may be ahead of; -1: there is none any more."""
 
 
@@ -284,31 +307,31 @@ class Bye:
 class Replica:
     """Checksums of some pieces of a rank's parameters, after a step. Equal replicas have equal ones."""
 
-    step: int
+    step: Count
     """The step after which the parameters were read."""
-    model: int
-    pieces: int
+    model: BucketNumber
+    pieces: Count
     """Into how many pieces the parameters are divided."""
-    first: int
+    first: Count
     """Number of the first piece; they wrap around after the last."""
-    values: tuple[int, ...]
+    values: Annotated[tuple[Int64, ...], MostItems(limits.MAX_CHECKSUMS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Offset between the clock of a host and the collector's, as the host's agent measured it."""
 
-    t_ns: int
+    t_ns: Nanoseconds
     """By the host's clock."""
-    host: str
-    offset_ns: int
+    host: Text
+    offset_ns: Offset
     """To be added to the host's CLOCK_MONOTONIC to get the collector's."""
-    bound_ns: int
+    bound_ns: Nanoseconds
     """The offset is wrong by at most this, at `t_ns` and until the next CLOCK of the host."""
-    drift_ppb: int = 0
+    drift_ppb: Drift = 0
     """How much faster the collector's clock runs, in parts per billion: at `t` the offset is
     `offset_ns + drift_ppb * (t - t_ns) / 1e9`."""
-    round_trip_ns: int = 0
+    round_trip_ns: Nanoseconds = 0
     """Round trip of the exchange that gave the offset; 0: no exchange (simulated hosts)."""
 
 
@@ -316,10 +339,10 @@ class Clock:
 class Membership:
     """The process group that a DDP model reduces its gradients in."""
 
-    model: int
-    group: str
-    backend: str
-    ranks: tuple[int, ...]
+    model: BucketNumber
+    group: Text
+    backend: Text
+    ranks: Annotated[tuple[RankNumber, ...], MostItems(limits.MAX_MEMBERS)]
     """Global ranks, ascending; empty: all."""
 
 
@@ -327,15 +350,15 @@ class Membership:
 class Run:
     """The collector's own first message in a recording, and again when the run's state changes."""
 
-    version: int
-    run_id: str
-    name: str
-    script: str
-    argv: tuple[str, ...]
-    unix_ns: int
-    monotonic_ns: int
+    version: Version
+    run_id: Text
+    name: Text
+    script: Text
+    argv: Texts
+    unix_ns: Nanoseconds
+    monotonic_ns: Nanoseconds
     state: RunOutcome
-    exit_code: int | None
+    exit_code: ExitCode | None
     simulated: bool
 
 
@@ -346,11 +369,11 @@ class Run:
 class Ack:
     """Collector to rank: all up to `seq` is safe. `nack`: something after it is missing, send again."""
 
-    epoch: int
+    epoch: Identifier
     """Random number of the collector process: a new one means that it restarted."""
-    seq: int
+    seq: Count
     nack: bool
-    detail_every: int
+    detail_every: Interval
     """The largest sampling interval of the group, for all ranks to share the same detailed steps."""
 
 
@@ -363,18 +386,18 @@ class Credit:
     the frame (`ddptop.frames.detail`), empty: none.
     """
 
-    epoch: int
-    cursor: int
-    focus: int
-    want: str = ""
+    epoch: Identifier
+    cursor: Count
+    focus: RankOrGroup
+    want: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """Collector to viewer: one frame of the group (`ddptop.frames.codec`)."""
 
-    epoch: int
-    skipped: int
+    epoch: Identifier
+    skipped: Count
     """Frames that were coalesced because the viewer had given no credit."""
     frame: bytes
 
@@ -383,6 +406,24 @@ Message: TypeAlias = (
     "Hello | Card | Layout | Steps | Event | Progress | Usage | Bye | Ack | Run | Credit | State"
     " | Ask | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged | Host | HostUsage | About"
 )
+
+
+KINDS: dict[int, type[Message]] = {
+    int(Type[kind.__name__.upper()]): kind
+    for kind in (
+        *(Hello, Steps, Event, Ack, Layout, Card, Progress, Bye, Run, Credit, State, Usage, Ask, Evidence),
+        *(Replica, Clock, Membership, Gpu, Memory, Logged, Host, HostUsage, About),
+    )
+}
+"""By the first element of a message, its class."""
+CODES: dict[type[Message], int] = {kind: code for code, kind in KINDS.items()}
+NAMES: dict[type[Message], tuple[str, ...]] = {kind: tuple(kind.__dataclass_fields__) for kind in CODES}
+"""The fields of a message, in their order on the wire."""
+
+
+def message_code(body: bytes) -> int:
+    """Type of a message without decoding it: an array of at most 15 fields begins with one byte of length."""
+    return body[1] if len(body) > 1 and body[0] & 0xF0 == 0x90 else 0
 
 
 class Received(NamedTuple):

@@ -1,8 +1,8 @@
 """Where text leaves ddptop for a terminal, a page, a file or another tool: each of these functions cleans it.
 
-Texts of others are cleaned where they enter (`checks.text`, `frames/codec.py`). Here everything is cleaned
-once more, so that a text that was missed there sets no title, moves no cursor and reverses no letters. What
-writes in a way of its own, and why, is in `tests/architecture/test_outlets.py`.
+Texts of others are cleaned where they enter (`protocol/decoding.py`, `frames/codec.py`). Here everything is
+cleaned once more, so that a text that was missed there sets no title, moves no cursor and reverses no
+letters. What writes in a way of its own, and why, is in `tests/architecture/test_outlets.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ddptop.protocol.checks import printable
+from ddptop.protocol.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from ddptop.protocol.checks import ProtocolError, integer, number, text
-from ddptop.protocol.limits import MAX_NS, MAX_STEP, MAX_WORLD
+import msgspec
+
+from ddptop.protocol.errors import ProtocolError
+from ddptop.protocol.limits import MAX_NS, MAX_STEP, MAX_TEXT, MAX_WORLD
+from ddptop.protocol.texts import printable
 
 UNKNOWN = -1
 """A step or a moment that is not known, or has not come yet."""
@@ -122,7 +125,7 @@ def unpack_since_start(packed: object) -> SinceStart:
         _STEP(step),
         _NS(at_ns),
         tuple(map(_STEP, steps)),
-        tuple(map(number(-1e6, 1e6), shares)),
+        tuple(map(_SHARE, shares)),
         _all(losses, _bad_loss),
         None if flagged is None else FlaggedSince(_RANK(flagged[0]), _SECONDS(flagged[1])),
         None if spread_s is None else _SECONDS(spread_s),
@@ -133,11 +136,25 @@ def unpack_since_start(packed: object) -> SinceStart:
     )
 
 
-_COUNT = integer(0, MAX_STEP)
-_STEP = integer(UNKNOWN, MAX_STEP)
-_NS = integer(UNKNOWN, MAX_NS)
-_RANK = integer(0, MAX_WORLD - 1)
-_SECONDS = number(0.0, MAX_NS / 1e9)
+def _typed(kind: Any) -> Callable[[object], Any]:
+    """Checks a value for its type and range."""
+
+    def check(value: object) -> Any:
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise ProtocolError(str(error)) from error
+
+    return check
+
+
+_COUNT = _typed(Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP)])
+_STEP = _typed(Annotated[int, msgspec.Meta(ge=UNKNOWN, le=MAX_STEP)])
+_NS = _typed(Annotated[int, msgspec.Meta(ge=UNKNOWN, le=MAX_NS)])
+_RANK = _typed(Annotated[int, msgspec.Meta(ge=0, le=MAX_WORLD - 1)])
+_SECONDS = _typed(Annotated[float, msgspec.Meta(ge=0.0, le=MAX_NS / 1e9)])
+_SHARE = _typed(Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)])
+_NAME = _typed(Annotated[str, msgspec.Meta(max_length=MAX_TEXT)])
 
 
 def _fields(value: object, count: int) -> Sequence[object]:
@@ -183,9 +200,9 @@ def _logged_values(value: object) -> LoggedValues:
     of_ranks, newest = tuple(map(_RANK, _numbers("q", ranks))), _numbers("d", values)
     if len(of_ranks) != len(newest):
         raise ProtocolError("logged values of different lengths")
-    return LoggedValues(text(name), of_ranks, newest)
+    return LoggedValues(printable(_NAME(name)), of_ranks, newest)
 
 
 def _pause(value: object) -> tuple[str, int]:
     name, pause_ns = _fields(value, 2)
-    return text(name), _NS(pause_ns)
+    return printable(_NAME(name)), _NS(pause_ns)

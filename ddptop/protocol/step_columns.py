@@ -6,25 +6,26 @@ of one message in such columns, and give single ones as `StepRow`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, overload
+from itertools import accumulate, chain, compress
+from operator import not_
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+import msgspec
 import numpy as np
 
 from ddptop.protocol import limits
-from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.messages import LEAST_OWN, OwnTime, StepRow, Steps, Type
+from ddptop.protocol.decoding import StepsStruct, decode_structs
+from ddptop.protocol.errors import ProtocolError
+from ddptop.protocol.messages import LEAST_OWN, OwnTime, StepRow, Steps
 from ddptop.protocol.step_words import (
     CELL,
     COUNT_AT,
-    FIELDS,
     LOSS,
     OWN_AT,
     UNKNOWN_LOSS,
     WORD,
-    check_columns,
 )
 
 if TYPE_CHECKING:
@@ -176,59 +177,91 @@ class StepRows(Sequence[StepRow]):
         return repr(tuple(self))
 
 
-def steps_of(messages: Sequence[Any]) -> list[Steps]:
-    """STEPS messages as msgpack unpacked them, their rows checked together.
+class Words(NamedTuple):
+    """Of n messages in columns."""
 
-    Raises ProtocolError where not all of them are right: `codec.decode` shows which one is wrong.
+    planes: Sequence[bytes]
+    """The words of each, as they were sent."""
+    rows: Integers
+    """(n,) how many rows each has."""
+    width: Integers
+    """(n,) how many columns."""
+
+
+def zip_fields(messages: Sequence[StepsStruct]) -> tuple[Integers, Words | None]:
+    """(3, n) generation, first step and base of STEPS messages, at least one; and their words, None where one
+    of them is in rows.
+
+    Raises ProtocolError where the words of a message are not as many as it says."""
+    *heads, planes, rows, width = zip(*map(msgspec.structs.astuple, messages), strict=True)
+    columns = np.array(heads, np.int64)
+    if not (_is_one_type(planes, bytes) and _is_one_type(rows, int) and _is_one_type(width, int)):
+        return columns, None
+    words = Words(planes, np.array(rows, np.int64), np.array(width, np.int64))
+    sizes = np.array([*map(len, planes)], np.int64)
+    if (sizes % WORD).any() or (sizes < WORD * words.rows * words.width).any():
+        raise ProtocolError("the words of STEPS are not as many columns")
+    return columns, words
+
+
+def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
+    """All of these STEPS messages, checked together as `decoding.decode` checks each, which costs less.
+
+    Raises ProtocolError where not all of them are right; `decode` shows which one is wrong.
+    """
+    return steps_of(decode_structs(Steps, bodies))
+
+
+def steps_of(messages: Sequence[StepsStruct]) -> list[Steps]:
+    """STEPS messages, their rows checked together.
+
+    Raises ProtocolError where not all of them are right: `decoding.decode` shows which one is wrong.
     """
     if not messages:
         return []
-    if set(map(type, messages)) != {tuple} or not (sizes := set(map(len, messages))) <= {5, 6, FIELDS}:
-        raise ProtocolError("STEPS has not 5 to 7 fields")
-    kinds, generations, firsts, bases = zip(*[fields[:4] for fields in messages], strict=True)
-    if set(kinds) != {int(Type.STEPS)} or not _is_one_type(kinds, int):
-        raise ProtocolError("no STEPS")
-    for column, most in ((generations, limits.MAX_STEP), (firsts, limits.MAX_STEP), (bases, limits.MAX_NS)):
-        if not _is_one_type(column, int) or min(column) < 0 or max(column) > most:
-            raise ProtocolError("a number of STEPS is out of range")
-    if sizes == {FIELDS}:
-        rows = _rows_of_columns(messages)
-    elif FIELDS not in sizes:
-        rows = _rows_of_rows(messages)
+    _, words = zip_fields(messages)
+    rows: Iterable[Sequence[StepRow]]
+    if words is not None:
+        rows = _rows_of_words(words)
     else:
-        in_columns = iter(_rows_of_columns([fields for fields in messages if len(fields) == FIELDS]))
-        in_rows = iter(_rows_of_rows([fields for fields in messages if len(fields) != FIELDS]))
-        rows = [next(in_columns if len(fields) == FIELDS else in_rows) for fields in messages]
-    return [*map(Steps, generations, firsts, bases, rows)]
-
-
-def _rows_of_columns(messages: Sequence[tuple[Any, ...]]) -> list[StepRows]:
-    """The rows of messages in columns. Those of the same size are read together: each size has a cost."""
-    alike: dict[tuple[int, int, int], list[int]] = {}
-    planes = []
-    for at, fields in enumerate(messages):
-        data, rows, width = check_columns(fields)
-        planes.append(data)
-        alike.setdefault((rows, width, len(data)), []).append(at)
-    words = [
-        (np.frombuffer(b"".join([planes[at] for at in places]), np.uint8).reshape(-1, size), rows, width)
-        for (rows, width, size), places in alike.items()
+        is_words = [message.words is not None for message in messages]
+        of_words = iter(steps_of([*compress(messages, is_words)]))
+        of_rows = iter(_rows_of_rows([*compress(messages, map(not_, is_words))]))
+        rows = [next(of_words).rows if words_sent else next(of_rows) for words_sent in is_words]
+    return [
+        Steps(message.generation, message.first_step, message.base_ns, of_message)
+        for message, of_message in zip(messages, rows, strict=True)
     ]
-    columns = columns_of_words(words)
-    found: list[StepRows] = [None] * len(messages)  # type: ignore[list-item]  # filled below
-    begin = 0
-    for (rows, _, _), places in alike.items():
-        for at in places:
-            found[at] = StepRows(columns, begin, rows)
-            begin += rows
-    return found
+
+
+def _rows_of_words(words: Words) -> list[StepRows]:
+    columns, begins = columns_of_messages(words)
+    counts = zip(begins.tolist(), words.rows.tolist(), strict=True)
+    return [StepRows(columns, begin, rows) for begin, rows in counts]
+
+
+def columns_of_messages(words: Words) -> tuple[StepColumns, Integers]:
+    """The rows of messages; and where those of each begin.
+
+    Those of the same size are read together: each size has a cost. Raises ProtocolError."""
+    sizes = np.array([*map(len, words.planes)], np.int64)
+    alike, which = np.unique(np.stack([words.rows, words.width, sizes]), axis=1, return_inverse=True)
+    which = which.reshape(-1)  # numpy 2.0 has another shape
+    parts, begin, begins = [], 0, np.empty(len(sizes), np.int64)
+    for number, (rows, width, size) in enumerate(alike.T.tolist()):
+        places = np.flatnonzero(which == number)
+        planes = b"".join([words.planes[place] for place in places.tolist()])
+        parts.append((np.frombuffer(planes, np.uint8).reshape(-1, size), rows, width))
+        begins[places] = begin + rows * np.arange(len(places))
+        begin += rows * len(places)
+    return columns_of_words(parts), begins
 
 
 def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> StepColumns:
     """The rows of messages in columns, one message after the other.
 
     `alike`: of messages with as many rows and columns their words (messages, bytes), rows and columns, as
-    many as `check_columns` takes. Raises ProtocolError for a number that is out of range."""
+    many as `step_words.check_size` takes. Raises ProtocolError for a number that is out of range."""
     n = sum(rows * len(data) for data, rows, _ in alike)
     integers, own = np.empty((LOSS, n), np.int32), np.empty((OWN, n), np.int32)
     loss, cells_at = np.empty(n), np.zeros(n + 1, np.int64)
@@ -273,28 +306,24 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
     return columns
 
 
-def _rows_of_rows(messages: Sequence[tuple[Any, ...]]) -> list[StepRows]:
-    """The rows of messages in rows."""
-    rows = [fields[4] for fields in messages]
-    if not _is_one_type(rows, tuple):
-        raise ProtocolError("a row is no row")
-    counts = [*map(len, rows)]
-    if min(counts) < 1 or max(counts) > limits.MAX_ROWS:
-        raise ProtocolError(f"STEPS has not 1 to {limits.MAX_ROWS} rows")
-    columns = _columns([*chain.from_iterable(rows)], _own(messages, counts))
-    begins = accumulate(counts, initial=0)
-    return [StepRows(columns, begin, count) for begin, count in zip(begins, counts, strict=False)]
-
-
 def _is_one_type(values: Sequence[Any], kind: type) -> bool:
     return set(map(type, values)) == {kind}
 
 
+def _rows_of_rows(messages: Sequence[StepsStruct]) -> list[StepRows]:
+    """The rows of messages in rows."""
+    if not messages:
+        return []
+    rows: list[Any] = [message.rows for message in messages]
+    counts = [*map(len, rows)]
+    columns = _columns([*chain.from_iterable(rows)], _own([message.own for message in messages], counts))
+    begins = accumulate(counts, initial=0)
+    return [StepRows(columns, begin, count) for begin, count in zip(begins, counts, strict=False)]
+
+
 def _columns(rows: Sequence[Any], own: Integers | None) -> StepColumns:
-    if not _is_one_type(rows, tuple):
-        raise ProtocolError("a row is no row")
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    if lengths.min() < HEAD or ((lengths - HEAD) % CELL).any():
+    if ((lengths - HEAD) % CELL).any():
         raise ProtocolError("a row is no row")
     losses = [row[LOSS] for row in rows]
     if not set(map(type, losses)) <= {float, type(None)}:
@@ -304,8 +333,6 @@ def _columns(rows: Sequence[Any], own: Integers | None) -> StepColumns:
     for at in (begins + LOSS).tolist():
         flat[at] = 0
     values = _integers(flat)
-    if values.min() < -1 or values.max() > limits.MAX_US:
-        raise ProtocolError("a row's number is out of range")
     head = begins[:, None] + np.arange(HEAD)
     integers = np.ascontiguousarray(values[head[:, :LOSS]].T)
     cells_at = np.zeros(len(rows) + 1, np.int64)
@@ -320,7 +347,7 @@ def _columns(rows: Sequence[Any], own: Integers | None) -> StepColumns:
 
 
 def _integers(values: Sequence[Any]) -> Integers:
-    if not _is_one_type(values, int):
+    if set(map(type, values)) != {int}:
         raise ProtocolError("a row holds something else than integers")
     try:
         return np.fromiter(values, np.int64, len(values))
@@ -345,21 +372,18 @@ def _check_own(times: Numbers) -> None:
         raise ProtocolError("an own time is out of range")
 
 
-def _own(messages: Sequence[Any], counts: Sequence[int]) -> Integers | None:
+def _own(given: Sequence[tuple[int, ...] | None], counts: Sequence[int]) -> Integers | None:
     """(OWN, rows) own times of the rows of all messages; None where no message has any."""
-    given = [fields[5] if len(fields) == 6 else None for fields in messages]
     reported = [(values, rows) for values, rows in zip(given, counts, strict=True) if values is not None]
     if not reported:
         return None
     for values, rows in reported:
-        if type(values) is not tuple or len(values) % rows or len(values) < LEAST_OWN * rows:
+        if len(values) % rows or len(values) < LEAST_OWN * rows:
             raise ProtocolError("the rows' own times are not as many integers of each row")
-    if not all(_is_one_type(values, int) for values, rows in reported if len(values) != OWN * rows):
-        raise ProtocolError("an own time is not an integer")
     flat = _integers([*chain.from_iterable(_of_this_version(values, rows) for values, rows in reported)])
     times = flat.reshape(-1, OWN).T
     _check_own(times)
-    if len(reported) == len(messages):
+    if len(reported) == len(given):
         return np.ascontiguousarray(times)
     has = np.repeat([values is not None for values in given], counts)
     own = np.full((OWN, len(has)), MISSING, np.int64)

@@ -17,11 +17,9 @@ from itertools import accumulate, chain
 from typing import Any
 
 from ddptop.protocol import limits
-from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.messages import OwnTime, StepRow, Steps, Type
 
-FIELDS = 7
-"""Elements of such a message."""
 WORD = 4
 """Bytes of a number."""
 LOSS = StepRow._fields.index("loss")
@@ -69,21 +67,16 @@ def in_columns(steps: Steps) -> tuple[object, ...] | None:
     return int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, planes, n, WIDTH
 
 
-def check_columns(fields: tuple[Any, ...]) -> tuple[bytes, int, int]:
-    """Words, rows and width of a STEPS message in columns: as many words as it says at least."""
-    planes, rows, width = fields[4:]
-    if type(planes) is not bytes or type(rows) is not int or type(width) is not int:
-        raise ProtocolError("STEPS has not bytes, rows and a width")
+def check_size(size: int, rows: int, width: int) -> None:
+    """Raise ProtocolError where so many bytes are not the words of so many rows and columns."""
     if not 0 < rows <= limits.MAX_ROWS:
         raise ProtocolError(f"STEPS has not 1 to {limits.MAX_ROWS} rows")
-    if width < LEAST_WIDTH or len(planes) % WORD or len(planes) < WORD * width * rows:
+    if width < LEAST_WIDTH or size % WORD or size < WORD * width * rows:
         raise ProtocolError("the words of STEPS are not as many columns")
-    return planes, rows, width
 
 
-def in_rows(fields: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The fields of a STEPS message in columns as those of one in rows, which are still to be checked."""
-    planes, n, width = check_columns(fields)
+def rows_of(planes: bytes, n: int, width: int) -> tuple[tuple[tuple[Any, ...], ...], tuple[int, ...]]:
+    """`n` rows in words as those of a message in rows, and their own times; they are still to be checked."""
     each = len(planes) // WORD
     data = bytearray(len(planes))
     for at in range(WORD):
@@ -105,4 +98,4 @@ def in_rows(fields: tuple[Any, ...]) -> tuple[Any, ...]:
         (*head, *flat[CELL * (end - count) : CELL * end])
         for head, count, end in zip(heads, counts, ends, strict=True)
     )
-    return (*fields[:4], rows, (*chain.from_iterable(zip(*own, strict=True)),))
+    return rows, (*chain.from_iterable(zip(*own, strict=True)),)

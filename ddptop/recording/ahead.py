@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddptop.protocol.checks import NAMES
-from ddptop.protocol.packed import constant, is_constant
+from ddptop.protocol.message_run import constant, is_constant
+from ddptop.protocol.messages import NAMES
 from ddptop.recording.records import BlockReader, Selector
 from ddptop.recording.runs import RUN_RECORDS, runs
 

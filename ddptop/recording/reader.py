@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.protocol.checks import printable
 from ddptop.protocol.limits import MAX_NS, NS, VERSION
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import RECORDING_STOPPED, Event, Hello, Progress, Received, Run, Type
+from ddptop.protocol.texts import printable
 from ddptop.recording import index as lookup
 from ddptop.recording.ahead import Decoder, keep_freed_memory, runs_ahead, start_ahead
 from ddptop.recording.disk import open_recording

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice, takewhile
-from typing import Any, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 import msgpack
+import msgspec
 
-from ddptop.protocol.checks import CODES, KINDS, NAMES
-from ddptop.protocol.codec import ProtocolError, decode, decode_alike, decode_steps
+from ddptop.protocol.decoding import UNDECODABLE, decode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
+    KINDS,
+    NAMES,
     Card,
     Clock,
     Hello,
@@ -30,6 +32,7 @@ from ddptop.protocol.messages import (
     Run,
     Steps,
     Type,
+    message_code,
 )
 from ddptop.recording.format import (
     BLOCK,
@@ -66,11 +69,6 @@ Selector: TypeAlias = "Callable[[int], bool]"
 def pack(received: Received, body: bytes) -> bytes:
     """One record."""
     return cast(bytes, msgpack.packb((*received[:4], body)))
-
-
-def body_type(body: bytes) -> int:
-    """Type of a message without decoding it: an array of at most 15 fields begins with one byte of length."""
-    return body[1] if len(body) > 1 and body[0] & 0xF0 == 0x90 else 0
 
 
 class BlockBuilder:
@@ -180,7 +178,7 @@ def parse(raw: bytes, selects: Selector, most: int = MAX_RAW) -> Iterator[Receiv
     """
     records, damage = _unpacked(raw, most)
     whole = records if _are_records(records) else [*takewhile(lambda one: _are_records((one,)), records)]
-    kinds = [body_type(record[-1]) for record in whole]
+    kinds = [message_code(record[-1]) for record in whole]
     selected = {kind for kind in set(kinds) if selects(kind)}
     yield from decoded([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
     if len(whole) < len(records):
@@ -211,20 +209,44 @@ def _unpacked(raw: bytes, most: int = MAX_RAW) -> tuple[list[tuple[Any, ...]], R
     return records, None
 
 
+Record: TypeAlias = tuple[int, int, int, int, bytes]
+"""t_ns, rank, session, seq, and the encoded message."""
+
+_CheckedRecord = tuple[
+    Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)],
+    Annotated[int, msgspec.Meta(ge=-1, le=MAX_WORLD - 1)],
+    Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)],
+    Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP)],
+    Annotated[bytes, msgspec.Meta(max_length=MAX_RANK_MESSAGE_BYTES)],
+]
+_LEAST_BYTES = 6
+"""Of a record."""
+_decode_records = msgspec.msgpack.Decoder(list[_CheckedRecord]).decode
+
+
+def whole_records(raw: bytes, count: int) -> list[Record] | None:
+    """The records of a block; None where these are not so many, or one of them is none."""
+    if count > len(raw) // _LEAST_BYTES:
+        return None
+    try:
+        return _decode_records(b"\xdd" + count.to_bytes(4, "big") + raw)  # as one msgpack array
+    except UNDECODABLE:
+        return None
+
+
 def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received]:
     """The messages in these (type, record), without those of unknown type or with invalid fields.
 
-    Those of the usual types are decoded together; of equal LAYOUT and MEMBERSHIP only the first one is.
+    STEPS are decoded together; of equal LAYOUT and MEMBERSHIP only the first one is.
     """
-    decoded: dict[int, Iterator[Message]] = {}
-    for kind in {kind for kind, _ in records} & _DECODED_TOGETHER.keys():
-        with suppress(ProtocolError):  # one of them is invalid: each is decoded alone
-            decoded[kind] = iter(
-                _DECODED_TOGETHER[kind]([record[-1] for its, record in records if its == kind])
-            )
+    from ddptop.protocol.step_columns import decode_steps  # numpy: a host's agent needs none
+
+    steps: Iterator[Steps] | None = None
+    with suppress(ProtocolError):  # one of them is invalid: each is decoded alone
+        steps = iter(decode_steps([record[-1] for kind, record in records if kind == Type.STEPS]))
     same: dict[bytes, Message] = {}
     for kind, (t_ns, rank, session, seq, body) in records:
-        message = next(decoded[kind]) if kind in decoded else same.get(body)
+        message = next(steps) if steps is not None and kind == Type.STEPS else same.get(body)
         if message is None:
             try:
                 message = decode(body)
@@ -233,12 +255,6 @@ def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received
             if isinstance(message, (Layout, Membership)):
                 same[body] = message
         yield tuple.__new__(Received, (t_ns, rank, session, seq, message))
-
-
-_DECODED_TOGETHER: dict[int, Callable[[Sequence[bytes]], Sequence[Message]]] = {
-    int(Type.STEPS): decode_steps,
-    **{CODES[kind]: partial(decode_alike, kind) for kind in (Progress, Clock, HostUsage, Memory, Usage, Gpu)},
-}
 
 
 def count_records(raw: bytes) -> int:

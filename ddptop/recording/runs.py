@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgpack
 import numpy as np
 
-from ddptop.protocol.checks import CODES, ProtocolError
-from ddptop.protocol.encoded_steps import readings_of, step_messages
-from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
-from ddptop.protocol.message_run import COLUMNS, MessageRun, Readings
-from ddptop.protocol.messages import Type
-from ddptop.protocol.packed import PADDING, Bodies, Packed, integer_sizes
-from ddptop.recording.records import RECORD_LIMITS, BlockReader, Selector, body_type, decoded
+from ddptop.protocol.message_run import COLUMNS, MessageRun, Readings, StepMessages
+from ddptop.protocol.messages import CODES, Type, message_code
+from ddptop.recording.records import BlockReader, Record, Selector, decoded, whole_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,13 +19,10 @@ if TYPE_CHECKING:
     from ddptop.recording.format import Entry
 
     Integers = NDArray[np.int64]
-    Record = tuple[Any, ...]
 
 RUN_RECORDS, RUN_BYTES = 32_000, 16 << 20
 """Blocks are decoded together until they have so many records or bytes, however many rows a message has: some
 120 MB as columns."""
-_BEGINS = 0x95, 0xCF
-"""A record is an array of five, whose first number is a time, which nearly always takes eight bytes."""
 
 
 def runs(
@@ -82,24 +73,26 @@ class _Records(NamedTuple):
     heads: Integers
     """(4, n) t_ns, rank, session and seq."""
     kinds: NDArray[np.uint8]
-    """(n,) `records.body_type` of each."""
-    bodies: Bodies
+    """(n,) `message_code` of each."""
+    bodies: Sequence[bytes]
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> _Records:
         """From single ones."""
         *heads, bodies = zip(*records, strict=True)
-        kinds = np.array([*map(body_type, bodies)], np.uint8)
-        return cls(np.array(heads, np.int64), kinds, Bodies.of(bodies))
+        return cls(np.array(heads, np.int64), np.array([*map(message_code, bodies)], np.uint8), bodies)
 
     def at(self, places: Integers) -> _Records:
         """Some of them."""
-        return _Records(self.heads[:, places], self.kinds[places], self.bodies.at(places))
+        return _Records(self.heads[:, places], self.kinds[places], self.bodies_at(places))
+
+    def bodies_at(self, places: Integers) -> list[bytes]:
+        """The bodies of some."""
+        return [self.bodies[place] for place in places.tolist()]
 
     def single(self, places: Integers) -> list[Record]:
         """Some of them as objects."""
-        heads, bodies = self.heads[:, places].T.tolist(), self.bodies.at(places).single()
-        return [(*head, body) for head, body in zip(heads, bodies, strict=True)]
+        return [*zip(*self.heads[:, places].tolist(), self.bodies_at(places), strict=True)]
 
 
 def _run_of_blocks(
@@ -142,68 +135,16 @@ def _run_of_blocks(
 
 def _records(blocks: Sequence[tuple[Entry, bytes]]) -> tuple[_Records, Integers] | None:
     """The records of blocks; and, for each block and the end, how many of them are before it. None: some are
-    no records, a number is out of range, or a block has more of them than its summary says."""
-    raws = [raw for _, raw in blocks]
-    data = np.frombuffer(b"".join((*raws, PADDING)), np.uint8)
-    bounds_of_blocks = np.cumsum([0, *map(len, raws)])
-    end = int(bounds_of_blocks[-1])
-    begins = _found_begins(data, end)
-    if begins is None:
-        begins = _unpacked_begins(data, end)
-    bounds = np.append(begins, end)
-    before = np.searchsorted(bounds, bounds_of_blocks)
-    if (bounds[before] != bounds_of_blocks).any() or (data[begins] != _BEGINS[0]).any():
-        return None
-    if (np.diff(before) > [entry.summary.records for entry, _ in blocks]).any():
-        return None
-    fields = Packed(data, begins + 1)
-    try:
-        heads = np.stack([fields.integers() for _ in RECORD_LIMITS])
-        sizes = fields.lengths()
-    except (ProtocolError, IndexError):
-        return None
-    low, high = np.array(RECORD_LIMITS).T
-    fits = (heads.min(axis=1) >= low).all() and (heads.max(axis=1) <= high).all()
-    if not fits or (fields.at + sizes != bounds[1:]).any() or sizes.max() > MAX_RANK_MESSAGE_BYTES:
-        return None
-    arrays = (sizes > 1) & (data[fields.at] & 0xF0 == 0x90)
-    kinds = np.where(arrays, data[fields.at + 1], 0).astype(np.uint8)
-    return _Records(heads, kinds, Bodies(data, fields.at, sizes)), before
-
-
-def _found_begins(data: NDArray[np.uint8], end: int) -> Integers | None:
-    """Where the records begin, by the bytes that nearly all begin with; None where one begins otherwise.
-
-    The same bytes may be in a record too: what a record is followed by says which ones are."""
-    begins = np.flatnonzero(data[:end] == _BEGINS[0])
-    begins = begins[data[begins + 1] == _BEGINS[1]]
-    at = begins + 10
-    for _ in RECORD_LIMITS[1:]:
-        at += integer_sizes(data[at])
-    wide = data[at] == 0xC5
-    ends = at + 2 + np.where(wide, 1 + (data[at + 1].astype(np.int64) << 8) + data[at + 2], data[at + 1])
-    following = np.searchsorted(begins, ends)
-    real = np.ones(len(begins), bool)
-    reached = 0
-    for at in np.flatnonzero(following != np.arange(1, len(begins) + 1)).tolist():
-        if at >= reached:
-            reached = int(following[at])
-            real[at + 1 : reached] = False
-    begins, ends = begins[real], ends[real]
-    closed = len(begins) and begins[0] == 0 and (ends == np.append(begins[1:], end)).all()
-    return begins if closed else None
-
-
-def _unpacked_begins(data: NDArray[np.uint8], end: int) -> Integers:
-    """Where what is packed in the data begins, up to the first damage."""
-    unpacker = msgpack.Unpacker(max_buffer_size=max(1, end))
-    unpacker.feed(data[:end])
+    no records, a number is out of range, or a block has not as many of them as its summary says."""
+    records: list[Record] = []
     begins = [0]
-    with suppress(ValueError, msgpack.UnpackException):
-        while begins[-1] < end:
-            unpacker.skip()
-            begins.append(unpacker.tell())
-    return np.array(begins[:-1], np.int64)
+    for entry, raw in blocks:
+        of_block = whole_records(raw, entry.summary.records)
+        if of_block is None:
+            return None
+        records += of_block
+        begins.append(len(records))
+    return _Records.of(records), np.array(begins, np.int64)
 
 
 def _run_of(records: _Records) -> Iterator[MessageRun]:
@@ -212,7 +153,7 @@ def _run_of(records: _Records) -> Iterator[MessageRun]:
     if not len(kinds):
         return
     at = np.flatnonzero(kinds == Type.STEPS)
-    steps = step_messages(records.bodies.at(at))
+    steps = StepMessages.decoded(records.bodies_at(at))
     rest = np.full(len(kinds), True) if steps is None else kinds != Type.STEPS
     readings = [*_readings(records)]
     for one in readings:
@@ -234,6 +175,6 @@ def _readings(records: _Records) -> Iterator[Readings]:
         places = np.flatnonzero(records.kinds == CODES[kind])
         if not len(places):
             continue
-        found = readings_of(kind, places, records.bodies.at(places))
+        found = Readings.decoded(kind, places, records.bodies_at(places))
         if found is not None:
             yield found

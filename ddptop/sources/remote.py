@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddptop.frames.numbers import fixed
-from ddptop.protocol.codec import ProtocolError, decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.messages import Credit, State
 from ddptop.sources.threads import LEAVE_S
 from ddptop.transport import stdio

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from ddptop.protocol.checks import printable
 from ddptop.protocol.limits import MUTE_AFTER
 from ddptop.protocol.outlets import print_text
+from ddptop.protocol.texts import printable
 
 _PACKAGE = f"{__file__.rsplit(os.sep, 2)[0]}{os.sep}"
 

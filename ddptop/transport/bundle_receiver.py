@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import zmq
 
-from ddptop.protocol.codec import ProtocolError, decode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS, VERSION
 from ddptop.protocol.message_run import EncodedRun
-from ddptop.protocol.messages import Hello, Message, Type
-from ddptop.protocol.packed import Bodies
+from ddptop.protocol.messages import Hello, Message, Type, message_code
 from ddptop.transport.bundled_messages import Accepted, Agent, Arrived, Entries, decoded, valid_entries
 from ddptop.transport.bundles import (
     HEAD_BYTES,
@@ -62,7 +62,7 @@ DRAIN_BYTES = 2 << 20
 FEWEST_TOGETHER = 100
 """So many entries that are read at a time take less CPU time together."""
 
-_NOT_NUMBERED = (int(Type.PROGRESS), int(Type.HOSTUSAGE))
+_NOT_NUMBERED = {int(Type.PROGRESS), int(Type.HOSTUSAGE)}
 
 
 class BundleReceiver(Refusals):
@@ -151,7 +151,7 @@ class BundleReceiver(Refusals):
         accepted = self._accept_usual(arrived, entries, now_ns)
         accepted = accepted or self._accept_each(arrived, entries, now_ns)
         del waiting, arrived, entries  # their messages are in one piece now
-        return decoded(accepted, now_ns, self._refuse) if len(accepted.bodies.sizes) else NOTHING
+        return decoded(accepted, now_ns, self._refuse) if len(accepted.bodies) else NOTHING
 
     @property
     def held_until_ns(self) -> int:
@@ -250,8 +250,8 @@ class BundleReceiver(Refusals):
         if slots is None or (sessions.rank[slots] != entries.ranks).any():
             return None
         numbered = np.flatnonzero(entries.seqs)
-        codes = bodies.at(np.flatnonzero(entries.seqs == 0)).codes()
-        if not ((codes == _NOT_NUMBERED[0]) | (codes == _NOT_NUMBERED[1])).all():
+        not_numbered = np.flatnonzero(entries.seqs == 0).tolist()
+        if not {message_code(bodies[place]) for place in not_numbered} <= _NOT_NUMBERED:
             return None
         which = np.repeat(np.arange(len(arrived)), entries.counts)
         # Counted as seen before they are decoded: what is refused now would be refused every time.
@@ -264,7 +264,7 @@ class BundleReceiver(Refusals):
     def _accept_each(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> Accepted:
         """Those of these entries that are accepted, one after the other."""
         known, bodies = self._sessions, entries.bodies
-        columns = (entries.sessions, entries.ranks, entries.seqs, entries.after(), bodies.codes())
+        columns = (entries.sessions, entries.ranks, entries.seqs, entries.after())
         rows = [*zip(*(column.tolist() for column in columns), strict=True)]
         accepted: list[int] = []
         decoded: dict[int, Message] = {}
@@ -273,10 +273,14 @@ class BundleReceiver(Refusals):
         for one, t0_ns, end in zip(arrived, entries.t0_ns, ends, strict=True):
             route, introduced = one[0], one[0] in self._agents
             for at in range(begin, end):
-                name, rank, seq, after, code = rows[at]
+                name, rank, seq, after = rows[at]
                 of_rank = known.rank_of(name)
-                if of_rank is None or not introduced or not (seq or code in _NOT_NUMBERED):
-                    message = self._take_introduction(route, name, rank, seq, bodies.body(at), now_ns)
+                if (
+                    of_rank is None
+                    or not introduced
+                    or not (seq or message_code(bodies[at]) in _NOT_NUMBERED)
+                ):
+                    message = self._take_introduction(route, name, rank, seq, bodies[at], now_ns)
                     introduced = route in self._agents
                     if message is None:
                         continue
@@ -294,7 +298,7 @@ class BundleReceiver(Refusals):
             self._note_bundles([one], [t0_ns], now_ns)
         at_places = np.array(accepted, np.int64)
         heads = np.stack([entries.ranks, entries.sessions, entries.seqs])[:, at_places]
-        return Accepted(heads, bodies.at(at_places), decoded)
+        return Accepted(heads, [bodies[place] for place in accepted], decoded)
 
     def _note_clock(self, route: bytes, t0_ns: int, read_ns: int, now_ns: int) -> None:
         """A bundle compares clocks: the agent waits for this reply, which acks nothing."""
@@ -389,4 +393,4 @@ class BundleReceiver(Refusals):
         self._sessions.note_route(name, route)
 
 
-NOTHING = EncodedRun(np.empty((4, 0), np.int64), np.empty(0, np.int64), None, [], Bodies.of(()))
+NOTHING = EncodedRun(np.empty((4, 0), np.int64), np.empty(0, np.int64), None, [], [])

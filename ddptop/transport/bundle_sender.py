@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import zmq
 
-from ddptop.protocol.codec import ProtocolError, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import Host, HostUsage
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
 from ddptop.protocol.messages import Hello, Message, Received

@@ -5,24 +5,35 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, cast
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
+import msgspec
 import numpy as np
 
-from ddptop.protocol.codec import ProtocolError, decode, decode_alike, decode_steps
-from ddptop.protocol.encoded_steps import about_columns, readings_of, step_messages
+from ddptop.protocol.decoding import UNDECODABLE, decode, decode_struct, decode_structs
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.message_run import EncodedRun
-from ddptop.protocol.messages import Clock, Event, Message, Progress, Received, Steps, Type
-from ddptop.protocol.packed import Bodies, numbers_at
+from ddptop.protocol.message_run import EncodedRun, Readings, StepMessages
+from ddptop.protocol.messages import (
+    CODES,
+    Clock,
+    Event,
+    Message,
+    Progress,
+    Received,
+    Steps,
+    message_code,
+)
+from ddptop.protocol.step_columns import decode_steps
 from ddptop.transport.bundles import BUNDLE, HEAD_BYTES, HEAD_COLUMNS, MAX_ENTRIES, MAX_WIRE_BYTES
 from ddptop.transport.receiver import NUMBERED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import zmq
     from numpy.typing import NDArray
@@ -65,7 +76,7 @@ class Entries(NamedTuple):
     seqs: Integers
     ranks: Integers
     backs: Integers
-    bodies: Bodies
+    bodies: list[bytes]
     counts: Integers
     """By bundle, how many entries it has."""
     t0_ns: list[int]
@@ -79,41 +90,48 @@ class Entries(NamedTuple):
         return np.asarray(np.where(self.backs > 0, self.seqs - self.backs, 0))
 
 
-def entries_of(bundles: Sequence[bytes | zmq.Frame]) -> Entries:
-    """The entries of the bundles in these frames, their numbers checked for range: frames as `pack_bundle`
-    makes them, with the outer array's size and the type in one byte each.
+class _Bundle(msgspec.Struct, array_like=True, tag=BUNDLE, forbid_unknown_fields=True):
+    """A frame as `pack_bundle` makes it."""
+
+    t0_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
+    heads: Annotated[bytes, msgspec.Meta(max_length=MAX_ENTRIES * HEAD_BYTES)]
+    bodies: bytes
+
+
+_DECODE_BUNDLE = msgspec.msgpack.Decoder(_Bundle).decode
+
+
+def _bundle(frame: bytes | zmq.Frame) -> _Bundle:
+    if len(frame) > MAX_WIRE_BYTES:
+        raise ProtocolError("a bundle is too long")
+    try:
+        return _DECODE_BUNDLE(cast("bytes", frame))
+    except UNDECODABLE as error:
+        raise ProtocolError(f"no bundle: {error}") from error
+
+
+def entries_of(frames: Sequence[bytes | zmq.Frame]) -> Entries:
+    """The entries of the bundles in these frames, their numbers checked for range.
 
     Raises ProtocolError where those of any bundle are not right.
     """
-    whole = Bodies.of(cast("Sequence[bytes]", bundles))  # copied once, and read without Python for each
-    try:
-        fields = whole.fields(0x94, BUNDLE)  # an array of four
-        t0_ns, heads_sizes = fields.integers(), fields.lengths()
-        heads_at = fields.at
-        fields.skip(heads_sizes)
-        sizes = fields.lengths()
-        bodies_at = fields.at
-        fields.skip(sizes)
-    except IndexError as error:
-        raise ProtocolError("not a bundle's fields") from error
-    counts, rest = np.divmod(heads_sizes, HEAD_BYTES)
-    if not whole.end_at(fields.at) or rest.any() or whole.sizes.max(initial=0) > MAX_WIRE_BYTES:
-        raise ProtocolError("not the fields of a bundle")
-    if counts.max(initial=0) > MAX_ENTRIES or t0_ns.min(initial=0) < 0 or t0_ns.max(initial=0) > MAX_NS:
-        raise ProtocolError("a number of a bundle is out of range")
+    bundles = [*map(_bundle, frames)]
+    sizes = np.array([len(bundle.heads) for bundle in bundles], np.int64)
+    counts, rest = np.divmod(sizes, HEAD_BYTES)
+    if rest.any():
+        raise ProtocolError("the heads of a bundle are not those of entries")
+    # The columns of all bundles are read at once: each read has a cost.
+    data = np.frombuffer(b"".join([bundle.heads for bundle in bundles]), np.uint8)
     ends = np.cumsum(counts)
-    at, count = np.repeat(heads_at, counts), np.repeat(counts, counts)
+    at, count = np.repeat(np.cumsum(sizes) - sizes, counts), np.repeat(counts, counts)
     place = np.arange(len(at)) - np.repeat(ends - counts, counts)
     columns = []
     for _, kind in HEAD_COLUMNS:
         width = int(kind[-1])
-        columns.append(numbers_at(whole.data, kind, at + width * place).astype(np.int64, copy=False))
+        numbers: NDArray[Any] = np.ndarray(max(0, len(data) - width + 1), kind, data.data, 0, (1,))
+        columns.append(numbers[at + width * place].astype(np.int64, copy=False))
         at += width * count
     sessions, seqs, ranks, backs, lengths = columns
-    behind = np.concatenate([[0], np.cumsum(lengths)])
-    first = behind[ends - counts]
-    if (behind[ends] - first != sizes).any():
-        raise ProtocolError("the lengths of a bundle are not those of its messages")
     if len(sessions):
         if sessions.min() <= 0 or seqs.min() < 0 or seqs.max() >= MAX_STEP:
             raise ProtocolError("a session or number is out of range")
@@ -121,8 +139,18 @@ def entries_of(bundles: Sequence[bytes | zmq.Frame]) -> Entries:
             raise ProtocolError("a rank is out of range")
         if lengths.max() > MAX_RANK_MESSAGE_BYTES:
             raise ProtocolError("a message is too long")
-    bodies = Bodies(whole.data, behind[:-1] + np.repeat(bodies_at - first, counts), lengths)
-    return Entries(sessions, seqs, ranks, backs, bodies, counts, t0_ns.tolist())
+    bodies: list[bytes] = []
+    all_sizes, end = lengths.tolist(), 0
+    for bundle, count_of_bundle in zip(bundles, counts.tolist(), strict=True):
+        begin, end = end, end + count_of_bundle
+        *starts, size = accumulate(all_sizes[begin:end], initial=0)
+        if size != len(bundle.bodies):
+            raise ProtocolError("the lengths of a bundle are not those of its messages")
+        bodies += [
+            bundle.bodies[at : at + size] for at, size in zip(starts, all_sizes[begin:end], strict=True)
+        ]
+    t0_ns = [bundle.t0_ns for bundle in bundles]
+    return Entries(sessions, seqs, ranks, backs, bodies, counts, t0_ns)
 
 
 def valid_entries(
@@ -154,7 +182,7 @@ class Accepted(NamedTuple):
 
     heads: Integers
     """(3, n) rank, session and number of each."""
-    bodies: Bodies
+    bodies: list[bytes]
     decoded: dict[int, Message]
     """By place those that are decoded already."""
 
@@ -168,29 +196,31 @@ _USUAL: tuple[tuple[bool, bool, type[Message]], ...] = (
     (False, False, HostUsage),
 )
 """Messages that are decoded together: whether a rank sends them, and whether they are numbered."""
-_CODES = {kind: int(Type[kind.__name__.upper()]) for kind in (*(kind for *_, kind in _USUAL), Usage, Gpu)}
+_WRAPPED = {CODES[kind]: kind for kind in (Usage, Gpu)}
+"""What an agent sends in an ABOUT, and is taken as the rank's."""
 
 
 def decoded(accepted: Accepted, now_ns: int, refuse: Callable[[Exception], None]) -> EncodedRun:
     """The messages. `refuse` is called for those that are not valid, while the exception is handled."""
     accepted, of_kind = _unwrapped(accepted, _usual(accepted))
     heads, bodies, ready = accepted
-    places_of_steps = of_kind.get(Steps, ())
-    in_columns = len(places_of_steps) >= FEWEST_IN_COLUMNS
-    steps = step_messages(bodies.at(of_kind[Steps])) if in_columns else None
+    steps = None
     readings = []
     alone = np.ones(heads.shape[1], bool)
-    for kind, places in of_kind.items():
-        if steps is None:
-            with suppress(Exception):  # one of them is invalid: each is decoded alone
-                its_bodies = bodies.at(places).single()
-                messages = decode_steps(its_bodies) if kind is Steps else decode_alike(kind, its_bodies)
-                ready = {**ready, **dict(zip(places.tolist(), messages, strict=True))}
-        elif kind is Steps:
-            alone[places] = False
-        elif (found := readings_of(kind, places, bodies.at(places))) is not None:  # likewise
-            readings.append(found)
-            alone[places] = False
+    its_bodies = [bodies[place] for place in of_kind.get(Steps, _NONE).tolist()]
+    if len(its_bodies) >= FEWEST_IN_COLUMNS and (steps := StepMessages.decoded(its_bodies)) is not None:
+        alone[of_kind[Steps]] = False
+        for kind, places in of_kind.items():
+            if kind is Steps:
+                continue
+            its_bodies = [bodies[place] for place in places.tolist()]
+            found = Readings.decoded(kind, places, its_bodies)
+            if found is not None:  # else one of them is invalid: each is decoded alone
+                readings.append(found)
+                alone[places] = False
+    elif its_bodies:
+        with suppress(Exception):  # likewise
+            ready = {**ready, **dict(zip(of_kind[Steps].tolist(), decode_steps(its_bodies), strict=True))}
     valid = np.ones(len(alone), bool)
     others: list[tuple[int, Received]] = []
     usual = {place for kind, places in of_kind.items() for place in places[alone[places]].tolist()}
@@ -199,7 +229,7 @@ def decoded(accepted: Accepted, now_ns: int, refuse: Callable[[Exception], None]
         try:
             message = ready.get(at)
             if message is None:
-                message = decode(bodies.body(at))
+                message = decode(bodies[at])
                 if at not in usual:
                     _check_sender(rank, seq, message)
         except Exception as error:  # noqa: BLE001  # no message may end the collector
@@ -209,13 +239,14 @@ def decoded(accepted: Accepted, now_ns: int, refuse: Callable[[Exception], None]
         others.append((at, Received(now_ns, rank, session, seq, message)))
     place = np.cumsum(valid) - 1
     kept = slice(None) if valid.all() else np.flatnonzero(valid)
+    kept_bodies = bodies if valid.all() else [bodies[place] for place in np.flatnonzero(valid).tolist()]
     times = np.full(len(valid), now_ns)
     return EncodedRun(
         np.stack([times, *heads])[:, kept],
         place[of_kind[Steps]] if steps is not None else place[:0],
         steps,
         [(int(place[at]), received) for at, received in others],
-        bodies.at(kept),
+        kept_bodies,
         [one._replace(places=place[one.places]) for one in readings],
     )
 
@@ -223,10 +254,11 @@ def decoded(accepted: Accepted, now_ns: int, refuse: Callable[[Exception], None]
 def _usual(accepted: Accepted) -> dict[type[Message], Integers]:
     """The places of those messages that are decoded together."""
     rank, _, seq = accepted.heads
-    alike = accepted.bodies.codes().astype(np.int16) * 4 + (rank >= 0) * 2 + (seq > 0)
+    codes = np.array([*map(message_code, accepted.bodies)], np.int64)
+    alike = codes * 4 + (rank >= 0) * 2 + (seq > 0)
     found = {}
     for sender, number, kind in _USUAL:
-        places = np.flatnonzero(alike == _CODES[kind] * 4 + sender * 2 + number)
+        places = np.flatnonzero(alike == CODES[kind] * 4 + sender * 2 + number)
         if len(places):
             found[kind] = places
     return found
@@ -239,33 +271,34 @@ def _unwrapped(
     places = of_kind.pop(About, None)
     if places is None:
         return accepted, of_kind
-    bodies = accepted.bodies
-    rank, session, inner, valid = _abouts(bodies.at(places))
-    codes = np.where(valid, inner.codes(), 0)
-    wrapped = (codes == _CODES[Usage]) | (codes == _CODES[Gpu])
-    at = places[wrapped]
-    heads, begins, sizes = accepted.heads.copy(), bodies.begins.copy(), bodies.sizes.copy()
-    heads[0, at], heads[1, at], heads[2, at] = rank[wrapped], session[wrapped], 0
-    begins[at], sizes[at] = inner.begins[wrapped], inner.sizes[wrapped]
-    found = {kind: places[codes == _CODES[kind]] for kind in (Usage, Gpu)}
-    of_kind |= {kind: some for kind, some in found.items() if len(some)}
-    return accepted._replace(heads=heads, bodies=Bodies(bodies.data, begins, sizes)), of_kind
+    heads, bodies = accepted.heads.copy(), accepted.bodies.copy()
+    found: dict[type[Message], list[int]] = {}
+    wrapped: list[tuple[int, int, int]] = []
+    """Place, rank and session."""
+    for place, about in _abouts(places.tolist(), bodies):
+        kind = _WRAPPED.get(message_code(about.body))
+        if kind is not None:
+            found.setdefault(kind, []).append(place)
+            wrapped.append((place, about.rank, about.session))
+            bodies[place] = about.body
+    at, rank, session = np.array(wrapped, np.int64).reshape(-1, 3).T
+    heads[:, at] = rank, session, np.zeros_like(at)
+    of_kind |= {kind: np.array(some, np.int64) for kind, some in found.items()}
+    return accepted._replace(heads=heads, bodies=bodies), of_kind
 
 
-def _abouts(bodies: Bodies) -> tuple[Integers, Integers, Bodies, Mask]:
-    """Rank, session and body of ABOUT messages, and which of them are valid."""
-    try:
-        return *about_columns(bodies), np.ones(len(bodies.sizes), bool)
-    except ProtocolError:
-        n = len(bodies.sizes)
-        columns, valid = np.zeros((4, n), np.int64), np.zeros(n, bool)
-        for at in range(n):
-            with suppress(ProtocolError):
-                rank, session, inner = about_columns(bodies.at(slice(at, at + 1)))
-                columns[:, at] = rank[0], session[0], inner.begins[0], inner.sizes[0]
-                valid[at] = True
-        rank, session, begins, sizes = columns
-        return rank, session, Bodies(bodies.data, begins, sizes), valid
+def _abouts(places: list[int], bodies: list[bytes]) -> Iterator[tuple[int, Any]]:
+    """Place and struct of those messages at some places that are ABOUT; others are refused when they are
+    decoded alone."""
+    with suppress(ProtocolError):
+        yield from zip(places, decode_structs(About, [bodies[place] for place in places]), strict=True)
+        return
+    for place in places:
+        with suppress(ProtocolError):
+            yield place, decode_struct(bodies[place])
+
+
+_NONE = np.arange(0)
 
 
 def _check_sender(rank: int, seq: int, message: Message) -> None:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP
 
 BUNDLE, REPLY = 64, 65

@@ -15,7 +15,9 @@ import msgpack
 import zmq
 
 from ddptop.host.folders import RunDirectoryError, state_directory
-from ddptop.protocol.codec import ProtocolError, decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Credit, State
 from ddptop.transport.curve import VIEWERS, Gate, load_viewer_keys, make_server

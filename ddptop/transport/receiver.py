@@ -13,7 +13,9 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
-from ddptop.protocol.codec import ProtocolError, decode, decode_steps, encode, valid_parts
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import Ask, Evidence
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD, VERSION
 from ddptop.protocol.machine import Memory
@@ -33,6 +35,7 @@ from ddptop.protocol.messages import (
     Steps,
     Type,
 )
+from ddptop.protocol.step_rows import valid_parts
 from ddptop.transport.sessions import Session, Sessions
 from ddptop.transport.sockets import Refusals, bind, peer_pid, receive_frames
 
@@ -244,8 +247,9 @@ class AckedReceiver(Refusals):
         try:
             return [(_allowed(decode(body), self._numbered), body)]
         except ProtocolError as error:
-            if body[1:2] == _STEPS:
-                self._doubted = (self._doubted | {session}) & self._sessions.known.keys()
+            if body[1:2] != _STEPS:
+                raise
+            self._doubted = (self._doubted | {session}) & self._sessions.known.keys()
             return [(part, encode(part)) for part in self._valid_parts(rank, body, error)]
 
     def _valid_parts(self, rank: int, body: bytes, error: ProtocolError) -> list[Steps]:
@@ -289,6 +293,13 @@ class AckedReceiver(Refusals):
             raise ProtocolError("HELLO does not belong to its head")
         if self._run_id is not None and hello.run_id != self._run_id:
             raise ProtocolError("HELLO of another run")
+
+
+def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
+    """As `step_columns.decode_steps`."""
+    from ddptop.protocol import step_columns  # numpy: a host's agent needs none
+
+    return step_columns.decode_steps(bodies)
 
 
 def _allowed(message: Message, types: tuple[type, ...]) -> Message:

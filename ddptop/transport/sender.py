@@ -14,10 +14,11 @@ from collections.abc import Callable
 
 import msgpack
 
-from ddptop.protocol.codec import ProtocolError, decode
+from ddptop.protocol.codec import decode_answer, hello_head
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import Ask
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
-from ddptop.protocol.messages import Ack, Hello
+from ddptop.protocol.messages import Ack
 from ddptop.transport.zmtp import Dealer
 
 RESEND_S = 1.5
@@ -141,7 +142,7 @@ class AckedSender:
 
     def _read(self, body: bytes) -> Ack | None:
         try:
-            message = decode(body)
+            message = decode_answer(body)
         except ProtocolError:
             return None
         if isinstance(message, Ask):
@@ -175,10 +176,7 @@ class AckedSender:
             if not self._dealer.is_ready:
                 return
             hello = self._hello()
-            message = decode(hello)
-            if not isinstance(message, Hello):
-                raise ValueError(f"hello() gave a {type(message).__name__}")
-            self._head = (message.session, message.rank)
+            self._head = hello_head(hello)
             if not self._send(0, hello):
                 return
             self._greeted = True

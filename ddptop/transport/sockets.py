@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import zmq
 
 from ddptop.host.processes import need_threads
-from ddptop.protocol.codec import ProtocolError, UnknownType, decode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,9 @@ import struct
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ddptop.protocol.checks import ProtocolError, printable
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_TEXT
+from ddptop.protocol.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

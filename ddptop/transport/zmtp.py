@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ddptop.protocol.codec import ProtocolError
+from ddptop.protocol.errors import ProtocolError
 
 MORE, LONG, COMMAND = 1, 2, 4
 """Bits of a frame's flags. The others are reserved."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
-from ddptop.protocol.checks import printable
+from ddptop.protocol.texts import printable
 from ddptop.render.text import clean
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 import zmq
 
 from ddptop.host.collector_address import CollectorAddress, write_address
-from ddptop.protocol.codec import decode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.hosts import About
 from ddptop.protocol.messages import Event, Message, Received, Steps
 from ddptop.transport.bundle_receiver import BundleReceiver

@@ -9,7 +9,7 @@ import zmq
 
 from ddptop.host.collector_address import write_role
 from ddptop.host.runs import ingest_endpoint, read_run_file
-from ddptop.protocol.codec import decode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, HostUsage
 from ddptop.protocol.messages import Bye, Clock, Event, Flag, Hello, Steps

@@ -8,9 +8,8 @@ import pytest
 from ddptop.analysis.steps import pairing as module
 from ddptop.analysis.steps.pairing import MAX_HELD, Batch, Pairing
 from ddptop.protocol.codec import encode
-from ddptop.protocol.encoded_steps import step_messages
+from ddptop.protocol.message_run import StepMessages
 from ddptop.protocol.messages import OwnTime, StepRow, Steps
-from ddptop.protocol.packed import Bodies
 
 ROW = StepRow(0, 1, 0, 0, 0, 0, 0, 0, -1, 1, 0, 0, None, ())
 BATCH = Batch(0, 0)
@@ -59,8 +58,7 @@ def test_messages_with_which_there_is_too_much_to_hold_are_all_added_together(
     row = ROW._replace(own=OwnTime(*(0,) * len(OwnTime._fields)), begin_us=3_000_000)
     # Rank 2 reports the first steps when the others are far ahead, and then every step.
     sent = [(rank, step) for step in range(0, 60, 2) for rank in (0, 1)] + [(2, s) for s in range(0, 60, 2)]
-    bodies = Bodies.of([encode(Steps(1, step, 0, (row, row))) for _, step in sent])
-    messages = step_messages(bodies)
+    messages = StepMessages.decoded([encode(Steps(1, step, 0, (row, row))) for _, step in sent])
     assert messages is not None
     ranks = np.array([rank for rank, _ in sent])
     together, alone = Pairing(3), Pairing(3)

@@ -11,12 +11,12 @@ import random
 import resource
 import sys
 import time
-from functools import partial
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.codec import decode_frame, encode_frame
-from ddptop.protocol.codec import decode_alike, decode_steps, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.messages import (
     Bucket,
     Flag,
@@ -29,6 +29,7 @@ from ddptop.protocol.messages import (
     StepRow,
     Steps,
 )
+from ddptop.protocol.step_columns import decode_steps
 
 BUCKETS = 10
 STEP_US = 20_000
@@ -111,7 +112,7 @@ def measure(world: int) -> str:
         if (first + PER_MESSAGE[world]) % PER_FRAME[world]:
             continue
         begin = time.process_time()
-        for sent, decode_all in ((steps, decode_steps), (beats, partial(decode_alike, Progress))):
+        for sent, decode_all in ((steps, decode_steps), (beats, lambda bodies: [*map(decode, bodies)])):
             for begins in range(0, len(sent), AT_ONCE):
                 part = sent[begins : begins + AT_ONCE]
                 messages = decode_all([body for _, _, body in part])

@@ -24,7 +24,8 @@ from unittest import mock
 import msgpack
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.hosts import Host, HostUsage
 from ddptop.protocol.limits import REPORT_S
 from ddptop.protocol.machine import Gpu, Memory, Usage

@@ -20,7 +20,8 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.new_history import NewHistory
 from ddptop.collector.record import Counts
 from ddptop.frames.history import HistoryStore
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.limits import NS, REPORT_S
 from ddptop.protocol.messages import Progress, Received
 from ddptop.recording.writer import Writer

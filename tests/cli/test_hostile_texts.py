@@ -11,8 +11,10 @@ import pytest
 
 from ddptop.cli.main import main
 from ddptop.frames import codec
-from ddptop.protocol import checks
-from ddptop.protocol.codec import ProtocolError, decode, encode
+from ddptop.protocol import decoding
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.messages import Bye, Event, Logged, Message, Received, Run
 from ddptop.recording.reader import Recording
 from tests.protocol.test_codec import MESSAGES
@@ -118,7 +120,7 @@ OUTLETS = (
 
 def trust_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have texts taken as they come."""
-    for module in (checks, codec):
+    for module in (decoding, codec):
         monkeypatch.setattr(module, "printable", lambda text: text)
 
 

@@ -15,8 +15,8 @@ from ddptop.agent.admission import Admission
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.snapshot import snapshot
 from ddptop.host import processes
-from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import encode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_SHOWN_WORLD
 from ddptop.protocol.messages import Event, Hello, Received, StepRow, Steps
 from ddptop.recording.reader import Recording

@@ -8,11 +8,13 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.collector.simulated_hosts import MESSAGES
-from ddptop.protocol.codec import decode, decode_steps, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.hosts import Host, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.message_run import EncodedRun
 from ddptop.protocol.messages import Bucket, Bye, Hello, Layout, Phase, Progress, Run, Steps
+from ddptop.protocol.step_columns import decode_steps
 from ddptop.recording.reader import Recording
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context

@@ -10,7 +10,8 @@ import pytest
 
 from ddptop.host import connections
 from ddptop.host.connections import PERIOD_NS, Connection, LinkSampler, established
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.hosts import MAX_LINKS, HostLink, HostUsage
 
 

@@ -22,7 +22,8 @@ from ddptop.host.nccl_ras import (
     findings,
     query,
 )
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.messages import Event
 
 HEAD = """NCCL version 2.28.9+cuda13.0 compiled with CUDA 13.0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ddptop.frames.codec import encode_frame
-from ddptop.protocol.packed import constant, is_constant
+from ddptop.protocol.message_run import constant, is_constant
 from ddptop.recording import ahead, runs
 from ddptop.recording.reader import Recording
 from ddptop.report.build import read

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.encoded_steps import readings_of, step_messages
-from ddptop.protocol.message_run import EncodedRun
+from ddptop.protocol.message_run import EncodedRun, Readings, StepMessages
 from ddptop.protocol.messages import Clock, Layout, Progress, Received, Steps
-from ddptop.protocol.packed import Bodies
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockBuilder
 from ddptop.recording.writer import Writer
@@ -59,16 +57,16 @@ def run_of(messages, in_columns):
             kind: [at for at, one in enumerate(messages) if type(one.message) is kind]
             for kind in (Steps, Clock, Progress)
         }
-        parts = {kind: Bodies.of([bodies[place] for place in places]) for kind, places in at.items()}
+        parts = {kind: [bodies[place] for place in places] for kind, places in at.items()}
         readings = [
-            readings_of(kind, np.array(at[kind], np.int64), parts[kind]) for kind in (Clock, Progress)
+            Readings.decoded(kind, np.array(at[kind], np.int64), parts[kind]) for kind in (Clock, Progress)
         ]
         apart = [*enumerate(messages)]
         others = [(place, one) for place, one in apart if type(one.message) not in at]
         heads = np.array([one[:4] for one in messages], np.int64).T
-        of_steps = step_messages(parts[Steps])
+        of_steps = StepMessages.decoded(parts[Steps])
         assert of_steps is not None and None not in readings
-        run = EncodedRun(heads, np.array(at[Steps], np.int64), of_steps, others, Bodies.of(bodies), readings)
+        run = EncodedRun(heads, np.array(at[Steps], np.int64), of_steps, others, bodies, readings)
     together = (Steps, Progress, Clock) if in_columns else (Steps, Progress)
     places = [place for place, one in enumerate(messages) if isinstance(one.message, together)]
     return run, np.array(places, np.int64)

@@ -14,10 +14,9 @@ from ddptop.analysis.health.hosts import HostLog
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.codec import encode
-from ddptop.protocol.encoded_steps import readings_of, step_messages
 from ddptop.protocol.hosts import Host, HostLink, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.message_run import MessageRun
+from ddptop.protocol.message_run import MessageRun, Readings, StepMessages
 from ddptop.protocol.messages import (
     Bye,
     Clock,
@@ -32,7 +31,6 @@ from ddptop.protocol.messages import (
     Steps,
     Type,
 )
-from ddptop.protocol.packed import Bodies
 from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
@@ -255,10 +253,14 @@ def together_of(messages, in_columns):
     steps, usage = ([at for at, one in enumerate(kinds) if one is kind] for kind in (Steps, HostUsage))
     usage = usage if in_columns else []
     others = [(at, one) for at, one in enumerate(messages) if at not in {*steps, *usage}]
-    columns = readings_of(HostUsage, np.array(usage, np.int64), Bodies.of([bodies[at] for at in usage]))
+    columns = (
+        Readings.decoded(HostUsage, np.array(usage, np.int64), [bodies[at] for at in usage])
+        if usage
+        else None
+    )
     heads = np.array([received[:4] for received in messages], np.int64).T
-    of_steps = step_messages(Bodies.of([bodies[at] for at in steps]))
-    return MessageRun(heads, np.array(steps, np.int64), of_steps, others, [columns] if usage else [])
+    of_steps = StepMessages.decoded([bodies[at] for at in steps])
+    return MessageRun(heads, np.array(steps, np.int64), of_steps, others, [columns] if columns else [])
 
 
 def is_own(received):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.training.evidence import flight_recorder

@@ -11,7 +11,7 @@ import pytest
 
 from ddptop.agent.admission import Admission
 from ddptop.host.processes import process_start
-from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.messages import Hello
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at

@@ -1,6 +1,7 @@
 """Step records become messages: layouts and generations, microseconds, batches without gaps."""
 
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Flag, Layout, Message, OwnTime, Phase, Steps
 from ddptop.training.bucket_timing import BucketKey

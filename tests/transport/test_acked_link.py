@@ -10,7 +10,8 @@ import time
 import msgpack
 import pytest
 
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Hello, OwnTime, Progress, StepRow, Steps

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import msgpack
 import pytest
 
-from ddptop.protocol.codec import ProtocolError, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Usage
@@ -386,7 +387,7 @@ def test_sessions_and_hosts_without_end_take_no_memory(ends):
 def single(entries):
     """The entries as they were packed."""
     columns = (entries.sessions, entries.ranks, entries.seqs, entries.backs)
-    rows = zip(*(column.tolist() for column in columns), entries.bodies.single(), strict=True)
+    rows = zip(*(column.tolist() for column in columns), entries.bodies, strict=True)
     return [Entry(*row) for row in rows]
 
 

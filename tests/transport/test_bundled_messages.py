@@ -7,7 +7,6 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About, HostLink, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import Card, Clock, Event, Phase, Progress, Steps
-from ddptop.protocol.packed import Bodies
 from ddptop.transport import bundled_messages, bundles
 from tests.recording.made_up import a_run
 
@@ -44,7 +43,7 @@ def decoded(messages, monkeypatch, fewest):
     monkeypatch.setattr(bundled_messages, "FEWEST_IN_COLUMNS", fewest)
     refused = []
     heads = np.array([one[:3] for one in messages], np.int64).reshape(-1, 3).T
-    accepted = bundled_messages.Accepted(heads, Bodies.of([one[3] for one in messages]), {})
+    accepted = bundled_messages.Accepted(heads, [one[3] for one in messages], {})
     run = bundled_messages.decoded(accepted, 5, lambda error: refused.append(str(error)))
     return run, [run.received(place) for place in range(len(run))], refused
 

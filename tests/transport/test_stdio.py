@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_FRAME_BYTES
 from ddptop.transport import stdio
 from ddptop.transport.stdio import (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.frames.numbers import percent, significant
-from ddptop.protocol.checks import printable
 from ddptop.protocol.outlets import print_json, print_text
+from ddptop.protocol.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

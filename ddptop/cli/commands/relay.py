@@ -222,7 +222,9 @@ def _serve(pipe: FramePipe, run: _ServedRun) -> None:
     """Pass credits to the collector and frames to the near end, until that closes stdin."""
     import zmq
 
-    from ddptop.protocol.codec import ProtocolError, decode, encode
+    from ddptop.protocol.codec import encode
+    from ddptop.protocol.decoding import decode
+    from ddptop.protocol.errors import ProtocolError
     from ddptop.transport.stdio import BEAT, BEAT_S, STATE
 
     poller = zmq.Poller()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
 from ddptop.training.device.events import EventPool
 from ddptop.training.device.marks import Mark, PhaseMarks
 from ddptop.training.device.timing import (

@@ -1,0 +1,267 @@
+"""Bytes as messages: every field is checked for type and range, and texts are made safe to show.
+
+msgspec decodes a message to a struct, whose types and ranges are those that `messages.py` declares beside
+each field. The limits of lists, maps and texts hold before anything is allocated for them: memory stays
+within a small multiple of a message's bytes, whatever they are. `codec.py` encodes, and has the few messages
+that a training process reads, which does without msgspec.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import re
+import types
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from ddptop.protocol import limits, step_rows, step_words
+from ddptop.protocol.errors import ProtocolError, UnknownType
+from ddptop.protocol.messages import CODES, KINDS, NAMES, Hello, Message, State, Steps, Type
+from ddptop.protocol.ranges import MostItems, Range
+from ddptop.protocol.texts import printable
+
+UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
+"""What msgspec raises for bytes that are not as a type says; a text may be no UTF-8."""
+
+_STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), Type.STATE))
+"""A msgpack array of so many elements and its first one: how the one message begins that may be large."""
+
+
+# -- from the declarations of messages.py to msgspec's types --------------------------------------
+
+
+def _wire_type(declared: Any) -> Any:
+    """The type that msgspec checks: with its constraints in place of ours, and structs for tuples."""
+    origin, arguments = get_origin(declared), get_args(declared)
+    if origin is Annotated:
+        declared, *own = arguments
+        (constraint,) = map(_constraint, own)
+        return Annotated[_wire_type(declared), constraint]
+    if origin in (Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_wire_type, arguments))
+    if origin in (tuple, dict):
+        return origin[tuple(argument if argument is ... else _wire_type(argument) for argument in arguments)]
+    if isinstance(declared, type) and issubclass(declared, tuple):
+        return _struct(declared, declared._field_defaults, tag=None)  # type: ignore[attr-defined]
+    return declared
+
+
+def _constraint(declared: Range | MostItems) -> msgspec.Meta:
+    if isinstance(declared, MostItems):
+        return msgspec.Meta(max_length=declared.most)
+    return msgspec.Meta(ge=declared.low, le=declared.high)
+
+
+def _struct(kind: Any, defaults: dict[str, Any], *, tag: int | None) -> type[msgspec.Struct]:
+    """A struct with the fields of a message, or of a tuple in one, as an array."""
+    hints = get_type_hints(kind, include_extras=True)
+    names = NAMES.get(kind) or kind._fields
+    fields = [
+        (name, _wire_type(hints[name]), *([defaults[name]] if name in defaults else [])) for name in names
+    ]
+    struct = msgspec.defstruct(
+        kind.__name__, fields, array_like=True, tag=tag, forbid_unknown_fields=True, frozen=True
+    )
+    _KIND_OF[struct] = kind
+    return struct
+
+
+_KIND_OF: dict[type[msgspec.Struct], Any] = {}
+
+
+def _message_struct(kind: Any) -> type[msgspec.Struct]:
+    """Fields that have a default were added later: earlier versions did not send them."""
+    given = {field.name: field.default for field in dataclasses.fields(kind)}
+    defaults = {name: value for name, value in given.items() if value is not dataclasses.MISSING}
+    return _struct(kind, defaults, tag=CODES[kind])
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_STEP)]
+_Time = Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_NS)]
+_Known = Annotated[int, msgspec.Meta(ge=-1, le=limits.MAX_US)]
+_Row = Annotated[
+    tuple[_Known | float | None, ...],
+    msgspec.Meta(min_length=step_rows.HEAD, max_length=step_rows.HEAD + limits.MAX_CELLS),
+]
+_Rows = Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=limits.MAX_ROWS)]
+_RowCount = Annotated[int, msgspec.Meta(ge=1, le=limits.MAX_ROWS)]
+_Width = Annotated[int, msgspec.Meta(ge=step_words.LEAST_WIDTH, le=limits.MAX_RANK_MESSAGE_BYTES)]
+_Own = Annotated[tuple[int, ...], msgspec.Meta(max_length=step_rows.HEAD + limits.MAX_CELLS)]
+
+
+class StepsStruct(msgspec.Struct, array_like=True, tag=int(Type.STEPS), forbid_unknown_fields=True):
+    """STEPS in either form: in columns, whose words `rows` are, with their count and width; or in rows, with
+    the own times of all of them, which 0.1.0 did not send."""
+
+    generation: _Count
+    first_step: _Count
+    base_ns: _Time
+    rows: bytes | _Rows
+    count_or_own: _RowCount | _Own | msgspec.UnsetType = msgspec.UNSET
+    width: _Width | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def words(self) -> tuple[bytes, int, int] | None:
+        """The words of a message in columns, their rows and width; None: it is in rows.
+
+        Raises ProtocolError where they are not as many as it says, or the fields are of both forms."""
+        words, count, width = self.rows, self.count_or_own, self.width
+        if type(words) is bytes and type(count) is int and type(width) is int:
+            step_words.check_size(len(words), count, width)
+            return words, count, width
+        if type(words) is bytes or type(count) is int or width is not msgspec.UNSET:
+            raise ProtocolError("STEPS is neither in columns nor in rows")
+        return None
+
+    @property
+    def own(self) -> tuple[int, ...] | None:
+        """The own times of a message in rows, one row after the other; None: it has none."""
+        return self.count_or_own if type(self.count_or_own) is tuple else None
+
+
+class _Head(msgspec.Struct, array_like=True):
+    """The type of any message; what follows is skipped."""
+
+    code: int
+
+
+_STRUCTS = {kind: _message_struct(kind) for kind in CODES if kind is not Steps} | {Steps: StepsStruct}
+_DECODE = msgspec.msgpack.Decoder(functools.reduce(operator.or_, _STRUCTS.values())).decode
+_DECODE_HEAD = msgspec.msgpack.Decoder(_Head).decode
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+def decode_struct(data: bytes) -> Any:
+    """The message in `data` as a struct with the message's fields, whose texts are as they came.
+
+    Raises UnknownType for a type of a later version, ProtocolError for anything else that is not right.
+    """
+    large = data[:2] == _STATE_BEGINS
+    if len(data) > (limits.MAX_FRAME_BYTES if large else limits.MAX_RANK_MESSAGE_BYTES):
+        raise ProtocolError(f"message of {len(data)} bytes")
+    try:
+        return _DECODE(data)
+    except UNDECODABLE as error:
+        raise _refusal(data, error) from error
+
+
+def decode(data: bytes) -> Message:
+    """The message in `data`, every field checked for type and range; texts are safe to show.
+
+    Raises as `decode_struct`.
+    """
+    struct = decode_struct(data)
+    return _MAKE[type(struct)](struct)
+
+
+def decode_structs(kind: type[Message], bodies: Sequence[bytes]) -> list[Any]:
+    """The structs of these messages, which are all of one kind. Raises ProtocolError."""
+    if max(map(len, bodies), default=0) > limits.MAX_RANK_MESSAGE_BYTES:
+        raise ProtocolError("a message is too long")
+    try:
+        structs = [*map(_DECODE, bodies)]
+    except UNDECODABLE as error:
+        raise ProtocolError(f"no {kind.__name__}: {error}") from error
+    if not set(map(type, structs)) <= {_STRUCTS[kind]}:
+        raise ProtocolError(f"no {kind.__name__}")
+    return structs
+
+
+def field_columns(kind: type[Message], structs: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The fields of some structs of one kind, a column of each, with texts as `decode` returns them."""
+    columns = [*zip(*map(msgspec.structs.astuple, structs), strict=True)]
+    for place in _TEXTS[kind]:
+        columns[place] = (*map(_as_shown, columns[place]),)
+    return columns
+
+
+def _refusal(data: bytes, error: Exception) -> ProtocolError:
+    """Says which field is wrong."""
+    try:
+        code = _DECODE_HEAD(data).code
+    except UNDECODABLE:
+        return ProtocolError(f"no message: {error}")
+    if code not in KINDS:
+        return UnknownType(f"message of type {code}")
+    place = re.search(r"\$\[(\d+)\]", str(error))
+    names = ("type", *NAMES[KINDS[code]])
+    name = names[int(place[1])] if place and int(place[1]) < len(names) else KINDS[code].__name__
+    return ProtocolError(f"{name}: {error}")
+
+
+def _holds_text(declared: Any) -> bool:
+    if get_origin(declared) is not None:
+        return any(map(_holds_text, get_args(declared)))
+    return declared is str or (isinstance(declared, type) and issubclass(declared, tuple))
+
+
+def _text_places(kind: Any) -> list[int]:
+    """Which fields are texts, or hold some."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [place for place, name in enumerate(NAMES[kind]) if _holds_text(hints[name])]
+
+
+_TEXTS = {kind: _text_places(kind) for kind in CODES if kind is not Steps}
+
+
+def _as_shown(value: Any) -> Any:
+    """A value of a field with its texts safe to show, and tuples in place of structs."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_as_shown, value))
+    if isinstance(value, dict):
+        return {_as_shown(key): _as_shown(item) for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return _KIND_OF[type(value)](*map(_as_shown, msgspec.structs.astuple(value)))
+    return value
+
+
+def _maker(kind: Any) -> Callable[[Any], Any]:
+    as_tuple, places = msgspec.structs.astuple, _TEXTS[kind]
+
+    def make(struct: Any) -> Any:
+        return kind(*as_tuple(struct))
+
+    def make_with_texts(struct: Any) -> Any:
+        values = list(as_tuple(struct))
+        for place in places:
+            values[place] = _as_shown(values[place])
+        return kind(*values)
+
+    return make_with_texts if places else make
+
+
+def _hello(struct: Any) -> Hello:
+    if struct.rank >= struct.world_size:
+        raise ProtocolError("rank is not below the world size")
+    values = map(_as_shown, msgspec.structs.astuple(struct))
+    kept: list[Any] = [_kept_once(value) if type(value) is str else value for value in values]
+    return Hello(*kept)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_once(text: str) -> str:
+    """The first one of equal texts: most of a HELLO are those of other ranks. Not `sys.intern`, which keeps
+    all of them for good in Python 3.12."""
+    return text
+
+
+def _steps(struct: StepsStruct) -> Steps:
+    words = struct.words
+    rows, own = cast("Any", struct.rows), struct.own
+    if words is not None:
+        rows, own = step_words.rows_of(*words)
+    return Steps(struct.generation, struct.first_step, struct.base_ns, step_rows.checked(rows, own))
+
+
+_MAKE: dict[type, Callable[[Any], Message]] = {
+    struct: _maker(kind) for kind, struct in _STRUCTS.items() if kind is not Steps
+}
+_MAKE |= {_STRUCTS[Hello]: _hello, StepsStruct: _steps}

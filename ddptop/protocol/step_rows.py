@@ -1,0 +1,136 @@
+"""The rows of a STEPS message one by one, without numpy: their checks, and which of them are right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+import msgpack
+
+from ddptop.protocol import limits, step_words
+from ddptop.protocol.errors import ProtocolError
+from ddptop.protocol.messages import LEAST_OWN, OwnTime, StepRow, Steps, Type
+
+HEAD = StepRow._fields.index("cells")
+"""Fields of a row before its cells."""
+_OWN = len(OwnTime._fields)
+_LOSS = StepRow._fields.index("loss")
+_FIRST_AT = StepRow._fields.index("forward_at_us")
+_AFTER_AT = StepRow._fields.index("optimizer_at_us") + 1
+
+
+def checked(rows: Sequence[tuple[Any, ...]], own: Sequence[int] | None) -> tuple[StepRow, ...]:
+    """Rows as they are on the wire, cells spliced in at the end of each, and the integers of their own times,
+    one row after the other. Raises ProtocolError where a value is of another type or out of range."""
+    _check_rows(rows)
+    times = [None] * len(rows) if own is None else _own_times(own, len(rows))
+    new = tuple.__new__
+    return tuple(
+        [new(StepRow, (*row[:HEAD], row[HEAD:], time)) for row, time in zip(rows, times, strict=True)]
+    )
+
+
+def _own_times(values: Sequence[int], rows: int) -> list[OwnTime]:
+    """One for each row; at least LEAST_OWN integers of each."""
+    if len(values) % rows or len(values) < LEAST_OWN * rows:
+        raise ProtocolError("the rows' own times are not as many integers of each row")
+    each = len(values) // rows
+    known = [values[i : i + min(each, _OWN)] for i in range(0, len(values), each)]
+    lowest = min(map(min, known))
+    if max(map(max, known)) > limits.MAX_US or lowest < -1:
+        raise ProtocolError("an own time is out of range")
+    if lowest < 0 and any(min(own[1:LEAST_OWN]) < 0 for own in known):
+        raise ProtocolError("an own time is negative")
+    return [OwnTime(*own) for own in known]
+
+
+def _check_rows(rows: Sequence[tuple[Any, ...]]) -> None:
+    if any(length < HEAD or (length - HEAD) % step_words.CELL for length in set(map(len, rows))):
+        raise ProtocolError("a row is no row")
+    if not set(map(type, map(itemgetter(_LOSS), rows))) <= {float, type(None)}:
+        raise ProtocolError("loss: no float")
+    # One pass in C over all the integers; only -1, which few fields may be, needs a second check.
+    integers = list(chain.from_iterable([row[:_LOSS] + row[HEAD:] for row in rows]))
+    if set(map(type, integers)) != {int}:
+        raise ProtocolError("a row holds something else than integers")
+    lowest = min(integers)
+    if lowest < -1 or max(integers) > limits.MAX_US:
+        raise ProtocolError("a row's number is out of range")
+    if lowest < 0:
+        _check_unknowns(rows)
+    numbers = list(chain.from_iterable([row[HEAD :: step_words.CELL] for row in rows]))
+    if numbers and max(numbers) >= limits.MAX_BUCKETS:
+        raise ProtocolError("a bucket number is out of range")
+
+
+def _check_unknowns(rows: Sequence[tuple[int, ...]]) -> None:
+    """-1 stands for "did not happen" in the three `*_at_us` and for "not known" in the end of a cell."""
+    for row in rows:
+        known = row[:_FIRST_AT] + row[_AFTER_AT:_LOSS] + row[HEAD::3] + row[HEAD + 1 :: 3]
+        if min(known) < 0:
+            raise ProtocolError("a row's number is negative")
+
+
+def valid_parts(data: bytes) -> tuple[list[Steps], list[int]]:
+    """Of STEPS that `decode` refuses: the runs of consecutive rows that are right, each as STEPS of its own;
+    and the steps whose rows are wrong.
+
+    No parts where something else than a row is wrong. Raises ProtocolError where that is no STEPS.
+    """
+    generation, first, base_ns, rows, own = _fields(data)
+    heads = ((generation, limits.MAX_STEP), (first, limits.MAX_STEP), (base_ns, limits.MAX_NS))
+    if any(type(number) is not int or not 0 <= number <= most for number, most in heads):
+        return [], []
+    if type(rows) is not tuple or not 0 < len(rows) <= limits.MAX_ROWS:
+        return [], []
+    each = len(own) // len(rows) if type(own) is tuple else 0
+    if own is not None and (not each or len(own) % len(rows)):
+        return [], []
+    parts: list[Steps] = []
+    wrong: list[int] = []
+    for at, row in enumerate(rows):
+        try:
+            (right,) = checked((_row(row),), None if own is None else _row(own[at * each : (at + 1) * each]))
+        except (ProtocolError, TypeError):
+            wrong.append(first + at)
+            continue
+        before = parts[-1] if parts else None
+        if before is not None and before.first_step + len(before.rows) == first + at:
+            parts[-1] = Steps(generation, before.first_step, base_ns, (*before.rows, right))
+        else:
+            parts.append(Steps(generation, first + at, base_ns, (right,)))
+    return parts, wrong
+
+
+def _row(row: Any) -> tuple[Any, ...]:
+    if type(row) is not tuple:
+        raise ProtocolError("a row is no row")
+    return row
+
+
+def _fields(data: bytes) -> tuple[Any, Any, Any, Any, Any]:
+    """Generation, first step, base, rows and own times (None: none) of STEPS, unchecked."""
+    try:
+        fields = msgpack.unpackb(
+            data,
+            use_list=False,
+            max_str_len=4 * limits.MAX_TEXT,
+            max_bin_len=limits.MAX_RANK_MESSAGE_BYTES,
+            max_array_len=HEAD + limits.MAX_CELLS,
+            max_map_len=limits.MAX_CARD,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"no msgpack message: {error}") from error
+    if type(fields) is not tuple or fields[:1] != (int(Type.STEPS),) or not 5 <= len(fields) <= 7:
+        raise ProtocolError("no STEPS")
+    _, generation, first, base_ns, *rest = fields
+    if len(rest) == 3:
+        words, rows, width = rest
+        if type(words) is not bytes or type(rows) is not int or type(width) is not int:
+            raise ProtocolError("STEPS has not bytes, rows and a width")
+        step_words.check_size(len(words), rows, width)
+        return generation, first, base_ns, *step_words.rows_of(words, rows, width)
+    return generation, first, base_ns, rest[0], rest[1] if len(rest) > 1 else None

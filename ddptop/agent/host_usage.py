@@ -60,7 +60,9 @@ def describe_host(name: str, run_id: str, session: int, clocks: Callable[[], tup
         cores=_cores(),
         memory_bytes=_memory()[1],
         boot_id=boot_and_namespace(),
-        addresses=tuple([one for one in own_addresses() if not is_loopback(one)][:MOST_ADDRESSES]),
+        addresses=tuple(
+            [one for one in own_addresses(also_down=True) if not is_loopback(one)][:MOST_ADDRESSES]
+        ),
     )
 
 

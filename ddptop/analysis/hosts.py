@@ -51,6 +51,8 @@ class KnownHost:
     """When its links to other hosts were last read, by its own clock; 0: never."""
     addresses: set[str] = field(default_factory=set)
     """From which links of it have gone out."""
+    said_addresses: set[str] = field(default_factory=set)
+    """Of its network interfaces, as its agents have said: one that began while a cable was out lacks some."""
 
     @property
     def usage(self) -> HostUsage | None:
@@ -111,6 +113,7 @@ class Hosts:
         if known.agent.session != host.session:
             known.note_out_of_reach(t_ns, briefly=True)
         known.agent = host
+        known.said_addresses.update(host.addresses)
         known.note_message(t_ns)
         if session:
             self._of_agent[session] = known

@@ -545,6 +545,7 @@ def test_a_host_and_its_address_are_one_also_while_it_is_cut_off(make_world, say
     for number, host in enumerate(("node0", "node1", "node2"), 1):
         addresses = (f"10.78.0.{number}", bridge) if says else ()
         job.feed(job.world.host_message(host, own=host == "node0", addresses=addresses))
+    job.feed(job.world.host_message("node2"))  # again, while its cable is out
     if not says:
         back = HostLink("10.78.0.3", "10.78.0.2", 1, 200, 200, 900, 0, 10**8)
         job.feed(job.world.usage("node2", links=(back,)))

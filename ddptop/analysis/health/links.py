@@ -64,7 +64,7 @@ def worst_link(hosts: Hosts, host: str, names: Mapping[str, str]) -> tuple[str, 
 def names_of_addresses(hosts: Hosts) -> dict[str, str]:
     """The hosts by their addresses: those that they say, but for one that several have (that of a bridge to
     containers), and those from which links of theirs have gone out."""
-    said = [(address, name) for name, known in hosts.known.items() for address in known.agent.addresses]
+    said = [(address, name) for name, known in hosts.known.items() for address in known.said_addresses]
     times = Counter(address for address, _ in said)
     names = {address: name for address, name in said if times[address] == 1}
     return names | {address: name for name, known in hosts.known.items() for address in known.addresses}

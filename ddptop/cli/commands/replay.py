@@ -115,9 +115,9 @@ def show_recording(
 
 def _check(path: Path, at: int | None) -> tuple[int | None, int | None]:
     """Say what is wrong before a screen opens; the first and the last step, None: it holds no step."""
-    from ddptop.cli.find import opened
+    from ddptop.cli.find import opened, progress_shown
 
-    with opened(path) as recording:
+    with progress_shown(f"opening {path.name}"), opened(path) as recording:
         first, last = recording.first_step, recording.last_step
     if at is None:
         return first, last

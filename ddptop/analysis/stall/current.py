@@ -220,7 +220,7 @@ MOST_CUT_OFF_NS = 30 * NS
 
 
 def _just_cut_off(state: RunState, ranks: Sequence[int], now_ns: int) -> set[int]:
-    """Those of these ranks that have not answered since they were out of reach, now or moments before.
+    """Those of these ranks that are out of reach, now or moments before.
 
     Their agent or the collector was killed, or the link was cut: their silence says nothing of them.
     """
@@ -235,7 +235,8 @@ def _just_cut_off(state: RunState, ranks: Sequence[int], now_ns: int) -> set[int
             out_ns[name] = now_ns
         elif now_ns - known.out_ns < BACK_NS and now_ns - known.out_since_ns < MOST_CUT_OFF_NS:
             out_ns[name] = max(known.out_ns, restarted_ns)
-    return {r for r in ranks if state.ranks[r].evidence_ns <= out_ns.get(state.ranks[r].host, -1)}
+    # Also one that has answered since: the agent may have kept that answer, and heartbeats come after it.
+    return {rank for rank in ranks if out_ns.get(state.ranks[rank].host, -1) >= 0}
 
 
 def _is_silent(state: RunState, heard_ns: int, now_ns: int) -> bool:

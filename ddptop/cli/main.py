@@ -35,8 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _ended_by_signals():
             code = _run(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as end:
-        if argv is None and isinstance(end.code, int):
-            leave_process(end.code)
+        if argv is None:
+            gc.freeze()
+            if isinstance(end.code, int):
+                leave_process(end.code)
         raise
     if argv is None:  # the process ends: it need not look for cycles in all that a report has read
         gc.freeze()

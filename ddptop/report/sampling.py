@@ -298,10 +298,11 @@ class Incidents:
         known: set[tuple[str, float]] = {
             (alert.kind, alert.since_s if alert.step is None else alert.step) for alert in alerts
         }
-        for entry in self.events:
+        for entry in sorted(self.events, key=lambda entry: -1 if entry.step is None else entry.step):
             key = (entry.kind, entry.unix_s if entry.step is None else entry.step)
             passed = entry.kind in PASSING - ended and entry.severity != "info"
-            if (passed or entry.kind in FROM_LOG) and key not in known:
+            is_told = key in known or any(_follows(entry, alert) for alert in alerts)
+            if (passed or entry.kind in FROM_LOG) and not is_told:
                 known.add(key)
                 kind = cast("AlertKind", entry.kind)
                 alert = Alert(kind, entry.severity, entry.rank, entry.step, entry.unix_s, entry.message)
@@ -364,7 +365,7 @@ class Incidents:
             if known is not None and alert.kind in PASSING:
                 # The first alert of such a kind says most; of a loss the last one says its end.
                 if alert.kind == "nan" and alert.severity == "warning":
-                    self._troubles[key] = replace(known, message=alert.message)
+                    self._troubles[key] = replace(known, message=alert.message, evidence=alert.evidence)
                 continue
             since_s = alert.since_s if known is None else min(known.since_s, alert.since_s)
             incarnation = frame.group.incarnation if known is None else known.incarnation
@@ -431,6 +432,17 @@ class Incidents:
         if len(newer) >= LOG_FULL:
             self._older += [entry for entry in self._newer if entry.unix_s < newer[0].unix_s]
         self._newer = newer
+
+
+def _follows(entry: LoggedEvent, alert: Alert) -> bool:
+    """Whether a loss is not finite in steps in which another rank's was not before: all ranks train on its
+    gradients."""
+    if entry.kind != "nan" or alert.kind != "nan" or entry.incarnation != alert.incarnation:
+        return False
+    if entry.step is None or alert.step is None:
+        return False
+    finite_step = alert.evidence.get("finite_step")
+    return alert.step <= entry.step and (not isinstance(finite_step, int) or entry.step < finite_step)
 
 
 def _stall_period(frame: Frame, stall: Stall) -> StallPeriod:

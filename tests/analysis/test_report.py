@@ -236,6 +236,19 @@ def test_of_a_nan_that_was_over_the_last_step_is_said(make_world: type[World]) -
     assert trouble.message == "the loss of rank 2 was NaN or infinite from step 57 to 89"
 
 
+@pytest.mark.parametrize("last", [80, 1000])
+def test_a_nan_of_one_rank_is_told_once_though_all_have_it_in_the_next_step(
+    make_world: type[World], last: int
+) -> None:
+    world = make_world()
+    first = {rank: 57 if rank == 2 else 58 for rank in range(world.size)}
+    rows = world.steps(150, loss=lambda rank, step: math.nan if first[rank] <= step < last else 1.0)
+    found = report(chain(begun(world), rows), steps=150)
+    [trouble] = [one for one in found.troubles if one.kind == "nan"]
+    assert (trouble.rank, trouble.step) == (2, 57)
+    assert found.advice[0].figures == {"rank": 2, "step": 57}
+
+
 def standing(world: World, seconds: int) -> Iterator[Received]:
     """Heartbeats of all ranks while no step is finished."""
     for _ in range(2 * seconds):

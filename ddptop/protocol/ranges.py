@@ -6,19 +6,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 from ddptop.protocol import limits
 
 
-class Range(NamedTuple):
+# Compared by identity: Python 3.10's typing takes equal annotations for the same, also those of a module that was
+# imported once more.
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
     """Numbers from `low` to `high`, both included; NaN is none of them."""
 
     low: float
     high: float
 
 
-class MostItems(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class MostItems:
     """At most so many characters of a text, or items of a list or map."""
 
     most: int

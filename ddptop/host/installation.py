@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 import sys
-from importlib import util
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 _UVX_FOLDERS = ("archive-v", "environments-v")
@@ -29,7 +29,8 @@ def install_command(extra: str) -> str:
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx install --force {shlex.quote(_requirement(extra))}"
     # pip and uv keep the ddptop that is installed, also one of a clone, a wheel or git.
-    if util.find_spec("pip") is None:
+    # Not `util.find_spec`: that of pip has setuptools take its distutils out of this process.
+    if PathFinder.find_spec("pip") is None:
         return f"uv pip install --python {_short_path(sys.executable)} 'ddptop[{extra}]'"
     pip = shutil.which("pip")
     in_path = pip is not None and Path(pip).parent == Path(sys.executable).parent

@@ -11,9 +11,8 @@ from typing import Annotated, TypeAlias
 
 from ddptop.protocol import limits
 
-
-# Compared by identity: Python 3.10's typing takes equal annotations for the same, also those of a module that was
-# imported once more.
+# Compared by identity: the typing of Python 3.10 takes equal annotations for the same, also those of a module
+# that was imported once more.
 
 
 @dataclass(frozen=True, eq=False)

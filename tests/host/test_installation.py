@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import metadata, util
+from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,7 @@ def test_an_environment_with_pip(environment: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_environment_of_uv_without_pip(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = util.find_spec
-    monkeypatch.setattr(util, "find_spec", lambda name: None if name == "pip" else find_spec(name))
+    monkeypatch.setattr(PathFinder, "find_spec", lambda name: None)
     monkeypatch.chdir(environment.parent)
     assert install_command("web") == "uv pip install --python 'my env/bin/python' 'ddptop[web]'"
 

@@ -9,9 +9,9 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import windows
-from ddptop.analysis.steps.formulas import certainty
 from ddptop.analysis.steps.groups import Scope
 from ddptop.analysis.straggler import flagged
+from ddptop.frames.statistics import certainty
 from tests.analysis.arrivals import looks, straggler
 
 if TYPE_CHECKING:

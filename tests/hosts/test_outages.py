@@ -66,8 +66,10 @@ def test_nothing_is_lost_when_our_processes_are_killed_and_the_link_is_cut(tmp_p
 
         def lost() -> bool:
             picture = snapshot(a, "run")
-            states = {} if picture is None else {host["name"]: host["state"] for host in picture["hosts"]}
-            return states.get("node-b") == "lost"
+            hosts_now = {} if picture is None else {host["name"]: host for host in picture["hosts"]}
+            node_b = hosts_now.get("node-b", {"state": "live"})
+            # For some seconds, so that every check for lost hosts has found it, also in a replay.
+            return node_b["state"] == "lost" and node_b["age_ms"] > 14_000
 
         until(lost, "node-b is lost", 60.0)
         b.mend()

@@ -14,7 +14,7 @@ import math
 from dataclasses import fields, replace
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import msgpack
 import numpy as np
@@ -23,7 +23,7 @@ from ddptop.frames import detail, frame, hosts, overhead, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.history import WIDE as HISTORY_WIDE
 from ddptop.frames.history import History, RankMinutes, RankSteps
-from ddptop.protocol import limits, vocabulary
+from ddptop.protocol import limits, ranges, vocabulary
 from ddptop.protocol.texts import printable
 
 if TYPE_CHECKING:
@@ -355,7 +355,16 @@ def _unpacked(data: bytes) -> tuple[Any, Any]:
 @cache
 def _fields(part: Any) -> tuple[tuple[str, Any], ...]:
     """Name and annotation of every field; cached, because a frame of 4096 ranks needs them 500 times."""
-    return tuple((f.name, f.type) for f in fields(part))
+    return tuple((f.name, _plain(f.type)) for f in fields(part))
+
+
+def _plain(annotation: Any) -> Any:
+    """`int | None` for `Size | None`: a part that messages have too names the ranges of its fields."""
+    name, *optional = annotation.split(" | ")
+    declared = getattr(ranges, name, None)
+    if get_origin(declared) is not Annotated:
+        return annotation
+    return " | ".join([get_args(declared)[0].__name__, *optional])
 
 
 @cache

@@ -224,19 +224,17 @@ def _just_cut_off(state: RunState, ranks: Sequence[int], now_ns: int) -> set[int
 
     Their agent or the collector was killed, or the link was cut: their silence says nothing of them.
     """
-    restarted_ns, heard_ns = state.restarted_ns, max(state.ranks[rank].heard_ns for rank in ranks)
-    if now_ns - restarted_ns >= BACK_NS and heard_ns > restarted_ns:
-        restarted_ns = -1
+    newest_ns = max(state.ranks[rank].heard_ns for rank in ranks)
+    restarted = now_ns - state.restarted_ns < BACK_NS or newest_ns <= state.restarted_ns
+    hosts = {*state.hosts_of_ranks()} if restarted else set()
     reported = reports_of_hosts(state)
-    out_ns = dict.fromkeys(state.hosts_of_ranks(), restarted_ns)
     for name in state.hosts.remote():
         known = state.hosts.known[name]
-        if _is_silent(state, reported[name], now_ns):
-            out_ns[name] = now_ns
-        elif now_ns - known.out_ns < BACK_NS and now_ns - known.out_since_ns < MOST_CUT_OFF_NS:
-            out_ns[name] = max(known.out_ns, restarted_ns)
+        is_back = now_ns - known.out_ns < BACK_NS and now_ns - known.out_since_ns < MOST_CUT_OFF_NS
+        if is_back or _is_silent(state, reported[name], now_ns):
+            hosts.add(name)
     # Also one that has answered since: the agent may have kept that answer, and heartbeats come after it.
-    return {rank for rank in ranks if out_ns.get(state.ranks[rank].host, -1) >= 0}
+    return {rank for rank in ranks if state.ranks[rank].host in hosts}
 
 
 def _is_silent(state: RunState, heard_ns: int, now_ns: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import fields, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -268,8 +268,8 @@ class Incidents:
         self._deaths: dict[tuple[int, int, int | None], Death] = {}
         """By elastic restart, rank and pid."""
         self._troubles: dict[tuple[str, int | None, int | None], Alert] = {}
-        self._active: frozenset[str] = frozenset()
-        """Kinds of the alerts in the newest frame."""
+        self._newest_alerts: tuple[Alert, ...] = ()
+        """The alerts in the newest frame."""
         self._older: list[LoggedEvent] = []
         self._newer: tuple[LoggedEvent, ...] = ()
         self._since_log_read = 0
@@ -288,7 +288,7 @@ class Incidents:
     def troubles(self) -> tuple[Alert, ...]:
         """Alerts that were active at any time, in order of time, with those that no sample contains."""
         ended = AVERAGED if any(entry.kind == "averaged" for entry in self.events) else frozenset()
-        ended -= self._active
+        ended -= {alert.kind for alert in self._newest_alerts}
         said_by_stalls = {stall.sentence for stall in self.stalls}
         alerts = [
             alert
@@ -301,7 +301,7 @@ class Incidents:
         for entry in sorted(self.events, key=lambda entry: -1 if entry.step is None else entry.step):
             key = (entry.kind, entry.unix_s if entry.step is None else entry.step)
             passed = entry.kind in PASSING - ended and entry.severity != "info"
-            is_told = key in known or any(_follows(entry, alert) for alert in alerts)
+            is_told = key in known or any(self._follows(entry, alert) for alert in alerts)
             if (passed or entry.kind in FROM_LOG) and not is_told:
                 known.add(key)
                 kind = cast("AlertKind", entry.kind)
@@ -314,6 +314,25 @@ class Incidents:
         """All entries of the log, oldest first."""
         self._read_log()
         return (*self._older, *self._newer)
+
+    def _follows(self, entry: LoggedEvent, alert: Alert) -> bool:
+        """Whether a loss is not finite in steps in which another rank's was not before: all ranks train on
+        its gradients."""
+        if entry.kind != "nan" or alert.kind != "nan" or entry.incarnation != alert.incarnation:
+            return False
+        if entry.step is None or alert.step is None:
+            return False
+        return alert.step <= entry.step < self._finite_step(alert, alert.step)
+
+    def _finite_step(self, alert: Alert, first_step: int) -> float:
+        """The step in which a loss is finite again. Where no frame shows it, as between two samples of long
+        steps, the second one after the first: its gradients have reached all ranks in between."""
+        finite_step = alert.evidence.get("finite_step")
+        if isinstance(finite_step, int):
+            return finite_step
+        lasting = (new for new in self._newest_alerts if new.kind == "nan" and new.severity == "critical")
+        is_lasting = (alert.rank, first_step) in [(new.rank, new.step) for new in lasting]
+        return inf if is_lasting else first_step + 2
 
     def next_check_ns(self) -> int:
         """When the next check for a stall is due that may find one."""
@@ -356,7 +375,7 @@ class Incidents:
             process = (death.incarnation, death.rank, death.position.pid)
             self._deaths.pop(process, None)  # the order of the newest frame is the most accurate
             self._deaths[process] = death
-        self._active = frozenset(alert.kind for alert in frame.alerts)
+        self._newest_alerts = frame.alerts
         for alert in frame.alerts:
             if alert.kind in IN_OWN_SECTION | FROM_LOG:
                 continue
@@ -432,17 +451,6 @@ class Incidents:
         if len(newer) >= LOG_FULL:
             self._older += [entry for entry in self._newer if entry.unix_s < newer[0].unix_s]
         self._newer = newer
-
-
-def _follows(entry: LoggedEvent, alert: Alert) -> bool:
-    """Whether a loss is not finite in steps in which another rank's was not before: all ranks train on its
-    gradients."""
-    if entry.kind != "nan" or alert.kind != "nan" or entry.incarnation != alert.incarnation:
-        return False
-    if entry.step is None or alert.step is None:
-        return False
-    finite_step = alert.evidence.get("finite_step")
-    return alert.step <= entry.step and (not isinstance(finite_step, int) or entry.step < finite_step)
 
 
 def _stall_period(frame: Frame, stall: Stall) -> StallPeriod:

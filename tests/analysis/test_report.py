@@ -249,6 +249,15 @@ def test_a_nan_of_one_rank_is_told_once_though_all_have_it_in_the_next_step(
     assert found.advice[0].figures == {"rank": 2, "step": 57}
 
 
+def test_two_nans_far_from_each_other_are_two_also_where_no_frame_shows_them(make_world: type[World]) -> None:
+    """Steps of 10 s: each NaN is over, and was so for ten minutes, before the next sample."""
+    world = make_world(2, delays={(rank, "other"): 10_000_000 for rank in range(2)})
+    bad = {(1, 110), (0, 111), (0, 320), (1, 321)}
+    rows = world.steps(450, loss=lambda rank, step: math.nan if (rank, step) in bad else 1.0)
+    found = report(chain(begun(world), rows, [world.run("finished", 0)]), steps=100_000)
+    assert [(one.rank, one.step) for one in found.troubles if one.kind == "nan"] == [(1, 110), (0, 320)]
+
+
 def standing(world: World, seconds: int) -> Iterator[Received]:
     """Heartbeats of all ranks while no step is finished."""
     for _ in range(2 * seconds):

@@ -26,6 +26,7 @@ from ddptop.frames.phrases import (
     what_if_phrase,
 )
 from ddptop.frames.verdict import ONE_RANK
+from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.report.content import Finding
 
 if TYPE_CHECKING:
@@ -329,7 +330,7 @@ def _no_straggler(report: Report) -> Finding:
     lost = f"waiting cost {percent(cost.uneven_pct)} of the time in steps, {amount(cost.uneven_s)} in total"
     if not is_measurable(cost.uneven_pct, _skew_error_pct(report)):
         unknown = skew_phrase(cost.uneven_pct, math.inf)
-        if report.run.state in ("finished", "failed"):
+        if report.run.state not in NOT_ENDED:
             unknown = unknown.removesuffix(" yet")
         return Finding("no_detail", "doubt", f"no rank was slow · {unknown}")
     if cost.uneven_pct >= UNEVEN_PCT and _unclear(report):

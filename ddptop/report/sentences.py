@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddptop.frames.buckets import a_step_phrase
 from ddptop.frames.numbers import RATIO, UNKNOWN, clock, count, counted, duration, fixed, percent
 from ddptop.frames.phrases import buffers_phrase, death_phrase, recording_stop, step_phrase, what_if_phrase
+from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.render.phases import LEAST_SHOWN_MS
 from ddptop.render.text import clean
 from ddptop.report.findings import HEALTH, alert_phrase, amount
@@ -38,7 +39,7 @@ def facts(report: Report) -> tuple[str, str]:
     what += [run.backend] if run.backend else []
     what += [f"torch {run.torch}"] if run.torch else []
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_at))
-    ran = "so far" if run.state not in ("finished", "failed", "lost") else "long"
+    ran = "so far" if run.state in NOT_ENDED else "long"
     recorded = " recorded" if recording_stop(report.troubles) else ""
     times = [began, f"{duration(run.elapsed_s)} {ran}", counted(report.reading.steps, "step") + recorded]
     times += [] if run.exit_code is None else [f"exit code {run.exit_code}"]

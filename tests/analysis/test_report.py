@@ -459,7 +459,7 @@ def test_a_healthy_run_is_told_from_every_step_without_bucket_detail(make_world:
     assert found.cost.uneven_pct == pytest.approx(0.0, abs=0.1)
 
 
-@pytest.mark.parametrize(("state", "yet"), [("live", " yet"), ("finished", "")])
+@pytest.mark.parametrize(("state", "yet"), [("live", " yet"), ("finished", ""), ("lost", "")])
 def test_a_share_that_stayed_unclear_is_not_said_to_be_so_yet_at_the_end(
     make_world: type[World], state: str, yet: str
 ) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.cells import set_cell_size
 
-from ddptop.protocol.outlets import ANSI_COLOURS, safe_text
+from ddptop.protocol.outlets import ANSI_COLOURS
+from ddptop.protocol.texts import printable
 from ddptop.render.text import cells
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Line:
         line = Line(ground=self.ground)
         line.target, line.spots = self.target, self.spots
         for text, role in self.pieces:
-            line.add(safe_text(text), role)
+            line.add(printable(text), role)
         return line
 
     def mapped(self, change: Callable[[str], str]) -> Line:

@@ -232,6 +232,7 @@ def test_escapes_behind_the_checks_reach_no_screen(view: str, tmp_path: Path) ->
         await stage.press("escape", *PAGES[view])
         lines = stage.app.query_one(LinesWidget)
         assert is_clean(lines.text())
+        assert len(lines.text().splitlines()) == len(lines.lines), "no text breaks its line"
         assert "title" in lines.text()
         svg = stage.app.picture_svg()
         assert is_clean(svg)

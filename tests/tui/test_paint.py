@@ -24,6 +24,14 @@ from ddptop.tui.views.overview import verdict_lines
 from tests.tui.fake import CASES, NAN, column, even_ranks, late_ranks, live
 
 
+def test_a_cleaned_line_is_one_line_with_its_target() -> None:
+    line = Line("a\x1b[2J\n", "dim").add("b", "bad")
+    line.target = 3
+    cleaned = line.cleaned()
+    assert (str(cleaned), cleaned.target) == ("a[2J b", 3)
+    assert cleaned.cleaned() is cleaned
+
+
 def test_a_difference_has_its_sign_but_zero_has_none() -> None:
     assert [numbers.signed(value) for value in (1.25, -0.3, -0.04, 0.04, 0.0)] == [
         "+1.2",

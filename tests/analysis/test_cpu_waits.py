@@ -239,12 +239,19 @@ def test_the_flags_do_not_depend_on_how_many_steps_are_added_at_once(slow_ms: fl
     ]
 
 
-def test_a_rank_that_waits_for_a_cpu_is_a_suspect_until_it_is_sure(make_world) -> None:
-    """Never `no rank is consistently slow` while one rank is last in nearly all steps."""
-    world, reducer = make_world(2, own=True), Reducer()
+def after_even_steps(world) -> Reducer:
+    """The reducer after 40 steps in which no rank waits for a CPU."""
+    reducer = Reducer()
     world.cpu_us = {0: 0}
     for received in (world.run(), *world.introduce(), *world.steps(40)):
         reducer.feed(received)
+    return reducer
+
+
+def test_a_rank_that_waits_for_a_cpu_is_a_suspect_until_it_is_sure(make_world) -> None:
+    """Never `no rank is consistently slow` while one rank is last in nearly all steps."""
+    world = make_world(2, own=True)
+    reducer = after_even_steps(world)
     world.delays[1, "forward"] = world.cpu_us[1] = 20_000
     for received in world.steps(32):
         reducer.feed(received)
@@ -275,10 +282,8 @@ def test_a_rank_that_waits_for_a_cpu_is_a_suspect_until_it_is_sure(make_world) -
 def test_a_rank_that_is_last_in_all_steps_is_named_though_it_waits_too_little_to_be_flagged(
     make_world,
 ) -> None:
-    world, reducer = make_world(4, own=True), Reducer()
-    world.cpu_us = {0: 0}
-    for received in (world.run(), *world.introduce(), *world.steps(40)):
-        reducer.feed(received)
+    world = make_world(4, own=True)
+    reducer = after_even_steps(world)
     world.delays[1, "forward"] = world.cpu_us[1] = 1_500
     for received in world.steps(120):
         reducer.feed(received)

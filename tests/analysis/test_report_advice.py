@@ -179,6 +179,19 @@ def test_buckets_of_several_models_are_not_to_be_merged(healthy) -> None:
     assert "larger_buckets" not in found_in(replace(moving(healthy, **HEAVY), buckets=buckets))
 
 
+MISSING = StallPeriod(
+    kind="missing",
+    since_s=1_700_000_000.0,
+    step=40,
+    ranks=(1,),
+    waiting=(0,),
+    sentence="rank 1 is missing",
+    detail=(),
+    positions=(),
+    lasted_s=41.0,
+)
+
+
 def test_the_page_says_for_which_worker_a_rank_of_a_stall_waited_whenever_it_was_diagnosed(
     healthy: Report,
 ) -> None:
@@ -198,17 +211,8 @@ def test_the_page_says_for_which_worker_a_rank_of_a_stall_waited_whenever_it_was
         at_s=None,
         waits_for=worker,
     )
-    period = StallPeriod(
-        kind="missing",
-        since_s=1_700_000_000.0,
-        step=40,
-        ranks=(1,),
-        waiting=(0,),
-        sentence="rank 1 is missing",
-        detail=("rank 1, node0, pid 7000, was in train.py:12 <module>",),
-        positions=(position,),
-        lasted_s=41.0,
-    )
+    detail = ("rank 1, node0, pid 7000, was in train.py:12 <module>",)
+    period = replace(MISSING, detail=detail, positions=(position,))
     while_it_lasted = replace(period, detail=(*period.detail, f"it waits for {worker}"))
     for stall in (period, while_it_lasted):
         text = " ".join(page(replace(healthy, stalls=(stall,)), 80).split())
@@ -219,24 +223,12 @@ def test_a_stall_comes_before_a_tuning_hint_and_nothing_is_suggested_that_the_ru
     healthy: Report,
 ) -> None:
     heavy = moving(healthy, **HEAVY)
-    stall = StallPeriod(
-        kind="missing",
-        since_s=1_700_000_000.0,
-        step=40,
-        ranks=(1,),
-        waiting=(0,),
-        sentence="rank 1 is missing",
-        detail=(),
-        positions=(),
-        until_s=None,
-        lasted_s=41.0,
-    )
     cost = replace(heavy.cost, stalled_s=41.0)
-    first, *others = advice(replace(heavy, stalls=(stall,), cost=cost))
+    first, *others = advice(replace(heavy, stalls=(MISSING,), cost=cost))
     assert first.kind == "stall" and "41 s" in first.because
     assert "while the others waited" in first.action
     assert others, "the hints follow"
-    of_all = replace(stall, ranks=tuple(range(healthy.run.world_size)), waiting=())
+    of_all = replace(MISSING, ranks=tuple(range(healthy.run.world_size)), waiting=())
     paused = found_in(replace(healthy, stalls=(of_all,)))["stall"]
     assert paused.action.startswith("Find out what ranks 0") and "the others" not in paused.action
     assert "accumulate" in found_in(heavy)

@@ -265,7 +265,7 @@ def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None)
                 state = f"{int(time.monotonic() - begin_s)} s"
             else:
                 state = f"[{'#' * round(20 * min(1.0, part)):<20}] {percent(100 * min(1.0, part), 0)}"
-            print_over(f"{doing} {state}")
+            print_over(_fit_progress(doing, state, _terminal_columns()))
         if pause_s == RENEW_S:
             print_over("")
 
@@ -276,6 +276,22 @@ def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None)
     finally:
         done.set()
         thread.join()
+
+
+def _fit_progress(doing: str, state: str, columns: int) -> str:
+    """What is done and how far it is, cut in the former: a line that wraps cannot be replaced as a whole."""
+    from ddptop.render.text import clean, fit  # imports Rich, which most commands do without
+
+    room = max(0, columns - len(state) - 2)
+    return f"{fit(clean(doing), room).rstrip()} {state}"
+
+
+def _terminal_columns() -> int:
+    """Width of the terminal that stderr is; 80 if it does not tell."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def opened(path: Path, *, follow: bool = False) -> Recording:

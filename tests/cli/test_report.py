@@ -289,20 +289,39 @@ def test_no_block_is_read_twice_and_frames_are_few(
     assert len(frames) <= 2 * MIN_SAMPLES + 4
 
 
-def test_reading_that_takes_long_is_announced_on_a_terminal_and_erased(
-    recording: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    """Of 80 columns: it does not tell its size."""
 
+    def isatty(self) -> bool:
+        return True
+
+
+def show_progress_at_once(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """On this terminal; called by the test itself, since pytest sets stderr anew after the fixtures."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(find, "PATIENCE_S", 0.0)
     monkeypatch.setattr(find, "RENEW_S", 0.01)
+    return terminal
+
+
+def test_reading_that_takes_long_is_announced_on_a_terminal_and_erased(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = show_progress_at_once(monkeypatch)
     with find.read_whole(recording):
         until(lambda: re.search(r"reading train-k7qf.ddptop \[#* *\] \d+%", terminal.getvalue()), "a bar")
     assert terminal.getvalue().endswith("\r\x1b[K")
     with find.progress_shown("merging 2 recordings"):
         until(lambda: re.search(r"merging 2 recordings \d+ s", terminal.getvalue()), "the seconds")
     assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_progress_of_a_long_name_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that wraps is not replaced by the next one: the terminal would fill with bars."""
+    terminal = show_progress_at_once(monkeypatch)
+    with find.progress_shown(f"exporting {'long-name-' * 8}.ddptop", lambda: 0.42):
+        until(lambda: terminal.getvalue().count("%") > 1, "two bars")
+    for line in terminal.getvalue().split("\r\x1b[K")[1:-1]:
+        assert line.startswith("exporting long-name-long") and line.endswith("… [########            ] 42%")
+        assert len(line) < 80

@@ -19,6 +19,7 @@ import pytest
 
 from ddptop.cli.commands import COMMANDS, LOOK
 from ddptop.cli.launch_options import help_text, split_exec
+from ddptop.cli.settings import SETTINGS, flag_of
 from tests.architecture.shape import PACKAGE, ROOT
 from tests.architecture.test_documents import DOCUMENTS
 from tests.processes import DEADLINE_S, environment, run, started, until
@@ -151,6 +152,27 @@ def help_texts() -> Iterator[str]:
     for command in [LOOK, *COMMANDS]:
         yield " ".join(command.parser().format_help().split())
     yield " ".join(help_of_ddptop_run().split())
+
+
+def test_the_page_of_the_commands_has_every_option() -> None:
+    """Beside the name of the command. The settings of the screen and `metrics` have pages of their own."""
+    settings = {flag_of(name) for name in SETTINGS}
+    missing = []
+    for command in [LOOK, *COMMANDS]:
+        page = "sources" if command.name == "metrics" else "cli"
+        text = (PACKAGE / page / "README.md").read_text(encoding="utf-8")
+        passages = re.split(r"\n\s*\n|\n(?=\|)", text)
+        mark = re.compile(
+            rf"`{command.name}`|ddptop {command.name}\b|\| all \|" if command.name else "`ddptop"
+        )
+        about = " ".join(passage for passage in passages if mark.search(passage))
+        for action in command.parser()._actions:
+            names = [name for name in action.option_strings if name not in {*settings, "-h", "--help"}]
+            if action.help != argparse.SUPPRESS and names:
+                pattern = "|".join(rf"(?<![\w-]){name}(?![\w-])" for name in names)
+                if not re.search(pattern, about):
+                    missing.append(f"ddptop {command.name} {names[-1]}")
+    assert missing == []
 
 
 def help_of_ddptop_run() -> str:

@@ -292,6 +292,23 @@ def test_a_rank_that_is_last_in_all_steps_is_named_though_it_waits_too_little_to
     assert verdict(frame).sentence.startswith("rank 1 was the slowest in 48 of 48 steps, by 1.5 ")
 
 
+@pytest.mark.parametrize(("on_time_every", "named"), [(16, True), (8, False)])
+def test_a_rank_that_is_on_time_in_more_than_a_tenth_of_the_steps_is_not_named(
+    make_world, on_time_every: int, named: bool
+) -> None:
+    world = make_world(4, own=True)
+    reducer = after_even_steps(world)
+    for step in range(120):
+        late_us = 0 if step % on_time_every == 0 else 1_500
+        world.delays[1, "forward"] = world.cpu_us[1] = late_us
+        world.delays[2, "forward"] = 100 if late_us == 0 else 0
+        for received in world.steps(1):
+            reducer.feed(received)
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    assert frame.straggler is None
+    assert (frame.suspect is not None) == named
+
+
 def test_of_long_steps_it_is_sure_after_so_many_steps_not_after_20_s(make_world) -> None:
     world, reducer = make_world(2, own=True), Reducer()
     world.delays[1, "forward"] = world.cpu_us[1] = 186_000

@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Evidence, Stack, StackFrame
-from ddptop.protocol.messages import LAUNCHER_SIGNAL, Bye, Event, Received
+from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, Bye, Event, Received
 from ddptop.report.build import report
 from ddptop.report.text import page
 from tests.analysis.stalling import START_NS, Stage
@@ -136,12 +136,17 @@ def test_ranks_of_a_first_start_are_told_otherwise(make_world) -> None:
     assert "init_process_group" not in verdict(stage.frame()).sentence
 
 
-def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_world) -> None:
+@pytest.mark.parametrize("is_seen", [False, True], ids=["at once", "after it was seen in init_process_group"])
+def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_world, is_seen: bool) -> None:
     """Another rank each time, which has failed before its first DDP model: its process replaces none."""
     messages = attempts(make_world, [26])[:-1]
     for incarnation, rank in enumerate((0, 2, 1), 1):
         now_us = (messages[-1].t_ns - START_NS) // 1000 + 2_000_000
         world = make_world(3, incarnation=incarnation, session_base=100 * (incarnation + 1), now_us=now_us)
+        fields = {"ranks": str(rank), "world": 3, "restart": incarnation, "for_s": 1.0}
+        told_ns = START_NS + 1000 * now_us
+        told = Received(told_ns, -1, 0, 0, Event(IN_INITIALIZATION, told_ns, -1, -1, fields))
+        messages += [told] if is_seen else []
         messages.append(world.hello(rank))
         messages += fails(world, rank, "RuntimeError: Gloo connectFullMesh failed", 4)
     messages.append(world.run("failed", 1))

@@ -47,11 +47,12 @@ class EndNotices:
 
     def _usable(self) -> socket.socket | None:
         """The socket; None where the script has closed all descriptors: its number may be a file's by now."""
-        if self._socket is not None:
+        current = self._socket  # another thread may set it to None
+        if current is not None:
             with suppress(OSError):
-                if os.path.samestat(os.fstat(self._socket.fileno()), self._opened):
-                    return self._socket
-            self._socket.detach()
+                if os.path.samestat(os.fstat(current.fileno()), self._opened):
+                    return current
+            current.detach()
             self._socket = None
         return None
 

@@ -63,6 +63,26 @@ def test_a_script_may_close_all_descriptors(tmp_path: Path) -> None:
         os.close(number)
 
 
+def test_another_thread_may_close_the_socket_while_it_is_used(tmp_path: Path) -> None:
+    """The publisher closes it at a rank's end, when the training thread may wake the publisher."""
+    notices = EndNotices(tmp_path, 1)
+    opened = notices._usable()
+
+    class ClosedMeanwhile:
+        def fileno(self) -> int:
+            assert opened is not None
+            opened.close()
+            notices._socket = None
+            return opened.fileno()
+
+        def detach(self) -> int:
+            return -1
+
+    notices._socket = ClosedMeanwhile()  # type: ignore[assignment]
+    notices.wake()
+    assert notices._usable() is None
+
+
 def test_a_forked_child_leaves_the_socket_of_its_parent_alone(tmp_path: Path) -> None:
     notices = EndNotices(tmp_path, 1)
     child = os.fork()

@@ -160,14 +160,20 @@ class StepHold:
 
     So that no step is finished and not sent, whenever the signal comes. All methods but `_hold` are the
     publisher's.
+
+    The signal comes during a `_hold`, and the script's handler may raise there. So the two threads share a
+    lock of C, and no `threading.Event`: an exception inside its methods may leave its lock locked for good.
     """
 
     def __init__(self, recorder: Recorder, wake_up: Callable[[], None]) -> None:
+        """`wake_up`: has the publisher send; an exception of a signal handler may leave it anywhere."""
         self._recorder = recorder
         self._wake_up = wake_up
         self._until_s = 0.0
         self._sending = self._n_sent = recorder.step
-        self._sent = threading.Event()
+        self._nothing_new_sent = threading.Lock()
+        """Released by the publisher when it has sent something, acquired by the training thread."""
+        self._nothing_new_sent.acquire()
         self._counter = recorder.counter
         recorder.counter = [0]  # nobody reads it
 
@@ -187,15 +193,15 @@ class StepHold:
     def note_sent(self) -> None:
         """The steps that had finished at the last `renew` are sent."""
         self._n_sent = self._counter[0] = self._sending
-        self._sent.set()
+        if self._nothing_new_sent.locked():
+            self._nothing_new_sent.release()
 
     def _hold(self) -> None:
         """On the training thread, when a step has ended."""
         end_s = time.monotonic() + HOLD_S
         self._wake_up()
         while self._n_sent < self._recorder.step and (left_s := end_s - time.monotonic()) > 0:
-            self._sent.wait(left_s)
-            self._sent.clear()
+            self._nothing_new_sent.acquire(timeout=left_s)
 
     def end(self) -> None:
         """Training goes on as before."""
@@ -292,9 +298,8 @@ class Publisher(threading.Thread):
         try:
             if self._session.device is not None:
                 self._session.device.enter_thread()
-            with suppress(
-                OSError, AttributeError
-            ):  # without it up to a quarter of a second is lost at the end
+            # Without it up to a quarter of a second is lost at the end.
+            with suppress(OSError, AttributeError):
                 self._notices = EndNotices(self._folder, self._identity.session)
             self._sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._hello()))
             self._publish(self._sender)
@@ -326,8 +331,7 @@ class Publisher(threading.Thread):
         while self._wait_for_work(sender):
             if self._left_requested:
                 self._send_left(sender)
-            launchers = [] if self._notices is None else self._notices.take()
-            self._prepare_end(bool(launchers))
+            launchers = self._take_notices()
             records = self._take(None if self._ending is None else ENDING_DEVICE_S)
             self._offer(sender, records)
             if beat or self._budget.tight or launchers:
@@ -393,12 +397,16 @@ class Publisher(threading.Thread):
         if self._notices is not None:
             self._notices.wake()
 
-    def _prepare_end(self, has_notice: bool) -> None:
-        """From a launcher's notice on, have each step sent at its end: it ends this process in a moment."""
-        if has_notice and self._ending is None:
-            self._ending = StepHold(self._recorder, self._wake_up)
-        if self._ending is not None and not self._ending.renew(has_notice):
+    def _take_notices(self) -> list[str | bytes]:
+        """The launchers that end this process in a moment. From then on each step is sent at its end."""
+        if self._notices is None:
+            return []
+        launchers = self._notices.take()
+        if launchers and self._ending is None:
+            self._ending = StepHold(self._recorder, self._notices.wake)
+        if self._ending is not None and not self._ending.renew(bool(launchers)):
             self._ending = None
+        return launchers
 
     def _send_left(self, sender: AckedSender) -> None:
         self._left_requested = False

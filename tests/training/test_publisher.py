@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ddptop.host import step_counters
+from ddptop.host.end_notices import EndNotices, give_notice
 from ddptop.host.exits import RankProcess
 from ddptop.host.step_counters import (
     StepCount,
@@ -26,10 +29,12 @@ from ddptop.host.step_counters import (
     unread_counts,
 )
 from ddptop.protocol.messages import Bye, Hello
+from ddptop.training import publisher as publisher_module
 from ddptop.training.budget import Budget
 from ddptop.training.publisher import Publisher, StepHold
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import _shared_counter
+from tests.processes import DEADLINE_S
 from tests.training.conftest import Ear, Ranks
 
 SCRIPT = Path(__file__).parent / "scripts" / "footprint.py"
@@ -134,6 +139,65 @@ def test_until_the_launcher_ends_a_rank_a_step_is_finished_once_it_is_sent() -> 
     hold.end()
     close_step(recorder)
     assert (counter, recorder.once) == ([5], None)
+
+
+class Interrupted(Exception):
+    """What a script's signal handler raises."""
+
+
+def interrupt(function: Callable[[], object], place: int) -> bool:
+    """Call the function and raise at the `place`-th line, call or return of it and of what it calls, as a
+    signal handler may. Returns whether there are so many."""
+    n_places = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal n_places
+        n_places += 1
+        if n_places == place:
+            raise Interrupted
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_a_signal_handler_that_raises_while_a_step_waits_locks_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The launcher's signal comes just then. Afterwards the publisher sends, and the rank's end wakes it."""
+    monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(publisher_module, "HOLD_S", 0.001)
+    recorder = Recorder()
+    session: Any = SimpleNamespace(recorder=recorder, parameters={}, device_bounds_ns=lambda: None)
+    identity: Any = SimpleNamespace(rank=0)
+    publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
+    publisher._notices = EndNotices(tmp_path, 1)
+
+    def publish() -> None:
+        give_notice(tmp_path, 0.0)
+        assert publisher._take_notices() and publisher._ending is not None
+        publisher._ending.note_sent()
+        publisher._wake_up()
+        publisher._wake.clear()
+
+    for place in itertools.count(1):
+        publishing = threading.Thread(target=publish, daemon=True)
+        publishing.start()
+        publishing.join(DEADLINE_S)
+        assert not publishing.is_alive(), f"it waits for a lock: interrupted at place {place - 1}"
+        hold, recorder.once = recorder.once, None
+        recorder.step += 1  # not sent, so that it is waited for
+        assert hold is not None
+        if not interrupt(hold, place):
+            break
+    assert place > 10
+    publisher._notices.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")

@@ -186,6 +186,7 @@ class AppendFile:
             if is_new:  # nothing could be written: no empty file is left
                 with suppress(OSError):
                     path.unlink()
+            self._room.close()
             os.close(self.descriptor)
             raise
         self._room.take(self.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -14,6 +15,7 @@ from ddptop.protocol import limits
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Hello, Progress, Received, Steps
+from ddptop.recording import disk
 from ddptop.recording.format import MAGIC
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
@@ -200,16 +202,24 @@ def test_a_second_run_of_the_same_name_is_recorded_beside_the_first(path: Path) 
         record.close()
 
 
+@pytest.mark.parametrize("allocates", [True, False], ids=["blocks", "a spare file"])
 def test_without_space_at_the_start_no_empty_file_is_left(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, allocates: bool
 ) -> None:
     def fail(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
+    def cannot_allocate(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "as NFS says")
+
+    if not allocates:
+        monkeypatch.setattr(disk, "allocate_blocks", cannot_allocate)
     monkeypatch.setattr(os, "write", fail)
     with pytest.raises(OSError, match="No space"):
         Writer(path, limit_bytes=GIB)
     assert not path.exists()
+    links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    assert not [link for link in links if path.name in link]
 
 
 def test_a_recording_that_is_there_is_not_written_over_and_no_link_is_followed(path: Path) -> None:

@@ -256,7 +256,7 @@ class Agent:
         self._receiver.acknowledge(safe=self._outbox.safe)
 
     def _check_second(self, now_ns: int) -> None:
-        self._is_replaced = self.is_to_collect or not self._holds_folder(now_ns)
+        self._is_replaced = self.is_to_collect or not self._holds_folder()
         self._check_address()
         self._outbox.check()
         self._pipe.check(now_ns)
@@ -278,9 +278,9 @@ class Agent:
                 "lost", "records are lost: the collector is not reached, and nothing has room for them"
             )
 
-    def _holds_folder(self, now_ns: int) -> bool:
+    def _holds_folder(self) -> bool:
         """Whether this process serves the run's folder; one that was removed is made again, as a collector
-        does."""
+        does. The next `_update_run_file` writes the run file into it."""
         if holds_folder(self._directory, self._lock):
             return True
         if self._arguments.alone is not None:  # its members have their lock in the folder that is gone
@@ -294,7 +294,6 @@ class Agent:
         except (OSError, RunDirectoryError, zmq.ZMQError):
             return False
         self._run_file.forget()
-        self._update_run_file(now_ns)
         return True
 
     def _check_address(self) -> None:

@@ -55,9 +55,8 @@ def choose_address(host: str) -> tuple[str, str | None]:
     if stays_here(host) and known:
         return known[0], None
     own = own_addresses()
-    every = own_addresses(
-        also_down=True
-    )  # a collector that is started again while a cable is out: it comes back
+    # A collector may be started again while a cable is out, which comes back.
+    every = own_addresses(also_down=True)
     named = next((address for address in known if address in every and not is_loopback(address)), None)
     if named is not None:
         return named, None

@@ -310,7 +310,8 @@ class Collector:
         """Whether this process serves the run's folder. One that was removed is made again: ranks and viewers
         that are connected notice nothing, others find the run again.
 
-        Where it cannot be made (the folder around it is gone too) the run is recorded all the same.
+        Where it cannot be made (the folder around it is gone too) the run is recorded all the same. The next
+        `_update_run_file` writes the run file into it.
         """
         if holds_folder(self._directory, self._lock):
             return True
@@ -328,7 +329,6 @@ class Collector:
             if self._hosts is not None:
                 self._hosts.write_files_again(self._directory)
         self._run_file.forget()
-        self._update_run_file()
         return True
 
     def _introduce_only_host(self) -> None:

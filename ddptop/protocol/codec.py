@@ -25,17 +25,11 @@ from ddptop.protocol.messages import (
     Ack,
     Bucket,
     Message,
-    OwnTime,
-    StepRow,
     Steps,
     Type,
 )
 
 _Item = TypeVar("_Item")
-
-_ROW_HEAD = StepRow._fields.index("cells")
-"""Fields of a row before its cells."""
-_OWN = len(OwnTime._fields)
 
 
 def encode(message: Message) -> bytes:
@@ -56,10 +50,10 @@ def encode(message: Message) -> bytes:
 
 def _in_rows(steps: Steps) -> tuple[object, ...]:
     """The fields of STEPS in rows."""
-    rows = [row[:_ROW_HEAD] + row.cells for row in steps.rows]
+    rows = [row[: step_words.HEAD] + row.cells for row in steps.rows]
     own = [n for row in steps.rows if row.own is not None for n in row.own]
     plain = (int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, rows)
-    return (*plain, own) if len(own) == _OWN * len(rows) else plain
+    return (*plain, own) if len(own) == step_words.OWN * len(rows) else plain
 
 
 def _fit(value: object) -> object:

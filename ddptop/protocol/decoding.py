@@ -85,12 +85,12 @@ _Time = Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_NS)]
 _Known = Annotated[int, msgspec.Meta(ge=-1, le=limits.MAX_US)]
 _Row = Annotated[
     tuple[_Known | float | None, ...],
-    msgspec.Meta(min_length=step_rows.HEAD, max_length=step_rows.HEAD + limits.MAX_CELLS),
+    msgspec.Meta(min_length=step_words.HEAD, max_length=step_words.HEAD + limits.MAX_CELLS),
 ]
 _Rows = Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=limits.MAX_ROWS)]
 _RowCount = Annotated[int, msgspec.Meta(ge=1, le=limits.MAX_ROWS)]
 _Width = Annotated[int, msgspec.Meta(ge=step_words.LEAST_WIDTH, le=limits.MAX_RANK_MESSAGE_BYTES)]
-_Own = Annotated[tuple[int, ...], msgspec.Meta(max_length=step_rows.HEAD + limits.MAX_CELLS)]
+_Own = Annotated[tuple[int, ...], msgspec.Meta(max_length=step_words.HEAD + limits.MAX_CELLS)]
 
 
 class StepsStruct(msgspec.Struct, array_like=True, tag=int(Type.STEPS), forbid_unknown_fields=True):

@@ -22,7 +22,9 @@ from ddptop.protocol.messages import LEAST_OWN, OwnTime, StepRow, Steps
 from ddptop.protocol.step_words import (
     CELL,
     COUNT_AT,
+    HEAD,
     LOSS,
+    OWN,
     OWN_AT,
     UNKNOWN_LOSS,
     WORD,
@@ -37,9 +39,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-HEAD = LOSS + 1
-"""Numbers of a row before its cells."""
-OWN = len(OwnTime._fields)
 MISSING = -(2**62)
 """Stands for a field of `OwnTime` in a row that has none."""
 

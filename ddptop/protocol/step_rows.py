@@ -12,11 +12,8 @@ import msgpack
 from ddptop.protocol import limits, step_words
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.messages import LEAST_OWN, OwnTime, StepRow, Steps, Type
+from ddptop.protocol.step_words import CELL, HEAD, LOSS, OWN
 
-HEAD = StepRow._fields.index("cells")
-"""Fields of a row before its cells."""
-_OWN = len(OwnTime._fields)
-_LOSS = StepRow._fields.index("loss")
 _FIRST_AT = StepRow._fields.index("forward_at_us")
 _AFTER_AT = StepRow._fields.index("optimizer_at_us") + 1
 
@@ -37,7 +34,7 @@ def _own_times(values: Sequence[int], rows: int) -> list[OwnTime]:
     if len(values) % rows or len(values) < LEAST_OWN * rows:
         raise ProtocolError("the rows' own times are not as many integers of each row")
     each = len(values) // rows
-    known = [values[i : i + min(each, _OWN)] for i in range(0, len(values), each)]
+    known = [values[i : i + min(each, OWN)] for i in range(0, len(values), each)]
     lowest = min(map(min, known))
     if max(map(max, known)) > limits.MAX_US or lowest < -1:
         raise ProtocolError("an own time is out of range")
@@ -47,12 +44,12 @@ def _own_times(values: Sequence[int], rows: int) -> list[OwnTime]:
 
 
 def _check_rows(rows: Sequence[tuple[Any, ...]]) -> None:
-    if any(length < HEAD or (length - HEAD) % step_words.CELL for length in set(map(len, rows))):
+    if any(length < HEAD or (length - HEAD) % CELL for length in set(map(len, rows))):
         raise ProtocolError("a row is no row")
-    if not set(map(type, map(itemgetter(_LOSS), rows))) <= {float, type(None)}:
+    if not set(map(type, map(itemgetter(LOSS), rows))) <= {float, type(None)}:
         raise ProtocolError("loss: no float")
     # One pass in C over all the integers; only -1, which few fields may be, needs a second check.
-    integers = list(chain.from_iterable([row[:_LOSS] + row[HEAD:] for row in rows]))
+    integers = list(chain.from_iterable([row[:LOSS] + row[HEAD:] for row in rows]))
     if set(map(type, integers)) != {int}:
         raise ProtocolError("a row holds something else than integers")
     lowest = min(integers)
@@ -60,7 +57,7 @@ def _check_rows(rows: Sequence[tuple[Any, ...]]) -> None:
         raise ProtocolError("a row's number is out of range")
     if lowest < 0:
         _check_unknowns(rows)
-    numbers = list(chain.from_iterable([row[HEAD :: step_words.CELL] for row in rows]))
+    numbers = list(chain.from_iterable([row[HEAD::CELL] for row in rows]))
     if numbers and max(numbers) >= limits.MAX_BUCKETS:
         raise ProtocolError("a bucket number is out of range")
 
@@ -68,7 +65,7 @@ def _check_rows(rows: Sequence[tuple[Any, ...]]) -> None:
 def _check_unknowns(rows: Sequence[tuple[int, ...]]) -> None:
     """-1 stands for "did not happen" in the three `*_at_us` and for "not known" in the end of a cell."""
     for row in rows:
-        known = row[:_FIRST_AT] + row[_AFTER_AT:_LOSS] + row[HEAD::3] + row[HEAD + 1 :: 3]
+        known = row[:_FIRST_AT] + row[_AFTER_AT:LOSS] + row[HEAD::CELL] + row[HEAD + 1 :: CELL]
         if min(known) < 0:
             raise ProtocolError("a row's number is negative")
 

@@ -24,11 +24,15 @@ WORD = 4
 """Bytes of a number."""
 LOSS = StepRow._fields.index("loss")
 """Integers of a row before its loss."""
+HEAD = LOSS + 1
+"""Numbers of a row before its cells."""
+OWN = len(OwnTime._fields)
+"""Numbers of a row's own times in this version."""
 COUNT_AT = LOSS + 2
 """Column with the number of all-reduces."""
 OWN_AT = COUNT_AT + 1
 """First column of `OwnTime`."""
-WIDTH = OWN_AT + len(OwnTime._fields)
+WIDTH = OWN_AT + OWN
 """Columns of this version."""
 LEAST_WIDTH = 25
 """Columns of the first version."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, OWN, StepColumns
-from ddptop.protocol.step_words import CELL, LOSS
+from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, StepColumns
+from ddptop.protocol.step_words import CELL, LOSS, OWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -162,9 +162,7 @@ def test_the_page_of_the_commands_has_every_option() -> None:
         page = "sources" if command.name == "metrics" else "cli"
         text = (PACKAGE / page / "README.md").read_text(encoding="utf-8")
         passages = re.split(r"\n\s*\n|\n(?=\|)", text)
-        mark = re.compile(
-            rf"`{command.name}`|ddptop {command.name}\b|\| all \|" if command.name else "`ddptop"
-        )
+        mark = re.compile(rf"`{command.name}`|ddptop {command.name}\b" if command.name else "`ddptop")
         about = " ".join(passage for passage in passages if mark.search(passage))
         for action in command.parser()._actions:
             names = [name for name in action.option_strings if name not in {*settings, "-h", "--help"}]

@@ -24,7 +24,6 @@ from ddptop.cli.show import Mode, emit
 from ddptop.collector.alert_calls import AlertCalls
 from ddptop.collector.incidents import Change
 from ddptop.export.metrics import families
-from ddptop.export.prometheus import write as write_metrics
 from ddptop.frames.codec import FrameError
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
@@ -200,9 +199,7 @@ def trusted(frame: Frame) -> Frame:
 
 
 @pytest.mark.parametrize("number", range(len(BASES)))
-def test_escapes_behind_the_checks_reach_no_outlet(
-    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_escapes_behind_the_checks_reach_no_outlet(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     frame = trusted(base(number))
     plain = Settings(color=False)
     emit(frame, Mode.JSON, plain)
@@ -216,11 +213,16 @@ def test_escapes_behind_the_checks_reach_no_outlet(
     assert is_clean(re.sub(r"\x1b\[[0-9;]*m", "", coloured := capsys.readouterr().out))
     assert "\x1b[41m" not in coloured
     assert "\\u001b" not in answer(snapshot(frame))
-    write_metrics(frame, tmp_path / "metrics.prom")
-    assert is_clean((tmp_path / "metrics.prom").read_text())
     for alert in frame.alerts:
         body = AlertCalls("", Reducer(), lambda *_: None)._body(Change(1, True, alert), 0)
         assert b"\\u001b" not in body
+
+
+@pytest.mark.parametrize("number", range(len(BASES)))
+def test_escapes_behind_the_checks_reach_no_metrics(number: int, tmp_path: Path) -> None:
+    prometheus = pytest.importorskip("ddptop.export.prometheus", reason="pip install 'ddptop[metrics]'")
+    prometheus.write(trusted(base(number)), tmp_path / "metrics.prom")
+    assert is_clean((tmp_path / "metrics.prom").read_text())
 
 
 @pytest.mark.parametrize("view", ["overview", "run", "events", "stall"])

@@ -146,12 +146,10 @@ def stalls(run: str | None = None) -> str:
 
 def answer(data: object) -> str:
     """`data` as JSON of at most MOST_CHARACTERS, with its foreign text marked."""
-    data = safe_data(data)
     for items, characters in CUTS:
         left_out: dict[str, int] = {}
-        text = json.dumps(
-            {"data": _marked(data, "", items, characters, left_out), "left_out": left_out}, allow_nan=False
-        )
+        cut = {"data": _marked(data, "", items, characters, left_out), "left_out": left_out}
+        text = json.dumps(safe_data(cut), allow_nan=False)  # cleaned after it was cut: it may be long
         if len(text) <= MOST_CHARACTERS:
             return text
     return json.dumps({"data": None, "left_out": {"": 1}})

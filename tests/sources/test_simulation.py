@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -114,10 +115,12 @@ def play(story: Story, steps: int, folder: Path) -> Played:
             assert time.monotonic() < deadline
             hear()
     finally:
-        ranks.close()
-    while {member.bye is not None for member in reducer.state.ranks} != {True}:
+        closing = Thread(target=ranks.close, args=(DEADLINE_S,))
+        closing.start()
+    while closing.is_alive() or {member.bye is not None for member in reducer.state.ranks} != {True}:
         assert time.monotonic() < deadline
         hear()
+    closing.join()
     receiver.close()
     context.term()
     return Played(reducer, receiver.refused, incarnations, failed, sum(rows))

@@ -137,9 +137,9 @@ class Node:
         for message in arrived(self._socket):
             self._receive(message)
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._socket.close(linger=1000)
+    def close(self, patience_s: float) -> None:
+        """Close the connection; what is not sent after so long is dropped."""
+        self._socket.close(linger=int(1000 * patience_s))
 
     def _receive(self, message: Message) -> None:
         if isinstance(message, Ask):
@@ -220,19 +220,19 @@ class Ranks:
                 node.service()
         return not done
 
-    def close(self) -> None:
-        """Every rank sends BYE; what is not sent within a second is dropped."""
+    def close(self, patience_s: float = 1.0) -> None:
+        """Every rank sends BYE; what is not sent after so long is dropped."""
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             for rank in node.ranks:
                 node.offer(rank, Bye(node.host.clock_ns(now_ns), "finished"))
-        end = time.monotonic() + 1.0
+        end = time.monotonic() + patience_s
         while any(node.pending for node in self._nodes) and time.monotonic() < end:
             for node in self._nodes:
                 node.service()
             time.sleep(self.pause_s)
         for node in self._nodes:
-            node.close()
+            node.close(patience_s)
         self._context.term()
 
     # -- inside ----------------------------------------------------------------------

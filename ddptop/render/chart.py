@@ -271,7 +271,12 @@ class TimeAxis:
     width: int
 
     def cell(self, ms: float) -> int:
-        """The cell edge nearest to a moment; outside of the axis below 0 or beyond its width."""
+        """The cell edge nearest to a moment; outside of the axis below 0 or beyond its width.
+
+        A moment that is not known (NaN) lies before the axis.
+        """
+        if math.isnan(ms):
+            return -1
         span = self.end_ms - self.begin_ms
         place = (ms - self.begin_ms) / span * self.width if span > 0 else 0.0
         return round(min(max(place, -1.0), self.width + 1.0))
@@ -300,7 +305,12 @@ class Track:
         self._cells: list[tuple[str, Role]] = [(" ", "text")] * axis.width
 
     def put(self, begin_ms: float, end_ms: float, sign: str, role: Role, *, least: int = 0) -> None:
-        """A piece from one moment to another; `least`: cells that it takes however short it is."""
+        """A piece from one moment to another; `least`: cells that it takes however short it is.
+
+        Nothing is drawn where one of the two is not known (NaN).
+        """
+        if math.isnan(begin_ms + end_ms):
+            return
         first, stop = self._axis.cell(begin_ms), self._axis.cell(end_ms)
         seen = begin_ms <= self._axis.end_ms and end_ms >= self._axis.begin_ms
         if seen and stop - first < least:

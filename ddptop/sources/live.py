@@ -306,7 +306,8 @@ class CollectorSource(Source):
         if last is None:
             gone = f"the collector of {self._name} is gone"
             yet = f"{self._name} does not answer yet" if running else gone
-            self._status = broken or self._refused or yet
+            # Frames that cannot be read explain best why there is no picture, whatever came after them.
+            self._status = self._refused or broken or yet
             return
         silent_s = now - self._received_s
         reason = (

@@ -65,6 +65,24 @@ def test_what_no_far_end_sends_is_said_in_a_line(
     assert source.failure() is None
 
 
+def test_silence_does_not_replace_why_no_frame_can_be_read(
+    connected: Callable[[str], RemoteSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    def broken(link: RemoteLink) -> str | None:
+        asked.append("nothing arrives from far")
+        return asked[-1]
+
+    monkeypatch.setattr(RemoteLink, "broken", broken)
+    monkeypatch.setattr(live, "SILENT_S", 0.0)
+    source = connected("nan")
+    until(lambda: "unix_s" in (source.status() or ""), "a frame that is refused")
+    refused_after = len(asked)
+    until(lambda: len(asked) >= refused_after + 3, "a look at the connection, and its answer taken")
+    assert "unix_s" in (source.status() or "")
+
+
 @pytest.mark.parametrize("mode", ["rubbish", "beats", "frames"])
 def test_pauses_double_until_a_frame_has_been_good(
     connected: Callable[[str], RemoteSource], tmp_path: Path, mode: str

@@ -37,11 +37,14 @@ session = current_session()
 dealer = session._publisher._sender._dealer
 remove = session.last_gradients.remove
 session.last_gradients.remove = None  # a step of the work after a fork that fails
-with memoryview(dealer._unsent):  # as while the publisher's thread is in a system call
+# As while the publisher's thread is in a system call. That thread itself must not run meanwhile: it would fail.
+sys.setswitchinterval(60)
+with memoryview(dealer._unsent):
     child = os.fork()
     if child == 0:
         inherits = session._publisher is not None or session.recorder.counter != [0]
         os._exit(10 * inherits + len(sockets() - sockets_before))
+sys.setswitchinterval(0.005)
 session.last_gradients.remove = remove
 figures = {
     "threads": threads() - threads_before,

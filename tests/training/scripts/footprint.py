@@ -37,7 +37,7 @@ session = current_session()
 dealer = session._publisher._sender._dealer
 remove = session.last_gradients.remove
 session.last_gradients.remove = None  # a step of the work after a fork that fails
-# As while the publisher's thread is in a system call. That thread itself must not run meanwhile: it would fail.
+# As while the publisher's thread is in a system call. That thread must not run: it would fail.
 sys.setswitchinterval(60)
 with memoryview(dealer._unsent):
     child = os.fork()

@@ -11,6 +11,7 @@ without control characters, finite numbers unless the field is in `MAY_BE_INFINI
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import fields, replace
 from functools import cache, lru_cache
 from operator import attrgetter
@@ -21,6 +22,7 @@ import numpy as np
 
 from ddptop.frames import detail, frame, hosts, overhead, stall
 from ddptop.frames import frame as frames
+from ddptop.frames.figures import RANK_FIGURES
 from ddptop.frames.history import WIDE as HISTORY_WIDE
 from ddptop.frames.history import History, RankMinutes, RankSteps
 from ddptop.protocol import limits, ranges, vocabulary
@@ -51,21 +53,10 @@ WORDS: Mapping[str, frozenset[str | None]] = {
 
 TEXT_KINDS = frozenset({"str", "str | None"})
 
-MAY_BE_INFINITE = frozenset(
-    {
-        "loss",
-        "loss_mean",
-        "loss_min",
-        "loss_max",
-        "value",
-        "low",
-        "middle",
-        "high",
-        "mean",
-        "least",
-        "largest",
-    }
-)
+MAY_BE_INFINITE = {
+    *(name for name, figure in RANK_FIGURES.items() if figure.may_be_infinite),
+    *("loss_mean", "loss_min", "loss_max", "value", "low", "middle", "high", "mean", "least", "largest"),
+}
 """Numbers of the training itself: a loss, what it logs, and both in a heat map."""
 
 ALWAYS_KNOWN = frozenset({"time_s"})
@@ -207,9 +198,6 @@ LISTS: Mapping[str, str] = {f"tuple[{name}, ...]": name for name in (*PARTS, "La
 """Annotations of tuples, and the annotation of their elements."""
 
 
-VERSION = 15
-"""Incremented when the fields of a frame change: viewer and collector may be of different installations."""
-
 ROOM = limits.MAX_FRAME_BYTES - 4096
 """Most bytes of a frame in one link message."""
 
@@ -219,10 +207,7 @@ HISTORY_BYTES = 768 * 1024
 TEXT_CHARACTERS = 512 * 1024
 """Most characters in a column of texts: 256 for each of 2048 hosts. With more texts, each is cut to fit."""
 
-WIDE = HISTORY_WIDE | {
-    *("local_rank", "pid", "incarnation", "age_ms", "bucket"),
-    *("sequence", "records", "lost_records", "rss_bytes"),
-}
+WIDE = HISTORY_WIDE | {name for name, figure in RANK_FIGURES.items() if figure.as_float64}
 """Columns that are counts or ids and need float64 to stay exact; the others travel as float32."""
 
 MAX_ITEMS = limits.MAX_WORLD
@@ -365,6 +350,21 @@ def _plain(annotation: Any) -> Any:
     if get_origin(declared) is not Annotated:
         return annotation
     return " | ".join([get_args(declared)[0].__name__, *optional])
+
+
+MEANING = 15
+"""Incremented when a field gets another meaning, though it keeps its name and type."""
+
+
+def _version() -> int:
+    """A number that changes with the name, type or order of any field: viewer and collector may be of
+    different installations."""
+    parts = {frame.Frame, History, *PARTS.values(), *COLUMN_PARTS.values(), *OPTIONAL_PARTS.values()}
+    layout = sorted((part.__name__, _fields(part)) for part in parts)
+    return zlib.crc32(repr((MEANING, layout)).encode())
+
+
+VERSION = _version()
 
 
 @cache

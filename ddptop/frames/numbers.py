@@ -16,6 +16,9 @@ UNKNOWN = "–"
 RATIO = 2
 """Decimals of ratios, bandwidths, and times of buckets, clocks and round trips, some hundredths of a ms."""
 
+LEAST_SHOWN_MS = 0.05
+"""What is less is 0.0 in figures with one decimal."""
+
 
 def known(value: float | None) -> bool:
     """Whether there is a number at all."""
@@ -27,6 +30,22 @@ def fixed(value: float | None, digits: int = 1, unit: str = "") -> str:
     if value is None or math.isnan(value):
         return UNKNOWN
     return f"{_rounded(value, digits):,.{digits}f}{unit}"
+
+
+def whole(value: float | None) -> str:
+    """A number without decimals, as the use of a CPU or GPU."""
+    return fixed(value, 0)
+
+
+def ratio(value: float | None) -> str:
+    """A ratio, with two decimals."""
+    return fixed(value, RATIO)
+
+
+def plus_minus(value: float | None) -> str:
+    """An error, `±0.1`."""
+    text = fixed(value)
+    return text if text == UNKNOWN else f"±{text}"
 
 
 def signed(value: float, digits: int = 1) -> str:

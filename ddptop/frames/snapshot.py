@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ddptop.frames.figures import RANK_FIGURES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import run_state, verdict
 
@@ -27,21 +28,9 @@ DIGITS: Mapping[str, int] = {"_ms": 3, "_pct": 2, "_gbps": 4, "_s": 3, "_score":
 SIGNIFICANT = 6
 """Significant digits of a loss: float32 holds no more."""
 
-COUNTS = frozenset(
-    {"local_rank", "pid", "step", "bucket", "sequence", "records", "lost_records", "rss_bytes", "micro_steps"}
-)
+COUNTS = frozenset(name for name, figure in RANK_FIGURES.items() if figure.integer)
 
-RANK_COLUMNS = (
-    *("age_ms", "step", "bucket", "sequence", "loss"),
-    *("step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms"),
-    *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "lateness_ms", "last_pct"),
-    *("bound_ms", "transfer_bound_ms"),
-    *("exposed_wait_ms", "own_ms", "own_backward_ms", "excess_ms", "waited_ms"),
-    *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "gc_ms"),
-    *("buffers_ms", "buffers_wait_ms"),
-    *("relative_score", "individual_score", "records", "lost_records", "rss_bytes", "cpu_pct"),
-    "micro_steps",
-)
+RANK_COLUMNS = tuple(name for name, figure in RANK_FIGURES.items() if figure.in_json)
 
 BUCKET_FIELDS = (
     *("index", "generation", "model", "group", "bytes", "parameters", "dtype", "hook"),

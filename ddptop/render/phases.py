@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.figures import some_shown_ms
 from ddptop.frames.numbers import UNKNOWN, fixed, signed
 from ddptop.frames.phrases import MAX_LISTED_RANKS, ranks_phrase
 from ddptop.render.line import Line, Role, gather
@@ -74,7 +75,7 @@ class Breakdown:
     @property
     def has_sync(self) -> bool:
         """Whether any rank was in a collective of the script's own."""
-        return bool((np.nan_to_num(self.column("sync")) >= LEAST_SHOWN_MS).any())
+        return some_shown_ms(self.column("sync"))
 
     def mean(self, title: str) -> float | None:
         """The same, mean over the ranks that are known; None: none is."""
@@ -103,9 +104,6 @@ class Breakdown:
                 line.add(sign * (aside - aside // 2), part.role)
         return line
 
-
-LEAST_SHOWN_MS = 0.05
-"""What is less is 0.0 in figures with one decimal."""
 
 OWN_PHASES = ("own_data", "own_forward", "own_backward", "own_optimizer")
 BETWEEN: tuple[OwnPlace, ...] = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")

@@ -9,6 +9,7 @@ import numpy as np
 
 from ddptop.frames.buckets import a_step_phrase
 from ddptop.frames.numbers import (
+    LEAST_SHOWN_MS,
     RATIO,
     UNKNOWN,
     age,
@@ -29,7 +30,7 @@ from ddptop.render.evidence import brief
 from ddptop.render.host_table import plain_host_table
 from ddptop.render.hosts import SILENT_STATES, by_host, worst_first
 from ddptop.render.line import RED_STATES, of_severity, of_state, paint
-from ddptop.render.phases import LEAST_SHOWN_MS, legend
+from ddptop.render.phases import legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii

@@ -7,10 +7,19 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ddptop.frames.buckets import a_step_phrase
-from ddptop.frames.numbers import RATIO, UNKNOWN, clock, count, counted, duration, fixed, percent
+from ddptop.frames.numbers import (
+    LEAST_SHOWN_MS,
+    RATIO,
+    UNKNOWN,
+    clock,
+    count,
+    counted,
+    duration,
+    fixed,
+    percent,
+)
 from ddptop.frames.phrases import buffers_phrase, death_phrase, recording_stop, step_phrase, what_if_phrase
 from ddptop.protocol.vocabulary import NOT_ENDED
-from ddptop.render.phases import LEAST_SHOWN_MS
 from ddptop.render.text import clean
 from ddptop.report.findings import HEALTH, alert_phrase, amount
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from ddptop.frames.buckets import times_a_step
 from ddptop.frames.differences import events_near
-from ddptop.frames.numbers import RATIO, UNKNOWN, bounded, clock, fixed, size
+from ddptop.frames.figures import some_shown_ms
+from ddptop.frames.numbers import LEAST_SHOWN_MS, RATIO, UNKNOWN, bounded, clock, fixed, size
 from ddptop.frames.phrases import blamed_ranks
 from ddptop.frames.statistics import median
-from ddptop.render.phases import LEAST_SHOWN_MS, PARTS, SHORT, pair, pairs_head, rank_parts
+from ddptop.render.phases import PARTS, SHORT, pair, pairs_head, rank_parts
 from ddptop.render.table import measured, text_lines
 from ddptop.render.text import clean, fit_tail, wrap
 from ddptop.report.strips import excess_strip
@@ -66,7 +67,7 @@ def rank_table(report: Report, width: int) -> list[str]:
         *(
             measured(title, [fixed(float(ms)) for ms in row], 80 - at)
             for at, (title, row) in enumerate(zip(PART_TITLES, parts, strict=True))
-            if title != "sync" or np.nan_to_num(row).max(initial=0.0) >= LEAST_SHOWN_MS
+            if title != "sync" or some_shown_ms(row)
         ),
         measured("last %", [fixed(rank.last_pct, 0) for rank in shown], 15),
         measured("relative", [fixed(rank.relative_score, RATIO) for rank in shown], 10),

@@ -7,34 +7,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.figures import figures_shown
 from ddptop.frames.hosts import host_index
 from ddptop.render.context import CALM
 from ddptop.render.hosts import ByHost, by_host, worst_first
 from ddptop.render.line import PROBLEM_STATES, RED_STATES
-from ddptop.render.phases import PARTS, SHORT
+from ddptop.render.rank_table import figure_values
 from ddptop.tui import match
 from ddptop.tui.scene import TableRows, host_row
 
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Column
     from ddptop.frames.frame import Ranks
     from ddptop.tui.scene import Place, Scene
 
-SORTS: dict[str, tuple[str, bool]] = {
-    "step": ("step", False),
-    "loss": ("loss", True),
-    "ms/step": ("step_ms", True),
-    "excess": ("excess_ms", True),
-    "own": ("own_ms", True),
-    "late": ("lateness_ms", True),
-    "last%": ("last_pct", True),
-    **{SHORT.get(part.name, part.name): (part.name, True) for part in PARTS},
-    "mem": ("rss_bytes", True),
-    "cpu%": ("cpu_pct", True),
-    "lost": ("lost_records", True),
-    "relative": ("relative_score", False),
+SORTS = {
+    figure.title: figure
+    for figure, _ in figures_shown(lambda figure: figure.screen)
+    if figure.largest_first is not None
 }
-"""Sortable columns of numbers: field of `Ranks` or part of the step, and whether the largest comes first."""
+"""By title, the figures that the table can be sorted by."""
 
 COLUMNS = ("rank", "host", "dev", "state", *SORTS)
 """Everything that the table can be sorted by."""
@@ -142,10 +133,9 @@ def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
     pinned = [rank for rank in flagged if rank in there]
     chosen = [rank for rank in chosen if rank not in flagged] if pinned else chosen
     if place.sort in SORTS:
-        name, falling = SORTS[place.sort]
-        parts = [part.name for part in PARTS]
-        column: Column = scene.breakdown.column(name) if name in parts else getattr(ranks, name)
-        keys = -column if falling != place.inverted else column
+        figure = SORTS[place.sort]
+        column = figure_values(scene, figure)
+        keys = -column if figure.largest_first != place.inverted else column
         return pinned + [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
     if place.sort == "state":
         chosen.sort(key=lambda rank: _RANK_OF_STATE.get(ranks.state[rank], 0), reverse=place.inverted)

@@ -139,7 +139,7 @@ def _titles(scene: Scene, rows: RankRows) -> Line:
 
 
 def _sign(place: Place) -> str:
-    falling = place.sort in SORTS and SORTS[place.sort][1]
+    falling = place.sort in SORTS and SORTS[place.sort].largest_first
     return "▾" if falling != place.inverted else "▴"
 
 

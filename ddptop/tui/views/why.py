@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.differences import differences, events_near
-from ddptop.frames.numbers import age, clock, count, fixed, known, percent
+from ddptop.frames.numbers import LEAST_SHOWN_MS, age, clock, count, fixed, known, percent
 from ddptop.frames.phrases import (
     SHORT_PLACES,
     cause_phrase,
@@ -22,7 +22,7 @@ from ddptop.frames.statistics import median
 from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
-from ddptop.render.phases import BETWEEN, LEAST_SHOWN_MS, PARTS, pair, pairs_head
+from ddptop.render.phases import BETWEEN, PARTS, pair, pairs_head
 from ddptop.render.text import wrap
 
 if TYPE_CHECKING:

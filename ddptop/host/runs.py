@@ -26,7 +26,7 @@ from ddptop.host.folders import (
     write_private,
 )
 from ddptop.host.processes import boot_id, pid_namespace, process_start
-from ddptop.protocol.redaction import redact
+from ddptop.protocol.redaction import redact_words
 
 RUN_FILE = "run.json"
 
@@ -119,7 +119,7 @@ def write_command(directory: Path, words: Sequence[str], *, arguments: bool = Tr
     Not on its command line, which every user of the machine may read. `arguments`: False: the script alone.
     Raises RunDirectoryError.
     """
-    shown = redact(words) if arguments else list(words[:1])
+    shown = redact_words(words) if arguments else list(words[:1])
     try:
         with open_private(directory) as folder:
             write_private(folder, COMMAND, json.dumps(shown).encode())

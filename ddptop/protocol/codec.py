@@ -43,7 +43,7 @@ def encode(message: Message) -> bytes:
         plain: object = step_words.in_columns(message) or _in_rows(message)
     else:
         kind = type(message)
-        plain = (CODES[kind], *(_fit(getattr(message, name)) for name in NAMES[kind]))
+        plain = (CODES[kind], *(_cut_texts(getattr(message, name)) for name in NAMES[kind]))
     # What the file system calls a name need not be valid text.
     return cast(bytes, msgpack.packb(plain, unicode_errors="replace"))
 
@@ -51,23 +51,24 @@ def encode(message: Message) -> bytes:
 def _in_rows(steps: Steps) -> tuple[object, ...]:
     """The fields of STEPS in rows."""
     rows = [row[: step_words.HEAD] + row.cells for row in steps.rows]
-    own = [n for row in steps.rows if row.own is not None for n in row.own]
+    own_times = [n for row in steps.rows if row.own is not None for n in row.own]
     plain = (int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, rows)
-    return (*plain, own) if len(own) == step_words.OWN * len(rows) else plain
+    return (*plain, own_times) if len(own_times) == step_words.OWN * len(rows) else plain
 
 
-def _fit(value: object) -> object:
+def _cut_texts(value: object) -> object:
     """The value with its text cut to what `decode` takes."""
     if isinstance(value, str):
         return value[: limits.MAX_TEXT]
     if isinstance(value, dict):
-        return dict(_few((_fit(key), _fit(item)) for key, item in value.items()))
+        return dict(_first_that_fit((_cut_texts(key), _cut_texts(item)) for key, item in value.items()))
+    # Buckets and integers have limits of their own (MAX_BUCKETS, MAX_MEMBERS), which are above MAX_CARD.
     if isinstance(value, tuple) and not (value and isinstance(value[0], (Bucket, int))):
-        return list(_few(_fit(item) for item in value))
+        return list(_first_that_fit(_cut_texts(item) for item in value))
     return value
 
 
-def _few(items: Iterable[_Item]) -> Iterator[_Item]:
+def _first_that_fit(items: Iterable[_Item]) -> Iterator[_Item]:
     """The first items of a list or map, as many as have room in a message."""
     room = limits.MAX_RANK_MESSAGE_BYTES // 2
     for item in islice(items, limits.MAX_CARD):
@@ -83,6 +84,7 @@ def decode_answer(data: bytes) -> Ack | Ask:
     As `decoding.decode`, which a training process does without.
     """
     try:
+        # No text, map or bytes in any answer: what a hostile process sends allocates nothing here.
         code, *fields = msgpack.unpackb(
             data, max_str_len=0, max_bin_len=0, max_array_len=8, max_map_len=0, max_ext_len=0
         )
@@ -92,6 +94,7 @@ def decode_answer(data: bytes) -> Ack | Ask:
         return Ask(*fields)
     if code != Type.ACK or [*map(type, fields)] != [int, int, bool, int]:
         raise ProtocolError("neither ACK nor ASK")
+    # `type` and not `isinstance` above: a bool is an int, and must not pass for a number.
     epoch, seq, _, detail_every = fields
     if not (0 <= epoch < 2**63 and 0 <= seq <= limits.MAX_STEP and 1 <= detail_every <= limits.MAX_STEP):
         raise ProtocolError("a number is out of range")

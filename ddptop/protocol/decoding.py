@@ -38,25 +38,25 @@ def _wire_type(declared: Any) -> Any:
     """The type that msgspec checks: with its constraints in place of ours, and structs for tuples."""
     origin, arguments = get_origin(declared), get_args(declared)
     if origin is Annotated:
-        declared, *own = arguments
-        (constraint,) = map(_constraint, own)
+        declared, *constraints = arguments
+        (constraint,) = map(_msgspec_constraint, constraints)
         return Annotated[_wire_type(declared), constraint]
     if origin in (Union, types.UnionType):
         return functools.reduce(operator.or_, map(_wire_type, arguments))
     if origin in (tuple, dict):
         return origin[tuple(argument if argument is ... else _wire_type(argument) for argument in arguments)]
     if isinstance(declared, type) and issubclass(declared, tuple):
-        return _struct(declared, declared._field_defaults, tag=None)  # type: ignore[attr-defined]
+        return _define_struct(declared, declared._field_defaults, tag=None)  # type: ignore[attr-defined]
     return declared
 
 
-def _constraint(declared: Range | MostItems) -> msgspec.Meta:
+def _msgspec_constraint(declared: Range | MostItems) -> msgspec.Meta:
     if isinstance(declared, MostItems):
         return msgspec.Meta(max_length=declared.most)
     return msgspec.Meta(ge=declared.low, le=declared.high)
 
 
-def _struct(kind: Any, defaults: dict[str, Any], *, tag: int | None) -> type[msgspec.Struct]:
+def _define_struct(kind: Any, defaults: dict[str, Any], *, tag: int | None) -> type[msgspec.Struct]:
     """A struct with the fields of a message, or of a tuple in one, as an array."""
     hints = get_type_hints(kind, include_extras=True)
     names = NAMES.get(kind) or kind._fields
@@ -75,22 +75,23 @@ _KIND_OF: dict[type[msgspec.Struct], Any] = {}
 
 def _message_struct(kind: Any) -> type[msgspec.Struct]:
     """Fields that have a default were added later: earlier versions did not send them."""
+    # A default factory is no default here: the fields that have one came with their message.
     given = {field.name: field.default for field in dataclasses.fields(kind)}
     defaults = {name: value for name, value in given.items() if value is not dataclasses.MISSING}
-    return _struct(kind, defaults, tag=CODES[kind])
+    return _define_struct(kind, defaults, tag=CODES[kind])
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_STEP)]
 _Time = Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_NS)]
-_Known = Annotated[int, msgspec.Meta(ge=-1, le=limits.MAX_US)]
+_MicrosecondsOrUnknown = Annotated[int, msgspec.Meta(ge=-1, le=limits.MAX_US)]
 _Row = Annotated[
-    tuple[_Known | float | None, ...],
+    tuple[_MicrosecondsOrUnknown | float | None, ...],
     msgspec.Meta(min_length=step_words.HEAD, max_length=step_words.HEAD + limits.MAX_CELLS),
 ]
 _Rows = Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=limits.MAX_ROWS)]
 _RowCount = Annotated[int, msgspec.Meta(ge=1, le=limits.MAX_ROWS)]
 _Width = Annotated[int, msgspec.Meta(ge=step_words.LEAST_WIDTH, le=limits.MAX_RANK_MESSAGE_BYTES)]
-_Own = Annotated[tuple[int, ...], msgspec.Meta(max_length=step_words.HEAD + limits.MAX_CELLS)]
+_OwnTimes = Annotated[tuple[int, ...], msgspec.Meta(max_length=step_words.HEAD + limits.MAX_CELLS)]
 
 
 class StepsStruct(msgspec.Struct, array_like=True, tag=int(Type.STEPS), forbid_unknown_fields=True):
@@ -101,7 +102,7 @@ class StepsStruct(msgspec.Struct, array_like=True, tag=int(Type.STEPS), forbid_u
     first_step: _Count
     base_ns: _Time
     rows: bytes | _Rows
-    count_or_own: _RowCount | _Own | msgspec.UnsetType = msgspec.UNSET
+    count_or_own: _RowCount | _OwnTimes | msgspec.UnsetType = msgspec.UNSET
     width: _Width | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -142,6 +143,7 @@ def decode_struct(data: bytes) -> Any:
 
     Raises UnknownType for a type of a later version, ProtocolError for anything else that is not right.
     """
+    # The size is checked before msgspec sees the bytes: only a STATE, the answer to a viewer, may be large.
     large = data[:2] == _STATE_BEGINS
     if len(data) > (limits.MAX_FRAME_BYTES if large else limits.MAX_RANK_MESSAGE_BYTES):
         raise ProtocolError(f"message of {len(data)} bytes")
@@ -168,6 +170,8 @@ def decode_structs(kind: type[Message], bodies: Sequence[bytes]) -> list[Any]:
         structs = [*map(_DECODE, bodies)]
     except UNDECODABLE as error:
         raise ProtocolError(f"no {kind.__name__}: {error}") from error
+    # The decoder takes every type of message: by `message_code` these are of one kind, by their bytes maybe
+    # not.
     if not set(map(type, structs)) <= {_STRUCTS[kind]}:
         raise ProtocolError(f"no {kind.__name__}")
     return structs
@@ -189,9 +193,13 @@ def _refusal(data: bytes, error: Exception) -> ProtocolError:
         return ProtocolError(f"no message: {error}")
     if code not in KINDS:
         return UnknownType(f"message of type {code}")
-    place = re.search(r"\$\[(\d+)\]", str(error))
+    wrong_place = re.search(r"\$\[(\d+)\]", str(error))
     names = ("type", *NAMES[KINDS[code]])
-    name = names[int(place[1])] if place and int(place[1]) < len(names) else KINDS[code].__name__
+    name = (
+        names[int(wrong_place[1])]
+        if wrong_place and int(wrong_place[1]) < len(names)
+        else KINDS[code].__name__
+    )
     return ProtocolError(f"{name}: {error}")
 
 
@@ -223,22 +231,22 @@ def _as_shown(value: Any) -> Any:
     return value
 
 
-def _maker(kind: Any) -> Callable[[Any], Any]:
+def _message_maker(kind: Any) -> Callable[[Any], Any]:
     as_tuple, places = msgspec.structs.astuple, _TEXTS[kind]
 
-    def make(struct: Any) -> Any:
+    def make_message(struct: Any) -> Any:
         return kind(*as_tuple(struct))
 
-    def make_with_texts(struct: Any) -> Any:
+    def make_message_with_texts(struct: Any) -> Any:
         values = list(as_tuple(struct))
         for place in places:
             values[place] = _as_shown(values[place])
         return kind(*values)
 
-    return make_with_texts if places else make
+    return make_message_with_texts if places else make_message
 
 
-def _hello(struct: Any) -> Hello:
+def _make_hello(struct: Any) -> Hello:
     if struct.rank >= struct.world_size:
         raise ProtocolError("rank is not below the world size")
     values = map(_as_shown, msgspec.structs.astuple(struct))
@@ -253,15 +261,17 @@ def _kept_once(text: str) -> str:
     return text
 
 
-def _steps(struct: StepsStruct) -> Steps:
+def _make_steps(struct: StepsStruct) -> Steps:
     words = struct.words
-    rows, own = cast("Any", struct.rows), struct.own
+    rows, own_times = cast("Any", struct.rows), struct.own
     if words is not None:
-        rows, own = step_words.rows_of(*words)
-    return Steps(struct.generation, struct.first_step, struct.base_ns, step_rows.checked(rows, own))
+        rows, own_times = step_words.rows_of(*words)
+    return Steps(
+        struct.generation, struct.first_step, struct.base_ns, step_rows.make_step_rows(rows, own_times)
+    )
 
 
 _MAKE: dict[type, Callable[[Any], Message]] = {
-    struct: _maker(kind) for kind, struct in _STRUCTS.items() if kind is not Steps
+    struct: _message_maker(kind) for kind, struct in _STRUCTS.items() if kind is not Steps
 }
-_MAKE |= {_STRUCTS[Hello]: _hello, StepsStruct: _steps}
+_MAKE |= {_STRUCTS[Hello]: _make_hello, StepsStruct: _make_steps}

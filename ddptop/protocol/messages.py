@@ -409,6 +409,7 @@ Message: TypeAlias = (
 
 
 KINDS: dict[int, type[Message]] = {
+    # By its name a class finds its number, which is what stands in recordings: `HostUsage` is Type.HOSTUSAGE.
     int(Type[kind.__name__.upper()]): kind
     for kind in (
         *(Hello, Steps, Event, Ack, Layout, Card, Progress, Bye, Run, Credit, State, Usage, Ask, Evidence),

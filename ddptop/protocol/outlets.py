@@ -33,6 +33,7 @@ def safe_text(text: str, *, color: bool = False) -> str:
         return text
     if color:
         parts = _COLOUR.split(text)
+        # `split` with a group: every second part is a code of ours.
         return "".join(part if number % 2 else safe_text(part) for number, part in enumerate(parts))
     return "\n".join(map(printable, text.split("\n")))
 
@@ -72,6 +73,7 @@ def print_over(text: str) -> None:
 
 def write_text(file: Path | TextIO, text: str) -> None:
     """Write all of a text file, or a part of an open one. Raises OSError."""
+    # A Path; an open file has `write` only.
     if hasattr(file, "write_text"):
         file.write_text(safe_text(text), encoding="utf-8")
     else:

@@ -45,22 +45,24 @@ _SURE = (
 """Forms of secrets, whatever stands before them."""
 
 
-def redact(words: Sequence[str]) -> list[str]:
+def redact_words(words: Sequence[str]) -> list[str]:
     """The words of a command line with HIDDEN for each value that looks like a secret."""
     redacted = []
     hides, plural = False, False
     for word in words:
+        # One dash is no option here: a password may begin with it.
         if hides and not word.startswith("--"):
             redacted.append(HIDDEN)
             hides = plural
             continue
         hides = word.startswith("-") and "=" not in word and _is_secret(word)
+        # `--api-keys A B`: all words up to the next option are values of it.
         plural = word.endswith("s")
-        redacted.append(_redacted(word))
+        redacted.append(_redact_word(word))
     return redacted
 
 
-def _redacted(word: str) -> str:
+def _redact_word(word: str) -> str:
     """A single word; one with spaces in it may be a command line or JSON of its own."""
     for pattern, instead in _SURE:
         word = pattern.sub(instead, word)
@@ -70,6 +72,7 @@ def _redacted(word: str) -> str:
     word = _OPTION.sub(lambda m: m["before"] + HIDDEN if _is_secret(m["name"]) else m[0], word)
     kept, end = "", 0
     for assigned in _ASSIGNED.finditer(word):
+        # A secret that is hidden already may look like an assignment itself.
         if assigned.start() >= end and _is_secret(assigned["name"]):
             value = _VALUE.match(word, assigned.end())
             assert value is not None  # it may be empty

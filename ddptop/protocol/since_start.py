@@ -94,30 +94,34 @@ class SinceStart(NamedTuple):
     """By function the longest time that a rank was in it before the run continued."""
 
 
-def pack_since_start(known: SinceStart) -> list[object]:
+def pack_since_start(since_start: SinceStart) -> list[object]:
     """The same for msgpack."""
-    kept = known._replace(
-        bad_losses=known.bad_losses[:MAX_ENTRIES],
-        drifts=known.drifts[:MAX_ENTRIES],
-        equal_pieces=known.equal_pieces[:MAX_ENTRIES],
-        logged=known.logged[:MAX_ENTRIES],
-        pauses_ns=known.pauses_ns[:MAX_ENTRIES],
+    limited = since_start._replace(
+        bad_losses=since_start.bad_losses[:MAX_ENTRIES],
+        drifts=since_start.drifts[:MAX_ENTRIES],
+        equal_pieces=since_start.equal_pieces[:MAX_ENTRIES],
+        logged=since_start.logged[:MAX_ENTRIES],
+        pauses_ns=since_start.pauses_ns[:MAX_ENTRIES],
     )
-    packed: list[object] = [*kept]
-    packed[3:5] = _packed("q", kept.shadow_steps), _packed("d", kept.shadow_shares)
-    packed[9] = [(model, group, _packed("q", steps)) for model, group, steps in kept.equal_pieces]
-    packed[10] = [(name, _packed("q", ranks), _packed("d", values)) for name, ranks, values in kept.logged]
+    packed: list[object] = [*limited]
+    # As bytes: there may be thousands of them, and a reader checks their length before it makes numbers.
+    packed[3:5] = _pack_numbers("q", limited.shadow_steps), _pack_numbers("d", limited.shadow_shares)
+    packed[9] = [(model, group, _pack_numbers("q", steps)) for model, group, steps in limited.equal_pieces]
+    packed[10] = [
+        (name, _pack_numbers("q", ranks), _pack_numbers("d", values))
+        for name, ranks, values in limited.logged
+    ]
     return packed
 
 
 def unpack_since_start(packed: object) -> SinceStart:
     """From what `pack_since_start` returns. Raises ProtocolError for anything else."""
-    incarnation, step, at_ns, shadow_steps, shadow_shares, losses, straggler, spread_s, *rest = _fields(
-        packed, 12
+    incarnation, step, at_ns, shadow_steps, shadow_shares, losses, straggler, spread_s, *last_fields = (
+        _check_fields(packed, 12)
     )
-    drifts, equal, logged, pauses = rest
-    flagged = None if straggler is None else _fields(straggler, 2)
-    steps, shares = _numbers("q", shadow_steps), _numbers("d", shadow_shares)
+    drifts, equal, logged, pauses = last_fields
+    flagged = None if straggler is None else _check_fields(straggler, 2)
+    steps, shares = _unpack_numbers("q", shadow_steps), _unpack_numbers("d", shadow_shares)
     if len(steps) != len(shares):
         raise ProtocolError("shadow blocks of different lengths")
     return SinceStart(
@@ -126,83 +130,85 @@ def unpack_since_start(packed: object) -> SinceStart:
         _NS(at_ns),
         tuple(map(_STEP, steps)),
         tuple(map(_SHARE, shares)),
-        _all(losses, _bad_loss),
+        _read_entries(losses, _read_bad_loss),
         None if flagged is None else FlaggedSince(_RANK(flagged[0]), _SECONDS(flagged[1])),
         None if spread_s is None else _SECONDS(spread_s),
-        _all(drifts, _drift),
-        _all(equal, _equal_pieces),
-        _all(logged, _logged_values),
-        _all(pauses, _pause),
+        _read_entries(drifts, _read_drift),
+        _read_entries(equal, _read_equal_pieces),
+        _read_entries(logged, _read_logged_values),
+        _read_entries(pauses, _read_pause),
     )
 
 
-def _typed(kind: Any) -> Callable[[object], Any]:
+def _type_checker(kind: Any) -> Callable[[object], Any]:
     """Checks a value for its type and range."""
 
-    def check(value: object) -> Any:
+    def check_value(value: object) -> Any:
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             raise ProtocolError(str(error)) from error
 
-    return check
+    return check_value
 
 
-_COUNT = _typed(Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP)])
-_STEP = _typed(Annotated[int, msgspec.Meta(ge=UNKNOWN, le=MAX_STEP)])
-_NS = _typed(Annotated[int, msgspec.Meta(ge=UNKNOWN, le=MAX_NS)])
-_RANK = _typed(Annotated[int, msgspec.Meta(ge=0, le=MAX_WORLD - 1)])
-_SECONDS = _typed(Annotated[float, msgspec.Meta(ge=0.0, le=MAX_NS / 1e9)])
-_SHARE = _typed(Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)])
-_NAME = _typed(Annotated[str, msgspec.Meta(max_length=MAX_TEXT)])
+_COUNT = _type_checker(Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP)])
+_STEP = _type_checker(Annotated[int, msgspec.Meta(ge=UNKNOWN, le=MAX_STEP)])
+_NS = _type_checker(Annotated[int, msgspec.Meta(ge=UNKNOWN, le=MAX_NS)])
+_RANK = _type_checker(Annotated[int, msgspec.Meta(ge=0, le=MAX_WORLD - 1)])
+_SECONDS = _type_checker(Annotated[float, msgspec.Meta(ge=0.0, le=MAX_NS / 1e9)])
+_SHARE = _type_checker(Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)])
+_NAME = _type_checker(Annotated[str, msgspec.Meta(max_length=MAX_TEXT)])
 
 
-def _fields(value: object, count: int) -> Sequence[object]:
+def _check_fields(value: object, count: int) -> Sequence[object]:
     if not isinstance(value, (tuple, list)) or len(value) != count:
         raise ProtocolError(f"no array of {count} fields")
     return value
 
 
-def _all(values: object, read: Callable[[object], _T]) -> tuple[_T, ...]:
+def _read_entries(values: object, read: Callable[[object], _T]) -> tuple[_T, ...]:
     if not isinstance(values, (tuple, list)) or len(values) > MAX_ENTRIES:
         raise ProtocolError("no array of entries")
     return tuple(map(read, values))
 
 
-def _packed(kind: str, values: Sequence[float]) -> bytes:
+def _pack_numbers(kind: str, values: Sequence[float]) -> bytes:
     return struct.pack(f"<{len(values)}{kind}", *values)
 
 
-def _numbers(kind: str, data: object) -> tuple[int | float, ...]:
+def _unpack_numbers(kind: str, data: object) -> tuple[int | float, ...]:
     if not isinstance(data, bytes) or len(data) % 8:
         raise ProtocolError("no row of numbers")
     return struct.unpack(f"<{len(data) // 8}{kind}", data)
 
 
-def _bad_loss(value: object) -> BadLoss:
-    rank, step, since_ns, finite_step, finite_ns = _fields(value, 5)
+def _read_bad_loss(value: object) -> BadLoss:
+    rank, step, since_ns, finite_step, finite_ns = _check_fields(value, 5)
     return BadLoss(_RANK(rank), _STEP(step), _NS(since_ns), _STEP(finite_step), _NS(finite_ns))
 
 
-def _drift(value: object) -> PieceDrift:
-    model, group, piece, ranks, majority, since, equal, unix_s = _fields(value, 8)
-    checked = (_COUNT(model), _all(group, _RANK), _COUNT(piece), _all(ranks, _RANK))
+def _read_drift(value: object) -> PieceDrift:
+    model, group, piece, ranks, majority, since, equal, unix_s = _check_fields(value, 8)
+    checked = (_COUNT(model), _read_entries(group, _RANK), _COUNT(piece), _read_entries(ranks, _RANK))
     return PieceDrift(*checked, majority is True, _STEP(since), _STEP(equal), _SECONDS(unix_s))
 
 
-def _equal_pieces(value: object) -> EqualPieces:
-    model, group, steps = _fields(value, 3)
-    return EqualPieces(_COUNT(model), _all(group, _RANK), tuple(map(_STEP, _numbers("q", steps))))
+def _read_equal_pieces(value: object) -> EqualPieces:
+    model, group, steps = _check_fields(value, 3)
+    return EqualPieces(
+        _COUNT(model), _read_entries(group, _RANK), tuple(map(_STEP, _unpack_numbers("q", steps)))
+    )
 
 
-def _logged_values(value: object) -> LoggedValues:
-    name, ranks, values = _fields(value, 3)
-    of_ranks, newest = tuple(map(_RANK, _numbers("q", ranks))), _numbers("d", values)
+def _read_logged_values(value: object) -> LoggedValues:
+    name, ranks, values = _check_fields(value, 3)
+    of_ranks, newest = tuple(map(_RANK, _unpack_numbers("q", ranks))), _unpack_numbers("d", values)
     if len(of_ranks) != len(newest):
         raise ProtocolError("logged values of different lengths")
     return LoggedValues(printable(_NAME(name)), of_ranks, newest)
 
 
-def _pause(value: object) -> tuple[str, int]:
-    name, pause_ns = _fields(value, 2)
+def _read_pause(value: object) -> tuple[str, int]:
+    name, pause_ns = _check_fields(value, 2)
     return printable(_NAME(name)), _NS(pause_ns)

@@ -18,29 +18,32 @@ _FIRST_AT = StepRow._fields.index("forward_at_us")
 _AFTER_AT = StepRow._fields.index("optimizer_at_us") + 1
 
 
-def checked(rows: Sequence[tuple[Any, ...]], own: Sequence[int] | None) -> tuple[StepRow, ...]:
+def make_step_rows(
+    rows: Sequence[tuple[Any, ...]], own_integers: Sequence[int] | None
+) -> tuple[StepRow, ...]:
     """Rows as they are on the wire, cells spliced in at the end of each, and the integers of their own times,
     one row after the other. Raises ProtocolError where a value is of another type or out of range."""
     _check_rows(rows)
-    times = [None] * len(rows) if own is None else _own_times(own, len(rows))
+    times = [None] * len(rows) if own_integers is None else _own_times(own_integers, len(rows))
+    # The class's own __new__ is a Python function, and would be called for each row of each rank.
     new = tuple.__new__
     return tuple(
         [new(StepRow, (*row[:HEAD], row[HEAD:], time)) for row, time in zip(rows, times, strict=True)]
     )
 
 
-def _own_times(values: Sequence[int], rows: int) -> list[OwnTime]:
+def _own_times(values: Sequence[int], n_rows: int) -> list[OwnTime]:
     """One for each row; at least LEAST_OWN integers of each."""
-    if len(values) % rows or len(values) < LEAST_OWN * rows:
+    if len(values) % n_rows or len(values) < LEAST_OWN * n_rows:
         raise ProtocolError("the rows' own times are not as many integers of each row")
-    each = len(values) // rows
-    known = [values[i : i + min(each, OWN)] for i in range(0, len(values), each)]
-    lowest = min(map(min, known))
-    if max(map(max, known)) > limits.MAX_US or lowest < -1:
+    n_numbers = len(values) // n_rows
+    own_rows = [values[i : i + min(n_numbers, OWN)] for i in range(0, len(values), n_numbers)]
+    lowest = min(map(min, own_rows))
+    if max(map(max, own_rows)) > limits.MAX_US or lowest < -1:
         raise ProtocolError("an own time is out of range")
-    if lowest < 0 and any(min(own[1:LEAST_OWN]) < 0 for own in known):
+    if lowest < 0 and any(min(row[1:LEAST_OWN]) < 0 for row in own_rows):
         raise ProtocolError("an own time is negative")
-    return [OwnTime(*own) for own in known]
+    return [OwnTime(*row) for row in own_rows]
 
 
 def _check_rows(rows: Sequence[tuple[Any, ...]]) -> None:
@@ -65,8 +68,8 @@ def _check_rows(rows: Sequence[tuple[Any, ...]]) -> None:
 def _check_unknowns(rows: Sequence[tuple[int, ...]]) -> None:
     """-1 stands for "did not happen" in the three `*_at_us` and for "not known" in the end of a cell."""
     for row in rows:
-        known = row[:_FIRST_AT] + row[_AFTER_AT:LOSS] + row[HEAD::CELL] + row[HEAD + 1 :: CELL]
-        if min(known) < 0:
+        never_negative = row[:_FIRST_AT] + row[_AFTER_AT:LOSS] + row[HEAD::CELL] + row[HEAD + 1 :: CELL]
+        if min(never_negative) < 0:
             raise ProtocolError("a row's number is negative")
 
 
@@ -76,38 +79,42 @@ def valid_parts(data: bytes) -> tuple[list[Steps], list[int]]:
 
     No parts where something else than a row is wrong. Raises ProtocolError where that is no STEPS.
     """
-    generation, first, base_ns, rows, own = _fields(data)
+    generation, first, base_ns, rows, own = _unpack_fields(data)
     heads = ((generation, limits.MAX_STEP), (first, limits.MAX_STEP), (base_ns, limits.MAX_NS))
-    if any(type(number) is not int or not 0 <= number <= most for number, most in heads):
+    if any(type(number) is not int or not 0 <= number <= highest for number, highest in heads):
         return [], []
     if type(rows) is not tuple or not 0 < len(rows) <= limits.MAX_ROWS:
         return [], []
-    each = len(own) // len(rows) if type(own) is tuple else 0
-    if own is not None and (not each or len(own) % len(rows)):
+    n_numbers = len(own) // len(rows) if type(own) is tuple else 0
+    if own is not None and (not n_numbers or len(own) % len(rows)):
         return [], []
     parts: list[Steps] = []
     wrong: list[int] = []
-    for at, row in enumerate(rows):
+    for index, row in enumerate(rows):
         try:
-            (right,) = checked((_row(row),), None if own is None else _row(own[at * each : (at + 1) * each]))
+            (right,) = make_step_rows(
+                (_as_tuple(row),),
+                None if own is None else _as_tuple(own[index * n_numbers : (index + 1) * n_numbers]),
+            )
         except (ProtocolError, TypeError):
-            wrong.append(first + at)
+            wrong.append(first + index)
             continue
+        # Rows that follow each other stay one message: a link onwards takes each number once.
         before = parts[-1] if parts else None
-        if before is not None and before.first_step + len(before.rows) == first + at:
+        if before is not None and before.first_step + len(before.rows) == first + index:
             parts[-1] = Steps(generation, before.first_step, base_ns, (*before.rows, right))
         else:
-            parts.append(Steps(generation, first + at, base_ns, (right,)))
+            parts.append(Steps(generation, first + index, base_ns, (right,)))
     return parts, wrong
 
 
-def _row(row: Any) -> tuple[Any, ...]:
+def _as_tuple(row: Any) -> tuple[Any, ...]:
     if type(row) is not tuple:
         raise ProtocolError("a row is no row")
     return row
 
 
-def _fields(data: bytes) -> tuple[Any, Any, Any, Any, Any]:
+def _unpack_fields(data: bytes) -> tuple[Any, Any, Any, Any, Any]:
     """Generation, first step, base, rows and own times (None: none) of STEPS, unchecked."""
     try:
         fields = msgpack.unpackb(
@@ -123,11 +130,11 @@ def _fields(data: bytes) -> tuple[Any, Any, Any, Any, Any]:
         raise ProtocolError(f"no msgpack message: {error}") from error
     if type(fields) is not tuple or fields[:1] != (int(Type.STEPS),) or not 5 <= len(fields) <= 7:
         raise ProtocolError("no STEPS")
-    _, generation, first, base_ns, *rest = fields
-    if len(rest) == 3:
-        words, rows, width = rest
+    _, generation, first, base_ns, *row_fields = fields
+    if len(row_fields) == 3:
+        words, rows, width = row_fields
         if type(words) is not bytes or type(rows) is not int or type(width) is not int:
             raise ProtocolError("STEPS has not bytes, rows and a width")
         step_words.check_size(len(words), rows, width)
         return generation, first, base_ns, *step_words.rows_of(words, rows, width)
-    return generation, first, base_ns, rest[0], rest[1] if len(rest) > 1 else None
+    return generation, first, base_ns, row_fields[0], row_fields[1] if len(row_fields) > 1 else None

@@ -50,24 +50,27 @@ def in_columns(steps: Steps) -> tuple[object, ...] | None:
     """The fields of STEPS in columns; None where that form cannot hold them."""
     rows = steps.rows
     n = len(rows)
-    *columns, losses, cells, own = zip(*rows, strict=True) if n else ((), (), ())
-    counts = [len(of_row) for of_row in cells]
-    if not n or None in own or any(count % CELL for count in counts):
+    *columns, losses, cells, own_times = zip(*rows, strict=True) if n else ((), (), ())
+    counts = [len(row_cells) for row_cells in cells]
+    if not n or None in own_times or any(count % CELL for count in counts):
         return None
     flat = [*chain.from_iterable(cells)]
     if WORD * (WIDTH * n + len(flat)) > limits.MAX_RANK_MESSAGE_BYTES - HEAD_BYTES:
         return None
-    first = [*chain.from_iterable(columns)]
-    known = [_NO_LOSS if loss is None else loss for loss in losses]
-    rest = [count // CELL for count in counts]
-    rest += chain.from_iterable(zip(*own, strict=True))
-    for at in range(CELL):
-        rest += flat[at::CELL]
+    before_loss = [*chain.from_iterable(columns)]
+    loss_numbers = [_NO_LOSS if loss is None else loss for loss in losses]
+    after_loss = [count // CELL for count in counts]
+    after_loss += chain.from_iterable(zip(*own_times, strict=True))
+    for cell_field in range(CELL):
+        after_loss += flat[cell_field::CELL]
     try:
-        words = struct.pack(f"<{len(first)}i{n}d{len(rest)}i", *first, *known, *rest)
+        words = struct.pack(
+            f"<{len(before_loss)}i{n}d{len(after_loss)}i", *before_loss, *loss_numbers, *after_loss
+        )
+    # A number of more than 32 bits, as in a step of over 35 minutes. A message in rows can hold it.
     except struct.error:
         return None
-    planes = b"".join([words[at::WORD] for at in range(WORD)])
+    planes = b"".join([words[byte_index::WORD] for byte_index in range(WORD)])
     return int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, planes, n, WIDTH
 
 
@@ -81,25 +84,31 @@ def check_size(size: int, rows: int, width: int) -> None:
 
 def rows_of(planes: bytes, n: int, width: int) -> tuple[tuple[tuple[Any, ...], ...], tuple[int, ...]]:
     """`n` rows in words as those of a message in rows, and their own times; they are still to be checked."""
-    each = len(planes) // WORD
+    n_words = len(planes) // WORD
     data = bytearray(len(planes))
-    for at in range(WORD):
-        data[at::WORD] = planes[at * each : (at + 1) * each]
-    words = struct.unpack(f"<{each}i", data)
-    columns = [words[at * n : (at + 1) * n] for at in range(min(width, WIDTH))]
-    counts, own = columns[COUNT_AT], columns[OWN_AT:]
+    for byte_index in range(WORD):
+        data[byte_index::WORD] = planes[byte_index * n_words : (byte_index + 1) * n_words]
+    words = struct.unpack(f"<{n_words}i", data)
+    columns = [words[column * n : (column + 1) * n] for column in range(min(width, WIDTH))]
+    counts, own_columns = columns[COUNT_AT], columns[OWN_AT:]
     cells = words[width * n :]
+    # Before anything is built of them: the counts come from outside.
     if min(counts) < 0 or max(counts) * CELL > limits.MAX_CELLS or sum(counts) * CELL != len(cells):
         raise ProtocolError("the cells of STEPS are not as many as its rows have")
     bits = struct.unpack_from(f"<{n}q", data, WORD * LOSS * n)
     values = struct.unpack_from(f"<{n}d", data, WORD * LOSS * n)
+    # The bits are compared, not the values: the loss of a diverged model is NaN as well.
     losses = [None if bit == UNKNOWN_LOSS else value for bit, value in zip(bits, values, strict=True)]
     heads = zip(*columns[:LOSS], losses, strict=True)
-    k = len(cells) // CELL
-    flat = [*chain.from_iterable(zip(cells[:k], cells[k : 2 * k], cells[2 * k :], strict=True))]
+    n_cells = len(cells) // CELL
+    flat = [
+        *chain.from_iterable(
+            zip(cells[:n_cells], cells[n_cells : 2 * n_cells], cells[2 * n_cells :], strict=True)
+        )
+    ]
     ends = accumulate(counts)
     rows = tuple(
         (*head, *flat[CELL * (end - count) : CELL * end])
         for head, count, end in zip(heads, counts, ends, strict=True)
     )
-    return rows, (*chain.from_iterable(zip(*own, strict=True)),)
+    return rows, (*chain.from_iterable(zip(*own_columns, strict=True)),)

@@ -21,7 +21,7 @@ from ddptop.host.exits import crash_file
 from ddptop.host.processes import fill_standard_streams
 from ddptop.host.step_counters import new_step_counter
 from ddptop.protocol.messages import FINISHED, Event, Hello, Membership, Message, Scalar
-from ddptop.protocol.redaction import redact
+from ddptop.protocol.redaction import redact_words
 from ddptop.training import exit, phases, warnings
 from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, timed_hook
 from ddptop.training.budget import Budget
@@ -338,5 +338,5 @@ def _card_of_process() -> dict[str, Scalar]:
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "threads": torch.get_num_threads(),
-        "argv": " ".join(redact(sys.argv) if arguments else sys.argv[:1]),
+        "argv": " ".join(redact_words(sys.argv) if arguments else sys.argv[:1]),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.protocol.redaction import HIDDEN, redact
+from ddptop.protocol.redaction import HIDDEN, redact_words
 
 S = "s3cr3t-VALUE"
 
@@ -40,7 +40,7 @@ S = "s3cr3t-VALUE"
     ],
 )
 def test_no_secret_is_left(words: list[str]) -> None:
-    redacted = redact(["train.py", *words, "--epochs", "3"])
+    redacted = redact_words(["train.py", *words, "--epochs", "3"])
     assert S not in " ".join(redacted)
     assert HIDDEN in " ".join(redacted)
     assert redacted[0] == "train.py" and redacted[-2:] == ["--epochs", "3"]
@@ -58,8 +58,8 @@ def test_no_secret_is_left(words: list[str]) -> None:
     ],
 )
 def test_all_else_stays_as_it_is(words: list[str]) -> None:
-    assert redact(words) == words
+    assert redact_words(words) == words
 
 
 def test_an_option_without_a_value_hides_no_other_option() -> None:
-    assert redact(["--use-auth", "--lr", "0.1"]) == ["--use-auth", "--lr", "0.1"]
+    assert redact_words(["--use-auth", "--lr", "0.1"]) == ["--use-auth", "--lr", "0.1"]

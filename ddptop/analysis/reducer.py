@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +16,6 @@ from ddptop.analysis.hosts import unwrap
 from ddptop.analysis.ranks import ABSENT
 from ddptop.analysis.stall.at_exit import keep_stall, stall_at_end
 from ddptop.analysis.state import RunState
-from ddptop.analysis.steps.complete_steps import Batch
 from ddptop.analysis.steps.evaluate import StepEvaluation
 from ddptop.analysis.to_frame.frame import active_alerts, build, with_requested
 from ddptop.analysis.usual_messages import FEED_FAILURES, UsualMessages
@@ -28,6 +26,7 @@ from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_STEP
 from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.message_run import StepMessages
 from ddptop.protocol.messages import (
     FINISHED,
     WELL,
@@ -338,24 +337,19 @@ class Reducer:
             rank_state.joined = joined
             state.presence_changed()
         rank_state.micro_steps = rank_state.micro_steps if joined or not micro_steps else micro_steps
-        batch, rank = Batch(steps.base_ns, session.layouts.get(steps.generation, -1)), session.rank
-        if isinstance(rows, StepRows):
-            losses = columns.has_bad_loss or rank_state.bad_loss_step is not None
-            each = 1 if losses else count - known
-            for i in range(known, count, each or 1):
-                for complete in state.pairing.add_rows(columns, at + i, each, rank, first + i, batch):
-                    self._on_complete(complete, t_ns)
-                if losses and columns.is_known_at(at + i):
-                    check_loss(state, float(columns.loss[at + i]), rank, first + i, t_ns)
-            return
-        add = state.pairing.add
-        for step, row in enumerate(rows[known:] if known else rows, first + known):
-            done = add(rank, step, row, batch)
-            if done is not None:
-                self._on_complete(done, t_ns)
-            loss = row.loss
-            if loss is not None and (not isfinite(loss) or rank_state.bad_loss_step is not None):
-                check_loss(state, loss, rank, step, t_ns)
+        layout, rank = session.layouts.get(steps.generation, -1), session.rank
+        message = StepMessages.of([steps])
+        losses = message.columns.has_bad_loss or rank_state.bad_loss_step is not None
+        each = 1 if losses else count - known
+        for i in range(known, count, each or 1):
+            at = int(message.begin[0]) + i
+            part = message._replace(
+                first_step=np.array([first + i]), begin=np.array([at]), counts=np.array([each])
+            )
+            for _, complete in state.pairing.add(part, np.array([rank]), np.array([layout]))[1]:
+                self._on_complete(complete, t_ns)
+            if losses and message.columns.is_known_at(at):
+                check_loss(state, float(message.columns.loss[at]), rank, first + i, t_ns)
 
     def _on_complete(self, done: CompleteStep, t_ns: int) -> None:
         state = self._state

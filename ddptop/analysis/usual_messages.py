@@ -153,7 +153,7 @@ class UsualMessages:
             if high < low + len(which):
                 stop = min(stop, int(run.places[high]))
             rank = known.rank[which[:usual]]
-            taken, completed = state.pairing.add_run(steps, low, rank, layouts, stop_step)
+            taken, completed = state.pairing.add(steps.part(slice(low, high)), rank, layouts, stop_step)
             if taken < usual:
                 stop, high = int(run.places[low + taken]), low + taken
             if completed and completed[-1][1].step >= stop_step:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import starmap
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -17,7 +17,14 @@ from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import Clock, Logged, Message, Progress, Received, Replica, Steps
-from ddptop.protocol.step_columns import StepColumns, StepRows, columns_of_messages, steps_of, zip_fields
+from ddptop.protocol.step_columns import (
+    StepColumns,
+    StepRows,
+    columns_of_messages,
+    columns_of_rows,
+    steps_of,
+    zip_fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,18 +143,19 @@ class StepMessages(NamedTuple):
         return None
 
     @classmethod
-    def of(cls, messages: Sequence[Steps]) -> StepMessages | None:
-        """From messages with rows of the same columns; None where those of some are others."""
-        rows = [one.rows for one in messages]
-        columns = {id(one.columns) if type(one) is StepRows else 0 for one in rows}
-        if len(columns) != 1 or type(rows[0]) is not StepRows:
-            return None
-        plain = [
-            (one.generation, one.first_step, one.base_ns, one.rows.first, one.rows.size)  # type: ignore[attr-defined]
-            for one in messages
+    def of(cls, messages: Sequence[Steps]) -> StepMessages:
+        """From messages, at least one."""
+        columns, begins = columns_of_rows([message.rows for message in messages])
+        heads = [
+            (message.generation, message.first_step, message.base_ns, begin, len(message.rows))
+            for message, begin in zip(messages, begins, strict=True)
         ]
-        generation, first, base_ns, begin, counts = np.array(plain, np.int64).T
-        return cls(generation, first, base_ns, begin, counts, rows[0].columns)
+        generation, first, base_ns, begin, counts = np.array(heads, np.int64).T
+        return cls(generation, first, base_ns, begin, counts, columns)
+
+    def part(self, messages: slice) -> StepMessages:
+        """Some of them."""
+        return StepMessages._make([*(column[messages] for column in self[:5]), self.columns])
 
     def steps(self, at: int) -> Steps:
         """One message."""
@@ -183,12 +191,12 @@ class MessageRun:
 
     @classmethod
     def of(cls, messages: Sequence[Received]) -> MessageRun:
-        """From messages; STEPS as columns where all were decoded together."""
+        """From messages."""
         heads = np.array([received[:4] for received in messages], np.int64).reshape(-1, 4).T
         at = [place for place, received in enumerate(messages) if type(received.message) is Steps]
-        steps = StepMessages.of([messages[place].message for place in at]) if at else None  # type: ignore[misc]
-        if steps is None:
+        if not at:
             return cls(heads, np.arange(0), None, [*enumerate(messages)])
+        steps = StepMessages.of([cast("Steps", messages[place].message) for place in at])
         columns = set(at)
         others = [item for item in enumerate(messages) if item[0] not in columns]
         return cls(heads, np.array(at, np.int64), steps, others)
@@ -249,7 +257,7 @@ class EncodedRun(MessageRun):
 
     @classmethod
     def of_encoded(cls, messages: Sequence[tuple[Received, bytes]]) -> EncodedRun:
-        """From messages, each with its bytes; STEPS as in `of`."""
+        """From messages, each with its bytes."""
         run = MessageRun.of([received for received, _ in messages])
         return cls(run.heads, run.places, run.steps, [*run.others], [body for _, body in messages])
 

@@ -134,6 +134,29 @@ class StepColumns:
 _NO_OWN = (MISSING,) * OWN
 
 
+def concatenate_columns(parts: Sequence[StepColumns]) -> StepColumns:
+    """The rows of several columns, one after the other."""
+    own = None
+    if any(part.own is not None for part in parts):
+        unknown = (np.full((OWN, len(part)), MISSING, np.int64) for part in parts)
+        own = np.concatenate(
+            [none if part.own is None else part.own for part, none in zip(parts, unknown, strict=True)], 1
+        )
+    ends = accumulate((len(part.cells) for part in parts), initial=0)
+    begins = [part.cells_at[:-1] + end for part, end in zip(parts, ends, strict=False)]
+    cells = np.concatenate([part.cells for part in parts])
+    joined = StepColumns(
+        np.concatenate([part.integers for part in parts], 1),
+        np.concatenate([part.loss for part in parts]),
+        own,
+        cells,
+        np.append(np.concatenate(begins), len(cells)),
+    )
+    if any(part.known is not None for part in parts):
+        joined.known = np.concatenate([part.is_known for part in parts])
+    return joined
+
+
 class StepRows(Sequence[StepRow]):
     """Some consecutive rows of `columns`: those of one message. Equal to a tuple of the same rows."""
 
@@ -174,6 +197,23 @@ class StepRows(Sequence[StepRow]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+
+def columns_of_rows(rows: Sequence[Sequence[StepRow]]) -> tuple[StepColumns, list[int]]:
+    """Columns with the rows of n messages; and where those of each begin."""
+    in_columns = {id(some.columns): some.columns for some in rows if isinstance(some, StepRows)}
+    single = [row for some in rows if not isinstance(some, StepRows) for row in some]
+    parts = [*in_columns.values(), *([StepColumns.of(single)] if single else [])]
+    ends = [*accumulate(map(len, parts), initial=0)]
+    begin_of = dict(zip(in_columns, ends, strict=False))
+    begins, next_single = [], ends[len(in_columns)]
+    for some in rows:
+        if isinstance(some, StepRows):
+            begins.append(begin_of[id(some.columns)] + some.first)
+        else:
+            begins.append(next_single)
+            next_single += len(some)
+    return parts[0] if len(parts) == 1 else concatenate_columns(parts), begins
 
 
 class Words(NamedTuple):

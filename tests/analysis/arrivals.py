@@ -10,8 +10,7 @@ import numpy as np
 from ddptop.analysis.steps.bucket_times import Timing, figures
 from ddptop.analysis.steps.clocks import ONE_CLOCK, SAME_HOST_BOUND_MS, Comparison
 from ddptop.analysis.steps.evaluate_buckets import add_detail, figures_of_detail, figures_of_group
-from ddptop.analysis.steps.groups import Flagged
-from ddptop.analysis.steps.pairing import Scope
+from ddptop.analysis.steps.groups import Flagged, Scope
 from ddptop.analysis.steps.windows import DetailWindow
 from ddptop.analysis.straggler import flagged
 from ddptop.frames.frame import Straggler

@@ -6,49 +6,49 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.steps import pairing as module
-from ddptop.analysis.steps.pairing import MAX_HELD, Batch, Pairing
+from ddptop.analysis.steps.pairing import MAX_HELD, Pairing
 from ddptop.protocol.codec import encode
 from ddptop.protocol.message_run import StepMessages
 from ddptop.protocol.messages import OwnTime, StepRow, Steps
 
 ROW = StepRow(0, 1, 0, 0, 0, 0, 0, 0, -1, 1, 0, 0, None, ())
-BATCH = Batch(0, 0)
+
+
+def add(pairing: Pairing, rank: int, step: int, count: int = 1) -> list[int]:
+    """The steps that a message of a rank with so many rows makes complete."""
+    messages = StepMessages.of([Steps(0, step, 0, (ROW,) * count)])
+    taken, done = pairing.add(messages, np.array([rank]), np.array([0]))
+    assert taken == 1
+    return [complete.step for _, complete in done]
 
 
 def test_a_step_is_complete_when_the_last_rank_has_reported_it() -> None:
     pairing = Pairing(2)
-    assert pairing.add(0, 0, ROW, BATCH) is None
-    assert pairing.add(0, 1, ROW, BATCH) is None
-    first, second = pairing.add(1, 0, ROW, BATCH), pairing.add(1, 1, ROW, BATCH)
-    assert first is not None
-    assert second is not None
-    assert (first.step, second.step) == (0, 1)
+    assert add(pairing, 0, 0, 2) == []
+    assert add(pairing, 1, 0) == [0]
+    assert add(pairing, 1, 1) == [1]
 
 
 def test_a_step_that_one_rank_lost_is_passed_over() -> None:
     pairing = Pairing(2)
-    for step in range(3):
-        pairing.add(0, step, ROW, BATCH)
-    assert pairing.add(1, 0, ROW, BATCH) is not None
-    done = pairing.add(1, 2, ROW, BATCH)
-    assert done is not None
-    assert done.step == 2
-    assert pairing.add(1, 1, ROW, BATCH) is None
+    assert add(pairing, 0, 0, 3) == []
+    assert add(pairing, 1, 0) == [0]
+    assert add(pairing, 1, 2) == [2]
+    assert add(pairing, 1, 1) == []
 
 
 def test_repeated_rows_count_once() -> None:
     pairing = Pairing(2)
-    assert pairing.add(0, 0, ROW, BATCH) is None
-    assert pairing.add(0, 0, ROW, BATCH) is None
+    assert add(pairing, 0, 0) == []
+    assert add(pairing, 0, 0) == []
 
 
 def test_a_rank_that_is_never_heard_does_not_fill_the_memory() -> None:
     pairing = Pairing(2)
-    for step in range(3 * MAX_HELD):
-        pairing.add(0, step, ROW, BATCH)
+    for step in range(0, 3 * MAX_HELD, 64):
+        add(pairing, 0, step, 64)
     assert pairing.held <= MAX_HELD
-    done = pairing.add(1, 3 * MAX_HELD - 1, ROW, BATCH)
-    assert done is not None
+    assert add(pairing, 1, 3 * MAX_HELD - 1) == [3 * MAX_HELD - 1]
 
 
 def test_messages_with_which_there_is_too_much_to_hold_are_all_added_together(
@@ -62,12 +62,10 @@ def test_messages_with_which_there_is_too_much_to_hold_are_all_added_together(
     assert messages is not None
     ranks = np.array([rank for rank, _ in sent])
     together, alone = Pairing(3), Pairing(3)
-    taken, done = together.add_run(messages, 0, ranks, np.zeros(len(ranks), np.int64), 10**9)
+    taken, done = together.add(messages, ranks, np.zeros(len(ranks), np.int64))
     expected = []
     for at, (rank, step) in enumerate(sent):
-        begin = int(messages.begin[at])
-        complete = alone.add_rows(messages.columns, begin, 2, rank, step, BATCH)
-        expected += [(at, one.step) for one in complete]
+        expected += [(at, complete) for complete in add(alone, rank, step, 2)]
     assert taken == len(sent)
     assert expected[0][1] > 0  # some were forgotten
     assert [(at, one.step) for at, one in done] == expected

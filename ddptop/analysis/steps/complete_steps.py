@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, StepColumns
+from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING
 from ddptop.protocol.step_words import CELL, LOSS, OWN
 
 if TYPE_CHECKING:
@@ -21,18 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.frames.columns import Column, Indices, Mask
-    from ddptop.protocol.messages import StepRow
-    from ddptop.protocol.step_columns import Numbers
+    from ddptop.protocol.step_columns import Numbers, StepColumns
 
     Integers = NDArray[np.int64]
-
-
-class Batch(NamedTuple):
-    """What the rows of one STEPS message share."""
-
-    base_ns: int
-    layout: int
-    """Number of the layout's content, the same for all ranks that have it; -1: not reported."""
 
 
 class Piece(NamedTuple):
@@ -45,52 +36,10 @@ class Piece(NamedTuple):
     base_ns: Integers
     """Of their messages; likewise `layout`."""
     layout: Integers
+    """Number of the layout's content, the same for all ranks that have it; -1: not reported."""
     largest_layout: int
     cells_of_first: int
     """How many integers the cells of rank 0 are; -1: it has no row here."""
-
-
-class OpenPiece:
-    """A piece to which rows are added one by one."""
-
-    __slots__ = ("at", "batches", "columns", "ranks", "rows")
-
-    def __init__(self, columns: StepColumns | None) -> None:
-        self.columns = columns
-        """None: the rows are in `rows`."""
-        self.ranks: list[int] = []
-        self.at: list[int] = []
-        self.batches: list[Batch] = []
-        self.rows: list[StepRow] = []
-
-    def add(self, rank: int, at: int, batch: Batch) -> None:
-        """Add a row by its place in `columns` or `rows`."""
-        self.ranks.append(rank)
-        self.at.append(at)
-        self.batches.append(batch)
-
-    @property
-    def base_ns(self) -> list[int]:
-        """Of each row's message."""
-        return [batch.base_ns for batch in self.batches]
-
-    @property
-    def layout(self) -> list[int]:
-        """Of each row's message."""
-        return [batch.layout for batch in self.batches]
-
-    @property
-    def largest_layout(self) -> int:
-        """As of a `Piece`."""
-        return max(self.layout)
-
-    @property
-    def cells_of_first(self) -> int:
-        """As of a `Piece`."""
-        if 0 not in self.ranks:
-            return -1
-        at = self.at[self.ranks.index(0)]
-        return len(self.rows[at].cells) if self.columns is None else self.columns.cell_counts[at]
 
 
 class StepBlock(NamedTuple):
@@ -125,23 +74,13 @@ class CompleteStep:
 
     __slots__ = ("_at", "_block", "_pieces", "ranks", "step")
 
-    def __init__(self, step: int, rows: Sequence[StepRow], batches: Sequence[Batch]) -> None:
-        """From single rows."""
+    def __init__(self, step: int, ranks: int, pieces: Sequence[Piece]) -> None:
+        """`ranks`: how many there are; `pieces` have one row of each."""
         self.step = step
-        self.ranks = len(rows)  # how many there are
-        piece = OpenPiece(None)
-        piece.ranks, piece.at = [*range(len(rows))], [*range(len(rows))]
-        piece.rows, piece.batches = [*rows], [*batches]
-        self._pieces: Sequence[Piece | OpenPiece] = [piece]
+        self.ranks = ranks
+        self._pieces = pieces
         self._block: StepBlock | None = None
         self._at = 0
-
-    @classmethod
-    def of_pieces(cls, step: int, ranks: int, pieces: Sequence[Piece | OpenPiece]) -> CompleteStep:
-        """From pieces that have one row of every rank."""
-        made = cls(step, (), ())
-        made.ranks, made._pieces = ranks, pieces
-        return made
 
     @property
     def largest_layout(self) -> int:
@@ -209,10 +148,7 @@ class CompleteStep:
             return np.asarray(self._block.loss[self._at])
         found = np.empty(self.ranks)
         for piece in self._pieces:
-            if piece.columns is None:
-                found[piece.ranks] = [np.nan if row.loss is None else row.loss for row in piece.rows]
-            else:
-                found[piece.ranks] = piece.columns.loss[piece.at]
+            found[piece.ranks] = piece.columns.loss[piece.at]
         return found
 
     def launches(self, numbers: int) -> Numbers:
@@ -251,13 +187,12 @@ class CompleteStep:
             [],
         )
         found.detailed.extend(_detailed(found))
-        made = CompleteStep(self.step, (), ())
-        made.ranks = len(ranks)
+        made = CompleteStep(self.step, len(ranks), ())
         made.fill(found, 0)
         return made
 
     @property
-    def pieces(self) -> Sequence[Piece | OpenPiece]:
+    def pieces(self) -> Sequence[Piece]:
         """Its rows, before they are in columns; empty then."""
         return self._pieces
 
@@ -321,19 +256,14 @@ def _joined(blocks: Sequence[StepBlock]) -> StepBlock:
 def _fill(steps: Sequence[CompleteStep]) -> StepBlock:
     """Put the rows of steps that only refer to them into columns."""
     ranks, n = steps[0].ranks, len(steps)
-    pieces = [(i * ranks + np.asarray(one.ranks), one) for i, step in enumerate(steps) for one in step.pieces]
-    alike: dict[int, list[tuple[Indices, Piece | OpenPiece]]] = {}
+    pieces = [(i * ranks + one.ranks, one) for i, step in enumerate(steps) for one in step.pieces]
+    alike: dict[int, list[tuple[Indices, Piece]]] = {}
     for item in pieces:
         alike.setdefault(id(item[1].columns), []).append(item)
     sources = []
     for same in alike.values():
-        columns = same[0][1].columns
         to = np.concatenate([places for places, _ in same])
-        if columns is None:
-            rows = [row for _, piece in same if isinstance(piece, OpenPiece) for row in piece.rows]
-            sources.append((StepColumns.of(rows), to, np.arange(len(rows))))
-        else:
-            sources.append((columns, to, np.concatenate([piece.at for _, piece in same])))
+        sources.append((same[0][1].columns, to, np.concatenate([piece.at for _, piece in same])))
     block = _filled(sources, n, ranks)
     places = np.concatenate([places for places, _ in pieces])
     block.base_ns.reshape(-1)[places] = np.concatenate([piece.base_ns for _, piece in pieces])

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.steps.complete_steps import Batch, CompleteStep, OpenPiece, Piece
-from ddptop.analysis.steps.groups import Scope
+from ddptop.analysis.steps.complete_steps import CompleteStep, Piece
 from ddptop.protocol.limits import MAX_STEP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.protocol.message_run import StepMessages
-    from ddptop.protocol.messages import StepRow
-    from ddptop.protocol.step_columns import StepColumns
 
     Integers = NDArray[np.int64]
-
-__all__ = ["Batch", "CompleteStep", "Pairing", "Scope"]
 
 MAX_HELD = 16_384
 """Most rows that are kept until the slower ranks report them: some 20 MB. A rank's sender keeps up to 1 MiB,
@@ -29,9 +24,6 @@ CELLS_PER_ROW = 32
 
 ALWAYS_KEPT = 8
 """Steps that are always kept, for any number of ranks: all ranks report a step within a heartbeat."""
-
-ALONE = 64
-"""Messages of a run that are added one by one where there may be too much to hold."""
 
 
 def stable_order(numbers: Integers) -> Integers:
@@ -45,21 +37,29 @@ def stable_order(numbers: Integers) -> Integers:
 class _Pending:
     """A step that some ranks have reported."""
 
-    __slots__ = ("pieces", "ranks", "weight")
+    __slots__ = ("n_ranks", "pieces", "weight")
 
     def __init__(self) -> None:
-        self.pieces: list[Piece | OpenPiece] = []
-        self.ranks = 0
+        self.pieces: list[Piece] = []
+        self.n_ranks = 0
         """How many have reported it."""
         self.weight = 0
 
-    def piece(self, columns: StepColumns | None) -> OpenPiece:
-        """The last piece, where rows of these columns can be added to it, or a new one."""
-        last = self.pieces[-1] if self.pieces else None
-        if type(last) is not OpenPiece or last.columns is not columns:
-            last = OpenPiece(columns)
-            self.pieces.append(last)
-        return last
+
+class _Rows(NamedTuple):
+    """Rows of STEPS messages, (n,) each, message by message."""
+
+    message: Integers
+    """The number of the row's message, ascending."""
+    place: Integers
+    """Where the row is in the columns of the messages."""
+    step: Integers
+    weight: Integers
+    """What the row counts for in `Pairing.held`."""
+    n_cells: Integers
+
+    def part(self, rows: slice | Integers) -> _Rows:
+        return _Rows._make(column[rows] for column in self)
 
 
 class Pairing:
@@ -70,174 +70,125 @@ class Pairing:
         self.held = 0
         """Rows waiting for the other ranks, large ones counted several times."""
         self._floor = -1
+        """No row of this step or an earlier one is taken any more."""
         self._steps: dict[int, _Pending] = {}
         """By step; a rank that reports nothing takes no memory."""
         self._newest = np.full(world, -1)
-        """By rank, its newest step: the rows of a rank come in order."""
+        """(ranks,) the newest step that each has reported: its rows come in order."""
 
     def begin_at(self, step: int) -> None:
         """Take no row of an earlier step."""
         self._forget_through(step - 1)
 
-    def add(self, rank: int, step: int, row: StepRow, batch: Batch) -> CompleteStep | None:
-        """Take a row; the rows of a rank come in order. Returns the step if this row makes it complete."""
-        pending = self._pending(rank, step)
-        if pending is None:
-            return None
-        piece = pending.piece(None)
-        piece.add(rank, len(piece.rows), batch)
-        piece.rows.append(row)
-        return self._added(step, pending, 1 + len(row.cells) // CELLS_PER_ROW)
+    def add(
+        self, messages: StepMessages, ranks: Integers, layouts: Integers, stop_step: int = MAX_STEP
+    ) -> tuple[int, list[tuple[int, CompleteStep]]]:
+        """Take n messages, up to the one that makes `stop_step` or a later step complete.
 
-    def add_rows(
-        self, columns: StepColumns, at: int, count: int, rank: int, first: int, batch: Batch
-    ) -> list[CompleteStep]:
-        """As `add`, of `count` rows of columns from `at` on, which are steps from `first` on.
-
-        Returns the steps that they make complete. Everything is in one loop: it runs for every row."""
-        done: list[CompleteStep] = []
-        begin = max(first, self._floor + 1, int(self._newest[rank]) + 1)
-        stop = first + count
-        if begin >= stop:
-            return done
-        self._newest[rank] = stop - 1
-        steps, world, counts = self._steps, self._world, columns.cell_counts
-        at -= first
-        for step in range(begin, stop):
-            pending = steps.get(step)
-            if pending is None:
-                if step <= self._floor:  # it was forgotten just now
+        `ranks`, `layouts`: (n,) of each. The messages of a rank are in order, and no two have the same step.
+        Returns how many messages were taken, and the steps that they made complete, each with the number
+        (from 0) of the message that did."""
+        rows = self._fresh_rows(messages, ranks)
+        done: list[tuple[int, CompleteStep]] = []
+        n_messages, begin, stop = len(ranks), 0, len(rows.step)
+        while begin < stop:
+            chunk = rows.part(slice(begin, self._fitting_end(rows, begin, stop)))
+            chunk_end = begin + len(chunk.step)
+            order = stable_order(chunk.step - chunk.step.min())
+            begins = np.flatnonzero(np.diff(chunk.step[order], prepend=-1))
+            spans = self._spans(chunk, order, begins)
+            last = self._stopping_message(spans, stop_step)
+            if last is not None and last + 1 < n_messages:
+                n_messages, stop = last + 1, int(np.searchsorted(rows.message, last, side="right"))
+                if stop < chunk_end:  # once more, without the rows of the messages behind it
                     continue
-                pending = steps[step] = _Pending()
-            pending.piece(columns).add(rank, at + step, batch)
-            weight = 1 + counts[at + step] // CELLS_PER_ROW
-            self.held += weight
-            pending.weight += weight
-            pending.ranks += 1
-            if pending.ranks == world:
-                self._forget_through(step)
-                done.append(CompleteStep.of_pieces(step, world, pending.pieces))
-            elif self.held > MAX_HELD and len(steps) > ALWAYS_KEPT:
-                self._forget_oldest()
-        return done
-
-    def add_run(
-        self, messages: StepMessages, low: int, rank: Integers, layout: Integers, stop_step: int
-    ) -> tuple[int, list[tuple[int, CompleteStep]]]:
-        """As `add_rows`, of n messages from number `low` on, up to the one that makes `stop_step` or a later
-        step complete. The messages of each rank follow each other without a gap.
-
-        `rank`, `layout`: (n,). Returns how many messages were added, and the steps that they made complete,
-        each with the number (from 0) of the message that did."""
-        taken = 0
-        done: list[tuple[int, CompleteStep]] = []
-        while True:
-            added, more = self._add_together(messages, low + taken, rank[taken:], layout[taken:], stop_step)
-            done += [(taken + which, step) for which, step in more]
-            taken += added
-            # With the next message there may be too much to hold: `add_rows` forgets the oldest steps then.
-            for n in range(taken, min(taken + ALONE, len(rank))):
-                if done and done[-1][1].step >= stop_step:
-                    break
-                begin, count, first, base_ns = (
-                    int(column[low + n])
-                    for column in (messages.begin, messages.counts, messages.first_step, messages.base_ns)
-                )
-                batch = Batch(base_ns, int(layout[n]))
-                complete = self.add_rows(messages.columns, begin, count, int(rank[n]), first, batch)
-                done += [(n, one) for one in complete]
-                taken = n + 1
-            if taken == len(rank) or (done and done[-1][1].step >= stop_step):
-                return taken, done
-
-    def _add_together(
-        self, messages: StepMessages, low: int, rank: Integers, layout: Integers, stop_step: int
-    ) -> tuple[int, list[tuple[int, CompleteStep]]]:
-        """As `add_run`, up to before a message with which there may be too much to hold."""
-        if not len(rank):
-            return 0, []
-        part, columns = slice(low, low + len(rank)), messages.columns
-        first, count = messages.first_step[part], messages.counts[part]
-        before = np.cumsum(count) - count
-        message = np.repeat(np.arange(len(count)), count)
-        row = np.arange(len(message))
-        at, step = row + (messages.begin[part] - before)[message], row + (first - before)[message]
-        cells = columns.cells_at[at + 1] - columns.cells_at[at]
-        known = np.maximum(self._newest[rank], self._floor)
-        if not (first > known).all():
-            fresh = step > known[message]
-            message, at, step, cells = message[fresh], at[fresh], step[fresh], cells[fresh]
-        if not len(step):
-            return len(rank), []
-        weight = 1 + cells // CELLS_PER_ROW
-        order = stable_order(step - step.min())
-        begins = np.flatnonzero(np.diff(step[order], prepend=-1))
-        numbers = step[order[begins]]
-        if len(self._steps) + len(numbers) > ALWAYS_KEPT:  # may be too much to hold: stop before
-            full = np.flatnonzero(self.held + np.cumsum(weight) > MAX_HELD)
-            if len(full):
-                n = int(message[full[0]])
-                return self._add_together(messages, low, rank[:n], layout[:n], stop_step)
-        message, at = message[order], at[order]
-        ends = np.append(begins[1:], len(order))
-        last = message[ends - 1].tolist()
-        rows = [*zip(numbers.tolist(), begins.tolist(), ends.tolist(), last, strict=True)]
-        for number, begin, end, which in rows if numbers[-1] >= stop_step else ():
-            full = number >= stop_step and self._reported(number) + end - begin == self._world
-            if full and which + 1 < len(rank):
-                return self._add_together(messages, low, rank[: which + 1], layout[: which + 1], MAX_STEP)
-        done: list[tuple[int, CompleteStep]] = []
-        ranks, base_ns, layouts = rank[message], messages.base_ns[part][message], layout[message]
-        weights = np.add.reduceat(weight[order], begins).tolist()
-        largest = np.maximum.reduceat(layouts, begins).tolist()
-        first_cells = np.maximum.reduceat(np.where(ranks == 0, cells[order], -1), begins).tolist()
-        for (number, begin, end, which), *facts, added in zip(
-            rows, largest, first_cells, weights, strict=True
-        ):
-            span = slice(begin, end)
-            piece = Piece(columns, ranks[span], at[span], base_ns[span], layouts[span], *facts)
-            if end - begin == self._world and not self._steps:
-                self._floor = number
-                done.append((which, CompleteStep.of_pieces(number, self._world, [piece])))
-                continue
-            pending = self._steps.get(number)
-            if pending is None:
-                pending = self._steps[number] = _Pending()
-            pending.pieces.append(piece)
-            self.held += added
-            pending.weight += added
-            pending.ranks += end - begin
-            if pending.ranks == self._world:
-                self._forget_through(number)
-                done.append((which, CompleteStep.of_pieces(number, self._world, pending.pieces)))
-        self._newest[rank] = first + count - 1  # of each the last one stays
-        return len(rank), done
-
-    def _reported(self, step: int) -> int:
-        """How many ranks have reported a step that is not complete."""
-        pending = self._steps.get(step)
-        return 0 if pending is None else pending.ranks
-
-    def _pending(self, rank: int, step: int) -> _Pending | None:
-        """What is known of a step, to which a row of this rank is added; None: it has one, or is too old."""
-        if step <= self._floor or step <= self._newest[rank]:
-            return None
-        self._newest[rank] = step
-        pending = self._steps.get(step)
-        if pending is None:
-            pending = self._steps[step] = _Pending()
-        return pending
-
-    def _added(self, step: int, pending: _Pending, weight: int) -> CompleteStep | None:
-        self.held += weight
-        pending.weight += weight
-        pending.ranks += 1
-        if pending.ranks < self._world:
+            done += self._add_chunk(chunk.part(order), begins, spans, messages, ranks, layouts)
+            begin = chunk_end
             if self.held > MAX_HELD and len(self._steps) > ALWAYS_KEPT:
                 self._forget_oldest()
+        last_steps = messages.first_step[:n_messages] + messages.counts[:n_messages] - 1
+        np.maximum.at(self._newest, ranks[:n_messages], last_steps)
+        return n_messages, done
+
+    def _fresh_rows(self, messages: StepMessages, ranks: Integers) -> _Rows:
+        """The rows of these messages without those that their ranks have reported before."""
+        counts = messages.counts
+        before = np.cumsum(counts) - counts
+        message = np.repeat(np.arange(len(counts)), counts)
+        row = np.arange(len(message))
+        place, step = row + (messages.begin - before)[message], row + (messages.first_step - before)[message]
+        cells_at = messages.columns.cells_at
+        n_cells = cells_at[place + 1] - cells_at[place]
+        rows = _Rows(message, place, step, 1 + n_cells // CELLS_PER_ROW, n_cells)
+        reported = np.maximum(self._newest[ranks], self._floor)
+        if (messages.first_step > reported).all():
+            return rows
+        return rows.part(np.flatnonzero(step > reported[message]))
+
+    def _fitting_end(self, rows: _Rows, begin: int, stop: int) -> int:
+        """How far rows from `begin` on can be added before there may be too many to hold."""
+        if len(self._steps) + stop - begin <= ALWAYS_KEPT:
+            return stop
+        too_many = self.held + np.cumsum(rows.weight[begin:stop]) > MAX_HELD
+        return begin + int(too_many.argmax()) + 1 if too_many[-1] else stop
+
+    @staticmethod
+    def _spans(rows: _Rows, order: Integers, begins: Integers) -> list[tuple[int, int, int, int]]:
+        """Of each step in these rows, which are in `order` by step: its number, where its rows begin and end
+        then, and the number of the last message that has one."""
+        ends = np.append(begins[1:], len(order))
+        columns = rows.step[order[begins]], begins, ends, rows.message[order[ends - 1]]
+        return [*zip(*(column.tolist() for column in columns), strict=True)]
+
+    def _stopping_message(self, spans: list[tuple[int, int, int, int]], stop_step: int) -> int | None:
+        """The first message that makes `stop_step` or a later step complete; None: there is none."""
+        if spans[-1][0] < stop_step:
             return None
-        self._forget_through(step)
-        return CompleteStep.of_pieces(step, self._world, pending.pieces)
+        stopping = (
+            last
+            for step, begin, end, last in spans
+            if step >= stop_step and self._n_reported(step) + end - begin == self._world
+        )
+        return min(stopping, default=None)
+
+    def _add_chunk(
+        self,
+        rows: _Rows,
+        begins: Integers,
+        spans: list[tuple[int, int, int, int]],
+        messages: StepMessages,
+        ranks: Integers,
+        layouts: Integers,
+    ) -> list[tuple[int, CompleteStep]]:
+        """Add rows, which are in the order of their steps; returns what `add` does."""
+        done: list[tuple[int, CompleteStep]] = []
+        of_rank, layout, base_ns = (column[rows.message] for column in (ranks, layouts, messages.base_ns))
+        largest_layouts = np.maximum.reduceat(layout, begins).tolist()
+        cells_of_first = np.maximum.reduceat(np.where(of_rank == 0, rows.n_cells, -1), begins).tolist()
+        weights = np.add.reduceat(rows.weight, begins).tolist()
+        facts = zip(spans, largest_layouts, cells_of_first, weights, strict=True)
+        for (step, begin, end, last), largest_layout, n_cells, weight in facts:
+            if step <= self._floor:  # it was passed over, or forgotten just now
+                continue
+            span = slice(begin, end)
+            columns = of_rank[span], rows.place[span], base_ns[span], layout[span]
+            piece = Piece(messages.columns, *columns, largest_layout, n_cells)
+            pending = self._steps.get(step)
+            if pending is None:
+                pending = self._steps[step] = _Pending()
+            pending.pieces.append(piece)
+            self.held += weight
+            pending.weight += weight
+            pending.n_ranks += end - begin
+            if pending.n_ranks == self._world:
+                self._forget_through(step)
+                done.append((last, CompleteStep(step, self._world, pending.pieces)))
+        return done
+
+    def _n_reported(self, step: int) -> int:
+        """How many ranks have reported a step that is not complete."""
+        pending = self._steps.get(step)
+        return 0 if pending is None else pending.n_ranks
 
     def _forget_through(self, last: int) -> None:
         """Drop the steps up to `last`: every rank is past it, so rows that they still lack are lost."""

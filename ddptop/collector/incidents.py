@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import Alert
 from ddptop.protocol.limits import NS
 
@@ -14,9 +15,6 @@ LASTS_NS = 2 * NS
 
 OVER_NS = 5 * NS
 """An incident is over when its alert has been gone for so long."""
-
-OF_ONE_RANK = frozenset({"straggler", "replica_drift"})
-"""Kinds in which another rank is another incident. In the others the rank is only the first of several."""
 
 RECALLED = -1
 """When an alert was seen of which only an earlier collector knows: its time is counted from now on."""
@@ -90,4 +88,4 @@ class Incidents:
 
 
 def _key(alert: Alert) -> Key:
-    return alert.kind, alert.rank if alert.kind in OF_ONE_RANK else None
+    return alert.kind, alert.rank if condition_of(alert.kind).of_one_rank else None

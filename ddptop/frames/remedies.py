@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.phrases import PLACES, ended_by_signal, first_ranks, step_phrase
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 
@@ -93,27 +94,6 @@ _AT_PLACE = {
 
 _FETCHING = ": fetching its batch lies there too, for no DataLoader was seen"
 
-_OF_ALERT = {
-    "nan": "Look at the batch{step} on rank {rank}; torch.autograd.set_detect_anomaly(True) names the "
-    "operation that first gives NaN.",
-    "replica_drift": "Look for code that changes parameters or buffers on some ranks only, and start all "
-    "ranks from one checkpoint.",
-    "bypass": "Call the DistributedDataParallel model itself in each training step, not its .module: "
-    "ddp(x), not ddp.module(x).",
-    "no_sync": "Run the last micro-step before optimizer.step() outside no_sync(), forward and backward: see "
-    "the condition, such as (i + 1) % accumulation == 0.",
-    "again": "Add the losses and call backward() once for each DDP forward: only the first backward after it "
-    "is all-reduced.",
-    "comm_hook": "To keep the replicas equal, have the hook return the same gradients on all ranks.",
-    "skipped_backward": "Skip a batch on all ranks or on none: all_reduce a flag (is it bad?) before "
-    "backward, and act on the result.",
-    "loss_spread": "Compare the batches of the ranks: is a shard of the data damaged, or of another kind?",
-    "network": "Check the network between these two hosts: cables, errors and drops of the interfaces "
-    "(ethtool -S, ip -s link), other traffic, the interface in GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME. "
-    "No rank is slow by itself.",
-}
-"""What to do about wrong numbers and a network, by the kind of the alert."""
-
 MORE_CPUS = (
     "Give each rank cores of its own: srun --cpus-per-task, taskset, the container's CPU limit; and see "
     "which library sets os.sched_setaffinity."
@@ -153,18 +133,15 @@ def remedy(
     return kind, action.format(ranks=ranks, place=where or host, host=host, fetching=fetching)
 
 
-def remedy_kind(alert: Alert) -> str:
-    """What `of_alert` is to be asked about."""
-    if alert.kind == "replica_drift" and alert.evidence.get("comm_hook"):
-        return "comm_hook"
-    return str(alert.evidence.get("why") or alert.kind) if alert.kind == "not_synchronised" else alert.kind
-
-
-def of_alert(kind: str, rank: int | None, step: str) -> str:
-    """What to try about an alert of wrong numbers or of a network; empty: of any other. `step`: `step 57`."""
-    if kind == "nan" and rank is None:
+def remedy_of_alert(alert: Alert) -> str:
+    """What to try about an alert of wrong numbers or of a network; empty: of any other."""
+    condition, evidence = condition_of(alert.kind), alert.evidence
+    why = str(evidence.get("why") or ("comm_hook" if evidence.get("comm_hook") else ""))
+    action = condition.remedies.get(why, condition.remedy)
+    if "{rank}" in action and alert.rank is None:
         return ""
-    return _OF_ALERT.get(kind, "").format(rank=rank, step=f" of {step}" if step else "")
+    step = "" if alert.step is None else f" of {step_phrase(alert.step, alert.incarnation)}"
+    return action.format(rank=alert.rank, step=step)
 
 
 def next_action(frame: Frame) -> str:
@@ -214,13 +191,7 @@ def next_action(frame: Frame) -> str:
     if kind == "cpus":
         return MORE_CPUS
     alert = next((alert for alert in frame.alerts if alert.kind == kind), None)
-    if alert is None:
-        return ""
-    return of_alert(
-        remedy_kind(alert),
-        alert.rank,
-        "" if alert.step is None else step_phrase(alert.step, alert.incarnation),
-    )
+    return "" if alert is None else remedy_of_alert(alert)
 
 
 _AFTER_SIGNAL = {

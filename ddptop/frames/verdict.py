@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
+from ddptop.frames.conditions import condition_of, kinds_of
 from ddptop.frames.numbers import duration, fixed, percent, signed
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
@@ -50,13 +51,8 @@ RANKS_APPEAR = "ranks appear when they construct DistributedDataParallel"
 
 ONE_RANK = "one rank: no other rank to wait for"
 
-WrongNumbers: TypeAlias = Literal["nan", "not_synchronised", "replica_drift"]
-
-WRONG_NUMBERS: tuple[WrongNumbers, ...] = ("nan", "not_synchronised", "replica_drift")
-"""Alerts that are the verdict before any straggler: the numbers are wrong, however fast they come."""
-
-ENDS = ("failed_rank", "lost_rank", "unreachable_host")
-"""Alerts of ranks and hosts that are gone; the one with the cause comes first."""
+WRONG_NUMBERS = kinds_of("wrong_numbers")
+"""Alerts that are the verdict before any straggler, the gravest first."""
 
 GRAVE: tuple[RankStatus, ...] = ("failed", "lost", "stalled", "unreachable")
 """States of a rank that are the state of the run, the gravest first."""
@@ -101,7 +97,7 @@ def verdict(frame: Frame) -> Verdict:
         return state(frame, alerts)
     for kind in WRONG_NUMBERS:
         if kind in alerts:
-            return _unhealthy(frame, kind, alerts[kind])
+            return _wrong_numbers(frame, alerts[kind])
     if "compiling" in alerts:
         return _compiling(frame, alerts["compiling"])
     late = frame.straggler
@@ -150,8 +146,9 @@ def _straggler(frame: Frame, late: Straggler) -> str:
     return straggler_phrase(late, on_hosts(frame, blamed(late)))
 
 
-def _unhealthy(frame: Frame, kind: WrongNumbers, alert: Alert) -> Verdict:
+def _wrong_numbers(frame: Frame, alert: Alert) -> Verdict:
     """The verdict about wrong numbers, now or some time ago."""
+    kind = cast("VerdictKind", alert.kind)
     if kind == "not_synchronised":
         return Verdict(kind, "critical", alert.message, not_synchronised_phrase(alert))
     if alert.severity == "critical" or kind == "replica_drift":
@@ -386,7 +383,9 @@ def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
 
 def _ended(frame: Frame) -> Alert | None:
     """The alert of failed or lost ranks; the one with the cause comes first."""
-    return next((alert for alert in frame.alerts if alert.kind in ENDS), None)
+    return next(
+        (alert for alert in frame.alerts if condition_of(alert.kind).family in ("death", "silence")), None
+    )
 
 
 def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:

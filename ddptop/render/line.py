@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.cells import set_cell_size
 
+from ddptop.frames.conditions import condition_of
 from ddptop.protocol.outlets import ANSI_COLOURS
 from ddptop.protocol.texts import printable
 from ddptop.render.text import cells
@@ -250,11 +251,6 @@ RED_STATES = ("failed", "lost", "stalled")
 PROBLEM_STATES = (*RED_STATES, "unreachable", "stale")
 """States that need attention, the worst first."""
 
-_RED_KINDS = frozenset(
-    {"stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit", "lost", "failed"} | {"host_lost"}
-)
-"""Kinds that are red: something stalled, was lost or failed."""
-
 
 def of_state(state: str) -> tuple[str, Role]:
     """Sign and role of a run's or a rank's state."""
@@ -264,7 +260,7 @@ def of_state(state: str) -> tuple[str, Role]:
 def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:
     """Sign and role of an alert or a logged event."""
     sign, role = _SEVERITIES.get(severity, ("●", "dim"))
-    return ("■", "bad") if kind in _RED_KINDS and severity != "info" else (sign, role)
+    return ("■", "bad") if condition_of(kind).is_red and severity != "info" else (sign, role)
 
 
 def worst_sign(states: Sequence[str]) -> tuple[str, Role]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.buckets import a_step_phrase
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.numbers import (
     LEAST_SHOWN_MS,
     RATIO,
@@ -34,7 +35,7 @@ from ddptop.render.phases import legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii
-from ddptop.render.trouble import as_of, kind_phrase, step_now
+from ddptop.render.trouble import as_of, step_now
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -48,9 +49,6 @@ MAX_CALLS = 12
 
 MIN_WIDTH = 60
 """Stacks in fewer columns than this are useless."""
-
-STALLS = frozenset(("stall", "mismatch"))
-"""Kinds whose message is the verdict's sentence while the stall lasts."""
 
 MAX_RANK_ROWS = 64
 """Beyond this, healthy ranks are only counted."""
@@ -250,7 +248,7 @@ def _besides(frame: Frame, parts: Breakdown) -> str:
 def _alerts(frame: Frame, color: bool) -> list[str]:
     lines = []
     for alert in frame.alerts:
-        if frame.stall is not None and alert.kind in STALLS:
+        if frame.stall is not None and condition_of(alert.kind).said_by_stall:
             continue  # the verdict has it
         sign, role = of_severity(alert.severity, alert.kind)
         when = f"since {clock(alert.since_s)}, {age(frame.unix_s - alert.since_s)}"
@@ -262,8 +260,9 @@ def _happenings(frame: Frame, color: bool) -> list[str]:
     lines = []
     for event in frame.events[-LAST_EVENTS:]:
         sign, role = of_severity(event.severity, event.kind)
-        in_verdict = frame.stall is not None and event.kind in STALLS and event.unix_s >= frame.stall.since_s
-        what = kind_phrase(event.kind) if in_verdict else clean(event.message)
+        condition, stall = condition_of(event.kind), frame.stall
+        in_verdict = stall is not None and condition.said_by_stall and event.unix_s >= stall.since_s
+        what = condition.title if in_verdict else clean(event.message)
         lines.append(f"{paint(sign, role, color)} {clock(event.unix_s)} {what}")
     return lines
 

@@ -1,4 +1,4 @@
-"""The words for a stall and for kinds of alerts, on the screen and in plain text."""
+"""The words for a stall, on the screen and in plain text."""
 
 from __future__ import annotations
 
@@ -13,52 +13,6 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.frames.stall import Stall
     from ddptop.frames.verdict import Verdict
-
-_KINDS = {
-    "stall": "no progress",
-    "mismatch": "ranks wait in different collectives",
-    "ended_from_outside": "ended from outside",
-    "launcher_signal": "launcher received a signal",
-    "lost_rank": "rank lost",
-    "failed_rank": "rank failed",
-    "exit": "process ended",
-    "process": "process stopped or running again",
-    "nan": "loss is not a number",
-    "loss_spread": "losses far apart",
-    "not_synchronised": "gradients not synchronised",
-    "replica_drift": "replicas differ",
-    "skipped_backward": "backward skipped",
-    "straggler": "became slow",
-    "straggler_end": "no longer slow",
-    "compiling": "a rank compiles",
-    "network": "network slow or lossy",
-    "disk": "disk full",
-    "slower": "all ranks slower",
-    "faster": "all ranks faster",
-    "lost_records": "records lost",
-    "recording": "recording incomplete",
-    "refused_messages": "messages refused",
-    "unreachable_host": "host unreachable",
-    "host_unreachable": "host unreachable",
-    "host_lost": "host lost",
-    "host_back": "host reports again",
-    "host_thinned": "host leaves out bucket detail",
-}
-"""Kinds of alerts and logged events in words."""
-
-PAGE_KINDS = frozenset(("stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit"))
-"""Kinds of alerts and logged events that the stall page shows more about."""
-
-
-HOST_KINDS = frozenset(
-    ("unreachable_host", "host_unreachable", "host_lost", "host_back", "host_thinned", "network")
-)
-"""Kinds that the view of hosts shows more about."""
-
-
-def kind_phrase(kind: str) -> str:
-    """A kind of alert or logged event in words."""
-    return _KINDS.get(kind, kind.replace("_", " "))
 
 
 def as_of(frame: Frame) -> str:

@@ -11,20 +11,20 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ddptop.frames.buckets import launches_of
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
-from ddptop.frames.phrases import blamed_ranks, buffers_phrase, cpu_shortage_phrase, step_phrase
+from ddptop.frames.phrases import blamed_ranks, buffers_phrase, cpu_shortage_phrase
 from ddptop.frames.remedies import (
     MORE_CPUS,
     after_outside_end,
-    of_alert,
     of_death,
     of_worker,
     place_phrase,
     remedy,
-    remedy_kind,
+    remedy_of_alert,
 )
 from ddptop.report.content import Suggestion
-from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed, stall_at_end
+from ddptop.report.findings import HEALTH, alert_phrase, amount, and_more, by_kind, listed, stall_at_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -316,18 +316,6 @@ WORTH_PCT = 1.0
 _OF_BATCH = ("data", "forward", "backward")
 """Phases whose time depends on the size of the batch."""
 
-FIRST = (
-    "death",
-    "nan",
-    "not_synchronised",
-    "replica_drift",
-    "skipped_backward",
-    "stall",
-    "ended_from_outside",
-    "cpus",
-)
-"""Kinds of suggestions that come before everything that is slow."""
-
 OF_BYTES = ("compress", "accumulate", "smaller_buckets")
 """Kinds of suggestions about bytes and overlap. Waiting for a CPU comes before them: it makes transfer slow.
 Fewer, larger buckets cost less CPU time too."""
@@ -349,8 +337,9 @@ def _order(suggestions: Sequence[Suggestion], suggestion: Suggestion) -> tuple[i
     if suggestion.kind == "cpus" and not suggestion.figures["cpu_shortage"]:
         gains = (other.gain_pct or 0.0 for other in suggestions if other.kind in (*OF_BYTES, "cpus"))
         return 3, -max(gains) - 1e-6
-    if suggestion.kind in FIRST:
-        return {"stall": 1, "ended_from_outside": 1, "cpus": 2}.get(suggestion.kind, 0), 0.0
+    order = 2 if suggestion.kind == "cpus" else condition_of(suggestion.kind).advice_order
+    if order is not None:
+        return order, 0.0
     return 3, 1.0 if suggestion.gain_pct is None else -suggestion.gain_pct
 
 
@@ -419,23 +408,11 @@ def _health(report: Report) -> Iterator[Suggestion]:
     for alert, count in by_kind(report.troubles):
         if alert.kind == "replica_drift" and "not_synchronised" in kinds:
             continue  # that is why they differ
-        if alert.kind == "nan" and alert.rank is not None:
-            step = "" if alert.step is None else step_phrase(alert.step, alert.incarnation)
-            yield Suggestion(
-                "nan",
-                of_alert("nan", alert.rank, step),
-                alert_phrase(alert) + and_more(count),
-                None,
-                {"rank": alert.rank, "step": alert.step},
-            )
-        elif alert.kind in ("not_synchronised", "replica_drift", "skipped_backward"):
-            yield Suggestion(
-                alert.kind,
-                of_alert(remedy_kind(alert), None, ""),
-                alert.message + and_more(count),
-                None,
-                {"rank": alert.rank, "step": alert.step},
-            )
+        action = remedy_of_alert(alert)
+        if alert.kind in HEALTH and condition_of(alert.kind).advice_order is not None and action:
+            because = alert_phrase(alert) if alert.kind == "nan" else alert.message
+            figures = {"rank": alert.rank, "step": alert.step}
+            yield Suggestion(alert.kind, action, because + and_more(count), None, figures)
 
 
 CPU_WAIT_PCT = 15.0
@@ -466,7 +443,7 @@ def _network(report: Report) -> Iterator[Suggestion]:
         if alert.kind == "network":
             yield Suggestion(
                 "network",
-                of_alert("network", None, ""),
+                remedy_of_alert(alert),
                 alert.message + and_more(count),
                 report.communication.exposed_transfer_pct,
                 {"transfer_pct": report.communication.exposed_transfer_pct},

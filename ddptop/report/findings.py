@@ -6,8 +6,9 @@ Also the phrases that the report's sentences share: amounts of time, ranks, seve
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, cast
 
+from ddptop.frames.conditions import condition_of, kinds_of
 from ddptop.frames.numbers import bounded, fixed, percent
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.frame import Alert
     from ddptop.frames.stall import Death
-    from ddptop.protocol.vocabulary import Sign
+    from ddptop.protocol.vocabulary import FindingKind, Sign
     from ddptop.report.content import Report, StallPeriod, StragglerSummary
 
 MAX_IN_UNIT = 100.0
@@ -92,18 +93,7 @@ MIN_COMPARED_PCT = 50.0
 PERSISTENT_PCT = 80.0
 """A rank that is flagged for less of the run is not called persistent."""
 
-Health: TypeAlias = Literal[
-    "nan", "not_synchronised", "replica_drift", "skipped_backward", "loss_spread", "mismatch"
-]
-
-HEALTH: tuple[Health, ...] = (
-    "nan",
-    "not_synchronised",
-    "replica_drift",
-    "skipped_backward",
-    "loss_spread",
-    "mismatch",
-)
+HEALTH = kinds_of("wrong_numbers", "doubtful_numbers")
 """Alerts about wrong numbers, the worst first."""
 
 
@@ -139,7 +129,7 @@ def _end_of_run(report: Report) -> list[Finding]:
         how = alert.message if alert else how
         return [Finding("lost", "critical", f"how the run ended is unknown: {how}")]
     if not deaths:
-        alert = next((a for a in report.troubles if a.kind in ("failed_rank", "lost_rank")), None)
+        alert = next((a for a in report.troubles if condition_of(a.kind).family == "death"), None)
         if run.state == "failed":
             code = "" if run.exit_code is None else f" with exit code {run.exit_code}"
             who = f": {alert.message}" if alert else ""
@@ -244,7 +234,7 @@ def _health(report: Report) -> list[Finding]:
         if kind in alerts:
             alert, count = alerts[kind]
             sign: Sign = "critical" if alert.severity == "critical" else "warning"
-            result.append(Finding(kind, sign, alert_phrase(alert) + and_more(count)))
+            result.append(Finding(cast("FindingKind", kind), sign, alert_phrase(alert) + and_more(count)))
     return result
 
 

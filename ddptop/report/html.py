@@ -211,8 +211,8 @@ def _incidents(report: Report) -> str:
     hidden = max(0, len(report.stalls) - MAX_INCIDENTS) + max(0, len(report.deaths) - MAX_INCIDENTS)
     lines += [f"<p>and {hidden:,} more</p>"] if hidden else []
     for alert, number in by_kind(report.troubles):
-        if not (report.deaths and alert.kind in sentences.OF_DEATHS):
-            colour = "bad" if alert.kind in (*HEALTH, *sentences.OF_DEATHS) else "warn"
+        if not (report.deaths and alert.kind in sentences.DEATHS):
+            colour = "bad" if alert.kind in (*HEALTH, *sentences.DEATHS) else "warn"
             lines.append(f'<p class="{colour}">{_text(sentences.alert(alert) + and_more(number))}</p>')
     return "".join(lines)
 

@@ -16,6 +16,7 @@ import numpy as np
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.to_frame.tables import gpu_facts
 from ddptop.analysis.usual_messages import FEED_FAILURES
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import Alert
 from ddptop.frames.stall import Stall
 from ddptop.frames.verdict import compares_own_times, skew_pct
@@ -57,20 +58,6 @@ STALL_AGE_SHARE = 10
 """A stall is diagnosed again after a tenth of its age, but at least every minute."""
 
 MAX_STALL_INTERVAL_NS = 60 * NS
-
-IN_OWN_SECTION = frozenset({"straggler", "stall"})
-"""Kinds of alerts that the report shows in a section of their own."""
-
-PASSING = frozenset(
-    {"nan", "not_synchronised", "replica_drift", "skipped_backward", "network", "disk", "interruption"}
-)
-"""Kinds of logged events that belong to an alert which may end before the next sample."""
-
-FROM_LOG = frozenset({"compiling"})
-"""Kinds of alerts about the present alone, of which the report has the logged event: it says what was."""
-
-AVERAGED = frozenset({"not_synchronised", "replica_drift"})
-"""Kinds of alerts that were none where the script turns out to average its replicas every few steps."""
 
 FEW_HOSTS = 16
 """Hosts whose figures a sample has, and those of their GPUs; of more hosts it has the clocks only."""
@@ -287,22 +274,28 @@ class Incidents:
     @property
     def troubles(self) -> tuple[Alert, ...]:
         """Alerts that were active at any time, in order of time, with those that no sample contains."""
-        ended = AVERAGED if any(entry.kind == "averaged" for entry in self.events) else frozenset()
-        ended -= {alert.kind for alert in self._newest_alerts}
+        averages = any(entry.kind == "averaged" for entry in self.events)
+        now = {alert.kind for alert in self._newest_alerts}
         said_by_stalls = {stall.sentence for stall in self.stalls}
+
+        def is_over(kind: str) -> bool:
+            return averages and condition_of(kind).over_when_averaged and kind not in now
+
         alerts = [
             alert
             for alert in self._troubles.values()
-            if alert.kind not in ended and (alert.kind != "mismatch" or alert.message not in said_by_stalls)
+            if not is_over(alert.kind)
+            and not (condition_of(alert.kind).said_by_stall and alert.message in said_by_stalls)
         ]
         known: set[tuple[str, float]] = {
             (alert.kind, alert.since_s if alert.step is None else alert.step) for alert in alerts
         }
         for entry in sorted(self.events, key=lambda entry: -1 if entry.step is None else entry.step):
             key = (entry.kind, entry.unix_s if entry.step is None else entry.step)
-            passed = entry.kind in PASSING - ended and entry.severity != "info"
+            in_report = condition_of(entry.kind).in_report
+            passed = in_report == "passing" and not is_over(entry.kind) and entry.severity != "info"
             is_told = key in known or any(self._follows(entry, alert) for alert in alerts)
-            if (passed or entry.kind in FROM_LOG) and not is_told:
+            if (passed or in_report == "from_log") and not is_told:
                 known.add(key)
                 kind = cast("AlertKind", entry.kind)
                 alert = Alert(kind, entry.severity, entry.rank, entry.step, entry.unix_s, entry.message)
@@ -377,11 +370,12 @@ class Incidents:
             self._deaths[process] = death
         self._newest_alerts = frame.alerts
         for alert in frame.alerts:
-            if alert.kind in IN_OWN_SECTION | FROM_LOG:
+            in_report = condition_of(alert.kind).in_report
+            if in_report in ("own_section", "from_log"):
                 continue
             key = (alert.kind, alert.rank, alert.step) if alert.kind == "nan" else (alert.kind, None, None)
             known = self._troubles.get(key)
-            if known is not None and alert.kind in PASSING:
+            if known is not None and in_report == "passing":
                 # The first alert of such a kind says most; of a loss the last one says its end.
                 if alert.kind == "nan" and alert.severity == "warning":
                     self._troubles[key] = replace(known, message=alert.message, evidence=alert.evidence)

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ddptop.frames.buckets import a_step_phrase
+from ddptop.frames.conditions import kinds_of
 from ddptop.frames.numbers import (
     LEAST_SHOWN_MS,
     RATIO,
@@ -32,7 +33,7 @@ MAX_CALLS = 3
 """Most calls of a stack, the innermost ones."""
 
 
-OF_DEATHS = frozenset({"lost_rank", "failed_rank"})
+DEATHS = kinds_of("death")
 """Kinds of alerts that are left out where the deaths themselves are shown."""
 
 _BAD = frozenset({"failed", "lost", "stall", "ended_from_outside"})
@@ -122,7 +123,7 @@ def new_message(one: Death, report: Report) -> tuple[str, ...]:
 
 def alert(one: Alert) -> str:
     """When something became wrong, and what."""
-    sign = "■" if one.kind in (*HEALTH, *OF_DEATHS, "ended_from_outside") else "▲"
+    sign = "■" if one.kind in (*HEALTH, *DEATHS, "ended_from_outside") else "▲"
     return f"{sign} {clock(one.since_s)} {alert_phrase(one)}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddptop.frames.conditions import CONDITIONS, condition_of
 from ddptop.frames.numbers import clock, fixed
 from ddptop.frames.phrases import death_phrase
 
@@ -25,36 +26,6 @@ SPIKE = 4.0
 """The scale ends at this multiple of the median span, so that a compilation does not flatten the rest."""
 
 NO_RANK, UNKNOWN_RANK = "·", " "
-
-EVENT_SIGNS = {
-    "stall": "S",
-    "death": "X",
-    "ended_from_outside": "E",
-    "nan": "N",
-    "not_synchronised": "U",
-    "replica_drift": "D",
-    "skipped_backward": "K",
-    "restart": "R",
-    "collector_restart": "C",
-    "compiling": "M",
-    "lost_records": "!",
-    "recording": "!",
-}
-"""Kind of event to sign. Where a column has several, the kind listed first is shown."""
-
-LEGEND = {
-    "S": "stall",
-    "X": "death",
-    "E": "ended from outside",
-    "N": "NaN",
-    "U": "not synchronised",
-    "D": "replicas differ",
-    "K": "skipped backward",
-    "R": "restart",
-    "C": "collector restart",
-    "M": "compiling",
-    "!": "records missing",
-}
 
 
 def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
@@ -82,7 +53,7 @@ def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     if used:
         placed = "".join(mark + (" " if mark != "S" else "S") * (wide - 1) for mark in marks)
         lines.append(f"{'events':<{LABEL_WIDTH}}{placed}".rstrip())
-        legend = [*legend, *(f"{mark} {LEGEND[mark]}" for mark in used)]
+        legend = [*legend, *used]
     lines.append(_axis(report, len(spans) * wide))
     if legend:
         lines.append(" " * LABEL_WIDTH + "   ".join(legend))
@@ -141,7 +112,7 @@ def _letters(report: Report) -> tuple[dict[int | None, str], list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A stall, a death or another event of EVENT_SIGNS; times in Unix seconds."""
+    """A stall, a death or another condition with a letter; times in Unix seconds."""
 
     kind: str
     first_s: float
@@ -157,33 +128,34 @@ def incidents(report: Report) -> list[Incident]:
     ]
     found += [Incident("death", one.since_s, one.since_s, death_phrase(one)) for one in report.deaths]
     for alert in report.troubles:
-        kind = "death" if alert.kind in ("lost_rank", "failed_rank") and not report.deaths else alert.kind
+        is_death = condition_of(alert.kind).family == "death"
+        kind = "death" if is_death and not report.deaths else alert.kind
         found.append(Incident(kind, alert.since_s, alert.since_s, alert.message))
     found += [
         Incident(event.kind, event.unix_s, event.unix_s, event.message)
         for event in report.events
-        if event.kind in ("restart", "collector_restart", "nan")
+        if condition_of(event.kind).marks_events
     ]
-    return [one for one in found if one.kind in EVENT_SIGNS]
+    return [incident for incident in found if condition_of(incident.kind).letter]
 
 
 def _events(report: Report, count: int) -> tuple[list[str], list[str]]:
-    """A mark per column, and the marks that are used."""
+    """A letter per column, and the legend: each letter that is used, with its title."""
     end_s = max(report.spans[-1].end_s, 1e-9)
     start = report.run.started_at
     marks = [" "] * count
-    order = list(EVENT_SIGNS.values())
+    titles = {one.letter: one.letter_title for one in CONDITIONS.values() if one.letter}
+    order = [*titles]
 
     def column(unix_s: float) -> int:
         return min(count - 1, max(0, int((unix_s - start) / end_s * count)))
 
-    for one in incidents(report):
-        sign = EVENT_SIGNS[one.kind]
-        for i in range(column(one.first_s), column(one.last_s) + 1):
-            if marks[i] == " " or order.index(sign) < order.index(marks[i]):
-                marks[i] = sign
-    used = [mark for mark in dict.fromkeys(EVENT_SIGNS.values()) if mark in marks]
-    return marks, used
+    for incident in incidents(report):
+        letter = condition_of(incident.kind).letter
+        for i in range(column(incident.first_s), column(incident.last_s) + 1):
+            if marks[i] == " " or order.index(letter) < order.index(marks[i]):
+                marks[i] = letter
+    return marks, [f"{letter} {title}" for letter, title in titles.items() if letter in marks]
 
 
 def _axis(report: Report, room: int) -> str:

@@ -41,7 +41,7 @@ def incidents(report: Report, width: int) -> list[str]:
         lines += _death(death, sentences.new_message(death, report), width)
     lines += _more(len(report.deaths), "deaths")
     for alert, number in by_kind(report.troubles):
-        if not (report.deaths and alert.kind in sentences.OF_DEATHS):
+        if not (report.deaths and alert.kind in sentences.DEATHS):
             lines += _wrapped_below_indent(f"{sentences.alert(alert)}{and_more(number)}", width, 2)
     return lines
 

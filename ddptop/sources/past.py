@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.event_log import KEPT
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import LoggedEvent
 from ddptop.frames.history import COLUMNS
 from ddptop.protocol.evidence import Evidence
@@ -225,15 +226,11 @@ class RecordedPast:
         return replace(frame, events=events, alerts=alerts)
 
 
-BEGINS = frozenset({"straggler", "loss_spread", "nan", "replica_drift"})
-"""Kinds of alerts whose begin is an event of the same kind."""
-
-
 def _since_begin(alert: Alert, events: Sequence[LoggedEvent]) -> Alert:
     """The alert, which a reducer has made that began shortly before, with the begin that was recorded.
 
     An earlier version recorded no more of it than this event."""
-    if alert.kind not in BEGINS:
+    if not condition_of(alert.kind).begin_is_event:
         return alert
     kinds = (alert.kind, f"{alert.kind}_end")
     last = next((one for one in reversed(events) if one.kind in kinds), None)

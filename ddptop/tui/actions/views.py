@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import Alert, LoggedEvent
 from ddptop.frames.hosts import host_index
 from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import run_state
-from ddptop.render.trouble import HOST_KINDS, PAGE_KINDS, in_trouble
+from ddptop.render.trouble import in_trouble
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName
 from ddptop.tui.scene import TO_STALL, Scroll
@@ -267,10 +268,8 @@ class ViewActions(ActionsBase):
             assert self.shown is not None
             begin = self.shown.unix_s - played.position_s
             self.source.seek(share=min(1.0, max(0.0, (event.unix_s - begin) / played.duration_s)))
-        if event.kind in PAGE_KINDS:
-            self.open_view("stall")
-        elif event.kind in HOST_KINDS:
-            self.open_view("hosts")
+        if page := condition_of(event.kind).page:
+            self.open_view(page)
         elif event.rank is not None and played is None:
             self.action_rank(event.rank)
 

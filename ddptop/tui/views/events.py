@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.frames.numbers import age, clock, count, counted
 from ddptop.frames.verdict import verdict
 from ddptop.render.line import Line, highlight, of_severity, rule
 from ddptop.render.text import fit, wrap
-from ddptop.render.trouble import kind_phrase
 from ddptop.tui import match
 from ddptop.tui.scene import Layout, Page, Scene
 
@@ -63,7 +63,7 @@ def _in_verdict(frame: Frame, event: LoggedEvent) -> bool:
 def texts_of(events: Sequence[Alert | LoggedEvent]) -> list[str]:
     """The texts that a filter searches, in lower case."""
     return [
-        f"{event.kind} {kind_phrase(event.kind)} {event.severity} {event.message} "
+        f"{event.kind} {condition_of(event.kind).title} {event.severity} {event.message} "
         f"{f'rank {event.rank}' if event.rank is not None else ''} "
         f"{f'step {event.step}' if event.step is not None else ''}".lower()
         for event in events
@@ -166,7 +166,10 @@ def _chosen(chosen: bool, line: Line, at: int, width: int) -> Line:
 def _in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list[Line]:
     when = chosen.unix_s if isinstance(chosen, LoggedEvent) else chosen.since_s
     message = scene.clean(chosen.message)
-    words = [f"{clock(when)}, {age(scene.frame.unix_s - when)} ago", kind_phrase(scene.clean(chosen.kind))]
+    words = [
+        f"{clock(when)}, {age(scene.frame.unix_s - when)} ago",
+        condition_of(scene.clean(chosen.kind)).title,
+    ]
     words += [f"rank {chosen.rank}"] if chosen.rank is not None else []
     words += [f"step {count(chosen.step)}"] if chosen.step is not None else []
     text = " · ".join([*(word for word in words if word not in message), message])

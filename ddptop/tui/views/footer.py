@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ddptop.frames.conditions import Tone, condition_of
 from ddptop.frames.frame import Playback
 from ddptop.frames.numbers import clock, count, duration
 from ddptop.frames.phrases import several_hosts
@@ -115,32 +116,7 @@ def _note(text: str, width: int) -> list[Line]:
 SHORTEST = 10
 """Cells below which a bar shows no position."""
 
-_MARKS: dict[str, tuple[str, Role]] = {
-    "straggler": ("▲", "warn"),
-    "stall": ("■", "bad"),
-    "stalled": ("■", "bad"),
-    "mismatch": ("■", "bad"),
-    "lost_rank": ("✖", "bad"),
-    "ended_from_outside": ("✗", "bad"),
-    "launcher_signal": ("✗", "warn"),
-    "exit": ("✗", "bad"),
-    "failed_rank": ("✗", "bad"),
-    "failed": ("✗", "bad"),
-    "nan": ("▲", "warn"),
-    "not_synchronised": ("▲", "warn"),
-    "replica_drift": ("▲", "warn"),
-    "skipped_backward": ("▲", "warn"),
-    "loss_spread": ("▲", "warn"),
-    "network": ("▲", "warn"),
-    "disk": ("▲", "warn"),
-    "process": ("◌", "warn"),
-    "host_lost": ("✖", "bad"),
-    "host_unreachable": ("◇", "warn"),
-    "unreachable_host": ("◇", "warn"),
-    "lost_records": ("✗", "warn"),
-}
-
-_SEVERITY: tuple[Role, ...] = ("dim", "warn", "bad")
+_SEVERITY: tuple[Tone, ...] = ("dim", "warn", "bad")
 """Of marks in the same cell the most severe is shown."""
 
 
@@ -198,8 +174,9 @@ def _track(played: Playback, width: int) -> Line:
     return line.add("┤", "rule").spot(1, 1 + inside, Do.SCRUB())
 
 
-def _mark(kind: str) -> tuple[str, Role]:
-    return _MARKS.get(kind, ("┴", "dim"))
+def _mark(kind: str) -> tuple[str, Tone]:
+    condition = condition_of(kind)
+    return condition.sign, condition.tone
 
 
 def _cell(share: float, cells: int) -> int:

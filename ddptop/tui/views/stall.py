@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.numbers import count, counted, duration
 from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
@@ -18,7 +19,7 @@ from ddptop.render.hosts import SILENT_STATES
 from ddptop.render.line import Line, Piece, of_state, rule
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import wrap
-from ddptop.render.trouble import PAGE_KINDS, in_trouble
+from ddptop.render.trouble import in_trouble
 from ddptop.tui.scene import Layout, Page, Scene
 from ddptop.tui.views.events import event_line
 from ddptop.tui.views.text_page import below, text_page
@@ -97,7 +98,11 @@ def _calm(scene: Scene, width: int) -> list[Line]:
     )
     lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap(words, width - 2))]
     lines += _silent_hosts(scene, width)
-    past = [event for event in frame.events if event.kind in PAGE_KINDS and event.severity != "info"]
+    past = [
+        event
+        for event in frame.events
+        if condition_of(event.kind).page == "stall" and event.severity != "info"
+    ]
     if past:
         lines += [Line(), Line("  ").add("earlier in this run", "dim")]
         lines += [Line("  ").extend(event_line(scene, event)) for event in reversed(past[-EARLIER:])]

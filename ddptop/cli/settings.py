@@ -123,11 +123,11 @@ def _folder(value: object) -> str:
 
 
 def _view(value: object) -> str:
-    from ddptop.tui.keys import VIEWS
+    from ddptop.tui.all_views import VIEWS
 
-    if value in VIEWS:
+    if value in VIEWS.numbered_names:
         return str(value)
-    raise ValueError(f"{value!r} is no view; choose from {', '.join(VIEWS)}")
+    raise ValueError(f"{value!r} is no view; choose from {', '.join(VIEWS.numbered_names)}")
 
 
 def _sort(value: object) -> str:

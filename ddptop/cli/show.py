@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.cli.web import in_browser
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.sources.base import Source
     from ddptop.tui.app import DdptopApp, Guide
-    from ddptop.tui.keys import ViewName
 
 
 @contextmanager
@@ -101,7 +100,7 @@ def show(
     settings: Settings,
     *,
     until: threading.Event | None = None,
-    view: ViewName | None = None,
+    view: str | None = None,
     guide: Guide | None = None,
 ) -> int:
     """Start the source, show it until it ends or the user quits, close it. Returns the exit code.
@@ -168,7 +167,7 @@ def _screen(
     source: Source,
     settings: Settings,
     until: threading.Event | None,
-    view: ViewName | None,
+    view: str | None,
     guide: Guide | None,
 ) -> int:
     if not settings.color:
@@ -181,7 +180,7 @@ def _screen(
         from ddptop.tui.scene import Place
         from ddptop.tui.terminal import letters_in_their_cells, title_given_back
 
-    place = Place(view or cast("ViewName", settings.view))
+    place = Place(view or settings.view)
     place.sort, place.inverted = settings.sort.removeprefix("-"), settings.sort.startswith("-")
     place.columns = {word[1:]: word[0] == "+" for word in settings.columns.split(",") if word}
     place.charts.log_loss = {"on": True, "off": False}.get(settings.log)

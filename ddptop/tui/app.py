@@ -32,13 +32,14 @@ from ddptop.render.line import Spot
 from ddptop.render.text import clean
 from ddptop.sources.base import Source, error_line
 from ddptop.tui.actions import Actions
-from ddptop.tui.keys import KEYS, Action, Do
+from ddptop.tui.all_views import VIEWS
+from ddptop.tui.keys import Action, Do
 from ddptop.tui.lines_widget import LinesWidget, WithoutColour
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Page, Place, Scene
 from ddptop.tui.terminal import Attention, ScreenDriver, ended_by_signals, terminal_is_there
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
-from ddptop.tui.views.picture import picture, requested_detail, without_frame
+from ddptop.tui.views.picture import picture, without_frame
 
 WHEEL_LINES = 3
 
@@ -64,8 +65,6 @@ class DdptopApp(Actions, App[None]):
     ENABLE_COMMAND_PALETTE = False  # ours takes every key at once and has ranks and runs
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Priority: they are then handled in the order in which they were pressed, before any widget.
-        *(Binding(name, f"key({name!r})", show=False, priority=True) for name in {key.keys for key in KEYS}),
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", "stop", show=False, priority=True),
     ]
@@ -95,7 +94,7 @@ class DdptopApp(Actions, App[None]):
         self.failures = []
         self.place = Place() if place is None else place
         if hasattr(source, "other"):
-            self.place.view = "runs"
+            self.place.open("runs")
         self.shown: Frame | None = None
         self.frozen = False
         self.chosen_theme: str | None = None
@@ -150,13 +149,15 @@ class DdptopApp(Actions, App[None]):
         yield LinesWidget(self._ascii_only, self.repaint)
 
     async def on_event(self, event: Event) -> None:
-        """An open prompt takes the keys before any binding does, except Ctrl-C and Ctrl-Z."""
+        """An open prompt, else the open view, takes the keys before Textual does, but Ctrl-C and Ctrl-Z."""
         prompt = self.place.prompt
         if prompt is not None and isinstance(event, Key) and event.key not in ("ctrl+c", "ctrl+z"):
             self.type_key(prompt, event.key, event.character)
         elif prompt is not None and isinstance(event, Paste):
             prompt.paste(event.text)
             self.typed(prompt)
+        elif isinstance(event, Key) and VIEWS.has_key(event.key):
+            self.action_key(event.key)
         else:
             await super().on_event(event)
 
@@ -167,7 +168,7 @@ class DdptopApp(Actions, App[None]):
         self.set_interval(self._period_s, self.tick)
         if self.source.latest() is None:
             self._first_polls = self.set_interval(FIRST_POLL_S, self._poll_first_frame, repeat=FIRST_POLLS)
-        if self.place.view == "picker" and self.runs is not None:
+        if self.view.lists_runs and self.runs is not None:
             self.look_up()
         if terminal_is_there():
             self.set_interval(TERMINAL_CHECK_S, self._check_terminal)
@@ -202,7 +203,7 @@ class DdptopApp(Actions, App[None]):
             page = self._page(width, height)
             self.place.settle(page.layout)
             drawn = canvas.show_lines(page.lines, self._palette)
-        if (want := requested_detail(self.place)) != self._requested:
+        if (want := self.view.requested_detail(self.place)) != self._requested:
             self._requested = want
             self.source.request(want)
         return drawn
@@ -288,7 +289,7 @@ class DdptopApp(Actions, App[None]):
         """The bar of a recording follows while its button is held; so does the crosshair of the charts."""
         if self._dragged is not None:
             self._drag(event.screen_x)
-        elif event.button and self._on_charts() and self.place.charts.hover(event.screen_x, event.screen_y):
+        elif event.button and self.view.hover(self.place, event.screen_x, event.screen_y):
             self.repaint()
 
     def on_mouse_up(self, event: MouseUp) -> None:
@@ -307,11 +308,7 @@ class DdptopApp(Actions, App[None]):
                 self.act(action)
         elif self.place.prompt is not None:
             return
-        elif self._on_charts() and self.place.charts.hover(x, y):
-            self.repaint()
-        elif self.place.view == "heat" and self.place.heat.click(x, y - 1):
-            self.act(Do.OPEN()) if event.chain > 1 else self.repaint()
-        elif target is not None:
+        elif not self.view.click(self, x, y, twice=event.chain > 1) and target is not None:
             self.choose(target, event.chain > 1)
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
@@ -321,9 +318,6 @@ class DdptopApp(Actions, App[None]):
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         """The wheel moves the cursor."""
         self.action_move(-WHEEL_LINES)
-
-    def _on_charts(self) -> bool:
-        return self.place.view == "overview"
 
     def _drag(self, x: int) -> None:
         assert self._dragged is not None

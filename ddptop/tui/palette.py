@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from textual.fuzzy import Matcher
 
-from ddptop.tui.keys import ANSWERS, KEYS, VIEWS, Action, Do, ViewName, meaning
+from ddptop.frames.numbers import counted
+from ddptop.render.line import Line, rule
+from ddptop.render.text import cells, clean
+from ddptop.tui.all_views import VIEWS
+from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do, PaletteEntry
+from ddptop.tui.prompt import Prompt
 from ddptop.tui.runs import RunChoice
-from ddptop.tui.views.heat_state import NOW_FIGURES
 
 _RANK = re.compile(r"\s*(?:rank|r)?\s*(\d{1,9})\s*")
 
@@ -25,32 +28,21 @@ _STILL = frozenset(
 """Keys that depend on the cursor, and second keys of an action."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of the palette."""
-
-    name: str
-    help: str
-    key: str
-    """The key that does the same; may be empty."""
-    action: Action
-
-
 def entries(
     typed: str,
-    view: ViewName,
+    view: str,
     *,
     themes: Sequence[str] = (),
     ranks: int = 0,
     choices: Sequence[RunChoice] = (),
     replay: bool = False,
-) -> list[Entry]:
+) -> list[PaletteEntry]:
     """What matches, the best first: views, what keys do in this one, themes, runs; `rank 17` if there is."""
     offered = [*_fixed(view, themes, replay), *_runs(choices)]
     return [*_of_ranks(typed, ranks), *matching(typed, offered)]
 
 
-def matching(typed: str, offered: Sequence[Entry]) -> list[Entry]:
+def matching(typed: str, offered: Sequence[PaletteEntry]) -> list[PaletteEntry]:
     """Those whose names hold the typed letters in this order, the best match first; all for no letters."""
     if not typed.strip():
         return list(offered)
@@ -60,26 +52,54 @@ def matching(typed: str, offered: Sequence[Entry]) -> list[Entry]:
     return [entry for score, entry in sorted(scored, key=lambda pair: -pair[0]) if score > 0]
 
 
-def _fixed(view: ViewName, themes: Sequence[str], replay: bool) -> Iterator[Entry]:
-    for number, name in enumerate(VIEWS, 1):
-        yield Entry(name, ANSWERS[name], str(number), Do.VIEW(name))
-    for key in KEYS:
-        still = key.keys in _STILL and not key.replay
-        if meaning(key.keys, view, replay) is key and not still and key.action.do is not Do.VIEW:
-            yield Entry(key.help, "", key.shown, key.action)
-    for figure in NOW_FIGURES:
-        yield Entry(f"heat {figure}", f"the heat map of {figure}", "", Do.CHOOSE_METRIC(figure))
+def _fixed(view: str, themes: Sequence[str], replay: bool) -> Iterator[PaletteEntry]:
+    for numbered in VIEWS.numbered:
+        yield PaletteEntry(numbered.name, numbered.answers, numbered.number, numbered.number_key.action)
+    for key in (*COMMON_KEYS, *VIEWS[view].keys):
+        if key.keys not in _STILL and VIEWS.meaning(key.keys, view, replay=replay) is key:
+            yield PaletteEntry(key.help, "", key.shown, key.action)
+    for key in RECORDING_KEYS if replay else ():
+        if VIEWS.meaning(key.keys, view, replay=replay) is key:
+            yield PaletteEntry(key.help, "", key.shown, key.action)
+    for other in VIEWS:
+        yield from other.palette_entries()
     for theme in themes:
-        yield Entry(f"theme {theme}", "", "", Do.THEME(theme))
+        yield PaletteEntry(f"theme {theme}", "", "", Do.THEME(theme))
 
 
-def _runs(choices: Sequence[RunChoice]) -> Iterator[Entry]:
+def _runs(choices: Sequence[RunChoice]) -> Iterator[PaletteEntry]:
     for at, choice in enumerate(choices):
-        yield Entry(f"run {choice.name}", f"{choice.state} {choice.script}".strip(), "", Do.SWITCH(at))
+        yield PaletteEntry(f"run {choice.name}", f"{choice.state} {choice.script}".strip(), "", Do.SWITCH(at))
 
 
-def _of_ranks(typed: str, ranks: int) -> Iterator[Entry]:
+def _of_ranks(typed: str, ranks: int) -> Iterator[PaletteEntry]:
     for pattern, name, do in ((_RANK, "rank", Do.RANK), (_COMPARE, "compare with rank", Do.COMPARE_WITH)):
         found = pattern.fullmatch(typed)
         if found is not None and int(found[1]) < ranks:
-            yield Entry(f"{name} {int(found[1])}", "", "", do(int(found[1])))
+            yield PaletteEntry(f"{name} {int(found[1])}", "", "", do(int(found[1])))
+
+
+MAX_LINES = 12
+"""Lines: the picture below stays to be seen."""
+
+
+def palette_list(
+    prompt: Prompt, offered: Sequence[PaletteEntry], width: int, height: int, ascii_only: bool
+) -> list[Line]:
+    """At most MAX_LINES lines with a rule above; the chosen one among them."""
+    room = min(MAX_LINES, height - 1, max(1, len(offered)))
+    if room < 1:
+        return []
+    cursor = min(prompt.at, max(0, len(offered) - 1))
+    top = max(0, min(cursor - room // 2, len(offered) - room))
+    lines = [rule(width, "palette", counted(len(offered), "match").replace("matchs", "matches"))]
+    for at, entry in enumerate(offered[top : top + room], top):
+        chosen = at == cursor
+        line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
+        line.add(clean(entry.name, ascii_only), "strong" if chosen else "text")
+        if entry.help and line.width + cells(entry.help) + 12 <= width:
+            line.add(f"  {clean(entry.help, ascii_only)}", "dim")
+        line.pad(width - cells(entry.key) - 1).add(entry.key, "accent")
+        line.spot(0, width, Do.RUN_PALETTE(prompt.text, at))
+        lines.append(line)
+    return lines if offered else [*lines, Line("  no match", "dim")]

@@ -6,12 +6,11 @@ The place is changed by keys and the mouse; its contents come from every new fra
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line
 from ddptop.tui import match
-from ddptop.tui.keys import VIEWS, ViewName
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.views.heat_state import HeatState
 from ddptop.tui.views.timeline_state import TimelineState
@@ -242,8 +241,9 @@ class Page(NamedTuple):
 class Place:
     """Where the user is: view, cursors, filters, and how the views are set."""
 
-    view: ViewName = "overview"
-    before: ViewName = "overview"
+    view: str = "overview"
+    """The name of the view that is open."""
+    before: str = "overview"
     """The view to go back to."""
     rank: int = 0
     """The rank under the cursor."""
@@ -270,9 +270,8 @@ class Place:
     """The last search: its matches are marked, and `n` and `N` go through them."""
     seek: int = 0
     """On a page of text: the next picture goes to the next (1) or the last (-1) line that matches."""
-    scrolls: dict[ViewName, Scroll] = field(
-        default_factory=lambda: {view: Scroll() for view in get_args(ViewName)}
-    )
+    scrolls: dict[str, Scroll] = field(default_factory=dict)
+    """By name, of the views that have been open."""
     sortable: tuple[str, ...] = ()
     """Columns of the rank table that are on the screen."""
     columns: dict[str, bool] = field(default_factory=dict)
@@ -290,6 +289,14 @@ class Place:
     choices: tuple[RunChoice, ...] | None = None
     """Runs to choose from; None: they are being looked up."""
 
+    def __post_init__(self) -> None:
+        self.open(self.view)
+
+    def open(self, view: str) -> None:
+        """Have another view open."""
+        self.view, self.seek = view, 0
+        self.scrolls.setdefault(view, Scroll())
+
     @property
     def order(self) -> tuple[int, ...]:
         """Ranks in the order in which the table shows them."""
@@ -300,14 +307,14 @@ class Place:
         places before the next picture. Moving to another rank ends following."""
         rank = self.table.rank(row)
         if row in self.table.rows:
-            self.scrolls["overview"].cursor = self.table.rows.index(row)
+            self.scroll.cursor = self.table.rows.index(row)
         self.follow = self.follow and rank == self.rank
         self.rank, self.on_host, self.pointed = rank, host_of(row) is not None, True
 
     def point_at_host(self, line: int) -> None:
         """Likewise for a line of the hosts."""
         self.hosts.move_to(line)
-        self.scrolls["hosts"].cursor = max(0, min(line, len(self.hosts.order) - 1))
+        self.scroll.cursor = max(0, min(line, len(self.hosts.order) - 1))
 
     def reveal(self, rank: int, host: str) -> None:
         """Move the cursor to a rank, and unfold its host where it is folded."""
@@ -319,7 +326,7 @@ class Place:
     @property
     def cursor_as_shown(self) -> bool:
         """Whether the cursor is on the row of the rank table that it was painted on."""
-        rows, at = self.table.rows, self.scrolls["overview"].cursor
+        rows, at = self.table.rows, self.scroll.cursor
         if at >= len(rows):
             return False
         return (self.rank, self.on_host) == (self.table.rank(rows[at]), host_of(rows[at]) is not None)
@@ -357,8 +364,6 @@ class Place:
             if self.hosts.cursor:
                 self.hosts.move_to(self.scroll.cursor)
 
-
-__all__ = ["TO_STALL", "VIEWS", "Place", "Scene", "Scroll", "ViewName"]
 
 TO_STALL = -1
 """Target of a line that opens the stall page: no rank and no place in a list."""

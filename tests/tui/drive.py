@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from ddptop.render.text import ASCII
 from ddptop.tui.app import Actions, DdptopApp
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.picture import picture, requested_detail, without_frame
+from ddptop.tui.views.picture import picture, without_frame
 from tests.tui.fake import FakeSource
 from tests.tui.screens import text_of
 
@@ -45,7 +45,7 @@ class Sketch(Actions):
             assert not alone or repr(self.place) == before, "a picture changes nothing"
         self.lines = page.lines
         self.place.settle(page.layout)
-        if (want := requested_detail(self.place)) != self._requested:
+        if (want := self.view.requested_detail(self.place)) != self._requested:
             self._requested = want
             self.source.request(want)
         return len(self.lines)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ddptop.render.text import ASCII
+from ddptop.tui.all_views import VIEWS
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.picture import picture, requested_detail
+from ddptop.tui.views.picture import picture
 from tests.tui.fake_views import with_wanted
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
-    from ddptop.tui.keys import ViewName
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}
 
 TINY = {"30x6": (30, 6), "20x5": (20, 5)}
 
 
-def place_at(view: ViewName, **states: Any) -> Place:
+def place_at(view: str, **states: Any) -> Place:
     """A place in a view."""
     return Place(view=view, **states)
 
@@ -31,7 +31,7 @@ def page(
     scene = Scene(frame, place, ascii_only=plain, frozen=frozen)
     place.settle(picture(scene, width, height).layout)
     if frame.timeline is None and frame.heat is None:
-        frame = with_wanted(frame, requested_detail(place))
+        frame = with_wanted(frame, VIEWS[place.view].requested_detail(place))
     lines, layout = picture(Scene(frame, place, ascii_only=plain, frozen=frozen), width, height)
     place.settle(layout)
     assert len(lines) == height

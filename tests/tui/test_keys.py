@@ -11,8 +11,9 @@ from textual.geometry import Region
 from textual.theme import BUILTIN_THEMES
 
 from ddptop.render.line import Role
+from ddptop.tui.all_views import VIEWS
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.keys import KEYS, VIEWS, Do, ViewName
+from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do
 from ddptop.tui.theme import THEMES
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler, waiting
@@ -213,25 +214,25 @@ def test_a_click_chooses_a_rank() -> None:
 
 def test_help_names_every_key() -> None:
     text = sketch(FakeSource(replay()), (160, 100), "question_mark")
-    for key in KEYS:
+    for key in VIEWS.all_keys:
         assert f"  {key.shown:<8}{key.help}" in text
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", VIEWS.numbered_names)
 def test_help_begins_with_the_keys_of_the_page_it_was_asked_on(view: str) -> None:
-    here = [key for key in KEYS if view in key.views]
-    rows = sketch(WantedSource(live()), (160, 100), str(VIEWS.index(view) + 1), "question_mark").splitlines()
+    here = VIEWS[view].keys
+    rows = sketch(WantedSource(live()), (160, 100), VIEWS[view].number, "question_mark").splitlines()
     if here:
         assert rows[2].startswith(f"on the page before this: {view}")
         assert all(key.help in "\n".join(rows[3 : 3 + len(here)]) for key in here)
 
 
 def test_a_key_has_one_meaning_on_a_page() -> None:
-    for view in get_args(ViewName):
-        own = [key.keys for key in KEYS if view in key.views]
-        assert len(own) == len(set(own)), view
-    for played in (False, True):
-        common = [key.keys for key in KEYS if not key.views and key.replay is played]
+    for view in VIEWS:
+        own = [key.keys for key in view.keys]
+        assert len(own) == len(set(own)), view.name
+    for keys in (VIEWS.shared_keys, RECORDING_KEYS):
+        common = [key.keys for key in keys]
         assert len(common) == len(set(common))
 
 
@@ -243,7 +244,7 @@ def test_keys_of_vim_and_of_other_programs() -> None:
     painted.press("tab")
     assert painted.place.view == "timeline"
     painted.press("shift+tab", "shift+tab")
-    assert painted.place.view == VIEWS[-1]
+    assert painted.place.view == VIEWS.numbered_names[-1]
     painted.press("f1")
     assert painted.place.view == "columns"
     painted.press("question_mark")
@@ -255,8 +256,8 @@ def test_keys_of_vim_and_of_other_programs() -> None:
 
 
 def test_every_key_does_something_that_there_is() -> None:
-    for key in KEYS:
-        assert callable(getattr(Sketch, f"action_{key.action.do.value}")), key
+    assert all(isinstance(key.action.do, Do) for key in (*COMMON_KEYS, *RECORDING_KEYS))
+    assert all(callable(key.action.do) for key in VIEWS.all_keys)
     for do in Do:
         assert callable(getattr(Sketch, f"action_{do.value}")), do
 

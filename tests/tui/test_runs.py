@@ -126,7 +126,8 @@ def test_the_picker_is_filtered_and_enter_opens_what_is_seen() -> None:
 
 def test_the_picker_can_be_filtered_before_any_run_is_open() -> None:
     sketch = with_runs(NoSource(), (60, 12))  # type: ignore[arg-type]
-    sketch.place.view, sketch.place.choices = "picker", CHOICES
+    sketch.place.open("picker")
+    sketch.place.choices = CHOICES
     assert "filter: bert" in sketch.press("slash", *"bert")
     assert "1 live run, 0 recordings of 5" in sketch.press("enter")
 

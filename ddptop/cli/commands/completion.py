@@ -105,9 +105,9 @@ complete -c ddptop -f
 
 def values(option: str) -> tuple[str, ...] | None:
     """What an option's value may be; None where it takes none, nothing where any will do."""
-    from ddptop.tui.keys import VIEWS
+    from ddptop.tui.all_views import VIEWS
 
-    choices = {"--view": VIEWS, "--theme": OWN_THEMES, "--to": FORMATS}
+    choices = {"--view": VIEWS.numbered_names, "--theme": OWN_THEMES, "--to": FORMATS}
     return choices.get(option, () if option in VALUE_OPTIONS else None)
 
 

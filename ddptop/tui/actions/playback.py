@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ddptop.sources.saving import save_page
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.prompt import Prompt
-from ddptop.tui.views.stall import evidence_text
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Playback
@@ -156,9 +155,9 @@ class SaveActions(ActionsBase):
         if self.shown is None:
             return
         run, view, moment = self.shown.run.name, self.place.view, self.shown.unix_s
-        evidence = evidence_text(self.shown) if view == "stall" else None
+        text = self.view.text_to_save(self.shown) or self.picture_text()
         try:
-            path = save_page(run, view, moment, evidence or self.picture_text(), folder=self.save_to)
+            path = save_page(run, view, moment, text, folder=self.save_to)
             save_page(run, view, moment, self.picture_svg(), suffix=".svg", folder=self.save_to)
         except OSError as error:
             self.show_note(f"not saved: {error}")

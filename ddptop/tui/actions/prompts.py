@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-from ddptop.frames.hosts import host_index
-from ddptop.render.text import clean
 from ddptop.tui import match
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.actions.playback import parse_target
 from ddptop.tui.keys import Do
 from ddptop.tui.prompt import Prompt
-from ddptop.tui.scene import Scene
-from ddptop.tui.views.events import listed, texts_of
-from ddptop.tui.views.rank_order import ordered, passing
-
-
-def next_rank(scene: Scene, by: int) -> int | None:
-    """The rank that matches next, from the one under the cursor, in the table's order; None: none.
-
-    Ranks that the filter hides do not count.
-    """
-    hits = set(passing(scene.frame.ranks, scene.place.searched))
-    order = [
-        rank for rank in ordered(scene, scene.place.scroll.page) if rank in hits or rank == scene.place.rank
-    ]
-    if not hits.intersection(order):
-        return None
-    at = order.index(scene.place.rank) if scene.place.rank in order else -1
-    for further in range(1, len(order) + 1):
-        rank = order[(at + by * further) % len(order)]
-        if rank in hits:
-            return rank
-    return None
-
-
-def next_line(scene: Scene, by: int) -> int | None:
-    """The line of the events after (or before) the cursor that matches; None: none."""
-    found = listed(scene.frame, scene.place.event_filter)
-    hits = match.matching(scene.place.searched, texts_of(found))
-    cursor = scene.place.scroll.cursor
-    ahead = [at for at in hits if (at - cursor) * by > 0]
-    return (min(ahead) if by > 0 else max(ahead)) if ahead else (hits[0 if by > 0 else -1] if hits else None)
 
 
 class PromptActions(ActionsBase):
     """Actions of prompts."""
 
     def action_filter(self) -> None:
-        """Ask for a filter: of events or runs on their pages, else of ranks."""
-        place = self.place
-        if place.view == "events":
-            hint = "events to show: rank 3, straggler, !joined, /rank [01]\\b/"
-            place.prompt = Prompt("filter", hint, place.event_filter)
-        elif place.view == "picker":
-            hint = "runs to list: a name, a script, live, !failed, /regex/"
-            place.prompt = Prompt("filter", hint, place.run_filter)
-        elif place.view == "hosts":
-            hint = "hosts to show: a name, unreachable, !live, records locally, /regex/"
-            place.prompt = Prompt("filter", hint, place.hosts.filter)
-        else:
-            if place.view not in ("overview", "heat"):
-                self.open_view("overview")
-            hint = "ranks to show: 3, 8-15, a host, a device, a state, !not, /regex/"
-            place.prompt = Prompt("filter", hint, place.filter)
+        """Ask for a filter of what the view lists, else of the ranks of the overview."""
+        if not self.view.filters_here:
+            self.open_view("overview")
+        view = self.view
+        self.place.prompt = Prompt("filter", view.filter_hint, view.filter_text(self.place))
         self.repaint()
 
     def action_search(self) -> None:
@@ -71,22 +27,10 @@ class PromptActions(ActionsBase):
 
     def action_match(self, by: int) -> None:
         """The next line or rank that matches the last search."""
-        place = self.place
-        if not place.searched:
-            self.show_note("no search yet; press /")
-        elif place.view == "overview":
-            rank = next_rank(self.scene(), by) if self.shown is not None else None
-            if rank is not None:
-                index = host_index(self.scene().frame.ranks.host)
-                place.reveal(rank, index.names[index.of_rank[rank]])
-            self.show_note("" if rank is not None else f"no rank matches {clean(place.searched)!r}")
-        elif place.view == "events":
-            line = next_line(self.scene(), by) if self.shown is not None else None
-            place.scroll.cursor = line if line is not None else place.scroll.cursor
-            self.repaint()
+        if self.place.searched:
+            self.view.go_to_match(self, by)
         else:
-            place.seek = by
-            self.repaint()
+            self.show_note("no search yet; press /")
 
     def type_key(self, prompt: Prompt, key: str, character: str | None) -> None:
         """A key while a prompt is open."""
@@ -104,18 +48,10 @@ class PromptActions(ActionsBase):
 
     def typed(self, prompt: Prompt) -> None:
         """The filter is applied while it is typed."""
-        place = self.place
         if prompt.purpose == "filter":
-            if place.view == "events":
-                place.event_filter = prompt.text
-            elif place.view == "picker":
-                place.run_filter = prompt.text
-            elif place.view == "hosts":
-                place.hosts.filter = prompt.text
-            else:
-                place.filter = prompt.text
-        if prompt.purpose in ("filter", "search") and place.view != "picker":
-            place.searched = prompt.text
+            self.view.set_filter(self.place, prompt.text)
+        if prompt.purpose in ("filter", "search") and self.view.marks_matches:
+            self.place.searched = prompt.text
         self.repaint()
 
     def _cancel(self, prompt: Prompt) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from ddptop.sources.base import error_line
 from ddptop.sources.threads import new_thread, wait_for_ends
 from ddptop.tui.actions.base import ActionsBase
-from ddptop.tui.keys import Do
-from ddptop.tui.palette import Entry, entries
+from ddptop.tui.all_views import VIEWS
+from ddptop.tui.keys import Do, PaletteEntry
+from ddptop.tui.palette import entries
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.scene import Place
 
@@ -37,7 +38,7 @@ class RunActions(ActionsBase):
 
     def action_pick(self) -> None:
         """Show all runs."""
-        if self.place.view == "picker":
+        if self.view.lists_runs:
             self.act(Do.LEAVE())
             return
         if self.runs is None:
@@ -56,7 +57,7 @@ class RunActions(ActionsBase):
             self.look_up()
         self.repaint()
 
-    def palette(self, typed: str) -> list[Entry]:
+    def palette(self, typed: str) -> list[PaletteEntry]:
         """What the palette offers for some letters."""
         ranks = len(self.shown.ranks.state) if self.shown is not None else 0
         return entries(
@@ -94,7 +95,7 @@ class RunActions(ActionsBase):
                 except ValueError as problem:
                     note = str(problem)
                 self.later(partial(self._found, place, found, note))
-                if place.view != "picker" or ended.wait(LOOKUP_INTERVAL_S):
+                if not VIEWS[place.view].lists_runs or ended.wait(LOOKUP_INTERVAL_S):
                     return
 
         self.start_thread(find, "ddptop-runs")
@@ -102,7 +103,7 @@ class RunActions(ActionsBase):
     def _found(self, place: Place, found: tuple[RunChoice, ...], note: str) -> None:
         """In the screen's thread: the cursor stays on its run."""
         before, place.choices = place.listed, found
-        if before and place.view == "picker":
+        if before and VIEWS[place.view].lists_runs:
             under = before[min(place.scroll.cursor, len(before) - 1)]
             names = [(one.name, one.path) for one in place.listed]
             if (under.name, under.path) in names:

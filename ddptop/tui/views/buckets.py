@@ -9,8 +9,12 @@ from ddptop.frames.numbers import counted, known
 from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
 from ddptop.render.line import Line, rule
+from ddptop.render.metrics import BUCKET_FIELDS
 from ddptop.render.text import wrap
-from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.page_figures import PageFigures
+from ddptop.tui.scene import Layout, Page, Place, Scene
+from ddptop.tui.screen import Screen
+from ddptop.tui.view import View
 
 MIN_BAR, MAX_BAR = 16, 40
 """Least cells beside the table for a bar to be drawn, and most cells of a bar."""
@@ -27,37 +31,6 @@ _LEGEND = {
 """By title of a column, what it holds."""
 
 _CLOCK_FREE = "~ clock-free: the shortest collective of all ranks is transfer, the rest wait"
-
-
-def buckets(scene: Scene, width: int, height: int) -> Page:
-    """A row per bucket; a legend where there is room."""
-    figures = scene.frame.buckets
-    lines = [rule(width, _tally(scene))]
-    if not figures:
-        words = wrap(_nothing(scene), width - 4)
-        return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
-    columns = table.fitting(bucket_columns(scene), width - 1)
-    gap = 2 if table.total(columns, 2) < width else 1
-    titles = {column.title for column in columns}
-    first = _CLOCK_FREE if scene.frame.group.clock_free else _COLLECTIVE if "coll" in titles else ""
-    rest = " · ".join(text for title, text in _LEGEND.items() if title in titles)
-    texts = (_sum_over_buckets(scene), first, rest)
-    legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
-    lines.append(Line(" ").extend(table.head(columns, gap)))
-    room = height - len(lines) - len(legend)
-    shares = shares_of_best(scene)
-    scroll, shown = scene.place.scroll.fitted(len(figures), room)
-    for at in shown:
-        chosen = at == scroll.cursor
-        line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
-        line.extend(table.body(columns, at, gap))
-        if width - line.width >= MIN_BAR and known(shares[at]):
-            bar = min(MAX_BAR, width - line.width - 3)
-            line.add("  ┃", "rule").add("█" * round(shares[at] / 100 * bar), "transfer")
-        line.target = at
-        lines.append(line)
-    lines += [Line()] * (height - len(lines) - len(legend))
-    return Page(lines + legend, Layout(scroll))
 
 
 def _tally(scene: Scene) -> str:
@@ -89,3 +62,62 @@ def _nothing(scene: Scene) -> str:
     if scene.frame.group.step is None:
         return "No step is complete yet."
     return "No rank has reported a bucket layout: there are no all-reduce times of this run."
+
+
+class BucketColumns(PageFigures):
+    """The columns of the table of buckets, which cannot be chosen."""
+
+    fields = BUCKET_FIELDS
+    hint = ""
+    chooses_columns = False
+
+    def titles(self, scene: Scene) -> tuple[str, ...]:
+        """All columns that there can be."""
+        return tuple(BUCKET_FIELDS)
+
+    def is_on_screen(self, place: Place, title: str) -> bool:
+        """As none can be chosen, no title stands out."""
+        return True
+
+    def choose(self, screen: Screen, title: str) -> None:
+        """Nothing to choose."""
+
+
+class BucketsView(View):
+    """The gradient buckets."""
+
+    name = "buckets"
+    answers = "size, time and bandwidth of each bucket, who comes last"
+    number = "3"
+    in_key_line = True
+    figures = BucketColumns()
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """A row per bucket; a legend where there is room."""
+        figures = scene.frame.buckets
+        lines = [rule(width, _tally(scene))]
+        if not figures:
+            words = wrap(_nothing(scene), width - 4)
+            return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
+        columns = table.fitting(bucket_columns(scene), width - 1)
+        gap = 2 if table.total(columns, 2) < width else 1
+        titles = {column.title for column in columns}
+        first = _CLOCK_FREE if scene.frame.group.clock_free else _COLLECTIVE if "coll" in titles else ""
+        rest = " · ".join(text for title, text in _LEGEND.items() if title in titles)
+        texts = (_sum_over_buckets(scene), first, rest)
+        legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
+        lines.append(Line(" ").extend(table.head(columns, gap)))
+        room = height - len(lines) - len(legend)
+        shares = shares_of_best(scene)
+        scroll, shown = scene.place.scroll.fitted(len(figures), room)
+        for at in shown:
+            chosen = at == scroll.cursor
+            line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
+            line.extend(table.body(columns, at, gap))
+            if width - line.width >= MIN_BAR and known(shares[at]):
+                bar = min(MAX_BAR, width - line.width - 3)
+                line.add("  ┃", "rule").add("█" * round(shares[at] / 100 * bar), "transfer")
+            line.target = at
+            lines.append(line)
+        lines += [Line()] * (height - len(lines) - len(legend))
+        return Page(lines + legend, Layout(scroll))

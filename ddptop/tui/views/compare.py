@@ -32,13 +32,16 @@ from ddptop.render.phases import PARTS
 from ddptop.render.rank_table import state_piece
 from ddptop.render.text import cells, fit, fit_tail
 from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.view import View
 from ddptop.tui.views.charts import logarithmic
 from ddptop.tui.views.curve import Curve, chart
+from ddptop.tui.views.rank_page import OneRankView
 from ddptop.tui.views.text_page import text_page
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
     from ddptop.frames.history import History
+    from ddptop.tui.screen import Screen
 
 MAX_NAME, MAX_FIGURE = 22, 18
 
@@ -60,27 +63,6 @@ class Figure:
     values: Column
     text: Callable[[float | None], str]
     worse: int = 0
-
-
-def compare(scene: Scene, width: int, height: int) -> Page:
-    """The marked rank on the left, the one under the cursor on the right, and right minus left."""
-    place, total = scene.place, len(scene.frame.ranks.state)
-    if place.marked is None or place.marked >= total or place.rank >= total:
-        hint = Line("  c on the overview marks a rank; then c on another one", "dim")
-        return Page([rule(width, "compare"), hint])
-    left, right = place.marked, place.rank
-    lines = [rule(width, f"rank {left} and rank {right}", "c changes sides" if width >= 60 else "")]
-    name = min(MAX_NAME, width // 3)
-    cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
-    head = Line(" " * name)
-    for rank in (left, right):
-        title = f"rank {rank}"
-        head.add(fit(title if cells(title) < cell else f"r{rank}", cell, True), "accent")
-    lines.append(head.add(fit("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim"))
-    body = [*_words(scene, name, left, right, cell), *_figures(scene, name, left, right, cell, width), Line()]
-    body += _buckets(scene, left, right)
-    shown, scroll = text_page(scene, body, height - len(lines))
-    return Page([*lines, *shown], Layout(scroll))
 
 
 LONG_HOST = 24
@@ -413,3 +395,54 @@ def _last_life(history: History) -> tuple[History, slice]:
     """From the last restart on: there the step number rises."""
     falls: Indices = np.flatnonzero(np.diff(history.step) < 0)
     return history, slice(int(falls[-1]) + 1 if len(falls) else 0, len(history.step))
+
+
+class CompareView(OneRankView):
+    """Two ranks side by side."""
+
+    name = "compare"
+    answers = "two ranks side by side, with their differences"
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """The marked rank on the left, the one under the cursor on the right, and right minus left."""
+        place, total = scene.place, len(scene.frame.ranks.state)
+        if place.marked is None or place.marked >= total or place.rank >= total:
+            hint = Line("  c on the overview marks a rank; then c on another one", "dim")
+            return Page([rule(width, "compare"), hint])
+        left, right = place.marked, place.rank
+        lines = [rule(width, f"rank {left} and rank {right}", "c changes sides" if width >= 60 else "")]
+        name = min(MAX_NAME, width // 3)
+        cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
+        head = Line(" " * name)
+        for rank in (left, right):
+            title = f"rank {rank}"
+            head.add(fit(title if cells(title) < cell else f"r{rank}", cell, True), "accent")
+        lines.append(
+            head.add(fit("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim")
+        )
+        body = [
+            *_words(scene, name, left, right, cell),
+            *_figures(scene, name, left, right, cell, width),
+            Line(),
+        ]
+        body += _buckets(scene, left, right)
+        shown, scroll = text_page(scene, body, height - len(lines))
+        return Page([*lines, *shown], Layout(scroll))
+
+    def compare_rank(self, screen: Screen) -> None:
+        """Change sides."""
+        place = screen.place
+        if place.marked is not None:
+            place.marked, place.rank = place.rank, place.marked
+        screen.repaint()
+
+
+class CompareRunsView(View):
+    """Two recordings side by side."""
+
+    name = "runs"
+    answers = "two recordings side by side"
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """As far as there is room."""
+        return compare_runs_page(scene, width, height)

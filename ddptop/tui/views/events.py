@@ -12,7 +12,9 @@ from ddptop.frames.verdict import verdict
 from ddptop.render.line import Line, highlight, of_severity, rule
 from ddptop.render.text import fit, wrap
 from ddptop.tui import match
-from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.scene import Layout, Page, Place, Scene
+from ddptop.tui.screen import Screen
+from ddptop.tui.view import View
 
 ASIDE = 4
 """Cells between two events on one line."""
@@ -102,40 +104,6 @@ NARROW = 70
 """Cells below which alerts are shortened."""
 
 
-def events(scene: Scene, width: int, height: int) -> Page:
-    """Alerts above, logged events below, one cursor for both; what is under it in full at the foot."""
-    alerts, happened = _passing(scene.frame, scene.place.event_filter)
-    total = len(alerts) + len(happened)
-    cursor = min(max(scene.place.scroll.cursor, 0), max(0, total - 1))
-    pattern = match.highlight_pattern(scene.place.searched)
-    held = alerts[: max(1, (height - 2) // 3)]
-    lines = [rule(width, f"{counted(len(alerts), 'alert')} now", _filtered(scene, width))]
-    for at, one in enumerate(held):
-        line = highlight(alert(scene, one, width < NARROW), pattern)
-        lines.append(_chosen(at == cursor, line, at, width))
-    if not held:
-        none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
-        lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
-    hidden = len(alerts) - len(held)
-    lines += [Line(f"  and {hidden:,} more", "dim")] if hidden else []
-    lines.append(rule(width, f"{counted(len(happened), 'event')}, newest first"))
-    if not happened:
-        none = "no event matches" if scene.frame.events else "nothing has happened yet"
-        lines.append(Line(f"  {none}", "dim"))
-    full = IN_FULL + 1 if height >= ROOM_FOR_IT and total else 0
-    before = len(alerts)
-    # The list stays where it is while the cursor is among the alerts.
-    scroll = replace(scene.place.scroll, cursor=max(0, cursor - before))
-    scroll, shown = scroll.fitted(len(happened), height - len(lines) - full)
-    for at in shown:
-        line = highlight(event_line(scene, happened[at]), pattern)
-        lines.append(_chosen(before + at == cursor, line, before + at, width))
-    if full:
-        lines += [Line()] * (height - full - len(lines))
-        lines += [rule(width), *_in_full(scene, listed(scene.frame, scene.place.event_filter)[cursor], width)]
-    return Page(lines, Layout(replace(scroll, cursor=cursor)))
-
-
 def listed(frame: Frame, typed: str = "") -> list[Alert | LoggedEvent]:
     """All that the cursor goes through: alerts, then events, newest first, that the filter lets pass."""
     alerts, happened = _passing(frame, typed)
@@ -174,3 +142,93 @@ def _in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list[Line
     words += [f"step {count(chosen.step)}"] if chosen.step is not None else []
     text = " · ".join([*(word for word in words if word not in message), message])
     return [Line(part) for part in wrap(text, width, IN_FULL)]
+
+
+class EventsView(View):
+    """Alerts and logged events."""
+
+    name = "events"
+    answers = "what is wrong now, and what happened when"
+    number = "5"
+    in_key_line = True
+    filters_here = True
+    filter_hint = "events to show: rank 3, straggler, !joined, /rank [01]\\b/"
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """Alerts above, logged events below, one cursor for both; what is under it in full at the foot."""
+        alerts, happened = _passing(scene.frame, scene.place.event_filter)
+        total = len(alerts) + len(happened)
+        cursor = min(max(scene.place.scroll.cursor, 0), max(0, total - 1))
+        pattern = match.highlight_pattern(scene.place.searched)
+        held = alerts[: max(1, (height - 2) // 3)]
+        lines = [rule(width, f"{counted(len(alerts), 'alert')} now", _filtered(scene, width))]
+        for at, one in enumerate(held):
+            line = highlight(alert(scene, one, width < NARROW), pattern)
+            lines.append(_chosen(at == cursor, line, at, width))
+        if not held:
+            none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
+            lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
+        hidden = len(alerts) - len(held)
+        lines += [Line(f"  and {hidden:,} more", "dim")] if hidden else []
+        lines.append(rule(width, f"{counted(len(happened), 'event')}, newest first"))
+        if not happened:
+            none = "no event matches" if scene.frame.events else "nothing has happened yet"
+            lines.append(Line(f"  {none}", "dim"))
+        full = IN_FULL + 1 if height >= ROOM_FOR_IT and total else 0
+        before = len(alerts)
+        # The list stays where it is while the cursor is among the alerts.
+        scroll = replace(scene.place.scroll, cursor=max(0, cursor - before))
+        scroll, shown = scroll.fitted(len(happened), height - len(lines) - full)
+        for at in shown:
+            line = highlight(event_line(scene, happened[at]), pattern)
+            lines.append(_chosen(before + at == cursor, line, before + at, width))
+        if full:
+            lines += [Line()] * (height - full - len(lines))
+            lines += [
+                rule(width),
+                *_in_full(scene, listed(scene.frame, scene.place.event_filter)[cursor], width),
+            ]
+        return Page(lines, Layout(replace(scroll, cursor=cursor)))
+
+    def filter_text(self, place: Place) -> str:
+        """The filter of events."""
+        return place.event_filter
+
+    def set_filter(self, place: Place, text: str) -> None:
+        """Filter the events."""
+        place.event_filter = text
+
+    def go_to_match(self, screen: Screen, by: int) -> None:
+        """Go to the next line that matches."""
+        line = next_line(screen.scene(), by) if screen.shown is not None else None
+        if line is not None:
+            screen.place.scroll.cursor = line
+        screen.repaint()
+
+    def open_chosen(self, screen: Screen) -> None:
+        """Go to the time of the event in a recording, and open the page with its details."""
+        if screen.shown is None:
+            return
+        events = listed(screen.shown, screen.place.event_filter)
+        if not events:
+            return
+        event = events[min(screen.place.scroll.cursor, len(events) - 1)]
+        played = screen.playback
+        if played is not None and played.duration_s > 0 and isinstance(event, LoggedEvent):
+            begin_s = screen.shown.unix_s - played.position_s
+            screen.source.seek(share=min(1.0, max(0.0, (event.unix_s - begin_s) / played.duration_s)))
+        if page := condition_of(event.kind).page:
+            screen.open_view(page)
+        elif event.rank is not None and played is None:
+            screen.open_rank(event.rank)
+
+
+def next_line(scene: Scene, by: int) -> int | None:
+    """The line after (or before) the cursor that matches, round the end; None: none."""
+    events = listed(scene.frame, scene.place.event_filter)
+    hits = match.matching(scene.place.searched, texts_of(events))
+    cursor = scene.place.scroll.cursor
+    ahead = [line for line in hits if (line - cursor) * by > 0]
+    if ahead:
+        return min(ahead) if by > 0 else max(ahead)
+    return hits[0 if by > 0 else -1] if hits else None

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from ddptop.frames.conditions import Tone, condition_of
 from ddptop.frames.frame import Playback
 from ddptop.frames.numbers import clock, count, duration
-from ddptop.frames.phrases import several_hosts
 from ddptop.render.line import Line, Role, gather, of_state
 from ddptop.render.text import cells, fit, wrap
-from ddptop.render.trouble import in_trouble
 from ddptop.tui.actions.playback import speed_word
-from ddptop.tui.keys import KEYS, PAIRS, VIEWS, Do, Key, ViewName
+from ddptop.tui.all_views import VIEWS
+from ddptop.tui.keys import COMMON_KEYS, PAIRS, RECORDING_KEYS, Do, Key
 from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Scene
+from ddptop.tui.view import View
 
 _ALWAYS = ("?", "q")
 """Shown at the end of the line, however narrow the terminal is."""
@@ -34,56 +34,51 @@ def footer(scene: Scene, width: int, most: int) -> list[Line]:
 
 
 def key_line(scene: Scene | None, width: int) -> Line:
-    """As many keys as fit."""
-    view = scene.place.view if scene is not None else "overview"
-    played = scene is not None and scene.frame.playback is not None
-    tail = gather([_part(key) for key in KEYS if key.shown in _ALWAYS], width)
+    """As many keys as fit. None: no frame has come yet."""
+    view = VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
+    tail = gather([_part(key) for key in COMMON_KEYS if key.shown in _ALWAYS], width)
     room = width - tail.width - 2
-    died = scene is not None and scene.frame.stall is None and bool(scene.frame.deaths)
-    views = [_view(key, view, died) for key in KEYS[: len(VIEWS)] if _is_offered(scene, key)]
-    if view not in VIEWS:
-        views.insert(0, _part(_key("escape"), "back"))
-    grouped = scene is not None and scene.place.table.grouped
-    offered = [key for key in KEYS if key.short and (grouped or not key.hosts)]
-    special = [_part(key) for key in offered if _special(key, view, played)]
-    explained = scene is not None and bool(scene.stragglers) and view != "rank"
+    back = [] if view.number else [_part(_common_key("escape"), "back")]
+    views = [*back, *(_view_part(other, scene, view) for other in _named_views(scene, view))]
+    special = [_part(key) for key in _special_keys(view, scene)]
+    explained = scene is not None and bool(scene.stragglers) and view.why_in_key_line != "never"
     # On the overview it is the first of all: it answers what the verdict leaves open.
-    why = [_part(_key("w"))] if explained and view == "overview" else []
-    common = [_part(key) for key in _common(view) if key.short != "why" or (explained and not why)]
+    why = [_part(_common_key("w"))] if explained and view.why_in_key_line == "first" else []
+    common = [_part(key) for key in _usual_keys(view) if key.short != "why" or (explained and not why)]
     if _width(views, 1) + _width(special, 2) + (2 if special else 0) > room:
-        first = views[:1] if view not in VIEWS else []
-        last = len(VIEWS) if _is_offered(scene, KEYS[len(VIEWS) - 1]) else len(VIEWS) - 1
-        views = [*first, Line(f"1-{last}", "accent").add(" views", "dim")]
+        highest = [other.number for other in VIEWS.numbered if other.in_key_line and other.exists(scene)][-1]
+        views = [*back, Line(f"1-{highest}", "accent").add(" views", "dim")]
     parts = [*why, *special, *common]
     wide = _width([*views, *parts], 2) <= room
     line = gather([gather(views, room, 2 if wide else 1), *parts], room)
     return gather([line, tail], width)
 
 
-def _common(view: ViewName) -> Iterable[Key]:
-    """Keys of no page and every page, in the order of their use."""
+def _named_views(scene: Scene | None, view: View) -> Iterable[View]:
+    """The views that the key line of a view names: the one that is open, and those that are offered."""
+    for other in VIEWS.numbered:
+        if (scene is not None and other is view) or (other.in_key_line and other.is_offered(scene)):
+            yield other
+
+
+def _usual_keys(view: View) -> Iterable[Key]:
+    """Keys without a place of their own, in the order of their use."""
     for shown in _FIRST:
-        found = [key for key in KEYS if key.shown == shown and (view in key.views or not key.views)]
-        yield from found[:1]
+        keys = [key for key in (*view.keys, *COMMON_KEYS) if key.shown == shown]
+        yield from keys[:1]
 
 
-def _special(key: Key, view: ViewName, played: bool) -> bool:
-    return (view in key.views or (key.replay and played)) and key.shown not in (*_FIRST, *_ALWAYS)
+def _special_keys(view: View, scene: Scene | None) -> Iterable[Key]:
+    """The view's own keys, and those of a recording that is played."""
+    played = scene is not None and scene.frame.playback is not None
+    for key in (*view.keys_of_use(scene), *(RECORDING_KEYS if played else ())):
+        if key.short and key.shown not in (*_FIRST, *_ALWAYS):
+            yield key
 
 
-def _is_offered(scene: Scene | None, key: Key) -> bool:
-    """The stall page is offered while there is something on it, the hosts where there are several."""
-    if key.short not in ("stall", "hosts"):
-        return True
-    if scene is None or scene.place.view == key.short:
-        return scene is not None
-    return in_trouble(scene.frame) if key.short == "stall" else several_hosts(scene.frame)
-
-
-def _view(key: Key, view: ViewName, died: bool) -> Line:
-    """`died`: the page of stalls shows how ranks died."""
-    name = "death" if died and key.short == "stall" else key.short
-    line = Line(key.shown, "accent").add(f" {name}", "strong" if key.short == view else "dim")
+def _view_part(view: View, scene: Scene | None, opened: View) -> Line:
+    key = view.number_key
+    line = Line(key.shown, "accent").add(f" {view.label(scene)}", "strong" if view is opened else "dim")
     return line.spot(0, line.width, key.action)
 
 
@@ -92,8 +87,8 @@ def _part(key: Key, short: str = "") -> Line:
     return line.spot(0, line.width, key.action)
 
 
-def _key(name: str) -> Key:
-    return next(key for key in KEYS if key.keys == name)
+def _common_key(name: str) -> Key:
+    return next(key for key in COMMON_KEYS if key.keys == name)
 
 
 def _width(parts: list[Line], gap: int) -> int:

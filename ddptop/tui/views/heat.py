@@ -15,11 +15,15 @@ from ddptop.frames.numbers import UNKNOWN, counted, fixed
 from ddptop.frames.statistics import median
 from ddptop.render.hosts import SILENT_STATES, figures_by_name
 from ddptop.render.line import PROBLEM_STATES, Line, gather, worst_sign
+from ddptop.render.metrics import HEAT_FIELDS
 from ddptop.render.text import cells, fit, fit_tail, wrap
+from ddptop.tui.keys import Action, Key, PaletteEntry, view_key
+from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Layout, Page
+from ddptop.tui.view import View
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_figures import Shades, digits, under_cursor
-from ddptop.tui.views.heat_state import Grid
+from ddptop.tui.views.heat_state import NOW_FIGURES, Grid
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +31,8 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat
     from ddptop.render.line import Role
-    from ddptop.tui.scene import Scene
+    from ddptop.tui.scene import Place, Scene
+    from ddptop.tui.screen import Screen
     from ddptop.tui.views.heat_state import HeatState
 
 CELL, GAP = 2, 2
@@ -175,35 +180,6 @@ TALLEST = 6
 """Lines that a row takes at most, where there are few ranks."""
 
 
-def heat_page(scene: Scene, width: int, height: int) -> Page:
-    """Map, what is under the cursor, and what the shades mean."""
-    world = len(scene.frame.ranks.state)
-    state = scene.place.heat.fitted_to(world, scene.by_steps or scene.frame.group.step is None)
-    extra = 2 + (height >= MIN_FOR_LEGEND) + (height >= MIN_FOR_AXIS)
-    room = max(1, height - extra)
-    if state.hosts:
-        shades, body, under = host_cells(scene, state, width, room)
-        return Page(_whole(scene, state, shades, body, under, width, height), Layout(heat=state))
-    label = max(5, 2 * len(str(max(0, world - 1))) + 1)
-    side = 0 if width < 60 else WORST if width < 110 else WORST_AND_HOST
-    state.height, state.width = room, max(1, width - label - 4 - side)
-    heat = scene.frame.heat
-    if heat is None or not heat.steps:
-        state.grid = None
-        text = "The map was requested; it comes with the next frame."
-        if scene.frozen:
-            text = "The frozen frame has no map; press space to continue with the newest one."
-        if scene.frame.group.step is None or (heat is not None and not heat.steps):
-            text = "No step is complete yet."
-        head = _head(scene, state, state.figure, "", width)
-        lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
-        return Page(lines, Layout(heat=state))
-    shades = _shades(scene, heat)
-    body = _steps(scene, state, heat, shades, label, side, room, axis=height >= MIN_FOR_AXIS)
-    under = _under(scene, state, heat, width)
-    return Page(_whole(scene, state, shades, body, under, width, height), Layout(heat=state))
-
-
 def _whole(
     scene: Scene, state: HeatState, shades: Shades, body: list[Line], under: Line, width: int, height: int
 ) -> list[Line]:
@@ -342,3 +318,148 @@ def _under(scene: Scene, state: HeatState, heat: Heat, width: int) -> Line:
         *(scene, width, heat.figure, first if rank is None else rank, value, stop - first, ""),
         step=heat.steps[column],
     )
+
+
+class HeatFigures(PageFigures):
+    """The metrics of the map: Enter shows one."""
+
+    fields = HEAT_FIELDS
+    hint = " · Enter shows the metric"
+    chooses_columns = False
+
+    def titles(self, scene: Scene) -> tuple[str, ...]:
+        """Those of the present shape."""
+        return scene.place.heat.figures
+
+    def label(self, title: str) -> str:
+        """The title of the metric."""
+        return heat_figures.METRICS[title].title or title
+
+    def current(self, place: Place) -> str:
+        """The metric that is shown."""
+        return place.heat.figure
+
+    def is_on_screen(self, place: Place, title: str) -> bool:
+        """Whether it is the metric that is shown."""
+        return title == place.heat.figure
+
+    def choose(self, screen: Screen, title: str) -> None:
+        """Show a metric."""
+        screen.place.heat.choose(title)
+        screen.open_view("heat")
+
+
+class HeatView(View):
+    """Any metric as a map of ranks by steps, or of hosts by local ranks."""
+
+    name = "heat"
+    answers = "all ranks over the last steps, by any metric"
+    number = "4"
+    in_key_line = True
+    filters_here = True
+    figures = HeatFigures()
+
+    def own_keys(self) -> tuple[Key, ...]:
+        """Cursor, metric and shape."""
+        return (
+            view_key("left", "←", self.move_cells, "", "the previous cell", -1),
+            view_key("right", "→", self.move_cells, "", "the next cell", 1),
+            view_key("m", "m", self.show_next_metric, "metric", "the next metric", 1),
+            view_key("M", "M", self.show_next_metric, "", "the previous metric", -1),
+            view_key("v", "v", self.toggle_shape, "shape", "ranks by steps, or hosts by local ranks"),
+        )
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """Map, what is under the cursor, and what the shades mean."""
+        world = len(scene.frame.ranks.state)
+        state = scene.place.heat.fitted_to(world, scene.by_steps or scene.frame.group.step is None)
+        extra = 2 + (height >= MIN_FOR_LEGEND) + (height >= MIN_FOR_AXIS)
+        room = max(1, height - extra)
+        if state.hosts:
+            shades, body, under = host_cells(scene, state, width, room)
+            return Page(_whole(scene, state, shades, body, under, width, height), Layout(heat=state))
+        label = max(5, 2 * len(str(max(0, world - 1))) + 1)
+        side = 0 if width < 60 else WORST if width < 110 else WORST_AND_HOST
+        state.height, state.width = room, max(1, width - label - 4 - side)
+        heat = scene.frame.heat
+        if heat is None or not heat.steps:
+            state.grid = None
+            text = "The map was requested; it comes with the next frame."
+            if scene.frozen:
+                text = "The frozen frame has no map; press space to continue with the newest one."
+            if scene.frame.group.step is None or (heat is not None and not heat.steps):
+                text = "No step is complete yet."
+            head = _head(scene, state, state.figure, "", width)
+            lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
+            return Page(lines, Layout(heat=state))
+        shades = _shades(scene, heat)
+        body = _steps(scene, state, heat, shades, label, side, room, axis=height >= MIN_FOR_AXIS)
+        under = _under(scene, state, heat, width)
+        return Page(_whole(scene, state, shades, body, under, width, height), Layout(heat=state))
+
+    def requested_detail(self, place: Place) -> str:
+        """The map of ranks by steps; the other one is in every frame."""
+        return place.heat.request()
+
+    def palette_entries(self) -> tuple[PaletteEntry, ...]:
+        """Every metric."""
+        return tuple(
+            PaletteEntry(
+                f"heat {figure}", f"the heat map of {figure}", "", Action(self.show_metric, (figure,))
+            )
+            for figure in NOW_FIGURES
+        )
+
+    def on_open(self, place: Place) -> None:
+        """The cursor goes to the row of the rank that was under it elsewhere."""
+        place.heat.sought = place.rank
+
+    def step_back(self, place: Place) -> bool:
+        """Undo the last unfolding."""
+        return place.heat.leave()
+
+    def move(self, screen: Screen, lines: int) -> None:
+        """Move the cursor down."""
+        screen.place.heat.move(lines)
+        screen.repaint()
+
+    def move_pages(self, screen: Screen, pages: int) -> None:
+        """Move the cursor by the rows of the map."""
+        self.move(screen, pages * screen.place.heat.page)
+
+    def open_chosen(self, screen: Screen) -> None:
+        """Unfold the cell under the cursor; open the rank of a cell that is one rank's."""
+        rank = screen.place.heat.enter()
+        screen.open_rank(rank) if rank is not None else screen.repaint()
+
+    def rank_under_cursor(self, place: Place) -> int:
+        """The rank whose value the cell shows."""
+        rank = place.heat.rank()
+        return place.rank if rank is None else rank
+
+    def click(self, screen: Screen, x: int, y: int, *, twice: bool) -> bool:
+        """Move the cursor to a cell; a second click opens it."""
+        if not screen.place.heat.click(x, y - 1):  # the header is above
+            return False
+        self.open_chosen(screen) if twice else screen.repaint()
+        return True
+
+    def move_cells(self, screen: Screen, by: int) -> None:
+        """Move the cursor some cells to the right."""
+        screen.place.heat.move(0, by)
+        screen.repaint()
+
+    def show_next_metric(self, screen: Screen, by: int) -> None:
+        """Show the next metric, or the one before."""
+        screen.place.heat.next_figure(by)
+        screen.repaint()
+
+    def show_metric(self, screen: Screen, name: str) -> None:
+        """Show a metric, by its name."""
+        screen.place.heat.choose(name)
+        screen.open_view("heat")
+
+    def toggle_shape(self, screen: Screen) -> None:
+        """Ranks by steps, or hosts by local ranks."""
+        screen.place.heat.toggle_shape()
+        screen.repaint()

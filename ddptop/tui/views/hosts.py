@@ -18,16 +18,20 @@ from ddptop.frames.numbers import (
     signed,
     size,
 )
-from ddptop.frames.phrases import host_total
+from ddptop.frames.phrases import host_total, several_hosts
 from ddptop.render import table
 from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes
 from ddptop.render.hosts import SILENT_STATES, host_figures, host_troubles, rank_spans
 from ddptop.render.line import Line, Piece, gather, highlight, rule
+from ddptop.render.metrics import HOST_FIELDS
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
 from ddptop.render.text import wrap
 from ddptop.tui import match
 from ddptop.tui.keys import Do
-from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.page_figures import PageFigures
+from ddptop.tui.scene import Layout, Page, Place, Scene
+from ddptop.tui.screen import Screen
+from ddptop.tui.view import View
 
 if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
@@ -37,40 +41,6 @@ DETAIL = 4
 
 ROOM_FOR_DETAIL = 12
 """Lines from which these are worth taking from the list."""
-
-
-def hosts_page(scene: Scene, width: int, height: int) -> Page:
-    """The list, and below it what is known of the host under the cursor."""
-    state = scene.place.hosts
-    found = _sorted(scene, _passing(scene, host_figures(scene)))
-    detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and found else 0
-    names = [host.name for host in found]
-    scroll = scene.place.scroll
-    held = state.moving and state.cursor in state.order[scroll.cursor : scroll.cursor + 1]
-    if state.cursor in names and not held:
-        scroll = replace(scroll, cursor=names.index(state.cursor))
-    room = height - 2 - detail
-    scroll, shown = scroll.fitted(len(found), room)
-    columns = table.chosen(host_columns(scene, found, width), scene.place.columns)
-    columns = table.fitting(columns, width - 1)
-    titles = tuple(column.title for column in columns if column.title in SORTS)
-    sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].falling) != state.inverted else "▴"
-    head = Line(" ").extend(table.head(columns, 1, state.sort or None, sign, Do.SORT_BY))
-    lines = [rule(width, _tally(scene, found)), head]
-    pattern = match.highlight_pattern(scene.place.searched)
-    for at in shown:
-        chosen = at == scroll.cursor
-        line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
-        line.extend(highlight(table.body(columns, at), pattern))
-        line.target = at
-        lines.append(line)
-    if not found:
-        lines.append(Line("  ").add(_no_host(scene), "dim"))
-    lines += [Line()] * (height - detail - len(lines))
-    if detail:
-        state_now = next((one.cell(scroll.cursor) for one in columns if one.title == "state"), None)
-        lines += [rule(width), *_detail(scene, found[scroll.cursor], state_now, width)]
-    return Page(lines, Layout(scroll, hosts=tuple(names), sortable=titles))
 
 
 def exactly(hosts: tuple[str, ...], host: str) -> str:
@@ -194,3 +164,112 @@ def _no_host(scene: Scene) -> str:
     if scene.place.hosts.filter:
         return f"no host matches {scene.clean(scene.place.hosts.filter)!r}: Esc shows all"
     return "no host has reported yet"
+
+
+class HostColumns(PageFigures):
+    """The columns of the table of hosts."""
+
+    fields = HOST_FIELDS
+
+    def titles(self, scene: Scene) -> tuple[str, ...]:
+        """All columns with a figure."""
+        return tuple(FIGURES)
+
+    def current(self, place: Place) -> str:
+        """The column that the hosts are sorted by."""
+        return place.hosts.sort or "excess"
+
+
+class HostsView(View):
+    """Every host, the worst first."""
+
+    name = "hosts"
+    answers = "every host: its link, clock, load and ranks, the worst first"
+    number = "8"
+    in_key_line = True
+    filters_here = True
+    filter_hint = "hosts to show: a name, unreachable, !live, records locally, /regex/"
+    figures = HostColumns()
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """The list, and below it what is known of the host under the cursor."""
+        state = scene.place.hosts
+        found = _sorted(scene, _passing(scene, host_figures(scene)))
+        detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and found else 0
+        names = [host.name for host in found]
+        scroll = scene.place.scroll
+        held = state.moving and state.cursor in state.order[scroll.cursor : scroll.cursor + 1]
+        if state.cursor in names and not held:
+            scroll = replace(scroll, cursor=names.index(state.cursor))
+        room = height - 2 - detail
+        scroll, shown = scroll.fitted(len(found), room)
+        columns = table.chosen(host_columns(scene, found, width), scene.place.columns)
+        columns = table.fitting(columns, width - 1)
+        titles = tuple(column.title for column in columns if column.title in SORTS)
+        sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].falling) != state.inverted else "▴"
+        head = Line(" ").extend(table.head(columns, 1, state.sort or None, sign, Do.SORT_BY))
+        lines = [rule(width, _tally(scene, found)), head]
+        pattern = match.highlight_pattern(scene.place.searched)
+        for at in shown:
+            chosen = at == scroll.cursor
+            line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
+            line.extend(highlight(table.body(columns, at), pattern))
+            line.target = at
+            lines.append(line)
+        if not found:
+            lines.append(Line("  ").add(_no_host(scene), "dim"))
+        lines += [Line()] * (height - detail - len(lines))
+        if detail:
+            state_now = next((one.cell(scroll.cursor) for one in columns if one.title == "state"), None)
+            lines += [rule(width), *_detail(scene, found[scroll.cursor], state_now, width)]
+        return Page(lines, Layout(scroll, hosts=tuple(names), sortable=titles))
+
+    def exists(self, scene: Scene | None) -> bool:
+        """Where the run has several."""
+        return scene is not None and (scene.place.view == self.name or several_hosts(scene.frame))
+
+    def filter_text(self, place: Place) -> str:
+        """The filter of hosts."""
+        return place.hosts.filter
+
+    def set_filter(self, place: Place, text: str) -> None:
+        """Filter the hosts."""
+        place.hosts.filter = text
+
+    def move(self, screen: Screen, lines: int) -> None:
+        """Move the cursor to another host."""
+        screen.place.point_at_host(screen.place.scroll.cursor + lines)
+        screen.repaint()
+
+    def point_at(self, place: Place, target: int) -> None:
+        """A click on a host."""
+        place.point_at_host(target)
+
+    def open_chosen(self, screen: Screen) -> None:
+        """The table of ranks, with those of the host under the cursor alone."""
+        place = screen.place
+        names = place.hosts.order
+        if not names or screen.shown is None:
+            return
+        host = place.hosts.cursor
+        if host not in names:
+            host = names[min(place.scroll.cursor, len(names) - 1)]
+        index = host_index(screen.shown.ranks.host)
+        if host not in index.names:
+            screen.show_note("no rank runs on this host")
+            return
+        place.filter, place.follow = exactly(index.names, host), False
+        place.rank, place.on_host = index.ranks(index.names.index(host))[0], False
+        screen.open_view("overview")
+
+    def sorted_by(self, place: Place) -> tuple[str, bool]:
+        """The order of the hosts; no column: the worst first."""
+        return place.hosts.sort, place.hosts.inverted
+
+    def sort_by(self, place: Place, column: str, *, inverted: bool = False) -> None:
+        """Sort the hosts."""
+        place.hosts.sort, place.hosts.inverted = column, inverted
+
+    def can_sort_by(self, column: str) -> bool:
+        """A bound is a title too, but not one to sort by."""
+        return column in SORTS

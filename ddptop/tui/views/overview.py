@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ddptop.frames.detail import HeatRequest
+from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import cause_phrase, straggler_brief
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, Verdict, verdict
 from ddptop.render.line import Line, Role, rule
 from ddptop.render.phases import legend
-from ddptop.render.text import cells, wrap
+from ddptop.render.text import cells, clean, wrap
 from ddptop.render.trouble import in_trouble, shortened, trouble_brief, waits_long
-from ddptop.tui.keys import Do
-from ddptop.tui.scene import TO_STALL, Layout, Page, Scene
-from ddptop.tui.views.charts import charts, excess_strip, strip_size
+from ddptop.tui.keys import Do, Key, view_key
+from ddptop.tui.scene import TO_STALL, Layout, Page, Place, Scene
+from ddptop.tui.screen import Screen
+from ddptop.tui.view import View
+from ddptop.tui.views.charts import charts, excess_strip, logarithmic, strip_size
 from ddptop.tui.views.events import event_lines
+from ddptop.tui.views.rank_order import COLUMNS, ordered, passing
 from ddptop.tui.views.rank_table import RankRows, rank_rows, rank_table, tally
 from ddptop.tui.views.why import to_try_first
 
@@ -188,42 +193,223 @@ def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
     return Heights(verdict, 2, table, 1, chart + spare - more, events + more)
 
 
-def overview(scene: Scene, width: int, height: int) -> Page:
-    """The overview of the whole group."""
-    trouble = in_trouble(scene.frame)
-    most = 1 if height < ONE_LINE_VERDICT else 4 if width < WIDE or trouble else 3
-    most += width < 60 and height >= TALL
-    action = to_try_first(scene, width) if height >= LEAST_FOR_ACTION else []
-    if action and height < TALL and not next_action(scene.frame):
-        most -= 1  # what overlap would bring gives way to what to try
-    lines = verdict_lines(scene, width, most) + action
-    room = heights(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
-    rows = rank_rows(scene, width, room.table)
-    if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left
-        room = heights(height, len(rows.table.rows), len(lines), len(scene.frame.events))
-    lines = lines[: room.verdict]
-    if room.rules:
-        lines.append(rule(width, tally(scene, rows), _alerts(scene, rows, width)))
-    table = rank_table(scene, rows)
-    lines += table
-    lines += [Line()] * (room.table - len(table))
-    if room.legend:
-        lines.append(legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync))
-    if room.rules > 1:
-        lines.append(rule(width))
-    strip = strip_size(scene, width, room.chart)
-    lines += excess_strip(scene, strip, width) if all(strip) else []
-    left = room.chart - (strip[0] + 1 if all(strip) else 0)
-    drawn = charts(scene, width, left, top=1 + len(lines))  # the header is above
-    lines += drawn.lines
-    lines += [Line()] * (height - room.events - len(lines))
-    lines += event_lines(scene, width, room.events) if room.events else []
-    row = rows.cursor if rows.moved else None
-    return Page(lines, Layout(rows.scroll, rows.table, row, rows.sortable, drawn, strip))
-
-
 def _alerts(scene: Scene, rows: RankRows, width: int) -> str:
     """The number of alerts where there are several; empty where the rule has no room for it."""
     held = len(scene.frame.alerts)
     words = f"{counted(held, 'alert')}: key 5"
     return words if held > 1 and cells(tally(scene, rows)) + cells(words) + 12 <= width else ""
+
+
+class OverviewView(View):
+    """The whole group: verdict, ranks, charts, events."""
+
+    name = "overview"
+    answers = "is the run healthy, how fast, who is slow and why"
+    number = "1"
+    in_key_line = True
+    why_in_key_line = "first"
+    filters_here = True
+
+    def own_keys(self) -> tuple[Key, ...]:
+        """The charts, and the grouping by host."""
+        return (*self._chart_keys(), *self._fold_keys())
+
+    def _chart_keys(self) -> tuple[Key, ...]:
+        return (
+            view_key("l", "l", self.change_axis, "log", "loss axis: log, linear, automatic"),
+            view_key("x", "x", self.toggle_crosshair, "crosshair", "crosshair on the charts: arrows move it"),
+            view_key(
+                "shift+left", "Shift ←", self.move_crosshair, "", "crosshair ten columns to the left", -10
+            ),
+            view_key(
+                "shift+right", "Shift →", self.move_crosshair, "", "crosshair ten columns to the right", 10
+            ),
+        )
+
+    def _fold_keys(self) -> tuple[Key, ...]:
+        return (
+            view_key("z", "z", self.fold, "", "fold or unfold the host: its worst rank, or all its ranks"),
+            view_key("Z", "Z", self.fold_all, "fold", "fold or unfold all hosts"),
+            view_key("v", "v", self.group, "", "group the ranks by host, or do not"),
+        )
+
+    def keys_of_use(self, scene: Scene | None) -> tuple[Key, ...]:
+        """Hosts are folded where ranks are grouped by them."""
+        grouped = scene is not None and scene.place.table.grouped
+        return self.keys if grouped else self._chart_keys()
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """The overview of the whole group."""
+        trouble = in_trouble(scene.frame)
+        most = 1 if height < ONE_LINE_VERDICT else 4 if width < WIDE or trouble else 3
+        most += width < 60 and height >= TALL
+        action = to_try_first(scene, width) if height >= LEAST_FOR_ACTION else []
+        if action and height < TALL and not next_action(scene.frame):
+            most -= 1  # what overlap would bring gives way to what to try
+        lines = verdict_lines(scene, width, most) + action
+        room = heights(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
+        rows = rank_rows(scene, width, room.table)
+        if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left
+            room = heights(height, len(rows.table.rows), len(lines), len(scene.frame.events))
+        lines = lines[: room.verdict]
+        if room.rules:
+            lines.append(rule(width, tally(scene, rows), _alerts(scene, rows, width)))
+        table = rank_table(scene, rows)
+        lines += table
+        lines += [Line()] * (room.table - len(table))
+        if room.legend:
+            lines.append(legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync))
+        if room.rules > 1:
+            lines.append(rule(width))
+        strip = strip_size(scene, width, room.chart)
+        lines += excess_strip(scene, strip, width) if all(strip) else []
+        left = room.chart - (strip[0] + 1 if all(strip) else 0)
+        drawn = charts(scene, width, left, top=1 + len(lines))  # the header is above
+        lines += drawn.lines
+        lines += [Line()] * (height - room.events - len(lines))
+        lines += event_lines(scene, width, room.events) if room.events else []
+        row = rows.cursor if rows.moved else None
+        return Page(lines, Layout(rows.scroll, rows.table, row, rows.sortable, drawn, strip))
+
+    def requested_detail(self, place: Place) -> str:
+        """The excess strip, where there is room for it."""
+        return str(HeatRequest("excess", *place.charts.strip)) if all(place.charts.strip) else ""
+
+    def step_back(self, place: Place) -> bool:
+        """Leave the crosshair; else clear the filter (its matches stay marked), the search, the mark."""
+        if place.charts.off():
+            return True
+        if place.filter:
+            place.filter = ""
+        elif place.searched:
+            place.searched = ""
+        else:
+            place.marked = None
+        return True
+
+    def move(self, screen: Screen, lines: int) -> None:
+        """Move the cursor in the table of ranks."""
+        rows = screen.place.table.rows
+        if rows:
+            row = screen.place.scroll.cursor + lines
+            screen.place.point_at(rows[min(max(row, 0), len(rows) - 1)])
+            screen.repaint()
+
+    def move_sideways(self, screen: Screen, by: int) -> None:
+        """Move the crosshair, where there is one."""
+        if screen.place.charts.move(by):
+            screen.repaint()
+        else:
+            super().move_sideways(screen, by)
+
+    def point_at(self, place: Place, target: int) -> None:
+        """A click on a row of the table."""
+        place.point_at(target)
+
+    def open_chosen(self, screen: Screen) -> None:
+        """Open the rank under the cursor, or fold or unfold the host."""
+        place, host = screen.place, _host_of_cursor(screen)
+        if place.table.grouped and (place.on_host or host in place.table.folded):
+            self.fold(screen)
+        elif place.rank in place.order:
+            screen.open_view("rank")
+
+    def hover(self, place: Place, x: int, y: int) -> bool:
+        """The crosshair follows the mouse on a chart."""
+        return place.charts.hover(x, y)
+
+    def go_to_match(self, screen: Screen, by: int) -> None:
+        """Go to the next rank that matches."""
+        place = screen.place
+        rank = next_rank(screen.scene(), by) if screen.shown is not None else None
+        if rank is not None:
+            index = host_index(screen.scene().frame.ranks.host)
+            place.reveal(rank, index.names[index.of_rank[rank]])
+        screen.show_note("" if rank is not None else f"no rank matches {clean(place.searched)!r}")
+
+    def sorted_by(self, place: Place) -> tuple[str, bool]:
+        """The order of the ranks."""
+        return place.sort, place.inverted
+
+    def sort_by(self, place: Place, column: str, *, inverted: bool = False) -> None:
+        """Sort the ranks."""
+        place.sort, place.inverted = column, inverted
+
+    def can_sort_by(self, column: str) -> bool:
+        """A bound is a title too, but not one to sort by."""
+        return column in COLUMNS
+
+    def change_axis(self, screen: Screen) -> None:
+        """The axis of the loss: first the one that is not shown, then the other one, then automatic again."""
+        if screen.shown is None:
+            return
+        state = screen.place.charts
+        before, state.log_loss = state.log_loss, None
+        by_itself = logarithmic(screen.scene())
+        if before is None:
+            state.log_loss = not by_itself
+        elif before is not by_itself:
+            state.log_loss = by_itself
+        shown = "logarithmic" if logarithmic(screen.scene()) else "linear"
+        how = f"automatic, now {shown}" if state.log_loss is None else f"{shown} until you leave"
+        screen.show_note(f"axis of the loss: {how}")
+
+    def toggle_crosshair(self, screen: Screen) -> None:
+        """Crosshair on the charts, or none."""
+        screen.place.charts.toggle()
+        screen.repaint()
+
+    def move_crosshair(self, screen: Screen, cells: int) -> None:
+        """Move the crosshair."""
+        if screen.place.charts.move(cells):
+            screen.repaint()
+
+    def fold(self, screen: Screen) -> None:
+        """Fold or unfold the host under the cursor, or of the rank under it."""
+        place, host = screen.place, _host_of_cursor(screen)
+        if host is not None and host in place.table.hosts:
+            place.folds.fold(place.table.hosts[host], host not in place.table.folded)
+            place.on_host, place.pointed = True, True
+        screen.repaint()
+
+    def fold_all(self, screen: Screen) -> None:
+        """Fold all hosts; where all are folded, unfold all."""
+        place = screen.place
+        if place.table.grouped:
+            place.folds.fold_all(len(place.table.folded) < len(place.table.hosts))
+            place.on_host = True
+        screen.repaint()
+
+    def group(self, screen: Screen) -> None:
+        """Group the ranks by host, or not."""
+        place = screen.place
+        if screen.shown is not None and len(host_index(screen.shown.ranks.host).names) < 2:
+            screen.show_note("all ranks are on one host")
+            return
+        place.folds.grouped = not place.table.grouped
+        screen.repaint()
+
+
+def _host_of_cursor(screen: Screen) -> int | None:
+    """The place in the index of hosts of the host of the rank under the cursor."""
+    of_rank = host_index(screen.shown.ranks.host).of_rank if screen.shown is not None else ()
+    return int(of_rank[screen.place.rank]) if screen.place.rank < len(of_rank) else None
+
+
+def next_rank(scene: Scene, by: int) -> int | None:
+    """The rank that matches next, from the one under the cursor, in the table's order; None: none.
+
+    Ranks that the filter hides do not count.
+    """
+    hits = set(passing(scene.frame.ranks, scene.place.searched))
+    order = [
+        rank for rank in ordered(scene, scene.place.scroll.page) if rank in hits or rank == scene.place.rank
+    ]
+    if not hits.intersection(order):
+        return None
+    cursor = order.index(scene.place.rank) if scene.place.rank in order else -1
+    for distance in range(1, len(order) + 1):
+        rank = order[(cursor + by * distance) % len(order)]
+        if rank in hits:
+            return rank
+    return None

@@ -1,23 +1,19 @@
-"""All runs and recordings of this machine, to choose one from.
-
-What the palette offers, above the prompt.
-"""
+"""All runs and recordings of this machine, to choose one from."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import PurePath
 
 from ddptop.frames.numbers import UNKNOWN, age, count, counted
 from ddptop.render import table
 from ddptop.render.line import Line, of_state, rule
-from ddptop.render.text import cells, clean
+from ddptop.render.text import clean
 from ddptop.tui.keys import Do
-from ddptop.tui.palette import Entry
-from ddptop.tui.prompt import Prompt
 from ddptop.tui.runs import RunChoice
-from ddptop.tui.scene import Layout, Page, Place
+from ddptop.tui.scene import Layout, Page, Place, Scene
+from ddptop.tui.screen import Screen
+from ddptop.tui.view import FAR, View
 
 LONGEST_NAME = 32
 
@@ -77,27 +73,39 @@ def _age(choice: RunChoice, now_s: float) -> str:
     return UNKNOWN if choice.started_at is None else age(now_s - choice.started_at)
 
 
-MAX_LINES = 12
-"""Lines: the picture below stays to be seen."""
+class PickerView(View):
+    """The runs of this machine, looked up while it is open."""
 
+    name = "picker"
+    answers = "all runs and recordings of this machine"
+    goes_back = True
+    lists_runs = True
+    filters_here = True
+    filter_hint = "runs to list: a name, a script, live, !failed, /regex/"
+    marks_matches = False
 
-def palette_list(
-    prompt: Prompt, offered: Sequence[Entry], width: int, height: int, ascii_only: bool
-) -> list[Line]:
-    """At most MAX_LINES lines with a rule above; the chosen one among them."""
-    room = min(MAX_LINES, height - 1, max(1, len(offered)))
-    if room < 1:
-        return []
-    cursor = min(prompt.at, max(0, len(offered) - 1))
-    top = max(0, min(cursor - room // 2, len(offered) - room))
-    lines = [rule(width, "palette", counted(len(offered), "match").replace("matchs", "matches"))]
-    for at, entry in enumerate(offered[top : top + room], top):
-        chosen = at == cursor
-        line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
-        line.add(clean(entry.name, ascii_only), "strong" if chosen else "text")
-        if entry.help and line.width + cells(entry.help) + 12 <= width:
-            line.add(f"  {clean(entry.help, ascii_only)}", "dim")
-        line.pad(width - cells(entry.key) - 1).add(entry.key, "accent")
-        line.spot(0, width, Do.RUN_PALETTE(prompt.text, at))
-        lines.append(line)
-    return lines if offered else [*lines, Line("  no match", "dim")]
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """A row per run."""
+        return picker(scene.place, width, height, scene.ascii_only)
+
+    def body_without_frame(
+        self, place: Place, status: str | None, width: int, height: int, ascii_only: bool
+    ) -> Page:
+        """The same: it needs no frame."""
+        return picker(place, width, height, ascii_only)
+
+    def filter_text(self, place: Place) -> str:
+        """The filter of runs."""
+        return place.run_filter
+
+    def set_filter(self, place: Place, text: str) -> None:
+        """Filter the runs."""
+        place.run_filter = text
+
+    def open_chosen(self, screen: Screen) -> None:
+        """Open the run under the cursor."""
+        screen.act(Do.SWITCH())
+
+    def move_to_end(self, screen: Screen, end: int) -> None:
+        """To the first or last run, also over a recording."""
+        self.move(screen, FAR if end else -FAR)

@@ -30,6 +30,7 @@ from ddptop.render.line import Line, beside, gather, rule
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.scene import Page, Scene
+from ddptop.tui.view import View
 from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, what_happened
 from ddptop.tui.views.curve import Curve, Happened, chart
 from ddptop.tui.views.why import changed, own_time, sentences, to_try
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import GpuFacts, LoggedScalar
     from ddptop.frames.history import RankSteps
+    from ddptop.tui.screen import Screen
 
 MAX_LOGGED = 4
 """Names on a rank's page: what was measured comes first there."""
@@ -107,41 +109,6 @@ WHY_CHARTS = 12
 
 PLACES_FROM = 36
 """Lines of the page from which four of them are for the places of other."""
-
-
-def rank_page(scene: Scene, width: int, height: int) -> Page:
-    """Facts, phases, charts of single steps, and the steps themselves as far as there is room."""
-    rank = scene.place.rank
-    ranks = scene.frame.ranks
-    if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
-        return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
-    facts = [*_facts(scene, rank, width), *rank_extras(scene, rank, width)]
-    facts[1:1] = ended = _exit(scene, rank, width)
-    why, states = sentences(scene, rank, width), rule(width, f"rank {rank}")
-    times = own_time(scene, rank, width, places=height >= PLACES_FROM)
-    lines = [states, *facts, *_position(scene, rank, width, height - len(facts) - 1)]
-    nothing_worse = not ended and len(lines) == len(facts) + 1
-    if why and nothing_worse:  # why it is slow comes before what is well known
-        state = Line(*state_piece(scene, rank, LONG)).add(f"  {_host_and_device(scene, rank)}", "dim")
-        advice = to_try(scene, rank, width)
-        fits = 2 + len(why) + len(times) + len(advice) < height  # with the line of when it began
-        lines = [states, *why, *([state] if fits else []), *times]
-        advice = to_try(scene, rank, width, max(1, height - len(lines) - 1)) if not fits else advice
-        lines += changed(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
-        lines += advice
-        lines += [rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
-    else:
-        lines += times[: max(0, height - len(lines))]
-    room = height - len(lines) - 1
-    focus = scene.frame.focus
-    if focus is None or focus.rank != rank:
-        lines += [Line(), Line("  its single steps come with the next picture", "dim")]
-        return Page(lines[:height])
-    if room >= (5 if why else 6):
-        tall = min(12, max(5, room // 2))
-        lines += [*([rule(width)] if room >= 6 else []), *_charts(scene, focus, width, tall)]
-        room = height - len(lines) - 1
-    return Page([*lines, *_steps(focus, width, room + 1)][:height])
 
 
 def _host_and_device(scene: Scene, rank: int) -> str:
@@ -313,3 +280,70 @@ def _steps(focus: RankSteps, width: int, height: int) -> list[Line]:
         columns.append(table.measured(fit(title, max(6, len(title)), right=True), texts, keep))
     columns = table.fitting(columns, width)
     return [table.head(columns), *(table.body(columns, at) for at in range(len(newest)))]
+
+
+class OneRankView(View):
+    """A page of the rank under the cursor: moving leads to the next rank in the order of the table."""
+
+    def move(self, screen: Screen, lines: int) -> None:
+        """Show the next rank, or the one before."""
+        self.move_sideways(screen, 1 if lines > 0 else -1)
+
+    def move_sideways(self, screen: Screen, by: int) -> None:
+        """Show the next rank, or the one before."""
+        place = screen.place
+        if place.order:
+            index = place.order.index(place.rank) if place.rank in place.order else 0
+            place.rank = place.order[(index + by) % len(place.order)]
+            screen.open_view(self.name)
+
+    def move_pages(self, screen: Screen, pages: int) -> None:
+        """Nothing: the page is no list."""
+
+    def move_to_end(self, screen: Screen, end: int) -> None:
+        """To the start (0) or end (1) of the recording."""
+        if screen.playback is not None:
+            super().move_to_end(screen, end)
+
+
+class RankView(OneRankView):
+    """One rank."""
+
+    name = "rank"
+    answers = "one rank: its phases against the group's, its single steps"
+    why_in_key_line = "never"
+    shows_single_steps = True
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """Facts, phases, charts of single steps, and the steps themselves as far as there is room."""
+        rank = scene.place.rank
+        ranks = scene.frame.ranks
+        if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
+            return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
+        facts = [*_facts(scene, rank, width), *rank_extras(scene, rank, width)]
+        facts[1:1] = ended = _exit(scene, rank, width)
+        why, states = sentences(scene, rank, width), rule(width, f"rank {rank}")
+        times = own_time(scene, rank, width, places=height >= PLACES_FROM)
+        lines = [states, *facts, *_position(scene, rank, width, height - len(facts) - 1)]
+        nothing_worse = not ended and len(lines) == len(facts) + 1
+        if why and nothing_worse:  # why it is slow comes before what is well known
+            state = Line(*state_piece(scene, rank, LONG)).add(f"  {_host_and_device(scene, rank)}", "dim")
+            advice = to_try(scene, rank, width)
+            fits = 2 + len(why) + len(times) + len(advice) < height  # with the line of when it began
+            lines = [states, *why, *([state] if fits else []), *times]
+            advice = to_try(scene, rank, width, max(1, height - len(lines) - 1)) if not fits else advice
+            lines += changed(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
+            lines += advice
+            lines += [rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
+        else:
+            lines += times[: max(0, height - len(lines))]
+        room = height - len(lines) - 1
+        focus = scene.frame.focus
+        if focus is None or focus.rank != rank:
+            lines += [Line(), Line("  its single steps come with the next picture", "dim")]
+            return Page(lines[:height])
+        if room >= (5 if why else 6):
+            tall = min(12, max(5, room // 2))
+            lines += [*([rule(width)] if room >= 6 else []), *_charts(scene, focus, width, tall)]
+            room = height - len(lines) - 1
+        return Page([*lines, *_steps(focus, width, room + 1)][:height])

@@ -29,7 +29,9 @@ from ddptop.render import table
 from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, rule
 from ddptop.render.text import cells, fit, wrap
+from ddptop.tui.keys import SEARCH_KEY, Key
 from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.view import View
 from ddptop.tui.views.text_page import below, text_page
 
 if TYPE_CHECKING:
@@ -141,16 +143,6 @@ FEW_HOSTS = 8
 
 MAX_HOSTS = 64
 """Hosts in the table: those that lost records or whose clock is known worst come first."""
-
-
-def run_page(scene: Scene, width: int, height: int) -> Page:
-    """Sections under each other, scrolled as one text."""
-    body = [line.cut(width) for line in _body(scene, width)]
-    room = max(1, height - 1)
-    lines, scroll = text_page(scene, body, room)
-    hidden = below(scroll, body, room)
-    head = rule(width, "run", f"{counted(hidden, 'line')} below" if hidden else "")
-    return Page([head, *lines], Layout(scroll))
 
 
 def _body(scene: Scene, width: int) -> list[Line]:
@@ -383,3 +375,25 @@ def _models(scene: Scene, width: int) -> list[Line]:
         text += " (the default one)" if name == "0" else ""
         lines += [Line(" ").add(row) for row in wrap(f"{text}, layout {buckets[0].generation}", width - 1)]
     return lines
+
+
+class RunView(View):
+    """What is known of the run: options, versions, hosts, losses of records, cost."""
+
+    name = "run"
+    answers = "options, versions, hosts, clocks, records lost, overhead"
+    number = "6"
+    in_key_line = True
+
+    def own_keys(self) -> tuple[Key, ...]:
+        """It is a text."""
+        return (SEARCH_KEY,)
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """Sections under each other, scrolled as one text."""
+        body = [line.cut(width) for line in _body(scene, width)]
+        room = max(1, height - 1)
+        lines, scroll = text_page(scene, body, room)
+        hidden = below(scroll, body, room)
+        head = rule(width, "run", f"{counted(hidden, 'line')} below" if hidden else "")
+        return Page([head, *lines], Layout(scroll))

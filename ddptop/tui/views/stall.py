@@ -20,13 +20,16 @@ from ddptop.render.line import Line, Piece, of_state, rule
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import wrap
 from ddptop.render.trouble import in_trouble
+from ddptop.tui.keys import SEARCH_KEY, Key, view_key
 from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.view import View
 from ddptop.tui.views.events import event_line
 from ddptop.tui.views.text_page import below, text_page
 from ddptop.tui.views.why import advice
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
+    from ddptop.tui.screen import Screen
 
 ROOM_FOR_FOOT = 6
 """Lines from which one is spared for what the keys do."""
@@ -39,21 +42,6 @@ SMALL = 6
 
 EARLIER = 5
 """Past stalls and exits listed while nothing is stalled."""
-
-
-def stall_page(scene: Scene, width: int, height: int) -> Page:
-    """As much as fits from where it was scrolled to, and at the foot what there is more."""
-    body = evidence(scene, width, every=scene.place.every) or _calm(scene, width)
-    if height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical":
-        body = _with_action(scene, body, width)
-    if height < SMALL and in_trouble(scene.frame):
-        body = [*_small(scene, width), *body]
-    room = height - 1 if height >= ROOM_FOR_FOOT else height
-    lines, scroll = text_page(scene, body, room)
-    if room == height:
-        return Page(lines, Layout(scroll))
-    lines += [Line()] * (room - len(lines))
-    return Page([*lines, _foot(scene, width, below(scroll, body, room))], Layout(scroll))
 
 
 def _with_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
@@ -163,3 +151,48 @@ def evidence_text(frame: Frame) -> str | None:
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(frame.unix_s))
     head = f"ddptop {context.clean(frame.run.name)}, {moment}: {context.clean(' '.join(frame.run.argv))}"
     return "\n".join([head, "", *(str(line).rstrip() for line in lines)]) + "\n"
+
+
+class StallView(View):
+    """A stall, or how ranks died."""
+
+    name = "stall"
+    answers = "a stall or a death: who, where, the stacks"
+    number = "7"
+    in_key_line = True
+
+    def own_keys(self) -> tuple[Key, ...]:
+        """It is a text, of which there may be more."""
+        return (SEARCH_KEY, view_key("t", "t", self.toggle_threads, "threads", "all threads, every call"))
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """As much as fits from where it was scrolled to, and at the foot what there is more."""
+        body = evidence(scene, width, every=scene.place.every) or _calm(scene, width)
+        if height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical":
+            body = _with_action(scene, body, width)
+        if height < SMALL and in_trouble(scene.frame):
+            body = [*_small(scene, width), *body]
+        room = height - 1 if height >= ROOM_FOR_FOOT else height
+        lines, scroll = text_page(scene, body, room)
+        if room == height:
+            return Page(lines, Layout(scroll))
+        lines += [Line()] * (room - len(lines))
+        return Page([*lines, _foot(scene, width, below(scroll, body, room))], Layout(scroll))
+
+    def text_to_save(self, frame: Frame) -> str | None:
+        """All that is known of the stall."""
+        return evidence_text(frame)
+
+    def is_offered(self, scene: Scene | None) -> bool:
+        """While there is something on it."""
+        return scene is not None and in_trouble(scene.frame)
+
+    def label(self, scene: Scene | None) -> str:
+        """After what it shows."""
+        died = scene is not None and scene.frame.stall is None and bool(scene.frame.deaths)
+        return "death" if died else self.name
+
+    def toggle_threads(self, screen: Screen) -> None:
+        """All threads and every call, or a summary."""
+        screen.place.every = not screen.place.every
+        screen.repaint()

@@ -17,14 +17,17 @@ from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, gather, rule
 from ddptop.render.phases import PARTS, legend
 from ddptop.render.text import cells, wrap
+from ddptop.tui.keys import Key, view_key
 from ddptop.tui.scene import Layout, Page
+from ddptop.tui.view import View
 from ddptop.tui.views.timeline_lanes import QUEUED, READY, WAIT, Plan, lane_lines
 
 if TYPE_CHECKING:
     from ddptop.frames.detail import Lane, Timeline
     from ddptop.frames.stall import Stall
     from ddptop.render.line import Role
-    from ddptop.tui.scene import Scene
+    from ddptop.tui.scene import Place, Scene
+    from ddptop.tui.screen import Screen
     from ddptop.tui.views.timeline_state import TimelineState
 
 MIN_BAR = 12
@@ -111,38 +114,6 @@ def _where(scene: Scene, stall: Stall, rank: int) -> str:
 
 MIN_FOR_WORDS, MIN_FOR_AXIS, MIN_FOR_LEGEND = 3, 5, 12
 """Lines of the page from which these are worth one of them."""
-
-
-def timeline_page(scene: Scene, width: int, height: int) -> Page:
-    """What is known of the step, and as many lanes as there is room for."""
-    shown, state, stall = scene.frame.timeline, scene.place.timeline, scene.frame.stall
-    if stall is not None and stall.step is not None and state.step is None:
-        return Page(stuck_page(scene, stall, width, height))
-    if shown is None:
-        text = "The step was requested; it comes with the next frame."
-        if scene.frozen:
-            text = "The frozen frame has no step in full; press space to continue with the newest one."
-        if scene.frame.group.step is None:
-            text = "No step is complete yet."
-        words = (Line("  ").add(row, "dim") for row in wrap(text, width - 4))
-        return Page([rule(width, "timeline"), Line(), *words])
-    state = replace(state, held=state.to_hold(shown))
-    shown = state.shown(shown)
-    lines = [_head(scene, shown, state, width)]
-    if height >= MIN_FOR_WORDS:
-        sign, role, text = _words(scene, shown, state)
-        rows = wrap(scene.clean(text), width - 2, 1 if height < 14 else 3)
-        lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
-        where = _host(scene, shown, state)
-        if rows and lines[1].width + where.width + 2 <= width:
-            lines[1].pad(width - where.width).extend(where)
-    plan = Plan.of(shown, state, width)
-    if height >= MIN_FOR_AXIS:
-        lines.append(plan.head())
-    foot = _legend(scene, shown, width) if height >= MIN_FOR_LEGEND else []
-    lines += _lanes(scene, shown, state, plan, height - len(lines) - len(foot))
-    lines += [Line() for _ in range(height - len(lines) - len(foot))]
-    return Page(lines + foot, Layout(timeline=state))
 
 
 def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Line:
@@ -267,3 +238,132 @@ def _legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
         parts = [Line(signs[plain]).add(f" {text}", "dim") for signs, text in texts]
         lines.append(gather(parts, width))
     return lines
+
+
+LANES_A_PAGE = 4
+"""Lanes that PgUp and PgDn move by: a lane has several lines."""
+
+
+class TimelineView(View):
+    """One step, a lane per rank."""
+
+    name = "timeline"
+    answers = "one step: a lane per rank, each all-reduce: wait, transfer"
+    number = "2"
+    in_key_line = True
+
+    def own_keys(self) -> tuple[Key, ...]:
+        """The part of the step that is seen, and which step it is."""
+        return (
+            view_key("left", "←", self.pan, "", "move left by a quarter of the width", -1),
+            view_key("right", "→", self.pan, "", "move right by a quarter of the width", 1),
+            view_key("z", "z", self.zoom, "", "zoom in", 1),
+            view_key("Z", "Z", self.zoom, "zoom", "zoom out", -1),
+            view_key("0", "0", self.fit, "", "the whole step"),
+            view_key("comma", ",", self.pick_step, "", "the previous step that is kept in full", -1),
+            view_key("full_stop", ".", self.pick_step, "pick", "the next step; f goes to the newest", 1),
+            view_key("f", "f", self.follow_newest, "", "follow the newest step again"),
+            view_key("t", "t", self.toggle_all, "all", "the all-reduces of every lane, or of one"),
+        )
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """What is known of the step, and as many lanes as there is room for."""
+        shown, state, stall = scene.frame.timeline, scene.place.timeline, scene.frame.stall
+        if stall is not None and stall.step is not None and state.step is None:
+            return Page(stuck_page(scene, stall, width, height))
+        if shown is None:
+            text = "The step was requested; it comes with the next frame."
+            if scene.frozen:
+                text = "The frozen frame has no step in full; press space to continue with the newest one."
+            if scene.frame.group.step is None:
+                text = "No step is complete yet."
+            words = (Line("  ").add(row, "dim") for row in wrap(text, width - 4))
+            return Page([rule(width, "timeline"), Line(), *words])
+        state = replace(state, held=state.to_hold(shown))
+        shown = state.shown(shown)
+        lines = [_head(scene, shown, state, width)]
+        if height >= MIN_FOR_WORDS:
+            sign, role, text = _words(scene, shown, state)
+            rows = wrap(scene.clean(text), width - 2, 1 if height < 14 else 3)
+            lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
+            where = _host(scene, shown, state)
+            if rows and lines[1].width + where.width + 2 <= width:
+                lines[1].pad(width - where.width).extend(where)
+        plan = Plan.of(shown, state, width)
+        if height >= MIN_FOR_AXIS:
+            lines.append(plan.head())
+        foot = _legend(scene, shown, width) if height >= MIN_FOR_LEGEND else []
+        lines += _lanes(scene, shown, state, plan, height - len(lines) - len(foot))
+        lines += [Line() for _ in range(height - len(lines) - len(foot))]
+        return Page(lines + foot, Layout(timeline=state))
+
+    def requested_detail(self, place: Place) -> str:
+        """The step, and the lanes about the cursor."""
+        return place.timeline.request()
+
+    def on_open(self, place: Place) -> None:
+        """The cursor goes along from view to view."""
+        place.timeline.rank = place.rank
+
+    def on_close(self, place: Place) -> None:
+        """The cursor goes along, unless a rank is followed."""
+        if not place.follow and place.rank != place.timeline.rank:
+            place.rank, place.pointed = place.timeline.rank, True
+
+    def step_back(self, place: Place) -> bool:
+        """Follow the newest step again."""
+        return place.timeline.release()
+
+    def move(self, screen: Screen, lines: int) -> None:
+        """Move the cursor by lanes."""
+        world = len(screen.shown.ranks.state) if screen.shown is not None else 0
+        screen.place.timeline.move(lines, world)
+        screen.repaint()
+
+    def move_pages(self, screen: Screen, pages: int) -> None:
+        """Move the cursor by some lanes."""
+        self.move(screen, pages * LANES_A_PAGE)
+
+    def point_at(self, place: Place, target: int) -> None:
+        """A click on a lane."""
+        place.timeline.rank = target
+
+    def open_chosen(self, screen: Screen) -> None:
+        """Open the rank of the lane."""
+        screen.open_rank(screen.place.timeline.rank)
+
+    def rank_under_cursor(self, place: Place) -> int:
+        """The rank of the lane."""
+        return place.timeline.rank
+
+    def zoom(self, screen: Screen, by: int) -> None:
+        """Zoom in or out."""
+        screen.place.timeline.zoom(by)
+        screen.repaint()
+
+    def fit(self, screen: Screen) -> None:
+        """The whole step."""
+        screen.place.timeline.fit()
+        screen.repaint()
+
+    def pan(self, screen: Screen, by: int) -> None:
+        """To the right, or to the left."""
+        screen.place.timeline.pan(by)
+        screen.repaint()
+
+    def pick_step(self, screen: Screen, by: int) -> None:
+        """Some steps forward or back among those kept in full."""
+        if screen.shown is not None:
+            stuck = screen.shown.stall is not None and screen.shown.stall.step is not None
+            screen.place.timeline.pick(by, screen.shown.timeline, stuck=stuck)
+            screen.repaint()
+
+    def follow_newest(self, screen: Screen) -> None:
+        """Follow the newest step again."""
+        screen.place.timeline.release()
+        screen.repaint()
+
+    def toggle_all(self, screen: Screen) -> None:
+        """The all-reduces of every lane, or of one."""
+        screen.place.timeline.toggle_all()
+        screen.repaint()

@@ -1,0 +1,99 @@
+"""The help: a line per key, made from the keys that the views declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+from ddptop.frames.numbers import counted
+from ddptop.protocol.vocabulary import RankStatus
+from ddptop.render.line import Line, gather, of_state, rule
+from ddptop.render.text import fit
+from ddptop.tui.keys import RECORDING_KEYS, SEARCH_KEY, Key
+from ddptop.tui.scene import Layout, Page, Place, Scene, Scroll
+from ddptop.tui.view import View, Views
+from ddptop.tui.views.text_page import below, text_page
+
+KEY_WIDTH = 8
+
+WORDS = {
+    "excess": "own time of a rank minus that of the others",
+    "skew": "the ranks' own times differ, so all wait for the slowest one",
+    "wait, transfer": "the part of an all-reduce before its last rank joins, and after it",
+    "overlapped": "communication while backward computes: it costs no time",
+    "without waiting": "the step if no rank had to wait for a slower one",
+    "communication hidden": "the step if all communication were overlapped",
+    "overhead": "share of the step that ddptop itself takes",
+    "records lost": "steps of a rank that never arrived, or had no room on the recording's disk",
+    "thinned": "bucket detail, or steps of a recording, left out to save room",
+    "ended": "a rank whose process ended because another rank had died",
+}
+"""Words of the pages that PyTorch's documentation does not explain."""
+
+
+class HelpView(View):
+    """A line per key: those of the page that the help was asked on, then all others, a recording's apart."""
+
+    name = "help"
+    answers = "what the keys do"
+    goes_back = True
+
+    def __init__(self, views: Views) -> None:
+        """`views`: those whose keys it explains."""
+        super().__init__()
+        self._views = views
+
+    def own_keys(self) -> tuple[Key, ...]:
+        """It is a text."""
+        return (SEARCH_KEY,)
+
+    def on_open(self, place: Place) -> None:
+        """At its first line."""
+        place.scrolls[self.name] = Scroll()
+
+    def body(self, scene: Scene, width: int, height: int) -> Page:
+        """As far as it was scrolled."""
+        room = height - 1
+        body = [line.cut(width) for line in self._lines(scene)]
+        lines, scroll = text_page(scene, body, room)
+        hidden = below(scroll, body, room)
+        title = rule(width, "keys", f"{counted(hidden, 'line')} below" if hidden > 0 else "")
+        return Page([title, *lines], Layout(scroll))
+
+    def _lines(self, scene: Scene) -> Iterable[Line]:
+        view = self._views[scene.place.before]
+        if view.keys:
+            yield Line(f"on the page before this: {view.name}, {view.answers}", "dim")
+            yield from map(_key_line, view.keys)
+            yield Line("everywhere", "dim")
+        yield from map(_key_line, self._views.shared_keys)
+        yield Line("in a recording", "dim")
+        yield from map(_key_line, RECORDING_KEYS)
+        elsewhere = self._keys_elsewhere(view)
+        if elsewhere:
+            yield Line("on other pages", "dim")
+            yield from (_key_line(key, f" ({', '.join(sorted(names))})") for key, names in elsewhere.items())
+        yield Line("words", "dim")
+        yield from (Line(f"  {word}", "strong").add(f": {meaning}") for word, meaning in WORDS.items())
+        yield Line("signs of ranks and hosts: ", "dim").extend(gather(list(_signs()), 200))
+        yield Line("nothing arrives from a host that is unreachable; after 10 s it is lost", "dim")
+        yield Line("the mouse chooses rows, titles to sort by, keys and the place in a recording", "dim")
+
+    def _keys_elsewhere(self, view: View) -> dict[Key, list[str]]:
+        """Keys of other views than this one, with the names of those views."""
+        names: dict[Key, list[str]] = {}
+        for other in self._views:
+            for key in other.keys:
+                if key not in view.keys:
+                    names.setdefault(key, []).append(other.name)
+        return names
+
+
+def _signs() -> Iterable[Line]:
+    for state in (*get_args(RankStatus), "ended"):
+        sign, role = of_state(state)
+        yield Line(sign, role).add(f" {state}")
+
+
+def _key_line(key: Key, where: str = "") -> Line:
+    return Line(f"  {fit(key.shown, KEY_WIDTH)}", "accent").add(key.help + where)

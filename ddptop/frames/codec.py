@@ -22,7 +22,7 @@ import numpy as np
 
 from ddptop.frames import detail, frame, hosts, overhead, stall
 from ddptop.frames import frame as frames
-from ddptop.frames.figures import RANK_FIGURES
+from ddptop.frames.figures import RANK_FIGURES, Ranks
 from ddptop.frames.history import WIDE as HISTORY_WIDE
 from ddptop.frames.history import History, RankMinutes, RankSteps
 from ddptop.protocol import limits, ranges, vocabulary
@@ -172,7 +172,7 @@ PARTS: Mapping[str, Any] = {
 """Dataclasses whose fields are values or other parts, by name."""
 
 COLUMN_PARTS: Mapping[str, Any] = {
-    "Ranks": frame.Ranks,
+    "Ranks": Ranks,
     "RankSteps | None": RankSteps,
     "RankMinutes | None": RankMinutes,
     "Lane": detail.Lane,
@@ -247,7 +247,7 @@ def _pieces(part: Any, packed: dict[str, tuple[Any, bytes]]) -> Iterator[bytes |
             yield _bytes_begin(len(value) * _dtype(name).itemsize)
             yield _column(name, value).data
         elif kind == "Ranks":
-            yield msgpack.Packer().pack_array_header(len(_fields(frames.Ranks)))
+            yield msgpack.Packer().pack_array_header(len(_fields(Ranks)))
             yield from _pieces(value, packed)
         elif kind != "History":
             key = f"{kind} {name}"  # ranks have fields of their own

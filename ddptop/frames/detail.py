@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from ddptop.frames.figures import figures_shown
+
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.protocol.vocabulary import SpanName
@@ -116,10 +118,7 @@ class Heat:
     """The rank with that value; NaN: unknown."""
 
 
-HEAT_FIGURES = (
-    *("excess", "own", "step", "data", "forward", "backward", "optimizer", "other"),
-    *("wait", "transfer", "exposed", "collective", "lateness", "loss"),
-)
+HEAT_FIGURES = tuple(how.key for _, how in figures_shown(lambda figure: figure.heat) if how.by_step)
 """Figures that are kept for every rank and step."""
 
 MOST_ROWS, MOST_COLUMNS = 128, 256

@@ -1,7 +1,7 @@
 """What every figure of a rank is, declared once: `FIGURES`. What shows figures iterates over it.
 
-That is: frames as bytes, JSON and its schema, the tables of ranks and what they can be sorted by. To add a
-figure, declare it here, give `Ranks` in `ddptop/frames/frame.py` a field of its name, and measure it.
+That is: frames as bytes, JSON and its schema, tables of ranks and their order, heat map and comparison of
+ranks. To add a figure, declare it here, give `Ranks` a field of its name, and measure it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ddptop.frames.numbers import LEAST_SHOWN_MS, count, fixed, loss, plus_minus
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Frame
+    from ddptop.protocol.vocabulary import RankPhase, RankStatus
 
-Scope: TypeAlias = Literal["rank", "gpu", "part"]
-"""What holds the values: `Ranks`, `GpuFacts` of the rank, or the breakdown of its step alone."""
+Scope: TypeAlias = Literal["rank", "gpu", "computed"]
+"""What has the values: `Ranks`, `GpuFacts` of the rank, or a formula over `Ranks`."""
 
 Emphasis: TypeAlias = Literal["text", "dim", "faint"]
 """How loud the values of a column are."""
@@ -45,6 +45,75 @@ def some_shown_ms(values: Column) -> bool:
     return bool((values >= LEAST_SHOWN_MS).any())
 
 
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """One element per rank in every field. Text first, then columns; names as in the JSON snapshot."""
+
+    host: tuple[str, ...]
+    device: tuple[str, ...]
+    state: tuple[RankStatus, ...]
+    phase: tuple[RankPhase, ...]
+    local_rank: Column
+    pid: Column
+    incarnation: Column
+    age_ms: Column
+    """Time since the rank's last message."""
+    step: Column
+    """The step that the rank is in."""
+    bucket: Column
+    sequence: Column
+    loss: Column
+    step_ms: Column
+    data_ms: Column
+    forward_ms: Column
+    backward_ms: Column
+    optimizer_ms: Column
+    other_ms: Column
+    collective_ms: Column
+    wait_ms: Column
+    transfer_ms: Column
+    exposed_comm_ms: Column
+    """Of every step where the last gradient is known, else of steps with bucket detail; likewise below."""
+    exposed_wait_ms: Column
+    """The part of the backward phase spent waiting for a slower rank and not hidden behind compute."""
+    lateness_ms: Column
+    bound_ms: Column
+    """How far this rank's lateness and wait may be wrong."""
+    transfer_bound_ms: Column
+    last_pct: Column
+    relative_score: Column
+    individual_score: Column
+    records: Column
+    lost_records: Column
+    rss_bytes: Column
+    cpu_pct: Column
+    joined: Column
+    """1: in its newest step it had run out of inputs and only answered the others' collectives (`join`)."""
+    micro_steps: Column
+    """Backward passes in its newest step: more than 1 under gradient accumulation."""
+    own_ms: Column
+    """Own time of every step: step - exposed communication - what was waited in other collectives. The parts
+    of it are the phases without waiting and what lies before, between and after them."""
+    own_data_ms: Column
+    own_forward_ms: Column
+    own_backward_ms: Column
+    own_optimizer_ms: Column
+    excess_ms: Column
+    """Own time - median over the other ranks of its process group."""
+    before_forward_ms: Column
+    before_backward_ms: Column
+    before_optimizer_ms: Column
+    after_optimizer_ms: Column
+    waited_ms: Column
+    """Waited in collectives that are not DDP's: a barrier, a metric's all-reduce."""
+    gc_ms: Column
+    """Paused for Python's garbage collection: a mean over steps."""
+    buffers_ms: Column
+    """In DDP's broadcasts of buffers, which each forward begins with."""
+    buffers_wait_ms: Column
+    """The part of it in which this rank waited for others: what it took longer than the fastest rank."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureColumn:
     """The column of a figure in a table of ranks."""
@@ -64,6 +133,53 @@ class FigureColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMetric:
+    """A figure on the heat map."""
+
+    place: int
+    """The key goes through the metrics in this order."""
+    key: str
+    """What requests and settings call it."""
+    unit: str = "ms"
+    scale: float = 1.0
+    """How many of the figure's own units are one of `unit`."""
+    by_step: bool = False
+    """Whether it is kept for every rank and step; else it is known as it is now."""
+    is_timed: bool = False
+    """Whether it is known only in steps whose buckets were timed."""
+    small_is_bad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A figure in the comparison of two ranks."""
+
+    place: int
+    """Lines stand in this order."""
+    worse: Literal[-1, 0, 1] = 0
+    """1: more of it is worse; -1: less of it is; 0: neither."""
+    name: str = ""
+    """Empty: its words and its unit."""
+    text: Callable[[float | None], str] | None = None
+    """None: as in tables."""
+    shown: Callable[[Column], bool] | None = None
+    """Whether there is a line, by the values of all ranks; None: always."""
+
+
+UNITS = {
+    "_ms": "ms",
+    "_pct": "%",
+    "_s": "s",
+    "_ppm": "ppm",
+    "bytes": "bytes",
+    "_c": "°C",
+    "_gbps": "GB/s",
+    "transfer": "ms",
+}
+"""By the end of a name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """A figure of every rank: what it is, and where it is shown."""
 
@@ -72,6 +188,10 @@ class Figure:
     scope: Scope = "rank"
     title: str = ""
     """Of its column in tables; empty: no table has it."""
+    words: str = ""
+    """What it is called where there is room for words; empty: as its column."""
+    computed: Callable[[Ranks], Column] | None = None
+    """(ranks,) its values, where they follow from other figures of `Ranks`."""
     text: Callable[[float | None], str] = fixed
     """How a value is written for users."""
     part: str = ""
@@ -95,13 +215,34 @@ class Figure:
     """Its column in `--once` and `--watch`; None: it has none."""
     largest_first: bool | None = None
     """The order of ranks that are sorted by it; None: they cannot be."""
+    heat: HeatMetric | None = None
+    """How the heat map shows it; None: not at all."""
+    compared: Compared | None = None
+    """How the comparison of two ranks shows it; None: not at all."""
+
+    @property
+    def unit(self) -> str:
+        """Its unit, by the end of its name; empty: it has none."""
+        return next((unit for end, unit in UNITS.items() if self.name.endswith(end)), "")
+
+    @property
+    def called(self) -> str:
+        """Its name in words."""
+        return self.words or self.title
 
 
 FIGURES = (
     Figure(name="local_rank", in_json=False, integer=True, as_float64=True),
     Figure(name="pid", in_json=False, integer=True, as_float64=True),
     Figure(name="incarnation", in_json=False, as_float64=True),
-    Figure(name="age_ms", as_float64=True),
+    Figure(
+        name="age_ms",
+        words="last update",
+        text=whole,
+        as_float64=True,
+        heat=HeatMetric(place=220, key="age", unit="s", scale=1e3),
+        compared=Compared(place=130),
+    ),
     Figure(
         name="step",
         title="step",
@@ -112,6 +253,7 @@ FIGURES = (
         screen=FigureColumn(place=10, keep=84),
         plain=FigureColumn(place=10, keep=97),
         largest_first=False,
+        compared=Compared(place=10, worse=-1),
     ),
     Figure(name="bucket", integer=True, as_float64=True),
     Figure(name="sequence", integer=True, as_float64=True),
@@ -123,13 +265,18 @@ FIGURES = (
         screen=FigureColumn(place=20, keep=80),
         plain=FigureColumn(place=20, keep=80),
         largest_first=True,
+        heat=HeatMetric(place=140, key="loss", unit="", by_step=True),
+        compared=Compared(place=20),
     ),
     Figure(
         name="step_ms",
         title="ms/step",
+        words="step time",
         screen=FigureColumn(place=30, keep=85),
         plain=FigureColumn(place=30, keep=96),
         largest_first=True,
+        heat=HeatMetric(place=30, key="step", by_step=True),
+        compared=Compared(place=30, worse=1, name="ms/step"),
     ),
     Figure(
         name="data_ms",
@@ -138,23 +285,33 @@ FIGURES = (
         screen=FigureColumn(place=100, keep=58),
         plain=FigureColumn(place=50, keep=90),
         largest_first=True,
+        heat=HeatMetric(place=40, key="data", by_step=True),
+        compared=Compared(place=40, worse=1),
     ),
     Figure(
         name="forward_ms",
         title="fwd",
+        words="forward",
         part="forward",
         screen=FigureColumn(place=110, keep=57),
         plain=FigureColumn(place=60, keep=89),
         largest_first=True,
+        heat=HeatMetric(place=50, key="forward", by_step=True),
+        compared=Compared(place=41, worse=1),
     ),
-    Figure(name="backward_ms"),
+    Figure(
+        name="backward_ms", words="whole backward", heat=HeatMetric(place=60, key="backward", by_step=True)
+    ),
     Figure(
         name="optimizer_ms",
         title="opt",
+        words="optimizer",
         part="optimizer",
         screen=FigureColumn(place=150, keep=48),
         plain=FigureColumn(place=100, keep=60),
         largest_first=True,
+        heat=HeatMetric(place=70, key="optimizer", by_step=True),
+        compared=Compared(place=45, worse=1),
     ),
     Figure(
         name="other_ms",
@@ -163,11 +320,22 @@ FIGURES = (
         screen=FigureColumn(place=160, keep=46),
         plain=FigureColumn(place=110, keep=50),
         largest_first=True,
+        heat=HeatMetric(place=80, key="other", by_step=True),
+        compared=Compared(place=46, worse=1),
     ),
-    Figure(name="collective_ms"),
+    Figure(
+        name="collective_ms",
+        words="collectives",
+        heat=HeatMetric(place=120, key="collective", by_step=True, is_timed=True),
+        compared=Compared(place=70),
+    ),
     Figure(name="wait_ms"),
     Figure(name="transfer_ms"),
-    Figure(name="exposed_comm_ms"),
+    Figure(
+        name="exposed_comm_ms",
+        words="exposed communication",
+        heat=HeatMetric(place=110, key="exposed", by_step=True, is_timed=True),
+    ),
     Figure(
         name="lateness_ms",
         title="late",
@@ -175,15 +343,20 @@ FIGURES = (
         screen=FigureColumn(place=70, keep=96, keep_beside_own_times=37, keep_unknown=60),
         plain=FigureColumn(place=140, keep=98, keep_beside_own_times=70),
         largest_first=True,
+        heat=HeatMetric(place=130, key="lateness", by_step=True, is_timed=True),
+        compared=Compared(place=80, worse=1),
     ),
     Figure(
         name="last_pct",
         title="last%",
+        words="comes last",
         text=whole,
         compares_clocks=True,
         screen=FigureColumn(place=90, keep=42, keep_beside_own_times=35),
         plain=FigureColumn(place=160, keep=40, title="last %"),
         largest_first=True,
+        heat=HeatMetric(place=150, key="last", unit="%"),
+        compared=Compared(place=100, worse=1),
     ),
     Figure(
         name="bound_ms",
@@ -193,6 +366,7 @@ FIGURES = (
         emphasis="faint",
         screen=FigureColumn(place=80, keep=59, keep_beside_own_times=36, shown=some_known),
         plain=FigureColumn(place=150, keep=69, shown=some_known),
+        compared=Compared(place=90, text=fixed),
     ),
     Figure(name="transfer_bound_ms"),
     Figure(
@@ -203,20 +377,27 @@ FIGURES = (
         screen=FigureColumn(place=130, keep=55),
         plain=FigureColumn(place=80, keep=95),
         largest_first=True,
+        heat=HeatMetric(place=90, key="wait", by_step=True, is_timed=True),
+        compared=Compared(place=43),
     ),
     Figure(
         name="own_ms",
         title="own",
+        words="own time",
         screen=FigureColumn(place=60, keep=43, shown=some_known),
         largest_first=True,
+        heat=HeatMetric(place=20, key="own", by_step=True),
+        compared=Compared(place=50, worse=1),
     ),
     Figure(
         name="own_backward_ms",
         title="bwd",
+        words="backward",
         part="backward",
         screen=FigureColumn(place=120, keep=56),
         plain=FigureColumn(place=70, keep=88),
         largest_first=True,
+        compared=Compared(place=42, worse=1),
     ),
     Figure(
         name="excess_ms",
@@ -224,6 +405,8 @@ FIGURES = (
         screen=FigureColumn(place=50, keep=96, shown=some_known),
         plain=FigureColumn(place=130, keep=98, shown=some_known),
         largest_first=True,
+        heat=HeatMetric(place=10, key="excess", by_step=True),
+        compared=Compared(place=60, worse=1),
     ),
     Figure(
         name="waited_ms",
@@ -232,6 +415,7 @@ FIGURES = (
         screen=FigureColumn(place=170, keep=53, shown=some_shown_ms),
         plain=FigureColumn(place=120, keep=92, shown=some_shown_ms),
         largest_first=True,
+        compared=Compared(place=47, worse=1, shown=some_shown_ms),
     ),
     Figure(name="before_forward_ms"),
     Figure(name="before_backward_ms"),
@@ -247,12 +431,15 @@ FIGURES = (
         screen=FigureColumn(place=180, keep=61),
         plain=FigureColumn(place=170, keep=15),
         largest_first=False,
+        heat=HeatMetric(place=160, key="score", unit="", small_is_bad=True),
+        compared=Compared(place=110, worse=-1),
     ),
-    Figure(name="individual_score"),
+    Figure(name="individual_score", words="vs own best", text=ratio, compared=Compared(place=120, worse=-1)),
     Figure(name="records", integer=True, as_float64=True),
     Figure(
         name="lost_records",
         title="lost",
+        words="records lost",
         text=count,
         integer=True,
         as_float64=True,
@@ -260,24 +447,32 @@ FIGURES = (
         screen=FigureColumn(place=230, keep=38),
         plain=FigureColumn(place=180, keep=30, shown=some_above_zero),
         largest_first=True,
+        heat=HeatMetric(place=230, key="lost", unit=""),
+        compared=Compared(place=160, worse=1),
     ),
     Figure(
         name="rss_bytes",
         title="mem",
+        words="memory",
         text=size,
         integer=True,
         as_float64=True,
         emphasis="dim",
         screen=FigureColumn(place=210, keep=40),
         largest_first=True,
+        heat=HeatMetric(place=180, key="memory", unit="GB", scale=1e9),
+        compared=Compared(place=140, name="memory"),
     ),
     Figure(
         name="cpu_pct",
         title="cpu%",
+        words="cpu",
         text=whole,
         emphasis="dim",
         screen=FigureColumn(place=220, keep=39),
         largest_first=True,
+        heat=HeatMetric(place=170, key="cpu", unit="%"),
+        compared=Compared(place=150),
     ),
     Figure(
         name="micro_steps",
@@ -294,28 +489,41 @@ FIGURES = (
     Figure(name="own_optimizer_ms", in_json=False),
     Figure(
         name="exposed transfer",
-        scope="part",
+        scope="computed",
         title="transfer",
+        computed=lambda ranks: ranks.exposed_comm_ms - ranks.exposed_wait_ms,
         part="transfer",
         has_fallback=True,
         screen=FigureColumn(place=140, keep=54),
         plain=FigureColumn(place=90, keep=94),
         largest_first=True,
+        heat=HeatMetric(place=100, key="transfer", by_step=True, is_timed=True),
+        compared=Compared(place=44, worse=1),
     ),
     Figure(
         name="util_pct",
         scope="gpu",
         title="gpu%",
+        words="gpu",
         text=whole,
         screen=FigureColumn(place=190, keep=52, shown=some_known),
+        heat=HeatMetric(place=190, key="gpu", unit="%"),
+    ),
+    Figure(
+        name="temp_c",
+        words="gpu temperature",
+        scope="gpu",
+        heat=HeatMetric(place=210, key="gpu_temp", unit="C"),
     ),
     Figure(
         name="mem_bytes",
         scope="gpu",
         title="gpumem",
+        words="gpu memory",
         text=size,
         emphasis="dim",
         screen=FigureColumn(place=200, keep=51, shown=some_known),
+        heat=HeatMetric(place=200, key="gpu_memory", unit="GB", scale=1e9),
     ),
 )
 """Those of `Ranks` in the order of the JSON snapshot."""
@@ -340,15 +548,3 @@ def figures_shown(how_shown: Callable[[Figure], Surface | None]) -> list[tuple[F
     """The figures that a surface shows and how, in the order of their places."""
     shown = [(figure, how) for figure in FIGURES if (how := how_shown(figure)) is not None]
     return sorted(shown, key=lambda figure_and_how: figure_and_how[1].place)
-
-
-def values_of_ranks(figure: Figure, frame: Frame) -> Column:
-    """(ranks,) values of a figure that is no part of the step alone; NaN: not known."""
-    if figure.scope == "rank":
-        return np.asarray(getattr(frame.ranks, figure.name))
-    values = np.full(len(frame.ranks.state), np.nan)
-    for facts in frame.gpus:
-        value = getattr(facts, figure.name)
-        if value is not None and facts.rank < len(values):
-            values[facts.rank] = value
-    return values

@@ -19,6 +19,7 @@ from ddptop.protocol.messages import Scalar
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat, Timeline
+    from ddptop.frames.figures import Figure, Ranks
     from ddptop.frames.history import History, RankSteps
     from ddptop.frames.hosts import HostFigures
     from ddptop.frames.overhead import Overhead
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         FrameSource,
         OwnPlace,
         Pattern,
-        RankPhase,
         RankStatus,
         Severity,
         StepPhase,
@@ -126,75 +126,6 @@ class Group:
     """How many optimizers step in turn, as in a GAN; 0: one. The losses are of the first one's steps."""
     loss_of_other: float | None = None
     """Newest loss of a step of another of these optimizers, mean over ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """One element per rank in every field. Text first, then columns; names as in the JSON snapshot."""
-
-    host: tuple[str, ...]
-    device: tuple[str, ...]
-    state: tuple[RankStatus, ...]
-    phase: tuple[RankPhase, ...]
-    local_rank: Column
-    pid: Column
-    incarnation: Column
-    age_ms: Column
-    """Time since the rank's last message."""
-    step: Column
-    """The step that the rank is in."""
-    bucket: Column
-    sequence: Column
-    loss: Column
-    step_ms: Column
-    data_ms: Column
-    forward_ms: Column
-    backward_ms: Column
-    optimizer_ms: Column
-    other_ms: Column
-    collective_ms: Column
-    wait_ms: Column
-    transfer_ms: Column
-    exposed_comm_ms: Column
-    """Of every step where the last gradient is known, else of steps with bucket detail; likewise below."""
-    exposed_wait_ms: Column
-    """The part of the backward phase spent waiting for a slower rank and not hidden behind compute."""
-    lateness_ms: Column
-    bound_ms: Column
-    """How far this rank's lateness and wait may be wrong."""
-    transfer_bound_ms: Column
-    last_pct: Column
-    relative_score: Column
-    individual_score: Column
-    records: Column
-    lost_records: Column
-    rss_bytes: Column
-    cpu_pct: Column
-    joined: Column
-    """1: in its newest step it had run out of inputs and only answered the others' collectives (`join`)."""
-    micro_steps: Column
-    """Backward passes in its newest step: more than 1 under gradient accumulation."""
-    own_ms: Column
-    """Own time of every step: step - exposed communication - what was waited in other collectives. The parts
-    of it are the phases without waiting and what lies before, between and after them."""
-    own_data_ms: Column
-    own_forward_ms: Column
-    own_backward_ms: Column
-    own_optimizer_ms: Column
-    excess_ms: Column
-    """Own time - median over the other ranks of its process group."""
-    before_forward_ms: Column
-    before_backward_ms: Column
-    before_optimizer_ms: Column
-    after_optimizer_ms: Column
-    waited_ms: Column
-    """Waited in collectives that are not DDP's: a barrier, a metric's all-reduce."""
-    gc_ms: Column
-    """Paused for Python's garbage collection: a mean over steps."""
-    buffers_ms: Column
-    """In DDP's broadcasts of buffers, which each forward begins with."""
-    buffers_wait_ms: Column
-    """The part of it in which this rank waited for others: what it took longer than the fastest rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,3 +348,17 @@ def rate_without_stalls(frame: Frame) -> float | None:
     stalled = np.isin(np.arange(1, len(end_s)), np.searchsorted(end_s, at_s))
     steps, lasted_s = np.diff(step)[~stalled].sum(), np.diff(end_s)[~stalled].sum()
     return float(steps / lasted_s) if stalled.any() and lasted_s > 0 else group.steps_per_s
+
+
+def values_of_ranks(figure: Figure, frame: Frame) -> Column:
+    """(ranks,) values of a figure; NaN: not known."""
+    if figure.computed is not None:
+        return np.asarray(figure.computed(frame.ranks))
+    if figure.scope == "rank":
+        return np.asarray(getattr(frame.ranks, figure.name))
+    values = np.full(len(frame.ranks.state), np.nan)
+    for facts in frame.gpus:
+        value = getattr(facts, figure.name)
+        if value is not None and facts.rank < len(values):
+            values[facts.rank] = value
+    return values

@@ -66,7 +66,7 @@ class RankMinutes:
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """Recent single steps of one rank, oldest first; the same columns as in `frames.frame.Ranks`."""
+    """Recent single steps of one rank, oldest first; the same columns as in `frames.figures.Ranks`."""
 
     rank: int
     step: Column

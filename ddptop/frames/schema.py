@@ -11,7 +11,7 @@ from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from ddptop.frames import frame, hosts, overhead, snapshot, stall, verdict
+from ddptop.frames import figures, frame, hosts, overhead, snapshot, stall, verdict
 from ddptop.protocol import machine, messages, vocabulary
 from ddptop.protocol.outlets import print_json
 
@@ -56,7 +56,7 @@ def schema() -> Node:
     )
     card = _part(frame.RunInfo, ("card",))["properties"]["card"]
     gpu = _part(frame.GpuFacts, (one.name for one in fields(frame.GpuFacts) if one.name != "rank"))
-    ranks = _part(frame.Ranks, ("local_rank", "pid", *snapshot.RANK_COLUMNS))
+    ranks = _part(figures.Ranks, ("local_rank", "pid", *snapshot.RANK_COLUMNS))
     text = {"type": ["string", "null"]}
     states = {"enum": [*get_args(vocabulary.RankStatus)]}
     ranks = _with(

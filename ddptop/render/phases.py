@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ddptop.frames.columns import Column, Mask
-    from ddptop.frames.frame import Ranks
+    from ddptop.frames.figures import Ranks
     from ddptop.protocol.vocabulary import OwnPlace
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.figures import figures_shown, some_known, values_of_ranks
+from ddptop.frames.figures import figures_shown, some_known
+from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import UNKNOWN, duration, fixed, known
 from ddptop.frames.phrases import several_hosts

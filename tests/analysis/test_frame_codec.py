@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames import codec
+from ddptop.frames import codec, figures
 from ddptop.frames import frame as frames
 from ddptop.frames.codec import FrameDecoder, FrameError, decode_frame, encode_frame, has_more
 from ddptop.frames.history import COLUMNS, History, RankMinutes, RankSteps
@@ -38,7 +38,7 @@ def same(one: object, other: object) -> None:
     """Equal, with NaN equal to NaN."""
     for f in fields(one):  # type: ignore[arg-type]
         a, b = getattr(one, f.name), getattr(other, f.name)
-        if isinstance(a, (frames.Ranks, RankSteps, RankMinutes, History)):
+        if isinstance(a, (figures.Ranks, RankSteps, RankMinutes, History)):
             same(a, b)
         elif isinstance(a, np.ndarray):
             np.testing.assert_array_equal(a, b, err_msg=f.name)
@@ -103,7 +103,7 @@ def test_a_long_history_goes_in_pieces_that_fit(frame) -> None:
 
 def test_the_largest_world_with_a_gpu_for_each_rank_and_a_long_history_fits(frame) -> None:
     numbers = np.arange(MAX_SHOWN_WORLD, dtype=float)
-    narrow = {f.name: numbers for f in fields(frames.Ranks) if f.type == "Column"}
+    narrow = {f.name: numbers for f in fields(figures.Ranks) if f.type == "Column"}
     texts = {
         name: tuple(f"{name} {i} " + "x" * 480 for i in range(MAX_SHOWN_WORLD)) for name in ("host", "device")
     }
@@ -112,7 +112,7 @@ def test_the_largest_world_with_a_gpu_for_each_rank_and_a_long_history_fits(fram
     points = dict.fromkeys(COLUMNS, np.arange(60_000, dtype=float))
     large = replace(
         frame,
-        ranks=frames.Ranks(**narrow, **texts, **alike),
+        ranks=figures.Ranks(**narrow, **texts, **alike),
         gpus=(frames.GpuFacts(**facts),) * MAX_SHOWN_WORLD,
         clocks=tuple(frames.Clocks(f"host {i}", 1.0, 1.0) for i in range(MAX_SHOWN_WORLD // 8)),
         history=History(start=0, **points),

@@ -15,15 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddptop.frames.frame import (
-    Alert,
-    BucketFigures,
-    Frame,
-    Group,
-    Ranks,
-    RunInfo,
-    Straggler,
-)
+from ddptop.frames.figures import Ranks
+from ddptop.frames.frame import Alert, BucketFigures, Frame, Group, RunInfo, Straggler
 from ddptop.frames.history import COLUMNS, History
 from ddptop.frames.overhead import Overhead
 from ddptop.host.processes import current_process

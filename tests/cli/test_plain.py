@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.frame import Alert, Frame, Playback, Ranks
+from ddptop.frames.figures import Ranks
+from ddptop.frames.frame import Alert, Frame, Playback
 from ddptop.frames.stall import Call, Trace
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Layout, Received, Steps

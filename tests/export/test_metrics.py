@@ -23,7 +23,8 @@ from ddptop.sources.replay import frame_at
 from ddptop.training.publisher import TIGHT_PERIOD_S
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Frame, Ranks
+    from ddptop.frames.figures import Ranks
+    from ddptop.frames.frame import Frame
 
 DATA = Path(__file__).parents[1] / "recording" / "data"
 STEP = 259

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ddptop.frames.figures import FIGURES, RANK_FIGURES, figures_shown
-from ddptop.frames.frame import GpuFacts, Ranks
+from ddptop.frames.figures import FIGURES, RANK_FIGURES, Ranks, figures_shown
+from ddptop.frames.frame import GpuFacts
 
 
 def test_every_column_of_the_ranks_is_declared_and_every_declared_one_is_there() -> None:

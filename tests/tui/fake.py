@@ -8,17 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ddptop.frames.frame import (
-    Alert,
-    BucketFigures,
-    Frame,
-    Group,
-    LoggedEvent,
-    Playback,
-    Ranks,
-    RunInfo,
-    Straggler,
-)
+from ddptop.frames.figures import Ranks
+from ddptop.frames.frame import Alert, BucketFigures, Frame, Group, LoggedEvent, Playback, RunInfo, Straggler
 from ddptop.frames.history import OF_BINS, History, RankMinutes, RankSteps
 from ddptop.frames.overhead import Overhead
 from ddptop.sources.live import aged

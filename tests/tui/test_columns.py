@@ -16,7 +16,7 @@ from ddptop.render.rank_table import plain_rank_columns, rank_columns
 from ddptop.report.tables import BUCKET_FIGURES
 from ddptop.report.tables import host_columns as report_hosts
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.compare import _all as compared
+from ddptop.tui.views.compare import FIGURES_OF_RANKS, figure_name
 from ddptop.tui.views.heat_figures import METRICS
 from ddptop.tui.views.heat_figures import title as heat_title
 from ddptop.tui.views.heat_state import NOW_FIGURES
@@ -96,7 +96,7 @@ def test_a_figure_has_one_name_on_every_view() -> None:
     views = {
         "ranks": (ranks, [column.title for column in rank_columns(scene)]),
         "ranks of --once": (ranks, [column.title for column in plain_rank_columns(scene, [0, 1])]),
-        "two ranks": (ranks, [figure.name for figure in compared(scene)]),
+        "two ranks": (ranks, [figure_name(figure, how) for figure, how in FIGURES_OF_RANKS]),
         "heat map": (
             ranks | {"wholebackward", "exposedcommunication", "gputemperature"},
             [heat_title(name, scene.frame) for name in METRICS],

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.state import RunState
     from ddptop.frames.columns import Column, Indices
-    from ddptop.frames.frame import Ranks, Straggler
+    from ddptop.frames.figures import Ranks
+    from ddptop.frames.frame import Straggler
 
 
 FIELDS = tuple(field.name for field in fields(HostFigures))

@@ -17,7 +17,8 @@ from ddptop.analysis.steps.medians import DetailMedians, known
 from ddptop.analysis.steps.windows import PHASES, STEP_COLUMNS
 from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
-from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks
+from ddptop.frames.figures import Ranks
+from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar
 from ddptop.frames.history import RankSteps
 from ddptop.frames.hosts import presumed_hosts
 from ddptop.frames.phrases import blamed

@@ -6,12 +6,12 @@ Two recordings side by side, at the same step: figures, differences, buckets, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.frames.chance import LEAST_STEPS, SAME, difference
+from ddptop.frames.figures import figures_shown
 from ddptop.frames.frame import BucketFigures, Frame, rate_without_stalls
 from ddptop.frames.hosts import short_names
 from ddptop.frames.numbers import (
@@ -24,12 +24,10 @@ from ddptop.frames.numbers import (
     loss,
     percent,
     signed,
-    size,
 )
 from ddptop.frames.phrases import blamed
 from ddptop.render.line import Line, Role, beside, gather, rule
-from ddptop.render.phases import PARTS
-from ddptop.render.rank_table import state_piece
+from ddptop.render.rank_table import state_piece, table_values
 from ddptop.render.text import cells, fit, fit_tail
 from ddptop.tui.scene import Layout, Page, Scene
 from ddptop.tui.view import View
@@ -40,6 +38,7 @@ from ddptop.tui.views.text_page import text_page
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.figures import Compared, Figure
     from ddptop.frames.history import History
     from ddptop.tui.screen import Screen
 
@@ -55,14 +54,7 @@ BARS_FROM = 6
 """Cells of a bar below which a difference is not worth drawing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the comparison. `worse`: +1 where more of it is worse, -1 where less is, 0: neither."""
-
-    name: str
-    values: Column
-    text: Callable[[float | None], str]
-    worse: int = 0
+FIGURES_OF_RANKS = figures_shown(lambda figure: figure.compared)
 
 
 LONG_HOST = 24
@@ -92,19 +84,23 @@ def _tail(text: str, width: int) -> str:
 
 
 def _figures(scene: Scene, wide: int, left: int, right: int, cell: int, width: int) -> list[Line]:
-    room, ranks = width - wide - 3 * cell - SIGNED - 3, scene.frame.ranks
+    room = width - wide - 3 * cell - SIGNED - 3
     lines = []
-    for figure in _all(scene):
-        one, two = float(figure.values[left]), float(figure.values[right])
+    for figure, how in FIGURES_OF_RANKS:
+        values, text = _values(scene, figure), how.text or figure.text
+        if how.shown is not None and not how.shown(values):
+            continue
+        one, two = float(values[left]), float(values[right])
         apart = two - one
-        line = Line("  ").add(fit(figure.name, wide - 2), "dim")
-        line.add(fit(figure.text(one), cell, True)).add(fit(figure.text(two), cell, True))
-        more = _signed(figure, apart, one)
+        line = Line("  ").add(fit(figure_name(figure, how), wide - 2), "dim")
+        line.add(fit(text(one), cell, True)).add(fit(text(two), cell, True))
+        more = _signed(text, apart, one)
         line.add(fit(more, cell + SIGNED, True), "faint" if more in ("0", UNKNOWN) else "strong")
-        scale = _largest(ranks.step_ms if figure.text is fixed else figure.values)  # all times have one scale
-        if room >= BARS_FROM and figure.worse and more not in ("0", UNKNOWN) and scale > 0:
+        # All times have one scale.
+        scale = _largest(scene.frame.ranks.step_ms if figure.unit == "ms" else values)
+        if room >= BARS_FROM and how.worse and more not in ("0", UNKNOWN) and scale > 0:
             cells = min(room, round(abs(apart) / scale * room))
-            worse = apart * figure.worse > 0
+            worse = apart * how.worse > 0
             # A sign as well: which of the two is worse must be visible without colour.
             line.add(f" {'▲' if worse else '▾'}" if cells else "  ", "warn" if worse else "good")
             line.add("█" * cells, "warn" if worse else "good")
@@ -112,53 +108,31 @@ def _figures(scene: Scene, wide: int, left: int, right: int, cell: int, width: i
     return lines
 
 
+def figure_name(figure: Figure, how: Compared) -> str:
+    """`own time ms`, `memory`."""
+    return how.name or f"{figure.called} {figure.unit}".rstrip()
+
+
+def _values(scene: Scene, figure: Figure) -> Column:
+    """(ranks,) its values as tables have them; no part of the step is known where the whole step is not."""
+    values = table_values(scene, figure)
+    return np.where(scene.breakdown.known, values, np.nan) if figure.part else values
+
+
 def _largest(values: Column) -> float:
     return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 0.0
 
 
-def _signed(figure: Figure, apart: float, beside: float) -> str:
+def _signed(write: Callable[[float | None], str], apart: float, beside: float) -> str:
     if not known(apart):
         return UNKNOWN
-    text = figure.text(abs(apart))
-    decimals = figure.text(beside).partition(".")[2]
+    text = write(abs(apart))
+    decimals = write(beside).partition(".")[2]
     if "e" in text and decimals.isdecimal():  # as many decimals as the figures beside it
         text = fixed(abs(apart), len(decimals))
     if not any(letter in "123456789" for letter in text):
         return "0"
     return f"{'+' if apart > 0 else '-'}{text}"
-
-
-def _all(scene: Scene) -> list[Figure]:
-    ranks, free = scene.frame.ranks, scene.frame.group.clock_free
-
-    def by_clocks(column: Column) -> Column:
-        return np.full_like(column, np.nan) if free else column
-
-    parts = np.where(scene.breakdown.known, scene.breakdown.ms, np.nan)
-    shown = list(zip(PARTS, parts, strict=False))[: None if scene.breakdown.has_sync else -1]
-    return [
-        Figure("step", ranks.step, count, -1),
-        Figure("loss", ranks.loss, loss, 0),
-        Figure("ms/step", ranks.step_ms, fixed, 1),
-        *(Figure(f"{part.name} ms", row, fixed, _worse(part.name)) for part, row in shown),
-        Figure("own time ms", ranks.own_ms, fixed, 1),
-        Figure("excess ms", ranks.excess_ms, fixed, 1),
-        Figure("collectives ms", ranks.collective_ms, fixed, 0),  # long where a rank waits for the other
-        Figure("late ms", by_clocks(ranks.lateness_ms), fixed, 1),
-        Figure("± ms", by_clocks(ranks.bound_ms), fixed, 0),
-        Figure("comes last %", by_clocks(ranks.last_pct), lambda value: fixed(value, 0), 1),
-        Figure("relative", ranks.relative_score, lambda value: fixed(value, RATIO), -1),
-        Figure("vs own best", ranks.individual_score, lambda value: fixed(value, RATIO), -1),
-        Figure("last update ms", ranks.age_ms, lambda value: fixed(value, 0), 0),
-        Figure("memory", ranks.rss_bytes, size, 0),
-        Figure("cpu %", ranks.cpu_pct, lambda value: fixed(value, 0), 0),
-        Figure("records lost", ranks.lost_records, count, 1),
-    ]
-
-
-def _worse(part: str) -> int:
-    """Whether more of a part is worse (1): not of wait (0), which another rank causes."""
-    return 0 if part == "wait" else 1
 
 
 def _buckets(scene: Scene, left: int, right: int) -> list[Line]:

@@ -51,7 +51,7 @@ def host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[S
         stop = state.first + state.count
         names, table = names[state.first : stop], table[state.first : stop]
     values = heat_figures.of_ranks(state.figure, scene.frame)
-    metric = heat_figures.METRICS[state.figure]
+    small_is_bad = heat_figures.METRICS[state.figure].small_is_bad
     usual = float(median(values)) if np.isfinite(values).any() else None
     least = heat_figures.least_range(state.figure, usual, scene.frame)
     if not len(names):
@@ -61,8 +61,8 @@ def host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[S
     block = label + table.shape[1] * CELL + 2
     blocks = max(1, (width + GAP) // (block + GAP))
     edges = folds(len(names), room * blocks)
-    value, rank = _folded(values, table, edges, metric.down)
-    shades = Shades.of(value, usual, least, down=metric.down)
+    value, rank = _folded(values, table, edges, small_is_bad)
+    shades = Shades.of(value, usual, least, down=small_is_bad)
     offset = state.first if state.count else 0
     rows, columns = value.shape
     state.grid = Grid(
@@ -187,7 +187,7 @@ def _whole(
     figure = state.figure if state.hosts or shown is None else shown.figure
     what = "hosts x local ranks, now"
     if not state.hosts and shown is not None:
-        timed = "timed step" if figure in heat_figures.TIMED else "step"
+        timed = "timed step" if heat_figures.METRICS[figure].is_timed else "step"
         what = f"ranks x last {counted(len(shown.steps), timed)}"
     foot = [under]
     if height >= MIN_FOR_LEGEND:
@@ -222,7 +222,7 @@ def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) ->
 
 def _shades(scene: Scene, heat: Heat) -> Shades:
     least = heat_figures.least_range(heat.figure, heat.middle, scene.frame)
-    return Shades.of(heat.value, heat.middle, least, down=heat_figures.METRICS[heat.figure].down)
+    return Shades.of(heat.value, heat.middle, least, down=heat_figures.METRICS[heat.figure].small_is_bad)
 
 
 def _steps(
@@ -333,7 +333,7 @@ class HeatFigures(PageFigures):
 
     def label(self, title: str) -> str:
         """The title of the metric."""
-        return heat_figures.METRICS[title].title or title
+        return heat_figures.FIGURES[title].called
 
     def current(self, place: Place) -> str:
         """The metric that is shown."""

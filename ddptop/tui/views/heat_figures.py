@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.figures import figures_shown
+from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, loss
 from ddptop.frames.statistics import interpolated_quantile, median
 from ddptop.render.line import Line, gather
@@ -25,61 +27,9 @@ if TYPE_CHECKING:
     from ddptop.tui.scene import Scene
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric of a rank."""
-
-    now: Callable[[Frame], Column]
-    unit: str = "ms"
-    title: str = ""
-    down: bool = False
-    """Small values are the bad ones."""
-    free: bool = False
-    """Where the clocks are too inexact it is the clock-free fallback."""
-
-
-def _gpu(name: str, scale: float = 1.0) -> Callable[[Frame], Column]:
-    """A metric of the ranks' GPUs."""
-
-    def now(frame: Frame) -> Column:
-        found = np.full(len(frame.ranks.state), np.nan)
-        for gpu in frame.gpus:
-            value = getattr(gpu, name)
-            if value is not None and gpu.rank < len(found):
-                found[gpu.rank] = value / scale
-        return found
-
-    return now
-
-
-METRICS: dict[str, Metric] = {
-    "step": Metric(lambda f: f.ranks.step_ms, title="step time"),
-    "data": Metric(lambda f: f.ranks.data_ms),
-    "forward": Metric(lambda f: f.ranks.forward_ms),
-    "backward": Metric(lambda f: f.ranks.backward_ms, title="whole backward"),
-    "optimizer": Metric(lambda f: f.ranks.optimizer_ms),
-    "other": Metric(lambda f: f.ranks.other_ms),
-    "own": Metric(lambda f: f.ranks.own_ms, title="own time"),
-    "excess": Metric(lambda f: f.ranks.excess_ms, title="excess"),
-    "wait": Metric(lambda f: f.ranks.exposed_wait_ms, title="wait", free=True),
-    "transfer": Metric(lambda f: f.ranks.exposed_comm_ms - f.ranks.exposed_wait_ms, free=True),
-    "collective": Metric(lambda f: f.ranks.collective_ms, title="collectives"),
-    "exposed": Metric(lambda f: f.ranks.exposed_comm_ms, title="exposed communication"),
-    "lateness": Metric(lambda f: f.ranks.lateness_ms, title="late"),
-    "loss": Metric(lambda f: f.ranks.loss, unit=""),
-    "last": Metric(lambda f: f.ranks.last_pct, unit="%", title="comes last"),
-    "score": Metric(lambda f: f.ranks.relative_score, unit="", title="relative", down=True),
-    "cpu": Metric(lambda f: f.ranks.cpu_pct, unit="%"),
-    "memory": Metric(lambda f: f.ranks.rss_bytes / 1e9, unit="GB"),
-    "gpu": Metric(_gpu("util_pct"), unit="%", title="gpu"),
-    "gpu_memory": Metric(_gpu("mem_bytes", 1e9), unit="GB", title="gpu memory"),
-    "gpu_temp": Metric(_gpu("temp_c"), unit="C", title="gpu temperature"),
-    "age": Metric(lambda f: f.ranks.age_ms / 1e3, unit="s", title="last update"),
-    "lost": Metric(lambda f: f.ranks.lost_records, unit="", title="records lost"),
-}
-
-TIMED = ("wait", "transfer", "collective", "exposed", "lateness")
-"""Known in steps whose buckets were timed."""
+FIGURES = {how.key: figure for figure, how in figures_shown(lambda figure: figure.heat)}
+METRICS = {how.key: how for _, how in figures_shown(lambda figure: figure.heat)}
+"""By key, in the order in which the map has them."""
 
 OF_STEP = 0.02
 """Differences below this share of a step do not matter."""
@@ -98,15 +48,15 @@ def least_range(figure: str, usual: float | None, frame: Frame) -> float:
 
 def title(figure: str, frame: Frame) -> str:
     """`data ms`, `~waiting ms`."""
-    metric = METRICS[figure]
     by_steps = np.isfinite(frame.ranks.excess_ms).any()
-    sign = "~" if metric.free and frame.group.clock_free and not by_steps else ""
-    return f"{sign}{metric.title or figure} {metric.unit}".rstrip()
+    sign = "~" if FIGURES[figure].has_fallback and frame.group.clock_free and not by_steps else ""
+    return f"{sign}{FIGURES[figure].called} {METRICS[figure].unit}".rstrip()
 
 
 def of_ranks(figure: str, frame: Frame) -> Column:
     """(ranks,) as they are now."""
-    return np.asarray(METRICS[figure].now(frame), np.float64)
+    values = values_of_ranks(FIGURES[figure], frame)
+    return np.asarray(values / METRICS[figure].scale, np.float64)
 
 
 def under_cursor(
@@ -130,7 +80,7 @@ def under_cursor(
     return gather(
         [
             Line("▸ ", "accent").add(f"rank {rank}", "strong"),
-            Line(f"{METRICS[figure].title or figure} ", "dim").add(text, "strong"),
+            Line(f"{FIGURES[figure].called} ", "dim").add(text, "strong"),
             Line("step ", "dim").add(count(step)) if step is not None else Line(),
             Line(where, "dim"),
             Line(hint, "faint"),

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ddptop.frames.detail import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, HeatRequest
+from ddptop.frames.figures import figures_shown
 
-NOW_FIGURES = (
-    *HEAT_FIGURES,
-    *("last", "score", "cpu", "memory", "gpu", "gpu_memory", "gpu_temp", "age", "lost"),
-)
+NOW_FIGURES = tuple(how.key for _, how in figures_shown(lambda figure: figure.heat))
 """Metrics of hosts x local ranks, in the order of the key; those of ranks x steps are `HEAT_FIGURES`."""
 
 

@@ -17,7 +17,7 @@ from ddptop.tui import match
 from ddptop.tui.scene import TableRows, host_row
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Ranks
+    from ddptop.frames.figures import Ranks
     from ddptop.tui.scene import Place, Scene
 
 SORTS = {

@@ -78,9 +78,9 @@ def binned(values: Column, edges: Indices, how: str) -> Column:
     low, high = int(edges[0]), int(edges[-1])
     inside, starts = values[low:high], (edges[:-1] - low)[filled]
     if how == "mean":
-        there = np.isfinite(inside)
-        total = np.add.reduceat(np.where(there, inside, 0.0), starts)
-        number = np.add.reduceat(there.astype(float), starts)
+        is_finite = np.isfinite(inside)
+        total = np.add.reduceat(np.where(is_finite, inside, 0.0), starts)
+        number = np.add.reduceat(is_finite.astype(float), starts)
         result[filled] = np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
     else:
         reduce = np.fmin if how == "min" else np.fmax
@@ -90,14 +90,14 @@ def binned(values: Column, edges: Indices, how: str) -> Column:
 
 def joined(values: Column) -> Column:
     """Small holes filled in straight lines; a real gap stays a gap."""
-    at = np.flatnonzero(np.isfinite(values))
-    if len(at) < 2:
+    known_at = np.flatnonzero(np.isfinite(values))
+    if len(known_at) < 2:
         return values
-    steps = np.diff(at)
+    steps = np.diff(known_at)
     farthest = max(1.0, float(median(steps))) * JOINED_GAP
-    result = np.interp(np.arange(len(values)), at, values[at], left=np.nan, right=np.nan)
+    result = np.interp(np.arange(len(values)), known_at, values[known_at], left=np.nan, right=np.nan)
     for start in np.flatnonzero(steps > farthest).tolist():
-        result[at[start] + 1 : at[start + 1]] = np.nan
+        result[known_at[start] + 1 : known_at[start + 1]] = np.nan
     return result
 
 
@@ -113,10 +113,10 @@ class Scale:
     @classmethod
     def of_logs(cls, main: Column) -> Scale:
         """A range of tenths that holds decimal logarithms."""
-        there = main[np.isfinite(main)]
-        if not len(there):
+        finite = main[np.isfinite(main)]
+        if not len(finite):
             return cls(0.0, 1.0, log=True)
-        low, high = math.floor(float(there.min()) * 10) / 10, math.ceil(float(there.max()) * 10) / 10
+        low, high = math.floor(float(finite.min()) * 10) / 10, math.ceil(float(finite.max()) * 10) / 10
         return cls(low, high if high > low else low + 0.1, log=True)
 
     @classmethod
@@ -178,22 +178,24 @@ def holes(step: Column, time_s: Column, cell_s: float) -> list[tuple[float, floa
     if len(step) < 2:
         return []
     jump = np.diff(step)
-    far = np.flatnonzero((jump > 1) & (np.diff(time_s) >= SEEN_CELLS * cell_s))
-    found = []
-    for at in far[-MAX_HOLES:].tolist():
-        near = np.concatenate([jump[max(0, at - NEIGHBOURS) : at], jump[at + 1 : at + 1 + NEIGHBOURS]])
+    gaps = np.flatnonzero((jump > 1) & (np.diff(time_s) >= SEEN_CELLS * cell_s))
+    holes_s = []
+    for index in gaps[-MAX_HOLES:].tolist():
+        near = np.concatenate(
+            [jump[max(0, index - NEIGHBOURS) : index], jump[index + 1 : index + 1 + NEIGHBOURS]]
+        )
         near = near[near > 0]
-        if not len(near) or jump[at] > TOO_FAR * near.max():
-            found.append((float(time_s[at]), float(time_s[at + 1])))
-    return found
+        if not len(near) or jump[index] > TOO_FAR * near.max():
+            holes_s.append((float(time_s[index]), float(time_s[index + 1])))
+    return holes_s
 
 
 def thinned(step: Column) -> Mask:
     """(points,) whether only every second, fourth, eighth ... step was kept around a point."""
-    there: Mask = np.zeros(len(step), bool)
+    is_thinned: Mask = np.zeros(len(step), bool)
     jump = np.diff(step)
     if len(jump) < RUN or not (jump > 1).any():
-        return there
+        return is_thinned
     whole = jump.astype(np.int64)
     regular = (whole >= 2) & (whole & (whole - 1) == 0) & (step[:-1] % np.maximum(1, whole) == 0)
     same = regular[RUN - 1 :].copy()
@@ -202,8 +204,8 @@ def thinned(step: Column) -> Mask:
             whole[RUN - 1 :] == whole[RUN - 1 - back : len(whole) - back]
         )
     for offset in range(RUN + 1):
-        there[offset : offset + len(same)] |= same
-    return there
+        is_thinned[offset : offset + len(same)] |= same
+    return is_thinned
 
 
 def no_number(mean: Column, largest: Column) -> Mask:
@@ -218,22 +220,22 @@ def cells(axis: Axis, across: int, step: Column, time_s: Column, nan_at: Sequenc
     first = int(np.searchsorted(time_s, axis.begin_s))
     first = max(0, first - NEIGHBOURS)
     step, time_s = step[first:], time_s[first:]
-    found: dict[int, Mark] = {}
+    marks: dict[int, Mark] = {}
 
     def put(at_s: float, mark: Mark) -> None:
         cell = int((at_s - axis.begin_s) / cell_s)
         if 0 <= cell < count and at_s >= axis.begin_s:
-            found[cell] = mark
+            marks[cell] = mark
 
-    at = np.unique(((time_s[thinned(step)] - axis.begin_s) / cell_s).astype(np.int64))
-    found.update({cell: "thinned" for cell in at.tolist() if 0 <= cell < count})
+    thinned_cells = np.unique(((time_s[thinned(step)] - axis.begin_s) / cell_s).astype(np.int64))
+    marks.update({cell: "thinned" for cell in thinned_cells.tolist() if 0 <= cell < count})
     for begin_s, end_s in holes(step, time_s, cell_s):
         inside = axis.begin_s + (np.arange(count) + 0.5) * cell_s
         for cell in np.flatnonzero((inside > begin_s) & (inside < end_s)).tolist():
-            found[cell] = "lost"
+            marks[cell] = "lost"
     for at_s in nan_at:
         put(at_s, "nan")
-    return found
+    return marks
 
 
 TIMES_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, DAY_S)
@@ -243,19 +245,26 @@ TIMES_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_
 def time_ticks(begin_s: float, end_s: float, most: int) -> list[tuple[float, str]]:
     """At most `most` round local times of day between two moments in Unix seconds, and their labels."""
     least = (end_s - begin_s) / max(1, most)
-    unit = next((one for one in TIMES_S if one >= least), math.ceil(least / DAY_S) * DAY_S)
+    unit = next((time_s for time_s in TIMES_S if time_s >= least), math.ceil(least / DAY_S) * DAY_S)
     zone = time.localtime(end_s).tm_gmtoff
     first = math.ceil((begin_s + zone) / unit) * unit - zone
     return [
-        (at, time.strftime("%d %b", time.localtime(at)) if unit >= DAY_S else clock(at, seconds=unit < 60))
-        for at in range(first, math.ceil(end_s), unit)
+        (
+            tick_s,
+            time.strftime("%d %b", time.localtime(tick_s))
+            if unit >= DAY_S
+            else clock(tick_s, seconds=unit < 60),
+        )
+        for tick_s in range(first, math.ceil(end_s), unit)
     ]
 
 
 def step_ticks(begin: float, end: float, most: int) -> list[tuple[float, str]]:
     """The same for numbers of steps."""
     unit = max(1, round(_round_up(max(1.0, end - begin) / max(1, most))))
-    return [(float(at), f"{at:,}") for at in range(math.ceil(begin / unit) * unit, math.ceil(end), unit)]
+    return [
+        (float(tick), f"{tick:,}") for tick in range(math.ceil(begin / unit) * unit, math.ceil(end), unit)
+    ]
 
 
 MIN_APART = 8
@@ -289,8 +298,8 @@ class TimeAxis:
         unit = _round_up(span * MIN_APART / self.width)
         digits = max(0, -math.floor(math.log10(unit) + 1e-9))
         line = Line()
-        for at in range(math.ceil(self.begin_ms / unit), math.floor(self.end_ms / unit) + 1):
-            text, place = fixed(at * unit, digits), self.cell(at * unit)
+        for multiple in range(math.ceil(self.begin_ms / unit), math.floor(self.end_ms / unit) + 1):
+            text, place = fixed(multiple * unit, digits), self.cell(multiple * unit)
             if place < line.width + (1 if line.width else 0) or place + len(text) > self.width:
                 continue
             line.pad(place).add(text, "faint")
@@ -316,14 +325,14 @@ class Track:
         if seen and stop - first < least:
             first = max(0, min(first, self._axis.width - least))
             stop = first + least
-        for at in range(max(0, first), min(stop, self._axis.width)):
-            self._cells[at] = (sign, role)
+        for cell in range(max(0, first), min(stop, self._axis.width)):
+            self._cells[cell] = (sign, role)
 
     def mark(self, at_ms: float, sign: str, role: Role) -> None:
         """A single sign at a moment, if that is on the axis."""
-        at = min(self._axis.cell(at_ms), self._axis.width - 1)
-        if at >= 0 and self._axis.begin_ms <= at_ms <= self._axis.end_ms:
-            self._cells[at] = (sign, role)
+        cell = min(self._axis.cell(at_ms), self._axis.width - 1)
+        if cell >= 0 and self._axis.begin_ms <= at_ms <= self._axis.end_ms:
+            self._cells[cell] = (sign, role)
 
     def write(self, first: int, text: str, role: Role) -> bool:
         """A text from a cell on; False where it does not fit."""

@@ -132,10 +132,10 @@ class RenderContext:
         for rank, state in enumerate(states) if places.keys() & set(states) else ():
             if state in places:
                 place[rank] = min(int(place[rank]), places[state])
-        for ranks, at in ((self.stragglers, 3), (self.responsible, 0)):
+        for ranks, level in ((self.stragglers, 3), (self.responsible, 0)):
             for rank in ranks:
                 if rank < total:
-                    place[rank] = min(int(place[rank]), at)
+                    place[rank] = min(int(place[rank]), level)
         return place, size
 
     @cached_property
@@ -144,7 +144,7 @@ class RenderContext:
         script = re.split(r"[/\\]", self.frame.run.script)[-1]
         stall = self.frame.stall
         positions = [*(stall.positions if stall else ()), *(death.position for death in self.frame.deaths)]
-        for call in (call for one in positions for trace in one.traces for call in trace.calls):
+        for call in (call for position in positions for trace in position.traces for call in trace.calls):
             parts = re.match(r"(.*[/\\])(.*)", call.file)
             if script and parts is not None and parts[2] == script:
                 return parts[1]

@@ -105,19 +105,19 @@ def _runs(front: bytes, back: bytes, role: Role, ascii_only: bool, shaded: bytes
         return [(" " * len(front), "faint")]
     runs: list[Piece] = []
     letters: list[str] = []
-    now: Role = "faint"
+    run_role: Role = "faint"
     for bits, dim, shade in zip(front, back, shaded, strict=True):
         if bits | dim:
-            own: Role = role if bits else "warn" if shade else "faint"
-            if own != now:
+            cell_role: Role = role if bits else "warn" if shade else "faint"
+            if cell_role != run_role:
                 if letters:
-                    runs.append(("".join(letters), now))
-                letters, now = [], own
+                    runs.append(("".join(letters), run_role))
+                letters, run_role = [], cell_role
         if ascii_only:
             letters.append(_plain(bits) if bits else BELOW[1] if dim == UNDER else "'" if dim else " ")
         else:
             letters.append(_BRAILLE[bits or dim])
-    return [*runs, ("".join(letters), now)]
+    return [*runs, ("".join(letters), run_role)]
 
 
 _BRAILLE = " " + "".join(chr(0x2800 + bits) for bits in range(1, 256))
@@ -147,6 +147,6 @@ def stacked(parts: Column, scale: Scale, height: int, looks: Sequence[Piece]) ->
     lines = []
     for row in reversed(range(height)):
         runs = itertools.groupby((edges <= row).sum(axis=0).tolist())
-        shown = ((len(list(run)), *([*looks, (" ", "text")][at])) for at, run in runs)
+        shown = ((len(list(run)), *([*looks, (" ", "text")][look])) for look, run in runs)
         lines.append(Line().signs((sign * cells, role) for cells, sign, role in shown))
     return lines

@@ -34,11 +34,11 @@ def position_lines(
         lines += [Line(" " * INDENT).add(part, "strong") for part in wrap(text, width - INDENT)]
     if not position.traces:
         return [*lines, Line(" " * INDENT).add(_no_stack(position), "dim")]
-    main, *others = position.traces
+    main, *other_traces = position.traces
     if every:
         lines.append(_label(context, main))
     lines += stack_lines(context, main, width, every=every, most=most)
-    for trace in others if every else ():
+    for trace in other_traces if every else ():
         lines += [_label(context, trace), *stack_lines(context, trace, width, every=True)]
     return lines
 
@@ -68,7 +68,7 @@ def position_table(context: RenderContext, positions: list[RankPosition], width:
         ),
     ]
     columns = table.fitting(columns, width - 2, 2)
-    rows = [table.body(columns, at, 2) for at in range(len(positions))]
+    rows = [table.body(columns, row, 2) for row in range(len(positions))]
     return [Line("  ").extend(row) for row in (table.head(columns, 2), *rows)]
 
 
@@ -92,9 +92,9 @@ def _heading(context: RenderContext, position: RankPosition, width: int, respons
     name = f"rank {position.rank}"
     who = ", ".join([name, context.clean(position.host) or "host unknown", *_pid(position)])
     words = [who, context.clean(position.process), *_where_it_is(context, position)]
-    first, *rest = wrap(" · ".join(words), width - 2)
+    first, *more_rows = wrap(" · ".join(words), width - 2)
     lines = [Line("■ " if responsible else "  ", "bad").add(name, "strong").add(first[cells(name) :], "text")]
-    return lines + [Line("  ").add(text, "text") for text in rest]
+    return lines + [Line("  ").add(text, "text") for text in more_rows]
 
 
 def _pid(position: RankPosition) -> list[str]:
@@ -154,10 +154,10 @@ class _Evidence:
         stall, deaths = self.context.frame.stall, self.context.frame.deaths
         lines = self.stall(stall) if stall is not None else []
         shown = {p.rank for p in stall.positions if p.traces} if stall is not None else set()
-        for at, death in enumerate(deaths):
-            lines += [Line()] if lines and (self.most is None or at == 0) else []
-            lines += self.death(death, first=at == 0)
-            if death.rank not in shown and (self.most is None or at == 0):
+        for index, death in enumerate(deaths):
+            lines += [Line()] if lines and (self.most is None or index == 0) else []
+            lines += self.death(death, first=index == 0)
+            if death.rank not in shown and (self.most is None or index == 0):
                 lines += self.one(death.position)
         return lines
 
@@ -182,43 +182,45 @@ class _Evidence:
         for text in (*followed, *stall.detail) if self.most is None else ():
             lines += [Line("  ").add(part, "dim") for part in wrap(self.context.clean(text), self.width - 2)]
         responsible = [position for position in stall.positions if position.rank in stall.ranks]
-        others = [position for position in stall.positions if position.rank not in stall.ranks]
-        if stall.kind == "mismatch" and responsible and others:
-            return lines + self.sides(responsible, others)
+        innocent = [position for position in stall.positions if position.rank not in stall.ranks]
+        if stall.kind == "mismatch" and responsible and innocent:
+            return lines + self.sides(responsible, innocent)
         for position in responsible:
             lines += [*self.gap(lines), *self.one(position, responsible=True)]
-        if others and not self.every:
-            lines += [*self.gap(lines), *position_table(self.context, others, self.width)]
-        return lines + self.others(others)
+        if innocent and not self.every:
+            lines += [*self.gap(lines), *position_table(self.context, innocent, self.width)]
+        return lines + self.innocents(innocent)
 
-    def others(self, others: list[RankPosition]) -> list[Line]:
+    def innocents(self, positions: list[RankPosition]) -> list[Line]:
         """One after the other; ranks whose main threads have the same stack share it."""
         lines: list[Line] = []
         alike: dict[tuple[Call, ...], list[RankPosition]] = {}
-        for position in others if self.most is None else ():
+        for position in positions if self.most is None else ():
             calls = position.traces[0].calls if position.traces and not self.every else ()
             alike.setdefault(calls or (Call("", position.rank, "", ""),), []).append(position)
-        for first, *rest in alike.values():
+        for first, *same_place in alike.values():
             lines += [Line(), *self.one(first)]
-            if rest:
-                who = ranks_phrase([position.rank for position in rest], 0)
-                verb = "has" if len(rest) == 1 else "have"
+            if same_place:
+                who = ranks_phrase([position.rank for position in same_place], 0)
+                verb = "has" if len(same_place) == 1 else "have"
                 lines.append(Line(f"  {who} {verb} the same stack"))
         return lines
 
-    def sides(self, responsible: list[RankPosition], others: list[RankPosition]) -> list[Line]:
+    def sides(self, responsible: list[RankPosition], positions: list[RankPosition]) -> list[Line]:
         """The two sides of a mismatch, beside or below each other; then the other ranks."""
-        lines = position_table(self.context, [*responsible, *others], self.width)
+        lines = position_table(self.context, [*responsible, *positions], self.width)
         lines = [Line(), *lines, Line()] if self.most is None else [*lines, Line()]
         if self.width >= SIDE_BY_SIDE:
             half = self.width // 2
-            left = self.one(responsible[0], responsible=True, width=half - 2)
-            lines += beside([line.cut(half - 2) for line in left], self.one(others[0], width=half), half)
+            left_lines = self.one(responsible[0], responsible=True, width=half - 2)
+            lines += beside(
+                [line.cut(half - 2) for line in left_lines], self.one(positions[0], width=half), half
+            )
         else:
-            lines += [*self.one(responsible[0], responsible=True), Line(), *self.one(others[0])]
+            lines += [*self.one(responsible[0], responsible=True), Line(), *self.one(positions[0])]
         for position in responsible[1:] if self.most is None else ():
             lines += [Line(), *self.one(position, responsible=True)]
-        return lines + self.others(others[1:])
+        return lines + self.innocents(positions[1:])
 
     def death(self, death: Death, *, first: bool) -> list[Line]:
         sentence = self.context.clean(death_phrase(death))
@@ -226,9 +228,9 @@ class _Evidence:
         lines = headline(*title, sentence, self.width)
         where = f"at {clock(death.since_s)}"
         where += f", in step {count(death.step)}" if death.step is not None else ""
-        others = sum(one.follows for one in self.context.frame.deaths)
-        if first and others and not death.follows:
-            where += f"; the first to die, {counted(others, 'rank')} after it"
+        n_followers = sum(dead.follows for dead in self.context.frame.deaths)
+        if first and n_followers and not death.follows:
+            where += f"; the first to die, {counted(n_followers, 'rank')} after it"
         lines += [Line("  ").add(part, "dim") for part in wrap(where, self.width - 2)]
         return lines + (self.message(death) if first or self.every else [])
 
@@ -252,8 +254,8 @@ class _Evidence:
 def headline(sign: str, title: str, sentence: str, width: int) -> list[Line]:
     """A title and a sentence, wrapped below the title."""
     lead = cells(title) + 4
-    first, *rest = wrap(f"{'_' * lead} {sentence}", width)
+    first, *more_rows = wrap(f"{'_' * lead} {sentence}", width)
     lines = [Line(f"{sign} {title} ", "bad").add(first[lead:], "strong")]
     if sign == "○":
         lines[0].pieces[0] = f"{sign} {title} ", "dim"
-    return lines + [Line("  ").add(text, "strong") for text in wrap(" ".join(rest), width - 2)]
+    return lines + [Line("  ").add(text, "strong") for text in wrap(" ".join(more_rows), width - 2)]

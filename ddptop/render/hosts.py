@@ -50,10 +50,10 @@ class ByHost:
     starts: NDArray[np.int64]
     """(hosts + 1,) where the ranks of each host begin in `ranks`, and the end."""
 
-    def of(self, at: int) -> list[int]:
+    def of(self, host: int) -> list[int]:
         """The ranks of the host `hosts[at]`."""
-        found: list[int] = self.ranks[self.starts[at] : self.starts[at + 1]].tolist()
-        return found
+        ranks: list[int] = self.ranks[self.starts[host] : self.starts[host + 1]].tolist()
+        return ranks
 
     def extremes(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(hosts,) least and largest of a value per rank."""
@@ -97,10 +97,10 @@ def inexact_clock(frame: Frame) -> str:
     """` (gpu-006: ±6.20 ms)`: the host whose clock is known worst; empty where no bound is known."""
     unknown = [clock.host for clock in frame.clocks if clock.offset_ms is None]
     if unknown:
-        more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-        return f" ({unknown[0]}{more}: not compared yet)"
-    known = [(clock.bound_ms, clock.host) for clock in frame.clocks if clock.bound_ms]
-    return f" ({max(known)[1]}: ±{fixed(max(known)[0], RATIO)} ms)" if known else ""
+        and_others = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+        return f" ({unknown[0]}{and_others}: not compared yet)"
+    bounds = [(clock.bound_ms, clock.host) for clock in frame.clocks if clock.bound_ms]
+    return f" ({max(bounds)[1]}: ±{fixed(max(bounds)[0], RATIO)} ms)" if bounds else ""
 
 
 def rank_spans(ranks: list[int]) -> str:
@@ -120,10 +120,11 @@ def host_troubles(frame: Frame) -> list[str]:
     counts = {state: sum(host.state == state for host in frame.hosts) for state in SILENT_STATES}
     counts["recording locally"] = sum(host.local_recording is not None for host in frame.hosts)
     counts["leaving out bucket detail"] = sum(host.thinned > 0 for host in frame.hosts)
-    found = [(count, what) for what, count in counts.items() if count]
+    troubles = [(count, what) for what, count in counts.items() if count]
     # The unit once: room is scarce.
     return [
-        f"{f'{count:,}' if at else counted(count, 'host')} {what}" for at, (count, what) in enumerate(found)
+        f"{f'{count:,}' if index else counted(count, 'host')} {what}"
+        for index, (count, what) in enumerate(troubles)
     ]
 
 
@@ -133,26 +134,26 @@ def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
     ranks, index = frame.ranks, host_index(frame.ranks.host)
     clocks = {clock.host: clock for clock in frame.clocks}
     gpus = {gpu.rank: gpu for gpu in frame.gpus}
-    found = []
+    figures = []
     groups = by_host(frame, range(len(ranks.state)))
     for host, name in enumerate(index.names):
         if not name:  # ranks that have not reported: their host is not known
             continue
-        own = groups.of(host)
-        states = {ranks.state[rank] for rank in own}
+        host_ranks = groups.of(host)
+        states = {ranks.state[rank] for rank in host_ranks}
         clock = clocks.get(name)
-        busy = [gpus[rank].util_pct for rank in own if rank in gpus]
+        busy = [gpus[rank].util_pct for rank in host_ranks if rank in gpus]
         loads = [load for load in busy if load is not None]
-        found.append(
+        figures.append(
             HostFigures(
                 name=name,
                 state=_state(states),
-                ranks=len(own),
-                running=sum(ranks.state[rank] not in NOT_RUNNING for rank in own),
-                age_ms=_least(ranks.age_ms[own]),
-                worst_rank=_worst_rank(context, own),
-                excess_ms=_largest(ranks.excess_ms[own]),
-                step_ms=_median(ranks.step_ms[own]),
+                ranks=len(host_ranks),
+                running=sum(ranks.state[rank] not in NOT_RUNNING for rank in host_ranks),
+                age_ms=_least(ranks.age_ms[host_ranks]),
+                worst_rank=_worst_rank(context, host_ranks),
+                excess_ms=_largest(ranks.excess_ms[host_ranks]),
+                step_ms=_median(ranks.step_ms[host_ranks]),
                 clock_offset_ms=None if clock is None else clock.offset_ms,
                 clock_bound_ms=None if clock is None else clock.bound_ms,
                 clock_drift_ppm=None,
@@ -164,7 +165,7 @@ def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
                 memory_bytes=None,
                 received_bytes_s=None,
                 sent_bytes_s=None,
-                gpus=sum(rank in gpus for rank in own),
+                gpus=sum(rank in gpus for rank in host_ranks),
                 gpu_util_pct=float(np.mean(loads)) if loads else None,
                 kept=0,
                 local_recording=None,
@@ -172,7 +173,7 @@ def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
                 collector=False,
             )
         )
-    return tuple(found)
+    return tuple(figures)
 
 
 def _state(states: set[RankStatus]) -> HostState:
@@ -183,12 +184,12 @@ def _state(states: set[RankStatus]) -> HostState:
     return "finished" if states and states <= ENDED else "live"
 
 
-def _worst_rank(context: RenderContext, own: list[int]) -> int | None:
-    flagged = [rank for rank in own if rank in context.stragglers]
+def _worst_rank(context: RenderContext, host_ranks: list[int]) -> int | None:
+    flagged = [rank for rank in host_ranks if rank in context.stragglers]
     if flagged:
         return flagged[0]
-    excess = context.frame.ranks.excess_ms[own]
-    return None if np.isnan(excess).all() else own[int(np.nanargmax(excess))]
+    excess = context.frame.ranks.excess_ms[host_ranks]
+    return None if np.isnan(excess).all() else host_ranks[int(np.nanargmax(excess))]
 
 
 def _least(values: NDArray[np.float64]) -> float:

@@ -75,13 +75,13 @@ class Line:
             self.width += len(piece[0])
         return self
 
-    def extend(self, other: Line) -> Line:
+    def extend(self, line: Line) -> Line:
         """Append all pieces of another line, with what a click on them does."""
-        if other.spots:
-            moved = ((begin + self.width, end + self.width, act) for begin, end, act in other.spots)
+        if line.spots:
+            moved = ((begin + self.width, end + self.width, act) for begin, end, act in line.spots)
             self.spots = (*self.spots, *moved)
-        self.pieces += other.pieces
-        self.width += other.width
+        self.pieces += line.pieces
+        self.width += line.width
         return self
 
     def spot(self, begin: int, end: int, action: object) -> Line:
@@ -152,16 +152,16 @@ class Line:
         return "".join(text for text, _ in self.pieces)
 
 
-def rule(width: int, left: str = "", right: str = "") -> Line:
+def rule(width: int, left_text: str = "", right_text: str = "") -> Line:
     """A horizontal rule, with words set into it; of those on the left the first clauses that fit."""
-    line, tail = Line(), cells(right) + 4 if right else 0
-    while " · " in left and cells(left) + tail + 4 > width:
-        left = left.rpartition(" · ")[0]
-    if left:
-        line.add("── ", "rule").add(left, "dim").add(" ", "rule")
+    line, tail = Line(), cells(right_text) + 4 if right_text else 0
+    while " · " in left_text and cells(left_text) + tail + 4 > width:
+        left_text = left_text.rpartition(" · ")[0]
+    if left_text:
+        line.add("── ", "rule").add(left_text, "dim").add(" ", "rule")
     line.add("─" * (width - line.width - tail), "rule")
-    if right:
-        line.add(" ").add(right, "dim").add(" ──", "rule")
+    if right_text:
+        line.add(" ").add(right_text, "dim").add(" ──", "rule")
     return line.cut(width)
 
 
@@ -177,16 +177,16 @@ def gather(parts: list[Line], width: int, gap: int = 2) -> Line:
     return line
 
 
-def beside(left: list[Line], right: list[Line], column: int) -> list[Line]:
+def beside(left_lines: list[Line], right_lines: list[Line], column: int) -> list[Line]:
     """Two blocks of lines next to each other; the right one starts at `column`."""
-    count = max(len(left), len(right))
+    count = max(len(left_lines), len(right_lines))
     rows = []
     for index in range(count):
         line = Line()
-        if index < len(left):
-            line.extend(left[index].cut(column))
-        if index < len(right):
-            line.pad(column).extend(right[index])
+        if index < len(left_lines):
+            line.extend(left_lines[index].cut(column))
+        if index < len(right_lines):
+            line.pad(column).extend(right_lines[index])
         rows.append(line)
     return rows
 
@@ -195,12 +195,12 @@ def marked(piece: Piece, pattern: re.Pattern[str]) -> list[Piece]:
     """A piece, cut where it matches."""
     text, role = piece
     pieces: list[Piece] = []
-    at = 0
-    for found in pattern.finditer(text):
-        if found.end() > found.start():
-            pieces += [(text[at : found.start()], role), (found[0], "match")]
-            at = found.end()
-    return [part for part in (*pieces, (text[at:], role)) if part[0]]
+    end = 0
+    for hit in pattern.finditer(text):
+        if hit.end() > hit.start():
+            pieces += [(text[end : hit.start()], role), (hit[0], "match")]
+            end = hit.end()
+    return [part for part in (*pieces, (text[end:], role)) if part[0]]
 
 
 def highlight(line: Line, pattern: re.Pattern[str] | None) -> Line:
@@ -209,19 +209,19 @@ def highlight(line: Line, pattern: re.Pattern[str] | None) -> Line:
     if pattern is None or not pattern.search(text):
         return line
     inside = bytearray(len(text))
-    for found in pattern.finditer(text):
-        inside[found.start() : found.end()] = b"\1" * (found.end() - found.start())
+    for hit in pattern.finditer(text):
+        inside[hit.start() : hit.end()] = b"\1" * (hit.end() - hit.start())
     result = Line(ground=line.ground)
     result.target, result.spots, result.width = line.target, line.spots, line.width
-    at = 0
+    first = 0
     for piece, role in line.pieces:
-        begin = at
-        for here in range(at, at + len(piece)):
-            last = here + 1 == at + len(piece)
-            if last or inside[here + 1] != inside[here]:
-                result.pieces.append((text[begin : here + 1], "match" if inside[here] else role))
-                begin = here + 1
-        at += len(piece)
+        begin = first
+        for letter in range(first, first + len(piece)):
+            last = letter + 1 == first + len(piece)
+            if last or inside[letter + 1] != inside[letter]:
+                result.pieces.append((text[begin : letter + 1], "match" if inside[letter] else role))
+                begin = letter + 1
+        first += len(piece)
     return result
 
 
@@ -265,6 +265,6 @@ def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:
 
 def worst_sign(states: Sequence[str]) -> tuple[str, Role]:
     """Sign and role of the worst state among some ranks; a blank while all are well."""
-    there = set(states)
-    worst = next((state for state in PROBLEM_STATES if state in there), None)
+    present = set(states)
+    worst = next((state for state in PROBLEM_STATES if state in present), None)
     return (" ", "text") if worst is None else of_state(worst)

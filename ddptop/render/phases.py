@@ -93,8 +93,8 @@ class Breakdown:
             return line.add("–", "faint")
         scale = width / self.full_ms if self.full_ms > 0 else 0.0
         edges = np.minimum(np.rint(self._edges[:, rank] * scale), width).astype(int).tolist()
-        for at, (part, begin, end) in enumerate(zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False)):
-            sign, ms = part.plain if ascii_only else part.glyph, self.ms[at, rank]
+        for index, (part, begin, end) in enumerate(zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False)):
+            sign, ms = part.plain if ascii_only else part.glyph, self.ms[index, rank]
             number = f" {fixed(ms)} " if numbered and ms > 0 else ""
             aside = end - begin - len(number)
             if not number or aside < 2:
@@ -120,7 +120,7 @@ def rank_parts(column: Callable[[str], Column], always_last: Sequence[int] = ())
     step, exposed, waited = column("step"), column("exposed_comm"), column("exposed_wait")
     phases = np.vstack([column(name) for name in PHASES])
     buffers_moved = np.nan_to_num(column("buffers") - column("buffers_wait"))
-    own = own_parts(
+    own_ms = own_parts(
         step,
         np.vstack([column(name) for name in OWN_PHASES]),
         np.vstack([column(name) for name in BETWEEN]),
@@ -129,7 +129,7 @@ def rank_parts(column: Callable[[str], Column], always_last: Sequence[int] = ())
         np.isin(np.arange(len(step)), always_last),
     )
     sampled = step_parts(step, phases, exposed, waited)
-    return np.asarray(np.where(np.isfinite(own).all(axis=0), own, sampled))
+    return np.asarray(np.where(np.isfinite(own_ms).all(axis=0), own_ms, sampled))
 
 
 def own_parts(
@@ -149,9 +149,9 @@ def own_parts(
     parts: Column = np.maximum(0.0, np.vstack([*rows, np.zeros_like(step)]))
     whole = parts.sum(axis=0)
     parts *= np.where(whole > step, step / np.where(whole > step, whole, 1.0), 1.0)
-    rest = np.maximum(0.0, step - parts.sum(axis=0))
-    parts[_WAIT] += np.where(always_last, 0.0, rest)
-    parts[_TRANSFER] += np.where(always_last, rest, 0.0)
+    other_ms = np.maximum(0.0, step - parts.sum(axis=0))
+    parts[_WAIT] += np.where(always_last, 0.0, other_ms)
+    parts[_TRANSFER] += np.where(always_last, other_ms, 0.0)
     return parts
 
 
@@ -165,16 +165,18 @@ def step_parts(step: Column, phases: Column, exposed: Column, waited: Column) ->
     rest alone is longer, all of it is scaled to the step. Of a rank with an unknown phase the remainder is
     unknown.
     """
-    data, forward, backward, optimizer, other = phases
-    rows = np.vstack([data, forward, *_backward_parts(backward, exposed, waited), optimizer, other])
+    data, forward, backward, optimizer, other_ms = phases
+    rows = np.vstack([data, forward, *_backward_parts(backward, exposed, waited), optimizer, other_ms])
     rows = np.where(rows < 0, 0.0, rows)
     whole = np.isfinite(step) & np.isfinite(phases).all(axis=0)
-    rest = np.nansum(rows[:-1], axis=0)
-    longer = whole & (rest > step)
-    rows[:-1] *= np.where(longer, step / np.where(longer, rest, 1.0), 1.0)
+    known_part_ms = np.nansum(rows[:-1], axis=0)
+    longer = whole & (known_part_ms > step)
+    rows[:-1] *= np.where(longer, step / np.where(longer, known_part_ms, 1.0), 1.0)
     rows[-1] = np.where(whole, np.maximum(0.0, step - np.nansum(rows[:-1], axis=0)), rows[-1])
-    known = np.nansum(rows, axis=0)
-    unknown = np.where(np.isfinite(step) & ~whole & (known > 0), np.maximum(0.0, step - known), 0.0)
+    accounted_ms = np.nansum(rows, axis=0)
+    unknown = np.where(
+        np.isfinite(step) & ~whole & (accounted_ms > 0), np.maximum(0.0, step - accounted_ms), 0.0
+    )
     return np.vstack([rows, np.zeros_like(step), unknown])  # where the script synchronises is not known
 
 
@@ -191,15 +193,15 @@ PAIR_NAME, PAIR_NUMBER, PAIR_MIN_BAR = 20, 8, 10
 
 
 def pairs_head(
-    who: str, width: int, scale: tuple[float, float], others: str = "others", what: str = "ms, median"
+    who: str, width: int, scale: tuple[float, float], compared_with: str = "others", what: str = "ms, median"
 ) -> Line:
     """Titles of the lines of `pair`: of the numbers and, where they fit, of the bars."""
-    numbers = "".join(f"{title:>{PAIR_NUMBER}}" for title in (who, others, "more"))
+    numbers = "".join(f"{title:>{PAIR_NUMBER}}" for title in (who, compared_with, "more"))
     line = Line(f"{what:<{PAIR_NAME + 2}}{numbers}", "dim")
-    left, right = _pair_room(width - line.width, scale)
-    if left < len(others) or right < len(who):
+    left_cells, right_cells = _pair_room(width - line.width, scale)
+    if left_cells < len(compared_with) or right_cells < len(who):
         return line.cut(width)
-    return line.add(f"  {others:>{left}}", "dim").add("┃", "rule").add(who, "dim")
+    return line.add(f"  {compared_with:>{left_cells}}", "dim").add("┃", "rule").add(who, "dim")
 
 
 def _pair_room(width: int, scale: tuple[float, float]) -> tuple[int, int]:
@@ -207,28 +209,30 @@ def _pair_room(width: int, scale: tuple[float, float]) -> tuple[int, int]:
     room, whole = width - 3, sum(scale)
     if room < PAIR_MIN_BAR or not whole > 0:
         return 0, 0
-    left = round(scale[0] / whole * room)
-    return left, room - left
+    left_cells = round(scale[0] / whole * room)
+    return left_cells, room - left_cells
 
 
 def pair(
-    part: Part, own: float, others: float, scale: tuple[float, float], width: int, ascii_only: bool
+    part: Part, rank_ms: float, usual_ms: float, scale: tuple[float, float], width: int, ascii_only: bool
 ) -> Line:
     """One part of a rank's step and that of the others: numbers, and two bars back to back.
 
     `scale`: the longest bar of the others and of the rank, in ms; they share the room in this ratio.
     """
-    sign, more = part.plain if ascii_only else part.glyph, own - others
+    sign, difference_ms = part.plain if ascii_only else part.glyph, rank_ms - usual_ms
     line = Line(f"{sign} ", part.role).add(f"{part.name:<{PAIR_NAME}}")
-    line.add(f"{fixed(own):>{PAIR_NUMBER}}", "strong").add(f"{fixed(others):>{PAIR_NUMBER}}", "dim")
-    line.add(f"{signed(more) if math.isfinite(more) else UNKNOWN:>{PAIR_NUMBER}}", "text")
-    left, right = _pair_room(width - line.width, scale)
-    if not left + right:
+    line.add(f"{fixed(rank_ms):>{PAIR_NUMBER}}", "strong").add(f"{fixed(usual_ms):>{PAIR_NUMBER}}", "dim")
+    line.add(f"{signed(difference_ms) if math.isfinite(difference_ms) else UNKNOWN:>{PAIR_NUMBER}}", "text")
+    left_cells, right_cells = _pair_room(width - line.width, scale)
+    if not left_cells + right_cells:
         return line.cut(width)
-    cell_ms = sum(scale) / (left + right)
-    theirs, mine = (round(ms / cell_ms) if math.isfinite(ms) else 0 for ms in (others, own))
-    line.add(" " * (2 + max(0, left - theirs))).add(sign * min(theirs, left), part.role).add("┃", "rule")
-    return line.add(sign * min(mine, right), part.role)
+    cell_ms = sum(scale) / (left_cells + right_cells)
+    usual_cells, rank_cells = (round(ms / cell_ms) if math.isfinite(ms) else 0 for ms in (usual_ms, rank_ms))
+    line.add(" " * (2 + max(0, left_cells - usual_cells))).add(
+        sign * min(usual_cells, left_cells), part.role
+    ).add("┃", "rule")
+    return line.add(sign * min(rank_cells, right_cells), part.role)
 
 
 def legend(ascii_only: bool, waited_for: Sequence[int], width: int, *, has_sync: bool = False) -> Line:

@@ -148,8 +148,8 @@ def _silent_hosts(frame: Frame) -> list[str]:
     texts = []
     for state in SILENT_STATES:
         names = [clean(host.name) for host in frame.hosts if host.state == state]
-        more = ", ..." if len(names) > 1 else ""
-        texts += [f"{len(names)} of {len(frame.hosts)} hosts {state} ({names[0]}{more})"] if names else []
+        ellipsis = ", ..." if len(names) > 1 else ""
+        texts += [f"{len(names)} of {len(frame.hosts)} hosts {state} ({names[0]}{ellipsis})"] if names else []
     local = sum(host.local_recording is not None for host in frame.hosts)
     return [*texts, f"{counted(local, 'host')} recording locally"] if local else texts
 
@@ -183,12 +183,12 @@ def _head(frame: Frame, color: bool) -> list[str]:
 def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
     from ddptop.frames.verdict import verdict
 
-    said = verdict(frame)
+    shown = verdict(frame)
     roles = {"good": "good", "warning": "warn", "doubt": "warn"}
-    role = "bad" if said.kind in ("failed", "lost", "stalled") else roles.get(said.sign, "")
-    role = "" if said.kind == "uneven" else role
-    lines = [paint(said.line(ascii_only=ascii_only), role, color)]
-    lines += [f"  {said.second(ascii_only=ascii_only)}"] if said.detail else []
+    role = "bad" if shown.kind in ("failed", "lost", "stalled") else roles.get(shown.sign, "")
+    role = "" if shown.kind == "uneven" else role
+    lines = [paint(shown.line(ascii_only=ascii_only), role, color)]
+    lines += [f"  {shown.second(ascii_only=ascii_only)}"] if shown.detail else []
     action = next_action(frame)
     return [*lines, f"  try: {clean(action)}"] if action else lines
 
@@ -241,8 +241,8 @@ def _besides(frame: Frame, parts: Breakdown) -> str:
     buffers_ms = float(moved.mean()) if len(moved) else 0.0
     is_shown, what = buffers_ms >= LEAST_SHOWN_MS, buffers_phrase(frame.run)
     text = f" ({fixed(buffers_ms)} of it broadcasts of {what})" if is_shown else ""
-    own = f" · in the script's own collectives {fixed(parts.mean('sync'))}" if parts.has_sync else ""
-    return text + own
+    script_waits = f" · in the script's own collectives {fixed(parts.mean('sync'))}" if parts.has_sync else ""
+    return text + script_waits
 
 
 def _alerts(frame: Frame, color: bool) -> list[str]:

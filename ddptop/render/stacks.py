@@ -71,9 +71,9 @@ def fitted_place(call: Call, room: int, folder: str = "") -> str:
 
 
 def _folded(calls: Sequence[Call]) -> Iterator[Call | int]:
-    for own, run in groupby(calls, key=lambda call: is_users(call.file)):
+    for users_own, run in groupby(calls, key=lambda call: is_users(call.file)):
         together = list(run)
-        if own or len(together) <= FOLDED:
+        if users_own or len(together) <= FOLDED:
             yield from together
         else:
             yield together[0]
@@ -85,17 +85,20 @@ def _roles(call: Call) -> tuple[Role, Role, Role]:
 
 
 def _one_line(context: RenderContext, call: Call, where: str, place_width: int, name_width: int) -> Line:
-    at, name, code = _roles(call)
-    line = Line(" " * INDENT).add(fit_tail(where, place_width), at)
+    place_role, name, code = _roles(call)
+    line = Line(" " * INDENT).add(fit_tail(where, place_width), place_role)
     return _with_code(
         context, line.add("  ").add(fit(context.clean(call.function), name_width), name), call, code
     )
 
 
 def _two_lines(context: RenderContext, call: Call, where: str, place_width: int) -> list[Line]:
-    at, name, code = _roles(call)
+    place_role, name, code = _roles(call)
     lines = [
-        Line("  ").add(fit_tail(where, place_width), at).add("  ").add(context.clean(call.function), name)
+        Line("  ")
+        .add(fit_tail(where, place_width), place_role)
+        .add("  ")
+        .add(context.clean(call.function), name)
     ]
     if is_users(call.file) and call.code:
         lines.append(_with_code(context, Line(" " * INDENT), call, code))

@@ -113,7 +113,7 @@ def aligned(
 ) -> list[str]:
     """The title line and a line per row of foreign texts; the columns named in `right` end flush."""
     columns = [
-        measured(title, [clean(row[at]) for row in rows], 0, right=title in right, most=None)
-        for at, title in enumerate(titles)
+        measured(title, [clean(row[index]) for row in rows], 0, right=title in right, most=None)
+        for index, title in enumerate(titles)
     ]
     return text_lines(columns, len(rows))

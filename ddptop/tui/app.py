@@ -105,8 +105,8 @@ class DdptopApp(Actions, App[None]):
         self._ascii_only = ascii_only
         self._mouse = mouse
         self._attention = Attention() if bell else None
-        for own in THEMES:
-            self.register_theme(own)
+        for our_theme in THEMES:
+            self.register_theme(our_theme)
         if theme is not None and theme not in self.available_themes:
             raise ValueError(f"there is no theme {theme!r}; choose from {', '.join(self.themes())}")
         self.theme = theme or DEFAULT_THEME
@@ -222,7 +222,7 @@ class DdptopApp(Actions, App[None]):
     def scene(self, newest: Frame | None = None) -> Scene:
         """What is shown now. Only with a frame."""
         assert self.shown is not None
-        other = getattr(self.source, "other", None)
+        second_frame = getattr(self.source, "other", None)
         return Scene(
             self.shown,
             self.place,
@@ -232,7 +232,7 @@ class DdptopApp(Actions, App[None]):
             status=self.source.status(),
             failure=self.source.failure(),
             where=getattr(self.source, "where", ""),
-            other=other() if other is not None else None,
+            other=second_frame() if second_frame is not None else None,
             guide="" if self._guide is None else self._guide(self.shown),
         )
 
@@ -265,7 +265,7 @@ class DdptopApp(Actions, App[None]):
 
     def themes(self) -> tuple[str, ...]:
         """Ours, then Textual's."""
-        return tuple(dict.fromkeys([*(own.name for own in THEMES), *self.available_themes]))
+        return tuple(dict.fromkeys([*(our_theme.name for our_theme in THEMES), *self.available_themes]))
 
     def use_theme(self, name: str) -> None:
         """Draw with this theme."""

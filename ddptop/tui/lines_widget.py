@@ -45,13 +45,19 @@ def changed_spans(before: Line, after: Line, width: int) -> list[tuple[int, int]
 
     All of it where its ground changed or letters are not one cell wide each.
     """
-    (old, was), (new, now) = _cells_of(before, width), _cells_of(after, width)
-    if before.ground != after.ground or not len(old) == len(new) == width:
+    (old_letters, old_roles), (new_letters, new_roles) = _cells_of(before, width), _cells_of(after, width)
+    if before.ground != after.ground or not len(old_letters) == len(new_letters) == width:
         return [(0, width)]
     spans: list[tuple[int, int]] = []
-    pairs = enumerate(zip(old, new, was, now, strict=True))
-    for x in [x for x, (a, b, role, other) in pairs if a != b or role != other]:
-        if old[x] != new[x] or _look(old[x], was[x]) != _look(new[x], now[x]):
+    pairs = enumerate(zip(old_letters, new_letters, old_roles, new_roles, strict=True))
+    for x in [
+        x
+        for x, (old_letter, new_letter, old_role, new_role) in pairs
+        if old_letter != new_letter or old_role != new_role
+    ]:
+        if old_letters[x] != new_letters[x] or _look(old_letters[x], old_roles[x]) != _look(
+            new_letters[x], new_roles[x]
+        ):
             near = spans and x - spans[-1][1] <= NEAR
             spans.append((spans.pop()[0] if near else x, x + 1))
     return spans
@@ -109,7 +115,7 @@ class LinesWidget(Widget):
         lines = [line.cleaned() for line in lines]
         before = [] if palette is not self._palette or len(lines) != len(self._lines) else self._lines
         # Lines that look the same may yet mean something else when clicked: they are kept, not drawn.
-        changed = [at for at, line in enumerate(lines) if not before or line != before[at]]
+        changed = [row for row, line in enumerate(lines) if not before or line != before[row]]
         if palette is not self._palette:
             self._codes = {}
         self._palette, self._lines = palette, lines
@@ -127,11 +133,11 @@ class LinesWidget(Widget):
         """
         sequences: list[str] = []
         code = ""
-        for at in changed:
-            line = self._lines[at]
+        for row in changed:
+            line = self._lines[row]
             pieces = [*line.runs(), (" " * (width - line.width), FILL)]
-            for begin, end in changed_spans(before[at], line, width):
-                sequences.append(f"{CSI}{at + 1};{begin + 1}H")
+            for begin, end in changed_spans(before[row], line, width):
+                sequences.append(f"{CSI}{row + 1};{begin + 1}H")
                 for text, role in self._part(pieces, begin, end, width):
                     if (new := self._code(role, line.ground)) != code:
                         sequences.append(new)
@@ -144,14 +150,14 @@ class LinesWidget(Widget):
 
     def _part(self, pieces: list[Piece], begin: int, end: int, width: int) -> Iterator[Piece]:
         """What is in some cells of a line; all of it where letters are not one cell wide each."""
-        at = 0
+        cell = 0
         for text, role in pieces:
             if (begin, end) == (0, width):
                 yield self._plain(text), role
-            elif part := text[max(0, begin - at) : max(0, end - at)]:
+            elif part := text[max(0, begin - cell) : max(0, end - cell)]:
                 yield self._plain(part), role
-            at += len(text)
-            if at >= end and end < width:
+            cell += len(text)
+            if cell >= end and end < width:
                 return
 
     def _code(self, role: Role, ground: Ground) -> str:

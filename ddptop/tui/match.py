@@ -31,8 +31,8 @@ class Condition:
     @property
     def span(self) -> range | None:
         """The numbers that it names, `8` or `8-15`; None for a text."""
-        found = None if self.wrapped else _SPAN.fullmatch(self.text)
-        return range(int(found[1]), int(found[2] or found[1]) + 1) if found else None
+        numbers = None if self.wrapped else _SPAN.fullmatch(self.text)
+        return range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1) if numbers else None
 
     def pattern(self, texts: Iterable[str] | None = None) -> re.Pattern[str] | None:
         """The expression to look for, where `texts` are all that there is to find; None: cannot be read."""
@@ -47,14 +47,14 @@ class Condition:
 @lru_cache(maxsize=64)
 def conditions(typed: str) -> tuple[Condition, ...]:
     """The conditions in what was typed."""
-    found = []
+    words = []
     for match in _WORD.finditer(typed):
         wrapped = match[2] is not None
         text = match[2] if wrapped else match[3]
         if text == "!" and not match[1]:
             continue  # the rest is still to come
-        found.append(Condition(text if wrapped else text.lower(), wrapped, bool(match[1])))
-    return tuple(word for word in found if word.text)
+        words.append(Condition(text if wrapped else text.lower(), wrapped, bool(match[1])))
+    return tuple(word for word in words if word.text)
 
 
 def matching(typed: str, texts: Sequence[str], number: Callable[[int], int] | None = None) -> list[int]:
@@ -66,14 +66,14 @@ def matching(typed: str, texts: Sequence[str], number: Callable[[int], int] | No
     for word in conditions(typed):
         span = word.span if number is not None else None
         if span is not None and number is not None:
-            keep = [at for at in keep if (number(at) in span) != word.negated]
+            keep = [index for index in keep if (number(index) in span) != word.negated]
             continue
         pattern = word.pattern(texts)
         if pattern is None:
             continue
         # Hosts and states of thousands of ranks are a few texts only.
-        hit = {text for text in {texts[at] for at in keep} if pattern.search(text)}
-        keep = [at for at in keep if (texts[at] in hit) != word.negated]
+        hit = {text for text in {texts[index] for index in keep} if pattern.search(text)}
+        keep = [index for index in keep if (texts[index] in hit) != word.negated]
     return keep
 
 

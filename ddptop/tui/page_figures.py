@@ -42,9 +42,9 @@ class PageFigures:
     def choose(self, screen: Screen, title: str) -> None:
         """Show a column always, never, or where it fits."""
         columns = screen.place.columns
-        now = columns.pop(title, None)
-        if now is not False:
-            columns[title] = now is None
+        was_shown = columns.pop(title, None)
+        if was_shown is not False:
+            columns[title] = was_shown is None
         how = {None: "where it fits", True: "always shown", False: "never shown"}[columns.get(title)]
         screen.show_note(f"{title}: {how}, kept for later runs")
 

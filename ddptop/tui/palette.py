@@ -61,22 +61,24 @@ def _fixed(view: str, themes: Sequence[str], replay: bool) -> Iterator[PaletteEn
     for key in RECORDING_KEYS if replay else ():
         if VIEWS.meaning(key.keys, view, replay=replay) is key:
             yield PaletteEntry(key.help, "", key.shown, key.action)
-    for other in VIEWS:
-        yield from other.palette_entries()
+    for any_view in VIEWS:
+        yield from any_view.palette_entries()
     for theme in themes:
         yield PaletteEntry(f"theme {theme}", "", "", Do.THEME(theme))
 
 
 def _runs(choices: Sequence[RunChoice]) -> Iterator[PaletteEntry]:
-    for at, choice in enumerate(choices):
-        yield PaletteEntry(f"run {choice.name}", f"{choice.state} {choice.script}".strip(), "", Do.SWITCH(at))
+    for index, choice in enumerate(choices):
+        yield PaletteEntry(
+            f"run {choice.name}", f"{choice.state} {choice.script}".strip(), "", Do.SWITCH(index)
+        )
 
 
 def _of_ranks(typed: str, ranks: int) -> Iterator[PaletteEntry]:
     for pattern, name, do in ((_RANK, "rank", Do.RANK), (_COMPARE, "compare with rank", Do.COMPARE_WITH)):
-        found = pattern.fullmatch(typed)
-        if found is not None and int(found[1]) < ranks:
-            yield PaletteEntry(f"{name} {int(found[1])}", "", "", do(int(found[1])))
+        number = pattern.fullmatch(typed)
+        if number is not None and int(number[1]) < ranks:
+            yield PaletteEntry(f"{name} {int(number[1])}", "", "", do(int(number[1])))
 
 
 MAX_LINES = 12
@@ -93,13 +95,13 @@ def palette_list(
     cursor = min(prompt.at, max(0, len(offered) - 1))
     top = max(0, min(cursor - room // 2, len(offered) - room))
     lines = [rule(width, "palette", counted(len(offered), "match").replace("matchs", "matches"))]
-    for at, entry in enumerate(offered[top : top + room], top):
-        chosen = at == cursor
+    for index, entry in enumerate(offered[top : top + room], top):
+        chosen = index == cursor
         line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
         line.add(clean(entry.name, ascii_only), "strong" if chosen else "text")
         if entry.help and line.width + cells(entry.help) + 12 <= width:
             line.add(f"  {clean(entry.help, ascii_only)}", "dim")
         line.pad(width - cells(entry.key) - 1).add(entry.key, "accent")
-        line.spot(0, width, Do.RUN_PALETTE(prompt.text, at))
+        line.spot(0, width, Do.RUN_PALETTE(prompt.text, index))
         lines.append(line)
     return lines if offered else [*lines, Line("  no match", "dim")]

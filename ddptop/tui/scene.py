@@ -139,8 +139,8 @@ class ChartState:
 
     def off(self) -> bool:
         """No crosshair; False where there was none."""
-        there, self.at_s = self.at_s is not None, None
-        return there
+        was_shown, self.at_s = self.at_s is not None, None
+        return was_shown
 
     def move(self, cells: int) -> bool:
         """The crosshair some cells of the chart with the shortest span to the right; False: there is none."""
@@ -318,7 +318,7 @@ class Place:
 
     def reveal(self, rank: int, host: str) -> None:
         """Move the cursor to a rank, and unfold its host where it is folded."""
-        folded = {self.table.hosts[at] for at in self.table.folded}
+        folded = {self.table.hosts[index] for index in self.table.folded}
         if host in folded:
             self.folds.fold(host, False)
         self.rank, self.on_host, self.pointed = rank, False, True
@@ -326,17 +326,19 @@ class Place:
     @property
     def cursor_as_shown(self) -> bool:
         """Whether the cursor is on the row of the rank table that it was painted on."""
-        rows, at = self.table.rows, self.scroll.cursor
-        if at >= len(rows):
+        rows, cursor = self.table.rows, self.scroll.cursor
+        if cursor >= len(rows):
             return False
-        return (self.rank, self.on_host) == (self.table.rank(rows[at]), host_of(rows[at]) is not None)
+        return (self.rank, self.on_host) == (self.table.rank(rows[cursor]), host_of(rows[cursor]) is not None)
 
     @property
     def listed(self) -> tuple[RunChoice, ...]:
         """The runs that the picker's filter lets through, as it lists them."""
         choices = self.choices or ()
-        texts = [f"{one.name} {one.state} {one.script} {one.path or ''}".lower() for one in choices]
-        return tuple(choices[at] for at in match.matching(self.run_filter, texts))
+        texts = [
+            f"{choice.name} {choice.state} {choice.script} {choice.path or ''}".lower() for choice in choices
+        ]
+        return tuple(choices[index] for index in match.matching(self.run_filter, texts))
 
     @property
     def scroll(self) -> Scroll:

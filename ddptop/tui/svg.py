@@ -59,22 +59,22 @@ def is_dotted(letter: str) -> bool:
     return letter not in _BOXES
 
 
-def path_of(letter: str, count: int, left: int, top: int) -> str:
+def path_of(letter: str, count: int, x_left: int, top: int) -> str:
     """SVG path of `count` such letters in a row from a corner in pixels."""
     if is_dotted(letter):
         bits = ord(letter) - _BRAILLE
-        cells = range(left + 1, left + 1 + count * CELL_WIDTH, CELL_WIDTH)
-        dots = [at for bit, at in enumerate(_DOTS) if bits >> bit & 1]
+        cells = range(x_left + 1, x_left + 1 + count * CELL_WIDTH, CELL_WIDTH)
+        dots = [place for bit, place in enumerate(_DOTS) if bits >> bit & 1]
         return "".join(f"M{cell + x} {top + y - 1}h0" for cell in cells for x, y in dots)
-    return "".join(_boxes(box, count, left, top) for box in _BOXES[letter])
+    return "".join(_boxes(box, count, x_left, top) for box in _BOXES[letter])
 
 
-def _boxes(box: tuple[int, int, int, int], count: int, left: int, top: int) -> str:
+def _boxes(box: tuple[int, int, int, int], count: int, x_left: int, top: int) -> str:
     x, y, width, height = box
     if width == CELL_WIDTH:  # neighbours meet: one long rectangle
         width, count = width * count, 1
-    rest = f"h{width}v{height}h{-width}z"
-    return "".join(f"M{left + x + at * CELL_WIDTH} {top + y}{rest}" for at in range(count))
+    sides = f"h{width}v{height}h{-width}z"
+    return "".join(f"M{x_left + x + index * CELL_WIDTH} {top + y}{sides}" for index in range(count))
 
 
 MARGIN = 12
@@ -137,36 +137,36 @@ def _draw(drawing: _Drawing, line: Line, top: int, columns: int, palette: Palett
         fill = _ground(palette.fill(line.ground))
         size = f'width="{columns * CELL_WIDTH}" height="{CELL_HEIGHT}"'
         drawing.grounds.append(f'<rect x="{MARGIN}" y="{top}" {size} fill="{fill}"/>')
-    left = MARGIN
+    x_left = MARGIN
     for text, role in line.pieces:
         style = palette.style(role, line.ground)
         if role == "badge":
             size = f'width="{cells(text) * CELL_WIDTH}" height="{CELL_HEIGHT}"'
-            drawing.grounds.append(f'<rect x="{left}" y="{top}" {size} fill="{_ground(style)}"/>')
+            drawing.grounds.append(f'<rect x="{x_left}" y="{top}" {size} fill="{_ground(style)}"/>')
         letters = drawing.texts[_colour(style), bool(style.bold), bool(style.underline)]
         for begin, run in _runs(text):
-            x = left + begin * CELL_WIDTH
+            x = x_left + begin * CELL_WIDTH
             if is_drawn(run[0]):
                 kind = (_colour(style), INK.get(run[0], 1.0), is_dotted(run[0]))
                 drawing.shapes[kind].append(path_of(run[0], len(run), x, top))
             else:
                 letters.append(_letters(run, x, top + BASELINE))
-        left += cells(text) * CELL_WIDTH
+        x_left += cells(text) * CELL_WIDTH
 
 
 def _runs(text: str) -> Iterator[tuple[int, str]]:
     """First cell and letters of each word, of each row of one shape, and of each other letter."""
-    cell, at = 0, 0
-    while at < len(text):
-        if (word := _WORDS.match(text, at)) is not None:
+    cell, index = 0, 0
+    while index < len(text):
+        if (word := _WORDS.match(text, index)) is not None:
             run = word[0]
-        elif is_drawn(text[at]):
-            run = "".join(itertools.takewhile(text[at].__eq__, text[at:]))
+        elif is_drawn(text[index]):
+            run = "".join(itertools.takewhile(text[index].__eq__, text[index:]))
         else:
-            run = text[at]
+            run = text[index]
         if run != " ":
             yield cell, run
-        cell, at = cell + cells(run), at + len(run)
+        cell, index = cell + cells(run), index + len(run)
 
 
 def _letters(run: str, x: int, y: int) -> str:

@@ -72,7 +72,9 @@ def own_theme_for(theme: Theme) -> Theme:
 
 def in_colours(theme: Theme) -> Theme:
     """The theme; for one of Textual's that leaves its colours to the terminal, ours."""
-    left_to_terminal = theme.name not in {own.name for own in THEMES} and getattr(theme, "ansi", False)
+    left_to_terminal = theme.name not in {our_theme.name for our_theme in THEMES} and getattr(
+        theme, "ansi", False
+    )
     return own_theme_for(theme) if left_to_terminal else theme
 
 
@@ -122,17 +124,17 @@ class Palette:
         return self._named("cursor", "panel") if ground == "cursor" else self._background
 
     def _colour(self, role: Role) -> Color:
-        own = self._theme.variables.get(f"ddptop-{role}")
-        if own is not None:
-            return Color.parse(own)
+        variable = self._theme.variables.get(f"ddptop-{role}")
+        if variable is not None:
+            return Color.parse(variable)
         return self._named(role, _BORROWED.get(role, "foreground")).blend(
             self._background, _FADED.get(role, 0.0)
         )
 
     def _named(self, name: str, borrowed: str) -> Color:
-        own = self._theme.variables.get(f"ddptop-{name}")
+        variable = self._theme.variables.get(f"ddptop-{name}")
         try:
-            return Color.parse(own or self._system[borrowed])
+            return Color.parse(variable or self._system[borrowed])
         except ColorParseError:  # some themes of Textual use the terminal's colour
             return self._background.inverse
 

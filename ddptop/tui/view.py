@@ -121,7 +121,7 @@ class View:
 
     # Opening and leaving it.
 
-    def on_open(self, place: Place) -> None:
+    def on_open(self, screen: Screen) -> None:
         """When it is opened from another view."""
 
     def on_close(self, place: Place) -> None:

@@ -39,7 +39,7 @@ class ActionsBase(Screen):
         place, before, after = self.place, self.view, VIEWS[name]
         before.on_close(place)
         if after is not before:
-            after.on_open(place)
+            after.on_open(self)
         place.open(name)
         self.source.focus(place.rank if after.shows_single_steps else None)
         self.repaint()

@@ -43,18 +43,18 @@ def speed_word(speed: float) -> str:
 def faster(speed: float, by: int) -> float:
     """The next speed of the ladder, or the one before."""
     if by > 0:
-        return min((known for known in SPEEDS if known > speed), default=SPEEDS[-1])
-    return max((known for known in SPEEDS if known < speed), default=SPEEDS[0])
+        return min((step for step in SPEEDS if step > speed), default=SPEEDS[-1])
+    return max((step for step in SPEEDS if step < speed), default=SPEEDS[0])
 
 
 def next_mark(played: Playback, by: int) -> float | None:
     """Share of the duration of the next mark, or of the one before; None: there is none."""
     if played.duration_s <= 0:
         return None
-    here = played.position_s / played.duration_s
+    position = played.position_s / played.duration_s
     if by > 0:
-        return min((share for share, _ in played.marks if share > here + NEAR_MARK), default=None)
-    return max((share for share, _ in played.marks if share < here - NEAR_MARK), default=None)
+        return min((share for share, _ in played.marks if share > position + NEAR_MARK), default=None)
+    return max((share for share, _ in played.marks if share < position - NEAR_MARK), default=None)
 
 
 def parse_target(text: str, frame: Frame) -> SeekTarget | None:

@@ -69,12 +69,12 @@ class RunActions(ActionsBase):
             replay=self.playback is not None,
         )
 
-    def action_run_palette(self, typed: str, at: int) -> None:
+    def action_run_palette(self, typed: str, index: int) -> None:
         """Do the chosen line of the palette."""
         self.place.prompt = None
         offered = self.palette(typed)
         if offered:
-            self.act(offered[min(at, len(offered) - 1)].action)
+            self.act(offered[min(index, len(offered) - 1)].action)
         else:
             self.show_note("no match")
 
@@ -88,37 +88,37 @@ class RunActions(ActionsBase):
 
         def find() -> None:
             while not ended.is_set():
-                found: tuple[RunChoice, ...] = ()
+                choices: tuple[RunChoice, ...] = ()
                 note = ""
                 try:
-                    found = tuple(runs.choices())
+                    choices = tuple(runs.choices())
                 except ValueError as problem:
                     note = str(problem)
-                self.later(partial(self._found, place, found, note))
+                self.later(partial(self._found, place, choices, note))
                 if not VIEWS[place.view].lists_runs or ended.wait(LOOKUP_INTERVAL_S):
                     return
 
         self.start_thread(find, "ddptop-runs")
 
-    def _found(self, place: Place, found: tuple[RunChoice, ...], note: str) -> None:
+    def _found(self, place: Place, choices: tuple[RunChoice, ...], note: str) -> None:
         """In the screen's thread: the cursor stays on its run."""
-        before, place.choices = place.listed, found
+        before, place.choices = place.listed, choices
         if before and VIEWS[place.view].lists_runs:
             under = before[min(place.scroll.cursor, len(before) - 1)]
-            names = [(one.name, one.path) for one in place.listed]
+            names = [(choice.name, choice.path) for choice in place.listed]
             if (under.name, under.path) in names:
                 place.scroll.cursor = names.index((under.name, under.path))
         if note:
             place.note = note
         self.repaint()
 
-    def action_switch(self, at: int | None = None) -> None:
+    def action_switch(self, index: int | None = None) -> None:
         """Open another run: the one under the cursor, or the one of this number."""
-        choices = self.place.listed if at is None else self.place.choices or ()
-        at = self.place.scroll.cursor if at is None else at
-        if self.runs is None or not 0 <= at < len(choices) or self._opening:
+        choices = self.place.listed if index is None else self.place.choices or ()
+        index = self.place.scroll.cursor if index is None else index
+        if self.runs is None or not 0 <= index < len(choices) or self._opening:
             return
-        choice, runs = choices[at], self.runs
+        choice, runs = choices[index], self.runs
         self._opening = choice.name
 
         def open_it() -> None:
@@ -161,7 +161,7 @@ class RunActions(ActionsBase):
                 self.later(lambda: self.thread_failed(line))
 
         thread = new_thread(run, name)
-        self.threads = [one for one in self.threads if one.is_alive()] + [thread]
+        self.threads = [running for running in self.threads if running.is_alive()] + [thread]
         thread.start()
 
     def thread_failed(self, line: str) -> None:

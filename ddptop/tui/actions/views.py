@@ -7,7 +7,7 @@ from ddptop.frames.verdict import run_state
 from ddptop.render.trouble import in_trouble
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.all_views import VIEWS
-from ddptop.tui.scene import TO_STALL, Scroll
+from ddptop.tui.scene import TO_STALL
 
 
 class ViewActions(ActionsBase):
@@ -22,13 +22,8 @@ class ViewActions(ActionsBase):
         self._open_or_leave("help")
 
     def action_figures(self) -> None:
-        """Open the figures of the page, at the one that is sorted by or mapped; or leave them."""
-        place = self.place
-        if self.shown is not None and place.view != "columns":
-            figures = self.view.figures
-            titles, current = figures.titles(self.scene()), figures.current(place)
-            place.scrolls["columns"] = Scroll(titles.index(current) if current in titles else 0)
-        if self.shown is not None or place.view == "columns":
+        """Open the figures of the page, or leave them."""
+        if self.shown is not None:
             self._open_or_leave("columns")
 
     def _open_or_leave(self, name: str) -> None:

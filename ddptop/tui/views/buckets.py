@@ -103,21 +103,21 @@ class BucketsView(View):
         gap = 2 if table.total(columns, 2) < width else 1
         titles = {column.title for column in columns}
         first = _CLOCK_FREE if scene.frame.group.clock_free else _COLLECTIVE if "coll" in titles else ""
-        rest = " · ".join(text for title, text in _LEGEND.items() if title in titles)
-        texts = (_sum_over_buckets(scene), first, rest)
+        meanings = " · ".join(text for title, text in _LEGEND.items() if title in titles)
+        texts = (_sum_over_buckets(scene), first, meanings)
         legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
         lines.append(Line(" ").extend(table.head(columns, gap)))
         room = height - len(lines) - len(legend)
         shares = shares_of_best(scene)
         scroll, shown = scene.place.scroll.fitted(len(figures), room)
-        for at in shown:
-            chosen = at == scroll.cursor
+        for index in shown:
+            chosen = index == scroll.cursor
             line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
-            line.extend(table.body(columns, at, gap))
-            if width - line.width >= MIN_BAR and known(shares[at]):
+            line.extend(table.body(columns, index, gap))
+            if width - line.width >= MIN_BAR and known(shares[index]):
                 bar = min(MAX_BAR, width - line.width - 3)
-                line.add("  ┃", "rule").add("█" * round(shares[at] / 100 * bar), "transfer")
-            line.target = at
+                line.add("  ┃", "rule").add("█" * round(shares[index] / 100 * bar), "transfer")
+            line.target = index
             lines.append(line)
         lines += [Line()] * (height - len(lines) - len(legend))
         return Page(lines + legend, Layout(scroll))

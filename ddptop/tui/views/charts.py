@@ -66,11 +66,13 @@ def charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
 def _with_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:
     """The same charts with the figures of this frame in their titles."""
     figures, lines = _figures(scene), [*drawn.lines]
-    for (row, left, width, drawn_parts, newest), now in zip(drawn.titles, figures, strict=False):
+    for (row, first_cell, width, drawn_parts, newest), figure_lines in zip(
+        drawn.titles, figures, strict=False
+    ):
         parts = [*drawn_parts]
-        for at, figure in zip(newest, now, strict=False):
-            parts[at] = figure
-        before = lines[row].cut(left).pad(left) if left else Line()
+        for part_index, figure in zip(newest, figure_lines, strict=False):
+            parts[part_index] = figure
+        before = lines[row].cut(first_cell).pad(first_cell) if first_cell else Line()
         lines[row] = before.extend(gather(parts, width, 1))
     return replace(drawn, lines=lines)
 
@@ -87,7 +89,7 @@ def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], 
     curves = [replace(curve, happened=happened) for curve in _curves(scene, happened)[: columns * bands]]
     at_s = scene.place.charts.at_s
     cross = None if at_s is None else Cross(at_s, _moment(scene))
-    each, right = height // bands, (width + 1) // 2
+    rows, right = height // bands, (width + 1) // 2
     lines: list[Line] = []
     plots: list[Plot] = []
     titles: list[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]]] = []
@@ -96,13 +98,13 @@ def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], 
         for column, curve in enumerate(curves[band * 2 : band * 2 + columns]):
             room = right - 1 if columns == 2 else width
             apart = 1 if column == 0 and columns == 2 else 0
-            block, plot, title, newest = chart(curve, room, each, scene.ascii_only, cross, apart)
+            block, plot, title, newest = chart(curve, room, rows, scene.ascii_only, cross, apart)
             blocks.append(block)
-            titles.append((band * each, column * right, room - apart, tuple(title), newest))
+            titles.append((band * rows, column * right, room - apart, tuple(title), newest))
             if plot is not None:
-                plots.append(replace(plot, top=plot.top + top + band * each, left=plot.left + column * right))
-        both = beside(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
-        lines += both + [Line()] * (each - len(both) if band < bands - 1 else 0)
+                plots.append(replace(plot, top=plot.top + top + band * rows, left=plot.left + column * right))
+        joined_lines = beside(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
+        lines += joined_lines + [Line()] * (rows - len(joined_lines) if band < bands - 1 else 0)
     return lines, tuple(plots), tuple(titles)
 
 
@@ -205,7 +207,7 @@ def _curves(scene: Scene, happened: Happened) -> list[Curve]:
         _parts(scene, shown),
         Curve(
             speed, x, history.busbw_gbps, "transfer", span_s=RECENT_S, zero=True, step=history.step,
-            read=lambda at: fixed(history.busbw_gbps[at], RATIO, " GB/s"),
+            read=lambda index: fixed(history.busbw_gbps[index], RATIO, " GB/s"),
         ),
     ]  # fmt: skip
 
@@ -221,7 +223,7 @@ def _parts(scene: Scene, shown: Line) -> Curve:
         waits.append(Line("(mean over ranks, ", "faint").extend(shown).add(")", "faint"))
         return Curve(
             waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step,
-            reach=SHARE_REACH, read=lambda at: percent(share[at]),
+            reach=SHARE_REACH, read=lambda index: percent(share[index]),
         )  # fmt: skip
     title, signs = [Line("mean ms", "dim")], dict(zip(STACK, looks(scene.ascii_only), strict=True))
     for name in ("wait", "backward", "forward", "data", "transfer", "optimizer", "other"):
@@ -229,26 +231,26 @@ def _parts(scene: Scene, shown: Line) -> Curve:
         title.append(Line(*signs[name]).add(f" {SHORT.get(name, name)} ", "dim").add(usual, "strong"))
     return Curve(
         [*title, shown], x, whole, "text", span_s=RECENT_S, zero=True, step=history.step, stack=stack,
-        read=lambda at: f"{fixed(whole[at], 1, ' ms')}, waiting {percent(share[at])}",
+        read=lambda index: f"{fixed(whole[index], 1, ' ms')}, waiting {percent(share[index])}",
     )  # fmt: skip
 
 
-def _loss(scene: Scene, now: tuple[Line, ...], happened: Happened) -> Curve:
+def _loss(scene: Scene, figure_lines: tuple[Line, ...], happened: Happened) -> Curve:
     history, log = scene.frame.history, logarithmic(scene)
-    parts = [now[0], *([Line(note, "dim")] if (note := loss_note(scene.frame.group)) else [])]
+    parts = [figure_lines[0], *([Line(note, "dim")] if (note := loss_note(scene.frame.group)) else [])]
     parts.append(Line("━ mean", "accent"))
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
     parts += [Line("log", "dim")] if log else []
     newest = (0, len(parts), len(parts) + 1)
-    parts += now[1:]
+    parts += figure_lines[1:]
     whole = not history.start or history.early
     kept = "whole run" if whole else f"since step {count(history.step[0])}"
     began = scene.frame.run.started_at
-    seen = [one.unix_s - began for one in scene.frame.events if one.kind == "nan"]
-    seen += history.time_s[no_number(history.loss_mean, history.loss_max)].tolist()
+    nan_at = [event.unix_s - began for event in scene.frame.events if event.kind == "nan"]
+    nan_at += history.time_s[no_number(history.loss_mean, history.loss_max)].tolist()
     return Curve(
         [*parts, Line(kept, "faint")], history.time_s, history.loss_mean, "accent", behind=history.loss_max,
-        step=history.step, nan_at=tuple(seen), log=log, read=lambda at: loss(history.loss_mean[at]),
+        step=history.step, nan_at=tuple(nan_at), log=log, read=lambda index: loss(history.loss_mean[index]),
         newest=newest,
     )  # fmt: skip
 
@@ -275,20 +277,20 @@ def _waiting(history: History) -> Column:
 
 def _newest(values: Column) -> float | None:
     """The median of the last points that are known."""
-    there = values[-20 * NEWEST :]
-    there = there[np.isfinite(there)][-NEWEST:]
-    return float(median(there)) if len(there) else None
+    recent = values[-20 * NEWEST :]
+    recent = recent[np.isfinite(recent)][-NEWEST:]
+    return float(median(recent)) if len(recent) else None
 
 
 def _moment(scene: Scene) -> Callable[[int], tuple[str, ...]]:
     """Step and time of day of a point of the history."""
     history, began = scene.frame.history, scene.frame.run.started_at
 
-    def moment(at: int) -> tuple[str, ...]:
-        which = f"step {count(history.step[at])}"
-        if 0 < at < history.early and history.step[at] > history.step[at - 1] + 1:
-            which = f"steps {count(history.step[at - 1] + 1)} to {count(history.step[at])}"
-        return which, clock(began + float(history.time_s[at]))
+    def moment(index: int) -> tuple[str, ...]:
+        which = f"step {count(history.step[index])}"
+        if 0 < index < history.early and history.step[index] > history.step[index - 1] + 1:
+            which = f"steps {count(history.step[index - 1] + 1)} to {count(history.step[index])}"
+        return which, clock(began + float(history.time_s[index]))
 
     return moment
 
@@ -296,11 +298,11 @@ def _moment(scene: Scene) -> Callable[[int], tuple[str, ...]]:
 def _step_reading(history: History) -> Callable[[int], str]:
     """The step time of a point; of a bin of steps the median, with the least and the largest."""
 
-    def read(at: int) -> str:
-        if at >= history.early:
-            return fixed(history.step_ms[at], 1, " ms")
-        least, largest = fixed(history.step_min_ms[at]), fixed(history.step_max_ms[at], 1, " ms")
-        return f"{fixed(history.step_ms[at])} ms ({least} to {largest})"
+    def read(index: int) -> str:
+        if index >= history.early:
+            return fixed(history.step_ms[index], 1, " ms")
+        least, largest = fixed(history.step_min_ms[index]), fixed(history.step_max_ms[index], 1, " ms")
+        return f"{fixed(history.step_ms[index])} ms ({least} to {largest})"
 
     return read
 
@@ -310,8 +312,8 @@ def _peak(x: Column, values: Column) -> float | None:
     if not len(x):
         return None
     recent = values[np.searchsorted(x, x[-1] - RECENT_S) :]
-    there = recent[np.isfinite(recent)]
-    return float(there.max()) if len(there) else None
+    finite = recent[np.isfinite(recent)]
+    return float(finite.max()) if len(finite) else None
 
 
 def _title(name: str, value: str) -> Line:

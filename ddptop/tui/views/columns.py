@@ -8,7 +8,7 @@ from ddptop.render.line import Line, gather, rule
 from ddptop.render.metrics import explain
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.page_figures import PageFigures
-from ddptop.tui.scene import Layout, Page
+from ddptop.tui.scene import Layout, Page, Scroll
 from ddptop.tui.view import View, Views
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ class FiguresView(View):
             lines += [Line("  ").add(text) for text in wrap(meaning.formula, width - 2, BRIEFLY)]
         return Page(lines, Layout(scroll))
 
+    def on_open(self, screen: Screen) -> None:
+        """At the figure that the page before is sorted by or shows."""
+        place, figures = screen.place, self._views[screen.place.before].figures
+        titles, current = figures.titles(screen.scene()), figures.current(place)
+        place.scrolls[self.name] = Scroll(titles.index(current) if current in titles else 0)
+
     def open_chosen(self, screen: Screen) -> None:
         """Map the metric under the cursor, or show its column always, never, or where it fits."""
         if screen.shown is None:
@@ -80,11 +86,11 @@ def explanation(title: str, figures: PageFigures, width: int) -> list[Line]:
     if meaning is None:
         return [Line("  as it is reported", "dim")]
     formula = wrap(meaning.formula, width - 2, MEANING - 2)
-    rest = [
+    facts = [
         Line(figures.label(title), "strong"),
         Line("unit ", "dim").add(meaning.unit or "none"),
         Line("bound ", "dim").add(meaning.bound or "none"),
         Line("name ", "dim").add(meaning.name),
     ]
     source = Line("  from ", "dim").add(meaning.source) if meaning.source else Line()
-    return [*(Line("  ").add(text) for text in formula), Line("  ").extend(gather(rest, width - 2)), source]
+    return [*(Line("  ").add(text) for text in formula), Line("  ").extend(gather(facts, width - 2)), source]

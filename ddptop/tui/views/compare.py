@@ -61,17 +61,17 @@ LONG_HOST = 24
 """Cells below which hosts have their short names."""
 
 
-def _words(scene: Scene, wide: int, left: int, right: int, cell: int) -> list[Line]:
+def _words(scene: Scene, wide: int, left_rank: int, right_rank: int, cell: int) -> list[Line]:
     ranks = scene.frame.ranks
     lines = []
     hosts = short_names(ranks.host) if cell < LONG_HOST else ranks.host
     for name, texts in (("host", hosts), ("device", ranks.device), ("phase", ranks.phase)):
         line = Line("  ").add(fit(name, wide - 2), "dim")
-        for rank in (left, right):
+        for rank in (left_rank, right_rank):
             line.add(" ").add(_tail(scene.clean(texts[rank]) or UNKNOWN, cell - 1))
         lines.append(line)
     state = Line("  ").add(fit("state", wide - 2), "dim")
-    for rank in (left, right):
+    for rank in (left_rank, right_rank):
         text, role = state_piece(scene, rank, cell - 1)
         text = text if cells(text) < cell else text.partition(" ")[0]
         state.add(" ").add(fit(text, cell - 1, True), role)
@@ -83,22 +83,22 @@ def _tail(text: str, width: int) -> str:
     return fit(fit_tail(text, width).strip(), width, True)
 
 
-def _figures(scene: Scene, wide: int, left: int, right: int, cell: int, width: int) -> list[Line]:
+def _figures(scene: Scene, wide: int, left_rank: int, right_rank: int, cell: int, width: int) -> list[Line]:
     room = width - wide - 3 * cell - SIGNED - 3
     lines = []
     for figure, how in FIGURES_OF_RANKS:
         values, text = _values(scene, figure), how.text or figure.text
         if how.shown is not None and not how.shown(values):
             continue
-        one, two = float(values[left]), float(values[right])
-        apart = two - one
+        left_value, right_value = float(values[left_rank]), float(values[right_rank])
+        apart = right_value - left_value
         line = Line("  ").add(fit(figure_name(figure, how), wide - 2), "dim")
-        line.add(fit(text(one), cell, True)).add(fit(text(two), cell, True))
-        more = _signed(text, apart, one)
-        line.add(fit(more, cell + SIGNED, True), "faint" if more in ("0", UNKNOWN) else "strong")
+        line.add(fit(text(left_value), cell, True)).add(fit(text(right_value), cell, True))
+        difference = _signed(text, apart, left_value)
+        line.add(fit(difference, cell + SIGNED, True), "faint" if difference in ("0", UNKNOWN) else "strong")
         # All times have one scale.
         scale = _largest(scene.frame.ranks.step_ms if figure.unit == "ms" else values)
-        if room >= BARS_FROM and how.worse and more not in ("0", UNKNOWN) and scale > 0:
+        if room >= BARS_FROM and how.worse and difference not in ("0", UNKNOWN) and scale > 0:
             cells = min(room, round(abs(apart) / scale * room))
             worse = apart * how.worse > 0
             # A sign as well: which of the two is worse must be visible without colour.
@@ -135,13 +135,13 @@ def _signed(write: Callable[[float | None], str], apart: float, beside: float) -
     return f"{'+' if apart > 0 else '-'}{text}"
 
 
-def _buckets(scene: Scene, left: int, right: int) -> list[Line]:
+def _buckets(scene: Scene, left_rank: int, right_rank: int) -> list[Line]:
     """In which buckets either is most often the last: a frame has no more of buckets by rank."""
     lines = []
-    for rank in (left, right):
-        own = [bucket for bucket in scene.frame.buckets if bucket.last_arriver == rank]
-        if own and not scene.frame.group.clock_free:
-            names = ", ".join(f"{b.index} ({percent(b.last_arriver_pct)})" for b in own)
+    for rank in (left_rank, right_rank):
+        last_in = [bucket for bucket in scene.frame.buckets if bucket.last_arriver == rank]
+        if last_in and not scene.frame.group.clock_free:
+            names = ", ".join(f"{b.index} ({percent(b.last_arriver_pct)})" for b in last_in)
             lines.append(
                 Line(f"  rank {rank} ", "strong").add(f"is most often last in bucket {names}", "dim")
             )
@@ -223,33 +223,35 @@ COMPARED_STEPS = 500
 def _chance(first: Frame, second: Frame, width: int) -> tuple[list[Line], bool]:
     """Whether the runs' step times differ by more than chance, over the newest steps that both have, in
     words with the sign of `ddptop check`: what A has more than B. And False where they do not."""
-    (a, mine), (b, theirs) = (_last_life(frame.history) for frame in (first, second))
-    common = np.intersect1d(a.step[mine], b.step[theirs])[-COMPARED_STEPS:]
+    (a, steps_a), (b, steps_b) = (_last_life(frame.history) for frame in (first, second))
+    common = np.intersect1d(a.step[steps_a], b.step[steps_b])[-COMPARED_STEPS:]
     if len(common) < LEAST_STEPS:
         return [Line("  no step that both runs have, to compare them by", "dim").cut(width)], True
-    times = [kept.step_ms[part][np.isin(kept.step[part], common)] for kept, part in ((a, mine), (b, theirs))]
-    found = difference(*reversed(times))  # B is the base, as that of `ddptop check`
-    if found is None:
+    times = [
+        kept.step_ms[part][np.isin(kept.step[part], common)] for kept, part in ((a, steps_a), (b, steps_b))
+    ]
+    slowdown = difference(*reversed(times))  # B is the base, as that of `ddptop check`
+    if slowdown is None:
         return [], True
     sign: Line
-    if found.beyond_chance and found.more > 0:
+    if slowdown.beyond_chance and slowdown.more > 0:
         sign, words = Line("▲ ", "warn"), "A is slower than B"
-    elif found.beyond_chance:
+    elif slowdown.beyond_chance:
         sign, words = Line("● ", "good"), "A is faster than B"
-    elif found.may_differ:
+    elif slowdown.may_differ:
         sign, words = Line("○ ", "dim"), "cannot tell which is faster"
     else:
         sign, words = Line("● ", "good"), "no difference beyond chance"
-    less = found.more < 0
-    ends = (-found.high, -found.low) if less else (found.low, found.high)
-    apart = f"{fixed(abs(found.more))} ms ({percent(100 * abs(found.more) / found.first)})"
+    less = slowdown.more < 0
+    ends = (-slowdown.high, -slowdown.low) if less else (slowdown.low, slowdown.high)
+    apart = f"{fixed(abs(slowdown.more))} ms ({percent(100 * abs(slowdown.more) / slowdown.first)})"
     parts = (
         f" · {apart} {'less' if less else 'more'} a step",
         f" ({fixed(ends[0])} to {fixed(ends[1])})",
         f" · steps {count(common[0])} to {count(common[-1])}",
     )
     line = gather([sign.add(words, "strong"), *(Line(part, "dim") for part in parts)], width, 0)
-    return [line], found.beyond_chance
+    return [line], slowdown.beyond_chance
 
 
 def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]:
@@ -271,47 +273,53 @@ OF_STEPS = frozenset({"step ms", "  p95", "steps/s", WITHOUT_STALL})
 
 def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> list[Line]:
     room = WIDE if width >= WIDE[0] + 3 * WIDE[1] + WIDE[2] else NARROW
-    named, value, percent = room
-    head = Line(fit(f"at step {count(first.group.step)}", named), "faint")
+    name_width, value_width, percent_width = room
+    head = Line(fit(f"at step {count(first.group.step)}", name_width), "faint")
     for letter in "AB":
-        head.add(fit(letter, value, right=True), "accent")
+        head.add(fit(letter, value_width, right=True), "accent")
     lines = [
-        head.add(fit("A - B", value, right=True), "dim").add(fit("%", percent, right=True), "dim").cut(width)
+        head.add(fit("A - B", value_width, right=True), "dim")
+        .add(fit("%", percent_width, right=True), "dim")
+        .cut(width)
     ]
     rows: list[tuple[str, float | None, float | None, int, bool]] = [
-        (name, getattr(first.group, field), getattr(second.group, field), digits, more)
-        for name, field, digits, more in FIGURES
+        (name, getattr(first.group, field), getattr(second.group, field), digits, more_is_better)
+        for name, field, digits, more_is_better in FIGURES
     ]
     rates = rate_without_stalls(first), rate_without_stalls(second)
     if stalled := rates != (first.group.steps_per_s, second.group.steps_per_s):
         rows.insert(1 + [name for name, *_ in rows].index("steps/s"), (WITHOUT_STALL, *rates, 1, True))
-    for name, a, b, digits, more in rows:
-        texts = [loss(one) if name == "loss" else fixed(one, digits) for one in (a, b)]
-        line = Line(fit(name, named), "dim").add(fit(texts[0], value, right=True))
-        line.add(fit(texts[1], value, right=True), "strong")
-        difference, share, role = _difference(a, b, digits, more)
+    for name, a, b, digits, more_is_better in rows:
+        texts = [loss(value) if name == "loss" else fixed(value, digits) for value in (a, b)]
+        line = Line(fit(name, name_width), "dim").add(fit(texts[0], value_width, right=True))
+        line.add(fit(texts[1], value_width, right=True), "strong")
+        difference, share, role = _difference(a, b, digits, more_is_better)
         unclear = stalled and name == "steps/s"
         if role != "dim" and name in OF_STEPS and not differ:
             share = "chance"
         role = "dim" if unclear or share == "chance" else role
-        line.add(fit(difference, value, right=True), role).add(fit(share, percent, right=True), role)
+        line.add(fit(difference, value_width, right=True), role).add(
+            fit(share, percent_width, right=True), role
+        )
         lines.append(line.cut(width))
     return lines
 
 
-def _difference(a: float | None, b: float | None, digits: int, more: bool) -> tuple[str, str, Role]:
+def _difference(a: float | None, b: float | None, digits: int, more_is_better: bool) -> tuple[str, str, Role]:
     """What A has more than B, the same in %; worse is amber, better green, nearly the same has no colour."""
     if a is None or b is None or not known(a) or not known(b):
         return UNKNOWN, UNKNOWN, "dim"
     share = (a - b) / abs(b) if b else 0.0
-    role: Role = "dim" if abs(share) < SAME else "good" if (share > 0) == more else "warn"
+    role: Role = "dim" if abs(share) < SAME else "good" if (share > 0) == more_is_better else "warn"
     percent = signed(100 * share) if abs(share) < BEYOND else UNKNOWN
     return signed(a - b, digits), percent, role
 
 
 def _buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
     """Both layouts by index; a bucket that only one of them has gets dashes."""
-    a, b = ({one.index: one for one in frame.buckets if one.model == 0} for frame in (first, second))
+    a, b = (
+        {bucket.index: bucket for bucket in frame.buckets if bucket.model == 0} for frame in (first, second)
+    )
     head = Line(fit("bucket", 8), "dim")
     for name, cell, _ in OF_BUCKETS:
         for letter in "AB":
@@ -321,8 +329,8 @@ def _buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
         pair = (a.get(index), b.get(index))
         line = Line(fit(str(index), 8), "strong")
         for _, cell, text in OF_BUCKETS:
-            for one in pair:
-                line.add(fit(UNKNOWN if one is None else text(one), cell, right=True))
+            for bucket in pair:
+                line.add(fit(UNKNOWN if bucket is None else text(bucket), cell, right=True))
         lines.append(line.cut(width))
     return lines
 
@@ -338,13 +346,13 @@ OF_BUCKETS: tuple[tuple[str, int, Callable[[BucketFigures], str]], ...] = (
 
 def _charts(scene: Scene, a: History, b: History, width: int, height: int) -> list[Line]:
     """Both runs over the same steps: A drawn, B faintly behind it."""
-    both = [
+    curves = [
         _curve("loss", _last_life(a), _last_life(b), "loss_mean", log=logarithmic(scene)),
         _curve("step ms", _last_life(a), _last_life(b), "step_ms", zero=True),
     ]
     half = (width + 1) // 2
-    left, right = (chart(curve, half - 1, height, scene.ascii_only).lines for curve in both)
-    return beside(left, right, half)
+    left_lines, right_lines = (chart(curve, half - 1, height, scene.ascii_only).lines for curve in curves)
+    return beside(left_lines, right_lines, half)
 
 
 def _curve(
@@ -356,12 +364,12 @@ def _curve(
     zero: bool = False,
     log: bool = False,
 ) -> Curve:
-    (first, mine), (second, theirs) = a, b
+    (first, steps_a), (second, steps_b) = a, b
     title = [Line(f"{name} by step", "dim"), Line("━ A", "accent"), Line("┄ B", "faint")]
     title += [Line("log", "dim")] if log else []
     return Curve(
-        title, first.step[mine], getattr(first, field)[mine], "accent", zero=zero, log=log,
-        behind=getattr(second, field)[theirs], behind_x=second.step[theirs],
+        title, first.step[steps_a], getattr(first, field)[steps_a], "accent", zero=zero, log=log,
+        behind=getattr(second, field)[steps_b], behind_x=second.step[steps_b],
     )  # fmt: skip
 
 
@@ -383,23 +391,25 @@ class CompareView(OneRankView):
         if place.marked is None or place.marked >= total or place.rank >= total:
             hint = Line("  c on the overview marks a rank; then c on another one", "dim")
             return Page([rule(width, "compare"), hint])
-        left, right = place.marked, place.rank
-        lines = [rule(width, f"rank {left} and rank {right}", "c changes sides" if width >= 60 else "")]
+        left_rank, right_rank = place.marked, place.rank
+        lines = [
+            rule(width, f"rank {left_rank} and rank {right_rank}", "c changes sides" if width >= 60 else "")
+        ]
         name = min(MAX_NAME, width // 3)
         cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
         head = Line(" " * name)
-        for rank in (left, right):
+        for rank in (left_rank, right_rank):
             title = f"rank {rank}"
             head.add(fit(title if cells(title) < cell else f"r{rank}", cell, True), "accent")
         lines.append(
             head.add(fit("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim")
         )
         body = [
-            *_words(scene, name, left, right, cell),
-            *_figures(scene, name, left, right, cell, width),
+            *_words(scene, name, left_rank, right_rank, cell),
+            *_figures(scene, name, left_rank, right_rank, cell, width),
             Line(),
         ]
-        body += _buckets(scene, left, right)
+        body += _buckets(scene, left_rank, right_rank)
         shown, scroll = text_page(scene, body, height - len(lines))
         return Page([*lines, *shown], Layout(scroll))
 

@@ -177,8 +177,8 @@ def chart(
             newest = curve.newest[:1]
     lines = [gather(title, width - apart, 1)]
     labels = {0: drawn.scale.label(drawn.scale.high), len(pictures) - 1: drawn.scale.label(drawn.scale.low)}
-    for at, picture in enumerate(pictures):
-        lines.append(Line(labels.get(at, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
+    for row, picture in enumerate(pictures):
+        lines.append(Line(labels.get(row, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
     if below:
         lines.append(Line(" " * gutter).add("└", "rule").extend(_axis_row(curve, axis, room)))
     return Chart(lines, plot, title, newest)
@@ -188,24 +188,24 @@ def _axis_row(curve: Curve, axis: Axis, width: int) -> Line:
     """Labels where they belong, none of a moment to come; the episodes of a straggler, and the events."""
     end = axis.begin_s + axis.bin_s * axis.columns
     time_axis, happened = TimeAxis(axis.begin_s, end, width), curve.happened
-    both = (curve.x, curve.behind_x)
-    origin, newest = happened.origin, max(x[-1] for x in both if x is not None and len(x))
-    track, taken = Track(time_axis), {time_axis.cell(at) for at, _, _ in happened.events}
+    points = (curve.x, curve.behind_x)
+    origin, newest = happened.origin, max(x[-1] for x in points if x is not None and len(x))
+    track, taken = Track(time_axis), {time_axis.cell(time_s) for time_s, _, _ in happened.events}
     track.put(axis.begin_s, end, "─", "rule")
     for begin, until in happened.episodes:
         track.put(begin, until, "═", "warn", least=1)
-    for at, label in happened.ticks(axis.begin_s + origin, end + origin, width // TICKS_APART):
-        if at - origin > newest:
+    for time_s, label in happened.ticks(axis.begin_s + origin, end + origin, width // TICKS_APART):
+        if time_s - origin > newest:
             break
-        first, size = time_axis.cell(at - origin), len(label)
+        first, size = time_axis.cell(time_s - origin), len(label)
         # A label in part would be another time: beside an event it stands on the other side of its tick.
-        for left, text in ((first, f"┴{label}"), (first - size, f"{label}┴")):
-            covered = {*range(left, left + size + 1)} - {first}
-            if not taken & covered and track.write(left, text, "faint"):
+        for first_cell, text in ((first, f"┴{label}"), (first - size, f"{label}┴")):
+            covered = {*range(first_cell, first_cell + size + 1)} - {first}
+            if not taken & covered and track.write(first_cell, text, "faint"):
                 taken |= {min(covered) - 1, *covered, max(covered) + 1}
                 break
-    for at, sign, role in happened.events:
-        track.mark(at, sign, role)
+    for time_s, sign, role in happened.events:
+        track.mark(time_s, sign, role)
     return track.line()
 
 
@@ -239,8 +239,8 @@ class _Drawn:
             else:
                 main = binned(values, edges, "mean")
             behind = _behind(curve, axis)
-            both = main if behind is None or curve.behind_x is None else np.concatenate([main, behind])
-            scale = Scale.of_logs(both) if curve.log else Scale.of(both, curve.zero)
+            scaled = main if behind is None or curve.behind_x is None else np.concatenate([main, behind])
+            scale = Scale.of_logs(scaled) if curve.log else Scale.of(scaled, curve.zero)
             if curve.reach is not None:
                 scale = replace(scale, high=max(scale.high, curve.reach))
             needed = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
@@ -259,7 +259,7 @@ class _Drawn:
         """Cells of `height` rows in which a series is cut off at the top, by more than a dot of a curve is
         high, and the largest value there."""
         largest = None if self.extremes is None else self.extremes[1]
-        series = [one for one in (self.main, self.high, self.behind, largest) if one is not None]
+        series = [values for values in (self.main, self.high, self.behind, largest) if values is not None]
         tops = np.fmax.reduce(np.stack(series), axis=0)
         dot = (self.scale.high - self.scale.low) / max(1, 4 * height - 1)
         beyond = np.flatnonzero(tops > self.scale.high + dot)
@@ -285,10 +285,10 @@ class _Drawn:
     def shaded(self, happened: Happened, columns: int) -> bytes:
         """1 for each cell of a row that lies in an episode."""
         cell_s = self.axis.bin_s * self.axis.columns / columns
-        at = self.axis.begin_s + (np.arange(columns) + 0.5) * cell_s
+        time_s = self.axis.begin_s + (np.arange(columns) + 0.5) * cell_s
         inside = np.zeros(columns, bool)
         for begin, until in happened.episodes:
-            inside |= (at >= begin) & (at <= until)
+            inside |= (time_s >= begin) & (time_s <= until)
         return inside.tobytes()
 
 
@@ -334,12 +334,12 @@ def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float)
     first, last = (int(np.searchsorted(curve.x, edge)) for edge in (begin_s, begin_s + cell_s))
     if first == last:
         return [Line("┊ no step here", "dim")]
-    at = first + int(np.argmin(np.abs(curve.x[first:last] - cross.at_s)))
+    index = first + int(np.argmin(np.abs(curve.x[first:last] - cross.at_s)))
     finite: Indices = np.flatnonzero(np.isfinite(curve.main[first:last])) + first
-    if not np.isfinite(curve.main[at]) and len(finite):
-        at = int(finite[np.argmin(np.abs(curve.x[finite] - cross.at_s))])
-    value = curve.read(at) if curve.read is not None else ""
-    return [Line("┊ ", "dim").add(value, "strong"), *(Line(part, "dim") for part in cross.moment(at))]
+    if not np.isfinite(curve.main[index]) and len(finite):
+        index = int(finite[np.argmin(np.abs(curve.x[finite] - cross.at_s))])
+    value = curve.read(index) if curve.read is not None else ""
+    return [Line("┊ ", "dim").add(value, "strong"), *(Line(part, "dim") for part in cross.moment(index))]
 
 
 def looks(ascii_only: bool) -> list[Piece]:

@@ -34,8 +34,8 @@ def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
     events = events if begin is None else [begin, *(event for event in events if event is not begin)]
     if height == 1 and not lines and events:
         line = event_line(scene, events[0], short=True).cut(width)
-        for other in events[1:2]:
-            second = event_line(scene, other, short=True)
+        for second_event in events[1:2]:
+            second = event_line(scene, second_event, short=True)
             if line.width + ASIDE + second.width <= width:
                 line.pad(width - second.width).extend(second)
         return [line]
@@ -47,14 +47,16 @@ def _flags(frame: Frame, event: LoggedEvent) -> bool:
     """Whether the event is that the rank was flagged whose delay is the verdict: it has the time and the step
     since when, which the verdict has not."""
     late = frame.straggler
-    theirs = late is not None and event.rank in (None, late.rank, *late.ranks)
-    return event.kind == "straggler" and theirs and verdict(frame).kind == "straggler"
+    concerns_it = late is not None and event.rank in (None, late.rank, *late.ranks)
+    return event.kind == "straggler" and concerns_it and verdict(frame).kind == "straggler"
 
 
 def _in_verdict(frame: Frame, event: LoggedEvent) -> bool:
     """Whether the event is the begin of what the verdict above says, which need not be said twice."""
-    holds = next((held for held in frame.alerts if (held.kind, held.rank) == (event.kind, event.rank)), None)
-    if holds is None or event.unix_s < holds.since_s:
+    begun_alert = next(
+        (alert for alert in frame.alerts if (alert.kind, alert.rank) == (event.kind, event.rank)), None
+    )
+    if begun_alert is None or event.unix_s < begun_alert.since_s:
         return False
     shown = verdict(frame)
     return (
@@ -115,8 +117,8 @@ def _passing(frame: Frame, typed: str) -> tuple[list[Alert], list[LoggedEvent]]:
     if not match.conditions(typed):
         return alerts, happened
     return (
-        [alerts[at] for at in match.matching(typed, texts_of(alerts))],
-        [happened[at] for at in match.matching(typed, texts_of(happened))],
+        [alerts[index] for index in match.matching(typed, texts_of(alerts))],
+        [happened[index] for index in match.matching(typed, texts_of(happened))],
     )
 
 
@@ -125,9 +127,9 @@ def _filtered(scene: Scene, width: int) -> str:
     return fit(f"filter {scene.clean(typed)!r}", width // 2).rstrip() if typed else ""
 
 
-def _chosen(chosen: bool, line: Line, at: int, width: int) -> Line:
+def _chosen(chosen: bool, line: Line, target: int, width: int) -> Line:
     whole = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "").extend(line)
-    whole.target = at
+    whole.target = target
     return whole.cut(width)
 
 
@@ -160,15 +162,15 @@ class EventsView(View):
         total = len(alerts) + len(happened)
         cursor = min(max(scene.place.scroll.cursor, 0), max(0, total - 1))
         pattern = match.highlight_pattern(scene.place.searched)
-        held = alerts[: max(1, (height - 2) // 3)]
+        shown_alerts = alerts[: max(1, (height - 2) // 3)]
         lines = [rule(width, f"{counted(len(alerts), 'alert')} now", _filtered(scene, width))]
-        for at, one in enumerate(held):
-            line = highlight(alert(scene, one, width < NARROW), pattern)
-            lines.append(_chosen(at == cursor, line, at, width))
-        if not held:
+        for index, shown_alert in enumerate(shown_alerts):
+            line = highlight(alert(scene, shown_alert, width < NARROW), pattern)
+            lines.append(_chosen(index == cursor, line, index, width))
+        if not shown_alerts:
             none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
             lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
-        hidden = len(alerts) - len(held)
+        hidden = len(alerts) - len(shown_alerts)
         lines += [Line(f"  and {hidden:,} more", "dim")] if hidden else []
         lines.append(rule(width, f"{counted(len(happened), 'event')}, newest first"))
         if not happened:
@@ -179,9 +181,9 @@ class EventsView(View):
         # The list stays where it is while the cursor is among the alerts.
         scroll = replace(scene.place.scroll, cursor=max(0, cursor - before))
         scroll, shown = scroll.fitted(len(happened), height - len(lines) - full)
-        for at in shown:
-            line = highlight(event_line(scene, happened[at]), pattern)
-            lines.append(_chosen(before + at == cursor, line, before + at, width))
+        for index in shown:
+            line = highlight(event_line(scene, happened[index]), pattern)
+            lines.append(_chosen(before + index == cursor, line, before + index, width))
         if full:
             lines += [Line()] * (height - full - len(lines))
             lines += [

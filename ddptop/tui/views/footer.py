@@ -39,14 +39,14 @@ def key_line(scene: Scene | None, width: int) -> Line:
     tail = gather([_part(key) for key in COMMON_KEYS if key.shown in _ALWAYS], width)
     room = width - tail.width - 2
     back = [] if view.number else [_part(_common_key("escape"), "back")]
-    views = [*back, *(_view_part(other, scene, view) for other in _named_views(scene, view))]
+    views = [*back, *(_view_part(named, scene, view) for named in _named_views(scene, view))]
     special = [_part(key) for key in _special_keys(view, scene)]
     explained = scene is not None and bool(scene.stragglers) and view.why_in_key_line != "never"
     # On the overview it is the first of all: it answers what the verdict leaves open.
     why = [_part(_common_key("w"))] if explained and view.why_in_key_line == "first" else []
     common = [_part(key) for key in _usual_keys(view) if key.short != "why" or (explained and not why)]
     if _width(views, 1) + _width(special, 2) + (2 if special else 0) > room:
-        highest = [other.number for other in VIEWS.numbered if other.in_key_line and other.exists(scene)][-1]
+        highest = [named.number for named in VIEWS.numbered if named.in_key_line and named.exists(scene)][-1]
         views = [*back, Line(f"1-{highest}", "accent").add(" views", "dim")]
     parts = [*why, *special, *common]
     wide = _width([*views, *parts], 2) <= room
@@ -56,9 +56,9 @@ def key_line(scene: Scene | None, width: int) -> Line:
 
 def _named_views(scene: Scene | None, view: View) -> Iterable[View]:
     """The views that the key line of a view names: the one that is open, and those that are offered."""
-    for other in VIEWS.numbered:
-        if (scene is not None and other is view) or (other.in_key_line and other.is_offered(scene)):
-            yield other
+    for named in VIEWS.numbered:
+        if (scene is not None and named is view) or (named.in_key_line and named.is_offered(scene)):
+            yield named
 
 
 def _usual_keys(view: View) -> Iterable[Key]:
@@ -101,7 +101,7 @@ def _note(text: str, width: int) -> list[Line]:
     lines: list[str] = []
     for part in wrap(text, room):
         while cells(part) > room:
-            end = next(at for at in range(room, 0, -1) if cells(part[:at]) <= room or at == 1)
+            end = next(index for index in range(room, 0, -1) if cells(part[:index]) <= room or index == 1)
             lines.append(part[:end])
             part = part[end:]
         lines.append(part)
@@ -162,10 +162,10 @@ def _track(played: Playback, width: int) -> Line:
     for share, kind in sorted(played.marks, key=lambda mark: _SEVERITY.index(_mark(mark[1])[1])):
         cells[_cell(share, inside)] = _mark(kind)
     share = played.position_s / played.duration_s if played.duration_s > 0 else 0.0
-    here = _cell(share, inside)
+    position = _cell(share, inside)
     line = Line("├", "rule")
-    for at, (sign, role) in enumerate(cells):
-        line.add("●" if at == here else sign, "accent" if at == here else role)
+    for cell, (sign, role) in enumerate(cells):
+        line.add("●" if cell == position else sign, "accent" if cell == position else role)
     return line.add("┤", "rule").spot(1, 1 + inside, Do.SCRUB())
 
 

@@ -78,11 +78,11 @@ def state(scene: Scene, short: bool = False) -> Line:
 
 
 def _condition(frame: Frame, short: bool) -> Line:
-    own = run_state(frame)
-    sign, role = of_state(own)
+    run = run_state(frame)
+    sign, role = of_state(run)
     role = "warn" if waits_long(frame) else role
-    word = Line(f"{sign} {own.upper()}", role)
-    if own == "failed" and frame.run.exit_code is not None:
+    word = Line(f"{sign} {run.upper()}", role)
+    if run == "failed" and frame.run.exit_code is not None:
         word.add(f" {'exit' if short else 'exit code'} {frame.run.exit_code}", "text")
     if (lasts := _lasts(frame)) is not None:
         word.add(f" {lasts}", role)
@@ -92,12 +92,12 @@ def _condition(frame: Frame, short: bool) -> Line:
 def _lasts(frame: Frame) -> str | None:
     """Time without progress, or since the last update: of a stale run of any rank, else of the rank that is
     silent longest."""
-    own = run_state(frame)
-    if own == "stalled" and frame.stall is not None:
+    run = run_state(frame)
+    if run == "stalled" and frame.stall is not None:
         return age(frame.unix_s - frame.stall.since_s)
-    if own == "stale":
+    if run == "stale":
         return duration(silent_s(frame))
-    if own in ("unreachable", "lost"):
+    if run in ("unreachable", "lost"):
         ages = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
         if len(ages):
             return duration(float(ages.max()) / 1e3)

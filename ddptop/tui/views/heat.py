@@ -85,13 +85,15 @@ def _table(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
         hosts.setdefault(name, []).append(rank)
     places = np.where(np.isnan(ranks.local_rank), -1, ranks.local_rank).astype(np.int64)
     widest = max([int(places.max(initial=0)) + 1, *map(len, hosts.values())]) if hosts else 0
-    if any(len({int(places[rank]) for rank in theirs}) < len(theirs) for theirs in hosts.values()):
+    if any(
+        len({int(places[rank]) for rank in host_ranks}) < len(host_ranks) for host_ranks in hosts.values()
+    ):
         widest = max(map(len, hosts.values()))  # not reported, or two jobs on a host: in order of rank
         places = np.full(len(places), -1)
     table: NDArray[np.int64] = np.full((len(hosts), max(1, widest)), -1, np.int64)
-    for row, theirs in enumerate(hosts.values()):
-        for at, rank in enumerate(theirs):
-            table[row, places[rank] if places[rank] >= 0 else at] = rank
+    for row, host_ranks in enumerate(hosts.values()):
+        for index, rank in enumerate(host_ranks):
+            table[row, places[rank] if places[rank] >= 0 else index] = rank
     short = host_index(ranks.host).short
     return [scene.clean(name) or "?" for name in short], table
 
@@ -100,8 +102,8 @@ def _folded(
     values: NDArray[np.float64], table: NDArray[np.int64], edges: NDArray[np.int64], down: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Worst value of every cell, and whose; of a cell without a known value its first rank; -1: no rank."""
-    there = np.where(table >= 0, values[np.maximum(table, 0)], np.nan)
-    value, who = fold(there, edges, worst_is_least=down)
+    by_place = np.where(table >= 0, values[np.maximum(table, 0)], np.nan)
+    value, who = fold(by_place, edges, worst_is_least=down)
     columns = np.arange(table.shape[1])[None]
     rank = table[np.where(np.isnan(who), 0, who).astype(np.int64), columns]
     first = np.maximum.reduceat(table, edges[:-1], axis=0)
@@ -123,14 +125,16 @@ def _host_lines(
     signs = _signs(scene, state.first if state.count else 0, edges)
     lines = [Line() for _ in range(min(room, len(value)))]
     for row in range(len(value)):
-        line, here = lines[row % room], row == state.row
+        line, has_cursor = lines[row % room], row == state.row
         line.add(" " * GAP if row >= room else "")
         first, stop = int(edges[row]), int(edges[row + 1])
-        more = f"+{stop - first - 1}" if stop - first > 1 else ""
-        name = fit_tail(names[first], label - 1 - len(more)) + more
-        line.add(*(("▸", "accent") if here else signs[row])).add(name, "strong" if here else "dim")
+        hidden = f"+{stop - first - 1}" if stop - first > 1 else ""
+        name = fit_tail(names[first], label - 1 - len(hidden)) + hidden
+        line.add(*(("▸", "accent") if has_cursor else signs[row])).add(
+            name, "strong" if has_cursor else "dim"
+        )
         local = [level if who >= 0 else None for level, who in zip(levels[row], rank[row], strict=True)]
-        line.extend(shades.cells(local, CELL, state.column if here else None, scene.ascii_only))
+        line.extend(shades.cells(local, CELL, state.column if has_cursor else None, scene.ascii_only))
     return lines
 
 
@@ -206,7 +210,7 @@ def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) ->
     )
     asked = f"{state.figure} was requested" if figure != state.figure else ""
     unknown = scene.frame.group.clock_free and figure == "lateness"
-    at = state.figures.index(state.figure) + 1 if state.figure in state.figures else 0
+    number = state.figures.index(state.figure) + 1 if state.figure in state.figures else 0
     return gather(
         [
             Line(heat_figures.title(figure, scene.frame), "strong"),
@@ -214,7 +218,7 @@ def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) ->
             Line(part, "accent"),
             Line(asked, "warn"),
             Line("clocks too inexact", "warn") if unknown else Line(),
-            Line(f"metric {at}/{len(state.figures)}", "faint"),
+            Line(f"metric {number}/{len(state.figures)}", "faint"),
         ],
         width,
     )
@@ -259,32 +263,34 @@ def _steps(
     for i in range(rows):
         first, stop = folds[i]
         name = f"{first}" if stop - first == 1 else f"{first}-{stop - 1}"
-        here = i == state.row
+        has_cursor = i == state.row
         for j in range(tall):
-            line = Line("▸" if here and j == 0 else " ", "accent")
-            line.add(fit(name if j == 0 else "", label, right=True), "strong" if here else "dim")
+            line = Line("▸" if has_cursor and j == 0 else " ", "accent")
+            line.add(fit(name if j == 0 else "", label, right=True), "strong" if has_cursor else "dim")
             line.add(*(scene.sign(first, stop) if j == 0 else (" ", "text")))
-            line.extend(shades.cells(levels[i].tolist(), cell, chosen if here else None, scene.ascii_only))
+            line.extend(
+                shades.cells(levels[i].tolist(), cell, chosen if has_cursor else None, scene.ascii_only)
+            )
             if side and j == 0:
-                line.add(_worst(scene, value[i], rank[i], shades, side), "strong" if here else "dim")
+                line.add(_worst(scene, value[i], rank[i], shades, side), "strong" if has_cursor else "dim")
             lines.append(line)
     return lines
 
 
 def _axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
     """First and last step, where the cursor is, and where steps are missing."""
-    width, at = len(steps) * cell, chosen * cell
+    width, cursor = len(steps) * cell, chosen * cell
     first, last = f"{steps[0]:,}", f"{steps[-1]:,}"
     line = Line(" " * (label + 3))
-    text = list((first if at > len(first) or at == width - cell else "").ljust(width)[:width])
-    end = width - cell if at == width - cell else width
-    if len(first) + len(last) + 2 <= end and not end - len(last) - 1 <= at < end:
+    text = list((first if cursor > len(first) or cursor == width - cell else "").ljust(width)[:width])
+    end = width - cell if cursor == width - cell else width
+    if len(first) + len(last) + 2 <= end and not end - len(last) - 1 <= cursor < end:
         text[end - len(last) : end] = last
     gaps = np.diff(np.array(steps))
     usual = median(gaps) if len(gaps) else 1
     for gap in (np.flatnonzero(gaps > usual) + 1).tolist():
         text[gap * cell] = MISSING if text[gap * cell] == " " else text[gap * cell]
-    text[at] = "▾"
+    text[cursor] = "▾"
     for sign in text:
         line.add(sign, {"▾": "accent", MISSING: "warn"}.get(sign, "faint"))  # type: ignore[arg-type]  # roles
     return line
@@ -294,9 +300,9 @@ def _worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: i
     """` 21.4 r1`, and its host where there is room."""
     if np.isnan(values).all():
         return f" {UNKNOWN:>6}"
-    at = int(np.nanargmin(values) if shades.down else np.nanargmax(values))
-    rank = int(ranks[at])
-    value = float(values[at])
+    worst_index = int(np.nanargmin(values) if shades.down else np.nanargmax(values))
+    rank = int(ranks[worst_index])
+    value = float(values[worst_index])
     text = f" {fixed(value, 0 if abs(value) >= 1_000 else max(1, digits(shades))):>6} r{rank}"
     hosts = host_index(scene.frame.ranks.host).rank_short
     if width < WORST_AND_HOST or rank >= len(hosts):
@@ -306,14 +312,14 @@ def _worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: i
 
 def _under(scene: Scene, state: HeatState, heat: Heat, width: int) -> Line:
     """What the cell under the cursor stands for."""
-    grid, at = state.grid, state.cell()
-    if grid is None or at is None:
+    grid, cell = state.grid, state.cell()
+    if grid is None or cell is None:
         return Line()
-    row, column = divmod(at, grid.columns)
+    row, column = divmod(cell, grid.columns)
     column += len(heat.steps) - grid.columns
     value = float(heat.value[row * len(heat.steps) + column])
     first, stop = grid.folds[row]
-    rank = grid.worst[at]
+    rank = grid.worst[cell]
     return under_cursor(
         *(scene, width, heat.figure, first if rank is None else rank, value, stop - first, ""),
         step=heat.steps[column],
@@ -410,9 +416,9 @@ class HeatView(View):
             for figure in NOW_FIGURES
         )
 
-    def on_open(self, place: Place) -> None:
+    def on_open(self, screen: Screen) -> None:
         """The cursor goes to the row of the rank that was under it elsewhere."""
-        place.heat.sought = place.rank
+        screen.place.heat.sought = screen.place.rank
 
     def step_back(self, place: Place) -> bool:
         """Undo the last unfolding."""

@@ -83,8 +83,8 @@ class HeatState:
 
     def next_figure(self, by: int) -> None:
         """Choose the metric after this one, or before it."""
-        at = self.figures.index(self.figure)
-        self.figure = self.figures[(at + by) % len(self.figures)]
+        index = self.figures.index(self.figure)
+        self.figure = self.figures[(index + by) % len(self.figures)]
 
     def choose(self, figure: str) -> None:
         """Choose a metric by name; one that is not known for each step switches to hosts x local ranks."""
@@ -109,13 +109,13 @@ class HeatState:
             self.settle()
             return
         last = max(0, grid.columns - 1)
-        at = (last if self.column < 0 else min(self.column, last)) + columns
-        if grid.lines and at > last and self.row + grid.lines < grid.rows:
-            self.row, at = self.row + grid.lines, 0
-        elif grid.lines and at < 0 <= self.row - grid.lines:
-            self.row, at = self.row - grid.lines, last
-        at = min(max(at, 0), last)
-        self.column = -1 if at == last and not self.hosts else at
+        column = (last if self.column < 0 else min(self.column, last)) + columns
+        if grid.lines and column > last and self.row + grid.lines < grid.rows:
+            self.row, column = self.row + grid.lines, 0
+        elif grid.lines and column < 0 <= self.row - grid.lines:
+            self.row, column = self.row - grid.lines, last
+        column = min(max(column, 0), last)
+        self.column = -1 if column == last and not self.hosts else column
         self.settle()
 
     def settle(self) -> None:
@@ -134,16 +134,16 @@ class HeatState:
 
     def rank(self) -> int | None:
         """Whose value the cell under the cursor shows."""
-        at = self.cell()
-        return None if at is None or self.grid is None else self.grid.worst[at]
+        cell = self.cell()
+        return None if cell is None or self.grid is None else self.grid.worst[cell]
 
     def enter(self) -> int | None:
         """Unfold the cell under the cursor; of a cell with one rank that rank, whose page may be opened."""
-        at, grid = self.cell(), self.grid
-        if at is None or grid is None:
+        cell, grid = self.cell(), self.grid
+        if cell is None or grid is None:
             return None
-        first, stop = grid.folds[at // grid.columns]
-        worst = grid.worst[at]
+        first, stop = grid.folds[cell // grid.columns]
+        worst = grid.worst[cell]
         if stop - first <= 1 or (first, stop - first) == (self.first, self.count):
             return worst
         self.inside.append((first, stop - first))

@@ -10,7 +10,8 @@ from ddptop.protocol.vocabulary import RankStatus
 from ddptop.render.line import Line, gather, of_state, rule
 from ddptop.render.text import fit
 from ddptop.tui.keys import RECORDING_KEYS, SEARCH_KEY, Key
-from ddptop.tui.scene import Layout, Page, Place, Scene, Scroll
+from ddptop.tui.scene import Layout, Page, Scene, Scroll
+from ddptop.tui.screen import Screen
 from ddptop.tui.view import View, Views
 from ddptop.tui.views.text_page import below, text_page
 
@@ -47,9 +48,9 @@ class HelpView(View):
         """It is a text."""
         return (SEARCH_KEY,)
 
-    def on_open(self, place: Place) -> None:
+    def on_open(self, screen: Screen) -> None:
         """At its first line."""
-        place.scrolls[self.name] = Scroll()
+        screen.place.scrolls[self.name] = Scroll()
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """As far as it was scrolled."""
@@ -82,10 +83,10 @@ class HelpView(View):
     def _keys_elsewhere(self, view: View) -> dict[Key, list[str]]:
         """Keys of other views than this one, with the names of those views."""
         names: dict[Key, list[str]] = {}
-        for other in self._views:
-            for key in other.keys:
+        for explained in self._views:
+            for key in explained.keys:
                 if key not in view.keys:
-                    names.setdefault(key, []).append(other.name)
+                    names.setdefault(key, []).append(explained.name)
         return names
 
 

@@ -48,7 +48,7 @@ def exactly(hosts: tuple[str, ...], host: str) -> str:
     text = host.lower()
     words = match.conditions(text)
     plain = len(words) == 1 and words[0].text == text and words[0].span is None
-    if plain and sum(text in other.lower() for other in hosts) == 1:
+    if plain and sum(text in name.lower() for name in hosts) == 1:
         return text
     escaped = "".join(letter if letter.isalnum() or letter in "-_" else f"\\{letter}" for letter in text)
     return f"/^{escaped} /"
@@ -59,7 +59,7 @@ def _passing(scene: Scene, hosts: tuple[HostFigures, ...]) -> list[HostFigures]:
     if not match.conditions(typed):
         return list(hosts)
     texts = [" ".join((host.name, *_words(host))).lower() for host in hosts]
-    return [hosts[at] for at in match.matching(typed, texts)]
+    return [hosts[index] for index in match.matching(typed, texts)]
 
 
 def _sorted(scene: Scene, hosts: list[HostFigures]) -> list[HostFigures]:
@@ -152,10 +152,10 @@ def _agent(host: HostFigures) -> list[str]:
     return words
 
 
-def _tally(scene: Scene, found: list[HostFigures]) -> str:
+def _tally(scene: Scene, hosts: list[HostFigures]) -> str:
     total = host_total(scene.frame)
     state = scene.place.hosts
-    words = [counted(total, "host") if len(found) == total else f"{len(found):,} of {counted(total, 'host')}"]
+    words = [counted(total, "host") if len(hosts) == total else f"{len(hosts):,} of {counted(total, 'host')}"]
     words += [f"filter {scene.clean(state.filter)!r}"] if state.filter else []
     return " · ".join([*words, *host_troubles(scene.frame), *([] if state.sort else ["worst first"])])
 
@@ -194,34 +194,36 @@ class HostsView(View):
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """The list, and below it what is known of the host under the cursor."""
         state = scene.place.hosts
-        found = _sorted(scene, _passing(scene, host_figures(scene)))
-        detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and found else 0
-        names = [host.name for host in found]
+        hosts = _sorted(scene, _passing(scene, host_figures(scene)))
+        detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and hosts else 0
+        names = [host.name for host in hosts]
         scroll = scene.place.scroll
-        held = state.moving and state.cursor in state.order[scroll.cursor : scroll.cursor + 1]
-        if state.cursor in names and not held:
+        stays_in_line = state.moving and state.cursor in state.order[scroll.cursor : scroll.cursor + 1]
+        if state.cursor in names and not stays_in_line:
             scroll = replace(scroll, cursor=names.index(state.cursor))
         room = height - 2 - detail
-        scroll, shown = scroll.fitted(len(found), room)
-        columns = table.chosen(host_columns(scene, found, width), scene.place.columns)
+        scroll, shown = scroll.fitted(len(hosts), room)
+        columns = table.chosen(host_columns(scene, hosts, width), scene.place.columns)
         columns = table.fitting(columns, width - 1)
         titles = tuple(column.title for column in columns if column.title in SORTS)
         sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].falling) != state.inverted else "▴"
         head = Line(" ").extend(table.head(columns, 1, state.sort or None, sign, Do.SORT_BY))
-        lines = [rule(width, _tally(scene, found)), head]
+        lines = [rule(width, _tally(scene, hosts)), head]
         pattern = match.highlight_pattern(scene.place.searched)
-        for at in shown:
-            chosen = at == scroll.cursor
+        for index in shown:
+            chosen = index == scroll.cursor
             line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
-            line.extend(highlight(table.body(columns, at), pattern))
-            line.target = at
+            line.extend(highlight(table.body(columns, index), pattern))
+            line.target = index
             lines.append(line)
-        if not found:
+        if not hosts:
             lines.append(Line("  ").add(_no_host(scene), "dim"))
         lines += [Line()] * (height - detail - len(lines))
         if detail:
-            state_now = next((one.cell(scroll.cursor) for one in columns if one.title == "state"), None)
-            lines += [rule(width), *_detail(scene, found[scroll.cursor], state_now, width)]
+            state_now = next(
+                (column.cell(scroll.cursor) for column in columns if column.title == "state"), None
+            )
+            lines += [rule(width), *_detail(scene, hosts[scroll.cursor], state_now, width)]
         return Page(lines, Layout(scroll, hosts=tuple(names), sortable=titles))
 
     def exists(self, scene: Scene | None) -> bool:

@@ -52,11 +52,13 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     role: Role = "bad" if red else "warn" if waits_long(scene.frame) else _ROLES[shown.sign]
     words = _short_cause(scene, shown, width)
     sentence = _wrapped(scene, words, width) if most > 1 else [_in_one_line(scene, shown, width)]
-    own: Role = role if red or waits_long(scene.frame) else "dim" if shown.kind == "uneven" else "strong"
-    lines = [Line("  ").add(text, own) for text in sentence]
+    sentence_role: Role = (
+        role if red or waits_long(scene.frame) else "dim" if shown.kind == "uneven" else "strong"
+    )
+    lines = [Line("  ").add(text, sentence_role) for text in sentence]
     if shown.kind in _QUIET and sentence and " · " in sentence[0]:
         state, _, figure = sentence[0].partition(" · ")
-        lines[0] = Line("  ").add(state, own).add(f" · {figure}", "dim")
+        lines[0] = Line("  ").add(state, sentence_role).add(f" · {figure}", "dim")
     if lines:
         lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", role)
     lines += [Line("  ").add(text, "dim") for text in _detail(scene, shown.detail, width, most - len(lines))]
@@ -180,24 +182,24 @@ def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
     hides_ranks = rows + 3 <= free < rows + 4 + LEAST_CHART  # as a chart would on a low page
     if free < 14 or (free < LOW and hides_ranks):
         table = min(rows + 1, free - 2)
-        left = free - table - 1
-        if left > max(happened, LEAST_CHART):
-            return Heights(verdict, 2, table, 1, left - 2, 1)
-        return Heights(verdict, 1, table, 1, 0, left)
+        free_lines = free - table - 1
+        if free_lines > max(happened, LEAST_CHART):
+            return Heights(verdict, 2, table, 1, free_lines - 2, 1)
+        return Heights(verdict, 1, table, 1, 0, free_lines)
     chart_least = 5 if free < 24 else 8
     events = 1 if free < 24 else min(4, free // 8)
     table = min(rows + 1, free - 2 - chart_least - events)
     chart = min(free - 2 - table - events, CHARTS_MOST)
     spare = free - 2 - table - events - chart
-    more = min(spare, max(0, happened - events))
-    return Heights(verdict, 2, table, 1, chart + spare - more, events + more)
+    more_events = min(spare, max(0, happened - events))
+    return Heights(verdict, 2, table, 1, chart + spare - more_events, events + more_events)
 
 
 def _alerts(scene: Scene, rows: RankRows, width: int) -> str:
     """The number of alerts where there are several; empty where the rule has no room for it."""
-    held = len(scene.frame.alerts)
-    words = f"{counted(held, 'alert')}: key 5"
-    return words if held > 1 and cells(tally(scene, rows)) + cells(words) + 12 <= width else ""
+    n_alerts = len(scene.frame.alerts)
+    words = f"{counted(n_alerts, 'alert')}: key 5"
+    return words if n_alerts > 1 and cells(tally(scene, rows)) + cells(words) + 12 <= width else ""
 
 
 class OverviewView(View):
@@ -263,8 +265,8 @@ class OverviewView(View):
             lines.append(rule(width))
         strip = strip_size(scene, width, room.chart)
         lines += excess_strip(scene, strip, width) if all(strip) else []
-        left = room.chart - (strip[0] + 1 if all(strip) else 0)
-        drawn = charts(scene, width, left, top=1 + len(lines))  # the header is above
+        chart_room = room.chart - (strip[0] + 1 if all(strip) else 0)
+        drawn = charts(scene, width, chart_room, top=1 + len(lines))  # the header is above
         lines += drawn.lines
         lines += [Line()] * (height - room.events - len(lines))
         lines += event_lines(scene, width, room.events) if room.events else []

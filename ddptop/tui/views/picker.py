@@ -39,11 +39,11 @@ def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float
     columns = table.fitting(_columns(listed, time.time() if now_s is None else now_s, ascii_only), width - 2)
     lines.append(Line("  ").extend(table.head(columns, 2)))
     scroll, shown = place.scroll.fitted(len(listed), height - len(lines) - 1)
-    for at in shown:
-        chosen = at == scroll.cursor
+    for index in shown:
+        chosen = index == scroll.cursor
         line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
-        line.extend(table.body(columns, at, 2))
-        line.target = at
+        line.extend(table.body(columns, index, 2))
+        line.target = index
         lines.append(line)
     note = listed[scroll.cursor].note
     lines += [Line()] * (height - len(lines) - 1)
@@ -58,7 +58,9 @@ def _columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> 
     states = [of_state(choice.state) for choice in choices]
     words = [f"{sign} {word}" for (sign, _), word in zip(states, texts(lambda c: c.state), strict=True)]
     return [
-        table.Column("state", max(map(len, words)), lambda at: (words[at], states[at][1]), 99, right=False),
+        table.Column(
+            "state", max(map(len, words)), lambda index: (words[index], states[index][1]), 99, right=False
+        ),
         table.measured("run", texts(lambda c: c.name), 98, right=False, most=LONGEST_NAME),
         table.measured("ranks", texts(lambda c: count(c.ranks)), 90),
         table.measured(

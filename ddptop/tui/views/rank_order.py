@@ -47,9 +47,9 @@ def table_rows(scene: Scene, room: int) -> TableRows:
     hosts, names = groups.hosts.tolist(), host_index(scene.frame.ranks.host).names
     folded = _folded(scene, groups, room)
     rows: list[int] = []
-    for at, host in enumerate(hosts):
+    for index, host in enumerate(hosts):
         rows.append(host_row(host))
-        rows += () if host in folded else groups.of(at)
+        rows += () if host in folded else groups.of(index)
     leads = dict(zip(hosts, groups.ranks[groups.starts[:-1]].tolist(), strict=True))
     called = {host: names[host] for host in hosts}
     return TableRows(tuple(rows), tuple(groups.ranks.tolist()), leads, called, folded)
@@ -75,13 +75,17 @@ def _folded(scene: Scene, groups: ByHost, room: int) -> frozenset[int]:
         place, _ = scene.attention
         least, largest = groups.extremes(place)
         sizes = np.diff(groups.starts)
-        left = room - len(hosts) - sum(int(sizes[at]) for at, host in enumerate(hosts) if host not in folded)
+        free_lines = (
+            room
+            - len(hosts)
+            - sum(int(sizes[index]) for index, host in enumerate(hosts) if host not in folded)
+        )
         # Of a lost host all ranks are alike: to unfold it shows nothing more.
-        for at in np.flatnonzero((least < CALM) & (least < largest) & (sizes <= left)).tolist():
-            host, size = hosts[at], int(sizes[at])
-            if host in folded and names[host] not in folds.changed and size <= left:
+        for index in np.flatnonzero((least < CALM) & (least < largest) & (sizes <= free_lines)).tolist():
+            host, size = hosts[index], int(sizes[index])
+            if host in folded and names[host] not in folds.changed and size <= free_lines:
                 folded.remove(host)
-                left -= size
+                free_lines -= size
     return frozenset(folded)
 
 
@@ -93,8 +97,8 @@ def by_default(place: Place) -> bool:
 def worst_is_first(scene: Scene, grouped: bool) -> bool:
     """Whether the default order is another one than that of ranks: hosts, or some rank comes first."""
     states, unwell = set(scene.frame.ranks.state), set(_unwell(scene))
-    some = bool(scene.stragglers or scene.responsible or (states & unwell and states - unwell))
-    return by_default(scene.place) and (grouped or some)
+    has_worst = bool(scene.stragglers or scene.responsible or (states & unwell and states - unwell))
+    return by_default(scene.place) and (grouped or has_worst)
 
 
 def _unwell(scene: Scene) -> tuple[str, ...]:
@@ -129,14 +133,14 @@ def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
     What is not known comes last, whichever way round the rest is.
     """
     ranks, place = scene.frame.ranks, scene.place
-    there, flagged = set(chosen), dict.fromkeys((*sorted(scene.responsible), *scene.stragglers))
-    pinned = [rank for rank in flagged if rank in there]
+    chosen_set, flagged = set(chosen), dict.fromkeys((*sorted(scene.responsible), *scene.stragglers))
+    pinned = [rank for rank in flagged if rank in chosen_set]
     chosen = [rank for rank in chosen if rank not in flagged] if pinned else chosen
     if place.sort in SORTS:
         figure = SORTS[place.sort]
         column = figure_values(scene, figure)
         keys = -column if figure.largest_first != place.inverted else column
-        return pinned + [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
+        return pinned + [chosen[index] for index in np.argsort(keys[chosen], kind="stable").tolist()]
     if place.sort == "state":
         chosen.sort(key=lambda rank: _RANK_OF_STATE.get(ranks.state[rank], 0), reverse=place.inverted)
     elif place.sort in ("host", "dev"):

@@ -58,8 +58,8 @@ def _all_logged(scene: Scene, rank: int, width: int) -> Line:
     logged = scene.frame.logged
     line = Line()
     for shown in range(min(MAX_LOGGED, len(logged)), 0, -1):
-        more = Line(f"and {len(logged) - shown} more" if len(logged) > shown else "", "faint")
-        parts = [Line("logged", "dim"), *(_logged(scene, one, rank) for one in logged[:shown]), more]
+        hidden = Line(f"and {len(logged) - shown} more" if len(logged) > shown else "", "faint")
+        parts = [Line("logged", "dim"), *(_logged(scene, scalar, rank) for scalar in logged[:shown]), hidden]
         line = gather(parts, width)
         if line.width == gather(parts, 10 * width).width:
             break
@@ -90,12 +90,12 @@ def _gpu(scene: Scene, facts: GpuFacts) -> list[list[Line]]:
     return [first if has_load else [], second if facts.allocated_bytes is not None else []]
 
 
-def _logged(scene: Scene, one: LoggedScalar, rank: int) -> Line:
+def _logged(scene: Scene, scalar: LoggedScalar, rank: int) -> Line:
     """This rank's value, and the mean of those that logged it."""
     focus = scene.frame.focus
-    own = one.focus if focus is not None and focus.rank == rank else None
-    line = Line(f"{scene.clean(one.name)} ", "dim").add(significant(own), "strong")
-    return line.add(f" (mean {significant(one.mean)})", "faint")
+    rank_value = scalar.focus if focus is not None and focus.rank == rank else None
+    line = Line(f"{scene.clean(scalar.name)} ", "dim").add(significant(rank_value), "strong")
+    return line.add(f" (mean {significant(scalar.mean)})", "faint")
 
 
 LONG = 60
@@ -152,20 +152,29 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
         Line("memory ", "dim").add(size(ranks.rss_bytes[rank])),
         Line("cpu ", "dim").add(percent(ranks.cpu_pct[rank], 0)),
     ]
-    own, split = _own(scene, rank), [Line("collectives ", "dim").add(_collectives(scene, rank))]
+    own_time_parts, split = _own(scene, rank), [Line("collectives ", "dim").add(_collectives(scene, rank))]
     if width >= LONG:
-        rows = [first, [*second, late], [*third, often], [*own, *scores, *split] if own else split + scores]
+        rows = [
+            first,
+            [*second, late],
+            [*third, often],
+            [*own_time_parts, *scores, *split] if own_time_parts else split + scores,
+        ]
     else:
-        rows = [first, second, [late, often], third, own + split]
+        rows = [first, second, [late, often], third, own_time_parts + split]
     return [gather(parts, width) for parts in rows]
 
 
 def _own(scene: Scene, rank: int) -> list[Line]:
     """`own time 43.7 ms, excess 20.2`; nothing where it is not known."""
-    own, excess = (float(column[rank]) for column in (scene.frame.ranks.own_ms, scene.frame.ranks.excess_ms))
-    if not known(excess):
+    own_ms, excess_ms = (
+        float(column[rank]) for column in (scene.frame.ranks.own_ms, scene.frame.ranks.excess_ms)
+    )
+    if not known(excess_ms):
         return []
-    return [Line("own time ", "dim").add(fixed(own, 1, " ms")).add(", excess ", "dim").add(fixed(excess))]
+    return [
+        Line("own time ", "dim").add(fixed(own_ms, 1, " ms")).add(", excess ", "dim").add(fixed(excess_ms))
+    ]
 
 
 def _late(scene: Scene, rank: int) -> str:
@@ -191,12 +200,14 @@ def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     """Its position in a stall, or before it exited; with the key that shows more."""
     frame = scene.frame
     positions = [death.position for death in frame.deaths if death.rank == rank]
-    positions += [one for one in (frame.stall.positions if frame.stall else ()) if one.rank == rank]
+    positions += [
+        position for position in (frame.stall.positions if frame.stall else ()) if position.rank == rank
+    ]
     if not positions or most < 3:
         return []
     title = "" if _exit_text(scene, rank) else "no progress" if frame.stall else ""
     lines = [rule(width, title, "7 shows all")]
-    best = next((one for one in positions if one.traces), positions[0])
+    best = next((position for position in positions if position.traces), positions[0])
     lines += position_lines(scene, best, width, responsible=rank in scene.responsible)
     return lines[:most]
 
@@ -211,13 +222,15 @@ def _exit(scene: Scene, rank: int, width: int) -> list[Line]:
 def _exit_text(scene: Scene, rank: int) -> str:
     """Of a rank that has died; else of one that is lost. Empty: of none of them."""
     texts = [death_phrase(death) for death in scene.frame.deaths if death.rank == rank]
-    texts += [one.message for one in scene.frame.alerts if one.rank == rank and one.kind == "lost_rank"]
+    texts += [
+        alert.message for alert in scene.frame.alerts if alert.rank == rank and alert.kind == "lost_rank"
+    ]
     return scene.clean(texts[0]) if texts else ""
 
 
 def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
     x = _steps_as_axis(focus)
-    each = (width + 1) // 2 if width >= TWO_ABREAST else width
+    chart_width = (width + 1) // 2 if width >= TWO_ABREAST else width
     span = Line(f"last {counted(len(focus.step), 'step')}", "faint")
     steps, loss_title = [Line("step ms", "dim"), span, Line("┄ peak", "faint")], [Line("loss", "dim"), span]
     loss_title += [Line(note, "faint")] if (note := loss_note(scene.frame.group)) else []
@@ -226,12 +239,14 @@ def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Lin
         Curve(steps, x, focus.step_ms, "forward", behind=focus.step_ms, zero=True, happened=happened),
         Curve(loss_title, x, focus.loss, "accent", happened=happened),
     ]
-    if (own := _excess(scene, focus, span, happened)) is not None:
-        curves.insert(0, own)
-    if each == width:
+    if (excess_curve := _excess(scene, focus, span, happened)) is not None:
+        curves.insert(0, excess_curve)
+    if chart_width == width:
         return chart(curves[0], width, height, scene.ascii_only).lines
-    left, right = (chart(curve, each - 1, height, scene.ascii_only).lines for curve in curves[:2])
-    return beside(left, right, each)
+    left_lines, right_lines = (
+        chart(curve, chart_width - 1, height, scene.ascii_only).lines for curve in curves[:2]
+    )
+    return beside(left_lines, right_lines, chart_width)
 
 
 def _excess(scene: Scene, focus: RankSteps, span: Line, happened: Happened) -> Curve | None:
@@ -273,13 +288,13 @@ def _steps(focus: RankSteps, width: int, height: int) -> list[Line]:
         *([("excess", focus.excess_ms, 1, 66)] if by_steps else []),
         ("late", focus.lateness_ms, 1, 45 if by_steps else 65),
     ]  # fmt: skip
-    columns = [table.measured("step", [count(focus.step[at]) for at in newest], 99)]
-    columns.append(table.measured("loss", [loss(focus.loss[at]) for at in newest], 92))
+    columns = [table.measured("step", [count(focus.step[index]) for index in newest], 99)]
+    columns.append(table.measured("loss", [loss(focus.loss[index]) for index in newest], 92))
     for title, column, digits, keep in figures:
-        texts = [fixed(column[at], digits) for at in newest]
+        texts = [fixed(column[index], digits) for index in newest]
         columns.append(table.measured(fit(title, max(6, len(title)), right=True), texts, keep))
     columns = table.fitting(columns, width)
-    return [table.head(columns), *(table.body(columns, at) for at in range(len(newest)))]
+    return [table.head(columns), *(table.body(columns, index) for index in range(len(newest)))]
 
 
 class OneRankView(View):

@@ -94,15 +94,15 @@ def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
     bar = bar if bar >= min(MIN_BAR, width // 3) else 0
     place, scroll = scene.place, scene.place.scroll
     moving = is_moving(place, rows.grouped)
-    held = not place.pointed or (moving and place.cursor_as_shown)
+    stays_in_line = not place.pointed or (moving and place.cursor_as_shown)
     cursor: int | None = cursor_row(scene, rows)
-    if held and rows.rows:
+    if stays_in_line and rows.rows:
         cursor = rows.rows[min(scroll.cursor, len(rows.rows) - 1) if place.pointed else 0]
     if cursor in rows.rows:
         scroll = replace(scroll, cursor=rows.rows.index(cursor))
     else:
         cursor = None
-    moved = cursor is not None and (held or moving)
+    moved = cursor is not None and (stays_in_line or moving)
     return RankRows(columns, bar, rows, *scroll.fitted(len(rows.rows), height - 1), cursor, moved)
 
 
@@ -119,7 +119,7 @@ def rank_table(scene: Scene, rows: RankRows) -> list[Line]:
     """Titles and rows."""
     lines = [_titles(scene, rows)]
     pattern = match.highlight_pattern(scene.place.searched)
-    shown = (rows.table.rows[at] for at in rows.shown)
+    shown = (rows.table.rows[index] for index in rows.shown)
     lines += [_row(scene, rows, row, row == rows.cursor, pattern) for row in shown]
     if not rows.table.rows:
         lines.append(Line("  ").add(_no_rank(scene), "dim"))
@@ -163,8 +163,8 @@ def _row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.Patte
 def _with_matches(columns: list[table.Column], body: Line, pattern: re.Pattern[str]) -> Line:
     """Matches are marked in words, which the filter searches, not in figures."""
     line = Line()
-    for at, piece in enumerate(body.pieces):
-        title = columns[at // 2].title if at % 2 == 0 else ""  # every second piece is a gap
+    for index, piece in enumerate(body.pieces):
+        title = columns[index // 2].title if index % 2 == 0 else ""  # every second piece is a gap
         line.pieces += marked(piece, pattern) if title in ("host", "dev", "state") else [piece]
     line.width = body.width
     return line
@@ -199,21 +199,23 @@ def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
         return text, "warn" if missing else "dim"
 
     def bound(host: int) -> Piece:
-        found = figures.get(index.names[host])
-        value = None if found is None else found.clock_bound_ms
-        return (f"±{fixed(value, RATIO)}" if known(value) else "–"), "warn" if _wide(scene, found) else "dim"
+        host_figures = figures.get(index.names[host])
+        value = None if host_figures is None else host_figures.clock_bound_ms
+        return (f"±{fixed(value, RATIO)}" if known(value) else "–"), "warn" if _wide(
+            scene, host_figures
+        ) else "dim"
 
     longest = widest(index.short, scene.ascii_only)
-    others = [column for column in rank_columns(scene) if column.title != "host"]
-    wide = any(_wide(scene, found) for found in figures.values())
+    figure_columns = [column for column in rank_columns(scene) if column.title != "host"]
+    wide = any(_wide(scene, host_figures) for host_figures in figures.values())
     columns = [
         table.Column("host", max(5, min(longest + 2, LONGEST_HOST)), lambda row: of_host(row, name), 100,
                      right=False, tail=longest >= LONGEST_HOST),
         table.Column("ranks", max(5, 2 * len(str(max(total, default=0))) + 1),
                      lambda row: of_host(row, ranks), GROUPED_KEEP["ranks"]),
-        *(_of_worst(scene, rows, column, figures) for column in others),
+        *(_of_worst(scene, rows, column, figures) for column in figure_columns),
     ]  # fmt: skip
-    if any(found.clock_bound_ms for found in figures.values()):
+    if any(host_figures.clock_bound_ms for host_figures in figures.values()):
         keep = 91 if wide else 34
         columns.append(table.Column("clock", 7, lambda row: of_host(row, bound), keep))
     return columns
@@ -230,9 +232,9 @@ def _of_worst(
         if host is None:
             return cell(row)
         if title == "state":
-            own = figures.get(index.names[host])
-            if own is not None and (own.state in SILENT_STATES or host not in rows.folded):
-                return host_state_piece(own, column.width)
+            host_figures = figures.get(index.names[host])
+            if host_figures is not None and (host_figures.state in SILENT_STATES or host not in rows.folded):
+                return host_state_piece(host_figures, column.width)
         return cell(rows.leads[host]) if host in rows.folded else ("", "text")
 
     return replace(column, cell=at, keep=GROUPED_KEEP.get(title, column.keep))
@@ -243,8 +245,8 @@ def _running(scene: Scene) -> tuple[list[int], list[int]]:
     states, index = scene.frame.ranks.state, host_index(scene.frame.ranks.host)
     hosts = len(index.names)
     total = np.bincount(index.of_rank, minlength=hosts)
-    some = not NOT_RUNNING.isdisjoint(states)
-    ended = [rank for rank, state in enumerate(states) if state in NOT_RUNNING] if some else []
+    any_stopped = not NOT_RUNNING.isdisjoint(states)
+    ended = [rank for rank, state in enumerate(states) if state in NOT_RUNNING] if any_stopped else []
     gone = np.bincount(index.of_rank[ended], minlength=hosts) if ended else 0
     return (total - gone).tolist(), total.tolist()
 

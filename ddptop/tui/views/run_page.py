@@ -87,7 +87,7 @@ _SAID = frozenset({"world_size", "backend_name", "rank", "first_failure", "outpu
 
 def card_facts(card: Mapping[str, Scalar]) -> dict[str, list[Fact]]:
     """Sections by title; the section without one holds what a script or another tool has logged."""
-    found: dict[str, list[Fact]] = {}
+    sections: dict[str, list[Fact]] = {}
     for key, value in card.items():
         if value is None or (isinstance(value, str) and value in _UNSET):
             continue
@@ -96,17 +96,17 @@ def card_facts(card: Mapping[str, Scalar]) -> dict[str, list[Fact]]:
         if name in _SAID:
             continue
         if _from_environment(name):
-            found.setdefault(ENVIRONMENT, []).append(Fact(name, str(value)))
+            sections.setdefault(ENVIRONMENT, []).append(Fact(name, str(value)))
         elif model:
             title = f"{OPTIONS} of model {model[1]}" if model[1] else OPTIONS
-            found.setdefault(title, []).append(_option(name, value))
+            sections.setdefault(title, []).append(_option(name, value))
         elif name in _VERSIONS:
-            found.setdefault(VERSIONS, []).append(Fact(name, str(value)))
+            sections.setdefault(VERSIONS, []).append(Fact(name, str(value)))
         else:
-            found.setdefault("", []).append(Fact(name, _words(name, value)))
-    for facts in found.values():
+            sections.setdefault("", []).append(Fact(name, _words(name, value)))
+    for facts in sections.values():
         facts.sort(key=lambda fact: _PLACES.get(fact.name, len(_PLACES)))
-    return found
+    return sections
 
 
 def _from_environment(name: str) -> bool:
@@ -158,15 +158,15 @@ def _body(scene: Scene, width: int) -> list[Line]:
     lines += [rule(width, "models and process groups"), *_models(scene, width)]
     for title in (
         OPTIONS,
-        *sorted(one for one in facts if one.startswith(f"{OPTIONS} of")),
+        *sorted(title for title in facts if title.startswith(f"{OPTIONS} of")),
         VERSIONS,
         ENVIRONMENT,
     ):
         if title in facts:
             lines += [rule(width, title), *_facts(scene, facts[title], width)]
-    rest = [fact for title in facts if title == "" for fact in facts[title]]
-    if rest:
-        lines += [rule(width, "logged by the script"), *_facts(scene, rest, width)]
+    logged = [fact for title in facts if title == "" for fact in facts[title]]
+    if logged:
+        lines += [rule(width, "logged by the script"), *_facts(scene, logged, width)]
     return lines if few else lines + hosts
 
 
@@ -175,18 +175,18 @@ def _facts(scene: Scene, facts: Iterable[Fact], width: int) -> list[Line]:
     facts_text = [(scene.clean(fact.name), scene.clean(fact.value), fact.role) for fact in facts]
     label = min(max((cells(name) for name, _, _ in facts_text), default=0), NAME, max(8, width // 2 - 4))
     columns = max(1, width // (label + VALUE))
-    each = width // columns
+    column_width = width // columns
     lines: list[Line] = []
-    row, at = Line(), 0
+    row, cell = Line(), 0
     for name, value, role in facts_text:
         piece = Line(" ").add(fit(name, label), "dim").add(" ").add(value, role)
-        taken = -(-(piece.width + 1) // each)
-        if at and at + taken > columns:
+        taken = -(-(piece.width + 1) // column_width)
+        if cell and cell + taken > columns:
             lines.append(row)
-            row, at = Line(), 0
+            row, cell = Line(), 0
         if taken <= columns:
-            row.pad(at * each).extend(piece)
-            at += taken
+            row.pad(cell * column_width).extend(piece)
+            cell += taken
             continue
         rows = wrap(value, max(8, width - label - 3)) or [""]
         lines.append(Line(" ").add(fit(name, label), "dim").add(" ").add(rows[0], role))
@@ -243,20 +243,20 @@ def _devices(names: list[str]) -> str:
 
 def _hosts(scene: Scene, width: int) -> list[Line]:
     ranks = scene.frame.ranks
-    of: dict[str, list[int]] = {}
+    ranks_of: dict[str, list[int]] = {}
     for rank, host in enumerate(ranks.host):
-        of.setdefault(host, []).append(rank)
-    clocks, figures = {one.host: one for one in scene.frame.clocks}, figures_by_name(scene.frame)
-    bounds = [one.bound_ms for one in scene.frame.clocks if one.bound_ms is not None]
+        ranks_of.setdefault(host, []).append(rank)
+    clocks, figures = {clock.host: clock for clock in scene.frame.clocks}, figures_by_name(scene.frame)
+    bounds = [clock.bound_ms for clock in scene.frame.clocks if clock.bound_ms is not None]
     worst = max(bounds, default=0.0)
     lost = np.nan_to_num(ranks.lost_records).tolist()
 
     def concern(host: str) -> tuple[float, float]:
-        found = clocks.get(host)
-        bound = worst + 1 if found is None or found.bound_ms is None else found.bound_ms
-        return (-sum(lost[rank] for rank in of[host]), -bound)
+        clock = clocks.get(host)
+        bound = worst + 1 if clock is None or clock.bound_ms is None else clock.bound_ms
+        return (-sum(lost[rank] for rank in ranks_of[host]), -bound)
 
-    names = list(of)
+    names = list(ranks_of)
     if len(names) > MAX_HOSTS:
         names = sorted(names, key=concern)[:MAX_HOSTS]
     if not names:
@@ -266,27 +266,27 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
         return [value(host) for host in names]  # type: ignore[operator]  # a function of a host's name
 
     def devices_of(host: str) -> str:
-        return scene.clean(_devices([ranks.device[rank] for rank in of[host]]))
+        return scene.clean(_devices([ranks.device[rank] for rank in ranks_of[host]]))
 
     def clock_of(host: str) -> str:
-        found = clocks.get(host)
-        if found is None or found.offset_ms is None:
+        clock = clocks.get(host)
+        if clock is None or clock.offset_ms is None:
             return "not compared"
-        if len(of) == 1:
+        if len(ranks_of) == 1:
             return "one clock"
         if host in figures and figures[host].collector:
             return "collector's"
-        return f"{signed(found.offset_ms, RATIO)} ±{fixed(found.bound_ms, RATIO)}"
+        return f"{signed(clock.offset_ms, RATIO)} ±{fixed(clock.bound_ms, RATIO)}"
 
-    def drift_of(found: Clocks | None) -> str:
-        return UNKNOWN if found is None or found.drift_ppm is None else signed(found.drift_ppm)
+    def drift_of(clock: Clocks | None) -> str:
+        return UNKNOWN if clock is None or clock.drift_ppm is None else signed(clock.drift_ppm)
 
-    def age_of(found: Clocks | None) -> str:
-        return UNKNOWN if found is None or found.age_s is None else f"{duration(found.age_s)} ago"
+    def age_of(clock: Clocks | None) -> str:
+        return UNKNOWN if clock is None or clock.age_s is None else f"{duration(clock.age_s)} ago"
 
     def round_trip_of(host: str) -> str:
-        found = figures.get(host)
-        ms = None if found is None else found.round_trip_ms
+        host_figures = figures.get(host)
+        ms = None if host_figures is None else host_figures.round_trip_ms
         return fixed(ms, RATIO, " ms") if known(ms) else UNKNOWN
 
     columns = table.fitting(
@@ -294,7 +294,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
             table.measured(
                 "host", texts(lambda h: scene.clean(h) or UNKNOWN), 99, right=False, most=30, tail=True
             ),
-            table.measured("ranks", texts(lambda h: rank_spans(of[h])), 90, right=False, most=24),
+            table.measured("ranks", texts(lambda h: rank_spans(ranks_of[h])), 90, right=False, most=24),
             table.measured("device", texts(devices_of), 30, right=False, most=12),
             table.measured("clock ms", texts(clock_of), 80),
             *(
@@ -303,25 +303,25 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
                     table.measured("compared", texts(lambda h: age_of(clocks.get(h))), 46, right=False),
                     table.measured("round trip", texts(round_trip_of), 48),
                 ]
-                if any(one.drift_ppm for one in scene.frame.clocks)
+                if any(clock.drift_ppm for clock in scene.frame.clocks)
                 else []
             ),
-            table.measured("records", texts(lambda h: count(_sum(ranks.records, of[h]))), 60),
-            table.measured("lost", texts(lambda h: count(_sum(ranks.lost_records, of[h]))), 70),
-            table.measured("last update", texts(lambda h: _ago(ranks.age_ms, of[h])), 50),
+            table.measured("records", texts(lambda h: count(_sum(ranks.records, ranks_of[h]))), 60),
+            table.measured("lost", texts(lambda h: count(_sum(ranks.lost_records, ranks_of[h]))), 70),
+            table.measured("last update", texts(lambda h: _ago(ranks.age_ms, ranks_of[h])), 50),
         ],
         width - 1,
         2,
     )
     lines = [Line(" ").extend(table.head(columns, 2))]
-    lines += [Line(" ").extend(table.body(columns, at, 2)) for at in range(len(names))]
-    if scene.frame.group.clock_free and len(of) > 1:
+    lines += [Line(" ").extend(table.body(columns, row, 2)) for row in range(len(names))]
+    if scene.frame.group.clock_free and len(ranks_of) > 1:
         why = (scene.frame.group.clock_reason or "clocks too inexact") + inexact_clock(scene.frame)
         text = f"{scene.clean(why)}: arrivals are not drawn, and wait and transfer of buckets are the "
         text += "clock-free fallback (~)"
         lines = [*(Line(" ").add(row, "warn") for row in wrap(text, width - 1)), *lines]
-    if len(of) > len(names):
-        lines.append(Line(f" and {counted(len(of) - len(names), 'host')} more", "faint"))
+    if len(ranks_of) > len(names):
+        lines.append(Line(f" and {counted(len(ranks_of) - len(names), 'host')} more", "faint"))
     return lines
 
 
@@ -351,9 +351,9 @@ def _lost_records(scene: Scene, width: int) -> list[Line]:
         return [Line(f" {records:,} records of steps, none lost on the way", "dim")]
     worst = np.argsort(-np.nan_to_num(frame.ranks.lost_records), kind="stable")
     who = [int(rank) for rank in worst[:8] if frame.ranks.lost_records[rank] > 0]
-    each = ", ".join(f"rank {rank}: {count(frame.ranks.lost_records[rank])}" for rank in who)
-    each = f" · {each}" if each else ""
-    text = f"{lost:,} of {records + lost:,} records of steps were lost{each}"
+    losses = ", ".join(f"rank {rank}: {count(frame.ranks.lost_records[rank])}" for rank in who)
+    losses = f" · {losses}" if losses else ""
+    text = f"{lost:,} of {records + lost:,} records of steps were lost{losses}"
     return [Line(" ").add(row, "warn") for row in wrap(text, width - 1)]
 
 

@@ -47,9 +47,13 @@ EARLIER = 5
 def _with_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
     """What to do next, below what has happened."""
     grey = [bool(line.pieces) and line.pieces[-1][1] == "dim" for line in body]
-    ends = (at for at in range(1, len(body)) if not body[at].width or (grey[at - 1] and not grey[at]))
-    at = next(ends, len(body))
-    return [*body[:at], *advice(scene.clean(next_action(scene.frame)), width), *body[at:]]
+    ends = (
+        index
+        for index in range(1, len(body))
+        if not body[index].width or (grey[index - 1] and not grey[index])
+    )
+    index = next(ends, len(body))
+    return [*body[:index], *advice(scene.clean(next_action(scene.frame)), width), *body[index:]]
 
 
 def _small(scene: Scene, width: int) -> list[Line]:
@@ -61,7 +65,7 @@ def _small(scene: Scene, width: int) -> list[Line]:
     else:
         head = Line("✗ ", "bad").add(scene.clean(death_phrase(deaths[0])), "strong")
         positions = (deaths[0].position,)
-    calls = [one.user_call for one in positions if one.user_call is not None]
+    calls = [position.user_call for position in positions if position.user_call is not None]
     lines = [head.cut(width)]
     for call in calls:
         lines.append(Line("  ").add(scene.clean(fitted_place(call, width // 2, scene.folder)), "accent"))
@@ -101,8 +105,8 @@ def _unknown(frame: Frame) -> str:
     """Why a stall or a death would not be seen now; empty: it would."""
     state, silent = run_state(frame), frame.ranks.state.count("waiting")
     if hosts := sum(host.state in SILENT_STATES for host in frame.hosts):
-        theirs = "its" if hosts == 1 else "their"
-        return f"nothing comes from {counted(hosts, 'host')}: of {theirs} ranks nothing can be said"
+        whose = "its" if hosts == 1 else "their"
+        return f"nothing comes from {counted(hosts, 'host')}: of {whose} ranks nothing can be said"
     if state == "stale":
         return "no update comes: at the last one nothing was stalled, and no rank had died"
     if state != "waiting":
@@ -130,12 +134,12 @@ def _silent_hosts(scene: Scene, width: int) -> list[Line]:
 
 def _foot(scene: Scene, width: int, below: int) -> Line:
     """What the keys do, and how much there is below."""
-    more = f"{counted(below, 'line')} below" if below > 0 else ""
+    hidden = f"{counted(below, 'line')} below" if below > 0 else ""
     if not in_trouble(scene.frame):
-        return rule(width, "", more)
+        return rule(width, "", hidden)
     words = ["s saves it", "t less" if scene.place.every else "t all threads"]
     words.append("kept in the recording" if scene.frame.run.recording else "no recording is kept")
-    return rule(width, " · ".join(words), more)
+    return rule(width, " · ".join(words), hidden)
 
 
 WIDTH = 110

@@ -12,7 +12,7 @@ def text_page(scene: Scene, body: list[Line], height: int) -> tuple[list[Line], 
     place, pattern = scene.place, match.highlight_pattern(scene.place.searched)
     cursor, hit = place.scroll.cursor, place.scroll.hit
     if place.seek and pattern is not None:
-        hits = [at for at, line in enumerate(body) if pattern.search(str(line))]
+        hits = [index for index, line in enumerate(body) if pattern.search(str(line))]
         hit = _next(hits, hit if hit is not None else place.scroll.top - 1, place.seek)
         cursor = hit if hit is not None else cursor
     top = max(0, min(cursor, len(body) - height))
@@ -25,9 +25,9 @@ def text_page(scene: Scene, body: list[Line], height: int) -> tuple[list[Line], 
     return lines, Scroll(cursor=top, top=top, page=max(1, height), hit=hit)
 
 
-def _next(hits: list[int], here: int, by: int) -> int | None:
+def _next(hits: list[int], current: int, by: int) -> int | None:
     """The next of some places in a direction, round the end; None where there is none."""
-    ahead = [at for at in hits if (at - here) * by > 0]
+    ahead = [index for index in hits if (index - current) * by > 0]
     if ahead:
         return min(ahead) if by > 0 else max(ahead)
     return hits[0 if by > 0 else -1] if hits else None

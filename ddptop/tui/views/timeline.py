@@ -50,7 +50,7 @@ def stuck_page(scene: Scene, stall: Stall, width: int, height: int) -> list[Line
     ]
     lines = [gather(head, width)]
     words = wrap(scene.clean(stall.sentence), width - 2, 1 if height < 14 else 3)
-    lines += [Line("■ " if at == 0 else "  ", "bad").add(row) for at, row in enumerate(words)]
+    lines += [Line("■ " if index == 0 else "  ", "bad").add(row) for index, row in enumerate(words)]
     foot = [legend(scene.ascii_only, stall.ranks, width)] if height >= MIN_FOR_LEGEND else []
     lines += _stuck_lanes(scene, stall, width, height - len(lines) - len(foot))
     return [*lines[: height - len(foot)], *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
@@ -85,29 +85,29 @@ def _lane(scene: Scene, stall: Stall, rank: int, text: str, label: int, bar: int
 def _bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
     """The usual time of the phases it has done, then its current phase: this step has no times yet."""
     plain = scene.ascii_only
-    now = "wait" if rank in stall.waiting else scene.frame.ranks.phase[rank]
+    phase = "wait" if rank in stall.waiting else scene.frame.ranks.phase[rank]
     names = [part.name for part in PARTS]
-    if now not in names:
+    if phase not in names:
         return Line("?" * width, "faint")
-    behind = 3 if now == "wait" else BEFORE[now]
+    behind = 3 if phase == "wait" else BEFORE[phase]
     usual = np.nan_to_num(scene.breakdown.ms[:behind, rank])
     scale = 0.75 * width / scene.breakdown.full_ms if scene.breakdown.full_ms else 0.0
     line = Line()
     for part, ms in zip(PARTS, usual.tolist(), strict=False):
         line.add((part.plain if plain else part.glyph) * round(ms * scale), "faint")
-    part = PARTS[names.index(now)]
+    part = PARTS[names.index(phase)]
     return line.add((part.plain if plain else part.glyph) * (width - line.width), part.role)
 
 
 def _where(scene: Scene, stall: Stall, rank: int) -> str:
     """`backward, 3 buckets sent, waits`; with its own step, where that is another one."""
     ranks = scene.frame.ranks
-    own, sent = float(ranks.step[rank]), float(ranks.bucket[rank])
+    rank_step, buckets_sent = float(ranks.step[rank]), float(ranks.bucket[rank])
     parts: list[str] = [ranks.phase[rank]]
-    if known(own) and own != stall.step:
-        parts.insert(0, f"step {count(own)}")
-    elif known(sent) and sent >= 0:
-        parts.append(f"{counted(int(sent), 'bucket')} sent")
+    if known(rank_step) and rank_step != stall.step:
+        parts.insert(0, f"step {count(rank_step)}")
+    elif known(buckets_sent) and buckets_sent >= 0:
+        parts.append(f"{counted(int(buckets_sent), 'bucket')} sent")
     parts.append("waits" if rank in stall.waiting else "missing" if rank in stall.ranks else "")
     return ", ".join(part for part in parts if part)
 
@@ -120,7 +120,7 @@ def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Li
     back, on = any(step < shown.step for step in shown.kept), any(step > shown.step for step in shown.kept)
     step = Line("◂ " if back else "", "accent").add("step ", "dim").add(count(shown.step), "strong")
     step.add(restart_phrase(scene.frame.group.incarnation), "dim").add(" ▸" if on else "", "accent")
-    held = Line(" held ", "badge") if state.step is not None else Line("newest", "dim")
+    mode = Line(" held ", "badge") if state.step is not None else Line("newest", "dim")
     behind = (scene.frame.group.step or shown.step) - shown.step
     world = len(scene.frame.ranks.state)
     part = len(shown.lanes) < world
@@ -128,7 +128,7 @@ def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Li
         [
             step,
             Line(fixed(shown.step_ms), "strong").add(" ms", "dim"),
-            held,
+            mode,
             Line(f"{counted(behind, 'step')} ago", "dim") if behind > 0 else Line(),
             Line("exposed ", "dim").add(fixed(shown.exposed_ms, 1, " ms")) if shown.detailed else Line(),
             Line("overlap ", "dim").add(percent(shown.overlap_pct)) if shown.detailed else Line(),
@@ -213,10 +213,10 @@ def _lead(ranks: list[int]) -> int:
     return lead
 
 
-def _window(blocks: list[list[Line]], at: int, room: int) -> list[Line]:
+def _window(blocks: list[list[Line]], index: int, room: int) -> list[Line]:
     """The lane under the cursor whole, where it fits, and its neighbours about it."""
-    begin, total, own = sum(map(len, blocks[:at])), sum(map(len, blocks)), len(blocks[at])
-    before = (room - own) // 2 if own < room else 0
+    begin, total, chosen_lines = sum(map(len, blocks[:index])), sum(map(len, blocks)), len(blocks[index])
+    before = (room - chosen_lines) // 2 if chosen_lines < room else 0
     top = max(0, min(begin - before, total - room))
     return [line for block in blocks for line in block][top : top + room]
 
@@ -225,9 +225,9 @@ def _how(lanes: tuple[Lane, ...], chosen: int, every: bool, room: int) -> list[s
     """How much of every lane: all where that fits or was asked for, else of the one under the cursor."""
     if every or sum(1 + len(lane.reduces) for lane in lanes) <= room:
         return ["all"] * len(lanes)
-    own = next(1 + len(lane.reduces) for lane in lanes if lane.rank == chosen)
-    rest = "merged" if own + 2 * (len(lanes) - 1) <= room else "none"
-    return ["all" if lane.rank == chosen else rest for lane in lanes]
+    chosen_lines = next(1 + len(lane.reduces) for lane in lanes if lane.rank == chosen)
+    unchosen = "merged" if chosen_lines + 2 * (len(lanes) - 1) <= room else "none"
+    return ["all" if lane.rank == chosen else unchosen for lane in lanes]
 
 
 def _legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
@@ -301,9 +301,9 @@ class TimelineView(View):
         """The step, and the lanes about the cursor."""
         return place.timeline.request()
 
-    def on_open(self, place: Place) -> None:
+    def on_open(self, screen: Screen) -> None:
         """The cursor goes along from view to view."""
-        place.timeline.rank = place.rank
+        screen.place.timeline.rank = screen.place.rank
 
     def on_close(self, place: Place) -> None:
         """The cursor goes along, unless a rank is followed."""

@@ -78,7 +78,7 @@ def lane_lines(
     lines = [_phases(scene, shown, lane, plan, chosen)]
     count = len(lane.reduces)
     if how == "all":
-        lines += [_reduce(scene, shown, lane, at, plan) for at in range(count)]
+        lines += [_reduce(scene, shown, lane, index, plan) for index in range(count)]
     elif how == "merged" and count:
         lines.append(_merged(scene, lane, plan))
     for line in lines:
@@ -107,15 +107,15 @@ def _phases(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, chosen: bool)
     return plan.figures(line, "exposed", wait, transfer, "strong")
 
 
-def _reduce(scene: Scene, shown: Timeline, lane: Lane, at: int, plan: Plan) -> Line:
-    place = int(lane.reduces[at])
+def _reduce(scene: Scene, shown: Timeline, lane: Lane, index: int, plan: Plan) -> Line:
+    place = int(lane.reduces[index])
     line = Line(" " * (plan.rank + 3)).add(_name(shown, place).ljust(plan.bucket), "dim").add(" ")
     track = Track(plan.axis)
-    _draw(track, lane, at, scene.ascii_only)
+    _draw(track, lane, index, scene.ascii_only)
     line.extend(track.line())
-    start, arrival, end = (float(column[at]) for column in (lane.start_ms, lane.arrival_ms, lane.end_ms))
+    start, arrival, end = (float(column[index]) for column in (lane.start_ms, lane.arrival_ms, lane.end_ms))
     sign = "~" if shown.clock_free else ""
-    came_last = lane.last[at] == 1
+    came_last = lane.last[index] == 1
     wait = "last" if came_last else sign + fixed(max(0.0, arrival - start))
     transfer = fixed(max(0.0, end - arrival)) if np.isfinite(end) else "–"
     role: Role = "warn" if came_last else "text"
@@ -127,17 +127,17 @@ def _merged(scene: Scene, lane: Lane, plan: Plan) -> Line:
     line = Line(" " * (plan.rank + 3)).add(f"{len(lane.reduces)}b".ljust(plan.bucket)[: plan.bucket], "dim")
     track = Track(plan.axis)
     plain = scene.ascii_only
-    for at in range(len(lane.reduces)):
-        track.put(float(lane.start_ms[at]), float(lane.arrival_ms[at]), WAIT[plain], "wait")
-    for at in range(len(lane.reduces)):
-        if np.isfinite(lane.end_ms[at]):
-            track.put(float(lane.arrival_ms[at]), float(lane.end_ms[at]), TRANSFER[plain], "transfer")
+    for index in range(len(lane.reduces)):
+        track.put(float(lane.start_ms[index]), float(lane.arrival_ms[index]), WAIT[plain], "wait")
+    for index in range(len(lane.reduces)):
+        if np.isfinite(lane.end_ms[index]):
+            track.put(float(lane.arrival_ms[index]), float(lane.end_ms[index]), TRANSFER[plain], "transfer")
     return plan.figures(line.add(" ").extend(track.line()), "", "", "")
 
 
-def _draw(track: Track, lane: Lane, at: int, plain: bool) -> None:
+def _draw(track: Track, lane: Lane, index: int, plain: bool) -> None:
     ready, start, arrival, end = (
-        float(column[at]) for column in (lane.ready_ms, lane.start_ms, lane.arrival_ms, lane.end_ms)
+        float(column[index]) for column in (lane.ready_ms, lane.start_ms, lane.arrival_ms, lane.end_ms)
     )
     track.put(ready, start, QUEUED[plain], "faint")
     track.put(start, arrival, WAIT[plain], "wait")
@@ -151,5 +151,5 @@ def _draw(track: Track, lane: Lane, at: int, plain: bool) -> None:
 def _name(shown: Timeline, place: int) -> str:
     """`b3`, or `m1b3` of the second of several models."""
     reduce = shown.reduces[place]
-    several = any(other.model for other in shown.reduces)
+    several = any(drawn.model for drawn in shown.reduces)
     return f"m{reduce.model}b{reduce.bucket}" if several else f"b{reduce.bucket}"

@@ -63,18 +63,18 @@ class TimelineState:
         if stuck and by > 0 and self.step == shown.kept[-1]:
             self.release()
             return
-        at = shown.step if self.step is None else self.step
-        here = sum(step < at for step in shown.kept)
-        if by < 0 and here == 0:
+        current = shown.step if self.step is None else self.step
+        index = sum(step < current for step in shown.kept)
+        if by < 0 and index == 0:
             return
-        if by > 0 and (here == len(shown.kept) or shown.kept[here] != at):
-            here -= 1  # this one is not kept: the next one on is already at `here`
-        self.step = shown.kept[min(max(here + by, 0), len(shown.kept) - 1)]
+        if by > 0 and (index == len(shown.kept) or shown.kept[index] != current):
+            index -= 1  # the current step is not kept: the next one is already at `index`
+        self.step = shown.kept[min(max(index + by, 0), len(shown.kept) - 1)]
 
     def release(self) -> bool:
         """Follow the newest step again; False where that was so already."""
-        held, self.step, self.held = self.step is not None, None, None
-        return held
+        was_held, self.step, self.held = self.step is not None, None, None
+        return was_held
 
     def to_hold(self, newest: Timeline) -> Timeline | None:
         """What is held from now on: the picked step where it is the newest, none where none is picked."""

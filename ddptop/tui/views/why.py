@@ -68,10 +68,10 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
     if apart is not None:
         return _paired(scene, apart, ("slow", "normal", "ms, in its steps"), width)
     parts, known_ranks = scene.breakdown.ms, scene.breakdown.known
-    others = known_ranks & (np.arange(len(known_ranks)) != rank)
-    mine = np.where(known_ranks[rank], parts[:, rank], np.nan)
-    usual = np.array([float(median(row[others])) for row in parts])
-    lines = _paired(scene, (mine, usual), (f"rank {rank}", "others", "ms, median"), width)
+    other_ranks = known_ranks & (np.arange(len(known_ranks)) != rank)
+    rank_ms = np.where(known_ranks[rank], parts[:, rank], np.nan)
+    usual_ms = np.array([float(median(row[other_ranks])) for row in parts])
+    lines = _paired(scene, (rank_ms, usual_ms), (f"rank {rank}", "others", "ms, median"), width)
     for place in BETWEEN if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():
@@ -84,18 +84,18 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
 
 
 def _paired(
-    scene: Scene, both: tuple[Column, Column], titles: tuple[str, str, str], width: int
+    scene: Scene, compared: tuple[Column, Column], titles: tuple[str, str, str], width: int
 ) -> list[Line]:
     """(parts,) ms of the rank beside those that they are compared with, under their titles."""
-    mine, usual = both
-    longest, own_longest = (max(np.nan_to_num(ms[: len(PARTS)]).tolist()) for ms in (usual, mine))
-    scale, (who, others, what) = (longest, own_longest), titles
+    rank_ms, usual_ms = compared
+    longest, own_longest = (max(np.nan_to_num(ms[: len(PARTS)]).tolist()) for ms in (usual_ms, rank_ms))
+    scale, (who, compared_with, what) = (longest, own_longest), titles
     return [
-        pairs_head(who, width, scale, others, what),
+        pairs_head(who, width, scale, compared_with, what),
         *(
-            pair(part, float(own), float(other), scale, width, scene.ascii_only)
-            for part, own, other in zip(PARTS, mine, usual, strict=False)
-            if part.name != "sync" or max(own, other) >= LEAST_SHOWN_MS
+            pair(part, float(part_ms), float(usual_part_ms), scale, width, scene.ascii_only)
+            for part, part_ms, usual_part_ms in zip(PARTS, rank_ms, usual_ms, strict=False)
+            if part.name != "sync" or max(part_ms, usual_part_ms) >= LEAST_SHOWN_MS
         ),
     ]
 
@@ -129,8 +129,10 @@ def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
         "other": steps.other_ms,
         "sync": np.zeros_like(steps.other_ms),  # of single steps it is in the phase in which it was
     }
-    one, two = (np.array([float(median(parts[part.name][of])) for part in PARTS]) for of in (slow, normal))
-    return one, two
+    slow_ms, normal_ms = (
+        np.array([float(median(parts[part.name][steps_of])) for part in PARTS]) for steps_of in (slow, normal)
+    )
+    return slow_ms, normal_ms
 
 
 def changed(scene: Scene, rank: int, width: int) -> list[Line]:
@@ -163,9 +165,9 @@ def _since(scene: Scene, alert: Alert, width: int) -> list[Line]:
     )
     if not known(excess):
         return [line]
-    more = f"{cause_phrase(late.cause, late.place)} +{fixed(excess)} ms"
-    fits = line.width + len(more) + 3 <= width
-    return [line.add(f" · {more}")] if fits else [line, Line(f"  {more}")]
+    excess_words = f"{cause_phrase(late.cause, late.place)} +{fixed(excess)} ms"
+    fits = line.width + len(excess_words) + 3 <= width
+    return [line.add(f" · {excess_words}")] if fits else [line, Line(f"  {excess_words}")]
 
 
 def to_try(scene: Scene, rank: int, width: int, most: int | None = None) -> list[Line]:

@@ -312,8 +312,8 @@ sys.exit(main())
 @needs_tmux
 def test_the_demo_without_torch_offers_the_one_that_needs_none(make: Make, tmp_path: Path) -> None:
     (tmp_path / "no_torch.py").write_text(NO_TORCH)
-    terminal = make(80, 24)
     for answer, outcome in (("n", "code 1."), ("", "SIMULATED")):
+        terminal = make(80, 24)  # its own: an answer typed before the question is there would be lost
         terminal.type(f"clear; {sys.executable} no_torch.py demo; echo code $?.")
         asked = terminal.wait_for("ranks instead").replace("\n", "")
         assert "needs torch" in asked and "ddptop demo --simulate 8" in asked

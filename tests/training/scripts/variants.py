@@ -5,6 +5,7 @@ A plain script that knows nothing of ddptop: variants.py FOLDER [VARIANT ...]
 
 import contextlib
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -236,6 +237,8 @@ def main() -> None:
     for name in sys.argv[2:] or VARIANTS:
         model = (VARIANTS | APART)[name]()
         torch.save(model.module.state_dict(), folder / f"{name}-{dist.get_rank()}.pt")
+    # torch 2.13 may hang for a minute here: the group's end joins a thread that waits for Python's lock.
+    time.sleep(0.1)
     dist.destroy_process_group()
 
 

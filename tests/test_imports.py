@@ -154,8 +154,8 @@ def receive():
 context = new_context()
 receiver = AckedReceiver(context, "ipc://ranks", epoch=1)
 HostRanks(Path("."), receiver, None, None, None, None)
-receiver._receive = receive
-assert len(receiver.drain(1)) == len(messages), receiver.refused_why
+receiver._receive_frames = receive
+assert len(receiver.drain_messages(1)) == len(messages), receiver.refused_why
 receiver.close()
 context.term()
 assert 'numpy' not in sys.modules

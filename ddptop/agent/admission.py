@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddptop.host.processes import ancestors, belongs_to, innermost_pid, is_own, process_start, start_after
+from ddptop.host.processes import (
+    ancestor_pids,
+    belongs_to,
+    innermost_pid,
+    is_own_process,
+    process_start,
+    start_after,
+)
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_SHOWN_WORLD
 
@@ -78,7 +85,7 @@ class Admission:
     def recall(self, hello: Hello) -> None:
         """Take over a HELLO that an earlier collector admitted; its pid counts if it is of this user."""
         if not self._simulated:
-            ours = is_own(hello.pid) and start_after(hello.pid, hello.unix_ns / 1e9) is False
+            ours = is_own_process(hello.pid) and start_after(hello.pid, hello.unix_ns / 1e9) is False
             self._make_holder(self._process(hello, hello.pid if ours else None))
 
     def note_bye(self, rank: int, session: int, *, sent: bool = True) -> None:
@@ -110,7 +117,7 @@ class Admission:
 
     def _check_starter(self, newcomer: _Process) -> None:
         """Raise ProtocolError where a rank that runs has started this process, for another world."""
-        above = set() if newcomer.pid is None else ancestors(newcomer.pid)
+        above = set() if newcomer.pid is None else ancestor_pids(newcomer.pid)
         for holder in self._holders.values() if above else ():
             other_world = holder.hello.world_size != newcomer.hello.world_size
             if holder.pid in above and other_world and holder.lives:

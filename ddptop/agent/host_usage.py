@@ -82,7 +82,7 @@ class HostSampler:
         before, self._counters = self._counters, _network_counters()
         cpu_pct = _cpu_pct()
         used = _memory()[0]
-        links = self._links.sample([process.pid for process in self._processes()], now_ns)
+        links = self._links.sample_links([process.pid for process in self._processes()], now_ns)
         if before_ns is None or now_ns <= before_ns:
             return Reading(None, used, None, None, links)
         if before is None or self._counters is None:
@@ -120,13 +120,13 @@ class HostClock:
     def note(self, samples: Sequence[ClockSample], now_ns: int) -> Clock | None:
         """Take these exchanges; returns the CLOCK that is to be sent, None where none is due."""
         for sample in samples:
-            self._filter.add(*sample)
+            self._filter.add_exchange(*sample)
             self._exchanges += 1
             sent_ns, received_ns, replied_ns, back_ns = sample
             self.round_trip_ns = max(0, back_ns - sent_ns - (replied_ns - received_ns))
         if not self.is_new and now_ns < self._due_ns:
             return None
-        estimate = self._filter.estimate(now_ns)
+        estimate = self._filter.estimate_offset(now_ns)
         if estimate is None:
             return None
         self._due_ns = now_ns + PERIOD_NS

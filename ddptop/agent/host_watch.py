@@ -123,9 +123,9 @@ class HostWatch:
                 remove_step_count(self._directory, rank_exit.process.session)
             if rank_exit.reported or rank_exit.said_bye:
                 if rank_exit.exit_code is not None:
-                    self._ranks.report(rank_exit.event("exit"), now_ns, about=rank_exit.process)
+                    self._ranks.report(rank_exit.to_event("exit"), now_ns, about=rank_exit.process)
                 continue
-            self._ranks.report(rank_exit.event("lost_rank"), now_ns, about=rank_exit.process)
+            self._ranks.report(rank_exit.to_event("lost_rank"), now_ns, about=rank_exit.process)
             self._ranks.note_death(now_ns)
 
     def _report_launcher_signal(self, now_ns: int) -> None:
@@ -138,10 +138,10 @@ class HostWatch:
     def report_unaccounted(self, now_ns: int) -> None:
         """At the end of the run: report missing steps of processes whose exit, or HELLO, was not noticed."""
         self.take_unread(now_ns)
-        for rank_exit in self._processes.unaccounted(now_ns):
+        for rank_exit in self._processes.unaccounted_exits(now_ns):
             self._report_unsent(rank_exit, now_ns)
             if rank_exit.exit_code is not None:
-                self._ranks.report(rank_exit.event("lost_rank"), now_ns, about=rank_exit.process)
+                self._ranks.report(rank_exit.to_event("lost_rank"), now_ns, about=rank_exit.process)
         for hello, count in unread_counts(self._directory, self._run_id, self._ranks.known_sessions):
             if count.ended and self._ranks.take_unread(hello, now_ns):
                 fields: dict[str, Scalar] = {"session": hello.session, "steps": count.steps, "exact": True}
@@ -175,7 +175,7 @@ class HostWatch:
         self._report_disks(now_ns)
         keep = now_ns >= self._keep_usage_ns
         self._report_gpus(now_ns, keep)
-        for process, usage in self._usage.sample(self._processes.living(), now_ns):
+        for process, usage in self._usage.sample_usage(self._processes.living_processes(), now_ns):
             throttled = bool(usage.throttled_pct)  # the verdict rests on each of these readings
             self._ranks.report(usage, now_ns, about=process, keep=keep or throttled)
             self._keep_usage_ns = now_ns + USAGE_KEPT_NS if keep else self._keep_usage_ns
@@ -208,30 +208,30 @@ class HostWatch:
 
     def _report_stopped(self, now_ns: int) -> None:
         """Processes that a signal has stopped, or continued."""
-        for process, stopped in self._processes.check(now_ns):
+        for process, stopped in self._processes.check_processes(now_ns):
             state = "stopped" if stopped else "running"
             fields: dict[str, Scalar] = {"session": process.session, "state": state}
             self._ranks.report(Event("process", now_ns, process.rank, -1, fields), now_ns, about=process)
 
     def _report_late(self, now_ns: int) -> None:
         """Ranks that others wait for in `init_process_group`, and those that do not meet after a restart."""
-        meeting = self._starts.meeting()
+        meeting = self._starts.find_meeting()
         if meeting is not None:
             about: dict[str, Scalar] = {**meeting._asdict(), "ranks": " ".join(map(str, meeting.ranks))}
             self._ranks.report(Event(IN_INITIALIZATION, now_ns, -1, -1, about), now_ns)
-        for late in self._starts.late():
+        for late in self._starts.find_late():
             rest: dict[str, Scalar] = {"world": late.world, "late_s": late.late_s, "torch": late.torch}
             rest |= {"waiting": " ".join(map(str, late.waiting))} | dict(late.view._asdict())
             event = Event("not_initialized", now_ns, late.rank, -1, rest)
             process = RankProcess(0, late.rank, late.view.pid)
             self._ranks.report(event, now_ns, about=process)
-            self._calls.request(process, [late.view.pid], now_ns)
+            self._calls.request_calls(process, [late.view.pid], now_ns)
 
     def _report_asked(self, now_ns: int) -> None:
         """What the kernel shows of the processes that were asked, and of those that they have started."""
         asked = {*self._ranks.asked}
         self._ranks.asked.clear()
-        for process in self._processes.living() if asked else ():
+        for process in self._processes.living_processes() if asked else ():
             view = kernel_view(process.pid) if process.session in asked else None
             if view is None:
                 continue
@@ -240,8 +240,8 @@ class HostWatch:
             # Those that sleep as an idle one does come last.
             ordered = sorted(workers, key=lambda worker: "poll" in worker.waits_in)
             silent = [process.pid] if self._is_silent(process, now_ns) else []
-            self._calls.request(process, (*silent, *(worker.pid for worker in ordered)), now_ns)
-            self._calls.request(process, silent if view.state not in "Tt" else [], now_ns, native=True)
+            self._calls.request_calls(process, (*silent, *(worker.pid for worker in ordered)), now_ns)
+            self._calls.request_calls(process, silent if view.state not in "Tt" else [], now_ns, native=True)
             for prefix, one in [("", view), *((f"worker{i}_", w) for i, w in enumerate(workers))]:
                 fields |= {f"{prefix}{name}": value for name, value in one._asdict().items()}
             self._ranks.report(Event("kernel", now_ns, process.rank, -1, fields), now_ns, about=process)
@@ -253,28 +253,28 @@ class HostWatch:
 
     def _report_calls(self, now_ns: int) -> None:
         """Where in their code workers and silent ranks are that have been read."""
-        for process, found in self._calls.take(now_ns):
+        for process, found in self._calls.take_calls(now_ns):
             fields: dict[str, Scalar] = {"session": process.session, **found}
             event = Event("worker_call", now_ns, process.rank, -1, fields)
             self._ranks.report(event, now_ns, about=process)
 
     def _report_disks(self, now_ns: int) -> None:
         """Folders of the ranks, and of recordings, that are full, or no longer."""
-        living, recording = self._processes.living(), self._recording
+        living, recording = self._processes.living_processes(), self._recording
 
         def folders() -> dict[str, str]:
             found = {} if recording is None else {f"{recording.parent} (recordings)": str(recording.parent)}
             return found | {name: path for one in living for name, path in folders_of(one.pid).items()}
 
-        for name, full in self._disks.check(folders, now_ns) if living else ():
+        for name, full in self._disks.check_folders(folders, now_ns) if living else ():
             fields: dict[str, Scalar] = {"session": living[0].session, "folder": name, "full": full}
             self._ranks.report(Event("disk", now_ns, living[0].rank, -1, fields), now_ns, about=living[0])
 
     def _report_gpus(self, now_ns: int, keep: bool) -> None:
         """The newest NVML readings of the GPUs that the ranks of this host use."""
-        used = {process: self._ranks.bus_id_of(process) for process in self._processes.living()}
-        self._gpus.request(bus_id for bus_id in used.values() if bus_id)
+        used = {process: self._ranks.bus_id_of(process) for process in self._processes.living_processes()}
+        self._gpus.request_gpus(bus_id for bus_id in used.values() if bus_id)
         for process, bus_id in used.items():
-            reading = self._gpus.newest(bus_id)
+            reading = self._gpus.newest_reading(bus_id)
             if reading is not None:
                 self._ranks.report(Gpu(**asdict(reading), t_ns=now_ns), now_ns, about=process, keep=keep)

@@ -168,7 +168,7 @@ class Outbox:
             self.rows += len(message.rows)
         elif isinstance(message, Progress):
             if not self._overflows:
-                self._sender.relay(received, body)
+                self._sender.relay_message(received, body)
             self._record_beat(kept)
             return
         elif isinstance(message, LASTING):
@@ -253,9 +253,9 @@ class Outbox:
             )
             return
         local.add_run(self._run, now_ns)
-        waiting = self._sender.unacked()
+        waiting = self._sender.unacked_messages()
         in_order = {(message.session, message.seq) for message in waiting}
-        for session, rank, hello in self._sender.hellos():
+        for session, rank, hello in self._sender.session_hellos():
             local.add(Kept(now_ns, rank, session, 0, hello))
             for kept in self._lasting.get(session, {}).values():
                 # Before those with lower numbers it would stand for them where the file is read back.
@@ -287,7 +287,7 @@ class Outbox:
             self._local.add(kept)
             self._count_missing()
         if isinstance(received.message, Hello) or not self._overflows:
-            self._sender.relay(received, kept.body)
+            self._sender.relay_message(received, kept.body)
         else:
             self.in_file += 1
 
@@ -348,7 +348,7 @@ class Outbox:
         elif not isinstance(message, Hello):
             return  # a heartbeat or a reading of then
         with suppress(ValueError):  # the HELLO of a session was damaged: nothing can be sent of it
-            self._sender.relay(Received(*kept[:4], message), kept.body)
+            self._sender.relay_message(Received(*kept[:4], message), kept.body)
 
 
 def _is_about_once(message: Message) -> bool:

@@ -110,7 +110,7 @@ class HostRanks:
 
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""
-        arrived = self._receiver.drain(now_ns)
+        arrived = self._receiver.drain_messages(now_ns)
         for received, body in arrived:
             try:
                 self._take(received, body, now_ns)
@@ -253,13 +253,13 @@ class HostRanks:
     def _note_hello(self, hello: Hello, now_ns: int) -> None:
         self.world_size = hello.world_size
         before = self._session_of.get(hello.rank, 0)
-        self._watch.forget(before)
+        self._watch.forget_session(before)
         if before in self._sessions:
             self._sessions[before].reported = -1
         self._session_of[hello.rank] = hello.session
         self._sessions.setdefault(hello.session, _Session(hello))
         process = RankProcess(hello.session, hello.rank, hello.pid)
-        self._watch.add(process, hello.unix_ns / NS, now_ns)
+        self._watch.watch_process(process, hello.unix_ns / NS, now_ns)
 
     def _note_bye(self, rank: int, session: int, *, left_group: bool = False) -> None:
         self._watch.note_bye(session, left_group=left_group)

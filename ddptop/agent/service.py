@@ -185,7 +185,7 @@ class Agent:
         stack.callback(self._receiver.close)
         self._ranks = HostRanks(self._directory, self._receiver, self._sender, self._outbox, watch, admission)
         self._own_watch = HostWatch(self._directory, arguments.run_id, self._ranks, watch, gpus, recording)
-        self._sampler = HostSampler(watch.living)
+        self._sampler = HostSampler(watch.living_processes)
         self._run_file = KeptRunFile(
             self._directory,
             run_id=arguments.run_id,
@@ -236,7 +236,7 @@ class Agent:
 
     def _exchange(self, now_ns: int) -> None:
         """Send and receive on the link to the collector, and pass on to the ranks what came."""
-        answers = self._sender.service(now_ns)
+        answers = self._sender.exchange_messages(now_ns)
         before = self._outbox.local_recording
         self._outbox.work(now_ns, answers)
         if self._outbox.local_recording != before:  # ranks are acked after it: this process may be killed
@@ -245,7 +245,7 @@ class Agent:
             self._receiver.mark_safe(session, seq)
             self._ranks.note_acked(seq if session == self._session else 0)
         for session, number in answers.asked:
-            self._receiver.ask(session, number)
+            self._receiver.ask_rank(session, number)
             self._ranks.asked.add(session)
         # Not once the ranks are gone: the collector, which needs no clock then, may have ended.
         if answers.clock and not self._pipe.ended and (self._watch or self._clock.is_new):
@@ -260,7 +260,7 @@ class Agent:
         self._check_address()
         self._outbox.check()
         self._pipe.check(now_ns)
-        self._sender.usage(
+        self._sender.set_usage(
             HostUsage(
                 t_ns=now_ns,
                 **self._sampler.sample(now_ns)._asdict(),
@@ -305,7 +305,7 @@ class Agent:
             self._clock = HostClock(self._host)
         self._forget_link()
         try:
-            self._sender.connect(
+            self._sender.connect_to(
                 address.endpoint, address.server_key, KeyPair(address.agent_public, address.agent_secret)
             )
         except (zmq.ZMQError, ValueError) as error:

@@ -127,7 +127,7 @@ def _over_tcp(options: argparse.Namespace) -> RemoteSource:
     if not _PORT.fullmatch(where) or options.run is not None:
         raise CliError("--key goes with --connect HOST:PORT, where one run listens", Exit.USAGE)
     try:
-        key = ViewerKey.read(Path(options.key))
+        key = ViewerKey.read_file(Path(options.key))
         link = TcpLink(where, key)
     except (RunDirectoryError, ValueError) as error:
         raise CliError(

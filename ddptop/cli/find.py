@@ -162,13 +162,13 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
 def _run_is_starting(running: Sequence[RunFile]) -> bool:
     """Whether a launcher is about to begin a run, or has begun one whose collector is not there yet."""
     from ddptop.host.collector_start import has_members
-    from ddptop.host.folders import roots
+    from ddptop.host.folders import run_roots
     from ddptop.host.runs import launcher_is_starting
 
     if launcher_is_starting():
         return True
     served = {run.directory for run in running}
-    folders = (folder for root in roots() if root.is_dir() for folder in root.iterdir())
+    folders = (folder for root in run_roots() if root.is_dir() for folder in root.iterdir())
     return any(folder not in served and has_members(folder) for folder in folders)
 
 

@@ -69,7 +69,7 @@ class RunOverHosts:
             directory = create_run_directory(run_id)
             undo.callback(remove_run_directory, directory)
             # Until a process of ours serves the folder, no other run may take it for stale.
-            member = collector_start.join(directory)
+            member = collector_start.become_member(directory)
             write_command(directory, script, arguments=options.argv)
             prepare_ranks(options, directory, run_id)
             undo.pop_all()
@@ -81,7 +81,7 @@ class RunOverHosts:
 
     def note_rendezvous(self, job: Job) -> None:
         """The launchers have met, for the first time or again. Returns at once, and never raises."""
-        self._exchange.meet(job)
+        self._exchange.note_job(job)
 
     def note_signal(self, number: int) -> None:
         """This launcher has received a signal that ends the run. Never raises."""
@@ -106,7 +106,7 @@ class RunOverHosts:
         Takes a second at most: a process of ours that needs longer goes on by itself.
         """
         end_s = time.monotonic() + EXIT_S
-        self._exchange.end()
+        self._exchange.end_thread()
         with self._lock:
             self._ended = True
             supervisor = self._supervisor

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ddptop.cli.errors import CliError, Exit
 from ddptop.host.folders import (
     RunDirectoryError,
-    home,
+    home_folder,
     open_private,
     open_regular,
     state_directory,
@@ -262,7 +262,7 @@ def config_file(environ: Mapping[str, str]) -> Path:
     """`$XDG_CONFIG_HOME/ddptop/config.toml`, by default under `~/.config`."""
     folder = environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification has relative paths ignored.
-    base = Path(folder) if folder.startswith("/") else (home(environ) or Path("/")) / ".config"
+    base = Path(folder) if folder.startswith("/") else (home_folder(environ) or Path("/")) / ".config"
     return base / "ddptop" / "config.toml"
 
 

@@ -55,7 +55,7 @@ class WatchedRun:
             directory = create_run_directory(run_id)
             undo.callback(remove_run_directory, directory)
             # While a failed collector is being replaced, no other run may take the folder for stale.
-            member = collector_start.join(directory)
+            member = collector_start.become_member(directory)
             if member is not None:
                 undo.callback(os.close, member)
             record = recording_path(options, name)
@@ -228,7 +228,7 @@ class SharedRun:
         """Join the run, or begin it, and set this rank's environment. Where it raises, that is undone."""
         with contextlib.ExitStack() as undo:
             folder = collector_start.folder_of(run_id)
-            member = collector_start.join(folder)
+            member = collector_start.become_member(folder)
             if member is not None:
                 undo.callback(os.close, member)
             agent = collector_start.open_agent_lock(folder)
@@ -237,8 +237,8 @@ class SharedRun:
             several = options.hosts == "auto" and spans_hosts(os.environ.get("MASTER_ADDR"))
             command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0"]
             command += ["--several-hosts"] if several else []
-            begun = collector_start.start(
-                folder, command, processes.environment() | options.as_environment(name)
+            begun = collector_start.start_collector(
+                folder, command, processes.child_environment() | options.as_environment(name)
             )
             prepare_ranks(options, folder, run_id)
             os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks keep the collector running

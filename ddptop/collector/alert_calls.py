@@ -57,7 +57,7 @@ LONGEST_WAIT_S = 120.0
 """An alert that has waited longer behind slow calls is counted and left out: it is no news any more."""
 
 OURS = frozenset({"PYTHONSAFEPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
-"""Variables of the collector that a command does not get (`ddptop.host.processes.environment`)."""
+"""Variables of the collector that a command does not get (`ddptop.host.processes.child_environment`)."""
 
 LAST_S = 20.0
 """How long the calling process goes on after the collector, at most."""
@@ -173,7 +173,7 @@ class AlertCalls:
                 [sys.executable, "-m", "ddptop.collector.alert_calls"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=processes.environment() | {VARIABLE: self._target},
+                env=processes.child_environment() | {VARIABLE: self._target},
             )
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe is not None

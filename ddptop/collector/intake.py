@@ -99,7 +99,7 @@ class Intake:
         together, unless `at_once`."""
         # Other hosts first: their agents compare clocks by when their bundles are read.
         relayed = None if self._hosts is None else self._hosts.drain(now_ns, at_once=at_once)
-        arrived = self._receiver.drain(now_ns)
+        arrived = self._receiver.drain_messages(now_ns)
         self.emptied = len(arrived) < MOST_DRAINED
         if len(arrived) < FEWEST_TOGETHER:
             self._take_each(arrived, now_ns)
@@ -216,9 +216,9 @@ class Intake:
     def ask(self, session: int, number: int) -> None:
         """Ask the rank behind a session for EVIDENCE; may get lost."""
         self.asked.add(session)
-        self._receiver.ask(session, number)
+        self._receiver.ask_rank(session, number)
         if self._hosts is not None:
-            self._hosts.receiver.ask(session, number)
+            self._hosts.receiver.ask_rank(session, number)
 
     @property
     def known_sessions(self) -> Container[int]:
@@ -333,18 +333,18 @@ class Intake:
 
     def _note_remote(self, hello: Hello) -> None:
         self.world_size = hello.world_size
-        self._watch.forget(self._session_of.get(hello.rank, 0))
+        self._watch.forget_session(self._session_of.get(hello.rank, 0))
         self._session_of[hello.rank] = hello.session
 
     def _note(self, received: Received, now_ns: int) -> None:
         message, session = received.message, received.session
         if isinstance(message, Hello):
             self.world_size = message.world_size
-            self._watch.forget(self._session_of.get(message.rank, 0))
+            self._watch.forget_session(self._session_of.get(message.rank, 0))
             self._session_of[message.rank] = session
             if self._watched:
                 process = RankProcess(session, message.rank, message.pid)
-                self._watch.add(process, message.unix_ns / NS, now_ns)
+                self._watch.watch_process(process, message.unix_ns / NS, now_ns)
         elif isinstance(message, Bye):
             self._watch.note_bye(session, left_group=message.reason == LEFT)
             self._admission.note_bye(received.rank, session)
@@ -383,16 +383,16 @@ class Intake:
 
     def recall_number(self, session: int, seq: int) -> None:
         """An earlier collector has recorded a session up to this number."""
-        self._receiver.recall(session, seq)
+        self._receiver.note_recorded(session, seq)
         if self._hosts is not None:
-            self._hosts.receiver.recall(session, seq)
+            self._hosts.receiver.note_recorded(session, seq)
 
     def _recall_event(self, event: Event) -> None:
         session = event.fields.get("session")
         if not isinstance(session, int):
             return
         if event.kind in ("lost_rank", "exit"):
-            self._watch.forget(session)
+            self._watch.forget_session(session)
         elif event.kind == "process":
             self._watch.recall_stopped(session, event.fields.get("state") == "stopped")
 

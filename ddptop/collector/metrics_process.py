@@ -34,7 +34,7 @@ class MetricsProcess:
         kind = target.partition(":")[0]
         if not target:
             return
-        variables = processes.environment() | {VARIABLE: target}
+        variables = processes.child_environment() | {VARIABLE: target}
         command = [sys.executable, "-m", "ddptop", "metrics", run_id, "--while-stdin"]
         try:
             self._process = subprocess.Popen(

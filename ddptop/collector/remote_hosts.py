@@ -100,7 +100,7 @@ class RemoteHosts:
         except BaseException:
             self._gate.close()
             raise
-        self._gate.admit(AGENTS, [self._keys.agents.public])
+        self._gate.admit_keys(AGENTS, [self._keys.agents.public])
         self._run_name = arguments.name
         self._announce(arguments.run_dir)
 
@@ -134,9 +134,9 @@ class RemoteHosts:
         return self.receiver.emptied
 
     def drain(self, now_ns: int, *, at_once: bool = False) -> EncodedRun:
-        """As `BundleReceiver.drain`. What agents report of a rank's process is as of that rank."""
-        self._gate.serve()
-        arrived = self.receiver.drain(now_ns, BUNDLES, at_once=at_once)
+        """As `BundleReceiver.drain_bundles`. What agents report of a rank's process is as of that rank."""
+        self._gate.answer_questions()
+        arrived = self.receiver.drain_bundles(now_ns, BUNDLES, at_once=at_once)
         if len(arrived) and any(self._names.values()):
             arrived.take_apart(Clock)
             for number, (place, received) in enumerate(arrived.others):
@@ -163,7 +163,7 @@ class RemoteHosts:
 
         An agent that another one of its host has followed counts only while it reports.
         """
-        heard_ns = {agent.host.session: agent.heard_ns for agent in self.receiver.agents()}
+        heard_ns = {agent.host.session: agent.heard_ns for agent in self.receiver.connected_agents()}
         return {
             name
             for session, name in self._not_ended.items()
@@ -231,7 +231,7 @@ class RemoteHosts:
 
     def newly_lost(self, now_ns: int) -> bool:
         """Whether a host with ranks that run has become lost since the last call."""
-        silent = [one for one in self.receiver.agents() if now_ns - one.heard_ns > LOST_NS]
+        silent = [one for one in self.receiver.connected_agents() if now_ns - one.heard_ns > LOST_NS]
         members = self._reducer.state.ranks if silent else ()
         running = {member.host for member in members if member.running}
         lost = {
@@ -289,7 +289,7 @@ class RemoteHosts:
             self._name_of(agent.host) == name
             and agent.host.boot_id != host.boot_id
             and self._silence_ns(agent.heard_ns, now_ns) <= LOST_NS
-            for agent in self.receiver.agents()
+            for agent in self.receiver.connected_agents()
         )
 
     def _renamed(self, received: Received, body: bytes) -> tuple[Received, bytes]:

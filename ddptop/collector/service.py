@@ -252,7 +252,7 @@ class Collector:
         )
         self._update_run_file()
         if self._hosts is not None:
-            self._hosts.begin(self._intake.report, self._watch.living)
+            self._hosts.begin(self._intake.report, self._watch.living_processes)
         self._interruptions = InterruptionWatch(self._intake.report, arguments.stall_s)
 
     def _round(self) -> int:
@@ -284,7 +284,7 @@ class Collector:
             self._introduce_only_host()
             self._calls.check(now_ns)
             self._pipe.check(now_ns)
-        self._server.drain(now_ns)
+        self._server.drain_credits(now_ns)
         if self._pipe.ended:
             self._intake.acknowledge(now_ns, at_once=True)  # senders wait for these
         taken = now_ns >= held_until_ns or self._intake.held_until_ns > held_until_ns
@@ -401,8 +401,8 @@ class Collector:
         watching = self._server.active_since(now_ns - 2 * NS)
         served: set[bytes] = set()
         while watching - served and time.monotonic_ns() - now_ns < LAST_FRAME_NS:
-            self._server.drain(time.monotonic_ns())
-            served |= {viewer.name for viewer in self._server.waiting()}
+            self._server.drain_credits(time.monotonic_ns())
+            served |= {viewer.name for viewer in self._server.waiting_viewers()}
             self._viewers.serve(time.monotonic_ns(), final=True)
             self._server.socket.poll(TICK_MS)
         remove_run_directory(self._directory)

@@ -69,7 +69,7 @@ class StallCheck:
         self._ask_about_finished(now_ns)
         answered = self._stalls.take_complete(now_ns, sessions)
         self._flights.work(now_ns, answered)
-        self._ras.work(now_ns, answered, self._pids_under_nccl())
+        self._ras.query_at_stall(now_ns, answered, self._pids_under_nccl())
 
     def close(self) -> None:
         """End the analyser, if it runs."""
@@ -94,6 +94,6 @@ class StallCheck:
     def _pids_under_nccl(self) -> set[int]:
         """Processes of this host's ranks whose process group is NCCL's."""
         members = self._reducer.as_last_read.roster
-        living = [process for process in self._processes.living() if process.rank < len(members)]
+        living = [process for process in self._processes.living_processes() if process.rank < len(members)]
         hellos = [(process, members[process.rank].hello) for process in living]
         return {process.pid for process, hello in hellos if hello is not None and "nccl" in hello.backend}

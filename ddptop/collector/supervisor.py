@@ -199,7 +199,7 @@ class CollectorSupervisor:
                 stderr=log,
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the training, not for its recorder
-                env=processes.environment() | self._variables,
+                env=processes.child_environment() | self._variables,
             )
 
     def _watch(self) -> None:

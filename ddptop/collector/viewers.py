@@ -11,7 +11,7 @@ from ddptop.collector.internal_errors import InternalErrors
 from ddptop.frames.codec import POINTS, encode_frame
 from ddptop.frames.verdict import WINDOW
 from ddptop.protocol.messages import State
-from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting
+from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, WaitingViewer
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
@@ -127,26 +127,27 @@ class Viewers:
         """Send a frame to every viewer with credit for which one is due; `final`: to all with credit.
 
         Returns whether any was due."""
-        due = [one for one in self._server.waiting() if final or self._due_ns(one) <= now_ns]
+        due = [one for one in self._server.waiting_viewers() if final or self._due_ns(one) <= now_ns]
         for viewer in due:
             try:
                 self._send(viewer, now_ns)
             except Exception:  # noqa: BLE001 - an error costs one frame, not the collector
                 self._errors.note()
-                self._server.deny(viewer.name, now_ns)
+                self._server.deny_frame(viewer.name, now_ns)
         return bool(due)
 
     def wait_ms(self, now_ns: int, most: int) -> int:
         """Milliseconds until a frame is due, at most `most`."""
         due = min(
-            (self._due_ns(viewer) for viewer in self._server.waiting()), default=now_ns + most * 1_000_000
+            (self._due_ns(viewer) for viewer in self._server.waiting_viewers()),
+            default=now_ns + most * 1_000_000,
         )
         return max(0, min(most, -((now_ns - due) // 1_000_000)))
 
-    def _due_ns(self, viewer: Waiting) -> int:
+    def _due_ns(self, viewer: WaitingViewer) -> int:
         return 0 if viewer.sent_ns is None or viewer.name in self._behind else viewer.sent_ns + INTERVAL_NS
 
-    def _send(self, viewer: Waiting, now_ns: int) -> None:
+    def _send(self, viewer: WaitingViewer, now_ns: int) -> None:
         skipped = 0 if viewer.sent_ns is None else (viewer.since_ns - viewer.sent_ns) // INTERVAL_NS
         credit = viewer.credit
         cursor = credit.cursor if credit.epoch == self._epoch else 0
@@ -156,6 +157,6 @@ class Viewers:
         if len(data) > LARGEST_FRAME_BYTES:
             raise ValueError(f"a frame of {len(data)} bytes does not fit the link")
         self._behind.discard(viewer.name)
-        sent = self._server.send(viewer.name, State(self._epoch, skipped, data), now_ns)
+        sent = self._server.send_frame(viewer.name, State(self._epoch, skipped, data), now_ns)
         if sent and len(frame.history.step) > POINTS:
             self._behind.add(viewer.name)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ddptop.host.addresses import is_own, source_address
+from ddptop.host.addresses import is_own_address, source_address
 from ddptop.host.collector_address import CollectorAddress, read_address, write_address
 from ddptop.host.folders import RunDirectoryError
 
@@ -76,12 +76,12 @@ class Job:
 
 def serve_argument(job: Job, port: int) -> str:
     """HOST:PORT for the `--serve` of a collector on this host, by a name that other hosts know."""
-    host = job.address if is_own(job.address) else source_address(job.address)
+    host = job.address if is_own_address(job.address) else source_address(job.address)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class AddressExchange:
-    """The part of one host. Begins with the first call of `meet`."""
+    """The part of one host. Begins with the first call of `note_job`."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class AddressExchange:
         """That is in the store, or has come from it."""
         self._began_s = 0.0
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ddptop-address", daemon=True)
+        self._thread = threading.Thread(target=self._run_exchange, name="ddptop-address", daemon=True)
 
-    def meet(self, job: Job) -> None:
+    def note_job(self, job: Job) -> None:
         """The hosts have met, for the first time or again: the store can be reached. Returns at once."""
         before, self._job = self._job, job
         if before is None:
@@ -119,13 +119,13 @@ class AddressExchange:
             with suppress(RuntimeError):  # no thread can be started: this host is not recorded
                 self._thread.start()
 
-    def end(self) -> None:
+    def end_thread(self) -> None:
         """End the thread, if it can be within half a second."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
 
-    def _run(self) -> None:
+    def _run_exchange(self) -> None:
         job, pause_s = self._job, 0.0
         while not self._ending.wait(pause_s):
             if job is not self._job:
@@ -135,12 +135,12 @@ class AddressExchange:
             try:
                 if self._store is None:
                     self._store = self._connect(job)
-                pause_s = self._step(job, self._store)
+                pause_s = self._exchange_once(job, self._store)
             except (RunDirectoryError, OSError, RuntimeError, ValueError):  # torch's are RuntimeError
                 self._forget_store()
                 pause_s = min(MOST_PAUSE_S, max(0.2, 2 * pause_s))
                 if self._collects is None and self._waited_s() > ALONE_S:
-                    self._decide(job, False)
+                    self._take_role(job, False)
         self._forget_store()
 
     def _forget_store(self) -> None:
@@ -152,10 +152,10 @@ class AddressExchange:
     def _waited_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def _step(self, job: Job, store: Store) -> float:
+    def _exchange_once(self, job: Job, store: Store) -> float:
         """Do what can be done now; returns the pause until the next time, in seconds."""
         if self._collects is None:
-            self._decide_by(job, store)
+            self._decide_by_store(job, store)
         if self._collects is None:
             return SOON_S
         key = f"ddptop/{job.id}/collector"
@@ -173,18 +173,18 @@ class AddressExchange:
                 self._received(address)
         return SOON_S if self._newest is None and self._waited_s() < 60 else LATER_S
 
-    def _decide_by(self, job: Job, store: Store) -> None:
+    def _decide_by_store(self, job: Job, store: Store) -> None:
         if job.announced and int(store.get(PRESENT) or 0) < job.announced and self._waited_s() < LATE_S:
             return
         if job.announced and store.get(KEPT) is not None:
-            self._decide(job, False)
+            self._take_role(job, False)
             return
         key = f"ddptop/{job.id}/claim"
-        if is_own(job.address) or (job.first and self._waited_s() > LATE_S):
-            self._decide(job, store.claim(key))
+        if is_own_address(job.address) or (job.first and self._waited_s() > LATE_S):
+            self._take_role(job, store.claim(key))
         elif not job.first or store.get(key) is not None:
-            self._decide(job, False)
+            self._take_role(job, False)
 
-    def _decide(self, job: Job, collects: bool) -> None:
+    def _take_role(self, job: Job, collects: bool) -> None:
         self._collects = collects
         self._begin(job, collects)

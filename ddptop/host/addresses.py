@@ -30,14 +30,16 @@ def stays_here(name: str) -> bool:
         return name == "localhost" or name.startswith("localhost.")
 
 
-def is_own(name: str) -> bool:
+def is_own_address(name: str) -> bool:
     """Whether a host name or address is one of this host's. May ask the name service."""
     if stays_here(name) or name in (socket.gethostname(), socket.getfqdn()):
         return True
-    own = {entry.address.partition("%")[0] for known in psutil.net_if_addrs().values() for entry in known}
+    host_addresses = {
+        entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries
+    }
     with contextlib.suppress(OSError, UnicodeError):
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-        return any(address in own or is_loopback(address) for address in found)
+        resolved = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+        return any(address in host_addresses or is_loopback(address) for address in resolved)
     return False
 
 
@@ -59,8 +61,13 @@ def own_addresses(*, also_down: bool = False) -> list[str]:
     `also_down`: of interfaces whose cable is out, too.
     """
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup or also_down}
-    entries = [entry for name, some in psutil.net_if_addrs().items() if name in up for entry in some]
-    known = [entry for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
-    known.sort(key=lambda entry: entry.family != socket.AF_INET)
-    plain = [entry.address.partition("%")[0] for entry in known]
+    entries = [
+        entry
+        for name, interface_entries in psutil.net_if_addrs().items()
+        if name in up
+        for entry in interface_entries
+    ]
+    ip_entries = [entry for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
+    ip_entries.sort(key=lambda entry: entry.family != socket.AF_INET)
+    plain = [entry.address.partition("%")[0] for entry in ip_entries]
     return [address for address in plain if not ipaddress.ip_address(address).is_link_local]

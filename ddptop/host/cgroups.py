@@ -17,18 +17,18 @@ class CpuQuota:
 
     def throttled_pct(self) -> float | None:
         """Share of the periods since the last call in which it was used up; None: not known."""
-        before, self._before = self._before, self._counts()
+        before, self._before = self._before, self._read_counts()
         if before is None or self._before is None or self._before[0] <= before[0]:
             return None
         return 100.0 * max(0, self._before[1] - before[1]) / (self._before[0] - before[0])
 
-    def _counts(self) -> tuple[int, int] | None:
+    def _read_counts(self) -> tuple[int, int] | None:
         """Periods so far, and those in which it was throttled."""
         if self._path is None:
             return None
         try:
-            found = dict(line.split() for line in self._path.read_text().splitlines())
-            return int(found["nr_periods"]), int(found["nr_throttled"])
+            values = dict(line.split() for line in self._path.read_text().splitlines())
+            return int(values["nr_periods"]), int(values["nr_throttled"])
         except (OSError, ValueError, KeyError):
             return None
 
@@ -41,9 +41,9 @@ def _cgroup_file(pid: int, controller: str, names: Sequence[str]) -> Path | None
         return None
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        own = controller in controllers.split(",")
-        root = CGROUPS / controller if own else CGROUPS
-        files = [root / path.lstrip("/") / name for name in names] if own or not controllers else []
+        is_named = controller in controllers.split(",")
+        root = CGROUPS / controller if is_named else CGROUPS
+        files = [root / path.lstrip("/") / name for name in names] if is_named or not controllers else []
         if (file := next((file for file in files if file.exists()), None)) is not None:
             return file
     return None
@@ -65,34 +65,34 @@ class OutOfMemoryKills:
         self._seen: dict[Path, tuple[int, int | None]] = {}
         """By file: the count, and when it was last found to have grown; None: never."""
 
-    def add(self, pid: int, now_ns: int) -> None:
+    def watch_process(self, pid: int, now_ns: int) -> None:
         """Watch the cgroup of this process, which runs."""
         file = _cgroup_file(pid, "memory", ("memory.events", "memory.oom_control")) or Path("/proc/vmstat")
         self._file_of[pid] = file
         if file not in self._seen:
-            self._read(file, now_ns)
+            self._read_count(file, now_ns)
 
-    def forget(self, pid: int) -> None:
+    def forget_process(self, pid: int) -> None:
         """Its exit was reported."""
         file = self._file_of.pop(pid, None)
         if file is not None and file not in self._file_of.values():
             self._seen.pop(file, None)
 
-    def check(self, now_ns: int) -> None:
+    def read_all(self, now_ns: int) -> None:
         """Read the counts of all cgroups, once a second."""
         for file in list(self._seen):
-            self._read(file, now_ns)
+            self._read_count(file, now_ns)
 
-    def killed(self, pid: int, now_ns: int) -> bool:
+    def was_killed(self, pid: int, now_ns: int) -> bool:
         """Whether the kernel has just killed a process of its cgroup because memory ran out."""
         file = self._file_of.get(pid)
         if file is None:
             return False
-        self._read(file, now_ns)
+        self._read_count(file, now_ns)
         _, grown_ns = self._seen.get(file, (0, None))
         return grown_ns is not None and now_ns - grown_ns < KILLED_NS
 
-    def _read(self, file: Path, now_ns: int) -> None:
+    def _read_count(self, file: Path, now_ns: int) -> None:
         try:
             words = file.read_text().split()
             count = int(words[words.index("oom_kill") + 1])

@@ -53,9 +53,9 @@ def folder_of(run_id: str) -> Path:
     return folder
 
 
-def join(folder: Path) -> int | None:
+def become_member(folder: Path) -> int | None:
     """Be a member of the run while the returned descriptor is open. None: the lock was not free in time."""
-    return _locked(folder / MEMBERS, fcntl.LOCK_SH, JOIN_S)
+    return _wait_for_lock(folder / MEMBERS, fcntl.LOCK_SH, JOIN_S)
 
 
 def request_end(member: int) -> bool:
@@ -75,10 +75,10 @@ def request_end(member: int) -> bool:
 
 def _is_last(member: int) -> bool:
     """Whether no other process is a member."""
-    if _try(member, fcntl.LOCK_EX):
+    if _try_lock(member, fcntl.LOCK_EX):
         return True
     time.sleep(0.002)  # the collector may just have checked
-    return _try(member, fcntl.LOCK_EX)
+    return _try_lock(member, fcntl.LOCK_EX)
 
 
 def end_requested(folder: Path) -> bool:
@@ -107,28 +107,28 @@ def has_members(folder: Path) -> bool:
 
 def open_agent_lock(folder: Path) -> int:
     """A descriptor of the file `agent`, for `read_summary`. Raises OSError."""
-    return _open(folder / AGENT)
+    return _open_lock(folder / AGENT)
 
 
 def read_summary(agent: int, patience_s: float) -> bytes | None:
     """What the collector has written at its end; None: it has not ended within `patience_s`."""
     end = time.monotonic() + patience_s
-    while not _try(agent, fcntl.LOCK_SH):
+    while not _try_lock(agent, fcntl.LOCK_SH):
         if time.monotonic() > end:
             return None
         time.sleep(0.02)
     return os.pread(agent, 1 << 16, 0)
 
 
-def start(folder: Path, command: Sequence[str], env: Mapping[str, str]) -> bool:
+def start_collector(folder: Path, command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Start the collector by this command unless there is one; whether it was started.
 
     It gets the lock as standard input and its errors go to a file in the folder; it is no child of this
     process, has a session of its own, and inherits no other file. Takes some 5 ms. Raises OSError.
     """
-    lock = _open(folder / AGENT)
+    lock = _open_lock(folder / AGENT)
     try:
-        if not _try(lock, fcntl.LOCK_EX):
+        if not _try_lock(lock, fcntl.LOCK_EX):
             return False
         with open_log(folder / "collector.log") as log:
             # A shell gives a command in the background /dev/null as input: the lock comes as number 3.
@@ -160,11 +160,11 @@ def write_summary(text: str) -> None:
         fcntl.flock(LOCK_NUMBER, fcntl.LOCK_UN)
 
 
-def _open(path: Path) -> int:
+def _open_lock(path: Path) -> int:
     return open_regular(path, os.O_RDWR | os.O_CREAT)
 
 
-def _try(descriptor: int, kind: int) -> bool:
+def _try_lock(descriptor: int, kind: int) -> bool:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -172,10 +172,10 @@ def _try(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _locked(path: Path, kind: int, patience_s: float) -> int | None:
-    descriptor = _open(path)
+def _wait_for_lock(path: Path, kind: int, patience_s: float) -> int | None:
+    descriptor = _open_lock(path)
     end = time.monotonic() + patience_s
-    while not _try(descriptor, kind):
+    while not _try_lock(descriptor, kind):
         if time.monotonic() > end:
             os.close(descriptor)
             return None

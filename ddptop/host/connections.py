@@ -58,7 +58,7 @@ class Connection(NamedTuple):
     """An established TCP connection to another host."""
 
     inode: int
-    own: str
+    address: str
     peer: str
     round_trip_us: int
     least_us: int
@@ -80,36 +80,39 @@ class LinkSampler:
         """Inodes of connections that no rank has."""
         self._pids: set[int] = set()
 
-    def sample(self, pids: Iterable[int], now_ns: int) -> tuple[HostLink, ...] | None:
+    def sample_links(self, pids: Iterable[int], now_ns: int) -> tuple[HostLink, ...] | None:
         """The links to other hosts, the worst first, MAX_LINKS at most; None where no reading is due, or none
         can be had. Never raises."""
         if now_ns < self._due_ns:
             return None
         self._due_ns = now_ns + PERIOD_NS
         try:
-            found = {one.inode: one for one in established()}
-            self._others &= found.keys() if self._pids == (now := {*pids}) else set()
+            connections = {connection.inode: connection for connection in established()}
+            self._others &= connections.keys() if self._pids == (now := {*pids}) else set()
             self._pids = now
-            if unknown := found.keys() - self._before.keys() - self._others:
+            if unknown := connections.keys() - self._before.keys() - self._others:
                 self._others |= unknown - {inode for pid in now for inode in _sockets_of(pid)}
         except OSError:
             return None
-        before, self._before = self._before, {i: one for i, one in found.items() if i not in self._others}
+        before, self._before = (
+            self._before,
+            {i: connection for i, connection in connections.items() if i not in self._others},
+        )
         of_peer: dict[tuple[str, str], list[Connection]] = {}
         for inode, new in self._before.items():
             old = before.get(inode)
-            since = None if old is None else _since(old, new)
+            since = None if old is None else _count_since(old, new)
             if since is not None and (since.sent >= LEAST_SEGMENTS or since.silent_ms):
-                of_peer.setdefault((new.own, new.peer), []).append(since)
-        links = [_link(own, peer, mine) for (own, peer), mine in of_peer.items()]
+                of_peer.setdefault((new.address, new.peer), []).append(since)
+        links = [_make_link(address, peer, readings) for (address, peer), readings in of_peer.items()]
         links.sort(key=lambda link: (-link.resent, -link.silent_ms, -link.least_us))
         return tuple(links[:MAX_LINKS])
 
 
-def _since(old: Connection, new: Connection) -> Connection | None:
+def _count_since(old: Connection, new: Connection) -> Connection | None:
     """A connection with what it has counted since an older reading; None: its inode was that of another."""
     sent, resent, silent_ms = (
-        _risen(getattr(old, name), getattr(new, name)) for name in ("sent", "resent", "silent_ms")
+        _counter_rise(getattr(old, name), getattr(new, name)) for name in ("sent", "resent", "silent_ms")
     )
     if old[:3] != new[:3] or sent < 0 or silent_ms < 0:
         return None
@@ -118,85 +121,87 @@ def _since(old: Connection, new: Connection) -> Connection | None:
     return new._replace(sent=0 if few else sent, resent=0 if few else resent, silent_ms=silent_ms)
 
 
-def _risen(old: int, new: int) -> int:
+def _counter_rise(old: int, new: int) -> int:
     """By how much a counter has risen that starts again at 0 after 2**32 - 1; negative: it has fallen."""
     return (new - old + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def _link(own: str, peer: str, mine: list[Connection]) -> HostLink:
+def _make_link(address: str, peer: str, connections: list[Connection]) -> HostLink:
     return HostLink(
-        own=own,
+        own=address,
         peer=peer,
-        connections=len(mine),
-        round_trip_us=int(median(one.round_trip_us for one in mine)),
-        least_us=min(one.least_us for one in mine),
-        sent=sum(one.sent for one in mine),
-        resent=max(0, sum(one.resent for one in mine)),
-        delivery_bytes_s=max(one.delivery_bytes_s for one in mine),
-        silent_ms=max(one.silent_ms for one in mine),
+        connections=len(connections),
+        round_trip_us=int(median(connection.round_trip_us for connection in connections)),
+        least_us=min(connection.least_us for connection in connections),
+        sent=sum(connection.sent for connection in connections),
+        resent=max(0, sum(connection.resent for connection in connections)),
+        delivery_bytes_s=max(connection.delivery_bytes_s for connection in connections),
+        silent_ms=max(connection.silent_ms for connection in connections),
     )
 
 
 def established() -> list[Connection]:
     """The established TCP connections of this network namespace to other hosts. Raises OSError."""
-    found: list[Connection] = []
+    connections: list[Connection] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
         link.settimeout(1.0)
         for family in (socket.AF_INET, socket.AF_INET6):
-            found += _dump(link, family)
-    own = {one.own for one in found}
-    return [one for one in found[:MAX_CONNECTIONS] if one.peer not in own]
+            connections += _dump_connections(link, family)
+    own_addresses = {connection.address for connection in connections}
+    return [
+        connection for connection in connections[:MAX_CONNECTIONS] if connection.peer not in own_addresses
+    ]
 
 
-def _dump(link: socket.socket, family: int) -> list[Connection]:
+def _dump_connections(link: socket.socket, family: int) -> list[Connection]:
     request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
     length = _HEADER.size + len(request)
     link.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, family, 0) + request)
-    found = (_connection(family, body) for body in _replies(link))
-    return [one for one in found if one is not None]
+    parsed = (_parse_connection(family, body) for body in _read_replies(link))
+    return [connection for connection in parsed if connection is not None]
 
 
-def _replies(link: socket.socket) -> Iterator[bytes]:
+def _read_replies(link: socket.socket) -> Iterator[bytes]:
     """The bodies of a dump's messages."""
     while True:
-        data, at = link.recv(1 << 18), 0
-        while at + _HEADER.size <= len(data):
-            length, kind, *_ = _HEADER.unpack_from(data, at)
+        data, offset = link.recv(1 << 18), 0
+        while offset + _HEADER.size <= len(data):
+            length, kind, *_ = _HEADER.unpack_from(data, offset)
             if kind in (_DONE, _ERROR) or length < _HEADER.size:
                 return
-            yield data[at + _HEADER.size : at + length]
-            at += (length + 3) & ~3
+            yield data[offset + _HEADER.size : offset + length]
+            offset += (length + 3) & ~3
 
 
-def _connection(family: int, body: bytes) -> Connection | None:
+def _parse_connection(family: int, body: bytes) -> Connection | None:
     """None: it stays on this host, or the kernel says too little of it."""
     size = 4 if family == socket.AF_INET else 16
     ends, inode = _MESSAGE.unpack_from(body)
-    here, there = socket.inet_ntop(family, ends[:size]), socket.inet_ntop(family, ends[16 : 16 + size])
-    if is_loopback(there):
+    own_end, peer_end = socket.inet_ntop(family, ends[:size]), socket.inet_ntop(family, ends[16 : 16 + size])
+    if is_loopback(peer_end):
         return None
-    info = _attribute(body, _MESSAGE.size, _INFO)
+    info = _find_attribute(body, _MESSAGE.size, _INFO)
     if info is None or len(info) < _LEAST_INFO:
         return None
     round_trip_us, least_us, sent, resent, needless = (
-        struct.unpack_from("=I", info, at)[0] for at in _INFO_FIELDS
+        struct.unpack_from("=I", info, offset)[0] for offset in _INFO_FIELDS
     )
     (rate,) = struct.unpack_from("=Q", info, _DELIVERY_RATE)
     counted = len(info) >= _TIMEOUT_MS + 4
     silent_ms = struct.unpack_from("=I", info, _TIMEOUT_MS)[0] if counted else 0
     # IPv4 over a socket for both is as it is over one of its own.
-    own, peer = here.removeprefix("::ffff:"), there.removeprefix("::ffff:")
-    return Connection(inode, own, peer, round_trip_us, least_us, sent, resent - needless, rate, silent_ms)
+    address, peer = own_end.removeprefix("::ffff:"), peer_end.removeprefix("::ffff:")
+    return Connection(inode, address, peer, round_trip_us, least_us, sent, resent - needless, rate, silent_ms)
 
 
-def _attribute(body: bytes, at: int, kind: int) -> bytes | None:
-    while at + _ATTRIBUTE.size <= len(body):
-        length, found = _ATTRIBUTE.unpack_from(body, at)
+def _find_attribute(body: bytes, offset: int, kind: int) -> bytes | None:
+    while offset + _ATTRIBUTE.size <= len(body):
+        length, found_kind = _ATTRIBUTE.unpack_from(body, offset)
         if length < _ATTRIBUTE.size:
             return None
-        if found == kind:
-            return body[at + _ATTRIBUTE.size : at + length]
-        at += (length + 3) & ~3
+        if found_kind == kind:
+            return body[offset + _ATTRIBUTE.size : offset + length]
+        offset += (length + 3) & ~3
     return None
 
 

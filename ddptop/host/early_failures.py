@@ -44,7 +44,7 @@ def take_failures(directory: Path, run_id: str, known: Container[int]) -> list[t
     with suppress(OSError):
         names = [name for name in os.listdir(directory) if name.startswith(_NAME)]  # noqa: PTH208 - once a second
         for name in names[:MAX_SHOWN_WORLD]:
-            failure = _read(directory / name)
+            failure = _read_failure(directory / name)
             with suppress(OSError):
                 (directory / name).unlink()
             if failure is not None and failure[0].run_id == run_id and failure[0].session not in known:
@@ -52,7 +52,7 @@ def take_failures(directory: Path, run_id: str, known: Container[int]) -> list[t
     return sorted(failures, key=lambda failure: failure[1].t_ns)
 
 
-def _read(path: Path) -> tuple[Hello, Evidence] | None:
+def _read_failure(path: Path) -> tuple[Hello, Evidence] | None:
     """None where the file is not as `leave_failure` writes it."""
     from ddptop.protocol.decoding import decode  # a rank does without it
 

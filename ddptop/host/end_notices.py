@@ -45,7 +45,7 @@ class EndNotices:
             self._socket.close()
             raise
 
-    def _usable(self) -> socket.socket | None:
+    def _usable_socket(self) -> socket.socket | None:
         """The socket; None where the script has closed all descriptors: its number may be a file's by now."""
         current = self._socket  # another thread may set it to None
         if current is not None:
@@ -56,9 +56,9 @@ class EndNotices:
             self._socket = None
         return None
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait_for_notice(self, timeout_s: float) -> bool:
         """Wait until something has arrived, at most so long; returns False at once where nothing can."""
-        usable = self._usable()
+        usable = self._usable_socket()
         if usable is None:
             return False
         poll = select.poll()
@@ -66,14 +66,14 @@ class EndNotices:
         poll.poll(1000 * timeout_s)
         return True
 
-    def wake(self) -> None:
-        """End a `wait`; on any thread."""
-        self._send(_WAKE, self._path)
+    def end_wait(self) -> None:
+        """End a `wait_for_notice`; on any thread."""
+        self._send_datagram(_WAKE, self._path)
 
-    def take(self) -> list[str | bytes]:
-        """The launchers that have given notice since the last call, as addresses for `answer`."""
+    def take_notices(self) -> list[str | bytes]:
+        """The launchers that have given notice since the last call, as addresses for `answer_launchers`."""
         launchers: list[str | bytes] = []
-        usable = self._usable()
+        usable = self._usable_socket()
         with suppress(OSError):
             for _ in range(MOST_READ if usable is not None else 0):
                 data, address = usable.recvfrom(len(_WAKE))  # type: ignore[union-attr]
@@ -81,27 +81,27 @@ class EndNotices:
                     launchers.append(address)
         return launchers
 
-    def answer(self, launchers: list[str | bytes]) -> None:
+    def answer_launchers(self, launchers: list[str | bytes]) -> None:
         """All that there was when these launchers gave notice is sent."""
         for address in launchers:
-            self._send(b"", address)
+            self._send_datagram(b"", address)
 
-    def _send(self, data: bytes, address: str | bytes) -> None:
-        usable = self._usable()
+    def _send_datagram(self, data: bytes, address: str | bytes) -> None:
+        usable = self._usable_socket()
         if usable is not None:
             with suppress(OSError):  # many wait there already, or the launcher has gone
                 usable.sendto(data, address)
 
     def close(self) -> None:
         """Close the socket and remove it."""
-        if self._usable() is not None:
-            self.forked()
+        if self._usable_socket() is not None:
+            self.close_in_child()
             with suppress(OSError):
                 os.unlink(self._path)  # noqa: PTH108 - the path is kept as text, as an address
 
-    def forked(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child: close its copy of the socket. Its parent's thread goes on with the other."""
-        usable, self._socket = self._usable(), None
+        usable, self._socket = self._usable_socket(), None
         if usable is not None:
             usable.close()
 

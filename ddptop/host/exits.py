@@ -60,7 +60,7 @@ class RankExit(NamedTuple):
     out_of_memory: bool = False
     """The kernel killed it for want of memory."""
 
-    def event(self, kind: str) -> Event:
+    def to_event(self, kind: str) -> Event:
         """EVENT `lost_rank` or `exit` for this exit."""
         code = self.exit_code
         fields: dict[str, Scalar] = {
@@ -174,7 +174,7 @@ def crash_evidence(text: str, t_ns: int, step: int, progress: Progress | None) -
     `step` and `progress`: where the rank was by its last messages.
     """
     reason = next((match[1] for line in text.splitlines() if (match := _FATAL.match(line))), "")
-    stacks = _in_order(list(_stacks(text)))
+    stacks = _in_order(list(_parse_stacks(text)))
     if not reason and not stacks:
         return None
     evidence = Evidence(
@@ -189,39 +189,39 @@ def crash_evidence(text: str, t_ns: int, step: int, progress: Progress | None) -
         operations=(),
     )
     linecache.clearcache()
-    return _fitting(evidence)
+    return _cut_to_message(evidence)
 
 
-def _fitting(evidence: Evidence) -> Evidence:
+def _cut_to_message(evidence: Evidence) -> Evidence:
     """With as many stacks, and then calls, as a message has room for; and safe to show."""
     from ddptop.protocol.decoding import decode  # a rank does without it
 
     while len(body := encode(evidence)) > MAX_MESSAGE_BYTES:
-        *others, last = evidence.stacks
-        if not others:
-            others = [last._replace(frames=last.frames[: len(last.frames) // 2])]
-        evidence = replace(evidence, stacks=tuple(others))
+        *all_but_last, last = evidence.stacks
+        if not all_but_last:
+            all_but_last = [last._replace(frames=last.frames[: len(last.frames) // 2])]
+        evidence = replace(evidence, stacks=tuple(all_but_last))
     checked = decode(body)
     assert isinstance(checked, Evidence)
     return checked
 
 
-def _stacks(text: str) -> Iterator[tuple[bool, Stack]]:
+def _parse_stacks(text: str) -> Iterator[tuple[bool, Stack]]:
     """Each thread's stack, and whether it is the one that crashed."""
     head: re.Match[str] | None = None
     frames: list[StackFrame] = []
     for line in [*text.splitlines(), ""]:
         call = _CALL.fullmatch(line)
         if call is not None and head is not None:
-            frames.append(_frame(call))
+            frames.append(_parse_frame(call))
             continue
         if head is not None and frames and not line.startswith("  "):
-            yield head["current"] != "Thread", _stack(head, frames)
+            yield head["current"] != "Thread", _make_stack(head, frames)
             head, frames = None, []
         head = _THREAD.fullmatch(line) or head
 
 
-def _stack(head: re.Match[str], frames: list[StackFrame]) -> Stack:
+def _make_stack(head: re.Match[str], frames: list[StackFrame]) -> Stack:
     # Only threads that `threading` has started begin in its bootstrap.
     main = not (frames[-1].function == "_bootstrap" and frames[-1].file.endswith("threading.py"))
     name = "MainThread" if main else head["name"] or head["id"] or "thread"
@@ -234,13 +234,13 @@ def _in_order(stacks: list[tuple[bool, Stack]]) -> list[Stack]:
     return [stack if index == 0 else stack._replace(main=False) for index, (_, stack) in enumerate(ordered)]
 
 
-def _frame(call: re.Match[str]) -> StackFrame:
+def _parse_frame(call: re.Match[str]) -> StackFrame:
     line = int(call["line"]) if call["line"].isdigit() else 0
     file = call["file"]
-    return StackFrame(file[:MAX_TEXT], line, call["function"][:MAX_TEXT], _source(file, line)[:MAX_TEXT])
+    return StackFrame(file[:MAX_TEXT], line, call["function"][:MAX_TEXT], _source_line(file, line)[:MAX_TEXT])
 
 
-def _source(file: str, line: int) -> str:
+def _source_line(file: str, line: int) -> str:
     """The line itself, where the file is one that can be read without harm."""
     try:
         status = Path(file).stat()

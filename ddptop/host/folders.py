@@ -106,7 +106,7 @@ SHARED_TMP = Path("/tmp")
 """Not $TMPDIR: the other terminal may have another one."""
 
 
-def roots() -> list[Path]:
+def run_roots() -> list[Path]:
     """Folders that may hold runs, the preferred one first. The variable may be set in one terminal only.
 
     One that belongs to another user, who was first in /tmp, is left out while another folder remains.
@@ -127,26 +127,27 @@ def _belongs_to_another(path: Path) -> bool:
 
 def first_root(*, room: int) -> Path:
     """The preferred folder whose path takes at most `room` bytes. Raises RunDirectoryError."""
-    for root in roots():
+    for root in run_roots():
         if len(os.fsencode(root)) <= room:
             if root.parent == state_path():
                 state_directory()
             return root
-    raise RunDirectoryError(f"{roots()[0]}: path too long for a socket")
+    raise RunDirectoryError(f"{run_roots()[0]}: path too long for a socket")
 
 
-def home(environ: Mapping[str, str] = os.environ) -> Path | None:
+def home_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
     """This user's home folder: $HOME, else that of the user database.
 
     None where there is none that belongs to this user: a container may have neither, and under `sudo -E`
     $HOME is another user's.
     """
     try:
-        known = pwd.getpwuid(os.geteuid()).pw_dir
+        database_home = pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
-        known = ""
+        database_home = ""
     return next(
-        (Path(text) for text in (environ.get("HOME"), known) if text and _is_own_folder(Path(text))), None
+        (Path(text) for text in (environ.get("HOME"), database_home) if text and _is_own_folder(Path(text))),
+        None,
     )
 
 
@@ -156,9 +157,9 @@ def state_path(environ: Mapping[str, str] = os.environ) -> Path:
     # The XDG standard requires absolute paths there; others are ignored.
     if base and Path(base).is_absolute():
         return Path(base) / "ddptop"
-    own = home(environ)
-    if own is not None:
-        return own / ".local" / "state" / "ddptop"
+    home_path = home_folder(environ)
+    if home_path is not None:
+        return home_path / ".local" / "state" / "ddptop"
     return SHARED_TMP / f"ddptop-{os.geteuid()}" / "recordings"
 
 
@@ -170,12 +171,12 @@ def state_directory() -> Path:
     path = state_path()
     try:
         for folder in reversed(path.parent.parents):
-            _make(folder)
+            _make_folder(folder)
         if path.parent.parent == SHARED_TMP:  # where another user may have been first
             with open_private(path.parent, create=True):
                 pass
         else:
-            _make(path.parent)
+            _make_folder(path.parent)
         with open_private(path, create=True):
             pass
     except OSError as error:
@@ -183,7 +184,7 @@ def state_directory() -> Path:
     return path
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     """Make it if nothing is there, for this user alone whatever the umask. Raises OSError."""
     if not os.path.lexists(folder):
         with suppress(FileExistsError):

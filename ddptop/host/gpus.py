@@ -56,47 +56,47 @@ class Nvml:
             find = nvml.nvmlDeviceGetHandleByPciBusId
             if bus_id.startswith(UUID):
                 find = nvml.nvmlDeviceGetHandleByUUID
-            handle = self._query(lambda: find(bus_id.encode()))
+            handle = self._query_or_none(lambda: find(bus_id.encode()))
             if handle is None:
                 return None
             self._handles[bus_id] = handle
-        memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        use = self._query(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        milliwatts = self._query(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        reasons = self._query(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        sent, received = self._nvlink(handle)
+        memory = self._query_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        use = self._query_or_none(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        milliwatts = self._query_or_none(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        reasons = self._query_or_none(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        sent, received = self._query_nvlink(handle)
         return GpuReading(
             util_pct=None if use is None else float(use.gpu),
             mem_bytes=None if memory is None else int(memory.used),
             mem_total_bytes=None if memory is None else int(memory.total),
-            temp_c=self._query(lambda: nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU)),
+            temp_c=self._query_or_none(lambda: nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU)),
             power_w=None if milliwatts is None else milliwatts / 1000.0,
-            clock_mhz=self._query(lambda: nvml.nvmlDeviceGetClockInfo(handle, CLOCK_SM)),
-            max_clock_mhz=self._query(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_SM)),
+            clock_mhz=self._query_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, CLOCK_SM)),
+            max_clock_mhz=self._query_or_none(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_SM)),
             throttle=None if reasons is None else throttle_words(reasons),
-            pcie_tx_bytes_s=self._kilobytes(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_TX)),
-            pcie_rx_bytes_s=self._kilobytes(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_RX)),
+            pcie_tx_bytes_s=self._query_kilobytes(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_TX)),
+            pcie_rx_bytes_s=self._query_kilobytes(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_RX)),
             nvlink_tx_bytes=sent,
             nvlink_rx_bytes=received,
         )
 
     def close(self) -> None:
         """Shut the library down."""
-        self._query(self._nvml.nvmlShutdown)
+        self._query_or_none(self._nvml.nvmlShutdown)
 
-    def _query(self, query: Callable[[], Any]) -> Any:
+    def _query_or_none(self, query: Callable[[], Any]) -> Any:
         """The result; None where NVML refuses, which depends on GPU, driver and permissions."""
         try:
             return query()
         except self._nvml.NVMLError:
             return None
 
-    def _kilobytes(self, query: Callable[[], Any]) -> int | None:
-        value = self._query(query)
+    def _query_kilobytes(self, query: Callable[[], Any]) -> int | None:
+        value = self._query_or_none(query)
         return None if value is None else int(value) * 1000
 
-    def _nvlink(self, handle: Any) -> tuple[int | None, int | None]:
-        values = self._query(
+    def _query_nvlink(self, handle: Any) -> tuple[int | None, int | None]:
+        values = self._query_or_none(
             lambda: self._nvml.nvmlDeviceGetFieldValues(
                 handle, [(field, ALL_LINKS) for field in (NVLINK_TX_KIB, NVLINK_RX_KIB)]
             )
@@ -142,14 +142,14 @@ class GpuSampler:
         self.error: str | None = None
         """Why nothing can be read; None: no error."""
 
-    def request(self, bus_ids: Iterable[str]) -> None:
+    def request_gpus(self, bus_ids: Iterable[str]) -> None:
         """Read these from now on; the thread starts with the first."""
         self._requested = frozenset(bus_ids)
         if self._requested and self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="ddptop-gpus", daemon=True)
+            self._thread = threading.Thread(target=self._read_in_thread, name="ddptop-gpus", daemon=True)
             self._thread.start()
 
-    def newest(self, bus_id: str) -> GpuReading | None:
+    def newest_reading(self, bus_id: str) -> GpuReading | None:
         """The last reading of a GPU; None where there is none."""
         return self._newest.get(bus_id)
 
@@ -159,7 +159,7 @@ class GpuSampler:
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 
-    def _run(self) -> None:
+    def _read_in_thread(self) -> None:
         try:
             reader = self._open()
         except OSError as error:

@@ -39,12 +39,12 @@ class InjectionError(Exception):
     """Why a process cannot be made to execute a file: one line for the user."""
 
 
-def inject(pid: int, file: Path) -> None:
+def inject_file(pid: int, file: Path) -> None:
     """Have a Python process start a thread that executes `file`. Raises InjectionError."""
     remote: Callable[[int, str], None] | None = getattr(sys, "remote_exec", None)
     if remote is not None and _python_of(pid) == f"{sys.version_info[0]}.{sys.version_info[1]}":
         stub = file.with_name(f"{file.name}.begin")
-        stub.write_text(_line(file))
+        stub.write_text(_python_line(file))
         try:
             remote(pid, str(stub))
         except (OSError, RuntimeError) as error:
@@ -54,7 +54,7 @@ def inject(pid: int, file: Path) -> None:
     if gdb is None:
         raise InjectionError("gdb is not installed (apt install gdb): it is needed below Python 3.14")
     _refuse_where_traced(pid)
-    _run_gdb(gdb, pid, _line(file))
+    _run_gdb(gdb, pid, _python_line(file))
 
 
 def why_not(pid: int) -> str | None:
@@ -104,14 +104,14 @@ def _refuse_where_traced(pid: int) -> None:
         raise InjectionError(f"process {pid} is being traced already, by process {tracer}")
 
 
-def _line(file: Path) -> str:
+def _python_line(file: Path) -> str:
     # An exception must not leave it: a pending call that fails raises SystemError in the training.
     # A thread of `_thread`: those of `threading` take locks, which the main thread may hold.
     run = f"__import__('_thread').start_new_thread(exec, (open({str(file)!r}).read(), {{}}))"
     return f"try:\n {run}\nexcept BaseException:\n pass\n"
 
 
-def _commands(pid: int, line: str) -> str:
+def _gdb_commands(pid: int, line: str) -> str:
     literal = line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     size = len(line.encode()) + 1
     assert size <= 4096
@@ -136,7 +136,7 @@ def _commands(pid: int, line: str) -> str:
 def _run_gdb(gdb: str, pid: int, line: str) -> None:
     with tempfile.TemporaryDirectory(prefix="ddptop-gdb-") as folder:
         script, output = Path(folder, "commands"), Path(folder, "output")
-        script.write_text(_commands(pid, line))
+        script.write_text(_gdb_commands(pid, line))
         with output.open("wb") as out:
             process = subprocess.Popen(
                 [gdb, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-x", str(script)],
@@ -146,13 +146,13 @@ def _run_gdb(gdb: str, pid: int, line: str) -> None:
                 start_new_session=True,
                 env={**os.environ, "LC_ALL": "C"},
             )
-        _wait(process)
+        _wait_for_gdb(process)
         text = output.read_text(errors="replace")
     if f"{_CALLED} 0" not in text:
-        raise InjectionError(_reason(pid, text))
+        raise InjectionError(_failure_reason(pid, text))
 
 
-def _wait(process: subprocess.Popen[bytes]) -> None:
+def _wait_for_gdb(process: subprocess.Popen[bytes]) -> None:
     """Wait for gdb; Ctrl-C has to wait, too, and nothing kills gdb."""
     end = time.monotonic() + GDB_S
     interrupted = False
@@ -169,7 +169,7 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         raise KeyboardInterrupt
 
 
-def _reason(pid: int, text: str) -> str:
+def _failure_reason(pid: int, text: str) -> str:
     if "ptrace: " in text or "Could not attach" in text:
         scope = Path("/proc/sys/kernel/yama/ptrace_scope")
         with_yama = scope.exists() and scope.read_text().strip() != "0"

@@ -43,8 +43,8 @@ def own_command(program: str = "ddptop") -> str:
     if temporary is not None:
         return f"{temporary} {program}"
     installed = Path(sys.executable).parent / program
-    found = shutil.which(program)
-    if not installed.exists() or (found is not None and Path(found).parent == installed.parent):
+    on_path = shutil.which(program)
+    if not installed.exists() or (on_path is not None and Path(on_path).parent == installed.parent):
         return program
     return _short_path(str(installed))
 

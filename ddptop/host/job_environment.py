@@ -19,13 +19,13 @@ def shared_run_id(environment: Mapping[str, str] = os.environ) -> str | None:
     started_by = (parent, process_start(parent))
     if "SLURM_PROCID" in environment:
         tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS")
-        if _number(tasks) < 2:
+        if _parse_count(tasks) < 2:
             return None
         job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
         if job and step:
             return run_id_of("slurm", job, step, environment.get("SLURM_RESTART_COUNT", ""))
         return run_id_of("tasks", job, *started_by)
-    if _number(environment.get("OMPI_COMM_WORLD_SIZE")) > 1:
+    if _parse_count(environment.get("OMPI_COMM_WORLD_SIZE")) > 1:
         job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid") or ""
         return run_id_of("mpi", job) if job else run_id_of("mpi", *started_by)
     store = environment.get("MASTER_ADDR")
@@ -44,14 +44,14 @@ def spans_hosts(store: str | None, environment: Mapping[str, str] = os.environ) 
     nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES")
     if nodes:
         return nodes != "1"
-    for ranks, here in (
+    for ranks, local_ranks in (
         ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
         ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ):
         if ranks in environment:
-            return environment[ranks] not in ("1", environment.get(here))
+            return environment[ranks] not in ("1", environment.get(local_ranks))
     return bool(store)
 
 
-def _number(text: str | None) -> int:
+def _parse_count(text: str | None) -> int:
     return int(text) if text and text.isdecimal() else 0

@@ -62,11 +62,11 @@ def kernel_view(pid: int) -> KernelView | None:
 
 def workers_of(pid: int) -> list[KernelView]:
     """Processes that this one has started by multiprocessing, the oldest first."""
-    own = _command(pid)
+    own_command = _read_command(pid)
     views = []
     for child in children_of(pid):
-        command = _command(child)
-        forked = command == own or b"multiprocessing" in command
+        command = _read_command(child)
+        forked = command == own_command or b"multiprocessing" in command
         view = kernel_view(child) if forked and not any(word in command for word in _HELPERS) else None
         if view is not None:
             views.append(view)
@@ -82,7 +82,7 @@ def children_of(pid: int) -> list[int]:
     return sorted(children)
 
 
-def _command(pid: int) -> bytes:
+def _read_command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -105,25 +105,25 @@ class UsageSampler:
     """Reads the processes it is given. CPU is that since the reading before, so the first gives none."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Process] = {}
+        self._processes: dict[int, _SampledProcess] = {}
         """By session."""
         self._swap_ins = SwapIns()
         self._spent: tuple[int, int] | None = None
         """Time of the reading before, and CPU time of this process until then, in ns."""
 
-    def sample(self, living: Iterable[RankProcess], now_ns: int) -> list[tuple[RankProcess, Usage]]:
+    def sample_usage(self, living: Iterable[RankProcess], now_ns: int) -> list[tuple[RankProcess, Usage]]:
         """One reading of each process that can be read."""
-        before, self._known = self._known, {}
+        before, self._processes = self._processes, {}
         runnable, swap_ins_s = runnable_threads(), self._swap_ins.per_s(now_ns)
         watcher_pct = self._own_pct(now_ns)
         readings = []
         for rank in living:
             try:
-                process = before.get(rank.session) or _Process(rank.pid)
-                usage = replace(process.read(now_ns, runnable, swap_ins_s), watcher_pct=watcher_pct)
+                process = before.get(rank.session) or _SampledProcess(rank.pid)
+                usage = replace(process.read_usage(now_ns, runnable, swap_ins_s), watcher_pct=watcher_pct)
             except (psutil.Error, OSError):
                 continue
-            self._known[rank.session] = process
+            self._processes[rank.session] = process
             if rank.session in before:
                 readings.append((rank, usage))
         return readings
@@ -136,7 +136,7 @@ class UsageSampler:
         return 100.0 * (self._spent[1] - before[1]) / (now_ns - before[0])
 
 
-class _Process:
+class _SampledProcess:
     """One process, with what was read of it before."""
 
     def __init__(self, pid: int) -> None:
@@ -152,7 +152,7 @@ class _Process:
         self._clocks: deque[float] = deque(maxlen=READINGS)
         """Clock of its processor, the newest readings that found the main thread running."""
 
-    def read(self, now_ns: int, runnable: int | None, swap_ins_s: float | None) -> Usage:
+    def read_usage(self, now_ns: int, runnable: int | None, swap_ins_s: float | None) -> Usage:
         """A reading; the last two are of the host. Raises psutil.Error or OSError."""
         with self._process.oneshot():
             cpu_pct, rss_bytes = self._process.cpu_percent(None), self._process.memory_info().rss
@@ -180,15 +180,15 @@ class _Process:
         return replace(
             usage,
             major_faults_s=faults_s,
-            blocked_pct=_mean([100.0 * blocked for blocked in self._blocked]),
+            blocked_pct=_full_mean([100.0 * blocked for blocked in self._blocked]),
             swapped_bytes=swapped_bytes(self._pid),
             swap_ins_s=swap_ins_s,
-            clock_pct=_mean(self._clocks),
-            heat_pct=self._heat.pct(status.processor, usage.t_ns),
+            clock_pct=_full_mean(self._clocks),
+            heat_pct=self._heat.throttled_pct(status.processor, usage.t_ns),
         )
 
 
-def _mean(readings: Sequence[float]) -> float | None:
+def _full_mean(readings: Sequence[float]) -> float | None:
     """None before there are enough of them."""
     return sum(readings) / READINGS if len(readings) == READINGS else None
 
@@ -233,8 +233,8 @@ _THROTTLED = ("core_throttle_total_time_ms", "package_throttle_total_time_ms")
 def clock_pct(processor: int) -> float | None:
     """Clock of a processor now, of the highest that it has; None: not known."""
     folder = PROCESSORS / f"cpu{processor}" / "cpufreq"
-    now, most = (_number(folder / name) for name in ("scaling_cur_freq", "cpuinfo_max_freq"))
-    return 100.0 * now / most if now is not None and most else None
+    khz, max_khz = (_read_number(folder / name) for name in ("scaling_cur_freq", "cpuinfo_max_freq"))
+    return 100.0 * khz / max_khz if khz is not None and max_khz else None
 
 
 class HeatThrottling:
@@ -244,20 +244,20 @@ class HeatThrottling:
         self._before: dict[int, tuple[int, int]] = {}
         """By processor: time of the last reading in ns, and milliseconds throttled until then."""
 
-    def pct(self, processor: int, now_ns: int) -> float | None:
+    def throttled_pct(self, processor: int, now_ns: int) -> float | None:
         """Share of the time since the last reading of this processor; None: not known."""
         folder = PROCESSORS / f"cpu{processor}" / "thermal_throttle"
-        known = [ms for name in _THROTTLED if (ms := _number(folder / name)) is not None]
-        if not known:
+        throttled_ms = [ms for name in _THROTTLED if (ms := _read_number(folder / name)) is not None]
+        if not throttled_ms:
             return None
         then_ns, then_ms = self._before.get(processor, (now_ns, 0))
-        self._before[processor] = now_ns, max(known)
+        self._before[processor] = now_ns, max(throttled_ms)
         if now_ns <= then_ns:
             return None
-        return min(100.0, 100.0 * max(0, max(known) - then_ms) * 1e6 / (now_ns - then_ns))
+        return min(100.0, 100.0 * max(0, max(throttled_ms) - then_ms) * 1e6 / (now_ns - then_ns))
 
 
-def _number(file: Path) -> int | None:
+def _read_number(file: Path) -> int | None:
     try:
         return int(file.read_text())
     except (OSError, ValueError):
@@ -292,14 +292,14 @@ def is_full(path: str) -> bool:
     """Whether nothing can be written there for want of space or of inodes; False where that is not known, and
     on a read-only file system, which has nothing free (squashfs, iso9660)."""
     try:
-        found = os.statvfs(path)
+        file_system = os.statvfs(path)
     except OSError:
         return False
-    if found.f_flag & os.ST_RDONLY:
+    if file_system.f_flag & os.ST_RDONLY:
         return False
-    blocks = found.f_bavail if os.geteuid() else found.f_bfree
-    few = blocks * found.f_frsize < FULL_BYTES and blocks < FULL_SHARE * found.f_blocks
-    return bool(found.f_blocks) and (few or bool(found.f_files and not found.f_favail))
+    blocks = file_system.f_bavail if os.geteuid() else file_system.f_bfree
+    is_small = blocks * file_system.f_frsize < FULL_BYTES and blocks < FULL_SHARE * file_system.f_blocks
+    return bool(file_system.f_blocks) and (is_small or bool(file_system.f_files and not file_system.f_favail))
 
 
 class FullDisks:
@@ -311,25 +311,25 @@ class FullDisks:
     def __init__(self) -> None:
         self._due_ns = 0
         self._thread: threading.Thread | None = None
-        self._found: dict[str, bool] = {}
+        self._readings: dict[str, bool] = {}
         """Folders, in words, and whether they are full, as the thread found them last."""
         self._full: dict[str, int] = {}
         """Folders that were reported as full, and when that is to be reported again."""
 
-    def check(self, folders: Callable[[], Mapping[str, str]], now_ns: int) -> list[tuple[str, bool]]:
+    def check_folders(self, folders: Callable[[], Mapping[str, str]], now_ns: int) -> list[tuple[str, bool]]:
         """Folders, in words, that are full (True), once a minute, or no longer. `folders` (words, paths) is
         called in the thread; one that it no longer has is not reported as free."""
         if now_ns >= self._due_ns and (self._thread is None or not self._thread.is_alive()):
             self._due_ns = now_ns + DISKS_NS
             with suppress(RuntimeError):  # no thread can be started
-                self._thread = threading.Thread(target=self._read, args=(folders,), daemon=True)
+                self._thread = threading.Thread(target=self._read_folders, args=(folders,), daemon=True)
                 self._thread.start()
-        found, before = self._found, self._full
-        full = [name for name in sorted(found) if found[name] and before.get(name, now_ns) <= now_ns]
-        free = [name for name in sorted(before) if found.get(name) is False]
-        kept = {name: due_ns for name, due_ns in before.items() if found.get(name)}
-        self._full = kept | dict.fromkeys(full, now_ns + REPEAT_NS)
+        readings, before = self._readings, self._full
+        full = [name for name in sorted(readings) if readings[name] and before.get(name, now_ns) <= now_ns]
+        free = [name for name in sorted(before) if readings.get(name) is False]
+        still_full = {name: due_ns for name, due_ns in before.items() if readings.get(name)}
+        self._full = still_full | dict.fromkeys(full, now_ns + REPEAT_NS)
         return [(name, True) for name in full] + [(name, False) for name in free]
 
-    def _read(self, folders: Callable[[], Mapping[str, str]]) -> None:
-        self._found = {name: is_full(path) for name, path in folders().items()}
+    def _read_folders(self, folders: Callable[[], Mapping[str, str]]) -> None:
+        self._readings = {name: is_full(path) for name, path in folders().items()}

@@ -51,7 +51,7 @@ def note_launcher_failure(folder: Path) -> None:
 def read_launcher_signal(folder: Path) -> LauncherSignal | None:
     """The newest signal to a launcher of this host; None: there was none."""
     try:
-        said = _TEXT.fullmatch(os.readlink(folder / _SIGNAL))  # noqa: PTH115 - pathlib takes ten times as long
+        match = _TEXT.fullmatch(os.readlink(folder / _SIGNAL))  # noqa: PTH115 - pathlib takes ten times as long
     except OSError:
         return None
-    return None if said is None else LauncherSignal(said["name"], int(said["t_ns"]))
+    return None if match is None else LauncherSignal(match["name"], int(match["t_ns"]))

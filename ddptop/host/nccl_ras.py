@@ -52,7 +52,7 @@ class RasError(OSError):
     """No RAS service of this job listens there, or what answers is none."""
 
 
-def address(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
+def ras_address(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
     """Where the service listens: NCCL_RAS_ADDR, `host:port` or `[IPv6]:port`; None: RAS is switched off."""
     if environment.get("NCCL_RAS_ENABLE", "1") == "0":
         return None
@@ -63,7 +63,7 @@ def address(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | No
     return host.strip("[]") or DEFAULT_ADDRESS[0], int(port)
 
 
-def query(where: tuple[str, int], pids: Collection[int]) -> str:
+def query_ras(where: tuple[str, int], pids: Collection[int]) -> str:
     """The status as NCCL writes it, from one of these processes. Blocks for DEADLINE_S at most.
 
     Raises:
@@ -72,20 +72,20 @@ def query(where: tuple[str, int], pids: Collection[int]) -> str:
     end = time.monotonic() + DEADLINE_S
     for _ in range(TRIES):
         with socket.create_connection(where, timeout=CONNECT_S) as connection:
-            exchange = _Exchange(connection, end)
-            if not exchange.line(f"CLIENT PROTOCOL {PROTOCOL}").upper().startswith("SERVER PROTOCOL "):
+            exchange = _RasExchange(connection, end)
+            if not exchange.ask_line(f"CLIENT PROTOCOL {PROTOCOL}").upper().startswith("SERVER PROTOCOL "):
                 raise RasError("what listens there is no RAS service")
             if not _is_ours(connection, pids):
                 continue
-            exchange.line(f"TIMEOUT {COLLECT_S}")
-            status = exchange.rest("VERBOSE STATUS")
+            exchange.ask_line(f"TIMEOUT {COLLECT_S}")
+            status = exchange.ask_all("VERBOSE STATUS")
             if _SECTIONS[-1] not in status:
                 raise RasError("the answer broke off")
             return status
     raise RasError("the RAS services found there belong to other jobs")
 
 
-def findings(status: str) -> list[str]:
+def ras_findings(status: str) -> list[str]:
     """The sections `Errors` and `Warnings` of the status, a line for each paragraph.
 
     `#0-0 MISMATCH: Communicator ranks have different AllReduce operation counts; 3 ranks have launched ...`.
@@ -100,21 +100,21 @@ def findings(status: str) -> list[str]:
             paragraph.append(line.strip())
             continue
         if inside and paragraph:
-            paragraphs.append(_joined(paragraph))
+            paragraphs.append(_join_paragraph(paragraph))
         paragraph = []
         inside = line in _SECTIONS if underlined else inside
     if inside and paragraph:
-        paragraphs.append(_joined(paragraph))
+        paragraphs.append(_join_paragraph(paragraph))
     return paragraphs[:MAX_LINES]
 
 
-def _joined(paragraph: list[str]) -> str:
+def _join_paragraph(paragraph: list[str]) -> str:
     """The first line is a title: `#0-0 (27a079b828ff1a75) MISMATCH`."""
     title = " ".join(word for word in paragraph[0].split() if not word.startswith("("))
     return f"{title}: {'; '.join(paragraph[1:])}"[:LINE_CHARACTERS] if len(paragraph) > 1 else title
 
 
-class _Exchange:
+class _RasExchange:
     """Lines sent and received over one connection, until a moment of time.monotonic()."""
 
     def __init__(self, connection: socket.socket, end: float) -> None:
@@ -122,25 +122,25 @@ class _Exchange:
         self._end = end
         self._left = b""
 
-    def line(self, command: str) -> str:
+    def ask_line(self, command: str) -> str:
         """Send a line; returns the line that answers it."""
-        self._send(command)
+        self._send_line(command)
         while b"\n" not in self._left:
-            self._left += self._received() or b"\n"
+            self._left += self._receive_piece() or b"\n"
         line, _, self._left = self._left.partition(b"\n")
         return line.decode("utf-8", "replace").strip()
 
-    def rest(self, command: str) -> str:
+    def ask_all(self, command: str) -> str:
         """Send a line; returns all that comes until the other side closes."""
-        self._send(command)
-        while piece := self._received():
+        self._send_line(command)
+        while piece := self._receive_piece():
             self._left += piece
         return self._left.decode("utf-8", "replace")
 
-    def _send(self, command: str) -> None:
+    def _send_line(self, command: str) -> None:
         self._connection.sendall(command.encode() + b"\n")
 
-    def _received(self) -> bytes:
+    def _receive_piece(self) -> bytes:
         remaining = self._end - time.monotonic()
         if remaining <= 0:
             raise TimeoutError("no answer in time")
@@ -175,26 +175,26 @@ Query = Callable[[tuple[str, int], Collection[int]], str]
 
 
 class RasClient:
-    """At most one query at a time. `work` neither blocks nor raises."""
+    """At most one query at a time. `query_at_stall` neither blocks nor raises."""
 
     def __init__(
         self,
         report: Callable[[Event, int], None],
         *,
-        query: Query = query,
+        query: Query = query_ras,
         where: tuple[str, int] | None = None,
     ) -> None:
         """`report` takes the result, and the time in ns. `where`: for tests; else as NCCL is configured."""
         self._report = report
         self._query = query
-        self._where = where if where is not None else address()
+        self._where = where if where is not None else ras_address()
         self._thread: threading.Thread | None = None
         self._asked_ns = 0
         self._status: str | None = None
         self._error = ""
         self._complained = False
 
-    def work(self, now_ns: int, answered: tuple[int, int] | None, pids: Collection[int]) -> None:
+    def query_at_stall(self, now_ns: int, answered: tuple[int, int] | None, pids: Collection[int]) -> None:
         """Query when ranks have answered at a stall, and report the result.
 
         `answered`: when they were asked, and the ASK's number.
@@ -206,11 +206,11 @@ class RasClient:
             return
         self._asked_ns, self._status, self._error = answered[0], None, ""
         self._thread = threading.Thread(
-            target=self._run, args=(self._where, frozenset(pids)), name="ddptop-ras", daemon=True
+            target=self._query_status, args=(self._where, frozenset(pids)), name="ddptop-ras", daemon=True
         )
         self._thread.start()
 
-    def _run(self, where: tuple[str, int], pids: Collection[int]) -> None:
+    def _query_status(self, where: tuple[str, int], pids: Collection[int]) -> None:
         try:
             self._status = self._query(where, pids)
         except OSError as error:
@@ -223,7 +223,7 @@ class RasClient:
                 print_text(f"ddptop collector: NCCL RAS: {self._error}", file=sys.stderr)
             return
         fields: dict[str, Scalar] = {"asked_ns": self._asked_ns}
-        lines = findings(self._status)
+        lines = ras_findings(self._status)
         if not lines:
             lines = [NOTHING_KNOWN if NO_COMMUNICATOR in self._status else NOTHING_WRONG]
         fields.update((f"text{number}", line) for number, line in enumerate(lines))

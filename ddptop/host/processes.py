@@ -87,10 +87,10 @@ MAX_ANCESTORS = 64
 
 def belongs_to(pid: int, other: int) -> bool:
     """Whether a process is this other one, of the process group that it leads, or descends from it."""
-    return other in (pid, _group(pid)) or other in ancestors(pid)
+    return other in (pid, _process_group(pid)) or other in ancestor_pids(pid)
 
 
-def ancestors(pid: int) -> set[int]:
+def ancestor_pids(pid: int) -> set[int]:
     """The pids of the processes from which this one descends, up to the one that init has started."""
     above: set[int] = set()
     while len(above) < MAX_ANCESTORS:
@@ -102,7 +102,7 @@ def ancestors(pid: int) -> set[int]:
     return above
 
 
-def is_own(pid: int) -> bool:
+def is_own_process(pid: int) -> bool:
     """Whether there is a process of this pid that runs as this user."""
     try:
         return Path(f"/proc/{pid}").stat().st_uid == os.getuid()
@@ -119,7 +119,7 @@ def innermost_pid(pid: int) -> int:
     return next((int(line.split()[-1]) for line in lines if line.startswith(b"NSpid:")), pid)
 
 
-def _group(pid: int) -> int | None:
+def _process_group(pid: int) -> int | None:
     try:
         return os.getpgid(pid)
     except OSError:
@@ -198,24 +198,24 @@ _INSTALLED = ("site-packages", "dist-packages")
 _OF_A_RANK = ("DDPTOP_RUN_", "DDPTOP_AGENT", "DDPTOP_STARTED_BY", "DDPTOP_RANK_PROCESS")
 
 
-def environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """For a child: this process's own, without the variables that make a process a rank.
 
     The current folder is not searched for modules (Python 3.11 and later): `python -m` would import a
     `queue.py` or `secrets.py` that lies beside the script instead of Python's own.
     """
-    mine = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)}
     inject = str(_PACKAGE / "training" / "inject")
-    path = [entry for entry in mine.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
-    here = str(_PACKAGE.parent)
+    path = [entry for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
+    package_root = str(_PACKAGE.parent)
     # A checkout may be on this process's path alone; installed packages are found by every process.
-    if here in sys.path and here not in path and _PACKAGE.parent.name not in _INSTALLED:
-        path.append(here)
-    mine["PYTHONPATH"] = os.pathsep.join(path)
-    mine["PYTHONSAFEPATH"] = "1"
+    if package_root in sys.path and package_root not in path and _PACKAGE.parent.name not in _INSTALLED:
+        path.append(package_root)
+    variables["PYTHONPATH"] = os.pathsep.join(path)
+    variables["PYTHONSAFEPATH"] = "1"
     # One thread works at a time; OpenBLAS would reserve memory for each core.
-    mine["OMP_NUM_THREADS"] = mine["OPENBLAS_NUM_THREADS"] = "1"
-    return mine
+    variables["OMP_NUM_THREADS"] = variables["OPENBLAS_NUM_THREADS"] = "1"
+    return variables
 
 
 def fill_standard_streams() -> None:
@@ -243,9 +243,9 @@ class InputEnd(threading.Event):
         super().__init__()
         self._end = end
         self.grace_s = grace_s
-        threading.Thread(target=self._wait, name="ddptop-input", daemon=True).start()
+        threading.Thread(target=self._wait_for_end, name="ddptop-input", daemon=True).start()
 
-    def _wait(self) -> None:
+    def _wait_for_end(self) -> None:
         with suppress(OSError):
             while os.read(0, 4096):
                 pass

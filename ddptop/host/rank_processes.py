@@ -92,7 +92,7 @@ class ProcessWatch:
         """Processes from which messages may still come: neither a BYE nor their exit was seen."""
         return sum(not watched.said_bye and not watched.reported for watched in self._watched.values())
 
-    def add(self, process: RankProcess, hello_unix_s: float, now_ns: int) -> None:
+    def watch_process(self, process: RankProcess, hello_unix_s: float, now_ns: int) -> None:
         """Watch the process that said HELLO at that time."""
         if process.session in self._watched or len(self._watched) >= MAX_WATCHED or process.pid <= 0:
             return
@@ -106,12 +106,12 @@ class ProcessWatch:
         if start is not None:
             watched.counter = open_step_counter(process)
         if start is None:
-            self._close(watched)
+            self._close_pidfd(watched)
             watched.exited_ns, watched.exit_code = now_ns, self._codes.pop(process.pid, None)
         elif descriptor is not None:
             self._register(descriptor)
         if start is not None:
-            self._kills.add(process.pid, now_ns)
+            self._kills.watch_process(process.pid, now_ns)
         self._watched[process.session] = watched
 
     def note_message(self, session: int, now_ns: int, *, trains: bool = False) -> None:
@@ -131,12 +131,12 @@ class ProcessWatch:
         if watched is not None:
             watched.said_bye, watched.left_group = True, left_group
 
-    def forget(self, session: int) -> None:
+    def forget_session(self, session: int) -> None:
         """Another process took its rank, or all of its exit has been reported."""
         watched = self._watched.pop(session, None)
         if watched is not None:
-            self._close(watched)
-            self._kills.forget(watched.process.pid)
+            self._close_pidfd(watched)
+            self._kills.forget_process(watched.process.pid)
             if watched.counter is not None:
                 os.close(watched.counter)
 
@@ -160,10 +160,10 @@ class ProcessWatch:
             watched.exited_ns = now_ns if watched.exited_ns is None else watched.exited_ns
             watched.exit_code = code
 
-    def check(self, now_ns: int) -> list[tuple[RankProcess, bool]]:
+    def check_processes(self, now_ns: int) -> list[tuple[RankProcess, bool]]:
         """Check the processes, once a second. Returns those newly stopped (True) or continued (False)."""
         changed = []
-        self._kills.check(now_ns)
+        self._kills.read_all(now_ns)
         for watched in self._watched.values():
             if watched.exited_ns is not None:
                 continue
@@ -193,14 +193,14 @@ class ProcessWatch:
             if due_ns is None or now_ns < due_ns:
                 continue
             assert watched.exited_ns is not None
-            killed = watched.exit_code == -SIGKILL and self._kills.killed(watched.process.pid, now_ns)
+            killed = watched.exit_code == -SIGKILL and self._kills.was_killed(watched.process.pid, now_ns)
             exits.append(watched.to_exit(watched.exited_ns)._replace(out_of_memory=killed))
             watched.reported = True
             if watched.exit_code is not None:
-                self.forget(session)
+                self.forget_session(session)
         return exits
 
-    def unaccounted(self, now_ns: int) -> list[RankExit]:
+    def unaccounted_exits(self, now_ns: int) -> list[RankExit]:
         """Processes of which neither a BYE nor their exit is known, as if they had exited now."""
         return [
             watched.to_exit(now_ns)
@@ -208,7 +208,7 @@ class ProcessWatch:
             if not watched.said_bye and not watched.reported
         ]
 
-    def living(self) -> list[RankProcess]:
+    def living_processes(self) -> list[RankProcess]:
         """Processes that run, and have not said BYE."""
         return [
             watched.process
@@ -228,14 +228,14 @@ class ProcessWatch:
     def close(self) -> None:
         """Forget all."""
         for session in list(self._watched):
-            self.forget(session)
+            self.forget_session(session)
 
     def _note_exited(self, watched: _Watched, now_ns: int) -> None:
         watched.exited_ns = now_ns
         watched.exit_code = exit_code_of(watched.process.pid, watched.start, watched.descriptor)
-        self._close(watched)
+        self._close_pidfd(watched)
 
-    def _close(self, watched: _Watched) -> None:
+    def _close_pidfd(self, watched: _Watched) -> None:
         if watched.descriptor is not None:
             if watched.start is not None:
                 self._unregister(watched.descriptor)

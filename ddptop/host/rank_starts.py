@@ -37,7 +37,7 @@ def mark_met() -> None:
 
 def count_initializing_ranks(directory: Path) -> int:
     """Number of ranks of this host that have come to their first process group, by their marks."""
-    return len(_marks(directory, _MARK))
+    return len(_read_marks(directory, _MARK))
 
 
 def _leave_mark(prefix: str) -> None:
@@ -47,7 +47,7 @@ def _leave_mark(prefix: str) -> None:
             os.close(open_regular(Path(directory) / f"{prefix}{os.getpid()}", NEW_FILE))
 
 
-class Meeting(NamedTuple):
+class MeetingRanks(NamedTuple):
     """Ranks of this host that are in `init_process_group` after an elastic restart."""
 
     ranks: tuple[int, ...]
@@ -89,31 +89,33 @@ class RankStarts:
         """Marks with which no rank was missing."""
         self._next_s = self._next_meeting_s = 0.0
 
-    def meeting(self) -> Meeting | None:
+    def find_meeting(self) -> MeetingRanks | None:
         """The ranks that have been in `init_process_group` for 5 s or more after a restart, every 5 s; to be
         called once a second. None: there are none."""
         if time.monotonic() < self._next_meeting_s:
             return None
         self._next_meeting_s = time.monotonic() + CHECK_S
-        met = _marks(self._directory, _MET)
-        marks = {pid: at_s for pid, at_s in _marks(self._directory, _MARK).items() if pid not in met}
+        met = _read_marks(self._directory, _MET)
+        marks = {pid: at_s for pid, at_s in _read_marks(self._directory, _MARK).items() if pid not in met}
         children = children_of(self._launcher) if marks else ()
-        places = ((place, pid) for pid in children if pid in marks and (place := self._place(pid)))
+        places = ((place, pid) for pid in children if pid in marks and (place := self._read_place(pid)))
         inside = [(place, marks[pid]) for place, pid in places if place.restart]
         for_s = time.time() - max((at_s for _, at_s in inside), default=time.time())
         if for_s < CHECK_S:
             return None
         first = inside[0][0]
-        return Meeting(tuple(sorted(place.rank for place, _ in inside)), first.world, first.restart, for_s)
+        return MeetingRanks(
+            tuple(sorted(place.rank for place, _ in inside)), first.world, first.restart, for_s
+        )
 
-    def late(self) -> list[LateRank]:
+    def find_late(self) -> list[LateRank]:
         """The late ranks, every 5 s; to be called once a second."""
         if time.monotonic() < self._next_s:
             return []
-        marks = _marks(self._directory, _MARK)
+        marks = _read_marks(self._directory, _MARK)
         if marks.keys() == self._complete:
             return []
-        ranks = {pid: place for pid in children_of(self._launcher) if (place := self._place(pid))}
+        ranks = {pid: place for pid in children_of(self._launcher) if (place := self._read_place(pid))}
         missing = [pid for pid in ranks if pid not in marks]
         since_s = min((marks[pid] for pid in ranks if pid in marks), default=time.time())
         if not missing:
@@ -130,7 +132,7 @@ class RankStarts:
             if view is not None
         ]
 
-    def _place(self, pid: int) -> _Place | None:
+    def _read_place(self, pid: int) -> _Place | None:
         """Rank, world and restart of a process of this run; None of others."""
         try:
             entries = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
@@ -147,7 +149,7 @@ class RankStarts:
         return _Place(int(rank), int(world), max(int(text) if text.isdecimal() else 0 for text in counts))
 
 
-def _marks(directory: Path, prefix: str) -> dict[int, float]:
+def _read_marks(directory: Path, prefix: str) -> dict[int, float]:
     """Process id and time of each mark."""
     marks = {}
     with suppress(OSError), os.scandir(directory) as entries:

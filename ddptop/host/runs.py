@@ -22,7 +22,7 @@ from ddptop.host.folders import (
     first_root,
     open_private,
     open_regular,
-    roots,
+    run_roots,
     write_private,
 )
 from ddptop.host.processes import boot_id, pid_namespace, process_start
@@ -85,7 +85,7 @@ def read_run_file(directory: Path) -> RunFile | None:
             with os.fdopen(descriptor, "rb") as file:
                 check_private(descriptor, directory / RUN_FILE)
                 data = file.read(MAX_RUN_FILE_BYTES)
-        return _parse(json.loads(data), directory)
+        return _parse_run_file(json.loads(data), directory)
     except (OSError, RunDirectoryError, ValueError):
         return None
 
@@ -97,7 +97,7 @@ def live_runs() -> list[RunFile]:
     """
     runs: list[RunFile] = []
     refused: RunDirectoryError | None = None
-    for root in roots():
+    for root in run_roots():
         try:
             with open_private(root) as folder:
                 names = os.listdir(folder)  # noqa: PTH208 - pathlib takes no descriptor
@@ -149,18 +149,18 @@ def starting_run() -> Iterator[ExitStack]:
     """
     with ExitStack() as stack:
         with suppress(Exception):  # whatever it is, the training must start
-            root = roots()[0]
+            root = run_roots()[0]
             with open_private(root, create=True):
                 pass
             path = root / f"{STARTING}{os.getpid()}"
             descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, descriptor)
-            stack.callback(_unlink, path)
+            stack.callback(_unlink_quietly, path)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield stack
 
 
-def _unlink(path: Path) -> None:
+def _unlink_quietly(path: Path) -> None:
     with suppress(OSError):
         path.unlink()
 
@@ -171,7 +171,7 @@ def launcher_is_starting() -> bool:
     Files that launchers left behind when they were killed are removed.
     """
     starting = False
-    for root in roots():
+    for root in run_roots():
         with suppress(OSError, RunDirectoryError), open_private(root):
             for path in root.glob(f"{STARTING}*"):
                 if _is_locked(path):
@@ -204,7 +204,7 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _parse(data: object, directory: Path) -> RunFile:
+def _parse_run_file(data: object, directory: Path) -> RunFile:
     if not isinstance(data, dict):
         raise ValueError("no run file")
     kinds: dict[str, type | tuple[type, ...]] = {
@@ -328,16 +328,16 @@ def hold_folder_again(directory: Path, lock: int) -> bool:
     """
     try:
         ensure_run_directory(directory)
-        again = open_regular(directory / "lock", os.O_RDWR | os.O_CREAT)
+        new_lock = open_regular(directory / "lock", os.O_RDWR | os.O_CREAT)
     except (OSError, RunDirectoryError):
         return False
     try:
-        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.dup2(again, lock, inheritable=False)
+        fcntl.flock(new_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.dup2(new_lock, lock, inheritable=False)
     except BlockingIOError:
         raise RunDirectoryError(f"another process serves {directory}") from None
     finally:
-        os.close(again)
+        os.close(new_lock)
     return True
 
 
@@ -346,19 +346,19 @@ def remove_run_directory(directory: Path) -> None:
     for _ in range(REMOVALS):
         with suppress(OSError, RunDirectoryError), open_private(directory.parent) as root:
             with open_private(directory.name, inside=root) as descriptor:
-                _empty(descriptor)
+                _empty_folder(descriptor)
             os.rmdir(directory.name, dir_fd=root)
             return
 
 
-def _empty(folder: int) -> None:
+def _empty_folder(folder: int) -> None:
     for name in filter(_MADE_HERE.fullmatch, os.listdir(folder)):
         with suppress(OSError, RunDirectoryError):  # a rank has removed its file, or a foreign file is in it
             try:
                 os.unlink(name, dir_fd=folder)
             except IsADirectoryError:
                 with open_private(name, inside=folder) as inner:
-                    _empty(inner)
+                    _empty_folder(inner)
                 os.rmdir(name, dir_fd=folder)
 
 

@@ -140,27 +140,27 @@ def read_step_counter(counter: int | None) -> int | None:
 
 def read_step_count(directory: Path, session: int) -> StepCount | None:
     """What the file of a process says; None: there is none."""
-    return _read(directory / step_counter_name(session))
+    return _read_file(directory / step_counter_name(session))
 
 
 def unread_counts(directory: Path, run_id: str, known: Container[int]) -> list[tuple[Hello, StepCount]]:
     """Files of processes of this run, but those of `known` sessions; the oldest process first."""
-    counts = ((count.hello, count) for count in _unread(directory, known) if count.hello is not None)
-    mine = [(hello, count) for hello, count in counts if hello.run_id == run_id]
-    return sorted(mine, key=lambda pair: (pair[0].unix_ns, pair[0].rank))
+    counts = ((count.hello, count) for count in _read_unread(directory, known) if count.hello is not None)
+    counts_of_run = [(hello, count) for hello, count in counts if hello.run_id == run_id]
+    return sorted(counts_of_run, key=lambda pair: (pair[0].unix_ns, pair[0].rank))
 
 
-def _unread(directory: Path, known: Container[int]) -> Iterator[StepCount]:
+def _read_unread(directory: Path, known: Container[int]) -> Iterator[StepCount]:
     with suppress(OSError):
         names = [name for name in os.listdir(directory) if name.startswith(_NAME)]  # noqa: PTH208 - once a second
         for name in names[:MAX_SHOWN_WORLD]:
             number = name.removeprefix(_NAME)
-            count = _read(directory / name) if number.isdecimal() and int(number) not in known else None
+            count = _read_file(directory / name) if number.isdecimal() and int(number) not in known else None
             if count is not None and count.hello is not None and str(count.hello.session) == number:
                 yield count
 
 
-def _read(path: Path) -> StepCount | None:
+def _read_file(path: Path) -> StepCount | None:
     from ddptop.protocol.decoding import decode  # a rank does without it
 
     data = b""

@@ -73,7 +73,9 @@ class WorkerCalls:
         self._missing: dict[int, RankProcess] = {}
         """By pid: processes that were to be read without a py-spy."""
 
-    def request(self, rank: RankProcess, pids: Iterable[int], now_ns: int, *, native: bool = False) -> None:
+    def request_calls(
+        self, rank: RankProcess, pids: Iterable[int], now_ns: int, *, native: bool = False
+    ) -> None:
         """Read where these processes of a rank are, unless that is being done; `native`: the C functions."""
         program = find_py_spy()
         if program is None:
@@ -92,11 +94,11 @@ class WorkerCalls:
                 self._running[pid, native] = _Reading(rank, process, output, now_ns)
 
     @property
-    def reads(self) -> bool:
+    def is_reading(self) -> bool:
         """Whether a process is being read."""
         return bool(self._running)
 
-    def take(self, now_ns: int) -> Iterator[tuple[RankProcess, dict[str, Scalar]]]:
+    def take_calls(self, now_ns: int) -> Iterator[tuple[RankProcess, dict[str, Scalar]]]:
         """What was read since the last call: the rank, and `pid` with the `call` in it, `data.py:41 decode`,
         or its `native` functions, `clock_nanosleep < nanosleep < sleep (libc.so.6)`; else why it is `unread`
         (`Unread`), where that is known."""
@@ -107,7 +109,7 @@ class WorkerCalls:
             if reading.program.poll() is None and now_ns - reading.since_ns < TIMEOUT_NS:
                 continue
             del self._running[pid, native]
-            text = _finished(reading)
+            text = _read_output(reading)
             if call := (native_calls if native else innermost_call)(text, pid):
                 yield reading.rank, {"pid": pid, "native" if native else "call": call}
             elif not native and is_denied(text):
@@ -118,15 +120,15 @@ def call_of(pid: int) -> str:
     """Where a process is now, as `innermost_call`, after a moment; empty: it cannot be read, or py-spy is not
     installed."""
     calls, now_ns = WorkerCalls(), time.monotonic_ns()
-    calls.request(RankProcess(0, 0, pid), [pid], now_ns)
-    while calls.reads:
+    calls.request_calls(RankProcess(0, 0, pid), [pid], now_ns)
+    while calls.is_reading:
         time.sleep(0.01)
-        for _, found in calls.take(time.monotonic_ns()):
-            return str(found.get("call", ""))
+        for _, reading in calls.take_calls(time.monotonic_ns()):
+            return str(reading.get("call", ""))
     return ""
 
 
-def _finished(reading: _Reading) -> str:
+def _read_output(reading: _Reading) -> str:
     """What the program has written; empty where it had to be killed."""
     with reading.output, reading.program, suppress(OSError, ValueError):
         if reading.program.poll() is not None:
@@ -141,7 +143,7 @@ def is_denied(text: str) -> bool:
     return re.search(r"Permission denied|Operation not permitted", text, re.IGNORECASE) is not None
 
 
-def _main_thread(dump: str, pid: int) -> list[dict[str, Any]]:
+def _main_thread_frames(dump: str, pid: int) -> list[dict[str, Any]]:
     """The frames of the main thread, the innermost first, of py-spy's JSON; empty: there are none."""
     with suppress(ValueError, TypeError, KeyError, StopIteration):
         threads: list[dict[str, Any]] = json.loads(dump)
@@ -154,27 +156,27 @@ def innermost_call(dump: str, pid: int) -> str:
 
     Of a forked worker the calls around multiprocessing's own are those of its parent when that forked.
     """
-    frames = _main_thread(dump, pid)
+    frames = _main_thread_frames(dump, pid)
     try:
-        calls = [(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames]
+        calls = [(str(frame["filename"]), int(frame["line"]), str(frame["name"])) for frame in frames]
     except (ValueError, TypeError, KeyError):
         return ""
     calls = [*takewhile(lambda call: not (call[0].endswith(_PROCESS) and call[2] == "_bootstrap"), calls)]
-    own = [call for call in calls if not any(part in call[0] for part in _NOT_THE_USERS)]
-    if not own:
+    user_calls = [call for call in calls if not any(part in call[0] for part in _NOT_THE_USERS)]
+    if not user_calls:
         return ""
-    file, line, function = own[0]
+    file, line, function = user_calls[0]
     return printable(f"{PurePath(file).name}:{line} {function.rpartition('.')[2]}")[:MAX_TEXT]
 
 
 def native_calls(dump: str, pid: int) -> str:
     """The innermost C functions of the main thread, of one library, above its Python code; empty: none."""
-    frames = _main_thread(dump, pid)
-    known = [(str(one.get("name")), one.get("module")) for one in frames if isinstance(one, dict)]
-    above = [*takewhile(lambda one: one[1] is not None, known)]
-    named = [one for one in above if not one[0].startswith("0x")]
+    frames = _main_thread_frames(dump, pid)
+    calls = [(str(frame.get("name")), frame.get("module")) for frame in frames if isinstance(frame, dict)]
+    above = [*takewhile(lambda call: call[1] is not None, calls)]
+    named = [call for call in above if not call[0].startswith("0x")]
     if not named:
         return ""
     library = named[0][1]
-    names = [name for name, module in takewhile(lambda one: one[1] == library, named)]
+    names = [name for name, module in takewhile(lambda call: call[1] == library, named)]
     return printable(f"{' < '.join(names[:MOST_NATIVE])} ({PurePath(str(library)).name})")[:MAX_TEXT]

@@ -368,7 +368,7 @@ class LocalLink:
         """Raises zmq.ZMQError."""
         self._directory = run.directory
         self._client = CreditClient(view_endpoint(run.directory))
-        self.grant, self.receive = self._client.grant, self._client.receive
+        self.grant, self.receive = self._client.grant_credit, self._client.receive_frame
         self.close = self._client.close
 
     def wait(self, ms: int) -> None:
@@ -398,12 +398,12 @@ class TcpLink:
         self._where = where
         self._key = key
         self._client = CreditClient(f"tcp://{where}", self._prepare)
-        self.grant, self.receive = self._client.grant, self._client.receive
+        self.grant, self.receive = self._client.grant_credit, self._client.receive_frame
 
     def wait(self, ms: int) -> None:
         """See Link."""
         self._client.socket.poll(ms)
-        self._monitor.read()
+        self._monitor.read_events()
 
     def running(self) -> bool:
         """See Link: not known without a connection."""

@@ -155,7 +155,7 @@ class RemoteLink:
         """See Link."""
         if self._pipe is None or self._hello is None or self._pipe.unsent:
             return False
-        self._pipe.send(stdio.CREDIT, encode(credit))
+        self._pipe.send_frame(stdio.CREDIT, encode(credit))
         return True
 
     def receive(self) -> State | None:
@@ -244,7 +244,7 @@ class RemoteLink:
             self._errors_due_s = time.monotonic() + ERRORS_S
         before = pipe.received_bytes
         try:
-            for frame in pipe.receive():
+            for frame in pipe.receive_frames():
                 self._take(frame)
         except ProtocolError as error:
             self._drop(f"what answers there is no ddptop of this version: {error}")
@@ -260,7 +260,7 @@ class RemoteLink:
             self._end_process()
             self._drop(self._why_ended(process))
 
-    def _take(self, frame: stdio.Frame) -> None:
+    def _take(self, frame: stdio.PipeFrame) -> None:
         if frame.kind == stdio.HELLO:
             hello = stdio.from_json(RelayHello, frame.payload)
             if hello.version != stdio.VERSION:

@@ -172,13 +172,15 @@ class CollectorKeeper:
         folder = Path(os.environ["DDPTOP_RUN_DIR"])
         ensure_run_directory(folder)
         self.end_membership()  # the folder may be another by now
-        self._member = collector_start.join(folder)
+        self._member = collector_start.become_member(folder)
         if not self._watching_forks:
             self._watching_forks = True
             os.register_at_fork(after_in_child=partial(run_after_fork, self.end_membership))
         if not read_command(folder):
             write_command(folder, sys.argv, arguments=os.environ.get("DDPTOP_ARGV") != "off")
-        self._starts += collector_start.start(folder, _command(folder), processes.environment())
+        self._starts += collector_start.start_collector(
+            folder, _command(folder), processes.child_environment()
+        )
 
     def check(self, last_ack_s: float) -> None:
         """Start a collector again if it has exited; called by the publisher.
@@ -245,7 +247,7 @@ class RankExchange:
                 lambda job, collects: _write_role(folder, job, collects),
                 collects=None if role is None else bool(role),
             )
-            self._exchange.meet(job)
+            self._exchange.note_job(job)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
@@ -253,7 +255,7 @@ class RankExchange:
         """End it; another rank of the host may go on with it. Waits half a second at most."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            exchange.end()
+            exchange.end_thread()
         self._release()
 
     def _take_lock(self, folder: Path) -> bool:

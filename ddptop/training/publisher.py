@@ -320,14 +320,14 @@ class Publisher(threading.Thread):
     def forked(self) -> None:
         """In a forked child: close its copy of the connection, which would stay open when this rank ends."""
         if self._sender is not None:
-            self._sender.forked()
+            self._sender.close_in_child()
         if self._notices is not None:
-            self._notices.forked()
+            self._notices.close_in_child()
 
     def _publish(self, sender: AckedSender) -> None:
         beat = True
         cpu = time.thread_time_ns()
-        sender.service()  # HELLO, also of a rank that exits within the first quarter of a second
+        sender.exchange_messages()  # HELLO, also of a rank that exits within the first quarter of a second
         while self._wait_for_work(sender):
             if self._left_requested:
                 self._send_left(sender)
@@ -335,13 +335,13 @@ class Publisher(threading.Thread):
             records = self._take(None if self._ending is None else ENDING_DEVICE_S)
             self._offer(sender, records)
             if beat or self._budget.tight or launchers:
-                sender.beat(encode(self._progress()))
+                sender.set_heartbeat(encode(self._progress()))
             beat = not beat
-            ack = sender.service()
+            ack = sender.exchange_messages()
             if self._ending is not None:
                 self._ending.note_sent()
             if self._notices is not None:
-                self._notices.answer(launchers)
+                self._notices.answer_launchers(launchers)
             evidence = self._reporter.answer(sender.asked)
             if evidence is not None:
                 if self._session.device is not None:
@@ -388,22 +388,22 @@ class Publisher(threading.Thread):
     def _wait(self, timeout_s: float) -> bool:
         """Wait until another thread or a launcher wakes this one; returns whether one has, in this time."""
         began_s = time.monotonic()
-        if self._notices is None or self._wake.is_set() or not self._notices.wait(timeout_s):
+        if self._notices is None or self._wake.is_set() or not self._notices.wait_for_notice(timeout_s):
             return self._wake.wait(timeout_s)
         return self._wake.is_set() or time.monotonic() - began_s < timeout_s
 
     def _wake_up(self) -> None:
         self._wake.set()
         if self._notices is not None:
-            self._notices.wake()
+            self._notices.end_wait()
 
     def _take_notices(self) -> list[str | bytes]:
         """The launchers that end this process in a moment. From then on each step is sent at its end."""
         if self._notices is None:
             return []
-        launchers = self._notices.take()
+        launchers = self._notices.take_notices()
         if launchers and self._ending is None:
-            self._ending = StepHold(self._recorder, self._notices.wake)
+            self._ending = StepHold(self._recorder, self._notices.end_wait)
         if self._ending is not None and not self._ending.renew(bool(launchers)):
             self._ending = None
         return launchers
@@ -412,7 +412,7 @@ class Publisher(threading.Thread):
         self._left_requested = False
         self.send(Bye(time.monotonic_ns(), LEFT, self._sequence()))
         self._offer(sender, self._take(LAST_STEPS_S))
-        sender.drain(self._drain_s)
+        sender.drain_unacked(self._drain_s)
         self._drained = not sender.pending
         self._left_sent.set()
 
@@ -423,7 +423,7 @@ class Publisher(threading.Thread):
             self.send(self._reporter.exit_evidence(self._exit_reason))
         self.send(Bye(time.monotonic_ns(), reason, self._sequence()))
         self._offer(sender, self._take(LAST_STEPS_S))
-        sender.beat(encode(self._progress()))  # the others may wait for it: this is how far it got
+        sender.set_heartbeat(encode(self._progress()))  # the others may wait for it: this is how far it got
         self._leave_step_count(sender.close(max(0.0, end - time.monotonic())))
         if self._notices is not None:
             self._notices.close()
@@ -490,7 +490,7 @@ class Publisher(threading.Thread):
             messages.append(self._queue.popleft())
         for message in messages:
             try:
-                sender.offer(encode(message))
+                sender.offer_message(encode(message))
             except (ValueError, TypeError, OverflowError) as error:  # costs one message, not the rank
                 guard.caught(error)
 

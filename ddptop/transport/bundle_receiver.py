@@ -18,7 +18,14 @@ from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS, VERSION
 from ddptop.protocol.message_run import EncodedRun
 from ddptop.protocol.messages import Hello, Message, Type, message_code
-from ddptop.transport.bundled_messages import Accepted, Agent, Arrived, Entries, decoded, valid_entries
+from ddptop.transport.bundled_messages import (
+    AcceptedEntries,
+    Arrived,
+    ConnectedAgent,
+    Entries,
+    decode_accepted,
+    valid_entries,
+)
 from ddptop.transport.bundles import (
     HEAD_BYTES,
     INTRODUCE,
@@ -29,7 +36,7 @@ from ddptop.transport.bundles import (
 )
 from ddptop.transport.curve import AGENTS, KeyPair, make_server
 from ddptop.transport.session_columns import SessionColumns
-from ddptop.transport.sockets import Refusals, bind, receive_frames, send_frames
+from ddptop.transport.sockets import Refusals, bind_router, receive_frames, send_frames
 
 HIGH = 16
 """Bundles and replies per connection that wait in the socket; the rest stays with the agents."""
@@ -91,7 +98,7 @@ class BundleReceiver(Refusals):
         self._admit = admit
         self._epoch = epoch
         self._sessions = SessionColumns(seen, of_an_owner=SESSIONS_OF_AN_OWNER)
-        self._agents: dict[bytes, Agent] = {}
+        self._agents: dict[bytes, ConnectedAgent] = {}
         """By route."""
         self._hosts: set[str] = set()
         self._to_echo: set[bytes] = set()
@@ -106,8 +113,8 @@ class BundleReceiver(Refusals):
         self.thin = 0
         """Announced likewise: how far the agents are to thin out bucket detail."""
         self.emptied = True
-        """Whether the last `drain` has read all that had arrived."""
-        self.socket = bind(
+        """Whether the last `drain_bundles` has read all that had arrived."""
+        self.socket = bind_router(
             context,
             endpoint,
             high=HIGH,
@@ -119,43 +126,43 @@ class BundleReceiver(Refusals):
         assert isinstance(bound, bytes)
         self.port = int(bound.rstrip(b"\0").rpartition(b":")[2])
 
-    def recall(self, session: int, seq: int) -> None:
-        """A collector before this one has kept the session up to `seq`; before the first `drain`."""
-        self._sessions.recall(session, seq)
+    def note_recorded(self, session: int, seq: int) -> None:
+        """A collector before this one has kept the session up to `seq`; before the first `drain_bundles`."""
+        self._sessions.note_recorded(session, seq)
 
-    def agents(self) -> list[Agent]:
+    def connected_agents(self) -> list[ConnectedAgent]:
         """The agents that are, or were, connected; the newest connection of each."""
         return list(self._agents.values())
 
-    def agent_of(self, session: int) -> Agent | None:
+    def agent_of(self, session: int) -> ConnectedAgent | None:
         """The agent over which the last message of a session came."""
         route = self._sessions.route_of(session)
         return None if route is None else self._agents.get(route)
 
-    def drain(self, now_ns: int, limit: int = 100, *, at_once: bool = False) -> EncodedRun:
+    def drain_bundles(self, now_ns: int, limit: int = 100, *, at_once: bool = False) -> EncodedRun:
         """All messages in the bundles that have arrived; where agents are many, every TOGETHER_NS unless
         `at_once`. At most `limit` bundles are read, and not many more than DRAIN_BYTES are held.
 
         A rank's messages are as from `AckedReceiver`; an agent's own have rank -1 and the agent's session.
         """
-        self._read(now_ns, limit)
+        self._read_bundles(now_ns, limit)
         if now_ns < self.held_until_ns and not at_once and self._waiting_bytes <= DRAIN_BYTES:
             return NOTHING
         self._take_ns = now_ns + TOGETHER_NS
         if not self._waiting:
             return NOTHING
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        arrived, entries = valid_entries(waiting, self._refuse)
+        arrived, entries = valid_entries(waiting, self._note_refusal)
         if not arrived:
             return NOTHING
         accepted = self._accept_usual(arrived, entries, now_ns)
         accepted = accepted or self._accept_each(arrived, entries, now_ns)
         del waiting, arrived, entries  # their messages are in one piece now
-        return decoded(accepted, now_ns, self._refuse) if len(accepted.bodies) else NOTHING
+        return decode_accepted(accepted, now_ns, self._note_refusal) if len(accepted.bodies) else NOTHING
 
     @property
     def held_until_ns(self) -> int:
-        """Before this moment `drain` only reads; 0: agents are few."""
+        """Before this moment `drain_bundles` only reads; 0: agents are few."""
         return self._take_ns if len(self._agents) > MANY_AGENTS else 0
 
     def mark_safe(self, session: int, seq: int) -> None:
@@ -175,7 +182,7 @@ class BundleReceiver(Refusals):
         nacks: dict[bytes, list[int]] = {route: [*names] for route, names in self._unknown.items()}
         self._unknown.clear()
         acks: dict[bytes, bytes] = {}
-        for route, pairs, missing in self._sessions.answers(safe=safe):
+        for route, pairs, missing in self._sessions.take_answers(safe=safe):
             acks[route] = pairs.tobytes()
             if len(missing):
                 nacks.setdefault(route, []).extend(missing.tolist())
@@ -184,9 +191,9 @@ class BundleReceiver(Refusals):
             routes |= self._to_echo
         asks, self._to_ask = self._to_ask, set()
         for route in routes | asks:
-            self._reply(route, acks.get(route, b""), nacks.get(route, ()))
+            self._send_reply(route, acks.get(route, b""), nacks.get(route, ()))
 
-    def ask(self, session: int, number: int) -> None:
+    def ask_rank(self, session: int, number: int) -> None:
         """Ask the rank behind a session for EVIDENCE, with the next `acknowledge`; may get lost."""
         route = self._sessions.route_of(session)
         if route in self._agents:
@@ -197,7 +204,7 @@ class BundleReceiver(Refusals):
         """Close the socket, leaving last replies that long to go out; the context is the caller's."""
         self.socket.close(linger=linger_ms)
 
-    def _read(self, now_ns: int, limit: int) -> None:
+    def _read_bundles(self, now_ns: int, limit: int) -> None:
         """Read the bundles that have arrived. One that compares clocks is answered at once."""
         self.emptied, receive = False, self.socket.recv
         for _ in range(limit):
@@ -219,9 +226,9 @@ class BundleReceiver(Refusals):
             except zmq.ZMQError:
                 raise
             except Exception as error:  # noqa: BLE001  # no message may end the collector
-                self._refuse(error)
+                self._note_refusal(error)
 
-    def _reply(self, route: bytes, acks: bytes, nacks: Sequence[int]) -> None:
+    def _send_reply(self, route: bytes, acks: bytes, nacks: Sequence[int]) -> None:
         agent = self._agents.get(route)
         t0_ns, t1_ns, asks = (agent.t0_ns, agent.read_ns, agent.asks) if agent is not None else (0, 0, [])
         if agent is not None:
@@ -239,14 +246,16 @@ class BundleReceiver(Refusals):
         except zmq.ZMQError:  # it does not read, or is not connected: it sends again what is not acked
             return
 
-    def _accept_usual(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> Accepted | None:
+    def _accept_usual(
+        self, arrived: Sequence[Arrived], entries: Entries, now_ns: int
+    ) -> AcceptedEntries | None:
         """All these entries, together; None where they are few, or one of them is an introduction or not the
         next message of its session."""
-        routes = [one[0] for one in arrived]
+        routes = [arrival[0] for arrival in arrived]
         if len(entries) < FEWEST_TOGETHER or not self._agents.keys() >= {*routes}:
             return None
         sessions, bodies = self._sessions, entries.bodies
-        slots = sessions.find(entries.sessions)
+        slots = sessions.find_slots(entries.sessions)
         if slots is None or (sessions.rank[slots] != entries.ranks).any():
             return None
         numbered = np.flatnonzero(entries.seqs)
@@ -255,57 +264,57 @@ class BundleReceiver(Refusals):
             return None
         which = np.repeat(np.arange(len(arrived)), entries.counts)
         # Counted as seen before they are decoded: what is refused now would be refused every time.
-        slots, seqs, after = (column[numbered] for column in (slots, entries.seqs, entries.after()))
+        slots, seqs, after = (column[numbered] for column in (slots, entries.seqs, entries.seqs_before()))
         if not sessions.accept_all(slots, seqs, after, routes, which[numbered]):
             return None
         self._note_bundles(arrived, entries.t0_ns, now_ns)
-        return Accepted(np.stack([entries.ranks, entries.sessions, entries.seqs]), bodies, {})
+        return AcceptedEntries(np.stack([entries.ranks, entries.sessions, entries.seqs]), bodies, {})
 
-    def _accept_each(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> Accepted:
+    def _accept_each(self, arrived: Sequence[Arrived], entries: Entries, now_ns: int) -> AcceptedEntries:
         """Those of these entries that are accepted, one after the other."""
-        known, bodies = self._sessions, entries.bodies
-        columns = (entries.sessions, entries.ranks, entries.seqs, entries.after())
+        sessions, bodies = self._sessions, entries.bodies
+        columns = (entries.sessions, entries.ranks, entries.seqs, entries.seqs_before())
         rows = [*zip(*(column.tolist() for column in columns), strict=True)]
         accepted: list[int] = []
         decoded: dict[int, Message] = {}
         begin = 0
         ends = np.cumsum(entries.counts).tolist()
-        for one, t0_ns, end in zip(arrived, entries.t0_ns, ends, strict=True):
-            route, introduced = one[0], one[0] in self._agents
-            for at in range(begin, end):
-                name, rank, seq, after = rows[at]
-                of_rank = known.rank_of(name)
+        for arrival, t0_ns, end in zip(arrived, entries.t0_ns, ends, strict=True):
+            route, introduced = arrival[0], arrival[0] in self._agents
+            for index in range(begin, end):
+                name, rank, seq, after = rows[index]
+                known_rank = sessions.rank_of(name)
                 if (
-                    of_rank is None
+                    known_rank is None
                     or not introduced
-                    or not (seq or message_code(bodies[at]) in _NOT_NUMBERED)
+                    or not (seq or message_code(bodies[index]) in _NOT_NUMBERED)
                 ):
-                    message = self._take_introduction(route, name, rank, seq, bodies[at], now_ns)
+                    message = self._take_introduction(route, name, rank, seq, bodies[index], now_ns)
                     introduced = route in self._agents
                     if message is None:
                         continue
                     decoded[len(accepted)] = message
-                elif of_rank != rank:
-                    self._refuse(ProtocolError("session of another rank"))
+                elif known_rank != rank:
+                    self._note_refusal(ProtocolError("session of another rank"))
                     continue
                 elif seq:
-                    known.note_route(name, route)
+                    sessions.note_route(name, route)
                     # As in `_accept_usual`: seen before it is decoded.
-                    if not known.accept(name, seq, after):
+                    if not sessions.accept_next(name, seq, after):
                         continue
-                accepted.append(at)
+                accepted.append(index)
             begin = end
-            self._note_bundles([one], [t0_ns], now_ns)
+            self._note_bundles([arrival], [t0_ns], now_ns)
         at_places = np.array(accepted, np.int64)
         heads = np.stack([entries.ranks, entries.sessions, entries.seqs])[:, at_places]
-        return Accepted(heads, [bodies[place] for place in accepted], decoded)
+        return AcceptedEntries(heads, [bodies[place] for place in accepted], decoded)
 
     def _note_clock(self, route: bytes, t0_ns: int, read_ns: int, now_ns: int) -> None:
         """A bundle compares clocks: the agent waits for this reply, which acks nothing."""
         agent = self._agents.get(route)
         if agent is not None:
             agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, t0_ns, read_ns
-            self._reply(route, b"", ())
+            self._send_reply(route, b"", ())
 
     def _note_bundles(self, arrived: Sequence[Arrived], t0_ns: Sequence[int], now_ns: int) -> None:
         """Bundles were taken: their agents are to be answered."""
@@ -325,71 +334,71 @@ class BundleReceiver(Refusals):
     ) -> Message | None:
         """HELLO or HOST, returned where it makes the session known; what comes without one of these before it
         is nacked."""
-        known = self._sessions.rank_of(name)
+        known_rank = self._sessions.rank_of(name)
         try:
             message = decode(body) if seq == 0 else None
             if isinstance(message, Host) and rank == -1:
-                self._introduce(route, message, name, now_ns)
+                self._introduce_agent(route, message, name, now_ns)
             elif route not in self._agents:
-                self._nack(route, INTRODUCE)
+                self._note_nack(route, INTRODUCE)
                 return None
             elif isinstance(message, Hello):
-                self._greet(route, message, name, rank)
-            elif known is None:
-                self._nack(route, name)
+                self._greet_rank(route, message, name, rank)
+            elif known_rank is None:
+                self._note_nack(route, name)
                 return None
-            elif known != rank:
+            elif known_rank != rank:
                 raise ProtocolError("session of another rank")
             else:
                 raise ProtocolError(f"{type(message).__name__} without a number")
         except Exception as error:  # noqa: BLE001  # an entry costs that entry
-            self._refuse(error)
+            self._note_refusal(error)
             return None
-        return message if known is None else None
+        return message if known_rank is None else None
 
-    def _nack(self, route: bytes, session: int) -> None:
+    def _note_nack(self, route: bytes, session: int) -> None:
         names = self._unknown.setdefault(route, set())
         if len(names) < MAX_UNKNOWN:
             names.add(session)
 
-    def _introduce(self, route: bytes, host: Host, name: int, now_ns: int) -> None:
+    def _introduce_agent(self, route: bytes, host: Host, name: int, now_ns: int) -> None:
         if host.version != VERSION:
             raise ProtocolError(f"version {host.version}")
         if host.session != name:
             raise ProtocolError("HOST does not belong to its head")
         if host.name not in self._hosts and len(self._hosts) >= MAX_SHOWN_WORLD:
             raise ProtocolError(f"more than {MAX_SHOWN_WORLD:,} hosts")
-        known = self._sessions.rank_of(name)
-        if known is not None and known != -1:
+        known_rank = self._sessions.rank_of(name)
+        if known_rank is not None and known_rank != -1:
             raise ProtocolError("session of another rank")
         if self._admit is not None:
             self._admit(host, None)
         self._hosts.add(host.name)
-        if known is None:
-            self._sessions.begin(name, -1, route, owner=host.name)
+        if known_rank is None:
+            self._sessions.begin_session(name, -1, route, owner=host.name)
         # Of each agent the newest connection counts; those of sessions that are forgotten count no more.
         self._agents = {
-            at: agent
-            for at, agent in self._agents.items()
-            if agent.host.session != host.session and agent.host.session in self._sessions.known
+            other_route: agent
+            for other_route, agent in self._agents.items()
+            if agent.host.session != host.session and agent.host.session in self._sessions.slot_by_id
         }
-        self._agents[route] = Agent(host, now_ns)
+        self._agents[route] = ConnectedAgent(host, now_ns)
         self._sessions.note_route(name, route)
 
-    def _greet(self, route: bytes, hello: Hello, name: int, rank: int) -> None:
+    def _greet_rank(self, route: bytes, hello: Hello, name: int, rank: int) -> None:
         if hello.version != VERSION:
             raise ProtocolError(f"version {hello.version}")
         if (hello.session, hello.rank) != (name, rank):
             raise ProtocolError("HELLO does not belong to its head")
         if not hello.rank < hello.world_size <= MAX_SHOWN_WORLD:
             raise ProtocolError(f"rank {hello.rank} of {hello.world_size}")
-        known = self._sessions.rank_of(name)
-        if known is not None and known != rank:
+        known_rank = self._sessions.rank_of(name)
+        if known_rank is not None and known_rank != rank:
             raise ProtocolError("session of another rank")
         if self._admit is not None:
             self._admit(hello, self._agents[route].host)
-        if known is None:
-            self._sessions.begin(name, rank, route, owner=rank)
+        if known_rank is None:
+            self._sessions.begin_session(name, rank, route, owner=rank)
         self._sessions.note_route(name, route)
 
 

@@ -25,12 +25,12 @@ from ddptop.transport.bundles import (
     MAX_ENTRIES,
     MAX_REPLY_BYTES,
     WINDOW_BYTES,
-    Entry,
+    BundleEntry,
     pack_bundle,
     unpack_reply,
 )
 from ddptop.transport.curve import ConnectionMonitor, KeyPair, make_client
-from ddptop.transport.sockets import connect
+from ddptop.transport.sockets import connect_dealer
 from ddptop.transport.unacked import KeptMessage, Unacked
 
 INTERVAL_NS = NS // 4
@@ -69,7 +69,7 @@ class ClockSample(NamedTuple):
 
 @dataclass(slots=True)
 class Answers:
-    """What the collector has answered since the last `service`."""
+    """What the collector has answered since the last `exchange_messages`."""
 
     acked: list[tuple[int, int]] = field(default_factory=list)
     """(session, number): recorded up to it, more than before."""
@@ -93,12 +93,12 @@ class BundleSender:
         memory_bytes: int = MEMORY_BYTES,
         leave: Callable[[Sequence[KeptMessage]], object] | None = None,
     ) -> None:
-        """`host` introduces the agent; its session is that of `report`."""
+        """`host` introduces the agent; its session is that of `report_message`."""
         self._context = context
-        self._own = host.session
+        self._own_session = host.session
         self._interval_ns = interval_ns
         self._unacked = Unacked(memory_bytes, leave)
-        self._unacked.begin(host.session, -1, encode(host))
+        self._unacked.begin_session(host.session, -1, encode(host))
         self._numbered = 0
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: ConnectionMonitor | None = None
@@ -108,12 +108,12 @@ class BundleSender:
         self._is_new = False
         """The collector has not answered yet on this connection."""
         self._window_bytes = WINDOW_BYTES[0]
-        self._held = False
+        self._waits_for_ack = False
         """Messages wait for an ack before they are sent."""
         self._nacked: set[int] = set()
         """Sessions (or INTRODUCE) that are to be rewound."""
         self._answers = Answers()
-        """Since the last `service`."""
+        """Since the last `exchange_messages`."""
         self._usage: bytes | None = None
         self._urgent = False
         self._due_ns = 0
@@ -158,10 +158,10 @@ class BundleSender:
 
     @property
     def socket(self) -> zmq.Socket[bytes] | None:
-        """To be polled for replies; None before `connect`, and another one after each."""
+        """To be polled for replies; None before `connect_to`, and another one after each."""
         return self._socket
 
-    def connect(self, endpoint: str, server_key: str, keys: KeyPair) -> None:
+    def connect_to(self, endpoint: str, server_key: str, keys: KeyPair) -> None:
         """Connect to a collector (again and again until it answers), in place of the one before.
 
         Raises zmq.ZMQError, ValueError for an address or key that is none.
@@ -169,63 +169,64 @@ class BundleSender:
         self._disconnect()
         self._target = (endpoint, server_key, keys)
         self._renew_ns = time.monotonic_ns() + RENEW_NS
-        self._socket = connect(
+        self._socket = connect_dealer(
             self._context,
             endpoint,
             send_high=SEND_HIGH,
             receive_high=RECEIVE_HIGH,
             max_bytes=MAX_REPLY_BYTES,
-            prepare=self._prepare,
+            prepare=self._prepare_socket,
         )
 
-    def relay(self, received: Received, body: bytes) -> None:
-        """A message as `AckedReceiver.drain` gave it: HELLO, heartbeat, or one to keep until it is acked."""
+    def relay_message(self, received: Received, body: bytes) -> None:
+        """A message as `AckedReceiver.drain_messages` gave it: HELLO, heartbeat, or one to keep until it is
+        acked."""
         if isinstance(received.message, Hello):
-            self._unacked.begin(received.session, received.rank, body)
+            self._unacked.begin_session(received.session, received.rank, body)
             self._urgent = True
         elif received.session not in self._unacked.sessions:
             raise ValueError(f"session {received.session} has sent no HELLO")
         elif received.seq == 0:
             self._unacked.sessions[received.session].beat = body
         else:
-            self._unacked.keep(received.session, received.seq, body)
+            self._unacked.keep_message(received.session, received.seq, body)
 
-    def report(self, message: Message, *, urgent: bool = False) -> None:
+    def report_message(self, message: Message, *, urgent: bool = False) -> None:
         """Number a message of the agent's own (ABOUT, CLOCK, EVENT) and keep it until it is acked."""
         body = encode(message)
         if len(body) > MAX_RANK_MESSAGE_BYTES:
             self._too_large += 1
             return
         self._numbered += 1
-        self._unacked.keep(self._own, self._numbered, body)
+        self._unacked.keep_message(self._own_session, self._numbered, body)
         self._urgent |= urgent
 
-    def usage(self, message: HostUsage) -> None:
+    def set_usage(self, message: HostUsage) -> None:
         """Send this reading with the next bundle; a newer one replaces it."""
         self._usage = encode(message)
 
     def flush(self) -> None:
-        """Let the next `service` send at once: a rank's process waits for an ack before it ends."""
+        """Let the next `exchange_messages` send at once: a rank's process waits for an ack before it ends."""
         self._urgent = True
 
-    def forget(self, session: int) -> None:
+    def forget_session(self, session: int) -> None:
         """The process has ended: its HELLO is not sent again. What of it is not acked is still sent."""
-        if session != self._own:
-            self._unacked.forget(session)
+        if session != self._own_session:
+            self._unacked.forget_session(session)
 
-    def unacked(self) -> list[KeptMessage]:
+    def unacked_messages(self) -> list[KeptMessage]:
         """What is kept in memory, oldest first: for a recording of the agent's own that begins now."""
-        return [*self._unacked.in_memory()]
+        return [*self._unacked.messages_in_memory()]
 
-    def hellos(self) -> list[tuple[int, int, bytes]]:
+    def session_hellos(self) -> list[tuple[int, int, bytes]]:
         """(session, rank, HELLO or HOST) of the sessions that are known, the agent's own first."""
         return [(name, session.rank, session.hello) for name, session in self._unacked.sessions.items()]
 
-    def service(self, now_ns: int | None = None) -> Answers:
+    def exchange_messages(self, now_ns: int | None = None) -> Answers:
         """Read replies and send what is due."""
         if self._socket is None or self._monitor is None:
             return Answers()
-        self._monitor.read()
+        self._monitor.read_events()
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         if self._monitor.connections != self._connections:
             self._connections = self._monitor.connections
@@ -253,8 +254,8 @@ class BundleSender:
     def compare_clocks(self, within_s: float) -> None:
         """Send an empty bundle, which is answered at once, and wait for the answer, so long at most in all.
 
-        The next `service` returns what has come. Both times are then those of the socket, not of a round.
-        """
+        The next `exchange_messages` returns what has come. Both times are then those of the socket, not of a
+        round."""
         if self._socket is None or self._is_new or not self.connected:
             return
         end_s = time.monotonic() + within_s
@@ -273,7 +274,7 @@ class BundleSender:
         """Close the socket; the context is the caller's."""
         self._disconnect()
 
-    def _prepare(self, socket: zmq.Socket[bytes]) -> None:
+    def _prepare_socket(self, socket: zmq.Socket[bytes]) -> None:
         assert self._target is not None
         _, server_key, keys = self._target
         make_client(socket, server_key, keys)
@@ -297,9 +298,9 @@ class BundleSender:
     def _read_replies(self) -> None:
         assert self._socket is not None
         while self._is_ready(zmq.POLLIN):
-            self._note(self._socket.recv_multipart(zmq.NOBLOCK)[0], self._answers)
+            self._note_reply(self._socket.recv_multipart(zmq.NOBLOCK)[0], self._answers)
 
-    def _note(self, data: bytes, answers: Answers) -> None:
+    def _note_reply(self, data: bytes, answers: Answers) -> None:
         back_ns = time.monotonic_ns()
         try:
             reply = unpack_reply(data)
@@ -315,7 +316,7 @@ class BundleSender:
             if self._unacked.note_ack(name, seq):
                 answers.acked.append((name, seq))
                 self._advanced_ns = self.acked_ns = back_ns
-                self._urgent |= self._held
+                self._urgent |= self._waits_for_ack
         answers.asked += reply.asks
         if restarted:
             self._rewind_all(back_ns)
@@ -324,19 +325,19 @@ class BundleSender:
     def _rewind_nacked(self, now_ns: int) -> None:
         """Send again what is missing. Many nacks about one hole are on their way at a time."""
         for name in [*self._nacked]:
-            session = self._unacked.sessions.get(self._own if name == INTRODUCE else name)
+            session = self._unacked.sessions.get(self._own_session if name == INTRODUCE else name)
             if session is not None and now_ns - session.rewound_ns < REWIND_NS:
                 continue
             self._nacked.discard(name)
             if name == INTRODUCE:
                 self._rewind_all(now_ns)
             elif session is not None:
-                self._unacked.rewind(name, now_ns, probes=True)
+                self._unacked.rewind_session(name, now_ns, probes=True)
                 self._urgent = True
 
     def _rewind_all(self, now_ns: int) -> None:
         for name in self._unacked.sessions:
-            self._unacked.rewind(name, now_ns)
+            self._unacked.rewind_session(name, now_ns)
         self._nacked.clear()
         self._advanced_ns = now_ns
         self._urgent = True
@@ -346,7 +347,7 @@ class BundleSender:
         while self._urgent or now_ns >= self._due_ns:
             if not self._is_ready(zmq.POLLOUT):
                 return
-            entries, more = self._next_entries(now_ns)
+            entries, has_more = self._next_entries(now_ns)
             if not entries and now_ns - self._sent_ns < EMPTY_NS:
                 return
             try:
@@ -356,25 +357,25 @@ class BundleSender:
                 self._rewind_all(now_ns)
                 return
             self._sent_ns = now_ns
-            self._urgent = more
+            self._urgent = has_more
             self._due_ns = now_ns + self._interval_ns
 
-    def _next_entries(self, now_ns: int) -> tuple[list[Entry], bool]:
+    def _next_entries(self, now_ns: int) -> tuple[list[BundleEntry], bool]:
         """What the next bundle holds, and whether there is more than fits in."""
-        entries = self._unacked.greetings(now_ns)
+        entries = self._unacked.take_greetings(now_ns)
         if self._usage is not None:
-            entries.append(Entry(self._own, -1, 0, 0, self._usage))
+            entries.append(BundleEntry(self._own_session, -1, 0, 0, self._usage))
             self._usage = None
         size = sum(len(entry.body) for entry in entries)
-        self._held = self._unacked.in_flight_bytes >= self._window_bytes
-        if self._held:
+        self._waits_for_ack = self._unacked.in_flight_bytes >= self._window_bytes
+        if self._waits_for_ack:
             return entries, False
-        for entry in self._unacked.unsent():
+        for entry in self._unacked.take_unsent():
             entries.append(entry)
             size += len(entry.body)
             if size >= MAX_BUNDLE_BYTES - MAX_RANK_MESSAGE_BYTES or len(entries) >= MAX_ENTRIES:
                 return entries, True
             if self._unacked.in_flight_bytes >= self._window_bytes:
-                self._held = True
+                self._waits_for_ack = True
                 break
         return entries, False

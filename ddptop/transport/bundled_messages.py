@@ -51,7 +51,7 @@ ABOUT_A_RANK = (Usage, Gpu, Event, Evidence)
 
 
 @dataclass(slots=True)
-class Agent:
+class ConnectedAgent:
     """The agent at the other end of a connection."""
 
     host: Host
@@ -70,7 +70,7 @@ of which there are many."""
 
 
 class Entries(NamedTuple):
-    """n entries, those of a bundle after those of the one before it: (n,) each, as in `Entry`."""
+    """n entries, those of a bundle after those of the one before it: (n,) each, as in `BundleEntry`."""
 
     sessions: Integers
     seqs: Integers
@@ -85,7 +85,7 @@ class Entries(NamedTuple):
     def __len__(self) -> int:
         return len(self.sessions)
 
-    def after(self) -> Integers:
+    def seqs_before(self) -> Integers:
         """(n,) number of the message that the session's sender kept before each; 0: it kept none."""
         return np.asarray(np.where(self.backs > 0, self.seqs - self.backs, 0))
 
@@ -101,7 +101,7 @@ class _Bundle(msgspec.Struct, array_like=True, tag=BUNDLE, forbid_unknown_fields
 _DECODE_BUNDLE = msgspec.msgpack.Decoder(_Bundle).decode
 
 
-def _bundle(frame: bytes | zmq.Frame) -> _Bundle:
+def _decode_bundle(frame: bytes | zmq.Frame) -> _Bundle:
     if len(frame) > MAX_WIRE_BYTES:
         raise ProtocolError("a bundle is too long")
     try:
@@ -115,22 +115,22 @@ def entries_of(frames: Sequence[bytes | zmq.Frame]) -> Entries:
 
     Raises ProtocolError where those of any bundle are not right.
     """
-    bundles = [*map(_bundle, frames)]
+    bundles = [*map(_decode_bundle, frames)]
     sizes = np.array([len(bundle.heads) for bundle in bundles], np.int64)
-    counts, rest = np.divmod(sizes, HEAD_BYTES)
-    if rest.any():
+    counts, remainder = np.divmod(sizes, HEAD_BYTES)
+    if remainder.any():
         raise ProtocolError("the heads of a bundle are not those of entries")
     # The columns of all bundles are read at once: each read has a cost.
     data = np.frombuffer(b"".join([bundle.heads for bundle in bundles]), np.uint8)
     ends = np.cumsum(counts)
-    at, count = np.repeat(np.cumsum(sizes) - sizes, counts), np.repeat(counts, counts)
-    place = np.arange(len(at)) - np.repeat(ends - counts, counts)
+    column_at, count = np.repeat(np.cumsum(sizes) - sizes, counts), np.repeat(counts, counts)
+    place = np.arange(len(column_at)) - np.repeat(ends - counts, counts)
     columns = []
     for _, kind in HEAD_COLUMNS:
         width = int(kind[-1])
         numbers: NDArray[Any] = np.ndarray(max(0, len(data) - width + 1), kind, data.data, 0, (1,))
-        columns.append(numbers[at + width * place].astype(np.int64, copy=False))
-        at += width * count
+        columns.append(numbers[column_at + width * place].astype(np.int64, copy=False))
+        column_at += width * count
     sessions, seqs, ranks, backs, lengths = columns
     if len(sessions):
         if sessions.min() <= 0 or seqs.min() < 0 or seqs.max() >= MAX_STEP:
@@ -147,7 +147,8 @@ def entries_of(frames: Sequence[bytes | zmq.Frame]) -> Entries:
         if size != len(bundle.bodies):
             raise ProtocolError("the lengths of a bundle are not those of its messages")
         bodies += [
-            bundle.bodies[at : at + size] for at, size in zip(starts, all_sizes[begin:end], strict=True)
+            bundle.bodies[start : start + size]
+            for start, size in zip(starts, all_sizes[begin:end], strict=True)
         ]
     t0_ns = [bundle.t0_ns for bundle in bundles]
     return Entries(sessions, seqs, ranks, backs, bodies, counts, t0_ns)
@@ -159,25 +160,25 @@ def valid_entries(
     """These bundles without those that are not valid, and their entries. `refuse` is called for each of the
     others, while the exception is handled."""
     with suppress(ProtocolError):
-        return arrived, entries_of([one[2] for one in arrived])
-    valid = _valid(arrived, refuse)
-    return valid, entries_of([one[2] for one in valid])
+        return arrived, entries_of([arrival[2] for arrival in arrived])
+    valid = _drop_invalid(arrived, refuse)
+    return valid, entries_of([arrival[2] for arrival in valid])
 
 
-def _valid(arrived: list[Arrived], refuse: Callable[[Exception], None]) -> list[Arrived]:
+def _drop_invalid(arrived: list[Arrived], refuse: Callable[[Exception], None]) -> list[Arrived]:
     """Those that are valid, by halves: one that is not takes no more than some ten times what all take."""
     try:
-        entries_of([one[2] for one in arrived])
+        entries_of([arrival[2] for arrival in arrived])
     except ProtocolError as error:
         if len(arrived) == 1:
             refuse(error)
             return []
         half = len(arrived) // 2
-        return [*_valid(arrived[:half], refuse), *_valid(arrived[half:], refuse)]
+        return [*_drop_invalid(arrived[:half], refuse), *_drop_invalid(arrived[half:], refuse)]
     return arrived
 
 
-class Accepted(NamedTuple):
+class AcceptedEntries(NamedTuple):
     """n messages that were accepted, in order."""
 
     heads: Integers
@@ -200,9 +201,11 @@ _WRAPPED = {CODES[kind]: kind for kind in (Usage, Gpu)}
 """What an agent sends in an ABOUT, and is taken as the rank's."""
 
 
-def decoded(accepted: Accepted, now_ns: int, refuse: Callable[[Exception], None]) -> EncodedRun:
+def decode_accepted(
+    accepted: AcceptedEntries, now_ns: int, refuse: Callable[[Exception], None]
+) -> EncodedRun:
     """The messages. `refuse` is called for those that are not valid, while the exception is handled."""
-    accepted, of_kind = _unwrapped(accepted, _usual(accepted))
+    accepted, of_kind = _unwrap_abouts(accepted, _places_of_usual(accepted))
     heads, bodies, ready = accepted
     steps = None
     readings = []
@@ -214,80 +217,83 @@ def decoded(accepted: Accepted, now_ns: int, refuse: Callable[[Exception], None]
             if kind is Steps:
                 continue
             its_bodies = [bodies[place] for place in places.tolist()]
-            found = Readings.decoded(kind, places, its_bodies)
-            if found is not None:  # else one of them is invalid: each is decoded alone
-                readings.append(found)
+            same_kind = Readings.decoded(kind, places, its_bodies)
+            if same_kind is not None:  # else one of them is invalid: each is decoded alone
+                readings.append(same_kind)
                 alone[places] = False
     elif its_bodies:
         with suppress(Exception):  # likewise
             ready = {**ready, **dict(zip(of_kind[Steps].tolist(), decode_steps(its_bodies), strict=True))}
     valid = np.ones(len(alone), bool)
-    others: list[tuple[int, Received]] = []
+    alone_messages: list[tuple[int, Received]] = []
     usual = {place for kind, places in of_kind.items() for place in places[alone[places]].tolist()}
-    for at in np.flatnonzero(alone).tolist():
-        rank, session, seq = heads[:, at].tolist()
+    for index in np.flatnonzero(alone).tolist():
+        rank, session, seq = heads[:, index].tolist()
         try:
-            message = ready.get(at)
+            message = ready.get(index)
             if message is None:
-                message = decode(bodies[at])
-                if at not in usual:
+                message = decode(bodies[index])
+                if index not in usual:
                     _check_sender(rank, seq, message)
         except Exception as error:  # noqa: BLE001  # no message may end the collector
             refuse(error)
-            valid[at] = False
+            valid[index] = False
             continue
-        others.append((at, Received(now_ns, rank, session, seq, message)))
+        alone_messages.append((index, Received(now_ns, rank, session, seq, message)))
     place = np.cumsum(valid) - 1
-    kept = slice(None) if valid.all() else np.flatnonzero(valid)
+    kept_places = slice(None) if valid.all() else np.flatnonzero(valid)
     kept_bodies = bodies if valid.all() else [bodies[place] for place in np.flatnonzero(valid).tolist()]
     times = np.full(len(valid), now_ns)
     return EncodedRun(
-        np.stack([times, *heads])[:, kept],
+        np.stack([times, *heads])[:, kept_places],
         place[of_kind[Steps]] if steps is not None else place[:0],
         steps,
-        [(int(place[at]), received) for at, received in others],
+        [(int(place[position]), received) for position, received in alone_messages],
         kept_bodies,
-        [one._replace(places=place[one.places]) for one in readings],
+        [
+            same_kind_readings._replace(places=place[same_kind_readings.places])
+            for same_kind_readings in readings
+        ],
     )
 
 
-def _usual(accepted: Accepted) -> dict[type[Message], Integers]:
+def _places_of_usual(accepted: AcceptedEntries) -> dict[type[Message], Integers]:
     """The places of those messages that are decoded together."""
     rank, _, seq = accepted.heads
     codes = np.array([*map(message_code, accepted.bodies)], np.int64)
     alike = codes * 4 + (rank >= 0) * 2 + (seq > 0)
-    found = {}
+    places_by_kind = {}
     for sender, number, kind in _USUAL:
         places = np.flatnonzero(alike == CODES[kind] * 4 + sender * 2 + number)
         if len(places):
-            found[kind] = places
-    return found
+            places_by_kind[kind] = places
+    return places_by_kind
 
 
-def _unwrapped(
-    accepted: Accepted, of_kind: dict[type[Message], Integers]
-) -> tuple[Accepted, dict[type[Message], Integers]]:
+def _unwrap_abouts(
+    accepted: AcceptedEntries, of_kind: dict[type[Message], Integers]
+) -> tuple[AcceptedEntries, dict[type[Message], Integers]]:
     """The same with what an agent has read of a rank's process and GPU as of that rank."""
     places = of_kind.pop(About, None)
     if places is None:
         return accepted, of_kind
     heads, bodies = accepted.heads.copy(), accepted.bodies.copy()
-    found: dict[type[Message], list[int]] = {}
+    unwrapped: dict[type[Message], list[int]] = {}
     wrapped: list[tuple[int, int, int]] = []
     """Place, rank and session."""
-    for place, about in _abouts(places.tolist(), bodies):
+    for place, about in _decode_abouts(places.tolist(), bodies):
         kind = _WRAPPED.get(message_code(about.body))
         if kind is not None:
-            found.setdefault(kind, []).append(place)
+            unwrapped.setdefault(kind, []).append(place)
             wrapped.append((place, about.rank, about.session))
             bodies[place] = about.body
-    at, rank, session = np.array(wrapped, np.int64).reshape(-1, 3).T
-    heads[:, at] = rank, session, np.zeros_like(at)
-    of_kind |= {kind: np.array(some, np.int64) for kind, some in found.items()}
+    about_places, rank, session = np.array(wrapped, np.int64).reshape(-1, 3).T
+    heads[:, about_places] = rank, session, np.zeros_like(about_places)
+    of_kind |= {kind: np.array(its_places, np.int64) for kind, its_places in unwrapped.items()}
     return accepted._replace(heads=heads, bodies=bodies), of_kind
 
 
-def _abouts(places: list[int], bodies: list[bytes]) -> Iterator[tuple[int, Any]]:
+def _decode_abouts(places: list[int], bodies: list[bytes]) -> Iterator[tuple[int, Any]]:
     """Place and struct of those messages at some places that are ABOUT; others are refused when they are
     decoded alone."""
     with suppress(ProtocolError):

@@ -56,7 +56,7 @@ INTRODUCE = 0
 """In the nacks of a reply, in place of a session: the collector does not know the agent. It begins again."""
 
 
-class Entry(NamedTuple):
+class BundleEntry(NamedTuple):
     """One message in a bundle."""
 
     session: int
@@ -93,17 +93,17 @@ class Reply(NamedTuple):
     """(session, number of the ASK)."""
 
 
-def pack_bundle(t0_ns: int, entries: Sequence[Entry]) -> bytes:
+def pack_bundle(t0_ns: int, entries: Sequence[BundleEntry]) -> bytes:
     """The frame of a bundle; the caller keeps to its limits."""
     n = len(entries)
     sessions, ranks, seqs, backs, bodies = zip(*entries, strict=True) if n else ((), (), (), (), ())
-    heads = struct.pack(_heads(n), *sessions, *seqs, *ranks, *backs, *map(len, bodies))
+    heads = struct.pack(_heads_format(n), *sessions, *seqs, *ranks, *backs, *map(len, bodies))
     return cast(bytes, msgpack.packb((BUNDLE, t0_ns, heads, b"".join(bodies))))
 
 
 def sent_ns(data: bytes) -> int:
     """When a bundle without entries was sent, by the agent's clock. Raises ProtocolError."""
-    t0_ns, heads, bodies = _fields(data, BUNDLE, 4, HEAD_BYTES)
+    t0_ns, heads, bodies = _unpack_fields(data, BUNDLE, 4, HEAD_BYTES)
     if not _is_time(t0_ns) or heads != b"" or bodies != b"":
         raise ProtocolError("not a bundle's fields")
     return cast(int, t0_ns)
@@ -122,7 +122,7 @@ def pack_columns(head: tuple[int, ...], acks: bytes, nacks: bytes, asks: bytes) 
 
 def unpack_reply(data: bytes) -> Reply:
     """The reply in a frame, checked. Raises ProtocolError."""
-    epoch, every, thin, window, *times_and_columns = _fields(data, REPLY, 11, MAX_REPLY_BYTES)
+    epoch, every, thin, window, *times_and_columns = _unpack_fields(data, REPLY, 11, MAX_REPLY_BYTES)
     (t0_ns, t1_ns, t2_ns), columns = times_and_columns[:3], times_and_columns[3:]
     if any(type(number) is not int for number in (epoch, every, thin, window)):
         raise ProtocolError("not a reply's fields")
@@ -130,19 +130,19 @@ def unpack_reply(data: bytes) -> Reply:
         raise ProtocolError("a number of a reply is out of range")
     if not all(map(_is_time, (t0_ns, t1_ns, t2_ns))):
         raise ProtocolError("a time of a reply is out of range")
-    acks, nacks, asks = map(_numbers, columns)
+    acks, nacks, asks = map(_unpack_numbers, columns)
     if len(acks) % 2 or len(asks) % 2:
         raise ProtocolError("a pair is incomplete")
     pairs = (tuple(zip(numbers[::2], numbers[1::2], strict=True)) for numbers in (acks, asks))
     return Reply(epoch, every, thin, window, t0_ns, t1_ns, t2_ns, next(pairs), nacks, next(pairs))
 
 
-def _heads(n: int) -> str:
+def _heads_format(n: int) -> str:
     """Sessions, numbers, ranks, backs, lengths of the bodies."""
     return f"<{n}q{n}q{n}i{n}I{n}I"
 
 
-def _fields(data: bytes, kind: int, n_fields: int, most_bytes: int) -> list[Any]:
+def _unpack_fields(data: bytes, kind: int, n_fields: int, most_bytes: int) -> list[Any]:
     """The fields of a frame after its first, which is `kind`; each is an integer or bytes."""
     if len(data) > most_bytes:
         raise ProtocolError(f"frame of {len(data)} bytes")
@@ -161,7 +161,7 @@ def _is_time(value: object) -> bool:
     return type(value) is int and 0 <= value <= MAX_NS
 
 
-def _numbers(column: object) -> tuple[int, ...]:
+def _unpack_numbers(column: object) -> tuple[int, ...]:
     if type(column) is not bytes or len(column) % 8:
         raise ProtocolError("not a column of numbers")
     numbers = struct.unpack(f"<{len(column) // 8}q", column)

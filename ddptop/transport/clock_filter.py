@@ -59,7 +59,7 @@ class Estimate(NamedTuple):
     """Shortest round trip of the exchanges that are kept."""
 
 
-class _Exchange(NamedTuple):
+class _ClockExchange(NamedTuple):
     """What one exchange says: the offset is at most `upper` at `t0` and at least `lower` at `t3`."""
 
     t0: int
@@ -76,32 +76,32 @@ class ClockFilter:
     """Estimates the offset between two clocks from the exchanges of one link."""
 
     def __init__(self) -> None:
-        self._kept: list[_Exchange] = []
+        self._kept: list[_ClockExchange] = []
         """The best exchange of each period, in order of time."""
-        self._newest: _Exchange | None = None
+        self._newest: _ClockExchange | None = None
         self._drift = (-MAX_DRIFT, MAX_DRIFT)
         """The mean drift lies between these two."""
         self._period_end = 0
         self.discarded = 0
         """How often the earlier exchanges were discarded, because they contradicted a later one."""
 
-    def add(self, t0: int, t1: int, t2: int, t3: int) -> None:
+    def add_exchange(self, t0: int, t1: int, t2: int, t3: int) -> None:
         """Take an exchange, later than those before it. One whose times run backward is ignored."""
         if t3 < t0 or t2 < t1 or (self._newest is not None and t3 <= self._newest.t3):
             return
-        new = _Exchange(t0, t1 - t0, t3, t2 - t3)
+        new = _ClockExchange(t0, t1 - t0, t3, t2 - t3)
         self._newest = new
         low, high = self._limits_of_drift()
         for old in self._kept:
-            most = old.upper + (t3 - old.t0) * high
-            least = old.lower + (t0 - old.t3) * (low if t0 >= old.t3 else high)
-            if new.lower > most or new.upper < least:
+            highest = old.upper + (t3 - old.t0) * high
+            lowest = old.lower + (t0 - old.t3) * (low if t0 >= old.t3 else high)
+            if new.lower > highest or new.upper < lowest:
                 self._begin_anew(new)
                 return
         if self._kept and t3 < self._period_end:
             last, drift = self._kept[-1], sum(self._drift) / 2
-            grown = last.round_trip(drift) + (high - low) * (t3 - last.t3)
-            if new.round_trip(drift) > grown:
+            longest_allowed = last.round_trip(drift) + (high - low) * (t3 - last.t3)
+            if new.round_trip(drift) > longest_allowed:
                 return
             self._kept[-1] = new
             return
@@ -109,7 +109,7 @@ class ClockFilter:
         period = (t3 - self._kept[0].t3) // 4
         self._period_end = t3 + min(max(period, SHORTEST_PERIOD_NS), PERIOD_NS)
 
-    def estimate(self, now_ns: int) -> Estimate | None:
+    def estimate_offset(self, now_ns: int) -> Estimate | None:
         """The offset at `now_ns` of the host's clock; None before the first exchange.
 
         The bound is half the distance of the two limits, moved to `now_ns`, plus what the drift may be wrong
@@ -134,10 +134,10 @@ class ClockFilter:
             offset_ns=self._newest.lower + round((lower + upper) / 2),
             bound_ns=ceil((upper - lower) / 2 + error * HORIZON_NS) + 1,
             drift_ppb=drift_ppb,
-            round_trip_ns=max(1, round(min(one.round_trip(drift) for one in self._kept))),
+            round_trip_ns=max(1, round(min(exchange.round_trip(drift) for exchange in self._kept))),
         )
 
-    def _begin_anew(self, newest: _Exchange) -> None:
+    def _begin_anew(self, newest: _ClockExchange) -> None:
         self._kept, self._drift = [newest], (-MAX_DRIFT, MAX_DRIFT)
         self._period_end = newest.t3 + SHORTEST_PERIOD_NS
         self.discarded += 1
@@ -153,8 +153,8 @@ class ClockFilter:
         assert self._newest is not None
         base = self._newest.lower
         low, high = self._limits_of_drift()
-        lower = max(one.lower - base + low * (now_ns - one.t3) for one in self._kept)
-        upper = min(one.upper - base + high * (now_ns - one.t0) for one in self._kept)
+        lower = max(exchange.lower - base + low * (now_ns - exchange.t3) for exchange in self._kept)
+        upper = min(exchange.upper - base + high * (now_ns - exchange.t0) for exchange in self._kept)
         return lower, upper
 
     def _drift_between(self) -> tuple[float, float]:
@@ -162,8 +162,8 @@ class ClockFilter:
         than the limits of both permit."""
         low, high = -MAX_DRIFT, MAX_DRIFT
         kept = self._kept
-        for at, old in enumerate(kept):
-            for new in kept[at + 1 :]:
+        for index, old in enumerate(kept):
+            for new in kept[index + 1 :]:
                 if new.t0 > old.t3:
                     low = max(low, (new.lower - old.upper) / (new.t3 - old.t0) - WANDER)
                     high = min(high, (new.upper - old.lower) / (new.t0 - old.t3) + WANDER)

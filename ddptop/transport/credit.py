@@ -21,7 +21,7 @@ from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Credit, State
 from ddptop.transport.curve import VIEWERS, Gate, load_viewer_keys, make_server
-from ddptop.transport.sockets import arrived, bind, connect, new_context, send_frames
+from ddptop.transport.sockets import bind_router, connect_dealer, new_context, receive_messages, send_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ MAX_VIEWERS = 256
 """More than a team has; a process that connects in a loop must not use up the collector's memory."""
 
 
-class Waiting(NamedTuple):
+class WaitingViewer(NamedTuple):
     """A viewer with room for a frame."""
 
     name: bytes
@@ -69,7 +69,7 @@ class _Viewer:
     sent_ns: int | None = None
 
 
-def _encoded(state: State) -> bytes:
+def _encode_state(state: State) -> bytes:
     """As `encode`, which copies a large frame three times."""
     size = len(state.frame)
     if size < 1 << 16:
@@ -88,7 +88,7 @@ class CreditServer:
         self._viewers: dict[bytes, _Viewer] = {}
         self.refused = 0
         """Messages that were no credit, and credits of viewers beyond the limit."""
-        self.socket = bind(context, endpoint, high=HIGH_SERVER, max_bytes=MAX_RANK_MESSAGE_BYTES)
+        self.socket = bind_router(context, endpoint, high=HIGH_SERVER, max_bytes=MAX_RANK_MESSAGE_BYTES)
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         self._port: ViewerPort | None = None
         self.remark: str | None = None
@@ -106,20 +106,20 @@ class CreditServer:
             [self.socket] if self._port is None else [self.socket, self._port.socket, self._port.gate.socket]
         )
 
-    def drain(self, now_ns: int, limit: int = 1000) -> None:
+    def drain_credits(self, now_ns: int, limit: int = 1000) -> None:
         """Note the credits that have arrived, at most `limit` from each socket. Never blocks."""
-        self._drain(self.socket, OVER_IPC, now_ns, limit)
+        self._drain_socket(self.socket, OVER_IPC, now_ns, limit)
         if self._port is not None:
-            self._port.serve()
-            self._drain(self._port.socket, OVER_TCP, now_ns, limit)
+            self._port.serve_gate()
+            self._drain_socket(self._port.socket, OVER_TCP, now_ns, limit)
         silent = [name for name, viewer in self._viewers.items() if now_ns - viewer.received_ns > FORGET_NS]
         for name in silent:
             del self._viewers[name]
 
-    def waiting(self) -> list[Waiting]:
+    def waiting_viewers(self) -> list[WaitingViewer]:
         """Viewers with room for a frame, and what they asked for."""
         return [
-            Waiting(name, viewer.credit, viewer.since_ns, viewer.sent_ns)
+            WaitingViewer(name, viewer.credit, viewer.since_ns, viewer.sent_ns)
             for name, viewer in self._viewers.items()
             if viewer.credit is not None
         ]
@@ -128,19 +128,19 @@ class CreditServer:
         """Viewers that gave a credit after this moment."""
         return {name for name, viewer in self._viewers.items() if viewer.received_ns > t_ns}
 
-    def send(self, name: bytes, state: State, now_ns: int) -> bool:
+    def send_frame(self, name: bytes, state: State, now_ns: int) -> bool:
         """Send a frame and use up the credit. False: the viewer was forgotten or its socket is full."""
         try:
-            self._send(name, _encoded(state))
+            self._send_body(name, _encode_state(state))
         except zmq.Again:
             return False
         except zmq.ZMQError:
             self._viewers.pop(name, None)
             return False
-        self.deny(name, now_ns)
+        self.deny_frame(name, now_ns)
         return True
 
-    def deny(self, name: bytes, now_ns: int) -> None:
+    def deny_frame(self, name: bytes, now_ns: int) -> None:
         """Use up the credit without a frame: none can be made now."""
         viewer = self._viewers[name]
         viewer.credit, viewer.sent_ns = None, now_ns
@@ -151,22 +151,22 @@ class CreditServer:
         if self._port is not None:
             self._port.close(linger_ms)
 
-    def _drain(self, socket: zmq.Socket[bytes], via: bytes, now_ns: int, limit: int) -> None:
+    def _drain_socket(self, socket: zmq.Socket[bytes], via: bytes, now_ns: int, limit: int) -> None:
         for _ in range(limit):
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            if not self._note(via, frames, now_ns):
+            if not self._note_credit(via, frames, now_ns):
                 self.refused += 1
 
-    def _send(self, name: bytes, body: bytes) -> None:
+    def _send_body(self, name: bytes, body: bytes) -> None:
         """Raises zmq.ZMQError where the viewer is not there, zmq.Again where its socket is full."""
         over_tcp = self._port is not None and name.startswith(OVER_TCP)
         socket = self._port.socket if self._port is not None and over_tcp else self.socket
         send_frames(socket, name[1:], body)
 
-    def _note(self, via: bytes, frames: list[bytes], now_ns: int) -> bool:
+    def _note_credit(self, via: bytes, frames: list[bytes], now_ns: int) -> bool:
         if len(frames) != 2:
             return False
         name, body = via + frames[0], frames[1]
@@ -194,7 +194,7 @@ class CreditServer:
         """
         for name in list(self._viewers):
             try:
-                self._send(name, b"")
+                self._send_body(name, b"")
             except zmq.Again:  # it is stopped, and its connection is there
                 continue
             except zmq.ZMQError:
@@ -219,26 +219,26 @@ class ViewerPort:
     def __init__(self, listen: str) -> None:
         """Bind HOST:PORT. Raises OSError, ValueError, RunDirectoryError, zmq.ZMQError."""
         host, _, port = listen.rpartition(":")
-        known = sockets.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)
-        address = str(known[0][4][0])
+        addresses = sockets.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)
+        address = str(addresses[0][4][0])
         self._keys = load_viewer_keys(state_directory())
         self._read_s = 0.0
         self._context = new_context()
         self.gate = Gate(self._context)
         try:
-            self.socket = bind(
+            self.socket = bind_router(
                 self._context,
                 f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}",
                 high=HIGH_SERVER,
                 max_bytes=MAX_RANK_MESSAGE_BYTES,
-                prepare=self._prepare,
+                prepare=self._prepare_socket,
             )
         except BaseException:
             self.gate.close()
             self._context.term()
             raise
 
-    def serve(self) -> None:
+    def serve_gate(self) -> None:
         """Answer who may connect. Keys that were made or removed since then count."""
         if not self.gate.socket.poll(0):
             return
@@ -249,8 +249,8 @@ class ViewerPort:
                 self._keys = load_viewer_keys(state_directory())._replace(collector=self._keys.collector)
             except (OSError, RunDirectoryError):
                 self._keys = self._keys._replace(admitted={})
-            self.gate.admit(VIEWERS, self._keys.admitted)
-        self.gate.serve()
+            self.gate.admit_keys(VIEWERS, self._keys.admitted)
+        self.gate.answer_questions()
 
     def close(self, linger_ms: int) -> None:
         """Close the sockets and the context."""
@@ -258,7 +258,7 @@ class ViewerPort:
         self.gate.close()
         self._context.term()
 
-    def _prepare(self, socket: zmq.Socket[bytes]) -> None:
+    def _prepare_socket(self, socket: zmq.Socket[bytes]) -> None:
         make_server(socket, self._keys.collector, VIEWERS)
         socket.set(zmq.ROUTER_MANDATORY, 1)
 
@@ -270,7 +270,7 @@ class CreditClient:
         """`prepare` sets further options before it connects, over TCP."""
         self._context = new_context()
         try:
-            self.socket = connect(
+            self.socket = connect_dealer(
                 self._context,
                 endpoint,
                 send_high=HIGH_CLIENT[0],
@@ -282,7 +282,7 @@ class CreditClient:
             self._context.term()
             raise
 
-    def grant(self, credit: Credit) -> bool:
+    def grant_credit(self, credit: Credit) -> bool:
         """Ask for one frame; False if no collector is connected. Never blocks."""
         try:
             self.socket.send(encode(credit), zmq.NOBLOCK)
@@ -290,9 +290,11 @@ class CreditClient:
             return False
         return True
 
-    def receive(self) -> State | None:
+    def receive_frame(self) -> State | None:
         """The next frame that has arrived, None if there is none. Never blocks."""
-        return next((message for message in arrived(self.socket) if isinstance(message, State)), None)
+        return next(
+            (message for message in receive_messages(self.socket) if isinstance(message, State)), None
+        )
 
     def close(self) -> None:
         """Close socket and context; may be called twice."""

@@ -144,7 +144,7 @@ class ViewerKey(NamedTuple):
     keys: KeyPair
 
     @classmethod
-    def read(cls, path: Path) -> ViewerKey:
+    def read_file(cls, path: Path) -> ViewerKey:
         """Raises OSError, RunDirectoryError where others may read the file, ValueError where it is no key."""
         with os.fdopen(open_regular(path, follow=True), "rb") as file:
             check_private(file.fileno(), path)
@@ -179,9 +179,8 @@ class Gate:
     """Answers libzmq's question who may connect, for all CURVE sockets of one context.
 
     Made before any of them is bound, and closed after them. It has no thread: its socket is polled with the
-    others, and `serve` called when it is readable; until then new connections wait (3 s at most, then their
-    client tries again).
-    """
+    others, and `answer_questions` called when it is readable; until then new connections wait (3 s at most,
+    then their client tries again)."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._allowed: dict[bytes, set[bytes]] = {}
@@ -193,28 +192,28 @@ class Gate:
         self.socket.linger = 0
         self.socket.bind(ZAP_ENDPOINT)
 
-    def admit(self, domain: str, public_keys: Iterable[str]) -> None:
+    def admit_keys(self, domain: str, public_keys: Iterable[str]) -> None:
         """Let exactly these keys (Z85) into a domain, from now on. Raises ValueError for what is no key."""
         self._allowed[domain.encode()] = {z85.decode(key.encode()) for key in public_keys}
 
-    def serve(self, limit: int = 100) -> None:
+    def answer_questions(self, limit: int = 100) -> None:
         """Answer what waits, at most `limit` questions. Never blocks."""
         for _ in range(limit):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self.socket.send_multipart(self._answer(frames))
+            self.socket.send_multipart(self._answer_question(frames))
 
     def close(self) -> None:
         """Close the socket; the context is the caller's."""
         self.socket.close(linger=0)
 
-    def _answer(self, frames: list[bytes]) -> list[bytes]:
+    def _answer_question(self, frames: list[bytes]) -> list[bytes]:
         """RFC 27: version, request, domain, address, identity, mechanism, credentials (CURVE: the key)."""
         request = frames[1] if len(frames) > 1 else b""
-        known = len(frames) == 7 and frames[0] == ZAP_VERSION and frames[5] == b"CURVE"
-        if known and frames[6] in self._allowed.get(frames[2], ()):
+        is_curve = len(frames) == 7 and frames[0] == ZAP_VERSION and frames[5] == b"CURVE"
+        if is_curve and frames[6] in self._allowed.get(frames[2], ()):
             return [ZAP_VERSION, request, b"200", b"OK", b"", b""]
         self.refused += 1
         parts = [part[:64].decode("ascii", "replace") for part in frames[2:6]]
@@ -224,8 +223,8 @@ class Gate:
 
 
 class ConnectionMonitor:
-    """Whether a client's socket is connected, and why not. `read` takes what libzmq has reported; it never
-    blocks."""
+    """Whether a client's socket is connected, and why not. `read_events` takes what libzmq has reported; it
+    never blocks."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._watched = socket
@@ -245,7 +244,7 @@ class ConnectionMonitor:
         self.refused = False
         """One end did not have the key that the other one expects."""
 
-    def read(self) -> None:
+    def read_events(self) -> None:
         """Bring `connected`, `connections` and `trouble` up to date."""
         while int(self._events.get(zmq.EVENTS)) & zmq.POLLIN:
             # As zmq_socket_monitor(3) has it; pyzmq's own function imports asyncio, which takes 7 MB.

@@ -36,8 +36,8 @@ from ddptop.protocol.messages import (
     Type,
 )
 from ddptop.protocol.step_rows import valid_parts
-from ddptop.transport.sessions import Session, Sessions
-from ddptop.transport.sockets import Refusals, bind, peer_pid, receive_frames
+from ddptop.transport.sessions import ReceivedSession, ReceivedSessions
+from ddptop.transport.sockets import Refusals, bind_router, peer_pid, receive_frames
 
 HIGH = 50
 """Messages per connection that wait in the socket; the rest stays in the senders' windows."""
@@ -58,7 +58,7 @@ _STEPS = bytes([Type.STEPS])
 NUMBERED = (Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership, Memory, Logged)
 
 
-class Head(NamedTuple):
+class MessageHead(NamedTuple):
     """First frame of a message on the acked link."""
 
     session: int
@@ -67,16 +67,16 @@ class Head(NamedTuple):
     base: int
 
 
-class Accepted(NamedTuple):
+class AcceptedMessage(NamedTuple):
     """A message that is new."""
 
-    head: Head
+    head: MessageHead
     body: bytes
     message: Message | None
     """None: it is numbered, and to be decoded."""
 
 
-def read_head(data: bytes) -> Head:
+def read_head(data: bytes) -> MessageHead:
     """Parse and check a head. Raises ProtocolError."""
     if len(data) > MAX_HEAD_BYTES:
         raise ProtocolError(f"head of {len(data)} bytes")
@@ -86,7 +86,7 @@ def read_head(data: bytes) -> Head:
         raise ProtocolError("head is no msgpack") from error
     if not isinstance(fields, list) or len(fields) != 4 or any(type(item) is not int for item in fields):
         raise ProtocolError("head is not four integers")
-    head = Head(*fields)
+    head = MessageHead(*fields)
     if not (
         0 < head.session < 2**63
         and 0 <= head.rank < MAX_WORLD
@@ -102,8 +102,9 @@ class AckedReceiver(Refusals):
 
     `epoch` names this collector process. `seen` maps sessions to the highest number that a collector before
     this one has recorded, so that nothing is doubled. `run_id` refuses ranks of another run.
-    With `hold_acks` messages are acked only by `acknowledge`, once they are safe; otherwise by `drain`.
-    They become safe all together (`acknowledge(safe=True)`), or session by session (`mark_safe`).
+    With `hold_acks` messages are acked only by `acknowledge`, once they are safe; otherwise by
+    `drain_messages`. They become safe all together (`acknowledge(safe=True)`), or session by session
+    (`mark_safe`).
     `admit` is asked about every HELLO, with the pid of the process that sent it (None: not known), and raises
     ProtocolError to refuse it. `also`: further types of messages that ranks may send (simulated ones).
     """
@@ -124,7 +125,7 @@ class AckedReceiver(Refusals):
         self._admit = admit
         self._numbered = (*NUMBERED, *also)
         self._epoch = epoch
-        self._sessions = Sessions(seen)
+        self._sessions = ReceivedSessions(seen)
         self._run_id = run_id
         self._hold_acks = hold_acks
         self.detail_every = 1
@@ -135,36 +136,38 @@ class AckedReceiver(Refusals):
         self._doubted: set[int] = set()
         """Known sessions whose last STEPS were not valid: their next ones are decoded alone first, so that
         not all that are read with them are decoded twice."""
-        self.socket = bind(context, endpoint, high=HIGH, max_bytes=MAX_RANK_MESSAGE_BYTES)
+        self.socket = bind_router(context, endpoint, high=HIGH, max_bytes=MAX_RANK_MESSAGE_BYTES)
 
-    def recall(self, session: int, seq: int) -> None:
-        """A collector before this one has kept the session up to `seq`; before the first `drain`."""
-        self._sessions.recall(session, seq)
+    def note_recorded(self, session: int, seq: int) -> None:
+        """A collector before this one has kept the session up to `seq`; before the first `drain_messages`."""
+        self._sessions.note_recorded(session, seq)
 
-    def drain(self, now_ns: int, limit: int = MOST_DRAINED) -> list[tuple[Received, bytes]]:
+    def drain_messages(self, now_ns: int, limit: int = MOST_DRAINED) -> list[tuple[Received, bytes]]:
         """All messages that have arrived, at most `limit`, each with its encoded body. Never blocks."""
-        entries: list[Accepted] = []
+        entries: list[AcceptedMessage] = []
         for _ in range(limit):
             try:
-                frames = self._receive()
+                frames = self._receive_frames()
             except zmq.Again:
                 break
             try:
-                entry = self._accept(frames)
+                entry = self._accept_message(frames)
             except Exception as error:  # noqa: BLE001  # no message may end the collector
-                self._refuse(error)
+                self._note_refusal(error)
                 continue
             if entry is not None:
                 entries.append(entry)
-        steps, accepted = self._steps(entries), []
-        for at, ((session, rank, seq, _), body, message) in enumerate(entries):
+        steps, accepted = self._decode_steps(entries), []
+        for index, ((session, rank, seq, _), body, message) in enumerate(entries):
             try:
-                ready = message or steps.get(at)
-                messages = self._decoded(session, rank, body) if ready is None else [(ready, body)]
+                ready = message or steps.get(index)
+                messages = self._decode_message(session, rank, body) if ready is None else [(ready, body)]
             except Exception as error:  # noqa: BLE001  # likewise
-                self._refuse(error)
+                self._note_refusal(error)
                 continue
-            accepted += [(Received(now_ns, rank, session, seq, one), its_body) for one, its_body in messages]
+            accepted += [
+                (Received(now_ns, rank, session, seq, decoded), its_body) for decoded, its_body in messages
+            ]
         if not self._hold_acks:
             self.acknowledge()
         return accepted
@@ -182,58 +185,58 @@ class AckedReceiver(Refusals):
         With `safe`, all that was drained so far is kept for good, and acked. Without, sessions with messages
         that are not yet safe wait for their ack; heartbeats, holes and what `mark_safe` named are answered.
         """
-        for _, session in self._sessions.answers(safe=safe):
-            self._answer(session.route, session.safe, session.nack)
+        for _, session in self._sessions.take_answers(safe=safe):
+            self._send_ack(session.route, session.safe, session.nack)
 
-    def ask(self, session: int, number: int) -> None:
+    def ask_rank(self, session: int, number: int) -> None:
         """Ask the rank behind a session for EVIDENCE, if it has sent anything; never blocks, may get lost."""
-        known = self._sessions.known.get(session)
-        if known is not None:
-            self._send(known.route, encode(Ask(number)))
+        rank_session = self._sessions.by_id.get(session)
+        if rank_session is not None:
+            self._send_body(rank_session.route, encode(Ask(number)))
 
     def close(self) -> None:
         """Close the socket; the context is the caller's."""
         self.socket.close(linger=0)
 
-    def _answer(self, route: bytes, seq: int, nack: bool) -> None:
-        self._send(route, encode(Ack(self._epoch, seq, nack, self.detail_every)))
+    def _send_ack(self, route: bytes, seq: int, nack: bool) -> None:
+        self._send_body(route, encode(Ack(self._epoch, seq, nack, self.detail_every)))
 
-    def _send(self, route: bytes, body: bytes) -> None:
+    def _send_body(self, route: bytes, body: bytes) -> None:
         try:
             self.socket.send_multipart([route, body], zmq.NOBLOCK)
         except zmq.ZMQError:  # full or closed: the sender asks again
             return
 
-    def _receive(self) -> list[zmq.Frame]:
+    def _receive_frames(self) -> list[zmq.Frame]:
         """The frames of the next message: the last one carries the sender's pid. Raises zmq.Again."""
         return receive_frames(self.socket)
 
-    def _accept(self, frames: list[zmq.Frame]) -> Accepted | None:
+    def _accept_message(self, frames: list[zmq.Frame]) -> AcceptedMessage | None:
         if len(frames) != 3:
             raise ProtocolError(f"{len(frames)} frames")
         route, body = frames[0].bytes, frames[2].bytes
         head = read_head(frames[1].bytes)
-        session = self._sessions.known.get(head.session)
+        session = self._sessions.by_id.get(head.session)
         if session is None or head.seq == 0:
-            message = self._unnumbered(route, head, session, body, frames[2])
-            return None if message is None else Accepted(head._replace(seq=0), body, message)
+            message = self._take_unnumbered(route, head, session, body, frames[2])
+            return None if message is None else AcceptedMessage(head._replace(seq=0), body, message)
         if session.rank != head.rank:
             raise ProtocolError("session of another rank")
         self._sessions.note_route(head.session, route)
         session.give_up(head.base)
         # Counted as seen before it is decoded: what is refused now would be refused again every time.
-        return Accepted(head, body, None) if session.accept(head.seq, head.seq - 1) else None
+        return AcceptedMessage(head, body, None) if session.accept_next(head.seq, head.seq - 1) else None
 
-    def _steps(self, entries: Sequence[Accepted]) -> dict[int, Steps]:
+    def _decode_steps(self, entries: Sequence[AcceptedMessage]) -> dict[int, Steps]:
         """The STEPS among these, where they are many and all valid; by place."""
-        at = [i for i, (_, body, message) in enumerate(entries) if not message and body[1:2] == _STEPS]
-        if not self.one_part and len(at) >= FEWEST_TOGETHER:
-            at = [i for i in at if not self._is_wrong(entries[i])]
+        places = [i for i, (_, body, message) in enumerate(entries) if not message and body[1:2] == _STEPS]
+        if not self.one_part and len(places) >= FEWEST_TOGETHER:
+            places = [i for i in places if not self._is_wrong(entries[i])]
             with suppress(Exception):  # no message may end the collector: each is decoded alone
-                return dict(zip(at, decode_steps([entries[i].body for i in at]), strict=True))
+                return dict(zip(places, decode_steps([entries[i].body for i in places]), strict=True))
         return {}
 
-    def _is_wrong(self, entry: Accepted) -> bool:
+    def _is_wrong(self, entry: AcceptedMessage) -> bool:
         """Whether these STEPS are of a session whose last ones were not valid, and are not valid either."""
         if entry.head.session not in self._doubted:
             return False
@@ -243,13 +246,13 @@ class AckedReceiver(Refusals):
             return False
         return True
 
-    def _decoded(self, session: int, rank: int, body: bytes) -> Sequence[tuple[Message, bytes]]:
+    def _decode_message(self, session: int, rank: int, body: bytes) -> Sequence[tuple[Message, bytes]]:
         try:
-            return [(_allowed(decode(body), self._numbered), body)]
+            return [(_check_allowed(decode(body), self._numbered), body)]
         except ProtocolError as error:
             if body[1:2] != _STEPS:
                 raise
-            self._doubted = (self._doubted | {session}) & self._sessions.known.keys()
+            self._doubted = (self._doubted | {session}) & self._sessions.by_id.keys()
             return [(part, encode(part)) for part in self._valid_parts(rank, body, error)]
 
     def _valid_parts(self, rank: int, body: bytes, error: ProtocolError) -> list[Steps]:
@@ -263,18 +266,18 @@ class AckedReceiver(Refusals):
         self.refused_why = f"step {wrong[-1]} of rank {rank}: {error}"
         return parts
 
-    def _unnumbered(
-        self, route: bytes, head: Head, session: Session | None, body: bytes, frame: zmq.Frame
+    def _take_unnumbered(
+        self, route: bytes, head: MessageHead, session: ReceivedSession | None, body: bytes, frame: zmq.Frame
     ) -> Message | None:
         if session is None and head.seq:
-            self._answer(route, 0, True)  # it has not sent HELLO to this collector
+            self._send_ack(route, 0, True)  # it has not sent HELLO to this collector
             return None
-        message = _allowed(decode(body), (Hello, Progress))
+        message = _check_allowed(decode(body), (Hello, Progress))
         if session is not None and session.rank != head.rank:
             raise ProtocolError("session of another rank")
         if not isinstance(message, Hello):
             if session is None:
-                self._answer(route, 0, True)
+                self._send_ack(route, 0, True)
                 return None
             self._sessions.note_route(head.session, route)
             return message
@@ -282,11 +285,11 @@ class AckedReceiver(Refusals):
         if self._admit is not None:
             self._admit(message, peer_pid(frame))
         if session is None:
-            self._sessions.begin(head.session, head.rank, route, owner=head.rank)
+            self._sessions.begin_session(head.session, head.rank, route, owner=head.rank)
         self._sessions.note_route(head.session, route)
         return message if session is None else None
 
-    def _check_hello(self, hello: Hello, head: Head) -> None:
+    def _check_hello(self, hello: Hello, head: MessageHead) -> None:
         if hello.version != VERSION:
             raise ProtocolError(f"version {hello.version}")
         if (hello.session, hello.rank) != (head.session, head.rank) or hello.rank >= hello.world_size:
@@ -302,7 +305,7 @@ def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
     return step_columns.decode_steps(bodies)
 
 
-def _allowed(message: Message, types: tuple[type, ...]) -> Message:
+def _check_allowed(message: Message, types: tuple[type, ...]) -> Message:
     if not isinstance(message, types):
         raise ProtocolError(f"{type(message).__name__} is not for a rank to send here")
     return message

@@ -71,8 +71,8 @@ class AckedSender:
         """Messages offered and not yet acked."""
         return len(self._window)
 
-    def offer(self, body: bytes) -> None:
-        """Number a message and keep it until it is acked; `service` sends it."""
+    def offer_message(self, body: bytes) -> None:
+        """Number a message and keep it until it is acked; `exchange_messages` sends it."""
         if len(body) > MAX_RANK_MESSAGE_BYTES:  # the collector would close the connection over it, every time
             self.dropped += 1
             return
@@ -85,43 +85,43 @@ class AckedSender:
             self._forget_oldest()
             self.dropped += 1
 
-    def beat(self, body: bytes) -> None:
-        """Send this heartbeat with the next `service`, if it can be sent then; never again."""
+    def set_heartbeat(self, body: bytes) -> None:
+        """Send this heartbeat with the next `exchange_messages`, if it can be sent then; never again."""
         self._beat = body
 
-    def service(self) -> Ack | None:
+    def exchange_messages(self) -> Ack | None:
         """Read acks and send what is due. Returns the newest ack, None if there was none.
 
         Never blocks; where it has just connected it waits for the collector's READY (`ANSWER_S`).
         """
         newest = None
-        for frames in self._dealer.receive():
-            ack = self._read(frames[0])
+        for frames in self._dealer.receive_messages():
+            ack = self._read_answer(frames[0])
             if ack is not None:
                 newest = ack
-                self._note(ack)
+                self._note_ack(ack)
         now = time.monotonic()
         if self._connections != self._dealer.connections:
             self._connections = self._dealer.connections
-            self._rewind(now)
+            self._rewind_to_oldest(now)
         elif self._window and now - max(self._advanced, self._rewound) > self._resend_s:
-            self._rewind(now)
+            self._rewind_to_oldest(now)
         self._send_due()
         self._dealer.flush()
         return newest
 
     def has_arrived(self) -> bool:
-        """Whether `service` would read something now."""
+        """Whether `exchange_messages` would read something now."""
         return self._dealer.has_arrived()
 
-    def drain(self, patience_s: float) -> None:
+    def drain_unacked(self, patience_s: float) -> None:
         """Go on until all is acked, at most `patience_s` seconds."""
         usual, self._resend_s = self._resend_s, RESEND_CLOSING_S
         end = time.monotonic() + patience_s
-        self.service()
-        while self._window and (left := end - time.monotonic()) > 0:
-            self._dealer.wait(min(CLOSE_POLL_S, left))
-            self.service()
+        self.exchange_messages()
+        while self._window and (left_s := end - time.monotonic()) > 0:
+            self._dealer.wait_until_ready(min(CLOSE_POLL_S, left_s))
+            self.exchange_messages()
         self._resend_s = usual
 
     def close(self, drain_s: float) -> int:
@@ -130,17 +130,17 @@ class AckedSender:
         In a forked child it only closes the child's copy of the connection.
         """
         if os.getpid() == self._pid and not self._closed:
-            self.drain(drain_s)
+            self.drain_unacked(drain_s)
         self._closed = True
         self._dealer.close()
         return self.pending
 
-    def forked(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child: close its copy of the connection. Its parent's thread goes on with the other."""
         self._closed = True
-        self._dealer.forked()
+        self._dealer.close_in_child()
 
-    def _read(self, body: bytes) -> Ack | None:
+    def _read_answer(self, body: bytes) -> Ack | None:
         try:
             message = decode_answer(body)
         except ProtocolError:
@@ -149,7 +149,7 @@ class AckedSender:
             self.asked = message.number
         return message if isinstance(message, Ack) else None
 
-    def _note(self, ack: Ack) -> None:
+    def _note_ack(self, ack: Ack) -> None:
         now = time.monotonic()
         if self._base <= ack.seq:
             self._advanced = now
@@ -158,14 +158,14 @@ class AckedSender:
         restarted = self._epoch is not None and ack.epoch != self._epoch
         self._epoch = ack.epoch
         if restarted or (ack.nack and now - self._rewound > REWIND_S):
-            self._rewind(now)
+            self._rewind_to_oldest(now)
 
     def _forget_oldest(self) -> None:
         self._bytes -= len(self._window.pop(self._base))
         self._base += 1
         self._cursor = max(self._cursor, self._base)
 
-    def _rewind(self, now: float) -> None:
+    def _rewind_to_oldest(self, now: float) -> None:
         self._cursor = self._base
         self._rewound = now
         self._greeted = False  # the collector that misses something may have missed the HELLO
@@ -177,15 +177,15 @@ class AckedSender:
                 return
             hello = self._hello()
             self._head = hello_head(hello)
-            if not self._send(0, hello):
+            if not self._send_frames(0, hello):
                 return
             self._greeted = True
         while self._cursor < self._next:
-            if not self._send(self._cursor, self._window[self._cursor]):
+            if not self._send_frames(self._cursor, self._window[self._cursor]):
                 return
             self._cursor += 1
         if beat is not None:
-            self._send(0, beat)
+            self._send_frames(0, beat)
 
-    def _send(self, seq: int, body: bytes) -> bool:
-        return self._dealer.send(msgpack.packb((*self._head, seq, self._base)), body)
+    def _send_frames(self, seq: int, body: bytes) -> bool:
+        return self._dealer.send_message(msgpack.packb((*self._head, seq, self._base)), body)

@@ -32,7 +32,7 @@ class SessionColumns:
     def __init__(self, seen: Mapping[int, int] | None = None, *, of_an_owner: int) -> None:
         self._before = dict(seen or {})
         self._of_an_owner = of_an_owner
-        self.known: dict[int, int] = {}
+        self.slot_by_id: dict[int, int] = {}
         """By session its slot."""
         self._of: dict[Hashable, list[int]] = {}
         """By owner its sessions, oldest first."""
@@ -56,51 +56,51 @@ class SessionColumns:
         self._name, self.rank, self._seen, self._safe, self._route = self._numbers
         self._nack, self._advanced, self._to_answer, self._waiting = self._flags
 
-    def recall(self, name: int, seq: int) -> None:
+    def note_recorded(self, name: int, seq: int) -> None:
         """The session is recorded up to `seq`; before its HELLO comes."""
         self._before[name] = max(seq, self._before.get(name, 0))
 
-    def begin(self, name: int, rank: int, route: bytes, *, owner: Hashable) -> None:
+    def begin_session(self, name: int, rank: int, route: bytes, *, owner: Hashable) -> None:
         """Make a session known, and forget the owner's oldest one where that is one too many."""
         of_owner = self._of.setdefault(owner, [])
         of_owner.append(name)
         if len(of_owner) > self._of_an_owner:
-            self._forget(of_owner.pop(0))
+            self._forget_session(of_owner.pop(0))
         if not self._free:
-            self._grow()
-        (number,), seen = self._numbered([route]), self._before.pop(name, 0)
-        slot = self.known[name] = self._free.pop()
+            self._add_slots()
+        (number,), seen = self._number_routes([route]), self._before.pop(name, 0)
+        slot = self.slot_by_id[name] = self._free.pop()
         self._numbers[:, slot] = name, rank, seen, seen, number
         self._flags[:, slot] = False
         self._sorted = None
 
     def rank_of(self, name: int) -> int | None:
         """The rank of a session; None: it is not known."""
-        slot = self.known.get(name)
+        slot = self.slot_by_id.get(name)
         return None if slot is None else int(self.rank[slot])
 
     def route_of(self, name: int) -> bytes | None:
         """The connection that its last message came over; None: it is not known."""
-        slot = self.known.get(name)
+        slot = self.slot_by_id.get(name)
         return None if slot is None else self._routes[int(self._route[slot])]
 
     def note_route(self, name: int, route: bytes) -> None:
         """A message of a known session came over this connection: its sender is to be answered."""
-        slot = self.known[name]
-        (self._route[slot],) = self._numbered([route])
+        slot = self.slot_by_id[name]
+        (self._route[slot],) = self._number_routes([route])
         self._to_answer[slot] = True
 
     def mark_safe(self, name: int, seq: int) -> None:
         """This session is kept for good up to `seq`: its sender is to be answered."""
-        slot = self.known.get(name)
+        slot = self.slot_by_id.get(name)
         if slot is not None and self._safe[slot] < min(seq, self._seen[slot]):
             self._safe[slot] = min(seq, self._seen[slot])
             self._advanced[slot] = self._to_answer[slot] = True
 
-    def accept(self, name: int, seq: int, after: int) -> bool:
+    def accept_next(self, name: int, seq: int, after: int) -> bool:
         """Whether the message `seq` of a known session is the next one, where its sender has none between
         `after` and it. It counts as seen from now on."""
-        slot = self.known[name]
+        slot = self.slot_by_id[name]
         seen = int(self._seen[slot])
         if after <= seen < seq:
             self._seen[slot] = seq
@@ -108,23 +108,23 @@ class SessionColumns:
         self._nack[slot] |= seq > seen
         return False
 
-    def find(self, names: Integers) -> Integers | None:
+    def find_slots(self, names: Integers) -> Integers | None:
         """(n,) the slots of these sessions; None where one of them is not known."""
         if self._sorted is None:
-            slots = np.fromiter(self.known.values(), np.int64, len(self.known))
+            slots = np.fromiter(self.slot_by_id.values(), np.int64, len(self.slot_by_id))
             order = slots[np.argsort(self._name[slots])]
             self._sorted = self._name[order], order
         ascending, slots = self._sorted
         if not len(ascending):
             return None
-        found = slots[np.minimum(np.searchsorted(ascending, names), len(slots) - 1)]
-        return found if (self._name[found] == names).all() else None
+        nearest = slots[np.minimum(np.searchsorted(ascending, names), len(slots) - 1)]
+        return nearest if (self._name[nearest] == names).all() else None
 
     def accept_all(
         self, slots: Integers, seqs: Integers, after: Integers, routes: Sequence[bytes], which: Integers
     ) -> bool:
-        """As `note_route` and `accept` of each of n messages. False, and nothing is changed, where not all of
-        them are the next one of their session. `which`: (n,) over which of `routes` each came."""
+        """As `note_route` and `accept_next` of each of n messages. False, and nothing is changed, where not
+        all of them are the next one of their session. `which`: (n,) over which of `routes` each came."""
         if not len(slots):
             return True
         order = np.argsort(slots, kind="stable")
@@ -137,11 +137,11 @@ class SessionColumns:
             return False
         last = np.append(first[1:], len(slot)) - 1
         self._seen[slot[last]] = seq[last]
-        self._route[slot[last]] = np.array(self._numbered(routes))[which[order[last]]]
+        self._route[slot[last]] = np.array(self._number_routes(routes))[which[order[last]]]
         self._to_answer[slot[last]] = True
         return True
 
-    def answers(self, *, safe: bool) -> list[tuple[bytes, Integers, Integers]]:
+    def take_answers(self, *, safe: bool) -> list[tuple[bytes, Integers, Integers]]:
         """The sessions to answer now, by connection: (n, 2) each with the number up to which it is safe, and
         those of which something is missing. With `safe`, all that was accepted so far is kept for good.
 
@@ -167,19 +167,23 @@ class SessionColumns:
         lost, nothing = missing.any(), pairs[:0, 0]
         spans = zip(route[begins].tolist(), begins.tolist(), stops.tolist(), strict=False)
         return [
-            (self._routes[number], pairs[at:stop], pairs[at:stop, 0][missing[at:stop]] if lost else nothing)
-            for number, at, stop in spans
+            (
+                self._routes[number],
+                pairs[begin:stop],
+                pairs[begin:stop, 0][missing[begin:stop]] if lost else nothing,
+            )
+            for number, begin, stop in spans
         ]
 
-    def _numbered(self, routes: Sequence[bytes]) -> list[int]:
+    def _number_routes(self, routes: Sequence[bytes]) -> list[int]:
         """The numbers of these connections."""
         if len(self._routes) >= self._most_routes:
             self._leave_out_routes()
-        known = self._route_numbers
+        numbers = self._route_numbers
         try:
-            return [*map(known.__getitem__, routes)]
+            return [*map(numbers.__getitem__, routes)]
         except KeyError:
-            return [known[route] if route in known else self._new_route(route) for route in routes]
+            return [numbers[route] if route in numbers else self._new_route(route) for route in routes]
 
     def _new_route(self, route: bytes) -> int:
         self._routes.append(route)
@@ -189,24 +193,24 @@ class SessionColumns:
     def _leave_out_routes(self) -> None:
         """Number only the connections that known sessions have: clients that connect again and again take no
         memory."""
-        slots = [*self.known.values()]
+        slots = [*self.slot_by_id.values()]
         present, numbers = np.unique(self._route[slots], return_inverse=True)
         self._routes = [self._routes[old] for old in present.tolist()]
         self._route_numbers = {route: number for number, route in enumerate(self._routes)}
         self._route[slots] = numbers
         self._most_routes = max(_LEAST_ROUTES, 2 * len(self._routes))
 
-    def _grow(self) -> None:
+    def _add_slots(self) -> None:
         """Twice as many slots."""
         before = self._numbers.shape[1]
-        more = max(64, before)
-        self._numbers = np.pad(self._numbers, ((0, 0), (0, more)))
-        self._flags = np.pad(self._flags, ((0, 0), (0, more)))
-        self._free = [*range(before + more - 1, before - 1, -1)]
+        n_added = max(64, before)
+        self._numbers = np.pad(self._numbers, ((0, 0), (0, n_added)))
+        self._flags = np.pad(self._flags, ((0, 0), (0, n_added)))
+        self._free = [*range(before + n_added - 1, before - 1, -1)]
         self._name_columns()
 
-    def _forget(self, name: int) -> None:
-        slot = self.known.pop(name)
+    def _forget_session(self, name: int) -> None:
+        slot = self.slot_by_id.pop(name)
         self._sorted = None
         self._flags[:, slot] = False
         self._free.append(slot)

@@ -21,7 +21,7 @@ recorded twice."""
 
 
 @dataclass(slots=True)
-class Session:
+class ReceivedSession:
     """What was received of one session."""
 
     rank: int
@@ -42,7 +42,7 @@ class Session:
         """What lies before `base` and has not arrived never will."""
         self.seen = max(self.seen, base - 1)
 
-    def accept(self, seq: int, after: int) -> bool:
+    def accept_next(self, seq: int, after: int) -> bool:
         """Whether the message `seq` is the next one, where its sender has none between `after` and it.
 
         It counts as seen from now on.
@@ -54,7 +54,7 @@ class Session:
         return False
 
 
-class Sessions:
+class ReceivedSessions:
     """The sessions that a receiver knows, and those that are to be answered.
 
     `seen` maps sessions to the highest number that is recorded already.
@@ -65,41 +65,41 @@ class Sessions:
     ) -> None:
         self._before = dict(seen or {})
         self._of_an_owner = of_an_owner
-        self.known: dict[int, Session] = {}
+        self.by_id: dict[int, ReceivedSession] = {}
         self._of: dict[Hashable, list[int]] = {}
         """By owner, oldest first."""
         self._to_answer: set[int] = set()
         self._waiting: set[int] = set()
         """Those whose messages are not safe yet."""
 
-    def recall(self, name: int, seq: int) -> None:
+    def note_recorded(self, name: int, seq: int) -> None:
         """The session is recorded up to `seq`; before its HELLO comes."""
         self._before[name] = max(seq, self._before.get(name, 0))
 
-    def begin(self, name: int, rank: int, route: bytes, *, owner: Hashable) -> Session:
+    def begin_session(self, name: int, rank: int, route: bytes, *, owner: Hashable) -> ReceivedSession:
         """Make a session known, and forget the owner's oldest one where that is one too many."""
         of_owner = self._of.setdefault(owner, [])
         of_owner.append(name)
         if len(of_owner) > self._of_an_owner:
-            self._forget(of_owner.pop(0))
+            self._forget_session(of_owner.pop(0))
         seen = self._before.pop(name, 0)
-        session = self.known[name] = Session(rank, owner, seen, seen, route)
+        session = self.by_id[name] = ReceivedSession(rank, owner, seen, seen, route)
         return session
 
     def note_route(self, name: int, route: bytes) -> None:
         """A message of a known session came over this connection: its sender is to be answered."""
-        self.known[name].route = route
+        self.by_id[name].route = route
         self._to_answer.add(name)
 
     def mark_safe(self, name: int, seq: int) -> None:
         """This session is kept for good up to `seq`: its sender is to be answered."""
-        session = self.known.get(name)
+        session = self.by_id.get(name)
         if session is not None and session.safe < min(seq, session.seen):
             session.safe = min(seq, session.seen)
             session.advanced = True
             self._to_answer.add(name)
 
-    def answers(self, *, safe: bool) -> Iterator[tuple[int, Session]]:
+    def take_answers(self, *, safe: bool) -> Iterator[tuple[int, ReceivedSession]]:
         """The sessions to answer now; with `safe`, all that was accepted so far is kept for good.
 
         Without, sessions with messages that are not yet safe wait, unless part of them has become safe.
@@ -109,7 +109,7 @@ class Sessions:
             names |= self._waiting
             self._waiting = set()
         for name in names:
-            session = self.known[name]
+            session = self.by_id[name]
             if safe:
                 session.safe = session.seen
             elif session.safe < session.seen:
@@ -119,8 +119,8 @@ class Sessions:
             yield name, session
             session.nack = session.advanced = False
 
-    def _forget(self, name: int) -> None:
-        session = self.known.pop(name)
+    def _forget_session(self, name: int) -> None:
+        session = self.by_id.pop(name)
         self._to_answer.discard(name)
         self._waiting.discard(name)
         if session.seen:

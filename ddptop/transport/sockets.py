@@ -70,7 +70,7 @@ class Refusals:
         self.unknown = 0
         """Messages of a type that this version does not know."""
 
-    def _refuse(self, error: Exception) -> None:
+    def _note_refusal(self, error: Exception) -> None:
         if isinstance(error, UnknownType):
             self.unknown += 1
             return
@@ -97,7 +97,7 @@ def _need_descriptors() -> None:
             stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
-def connect(
+def connect_dealer(
     context: zmq.Context[zmq.Socket[bytes]],
     endpoint: str,
     *,
@@ -132,7 +132,7 @@ def connect(
     return socket
 
 
-def bind(
+def bind_router(
     context: zmq.Context[zmq.Socket[bytes]],
     endpoint: str,
     *,
@@ -207,7 +207,7 @@ def send_frames(socket: zmq.Socket[bytes], route: bytes, body: bytes) -> None:
     socket.send(body, zmq.NOBLOCK)
 
 
-def arrived(socket: zmq.Socket[bytes]) -> Iterator[Message]:
+def receive_messages(socket: zmq.Socket[bytes]) -> Iterator[Message]:
     """The valid messages that have arrived at a DEALER. Never blocks."""
     while True:
         try:

@@ -43,10 +43,10 @@ BEAT_S = 1.0
 _HEAD = struct.Struct(">cI")
 _READ_BYTES = 1 << 16
 _READS = 64
-"""Reads in one call of `receive`, 4 MiB: a pipe that is always full must not keep it."""
+"""Reads in one call of `receive_frames`, 4 MiB: a pipe that is always full must not keep it."""
 
 
-class Frame(NamedTuple):
+class PipeFrame(NamedTuple):
     """One frame."""
 
     kind: bytes
@@ -81,10 +81,10 @@ _Part = TypeVar("_Part", RelayHello, RelayError)
 
 def to_json(part: RelayHello | RelayError) -> bytes:
     """The payload of a HELLO or ERROR."""
-    return json.dumps({name: _cut(value) for name, value in asdict(part).items()}).encode()
+    return json.dumps({name: _cut_text(value) for name, value in asdict(part).items()}).encode()
 
 
-def _cut(value: str | int) -> str | int:
+def _cut_text(value: str | int) -> str | int:
     return value[:MAX_TEXT] if isinstance(value, str) else value
 
 
@@ -108,7 +108,7 @@ def from_json(kind: type[_Part], payload: bytes) -> _Part:
     return kind(**checked)
 
 
-def pack(kind: bytes, payload: bytes) -> bytes:
+def pack_pipe_frame(kind: bytes, payload: bytes) -> bytes:
     """The frame as bytes."""
     return _HEAD.pack(kind, len(payload)) + payload + b"\n"
 
@@ -124,20 +124,20 @@ class FrameReader:
         self.greeted = greeted
         """Whether the GREETING has been found."""
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def take_bytes(self, data: bytes) -> list[PipeFrame]:
         """The frames that are whole with these bytes. Raises ProtocolError for bytes that are none."""
         self._data += data
         if not self.greeted and not self._find_greeting():
             return []
         frames = []
-        while (frame := self._next()) is not None:
+        while (frame := self._take_frame()) is not None:
             frames.append(frame)
         return frames
 
     def _find_greeting(self) -> bool:
-        at = self._data.find(GREETING)
-        if at >= 0:
-            del self._data[: at + len(GREETING)]
+        begin = self._data.find(GREETING)
+        if begin >= 0:
+            del self._data[: begin + len(GREETING)]
             self.greeted = True
             return True
         passed = max(0, len(self._data) - len(GREETING) + 1)
@@ -147,12 +147,12 @@ class FrameReader:
             raise ProtocolError("no ddptop answers there")
         return False
 
-    def _next(self) -> Frame | None:
+    def _take_frame(self) -> PipeFrame | None:
         if len(self._data) < _HEAD.size:
             return None
         kind, length = _HEAD.unpack_from(self._data)
-        most = self._accepted.get(kind)
-        if most is None or length > most:
+        max_length = self._accepted.get(kind)
+        if max_length is None or length > max_length:
             raise ProtocolError(f"a frame of kind {kind!r} and {length} bytes")
         end = _HEAD.size + length
         if len(self._data) <= end:
@@ -161,7 +161,7 @@ class FrameReader:
             raise ProtocolError("a frame without its end")
         payload = bytes(self._data[_HEAD.size : end])
         del self._data[: end + 1]
-        return Frame(kind, payload)
+        return PipeFrame(kind, payload)
 
 
 class FramePipe:
@@ -182,9 +182,9 @@ class FramePipe:
         """Bytes that wait until the pipe has room for them."""
         return len(self._unsent)
 
-    def receive(self) -> list[Frame]:
+    def receive_frames(self) -> list[PipeFrame]:
         """The frames that have arrived. Raises ProtocolError for bytes that are none."""
-        frames: list[Frame] = []
+        frames: list[PipeFrame] = []
         for _ in range(_READS):
             try:
                 data = os.read(self.read_fd, _READ_BYTES)
@@ -196,12 +196,12 @@ class FramePipe:
                 self.ended = True
                 break
             self.received_bytes += len(data)
-            frames += self.reader.feed(data)
+            frames += self.reader.take_bytes(data)
         return frames
 
-    def send(self, kind: bytes, payload: bytes) -> None:
+    def send_frame(self, kind: bytes, payload: bytes) -> None:
         """Send a frame, now or when `flush` finds room."""
-        self.send_bytes(pack(kind, payload))
+        self.send_bytes(pack_pipe_frame(kind, payload))
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes that are no frame: the GREETING."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ddptop.protocol.limits import NS
-from ddptop.transport.bundles import Entry
+from ddptop.transport.bundles import BundleEntry
 
 OVERHEAD_BYTES = 200
 """Of Python's objects for a message that is kept."""
@@ -38,7 +38,7 @@ class KeptMessage(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
+class _QueuedMessage:
     order: int
     """Number over all sessions, by arrival."""
     seq: int
@@ -48,7 +48,7 @@ class _Kept:
 
 
 @dataclass(slots=True, eq=False)
-class Outgoing:
+class OutgoingSession:
     """A session: its HELLO (of the agent's own: HOST), and what of it is not acked."""
 
     rank: int
@@ -59,7 +59,7 @@ class Outgoing:
     """The newest heartbeat that is not sent."""
     beat_ns: int = 0
     """When the last one was sent."""
-    kept: list[_Kept] = field(default_factory=list)
+    kept: list[_QueuedMessage] = field(default_factory=list)
     probes: bool = False
     """It was nacked: only the first message is sent until an ack shows that it is taken. A collector may
     refuse a session for long, and its messages are not to be in the way of the others'."""
@@ -82,9 +82,9 @@ class Unacked:
         self._most_bytes = memory_bytes
         self._leave = leave
         self._order = 0
-        self._in_memory: deque[tuple[int, _Kept]] = deque()
+        self._in_memory: deque[tuple[int, _QueuedMessage]] = deque()
         """(session, message) by arrival; those that were acked since are skipped."""
-        self.sessions: dict[int, Outgoing] = {}
+        self.sessions: dict[int, OutgoingSession] = {}
         self.memory_bytes = 0
         """What the messages take that are in memory."""
         self.in_flight_bytes = 0
@@ -94,37 +94,37 @@ class Unacked:
     def __len__(self) -> int:
         return sum(len(session.kept) for session in self.sessions.values())
 
-    def begin(self, name: int, rank: int, hello: bytes) -> None:
+    def begin_session(self, name: int, rank: int, hello: bytes) -> None:
         """A session's HELLO. Of a rank's earlier processes, those without messages are forgotten."""
-        known = self.sessions.get(name)
-        if known is not None:
-            known.hello = hello
+        outgoing = self.sessions.get(name)
+        if outgoing is not None:
+            outgoing.hello = hello
             return
-        self.sessions[name] = Outgoing(rank, hello)
+        self.sessions[name] = OutgoingSession(rank, hello)
         of_rank = [name for name, session in self.sessions.items() if session.rank == rank]
         for older in of_rank[:-SESSIONS_OF_A_RANK]:
-            self.forget(older)
+            self.forget_session(older)
 
-    def forget(self, name: int) -> None:
+    def forget_session(self, name: int) -> None:
         """Forget a session, unless messages of it are kept."""
-        known = self.sessions.get(name)
-        if known is not None and not known.kept:
+        outgoing = self.sessions.get(name)
+        if outgoing is not None and not outgoing.kept:
             del self.sessions[name]
 
-    def keep(self, name: int, seq: int, body: bytes) -> None:
+    def keep_message(self, name: int, seq: int, body: bytes) -> None:
         """Keep a message of a session that has begun; numbers ascend, a second one is ignored."""
         session = self.sessions[name]
         if session.kept and seq <= session.kept[-1].seq:
             return
         self._order += 1
-        item = _Kept(self._order, seq, body, len(body) + OVERHEAD_BYTES)
+        item = _QueuedMessage(self._order, seq, body, len(body) + OVERHEAD_BYTES)
         session.kept.append(item)
         self._in_memory.append((name, item))
         self.memory_bytes += item.size
         if self.memory_bytes > self._most_bytes:
             self._give_up_oldest()
 
-    def in_memory(self) -> Iterator[KeptMessage]:
+    def messages_in_memory(self) -> Iterator[KeptMessage]:
         """Those whose bodies are in memory, oldest first."""
         for name, item in self._in_memory:
             if item.body is not None:
@@ -152,7 +152,7 @@ class Unacked:
             self._in_memory.popleft()
         return n > 0
 
-    def rewind(self, name: int, now_ns: int, *, probes: bool = False) -> None:
+    def rewind_session(self, name: int, now_ns: int, *, probes: bool = False) -> None:
         """All that is kept of a session is to be sent again, HELLO first; `probes`: one message at first."""
         session = self.sessions[name]
         session.probes = probes
@@ -161,10 +161,10 @@ class Unacked:
         session.greeted = False  # a collector that misses something may have missed the HELLO
         session.rewound_ns = now_ns
 
-    def greetings(self, now_ns: int) -> list[Entry]:
+    def take_greetings(self, now_ns: int) -> list[BundleEntry]:
         """HELLOs and heartbeats that are to be sent; the HELLOs come first."""
         entries = [
-            Entry(name, session.rank, 0, 0, session.hello)
+            BundleEntry(name, session.rank, 0, 0, session.hello)
             for name, session in self.sessions.items()
             if not session.greeted
         ]
@@ -172,11 +172,11 @@ class Unacked:
             session.greeted = True
             reports = session.cursor < len(session.kept)
             if session.beat is not None and now_ns - session.beat_ns >= (BEAT_NS if reports else 0):
-                entries.append(Entry(name, session.rank, 0, 0, session.beat))
+                entries.append(BundleEntry(name, session.rank, 0, 0, session.beat))
                 session.beat, session.beat_ns = None, now_ns
         return entries
 
-    def unsent(self) -> Iterator[Entry]:
+    def take_unsent(self) -> Iterator[BundleEntry]:
         """The messages that are not sent, by arrival over all sessions: the collector puts the ranks' steps
         together. Those that are taken count as sent."""
         heap = [
@@ -193,7 +193,7 @@ class Unacked:
             session.cursor += 1
             self.in_flight_bytes += item.size
             assert item.body is not None
-            yield Entry(name, session.rank, item.seq, back if back <= MAX_BACK else 0, item.body)
+            yield BundleEntry(name, session.rank, item.seq, back if back <= MAX_BACK else 0, item.body)
             if session.cursor < len(session.kept) and not session.probes:
                 heapq.heapreplace(heap, (session.kept[session.cursor].order, name))
             else:
@@ -210,7 +210,7 @@ class Unacked:
         if self._leave is not None:
             self._leave(leaving)
 
-    def _give_up(self, session: Outgoing, item: _Kept) -> None:
+    def _give_up(self, session: OutgoingSession, item: _QueuedMessage) -> None:
         """What comes after it does not wait for it."""
         index = session.kept.index(item)
         del session.kept[index]

@@ -55,13 +55,14 @@ MAX_FRAMES = 16
 """Frames of a message that is received."""
 
 READ_BYTES, READS = 1 << 14, 8
-"""Bytes in a read, and reads in a call of `receive`: an end that sends without pause must not keep it."""
+"""Bytes in a read, and reads in a call of `receive_messages`: an end that sends without pause must not keep
+it."""
 
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 """A script may have restored SIGPIPE, which then ends the process when the other end has closed."""
 
 
-class Frame(NamedTuple):
+class ZmtpFrame(NamedTuple):
     """One frame."""
 
     flags: int
@@ -96,7 +97,7 @@ def check_greeting(greeting: bytes) -> None:
         raise ProtocolError("another mechanism than NULL")
 
 
-def take_frame(data: bytearray, max_bytes: int) -> Frame | None:
+def take_frame(data: bytearray, max_bytes: int) -> ZmtpFrame | None:
     """Take the first frame out of `data`; None while it is not whole.
 
     Raises ProtocolError for impossible flags, and for a body of more than `max_bytes`.
@@ -116,15 +117,14 @@ def take_frame(data: bytearray, max_bytes: int) -> Frame | None:
         return None
     body = bytes(data[begin : begin + size])
     del data[: begin + size]
-    return Frame(flags, body)
+    return ZmtpFrame(flags, body)
 
 
 class Dealer:
     """A connection to the ROUTER at an ipc endpoint, made again whenever it ends. All methods on one thread.
 
-    None of them waits but `wait`, and `receive` when it has connected. Nothing that the other end does or
-    sends makes one raise.
-    """
+    None of them waits but `wait_until_ready`, and `receive_messages` when it has connected. Nothing that the
+    other end does or sends makes one raise."""
 
     def __init__(self, endpoint: str, *, max_bytes: int) -> None:
         """`endpoint`: `ipc://PATH`. `max_bytes`: the most that a frame may have that is received."""
@@ -146,31 +146,31 @@ class Dealer:
         self.connections = 0
         """How many there were, this one included: what went over an earlier one may not have arrived."""
 
-    def receive(self) -> list[list[bytes]]:
+    def receive_messages(self) -> list[list[bytes]]:
         """The messages that have arrived, as their frames. Connects, and writes what waits, where it can."""
         messages: list[list[bytes]] = []
         if self._socket is not None and not self._is_ours(self._socket):
             self._disconnect()
         if self._socket is None:
-            self._connect()
+            self._try_to_connect()
             self.flush()
             end_s = time.monotonic() + ANSWER_S
             while self._socket is not None and not self.is_ready and (left_s := end_s - time.monotonic()) > 0:
-                self.wait(left_s)
-                self._read(messages)
+                self.wait_until_ready(left_s)
+                self._read_messages(messages)
         else:
-            self._read(messages)
+            self._read_messages(messages)
         self.flush()
         return messages
 
-    def send(self, *frames: bytes) -> bool:
+    def send_message(self, *frames: bytes) -> bool:
         """Send a message with the next `flush`; False where it cannot be sent now: nothing of it is kept."""
         if len(self._unsent) >= QUEUE_BYTES:
             self.flush()
         if not self.is_ready or len(self._unsent) >= QUEUE_BYTES:
             return False
-        *others, last = frames
-        for body in others:
+        *all_but_last, last = frames
+        for body in all_but_last:
             self._unsent += pack_frame(MORE, body)
         self._unsent += pack_frame(0, last)
         return True
@@ -186,7 +186,7 @@ class Dealer:
         except OSError:
             self._disconnect()
 
-    def wait(self, timeout_s: float) -> None:
+    def wait_until_ready(self, timeout_s: float) -> None:
         """Wait until something has arrived, or what waits can be written; at most so long."""
         if self._socket is None:
             time.sleep(timeout_s)
@@ -208,7 +208,7 @@ class Dealer:
         self._disconnect()
         self._due_s = math.inf
 
-    def forked(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child: close its copy of the connection for good, whatever the parent's thread does.
 
         The buffers are left as they are. A thread that was in a system call has exported one of them, which
@@ -218,9 +218,9 @@ class Dealer:
         self.is_ready = False
         connected, self._socket = self._socket, None
         if connected is not None:
-            self._release(connected)
+            self._close_or_detach(connected)
 
-    def _connect(self) -> None:
+    def _try_to_connect(self) -> None:
         """A unix socket is connected at once or not at all; EAGAIN: too many wait to be accepted."""
         if time.monotonic() < self._due_s:
             return
@@ -242,7 +242,7 @@ class Dealer:
         except OSError:
             return False
 
-    def _release(self, connected: socket.socket) -> None:
+    def _close_or_detach(self, connected: socket.socket) -> None:
         if self._is_ours(connected):
             connected.close()
         else:
@@ -250,7 +250,7 @@ class Dealer:
 
     def _disconnect(self) -> None:
         if self._socket is not None:
-            self._release(self._socket)
+            self._close_or_detach(self._socket)
         self._socket = None
         self._greeted = self.is_ready = False
         for buffer in (self._unread, self._unsent, self._frames):
@@ -258,11 +258,11 @@ class Dealer:
         self._due_s = time.monotonic() + self._pause_s
         self._pause_s = min(RECONNECT_S[1], 2 * self._pause_s)
 
-    def _read(self, messages: list[list[bytes]]) -> None:
+    def _read_messages(self, messages: list[list[bytes]]) -> None:
         if self._socket is None:
             return
         try:
-            for data in _arrived(self._socket):
+            for data in _read_pieces(self._socket):
                 self._unread += data
                 self._take_frames(messages)
         except (OSError, ProtocolError):
@@ -277,7 +277,7 @@ class Dealer:
             self._greeted = True
         while (frame := take_frame(self._unread, self._max_bytes)) is not None:
             if frame.flags & COMMAND:
-                self._execute(frame.body)
+                self._execute_command(frame.body)
                 continue
             if not self.is_ready or len(self._frames) == MAX_FRAMES:
                 raise ProtocolError("a message before READY, or of too many frames")
@@ -287,7 +287,7 @@ class Dealer:
                 self._frames = []
                 self._pause_s = RECONNECT_S[0]  # only now: the other end may close after every greeting
 
-    def _execute(self, command: bytes) -> None:
+    def _execute_command(self, command: bytes) -> None:
         """A command of the other end's. In traffic those that are not known are ignored."""
         length = command[0] if command else 0
         name, data = command[1 : 1 + length], command[1 + length :]
@@ -302,7 +302,7 @@ class Dealer:
             self._unsent += pack_command(b"PONG", data[TTL_BYTES:][:MAX_CONTEXT_BYTES])
 
 
-def _arrived(connected: socket.socket) -> Iterator[bytes]:
+def _read_pieces(connected: socket.socket) -> Iterator[bytes]:
     """Pieces of what has arrived. Raises OSError where the other end has closed."""
     for _ in range(READS):
         try:

@@ -78,7 +78,7 @@ class FakeCollector:
     def _run(self, ready: threading.Event) -> None:
         context = new_context()
         gate = Gate(context)
-        gate.admit(AGENTS, [self.agent_keys.public])
+        gate.admit_keys(AGENTS, [self.agent_keys.public])
         seen: dict[int, int] = {}
         for received in self.received:
             seen[received.session] = max(received.seq, seen.get(received.session, 0))
@@ -91,12 +91,12 @@ class FakeCollector:
         poller.register(receiver.socket, zmq.POLLIN)
         while not self._end.is_set():
             poller.poll(20)
-            gate.serve()
-            arrived = receiver.drain(time.monotonic_ns())
+            gate.answer_questions()
+            arrived = receiver.drain_bundles(time.monotonic_ns())
             self.received.extend(received for received, _ in arrived)
             receiver.thin, receiver.detail_every = self.thin, self.detail_every
             while self.to_ask:
-                receiver.ask(*self.to_ask.pop())
+                receiver.ask_rank(*self.to_ask.pop())
             receiver.acknowledge(safe=self.acks)
         receiver.close()
         gate.close()

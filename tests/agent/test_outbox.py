@@ -73,17 +73,17 @@ class Box:
 
     def lose(self, rank: int) -> None:
         """Report the exit of a rank's process."""
-        event = RankExit(RankProcess(1000 + rank, rank, 4), 1, -9).event("lost_rank")
+        event = RankExit(RankProcess(1000 + rank, rank, 4), 1, -9).to_event("lost_rank")
         self.outbox.report(About(rank, 1000 + rank, encode(event)), time.monotonic_ns(), urgent=True)
 
     def work(self) -> None:
         now_ns = time.monotonic_ns()
-        self.outbox.work(now_ns, self.sender.service(now_ns))
+        self.outbox.work(now_ns, self.sender.exchange_messages(now_ns))
 
     def deliver(self, collector: FakeCollector) -> None:
         """Connect, and go on until the collector has everything."""
         keys = collector.agent_keys
-        self.sender.connect(f"tcp://127.0.0.1:{collector.port}", collector.keys.public, keys)
+        self.sender.connect_to(f"tcp://127.0.0.1:{collector.port}", collector.keys.public, keys)
 
         def delivered() -> bool:
             self.work()
@@ -261,7 +261,7 @@ def test_an_agent_uses_the_keys_of_its_run(boxes, collector):
     box = boxes()
     box.greet()
     box.fill(1)
-    box.sender.connect(f"tcp://127.0.0.1:{collector.port}", collector.keys.public, KeyPair.new())
+    box.sender.connect_to(f"tcp://127.0.0.1:{collector.port}", collector.keys.public, KeyPair.new())
 
     def refused() -> bool:
         box.work()

@@ -14,7 +14,7 @@ from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, HostUsage
 from ddptop.protocol.messages import Bye, Clock, Event, Flag, Hello, Steps
 from ddptop.transport.bundles import MAX_THIN
-from ddptop.transport.sockets import connect, new_context
+from ddptop.transport.sockets import connect_dealer, new_context
 from tests.agent.conftest import RUN_ID, wait_for
 
 
@@ -83,7 +83,9 @@ def test_what_an_agent_refuses_is_counted_for_the_collector(host):
         return [event for event in events if event.kind == "refused_messages"]
 
     context = new_context()
-    socket = connect(context, ingest_endpoint(host.directory), send_high=8, receive_high=8, max_bytes=99)
+    socket = connect_dealer(
+        context, ingest_endpoint(host.directory), send_high=8, receive_high=8, max_bytes=99
+    )
     try:
         wait_for(lambda: socket.poll(100, zmq.POLLOUT))
         socket.send_multipart([b"no head", b"no body"])

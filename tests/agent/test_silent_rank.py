@@ -43,18 +43,18 @@ class Processes:
     def __init__(self, processes: list[RankProcess]) -> None:
         self._processes = processes
 
-    def living(self) -> list[RankProcess]:
+    def living_processes(self) -> list[RankProcess]:
         return self._processes
 
-    def check(self, now_ns: int) -> list[tuple[RankProcess, bool]]:
+    def check_processes(self, now_ns: int) -> list[tuple[RankProcess, bool]]:
         return []
 
 
 class Gpus:
-    def request(self, bus_ids: object) -> None:
+    def request_gpus(self, bus_ids: object) -> None:
         pass
 
-    def newest(self, bus_id: str) -> None:
+    def newest_reading(self, bus_id: str) -> None:
         pass
 
 

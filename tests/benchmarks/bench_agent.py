@@ -39,18 +39,18 @@ def publish(directory: str, rank: int, world: int, steps: int) -> None:
     hello = Hello(*head, "cpu", "gloo", "reducer", began_ns, time.time_ns(), 1.0)
     sender = AckedSender(f"ipc://{directory}/ingest", lambda: encode(hello), window_bytes=1 << 20)
     buckets = tuple(Bucket(0, i, 25 << 20, 25 << 20, 12, "float32", "") for i in range(BUCKETS))
-    sender.offer(encode(Layout(1, buckets)))
+    sender.offer_message(encode(Layout(1, buckets)))
     while done < steps:
         time.sleep(REPORT_S - time.monotonic() % REPORT_S)  # all ranks at the same moments
         now_ns = time.monotonic_ns()
         count = min(steps, (now_ns - began_ns) // STEP_NS) - done
         if count:
             head_bytes = msgpack.packb(done) + msgpack.packb(began_ns + done * STEP_NS)
-            sender.offer(STEPS_BEGIN + head_bytes + pattern(rank, count, done, 1))
+            sender.offer_message(STEPS_BEGIN + head_bytes + pattern(rank, count, done, 1))
         done += count
-        sender.beat(encode(Progress(now_ns, done, Phase.FORWARD, -1, done, 1, 20.0, 0.5, 0)))
-        sender.service()
-    sender.offer(encode(Bye(time.monotonic_ns(), "finished")))
+        sender.set_heartbeat(encode(Progress(now_ns, done, Phase.FORWARD, -1, done, 1, 20.0, 0.5, 0)))
+        sender.exchange_messages()
+    sender.offer_message(encode(Bye(time.monotonic_ns(), "finished")))
     sender.close(30.0)
 
 

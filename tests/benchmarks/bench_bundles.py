@@ -49,12 +49,12 @@ def feed(pipe: Connection, port: int, server_key: str, keys: KeyPair, agents: in
     for number in range(agents):
         name = f"host{number}"
         sender = BundleSender(context, Host(1, "run", 1 + number, name, 1, 1, 1, 8, 1 << 36, "boot"))
-        sender.connect(f"tcp://127.0.0.1:{port}", server_key, keys)
+        sender.connect_to(f"tcp://127.0.0.1:{port}", server_key, keys)
         world = agents * ranks
         for local in range(ranks):
             rank = number * ranks + local
             hello = Hello(1, "run", 10_000 + rank, rank, world, local, 0, name, 1, "", "", "", 1, 1, 1.0)
-            sender.relay(Received(0, rank, hello.session, 0, hello), encode(hello))
+            sender.relay_message(Received(0, rank, hello.session, 0, hello), encode(hello))
         senders.append(sender)
     steps = [encode(Steps(1, i * 3, 1, tuple(row(i * 3 + j) for j in range(2 + i % 2)))) for i in range(64)]
     beat = Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0)
@@ -71,9 +71,9 @@ def feed(pipe: Connection, port: int, server_key: str, keys: KeyPair, agents: in
             if fills:
                 for rank in range(number * ranks, (number + 1) * ranks):
                     body = steps[sequence % len(steps)]
-                    sender.relay(Received(0, rank, 10_000 + rank, sequence, beat), body)
-                    sender.relay(Received(0, rank, 10_000 + rank, 0, beat), beat_body)
-            sender.service()
+                    sender.relay_message(Received(0, rank, 10_000 + rank, sequence, beat), body)
+                    sender.relay_message(Received(0, rank, 10_000 + rank, 0, beat), beat_body)
+            sender.exchange_messages()
         time.sleep(max(0.0, 0.02 - (time.monotonic_ns() - begun_ns) / NS))
     pipe.send(sum(sender.kept for sender in senders))
     for sender in senders:
@@ -86,7 +86,7 @@ def main() -> None:
     agents, ranks, seconds = (*map(int, sys.argv[1:]), *(512, 8, 20)[len(sys.argv) - 1 :])
     context, keys, agent_keys = new_context(), KeyPair.new(), KeyPair.new()
     gate = Gate(context)
-    gate.admit(AGENTS, [agent_keys.public])
+    gate.admit_keys(AGENTS, [agent_keys.public])
     receiver = BundleReceiver(context, "tcp://127.0.0.1:*", keys, epoch=1)
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(
@@ -109,14 +109,14 @@ def main() -> None:
     while began is None or time.monotonic() < began + seconds:
         receiver.socket.poll(20)
         time.sleep(PAUSE_NS[1] / NS)
-        gate.serve()
+        gate.answer_questions()
         before = time.thread_time()
-        arrived = receiver.drain(time.monotonic_ns(), BUNDLES)
+        arrived = receiver.drain_bundles(time.monotonic_ns(), BUNDLES)
         between = time.thread_time()
         receiver.acknowledge()
         after = time.thread_time()
         if began is None:
-            if len(receiver.agents()) < agents or not (arrived.heads[3] > 8).any():
+            if len(receiver.connected_agents()) < agents or not (arrived.heads[3] > 8).any():
                 continue
             spent = dict.fromkeys(spent, 0.0)
             began, cpu_began, own_began = time.monotonic(), time.process_time(), time.thread_time()

@@ -113,13 +113,13 @@ class SimulatedRank:
         """By number of the message - 2: steps so far, when the agent received it."""
         head = (1, "run", self.session, rank, world, rank % 8, 0, host, 1000 + rank)
         hello = Hello(*head, f"cuda:{rank % 8}", "nccl", "reducer", began_ns, time.time_ns(), 1.0)
-        link.relay(Received(0, rank, self.session, 0, hello), encode(hello))
+        link.relay_message(Received(0, rank, self.session, 0, hello), encode(hello))
         buckets = tuple(Bucket(0, i, 25 << 20, 25 << 20, 12, "float32", "") for i in range(BUCKETS))
         self.offer(Layout(1, buckets))
 
     def offer(self, message: Layout | Bye) -> None:
         self.seq += 1
-        self.link.relay(Received(0, self.rank, self.session, self.seq, message), encode(message))
+        self.link.relay_message(Received(0, self.rank, self.session, self.seq, message), encode(message))
 
     def work(self, now_ns: int, patterns: dict[tuple[int, int, int], bytes], detail_every: int) -> None:
         if now_ns < self.due_ns:
@@ -133,16 +133,16 @@ class SimulatedRank:
             body = STEPS_BEGIN + msgpack.packb(self.done) + msgpack.packb(base_ns) + rows
             self.seq += 1
             self.done = made
-            self.link.relay(Received(0, self.rank, self.session, self.seq, _STEPS), body)
+            self.link.relay_message(Received(0, self.rank, self.session, self.seq, _STEPS), body)
             if self.noted is not None:
                 self.noted.append((made, now_ns))
         self.beats += 1
         if self.beats % 2:
             beat = Progress(now_ns, self.done, Phase.BACKWARD, 0, 10 * self.done, detail_every, 30.0, 0.1, 0)
-            self.link.relay(Received(0, self.rank, self.session, 0, beat), encode(beat))
+            self.link.relay_message(Received(0, self.rank, self.session, 0, beat), encode(beat))
         if now_ns >= self.usage_ns:
             self.usage_ns += 5 * NS
-            self.link.report(About(self.rank, self.session, encode(Usage(now_ns, 1 << 30, 99.0))))
+            self.link.report_message(About(self.rank, self.session, encode(Usage(now_ns, 1 << 30, 99.0))))
 
 
 _STEPS = Steps(1, 0, 0, ())
@@ -154,7 +154,7 @@ def feed(pipe: Connection, address: CollectorAddress, agents: range, world: int,
     sent: dict[tuple[int, int], int] = {}
     pack_bundle = bundle_sender.pack_bundle
 
-    def noting(t0_ns: int, entries: list[bundle_sender.Entry]) -> bytes:
+    def noting(t0_ns: int, entries: list[bundle_sender.BundleEntry]) -> bytes:
         for entry in entries:
             if entry.seq and entry.rank >= 0 and entry.rank % RANKS_OF_AN_AGENT == 0:
                 sent.setdefault((entry.rank, entry.seq), t0_ns)
@@ -172,7 +172,7 @@ def feed(pipe: Connection, address: CollectorAddress, agents: range, world: int,
     for agent in agents:
         host = Host(1, "run", 1 + agent, f"node{agent:03}", 1, 1, 1, 64, 1 << 40, f"boot{agent}")
         link = bundle_sender.BundleSender(context, host, interval_ns=2 * PERIOD_NS)
-        link.connect(
+        link.connect_to(
             address.endpoint, address.server_key, KeyPair(address.agent_public, address.agent_secret)
         )
         links.append(link)
@@ -191,13 +191,13 @@ def feed(pipe: Connection, address: CollectorAddress, agents: range, world: int,
         if now_ns >= clock_ns:
             clock_ns += NS
             for agent, link in zip(agents, links, strict=True):
-                link.report(Clock(now_ns, f"node{agent:03}", 0, 50_000, 0, 100_000))
-                link.usage(HostUsage(now_ns, 50.0, 1 << 38, 1e6, 1e6, 100_000, link.kept, None, 0))
+                link.report_message(Clock(now_ns, f"node{agent:03}", 0, 50_000, 0, 100_000))
+                link.set_usage(HostUsage(now_ns, 50.0, 1 << 38, 1e6, 1e6, 100_000, link.kept, None, 0))
         for at, link in enumerate(links):
             if now_ns >= sends_ns[at]:
                 sends_ns[at] += PERIOD_NS
                 link.flush()
-            link.service()
+            link.exchange_messages()
         time.sleep(0.01)
     for rank in ranks:
         rank.offer(Bye(time.monotonic_ns(), "finished"))
@@ -205,7 +205,7 @@ def feed(pipe: Connection, address: CollectorAddress, agents: range, world: int,
     while any(link.kept for link in links) and time.monotonic() < end:
         for link in links:
             link.flush()
-            link.service()
+            link.exchange_messages()
         time.sleep(0.05)
     noted = {rank.rank: rank.noted for rank in ranks if rank.noted is not None}
     pipe.send((sum(rank.done for rank in ranks), sum(link.kept for link in links), noted, sent))

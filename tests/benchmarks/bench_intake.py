@@ -40,7 +40,7 @@ from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bucket, Clock, Hello, Layout, Message, Phase, Progress, Run
 from ddptop.transport import bundle_receiver
 from ddptop.transport.bundle_receiver import BundleReceiver
-from ddptop.transport.bundles import Entry, pack_bundle
+from ddptop.transport.bundles import BundleEntry, pack_bundle
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
 from tests.benchmarks.bench_hosts import BUCKETS, PATTERNS, RANKS_OF_AN_AGENT, STEPS_BEGIN, pattern
@@ -82,17 +82,19 @@ class Wire:
         self.replies += 1
 
 
-def introductions(agent: int, world: int) -> list[Entry]:
+def introductions(agent: int, world: int) -> list[BundleEntry]:
     name = f"node{agent:03}"
     own = 1 + agent
-    entries = [Entry(own, -1, 0, 0, encode(Host(1, "run", own, name, 1, 1, 1, 64, 1 << 40, f"boot{agent}")))]
+    entries = [
+        BundleEntry(own, -1, 0, 0, encode(Host(1, "run", own, name, 1, 1, 1, 64, 1 << 40, f"boot{agent}")))
+    ]
     buckets = tuple(Bucket(0, i, 25 << 20, 25 << 20, 12, "float32", "") for i in range(BUCKETS))
     for rank in range(agent * RANKS_OF_AN_AGENT, min(world, (agent + 1) * RANKS_OF_AN_AGENT)):
         session = 1_000_000 + rank
         head = (1, "run", session, rank, world, rank % 8, 0, name, 1000 + rank)
         hello = Hello(*head, f"cuda:{rank % 8}", "nccl", "reducer", 0, 10**18, 1.0)
-        entries.append(Entry(session, rank, 0, 0, encode(hello)))
-        entries.append(Entry(session, rank, 1, 1, encode(Layout(1, buckets))))
+        entries.append(BundleEntry(session, rank, 0, 0, encode(hello)))
+        entries.append(BundleEntry(session, rank, 1, 1, encode(Layout(1, buckets))))
     return entries
 
 
@@ -132,24 +134,24 @@ class Agents:
         for rank in range(agent * RANKS_OF_AN_AGENT, min(self.world, (agent + 1) * RANKS_OF_AN_AGENT)):
             session = 1_000_000 + rank
             rows = self.patterns[rank % PATTERNS, until - first, first % self.every]
-            entries.append(Entry(session, rank, 2 + number, 1, head + rows))
+            entries.append(BundleEntry(session, rank, 2 + number, 1, head + rows))
             if (number + rank) % 4 == 1:
                 reading = Usage(now_ns, (9 << 30) + now_ns // 7, 101.5, None, 40 + rank % 7, 96, 0.0, 0.0)
                 entries.append(self.own(agent, About(rank, session, encode(reading))))
             if (number + rank) % 4 == 0:
                 beat = Progress(NS + now_ns, until, Phase.BACKWARD, 0, 10 * until, self.every, 30.0, 0.1, 0)
-                entries.append(Entry(session, rank, 0, 0, encode(beat)))
+                entries.append(BundleEntry(session, rank, 0, 0, encode(beat)))
         if number % 4 == 0:
             usage = HostUsage(now_ns, 50.0, 1 << 38, 1e6, 1e6, 100_000, 0, None, 0)
-            entries.append(Entry(1 + agent, -1, 0, 0, encode(usage)))
+            entries.append(BundleEntry(1 + agent, -1, 0, 0, encode(usage)))
             clock = Clock(NS + now_ns, f"node{agent:03}", 5_000 + now_ns % 999, 20_000, agent, 90_000)
             entries.append(self.own(agent, clock))
         return pack_bundle(now_ns, entries)
 
-    def own(self, agent: int, message: Message) -> Entry:
+    def own(self, agent: int, message: Message) -> BundleEntry:
         """A numbered message of an agent's own."""
         self.numbers[agent] += 1
-        return Entry(1 + agent, -1, self.numbers[agent], 1, encode(message))
+        return BundleEntry(1 + agent, -1, self.numbers[agent], 1, encode(message))
 
 
 def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: str | None) -> str:
@@ -161,12 +163,13 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
     receiver.socket = wire  # type: ignore[assignment]
     record, reducer = Record(folder / f"{world}.ddptop", limit_bytes=1 << 34, resume=False), Reducer()
     hosts = SimpleNamespace(
-        drain=lambda now_ns, at_once: receiver.drain(now_ns, BUNDLES, at_once=at_once),
+        drain=lambda now_ns, at_once: receiver.drain_bundles(now_ns, BUNDLES, at_once=at_once),
         receiver=receiver, emptied=True, refused=0, refused_why="",
     )  # fmt: skip
     none: Any = SimpleNamespace(
-        drain=lambda now_ns: [], acknowledge=lambda safe: None, forget=lambda session: None,
-        recall=lambda *_: None, refused=0, refused_why="", sessions=(),
+        drain_messages=lambda now_ns: [], acknowledge=lambda safe: None,
+        forget_session=lambda session: None,
+        note_recorded=lambda *_: None, refused=0, refused_why="", sessions=(),
     )  # fmt: skip
     intake = Intake(none, record, reducer, none, none, none, watched=False, hosts=hosts)  # type: ignore[arg-type]
     intake.report(Run(1, "run", "bench", "train.py", (), 10**18, 0, "live", None, False), 0)
@@ -191,7 +194,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
 
     timing(bundle_receiver, "decoded", "decode")
     timing(record, "add_run", "record")
-    timing(receiver, "drain", "receive")
+    timing(receiver, "drain_bundles", "receive")
     timing(record, "tick", "tick")
     timing(reducer.evaluation, "_evaluate", "evaluate")
     frames = LiveFrames(reducer, record, "live")

@@ -24,7 +24,7 @@ print("ready", flush=True)
 while True:
     receiver.socket.poll(100)
     time.sleep(0.002)
-    receiver.drain(time.monotonic_ns())
+    receiver.drain_messages(time.monotonic_ns())
 """
 
 
@@ -46,16 +46,16 @@ def measure(endpoint: str, messages: int) -> str:
     message = encode(Event("test", 1, 0, 1, {"padding": "x" * 400}))
     beat = encode(Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0))
     sender = AckedSender(endpoint, lambda: hello)
-    sender.offer(message)
+    sender.offer_message(message)
     while sender.pending:
-        sender.service()
+        sender.exchange_messages()
         time.sleep(PAUSE_S)
     started = time.process_time()
     for _ in range(ROUNDS):
         for _ in range(messages):
-            sender.offer(message)
-        sender.beat(beat)
-        sender.service()
+            sender.offer_message(message)
+        sender.set_heartbeat(beat)
+        sender.exchange_messages()
         time.sleep(PAUSE_S)
     ended = time.process_time()
     left = sender.close(5)

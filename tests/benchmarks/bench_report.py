@@ -114,8 +114,8 @@ def make(path: Path, world: int, steps: int, steps_per_s: float) -> Counter[str]
     with (
         mock.patch.object(ranks, "time", clock),
         mock.patch.object(ranks, "REPORT_S", REPORT_S),
-        mock.patch.object(node, "connect", lambda *args, **options: socket),
-        mock.patch.object(node, "arrived", lambda socket: ()),
+        mock.patch.object(node, "connect_dealer", lambda *args, **options: socket),
+        mock.patch.object(node, "receive_messages", lambda socket: ()),
     ):
         story = Story(world, steps_per_s, detail_every=1 if world <= 64 else 4)
         played = ranks.Ranks(story, "", "run-1", steps=steps)

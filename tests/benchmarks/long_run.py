@@ -50,8 +50,8 @@ def messages(world: int, steps: int, rate: float, detail_every: int) -> Iterator
     with (
         mock.patch.object(ranks, "time", clock),
         mock.patch.object(ranks, "REPORT_S", REPORT_S),
-        mock.patch.object(ranks, "connect", lambda *args, **options: socket),
-        mock.patch.object(ranks, "arrived", lambda socket: ()),
+        mock.patch.object(ranks, "connect_dealer", lambda *args, **options: socket),
+        mock.patch.object(ranks, "receive_messages", lambda socket: ()),
     ):
         played = ranks.Ranks(Story(world, rate, detail_every), "", "run-1", steps=steps)
         goes_on = True

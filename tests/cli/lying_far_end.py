@@ -29,7 +29,7 @@ with Path(starts).open("a") as file:
 
 
 def write(kind: bytes, payload: bytes) -> None:
-    data = stdio.pack(kind, payload)
+    data = stdio.pack_pipe_frame(kind, payload)
     while data:
         data = data[os.write(1, data) :]
 
@@ -62,10 +62,10 @@ while asked:
     if mode == "errors":
         os.write(2, b"no such host\n" * 1000)
     elif mode == "drip":
-        for byte in stdio.pack(stdio.STATE, state):
+        for byte in stdio.pack_pipe_frame(stdio.STATE, state):
             os.write(1, bytes((byte,)))
     elif mode == "beats":
-        os.write(1, stdio.pack(stdio.BEAT, b"1") * 1000)
+        os.write(1, stdio.pack_pipe_frame(stdio.BEAT, b"1") * 1000)
     elif mode == "rubbish":
         os.write(1, os.urandom(65_536))
     elif mode == "frames":

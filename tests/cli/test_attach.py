@@ -80,17 +80,19 @@ def test_without_gdb_a_process_is_left_alone(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delattr(sys, "remote_exec", raising=False)
     with pytest.raises(inject.InjectionError, match="gdb is not installed"):
-        inject.inject(os.getpid(), tmp_path / "file")
+        inject.inject_file(os.getpid(), tmp_path / "file")
 
 
 def test_the_injected_line_raises_nothing_into_the_training(tmp_path: Path) -> None:
     """A pending call that fails raises SystemError in whatever the main thread does."""
-    exec(inject._line(tmp_path / "not there"), {})
+    exec(inject._python_line(tmp_path / "not there"), {})
 
 
 def test_a_file_name_with_quotes_reaches_gdb_whole() -> None:
-    line = inject._line(Path("/tmp/a'b\"c"))
-    command = next(line for line in inject._commands(1, line).splitlines() if line.startswith("set {char["))
+    line = inject._python_line(Path("/tmp/a'b\"c"))
+    command = next(
+        line for line in inject._gdb_commands(1, line).splitlines() if line.startswith("set {char[")
+    )
     size, _, literal = command.removeprefix("set {char[").partition("]} $page = ")
     assert literal[1:-1].replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\") == line
     assert int(size) == len(line) + 1
@@ -105,7 +107,7 @@ def test_a_file_name_with_quotes_reaches_gdb_whole() -> None:
     ],
 )
 def test_gdbs_failures_are_one_line(output: str, words: str) -> None:
-    assert words in inject._reason(7, f"Reading symbols\n{output}\n")
+    assert words in inject._failure_reason(7, f"Reading symbols\n{output}\n")
 
 
 NOTHING = "; nothing was recorded, training goes on as before"
@@ -115,7 +117,7 @@ def test_where_no_step_begins_the_place_of_each_rank_is_shown_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(attach, "WAIT_S", 0.0)
-    monkeypatch.setattr("ddptop.host.inject.inject", lambda pid, file: None)
+    monkeypatch.setattr("ddptop.host.inject.inject_file", lambda pid, file: None)
     with subprocess.Popen(["sleep", "600"]) as child:
         try:
             exchange = attach.Exchange(tmp_path, [os.getpid(), child.pid])
@@ -146,7 +148,7 @@ def test_where_a_run_is_or_may_be_recorded_nothing_else_is_said(
 ) -> None:
     """Ranks that know the step begin there though the command has given up."""
     monkeypatch.setattr("ddptop.host.worker_calls.call_of", lambda pid: "train.py:26 main")
-    monkeypatch.setattr("ddptop.host.inject.inject", lambda pid, file: None)
+    monkeypatch.setattr("ddptop.host.inject.inject_file", lambda pid, file: None)
     monkeypatch.setattr(attach, "BEGIN_S", 0.0)
     report, known = tmp_path / f"rank-{os.getpid()}", reports([6, 10, 14], world=1)[100]
     report.write_text(json.dumps({"state": "waiting", **known}))

@@ -417,7 +417,7 @@ STEPS = [
     "ddptop.cli.launch.run_name",
     "ddptop.cli.watched_run.need_threads",
     "ddptop.cli.watched_run.create_run_directory",
-    "ddptop.host.collector_start.join",
+    "ddptop.host.collector_start.become_member",
     "ddptop.cli.watched_run.recording_path",
     "ddptop.cli.watched_run.collector_arguments",
     "ddptop.collector.supervisor.CollectorSupervisor._spawn",

@@ -61,7 +61,7 @@ class Rank:
         self.seq += numbered
         seq = self.seq if numbered else 0
         received = Received(time.monotonic_ns(), self.rank, self.session, seq, message)
-        self.link.relay(received, encode(message))
+        self.link.relay_message(received, encode(message))
 
     def steps(self, due: int, began_ns: int, wall_us: int) -> None:
         while self.done < due:
@@ -107,13 +107,13 @@ class Agent:
                 if self.port:
                     endpoint = f"tcp://127.0.0.1:{self.port}"
                 keys = KeyPair(address.agent_public, address.agent_secret)
-                self.link.connect(endpoint, address.server_key, keys)
+                self.link.connect_to(endpoint, address.server_key, keys)
         if now_s - self.clock_s > 1.0:
             self.clock_s, now_ns = now_s, time.monotonic_ns()
-            self.link.report(Clock(now_ns, self.name.rstrip("'"), 0, 50_000, 0, 100_000))
+            self.link.report_message(Clock(now_ns, self.name.rstrip("'"), 0, 50_000, 0, 100_000))
             usage = (10.0, 1 << 30, 1000.0, 1000.0, 100_000, self.link.kept, None, 0)
-            self.link.usage(HostUsage(now_ns, *usage))
-        return self.link.service().asked
+            self.link.set_usage(HostUsage(now_ns, *usage))
+        return self.link.exchange_messages().asked
 
 
 def main() -> None:
@@ -143,7 +143,7 @@ def main() -> None:
         time.sleep(0.01)
     kept = agent.link.kept
     if not kept:
-        agent.link.report(Event(HOST_END, time.monotonic_ns(), -1, -1, {}), urgent=True)
+        agent.link.report_message(Event(HOST_END, time.monotonic_ns(), -1, -1, {}), urgent=True)
     while agent.link.kept > kept and agent.link.connected and time.monotonic() - began_close < drain_s:
         agent.service()
         time.sleep(0.01)

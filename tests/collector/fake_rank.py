@@ -60,17 +60,19 @@ def hang(sender: AckedSender, steps: int, *, answers: bool) -> None:
     while True:
         time.sleep(LOOK_S / 5)
         now_ns = time.monotonic_ns()
-        sender.beat(encode(Progress(now_ns, steps, Phase.FORWARD, -1, steps, 1, 20.0, 0.5, 0)))
+        sender.set_heartbeat(encode(Progress(now_ns, steps, Phase.FORWARD, -1, steps, 1, 20.0, 0.5, 0)))
         if answers and sender.asked != answered:
             answered = sender.asked
-            sender.offer(encode(Evidence(now_ns, answered, steps, Phase.DATA, -1, "", (), stacks, ())))
-        sender.service()
+            sender.offer_message(
+                encode(Evidence(now_ns, answered, steps, Phase.DATA, -1, "", (), stacks, ()))
+            )
+        sender.exchange_messages()
 
 
 def crash(sender: AckedSender, directory: str, session: int) -> None:
     """As torch ends a process whose C++ has thrown, once all is delivered."""
     while sender.pending:
-        sender.service()
+        sender.exchange_messages()
         time.sleep(LOOK_S / 5)
     with Path(directory, f"crash-{session}.txt").open("w") as file:
         faulthandler.enable(file)
@@ -88,7 +90,7 @@ def main() -> None:
     )
     sender = AckedSender(f"ipc://{directory}/ingest", lambda: encode(hello), window_bytes=window)
     layout = tuple(Bucket(0, index, 1 << 20, 1 << 20, 1000, "float32", "") for index in range(buckets))
-    sender.offer(encode(Layout(1, layout)))
+    sender.offer_message(encode(Layout(1, layout)))
     wall_us = int(1e6 / rate)
     done = 0
     gate = Path(os.environ.get("GATE", "/"))
@@ -98,15 +100,17 @@ def main() -> None:
         while done < due:
             end = min(due, done + BATCH)
             rows = tuple(row(step, (step - done) * wall_us, wall_us, buckets) for step in range(done, end))
-            sender.offer(encode(Steps(1, done, began + done * wall_us * 1000, rows)))
+            sender.offer_message(encode(Steps(1, done, began + done * wall_us * 1000, rows)))
             done = end
-        sender.beat(encode(Progress(time.monotonic_ns(), done, Phase.FORWARD, -1, done, 1, 20.0, 0.5, 0)))
-        sender.service()
+        sender.set_heartbeat(
+            encode(Progress(time.monotonic_ns(), done, Phase.FORWARD, -1, done, 1, 20.0, 0.5, 0))
+        )
+        sender.exchange_messages()
     if end_word in ("hang", "deaf"):
         hang(sender, steps, answers=end_word == "hang")
     elif end_word == "crash":
         crash(sender, directory, session)
-    sender.offer(encode(Bye(time.monotonic_ns(), "finished")))
+    sender.offer_message(encode(Bye(time.monotonic_ns(), "finished")))
     began_close = time.monotonic()
     left = sender.close(drain_s)
     print(json.dumps({"left": left, "dropped": sender.dropped, "close_s": time.monotonic() - began_close}))

@@ -201,8 +201,8 @@ def test_a_process_belongs_to_itself_its_group_and_its_ancestors(others):
     assert processes.belongs_to(other, me)  # its parent
     assert not processes.belongs_to(me, other)
     assert processes.innermost_pid(me) == me
-    assert processes.is_own(me)
-    assert not processes.is_own(2**22 + 1)
+    assert processes.is_own_process(me)
+    assert not processes.is_own_process(2**22 + 1)
 
 
 def test_the_figures_go_on_with_the_process_that_has_its_rank_back():

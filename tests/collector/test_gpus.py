@@ -134,14 +134,14 @@ class FakeReader:
 def test_the_sampler_reads_what_it_is_told_of_and_ends() -> None:
     reader = FakeReader()
     sampler = GpuSampler(lambda: reader)
-    assert sampler.newest(BUS) is None
-    sampler.request([BUS, "elsewhere"])
+    assert sampler.newest_reading(BUS) is None
+    sampler.request_gpus([BUS, "elsewhere"])
     deadline = time.monotonic() + 120
-    while sampler.newest(BUS) is None and time.monotonic() < deadline:
+    while sampler.newest_reading(BUS) is None and time.monotonic() < deadline:
         reader.read_once.wait(0.1)
     sampler.close()
-    assert sampler.newest(BUS) is not None
-    assert sampler.newest("elsewhere") is None
+    assert sampler.newest_reading(BUS) is not None
+    assert sampler.newest_reading("elsewhere") is None
     assert reader.closed
 
 
@@ -150,10 +150,10 @@ def test_a_host_without_nvml_costs_no_thread_and_raises_nothing() -> None:
         raise OSError("no driver")
 
     sampler = GpuSampler(refuse)
-    sampler.request([])
+    sampler.request_gpus([])
     sampler.close()
     assert sampler.error is None
     other = GpuSampler(refuse)
-    other.request([BUS])
+    other.request_gpus([BUS])
     other.close()
     assert other.error == "no driver"

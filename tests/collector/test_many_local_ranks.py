@@ -101,10 +101,10 @@ class Noted:
     def returning(self, rank, session):
         self._note("returning", session, rank)
 
-    def forget(self, *_):
+    def forget_session(self, *_):
         return
 
-    answered = forget
+    answered = forget_session
 
 
 def note_what_is_written(writer, link):
@@ -136,7 +136,7 @@ def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4)
     receiver = AckedReceiver(context, f"ipc://{tmp_path}/{fewest}", epoch=1, hold_acks=True, also=MESSAGES)
     receiver.close()
     context.term()
-    receiver.socket, receiver._receive = link, link.receive
+    receiver.socket, receiver._receive_frames = link, link.receive
     path = tmp_path / f"{fewest}.ddptop"
     record, reducer = Record(path, limit_bytes=1 << 30, resume=False), Reducer()
     alone = []

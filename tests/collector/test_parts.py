@@ -155,8 +155,8 @@ def test_the_end_of_a_process_wakes_the_poller(child):
     registry = Registry()
     watch = registry.watch()
     process = RankProcess(1, 0, child.pid)
-    watch.add(process, time.time(), 0)
-    assert watch.living() == [process]
+    watch.watch_process(process, time.time(), 0)
+    assert watch.living_processes() == [process]
     (descriptor,) = registry
     child.kill()
     assert select.select([descriptor], [], [], 20)[0]
@@ -170,12 +170,12 @@ def test_the_end_of_a_process_wakes_the_poller(child):
 def test_without_pidfds_a_look_finds_it(child, monkeypatch):
     monkeypatch.setattr(watch_module, "_open_pidfd", lambda pid: None)
     watch = Registry().watch()
-    watch.add(RankProcess(1, 0, child.pid), time.time(), 0)
-    watch.check(1)
-    assert len(watch.living()) == 1
+    watch.watch_process(RankProcess(1, 0, child.pid), time.time(), 0)
+    watch.check_processes(1)
+    assert len(watch.living_processes()) == 1
     child.kill()
     child.wait()
-    watch.check(2)
+    watch.check_processes(2)
     process = RankProcess(1, 0, child.pid)
     assert watch.take_exits(2 + GRACE_NS) == [RankExit(process, 2, None, False, False)]
     assert (watch.take_exits(10**12), len(watch)) == ([], 0)
@@ -189,23 +189,23 @@ def test_after_a_bye_nobody_waits_for_the_end_which_is_told_all_the_same(child):
     registry = Registry()
     watch = registry.watch()
     process = RankProcess(1, 0, child.pid)
-    watch.add(process, time.time(), 0)
+    watch.watch_process(process, time.time(), 0)
     watch.note_bye(1)
-    assert (watch.living(), len(watch)) == ([], 0)
+    assert (watch.living_processes(), len(watch)) == ([], 0)
     child.stdin.close()  # input() raises
     (descriptor,) = registry
     assert select.select([descriptor], [], [], 20)[0]
     watch.note_readable([descriptor], 5)
     assert watch.take_exits(5) == [RankExit(process, 5, 1, True, False)]
-    watch.forget(1)
+    watch.forget_session(1)
     assert registry == set()
 
 
 def test_a_launcher_that_means_another_process_with_the_same_pid_is_passed_over(child):
     watch = Registry().watch()
-    watch.add(RankProcess(1, 0, child.pid), time.time(), 0)
+    watch.watch_process(RankProcess(1, 0, child.pid), time.time(), 0)
     watch.note_exit_code(child.pid, 1, 5)
-    assert len(watch.living()) == 1
+    assert len(watch.living_processes()) == 1
     assert watch.take_exits(10**12) == []
     watch.close()
 
@@ -213,20 +213,20 @@ def test_a_launcher_that_means_another_process_with_the_same_pid_is_passed_over(
 def test_only_a_process_that_stays_held_is_told(child):
     watch = Registry().watch()
     process = RankProcess(1, 0, child.pid)
-    watch.add(process, time.time(), 0)
+    watch.watch_process(process, time.time(), 0)
     os.kill(child.pid, signal.SIGSTOP)
     wait_for(lambda: process_status(child.pid).state == "T")
-    assert [watch.check(at) for at in (1, 2, 3)] == [[], [(process, True)], []]
-    assert watch.living() == [process]
+    assert [watch.check_processes(at) for at in (1, 2, 3)] == [[], [(process, True)], []]
+    assert watch.living_processes() == [process]
     os.kill(child.pid, signal.SIGCONT)
     wait_for(lambda: process_status(child.pid).state != "T")
-    assert [watch.check(at) for at in (4, 5)] == [[(process, False)], []]
+    assert [watch.check_processes(at) for at in (4, 5)] == [[(process, False)], []]
     watch.close()
 
 
 def test_a_process_that_was_never_seen_is_gone_only_when_it_is_silent():
     watch = Registry().watch()
-    watch.add(RankProcess(1, 0, 2**22 + 9), time.time(), 0)
+    watch.watch_process(RankProcess(1, 0, 2**22 + 9), time.time(), 0)
     watch.note_message(1, 100)
     assert watch.take_exits(99 + SILENCE_NS) == []
     assert len(watch.take_exits(100 + SILENCE_NS)) == 1
@@ -235,9 +235,9 @@ def test_a_process_that_was_never_seen_is_gone_only_when_it_is_silent():
 def test_a_pid_that_somebody_else_has_by_now_is_not_the_rank(child):
     registry = Registry()
     watch = registry.watch()
-    watch.add(RankProcess(1, 0, child.pid), time.time() - 3600, 0)
+    watch.watch_process(RankProcess(1, 0, child.pid), time.time() - 3600, 0)
     assert registry == set()
-    assert watch.living() == []
+    assert watch.living_processes() == []
     watch.close()
 
 
@@ -245,8 +245,8 @@ def test_usage_comes_with_the_second_reading(child):
     sampler = UsageSampler()
     gone = RankProcess(2, 1, 2**22 + 9)
     processes = [RankProcess(1, 0, child.pid), gone]
-    assert sampler.sample(processes, 1) == []
-    ((process, usage),) = sampler.sample(processes, 2)
+    assert sampler.sample_usage(processes, 1) == []
+    ((process, usage),) = sampler.sample_usage(processes, 2)
     assert process.rank == 0
     assert usage.t_ns == 2
     assert usage.rss_bytes > 0
@@ -348,10 +348,10 @@ def test_what_a_killed_process_had_counted_is_known(monkeypatch):
         listed = Path.iterdir
         closed = Path(f"/proc/{process.pid}/fd/999")  # a file that was closed since it was listed
         monkeypatch.setattr(Path, "iterdir", lambda path: iter([closed, *listed(path)]))
-        watch.add(RankProcess(7, 0, process.pid), time.time(), 0)
-        watch.add(RankProcess(8, 1, process.pid), time.time(), 0)
+        watch.watch_process(RankProcess(7, 0, process.pid), time.time(), 0)
+        watch.watch_process(RankProcess(8, 1, process.pid), time.time(), 0)
         process.kill()
-        assert {gone.process.session: gone.steps for gone in watch.unaccounted(1)} == {7: 41, 8: None}
+        assert {gone.process.session: gone.steps for gone in watch.unaccounted_exits(1)} == {7: 41, 8: None}
         process.wait()
         watch.note_readable(set(registry), 1)
         assert {gone.process.session: gone.steps for gone in watch.take_exits(NS)} == {7: 41, 8: None}
@@ -367,11 +367,11 @@ def test_pidfds_leave_descriptors_for_connections(child, monkeypatch):
     registry = Registry()
     watch = registry.watch()
     for session in range(1, 10):
-        watch.add(RankProcess(session, session, child.pid), time.time(), 0)
+        watch.watch_process(RankProcess(session, session, child.pid), time.time(), 0)
     assert len(registry) == 12 // watch_module.DESCRIPTORS_SHARE
-    assert len(watch.living()) == 9  # the others are looked at
-    watch.forget(1)
-    watch.add(RankProcess(10, 10, child.pid), time.time(), 0)
+    assert len(watch.living_processes()) == 9  # the others are looked at
+    watch.forget_session(1)
+    watch.watch_process(RankProcess(10, 10, child.pid), time.time(), 0)
     assert len(registry) == 3
     watch.close()
     assert registry == set()
@@ -379,8 +379,8 @@ def test_pidfds_leave_descriptors_for_connections(child, monkeypatch):
 
 def test_a_pid_that_no_process_can_have_is_none(monkeypatch):
     watch = Registry().watch()
-    watch.add(RankProcess(1, 0, 2**31), time.time(), 0)
-    assert watch.living() == []
+    watch.watch_process(RankProcess(1, 0, 2**31), time.time(), 0)
+    assert watch.living_processes() == []
 
 
 def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_taken(capsys):
@@ -392,7 +392,7 @@ def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_ta
             kept.append(None)
             raise OverflowError("signed integer is greater than maximum")
 
-    receiver = SimpleNamespace(drain=lambda _: arriving, refused=0, refused_why="")
+    receiver = SimpleNamespace(drain_messages=lambda _: arriving, refused=0, refused_why="")
     record = SimpleNamespace(add=lambda received, _: kept.append(received), set_history=lambda _: None)
     reducer = SimpleNamespace(feed=said.append)
     admission = SimpleNamespace(returning=lambda *_: None)

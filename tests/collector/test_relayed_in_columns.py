@@ -18,7 +18,7 @@ from ddptop.protocol.messages import Bye, Run
 from ddptop.recording.reader import Recording
 from ddptop.transport.bundle_receiver import BundleReceiver
 from ddptop.transport.bundled_messages import entries_of
-from ddptop.transport.bundles import Entry, pack_bundle, unpack_reply
+from ddptop.transport.bundles import BundleEntry, pack_bundle, unpack_reply
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
 from tests.benchmarks.bench_intake import Agents, Wire
@@ -52,11 +52,17 @@ def received(path, world=WORLD, after_each=lambda *_: None):
     wire = receiver.socket = KeptReplies()
     record, reducer = Record(path, limit_bytes=1 << 30, resume=False), Reducer()
     hosts = SimpleNamespace(
-        drain=receiver.drain, receiver=receiver, emptied=True, refused=0, refused_why="", note_end=print
+        drain=receiver.drain_bundles,
+        receiver=receiver,
+        emptied=True,
+        refused=0,
+        refused_why="",
+        note_end=print,
     )
     none = SimpleNamespace(
-        drain=lambda now_ns: [], acknowledge=lambda safe: None, forget=lambda session: None,
-        recall=lambda *_: None, refused=0, refused_why="", sessions=(),
+        drain_messages=lambda now_ns: [], acknowledge=lambda safe: None,
+        forget_session=lambda session: None,
+        note_recorded=lambda *_: None, refused=0, refused_why="", sessions=(),
     )  # fmt: skip
     intake = Intake(none, record, reducer, none, none, none, watched=False, hosts=hosts)
     intake.report(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
@@ -103,7 +109,7 @@ def test_many_hosts_get_their_acks_together_but_a_rank_that_ends_at_once(tmp_pat
         data = bundle(self, agent, now_ns)
         if agent or self.sent[0] < 12:
             return data
-        bye = Entry(session, 0, 14, 1, encode(Bye(1, "finished")))
+        bye = BundleEntry(session, 0, 14, 1, encode(Bye(1, "finished")))
         return pack_bundle(1, [*single(entries_of([data])), bye])
 
     monkeypatch.setattr(Agents, "bundle", ending)
@@ -155,7 +161,7 @@ def test_ranks_are_written_when_something_reads_them_and_not_for_a_frame(tmp_pat
         if now_ns > 3 * NS:
             written.clear()
             # As the collector does once a second: read who runs under NCCL, report about its own host.
-            processes = SimpleNamespace(living=lambda: [RankProcess(1_000_000, 0, 1)])
+            processes = SimpleNamespace(living_processes=lambda: [RankProcess(1_000_000, 0, 1)])
             StallCheck(reducer, self, None, processes, None, None, None)._pids_under_nccl()
             self.report(HostUsage(now_ns, 1.0, 1, 1.0, 1.0, None, 0, None, 0), now_ns)
             frames.append(reducer.frame(now_ns))

@@ -114,12 +114,12 @@ class Rounds:
     def send_steps(self) -> None:
         """Ten steps of each rank: they wait in the collector's socket."""
         self._relay_steps(10)
-        self.agent.link.service()
+        self.agent.link.exchange_messages()
         wait_for(lambda: self.collector._hosts.receiver.socket.poll(0))
 
     def ask_for_frame(self) -> None:
         """A viewer's credit waits in the collector's socket."""
-        wait_for(lambda: self.viewer.grant(Credit(0, 0, -1)))
+        wait_for(lambda: self.viewer.grant_credit(Credit(0, 0, -1)))
         wait_for(lambda: self.collector._server.socket.poll(0))
 
     def frame_step(self) -> int | None:
@@ -127,7 +127,7 @@ class Rounds:
         frames = []
 
         def arrived() -> bool:
-            frames.extend(filter(None, [self.viewer.receive()]))
+            frames.extend(filter(None, [self.viewer.receive_frame()]))
             return bool(frames)
 
         return decode_frame(frames[0].frame).group.step if _arrives(arrived) else -1
@@ -136,7 +136,7 @@ class Rounds:
         """Whether all that was sent has been acked."""
 
         def arrived() -> bool:
-            self.agent.link.service()
+            self.agent.link.exchange_messages()
             return not self.agent.link.kept
 
         return _arrives(arrived)
@@ -151,7 +151,7 @@ class Rounds:
         """The agent sends, and the collector takes a round whenever something has arrived."""
 
         def met() -> bool:
-            self.agent.link.service()
+            self.agent.link.exchange_messages()
             if any(socket.poll(0) for socket in self.collector._hosts.sockets):
                 self.round(0)
             return condition()
@@ -217,8 +217,8 @@ def test_a_frame_waits_for_what_is_held_and_is_sent_when_that_is_taken(rounds, m
     rounds.ask_for_frame()
     rounds.clock.now_ns = held_until_ns - 1
     rounds.round(0)
-    assert rounds.viewer.receive() is None
-    assert rounds.collector._server.waiting(), "its credit is not used up"
+    assert rounds.viewer.receive_frame() is None
+    assert rounds.collector._server.waiting_viewers(), "its credit is not used up"
     rounds.clock.now_ns = held_until_ns
     rounds.round(0)
     assert rounds.frame_step() == 10

@@ -136,8 +136,8 @@ def test_hostile_peers_do_not_end_it(stage):
             socket.close()
     greedy = CreditClient(view_endpoint(stage.directory))
     for credit in (Credit(0, 2**47, 65_535), Credit(2**62, 2**47, 0)):
-        stage.wait_for(lambda credit=credit: greedy.grant(credit))
-        stage.wait_for(greedy.receive)
+        stage.wait_for(lambda credit=credit: greedy.grant_credit(credit))
+        stage.wait_for(greedy.receive_frame)
     greedy.close()
     os.kill(collector.pid, signal.SIGINT)
     os.kill(collector.pid, signal.SIGTERM)

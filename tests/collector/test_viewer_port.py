@@ -40,7 +40,7 @@ def test_a_viewer_with_a_key_is_let_in_and_nobody_else(
     ranks = stage.ranks(steps=100_000)
     assert main(["key", "new", "laptop.key"]) == Exit.DONE  # counts for a run that is listening already
     assert (home / "laptop.key").stat().st_mode & 0o777 == 0o600
-    right = ViewerKey.read(home / "laptop.key")
+    right = ViewerKey.read_file(home / "laptop.key")
     capsys.readouterr()
     assert main(["--connect", where, "--key", "laptop.key", "--json"]) == Exit.DONE
     assert json.loads(capsys.readouterr().out)["run"]["name"] == "name"

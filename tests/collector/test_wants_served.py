@@ -41,7 +41,7 @@ def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:
         cells.request("heat data 2 5")
 
         def served() -> bool:
-            server.drain(time.monotonic_ns())
+            server.drain_credits(time.monotonic_ns())
             viewers.serve(time.monotonic_ns())
             first, second = lanes.latest(), cells.latest()
             return bool(first and second and first.timeline and second.heat)
@@ -59,7 +59,7 @@ def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:
         cells.request("heat of the moment")
         while second.heat is not None:
             assert time.monotonic() < end, "a want that makes no sense still brings something"
-            server.drain(time.monotonic_ns())
+            server.drain_credits(time.monotonic_ns())
             viewers.serve(time.monotonic_ns())
             time.sleep(0.005)
             second = cells.latest() or second

@@ -74,7 +74,7 @@ def made() -> Iterator[list[OfHost]]:
     hosts: list[OfHost] = []
     yield hosts
     for host in hosts:
-        host.exchange.end()
+        host.exchange.end_thread()
 
 
 def test_the_owner_of_the_stores_address_collects_and_the_others_get_its_address(
@@ -83,14 +83,14 @@ def test_the_owner_of_the_stores_address_collects_and_the_others_get_its_address
     values: dict[str, Any] = {}
     # Two launchers on one machine both own it: one of them collects.
     made += [OfHost(tmp_path / name, values) for name in "ab"]
-    monkeypatch.setattr(address_exchange, "is_own", lambda _: True)
+    monkeypatch.setattr(address_exchange, "is_own_address", lambda _: True)
     for host in made:
-        host.exchange.meet(JOB)
+        host.exchange.note_job(JOB)
         until(lambda host=host: host.decided, "a role")
     assert [host.decided for host in made] == [[True], [False]]
-    monkeypatch.setattr(address_exchange, "is_own", lambda _: False)
+    monkeypatch.setattr(address_exchange, "is_own_address", lambda _: False)
     made.append(OfHost(tmp_path / "c", values))
-    made[2].exchange.meet(replace(JOB, first=False))
+    made[2].exchange.note_job(replace(JOB, first=False))
 
     write_address(made[0].folder, ADDRESS)
     for host in made[1:]:
@@ -98,7 +98,7 @@ def test_the_owner_of_the_stores_address_collects_and_the_others_get_its_address
         assert host.decided == [False]
     # The collector was restarted and has another port; meanwhile the hosts have met again.
     moved = replace(ADDRESS, endpoint="tcp://10.0.0.1:4712")
-    made[2].exchange.meet(replace(JOB, first=False))
+    made[2].exchange.note_job(replace(JOB, first=False))
     write_address(made[0].folder, moved)
     for host in made[1:]:
         until(lambda host=host: host.received[-1:] == [moved], "the new address")
@@ -107,12 +107,12 @@ def test_the_owner_of_the_stores_address_collects_and_the_others_get_its_address
 def test_rank_0_collects_where_no_host_owns_the_address_or_the_store_is_away(
     tmp_path: Path, made: list[OfHost], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(address_exchange, "is_own", lambda _: False)
+    monkeypatch.setattr(address_exchange, "is_own_address", lambda _: False)
     monkeypatch.setattr(address_exchange, "LATE_S", 0.2)
     monkeypatch.setattr(address_exchange, "ALONE_S", 0.2)
     made += [OfHost(tmp_path / "a", {}), OfHost(tmp_path / "b", {"unreachable": True})]
-    made[0].exchange.meet(JOB)
-    made[1].exchange.meet(replace(JOB, first=False))
+    made[0].exchange.note_job(JOB)
+    made[1].exchange.note_job(replace(JOB, first=False))
     until(lambda: made[0].decided and made[1].decided, "roles")
     assert (made[0].decided, made[1].decided) == ([True], [False])
 
@@ -123,7 +123,7 @@ def test_a_host_that_has_the_collector_keeps_it_when_the_newcomer_owns_the_store
     """The newcomer decides nothing before the other ranks are there."""
     values: dict[str, Any] = {PRESENT: b"1"}
     made.append(OfHost(tmp_path / "a", values))
-    made[0].exchange.meet(replace(JOB, address="localhost", announced=2))
+    made[0].exchange.note_job(replace(JOB, address="localhost", announced=2))
     values[KEPT] = b""
     assert made[0].decided == []
     values[PRESENT] = b"2"
@@ -136,9 +136,9 @@ def test_a_role_that_is_known_is_kept_and_a_text_that_is_no_address_is_passed_ov
 ) -> None:
     values: dict[str, Any] = {"ddptop/job/collector": b"{}"}
     made += [OfHost(tmp_path / "a", values, collects=False), OfHost(tmp_path / "b", values, collects=True)]
-    made[0].exchange.meet(JOB)
+    made[0].exchange.note_job(JOB)
     write_address(made[1].folder, ADDRESS)
-    made[1].exchange.meet(JOB)
+    made[1].exchange.note_job(JOB)
     until(lambda: made[0].received == [ADDRESS], "the address")
     assert made[0].decided == made[1].decided == []
 

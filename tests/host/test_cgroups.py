@@ -67,7 +67,9 @@ def test_the_share_of_readings_in_state_d_is_told_once_there_are_ten(monkeypatch
     states = iter("DSDSDSSSSSSS")
     monkeypatch.setattr(kernel_view, "process_status", lambda _: own._replace(state=next(states)))
     rank, sampler = RankProcess(7, 1, os.getpid()), UsageSampler()
-    shares = [usage.blocked_pct for second in range(12) for _, usage in sampler.sample([rank], second * NS)]
+    shares = [
+        usage.blocked_pct for second in range(12) for _, usage in sampler.sample_usage([rank], second * NS)
+    ]
     assert shares == [*[None] * 8, 30.0, 20.0, 20.0]
 
 
@@ -84,16 +86,16 @@ def test_a_kill_for_want_of_memory_is_one_where_the_count_of_its_cgroup_has_just
     file, kills = tmp_path / name, OutOfMemoryKills()
     monkeypatch.setattr(cgroups, "_cgroup_file", lambda *_: file)
     file.write_text(text.format(3))
-    kills.add(7, 0)
-    assert not kills.killed(7, 1), "those before it was watched count for nothing"
+    kills.watch_process(7, 0)
+    assert not kills.was_killed(7, 1), "those before it was watched count for nothing"
     file.write_text(text.format(4))
-    kills.check(2)
-    assert kills.killed(7, KILLED_NS) and not kills.killed(8, KILLED_NS)
-    assert not kills.killed(7, KILLED_NS + 2), "somebody else has killed it"
+    kills.read_all(2)
+    assert kills.was_killed(7, KILLED_NS) and not kills.was_killed(8, KILLED_NS)
+    assert not kills.was_killed(7, KILLED_NS + 2), "somebody else has killed it"
     file.unlink()
-    kills.check(KILLED_NS + 3)
-    kills.forget(7)
-    assert not kills.killed(7, KILLED_NS + 3)
+    kills.read_all(KILLED_NS + 3)
+    kills.forget_process(7)
+    assert not kills.was_killed(7, KILLED_NS + 3)
 
 
 def test_the_kernels_own_kill_is_said_as_such() -> None:
@@ -125,8 +127,8 @@ def test_a_process_that_the_kernel_kills_for_want_of_memory(small_cgroup: Path) 
     program = "input()\nkept = []\nwhile True: kept.append(bytearray(b'x') * (1 << 22))"
     with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process:
         (small_cgroup / "cgroup.procs").write_text(str(process.pid))
-        watch.add(RankProcess(1, 0, process.pid), time.time() + 1, time.monotonic_ns())
+        watch.watch_process(RankProcess(1, 0, process.pid), time.time() + 1, time.monotonic_ns())
         process.communicate(b"\n", timeout=60)
     watch.note_exit_code(process.pid, process.returncode, time.monotonic_ns())
     (found,) = until(lambda: watch.take_exits(time.monotonic_ns()), "its exit is reported")
-    assert found.event("lost_rank").fields["out_of_memory"] is True
+    assert found.to_event("lost_rank").fields["out_of_memory"] is True

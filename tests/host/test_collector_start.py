@@ -9,7 +9,7 @@ from ddptop.host import collector_start
 
 
 def join(folder: Path) -> int:
-    member = collector_start.join(folder)
+    member = collector_start.become_member(folder)
     assert member is not None
     return member
 

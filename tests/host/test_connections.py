@@ -24,7 +24,7 @@ def test_a_connection_of_this_process_is_read_from_the_kernel(monkeypatch: pytes
         socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, connections._NETLINK_SOCK_DIAG) as link,
     ):
         inode = os.fstat(one.fileno()).st_ino
-        found = {each.inode: each for each in connections._dump(link, socket.AF_INET)}
+        found = {each.inode: each for each in connections._dump_connections(link, socket.AF_INET)}
         assert found[inode][1:3] == ("127.0.0.1", "127.0.0.1")
         assert inode in connections._sockets_of(os.getpid())
         assert inode not in {each.inode for each in established()}, "both ends are on this host"
@@ -44,11 +44,11 @@ def test_links_are_what_the_ranks_have_sent_since_the_reading_before(monkeypatch
     )
     sampler = LinkSampler()
     monkeypatch.setattr(connections, "established", lambda: reading(100, 3))
-    assert sampler.sample([], 0) == ()
-    assert sampler.sample([4], 1) is None, "not due yet"
-    assert sampler.sample([4], PERIOD_NS) == (), "a rank's process was found after its connections"
+    assert sampler.sample_links([], 0) == ()
+    assert sampler.sample_links([4], 1) is None, "not due yet"
+    assert sampler.sample_links([4], PERIOD_NS) == (), "a rank's process was found after its connections"
     monkeypatch.setattr(connections, "established", lambda: reading(1100, 13))
-    links = sampler.sample([4], 2 * PERIOD_NS)
+    links = sampler.sample_links([4], 2 * PERIOD_NS)
     assert links is not None
     assert len(links) == MAX_LINKS
     assert links[0][:8] == ("a", "slow", 1, 90, 80, 1000, 10, 7)
@@ -79,7 +79,7 @@ def test_a_connection_that_was_not_answered_is_reported_and_its_few_segments_are
             Connection(2, "a", "b", 90, 80, 1000 * at, 0, 7),
         ]
         monkeypatch.setattr(connections, "established", lambda read=read: read)
-        links = sampler.sample([4], at * PERIOD_NS)
+        links = sampler.sample_links([4], at * PERIOD_NS)
     assert links is not None
     assert [(link.connections, link.sent, link.resent, link.silent_ms) for link in links] == [counts]
 
@@ -101,7 +101,7 @@ def test_counters_start_again_at_0_and_an_inode_may_be_that_of_another_connectio
     sampler = LinkSampler()
     for at, each in enumerate((Connection(1, "a", "b", 90, 80, 2**32 - 300, 3, 7, 100), new)):
         monkeypatch.setattr(connections, "established", lambda each=each: [each])
-        links = sampler.sample([4], at * PERIOD_NS)
+        links = sampler.sample_links([4], at * PERIOD_NS)
     assert links is not None
     assert [(link.sent, link.resent, link.silent_ms) for link in links] == ([counts] if counts else [])
 

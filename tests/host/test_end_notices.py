@@ -17,8 +17,8 @@ from tests.processes import DEADLINE_S, until
 def publish(notices: EndNotices, end: threading.Event) -> None:
     """As a publisher's thread."""
     while not end.is_set():
-        notices.wait(DEADLINE_S)
-        notices.answer(notices.take())
+        notices.wait_for_notice(DEADLINE_S)
+        notices.answer_launchers(notices.take_notices())
 
 
 def test_every_rank_answers_and_one_that_was_killed_is_not_waited_for(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_every_rank_answers_and_one_that_was_killed_is_not_waited_for(tmp_path: 
     finally:
         end.set()
         for notices, thread in zip(ranks, threads, strict=True):
-            notices.wake()
+            notices.end_wait()
             thread.join()
             notices.close()
     assert [path.name for path in tmp_path.iterdir()] == [f"{PREFIX}0000beef"]
@@ -45,7 +45,7 @@ def test_a_rank_that_does_not_answer_is_waited_for_so_long_at_most(tmp_path: Pat
     notices = EndNotices(tmp_path, 1)
     assert give_notice(tmp_path, 0.01) == 0
     assert give_notice(tmp_path / "gone", DEADLINE_S) == 0
-    assert len(notices.take()) == 1
+    assert len(notices.take_notices()) == 1
     notices.close()
     assert give_notice(tmp_path, DEADLINE_S) == 0
 
@@ -53,11 +53,11 @@ def test_a_rank_that_does_not_answer_is_waited_for_so_long_at_most(tmp_path: Pat
 def test_a_script_may_close_all_descriptors(tmp_path: Path) -> None:
     notices = EndNotices(tmp_path, 1)
     with (tmp_path / "file").open("wb") as file:
-        number = os.dup2(file.fileno(), notices._usable().fileno())  # type: ignore[union-attr]
-        assert not notices.wait(DEADLINE_S)
-        notices.wake()
-        notices.answer([str(tmp_path / "other")])
-        assert notices.take() == []
+        number = os.dup2(file.fileno(), notices._usable_socket().fileno())  # type: ignore[union-attr]
+        assert not notices.wait_for_notice(DEADLINE_S)
+        notices.end_wait()
+        notices.answer_launchers([str(tmp_path / "other")])
+        assert notices.take_notices() == []
         notices.close()
         os.write(number, b"it is still open")
         os.close(number)
@@ -66,7 +66,7 @@ def test_a_script_may_close_all_descriptors(tmp_path: Path) -> None:
 def test_another_thread_may_close_the_socket_while_it_is_used(tmp_path: Path) -> None:
     """The publisher closes it at a rank's end, when the training thread may wake the publisher."""
     notices = EndNotices(tmp_path, 1)
-    opened = notices._usable()
+    opened = notices._usable_socket()
 
     class ClosedMeanwhile:
         def fileno(self) -> int:
@@ -79,20 +79,20 @@ def test_another_thread_may_close_the_socket_while_it_is_used(tmp_path: Path) ->
             return -1
 
     notices._socket = ClosedMeanwhile()  # type: ignore[assignment]
-    notices.wake()
-    assert notices._usable() is None
+    notices.end_wait()
+    assert notices._usable_socket() is None
 
 
 def test_a_forked_child_leaves_the_socket_of_its_parent_alone(tmp_path: Path) -> None:
     notices = EndNotices(tmp_path, 1)
     child = os.fork()
     if child == 0:
-        notices.forked()
+        notices.close_in_child()
         notices.close()
-        os._exit(notices.wait(0.0))
+        os._exit(notices.wait_for_notice(0.0))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    notices.wake()
-    assert until(lambda: notices.wait(DEADLINE_S), "a wake")
+    notices.end_wait()
+    assert until(lambda: notices.wait_for_notice(DEADLINE_S), "a wake")
     notices.close()
 
 
@@ -101,7 +101,7 @@ def test_a_socket_that_is_left_goes_with_the_runs_folder(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = create_run_directory("run")
-    EndNotices(folder, 1 << 40).forked()
+    EndNotices(folder, 1 << 40).close_in_child()
     assert [*folder.glob(f"{PREFIX}*")]
     remove_run_directory(folder)
     assert not folder.exists()

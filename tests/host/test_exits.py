@@ -50,11 +50,11 @@ def test_it_is_told_before_the_parent_asks_and_on_new_kernels_after(script, exit
 
 
 def test_an_exit_code_of_subprocess_becomes_an_event():
-    event = RankExit(RankProcess(1, 2, 3), 4, 0, left_group=True).event("exit")
+    event = RankExit(RankProcess(1, 2, 3), 4, 0, left_group=True).to_event("exit")
     assert (event.kind, event.rank, event.t_ns) == ("exit", 2, 4)
     assert event.fields == {"pid": 3, "session": 1, "exit_code": 0, "signal": None, "left": True}
     for code, exit_code, signal in ((-15, None, "SIGTERM"), (-40, None, "signal 40"), (None, None, None)):
-        fields = RankExit(RankProcess(1, 2, 3), 4, code).event("lost_rank").fields
+        fields = RankExit(RankProcess(1, 2, 3), 4, code).to_event("lost_rank").fields
         assert fields == {"pid": 3, "session": 1, "exit_code": exit_code, "signal": signal}
 
 

@@ -60,7 +60,7 @@ def test_the_full_working_folder_of_a_rank_is_reported_and_that_it_is_no_longer(
     with subprocess.Popen([sys.executable, "-c", "input()"], cwd=small_disk, stdin=subprocess.PIPE) as rank:
 
         def changed() -> list[tuple[str, bool]]:
-            return disks.check(lambda: folders_of(rank.pid), next(now) * DISKS_NS)
+            return disks.check_folders(lambda: folders_of(rank.pid), next(now) * DISKS_NS)
 
         words = f"{small_disk} (working folder)"
         assert until(changed, "the full folder is reported") == [(words, True)]
@@ -108,7 +108,7 @@ def test_a_folder_that_stays_full_is_reported_every_minute_and_one_that_is_gone_
         return dict(folders)
 
     def changed() -> list[tuple[str, bool]]:
-        return disks.check(read, next(now) * DISKS_NS)
+        return disks.check_folders(read, next(now) * DISKS_NS)
 
     full = [("/data (working folder)", True)]
     assert until(changed, "the full folder is reported") == full

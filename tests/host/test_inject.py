@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.host.inject import InjectionError, inject
+from ddptop.host.inject import InjectionError, inject_file
 from tests.processes import until
 
 SLEEPS = """
@@ -39,7 +39,7 @@ def test_a_process_goes_on_whether_or_not_gdb_can_make_calls_in_it(tmp_path: Pat
             until(lambda: number() > 3, "the process runs")
             for _ in range(5):
                 try:
-                    inject(process.pid, file)
+                    inject_file(process.pid, file)
                 except InjectionError:
                     pass
                 else:

@@ -18,9 +18,9 @@ from ddptop.host.nccl_ras import (
     NOTHING_WRONG,
     RasClient,
     RasError,
-    address,
-    findings,
-    query,
+    query_ras,
+    ras_address,
+    ras_findings,
 )
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
@@ -129,19 +129,19 @@ def serve(heard: list[str]) -> Iterator[Serve]:
 
 
 def test_the_status_is_asked_for_as_ncclras_does(serve: Serve, heard: list[str]) -> None:
-    assert query(serve(TROUBLED), {os.getpid()}) == TROUBLED
+    assert query_ras(serve(TROUBLED), {os.getpid()}) == TROUBLED
     assert heard == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "VERBOSE STATUS"]
 
 
 def test_errors_and_warnings_become_lines() -> None:
-    assert findings(TROUBLED) == TOLD
-    assert findings(HEALTHY) == []
-    assert findings("") == []
+    assert ras_findings(TROUBLED) == TOLD
+    assert ras_findings(HEALTHY) == []
+    assert ras_findings("") == []
 
 
 def test_another_jobs_service_is_not_believed(serve: Serve, heard: list[str]) -> None:
     with pytest.raises(RasError, match="other jobs"):
-        query(serve(TROUBLED), ())
+        query_ras(serve(TROUBLED), ())
     assert set(heard) == {"CLIENT PROTOCOL 2"}
 
 
@@ -149,14 +149,14 @@ def test_what_is_no_ras_service_or_breaks_off_or_never_ends_is_refused(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RasError, match="broke off"):
-        query(serve(HEAD), {os.getpid()})
+        query_ras(serve(HEAD), {os.getpid()})
     monkeypatch.setattr(nccl_ras, "MAX_BYTES", 500)
     with pytest.raises(RasError, match="too long"):
-        query(serve(TROUBLED), {os.getpid()})
+        query_ras(serve(TROUBLED), {os.getpid()})
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and says nothing
         monkeypatch.setattr(nccl_ras, "DEADLINE_S", 0.05)
         with pytest.raises(OSError, match=r"time|timed out"):
-            query(("127.0.0.1", silent.getsockname()[1]), {os.getpid()})
+            query_ras(("127.0.0.1", silent.getsockname()[1]), {os.getpid()})
 
 
 @pytest.mark.parametrize(
@@ -172,22 +172,22 @@ def test_what_is_no_ras_service_or_breaks_off_or_never_ends_is_refused(
 def test_where_to_ask_is_where_nccl_was_told_to_listen(
     variables: dict[str, str], expected: tuple[str, int] | None
 ) -> None:
-    assert address(variables) == expected
+    assert ras_address(variables) == expected
 
 
 def said_by(ask_ras: Callable[[tuple[str, int], Collection[int]], str]) -> tuple[list[Event], RasClient]:
     """What the collector is told after one stall of two NCCL ranks."""
     said: list[Event] = []
     asker = RasClient(lambda event, _now_ns: said.append(event), query=ask_ras, where=("nowhere", 1))
-    asker.work(1, None, {7})
+    asker.query_at_stall(1, None, {7})
     assert asker._thread is None, "no stall, no question"
-    asker.work(2, (5, 77), ())
+    asker.query_at_stall(2, (5, 77), ())
     assert asker._thread is None, "no NCCL, no question"
-    asker.work(3, (5, 77), {7, 8})
+    asker.query_at_stall(3, (5, 77), {7, 8})
     deadline = time.monotonic() + 30
     while asker._thread is not None:
         assert time.monotonic() < deadline
-        asker.work(4, None, {7, 8})
+        asker.query_at_stall(4, None, {7, 8})
     return said, asker
 
 
@@ -212,9 +212,9 @@ def test_without_ras_the_verdict_stands_alone_and_one_line_says_so(capfd: pytest
         raise ConnectionRefusedError("[Errno 111] Connection refused")
 
     said, asker = said_by(refuse)
-    asker.work(9, (8, 78), {7})
+    asker.query_at_stall(9, (8, 78), {7})
     assert asker._thread is not None
     asker._thread.join(30)
-    asker.work(10, None, {7})
+    asker.query_at_stall(10, None, {7})
     assert said == []
     assert capfd.readouterr().err.count("NCCL RAS: [Errno 111] Connection refused") == 1

@@ -16,7 +16,7 @@ from tests.processes import run
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="PYTHONSAFEPATH came with Python 3.11")
 def test_modules_of_the_current_folder_are_not_taken_for_pythons_own(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise RuntimeError('of the user')")
-    done = run([sys.executable, "-m", "ddptop.collector", "--help"], processes.environment(), tmp_path)
+    done = run([sys.executable, "-m", "ddptop.collector", "--help"], processes.child_environment(), tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -26,7 +26,7 @@ def test_it_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDPTOP_RUN_DIR", "/run")
     monkeypatch.setenv("DDPTOP_AGENT", "0:0")
     monkeypatch.setenv("DDPTOP_STALL", "5")
-    found = processes.environment()
+    found = processes.child_environment()
     assert {name for name in found if name.startswith("DDPTOP_")} == {"DDPTOP_STALL"}
     assert found["PYTHONPATH"].split(":")[0] == "/of/the/user"
     assert inject not in found["PYTHONPATH"]

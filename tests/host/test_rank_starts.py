@@ -41,19 +41,19 @@ def test_ranks_that_are_in_their_first_group_for_long_after_a_restart_are_told(
     monkeypatch.setattr(os, "getppid", os.getpid)
     monkeypatch.setattr(rank_starts, "CHECK_S", 0.0)
     starts = RankStarts(tmp_path, "aa")
-    assert starts.meeting() is None
+    assert starts.find_meeting() is None
     for pid in ranks[:2]:
         mark(tmp_path, "ddptop-init-", pid)
     mark(tmp_path, "ddptop-init-", os.getpid())  # no rank
     monkeypatch.setattr(rank_starts, "CHECK_S", 10.0)
-    found = starts.meeting()
+    found = starts.find_meeting()
     assert found is not None and found.for_s >= 20.0
     assert (found.ranks, found.world, found.restart) == ((0, 1), 3, 2)
-    assert starts.meeting() is None  # once every CHECK_S
+    assert starts.find_meeting() is None  # once every CHECK_S
     for pid in ranks:
         mark(tmp_path, "ddptop-met-", pid)
-    assert RankStarts(tmp_path, "aa").meeting() is None
-    assert RankStarts(tmp_path, "bb").meeting() is None
+    assert RankStarts(tmp_path, "aa").find_meeting() is None
+    assert RankStarts(tmp_path, "bb").find_meeting() is None
 
 
 def test_a_rank_marks_when_it_begins_to_wait_and_when_it_has_met_the_others(

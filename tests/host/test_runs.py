@@ -14,7 +14,7 @@ import pytest
 
 from ddptop.host import collector_start
 from ddptop.host import folders as roots_module
-from ddptop.host.folders import RunDirectoryError, open_log, roots, state_directory, state_path
+from ddptop.host.folders import RunDirectoryError, open_log, run_roots, state_directory, state_path
 from ddptop.host.processes import current_process, process_start
 from ddptop.host.runs import (
     RunFile,
@@ -80,7 +80,7 @@ def test_a_fifo_in_the_place_of_a_file_of_ours_is_not_waited_for():
         os.mkfifo(directory / name, 0o600)
     assert live_runs() == []
     assert collector_start.end_requested(directory)
-    for attempt in (lambda: hold_lock(directory), lambda: collector_start.join(directory)):
+    for attempt in (lambda: hold_lock(directory), lambda: collector_start.become_member(directory)):
         with pytest.raises(OSError, match="no regular file"):
             attempt()
     with pytest.raises(OSError, match="No such device"):
@@ -125,7 +125,7 @@ def test_a_stale_run_whose_lock_is_held_is_not_removed(name):
 
 def test_what_a_collector_that_never_began_has_left_is_removed():
     folder = collector_start.folder_of("stillborn")
-    member = collector_start.join(folder)
+    member = collector_start.become_member(folder)
     os.close(collector_start.open_agent_lock(folder))
     collector_start.folder_of("next")
     assert folder.exists()
@@ -187,7 +187,7 @@ def _file(root: Path) -> None:
     [(_open_to_all, "chmod 700"), (_link, "is a link"), (_file, "is a link or no folder")],
 )
 def test_a_root_that_is_not_ours_alone_is_refused_in_one_line(spoil, reason):
-    root = roots()[0]
+    root = run_roots()[0]
     spoil(root)
     for attempt in (
         lambda: create_run_directory("abc"),
@@ -202,7 +202,7 @@ def test_a_root_that_is_not_ours_alone_is_refused_in_one_line(spoil, reason):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_another_users_roots_are_passed_over():
-    for preferred in roots()[:-1]:
+    for preferred in run_roots()[:-1]:
         preferred.mkdir(mode=0o700)
         os.chown(preferred, 12345, 12345)
     directory = create_run_directory("abc")
@@ -220,7 +220,7 @@ def test_a_runtime_folder_of_another_user_is_passed_over(places):
 def test_a_run_that_lives_is_found_beside_a_root_that_is_refused(places):
     directory = create_run_directory("abc")
     write_run_file(directory, run_file(directory))
-    _open_to_all(roots()[1])
+    _open_to_all(run_roots()[1])
     assert [run.run_id for run in live_runs()] == ["abc"]
 
 
@@ -229,7 +229,7 @@ def test_a_path_too_long_for_a_socket_goes_to_the_short_root(places, monkeypatch
     deep.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
     directory = create_run_directory("abc")
-    assert directory.parent == roots()[1]
+    assert directory.parent == run_roots()[1]
     assert ingest_endpoint(directory) == f"ipc://{directory}/ingest"
 
 
@@ -320,7 +320,7 @@ def test_to_look_for_members_makes_no_file(tmp_path: Path) -> None:
     recordings.mkdir()
     assert not collector_start.has_members(recordings)
     assert list(recordings.iterdir()) == []
-    member = collector_start.join(recordings)
+    member = collector_start.become_member(recordings)
     assert member is not None and collector_start.has_members(recordings)
     os.close(member)
     assert not collector_start.has_members(recordings)

@@ -63,11 +63,11 @@ def test_the_clock_is_a_share_of_the_highest_and_unknown_where_no_file_tells_it(
 
 def test_the_time_throttled_for_heat_is_that_since_the_last_reading(processor: Path) -> None:
     heat = HeatThrottling()
-    assert heat.pct(3, 10 * NS) is None
+    assert heat.throttled_pct(3, 10 * NS) is None
     (processor / "thermal_throttle" / "package_throttle_total_time_ms").write_text("4800\n")
-    assert heat.pct(3, 12 * NS) == 40.0
-    assert heat.pct(3, 13 * NS) == 0.0
-    assert heat.pct(4, 14 * NS) is None
+    assert heat.throttled_pct(3, 12 * NS) == 40.0
+    assert heat.throttled_pct(3, 13 * NS) == 0.0
+    assert heat.throttled_pct(4, 14 * NS) is None
 
 
 def test_the_clock_of_a_rank_is_the_mean_of_readings_that_found_it_running(
@@ -80,7 +80,7 @@ def test_the_clock_of_a_rank_is_the_mean_of_readings_that_found_it_running(
         kernel_view, "process_status", lambda _: own._replace(state=next(states), processor=3)
     )
     rank, sampler = RankProcess(7, 1, os.getpid()), UsageSampler()
-    usages = [usage for s in range(2 * READINGS) for _, usage in sampler.sample([rank], s * NS)]
+    usages = [usage for s in range(2 * READINGS) for _, usage in sampler.sample_usage([rank], s * NS)]
     assert [usage.clock_pct for usage in usages] == [*[None] * (2 * READINGS - 2), 50.0]
     assert usages[0].heat_pct == 0.0
     assert usages[-1].watcher_pct is not None and usages[-1].watcher_pct > 0

@@ -50,26 +50,28 @@ def test_py_spy_is_not_waited_for_and_killed_where_it_takes_too_long(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     calls = WorkerCalls()
-    calls.request(rank, [7, 8], 0)
+    calls.request_calls(rank, [7, 8], 0)
     begun = time.monotonic()
-    assert until(lambda: list(calls.take(1)), "the first has been read") == [
+    assert until(lambda: list(calls.take_calls(1)), "the first has been read") == [
         (rank, {"pid": 7, "call": "data.py:41 decode"})
     ]
-    assert list(calls.take(TIMEOUT_NS)) == [] and time.monotonic() - begun < 60
+    assert list(calls.take_calls(TIMEOUT_NS)) == [] and time.monotonic() - begun < 60
 
 
 def test_why_a_process_is_not_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program, rank, calls = tmp_path / "py-spy", RankProcess(1, 0, 6), WorkerCalls()
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    calls.request(rank, [9], 0)
-    assert list(calls.take(0)) == [(rank, {"pid": 9, "unread": "missing"})]
-    calls.request(rank, [9], 0, native=True)
-    assert list(calls.take(0)) == []
+    calls.request_calls(rank, [9], 0)
+    assert list(calls.take_calls(0)) == [(rank, {"pid": 9, "unread": "missing"})]
+    calls.request_calls(rank, [9], 0, native=True)
+    assert list(calls.take_calls(0)) == []
     program.write_text("#!/bin/sh\necho 'Permission Denied: Try running again' >&2\nexit 1\n")
     program.chmod(0o755)  # beside the Python that runs, as an extra is installed
-    calls.request(rank, [7], 0)
-    assert until(lambda: list(calls.take(1)), "it has failed") == [(rank, {"pid": 7, "unread": "denied"})]
+    calls.request_calls(rank, [7], 0)
+    assert until(lambda: list(calls.take_calls(1)), "it has failed") == [
+        (rank, {"pid": 7, "unread": "denied"})
+    ]
 
 
 def test_a_long_dump_is_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,8 +81,8 @@ def test_a_long_dump_is_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monk
     program.write_text(f"#!/bin/sh\ncat {tmp_path}/dump\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    calls.request(rank, [7], 0)
-    assert until(lambda: list(calls.take(1)), "it has been read") == [
+    calls.request_calls(rank, [7], 0)
+    assert until(lambda: list(calls.take_calls(1)), "it has been read") == [
         (rank, {"pid": 7, "call": "data.py:41 decode"})
     ]
 
@@ -108,8 +110,8 @@ def test_a_real_process_that_sleeps_in_c_with_the_lock_is_read_with_its_native_s
             calls, rank = WorkerCalls(), RankProcess(1, 0, process.pid)
 
             def read() -> str | None:
-                calls.request(rank, [process.pid], time.monotonic_ns(), native=True)
-                found = [str(fields["native"]) for _, fields in calls.take(time.monotonic_ns())]
+                calls.request_calls(rank, [process.pid], time.monotonic_ns(), native=True)
+                found = [str(fields["native"]) for _, fields in calls.take_calls(time.monotonic_ns())]
                 return next((text for text in found if "sleep" in text), None)
 
             assert "nanosleep" in str(until(read, "its native stack is read"))

@@ -30,7 +30,7 @@ RECORD = "record"
 def collect(folder: Path, port: int) -> None:
     context, keys = new_context(), load_keys(folder)
     gate = Gate(context)
-    gate.admit(AGENTS, [keys.agents.public])
+    gate.admit_keys(AGENTS, [keys.agents.public])
     receiver = BundleReceiver(
         context, f"tcp://127.0.0.1:{port}", keys.collector, epoch=random.getrandbits(60)
     )
@@ -38,15 +38,15 @@ def collect(folder: Path, port: int) -> None:
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     for line in whole.splitlines():
         session, seq, _ = map(int, line.split())
-        receiver.recall(session, seq)
+        receiver.note_recorded(session, seq)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.ftruncate(file, len(whole) + bool(whole))
     waiting: list[Received] = []
     write_s = 0.0
     while os.getppid() != 1:
         receiver.socket.poll(5)
-        gate.serve()
-        waiting += [one for one, _ in receiver.drain(time.monotonic_ns()) if one.seq]
+        gate.answer_questions()
+        waiting += [one for one, _ in receiver.drain_bundles(time.monotonic_ns()) if one.seq]
         if waiting and time.monotonic() > write_s:
             write_s = time.monotonic() + WRITE_EVERY_S
             lines = [
@@ -65,16 +65,16 @@ def relay(folder: Path, port: int) -> None:
     ranks = AckedReceiver(context, f"ipc://{ingest}", epoch=random.getrandbits(60), hold_acks=True)
     host = Host(1, "run", random.getrandbits(60) + 1, "far", os.getpid(), 1, 1, 1, 1, "boot")
     sender = BundleSender(context, host, interval_ns=20_000_000)
-    sender.connect(f"tcp://127.0.0.1:{port}", keys.collector.public, keys.agents)
+    sender.connect_to(f"tcp://127.0.0.1:{port}", keys.collector.public, keys.agents)
     reported_s = 0.0
     while os.getppid() != 1:
         ranks.socket.poll(5)
-        for received, body in ranks.drain(time.monotonic_ns()):
-            sender.relay(received, body)
+        for received, body in ranks.drain_messages(time.monotonic_ns()):
+            sender.relay_message(received, body)
         if time.monotonic() > reported_s:
             reported_s = time.monotonic() + 0.1
-            sender.report(Event("own", 1, -1, -1, {}))
-        for session, seq in sender.service().acked:
+            sender.report_message(Event("own", 1, -1, -1, {}))
+        for session, seq in sender.exchange_messages().acked:
             ranks.mark_safe(session, seq)
         ranks.acknowledge(safe=False)
 

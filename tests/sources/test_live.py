@@ -61,15 +61,15 @@ class Play:
         """The viewer's credit, once it is so."""
 
         def asked():
-            self.server.drain(time.monotonic_ns())
-            return any(condition(viewer.credit) for viewer in self.server.waiting())
+            self.server.drain_credits(time.monotonic_ns())
+            return any(condition(viewer.credit) for viewer in self.server.waiting_viewers())
 
         self.wait_for(asked)
-        return self.server.waiting()[0]
+        return self.server.waiting_viewers()[0]
 
     def send(self, frame, *, epoch=1, skipped=0, data=None):
         state = State(epoch, skipped, encode_frame(frame) if data is None else data)
-        self.server.send(self.credit().name, state, 1)
+        self.server.send_frame(self.credit().name, state, 1)
 
     def close(self):
         self.source.close()
@@ -310,10 +310,10 @@ def test_an_internal_error_is_shown_and_reading_starts_over(play, monkeypatch):
 
 def send_if_asked(play):
     """The new connection asks for all history."""
-    play.server.drain(time.monotonic_ns())
-    for viewer in play.server.waiting():
+    play.server.drain_credits(time.monotonic_ns())
+    for viewer in play.server.waiting_viewers():
         if viewer.credit.cursor == 0:
-            play.server.send(viewer.name, State(1, 0, encode_frame(make_frame(points=10))), 1)
+            play.server.send_frame(viewer.name, State(1, 0, encode_frame(make_frame(points=10))), 1)
 
 
 def test_reading_takes_a_share_of_a_core_whatever_arrives(monkeypatch):

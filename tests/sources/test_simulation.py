@@ -99,7 +99,7 @@ def play(story: Story, steps: int, folder: Path) -> Played:
 
     def hear() -> None:
         now_ns = time.monotonic_ns()
-        for received, _ in receiver.drain(now_ns):
+        for received, _ in receiver.drain_messages(now_ns):
             message = received.message
             if isinstance(message, Hello):
                 incarnations.add(message.incarnation)

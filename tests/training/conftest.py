@@ -41,9 +41,9 @@ class Ear:
 
     def _listen(self) -> None:
         while not self._end.wait(LOOK_S):
-            self.heard += [received for received, _ in self._receiver.drain(time.monotonic_ns())]
+            self.heard += [received for received, _ in self._receiver.drain_messages(time.monotonic_ns())]
             while self._questions:
-                self._receiver.ask(*self._questions.pop(0))
+                self._receiver.ask_rank(*self._questions.pop(0))
 
     def said(self, rank: int, kind: type[Kind]) -> list[Kind]:
         """All messages of a kind from a rank so far."""

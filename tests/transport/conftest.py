@@ -73,13 +73,13 @@ class Link:
         return socket
 
     def drain(self, receiver: AckedReceiver) -> None:
-        self.arrived += [received for received, _ in receiver.drain(time.monotonic_ns())]
+        self.arrived += [received for received, _ in receiver.drain_messages(time.monotonic_ns())]
 
     def settle(self, sender: AckedSender, receiver: AckedReceiver) -> None:
         """Until everything that was offered is acked."""
 
         def acked() -> bool:
-            sender.service()
+            sender.exchange_messages()
             self.drain(receiver)
             return not sender.pending
 

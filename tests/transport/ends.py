@@ -39,7 +39,7 @@ class Ends:
         self.context, self.far = new_context(), new_context()
         self.keys, self.agent_keys = KeyPair.new(), KeyPair.new()
         self.gate = Gate(self.context)
-        self.gate.admit(AGENTS, [self.agent_keys.public])
+        self.gate.admit_keys(AGENTS, [self.agent_keys.public])
         self.port = 0
         self.arrived: list[Received] = []
         self.safe = True
@@ -69,7 +69,7 @@ class Ends:
     ) -> BundleSender:
         options = {"interval_ns": 1_000_000} | options
         sender = BundleSender(self.far, introduces or host(), **options)  # type: ignore[arg-type]
-        sender.connect(f"tcp://127.0.0.1:{port or self.port}", self.keys.public, self.agent_keys)
+        sender.connect_to(f"tcp://127.0.0.1:{port or self.port}", self.keys.public, self.agent_keys)
         self._senders.append(sender)
         self.answers[sender] = Answers()
         return sender
@@ -85,12 +85,12 @@ class Ends:
     def turn(self) -> None:
         """Each end once."""
         for sender in self._senders:
-            new, all_ = sender.service(), self.answers[sender]
+            new, all_ = sender.exchange_messages(), self.answers[sender]
             all_.acked += new.acked
             all_.asked += new.asked
             all_.clock += new.clock
-        self.gate.serve()
-        self.arrived += [received for received, _ in self.receiver.drain(time.monotonic_ns())]
+        self.gate.answer_questions()
+        self.arrived += [received for received, _ in self.receiver.drain_bundles(time.monotonic_ns())]
         self.receiver.acknowledge(safe=self.safe)
 
     def until(self, condition: Callable[[], object], deadline_s: float = 60) -> None:
@@ -114,7 +114,7 @@ class Ends:
 
 def relay(sender: BundleSender, rank: int, seq: int, message: Message, session: int | None = None) -> None:
     session = 100 + rank if session is None else session
-    sender.relay(Received(0, rank, session, seq, message), encode(message))
+    sender.relay_message(Received(0, rank, session, seq, message), encode(message))
 
 
 def fill(sender: BundleSender, ranks: int, numbers: range, padding: int = 0) -> None:

@@ -13,7 +13,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Clock, Event, Progress, StepRow, Steps
-from ddptop.transport.bundles import Entry, pack_bundle, unpack_reply
+from ddptop.transport.bundles import BundleEntry, pack_bundle, unpack_reply
 from ddptop.transport.curve import KeyPair, RunKeys, make_client
 from tests.transport.ends import event, hello, host
 
@@ -22,9 +22,9 @@ RESET = struct.pack("ii", 1, 0)
 FORGED = pack_bundle(
     1,
     [
-        Entry(66, -1, 0, 0, encode(host(66, "intruder"))),
-        Entry(67, 0, 0, 0, encode(hello(0, 67))),
-        Entry(67, 0, 1, 0, encode(event(666))),
+        BundleEntry(66, -1, 0, 0, encode(host(66, "intruder"))),
+        BundleEntry(67, 0, 0, 0, encode(hello(0, 67))),
+        BundleEntry(67, 0, 1, 0, encode(event(666))),
     ],
 )
 """What an agent would send: it changes figures where it gets in."""
@@ -106,11 +106,11 @@ def valid(chance: random.Random) -> bytes:
         encode(hello(session % 4096, session)),
         encode(host(session, "hostile")),
     ]
-    entries = [Entry(66, -1, 0, 0, encode(host(66, "hostile")))]
+    entries = [BundleEntry(66, -1, 0, 0, encode(host(66, "hostile")))]
     for _ in range(chance.randrange(12)):
         seq = chance.choice([0, number, number + 1])
         rank = chance.choice([-1, session % 4096, 5])
-        entries.append(Entry(session, rank, seq, chance.choice([0, 1, number]), chance.choice(bodies)))
+        entries.append(BundleEntry(session, rank, seq, chance.choice([0, 1, number]), chance.choice(bodies)))
     return pack_bundle(chance.choice([0, 1, 2**60]), entries)
 
 
@@ -147,7 +147,7 @@ def fuzz(context: zmq.Context[zmq.Socket[bytes]], port: int, keys: RunKeys, fram
         while peer.poll(0):
             peer.recv_multipart()
     echo = 4711  # of the bundle behind them
-    peer.send(pack_bundle(echo, [Entry(66, -1, 0, 0, encode(host(66, "hostile")))]))
+    peer.send(pack_bundle(echo, [BundleEntry(66, -1, 0, 0, encode(host(66, "hostile")))]))
     while peer.poll(60_000):
         if unpack_reply(peer.recv_multipart()[0]).t0_ns == echo:
             peer.close()

@@ -68,8 +68,10 @@ class Job:
         while time.monotonic() < end:
             for rank, sender in enumerate(self.senders):
                 self.made[rank] += 1
-                sender.offer(encode(Event("test", 1, rank, self.made[rank], {"padding": "x" * padding})))
-                sender.service()
+                sender.offer_message(
+                    encode(Event("test", 1, rank, self.made[rank], {"padding": "x" * padding}))
+                )
+                sender.exchange_messages()
             time.sleep(0.01)
 
     def finish(self) -> None:
@@ -77,7 +79,7 @@ class Job:
         while any(sender.pending for sender in self.senders):
             assert time.monotonic() < end, "not all was acked"
             for sender in self.senders:
-                sender.service()
+                sender.exchange_messages()
             time.sleep(0.01)
 
     def recorded(self) -> list[list[int]]:

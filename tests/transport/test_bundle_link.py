@@ -20,7 +20,15 @@ from ddptop.transport import bundle_receiver
 from ddptop.transport.bundle_receiver import SESSIONS_OF_AN_OWNER
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.bundled_messages import entries_of, valid_entries
-from ddptop.transport.bundles import MAX_ENTRIES, Entry, Reply, pack_bundle, pack_reply, sent_ns, unpack_reply
+from ddptop.transport.bundles import (
+    MAX_ENTRIES,
+    BundleEntry,
+    Reply,
+    pack_bundle,
+    pack_reply,
+    sent_ns,
+    unpack_reply,
+)
 from ddptop.transport.curve import AGENTS, KeyPair, RunKeys, load_keys, save_keys
 from ddptop.transport.unacked import KeptMessage, Unacked
 from tests.link import Link
@@ -52,7 +60,7 @@ def test_steps_and_heartbeats_are_decoded_as_each_alone_and_a_wrong_one_costs_on
     progress = Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0)
     relay(sender, 0, 0, hello(0))
     for seq, body in enumerate((encode(steps), b"\x95\x02nonsense", encode(steps), b"", b"\x91\x7f"), 1):
-        sender.relay(Received(0, 0, 100, seq, steps), body)
+        sender.relay_message(Received(0, 0, 100, seq, steps), body)
     relay(sender, 0, 0, progress)
     relay(sender, 0, 6, Bye(1, "finished"))
     ends.until(lambda: sender.kept == 0)
@@ -82,7 +90,7 @@ def test_many_agents_get_their_acks_now_and_then_or_at_once(ends, monkeypatch):
     sender = ends.sender()
     fill(sender, 1, range(1, 4))
     ends.until(lambda: ends.numbers(100) == [1, 2, 3])
-    ends.receiver.ask(100, 7)
+    ends.receiver.ask_rank(100, 7)
     ends.until(lambda: ends.answers[sender].asked == [(100, 7)])
     assert not ends.answers[sender].acked  # what was sent before the question has arrived before it
     ends.receiver.acknowledge(at_once=True)
@@ -100,7 +108,7 @@ def test_many_agents_get_their_acks_once_a_second(ends, monkeypatch):
     now_ns += NS * 9 // 10
     relay(sender, 0, 4, event(4))
     ends.until(lambda: ends.numbers(100) == [1, 2, 3, 4])
-    ends.receiver.ask(100, 7)
+    ends.receiver.ask_rank(100, 7)
     ends.until(lambda: ends.answers[sender].asked == [(100, 7)])
     assert sender.kept == 1
     now_ns += NS // 10
@@ -151,7 +159,7 @@ def test_past_its_memory_an_agent_gives_up_the_oldest_and_counts_them(ends):
     fill(sender, 4, range(1, 51), padding=400)
     assert len(left) == sender.dropped == 200 - sender.kept > 0
     assert sender.memory_bytes <= 50_000
-    sender.connect(f"tcp://127.0.0.1:{ends.port}", ends.keys.public, ends.agent_keys)
+    sender.connect_to(f"tcp://127.0.0.1:{ends.port}", ends.keys.public, ends.agent_keys)
     ends.until(lambda: sender.kept == 0)
     given_up = {(one.session, one.seq) for one in left}
     for session in range(100, 104):
@@ -188,7 +196,7 @@ def test_after_an_outage_the_ranks_messages_come_as_they_came_in(ends):
     """The steps of a rank alone can only wait for those of the others."""
     sender = ends.sender(port=1)
     fill(sender, 10, range(1, 101))
-    sender.connect(f"tcp://127.0.0.1:{ends.port}", ends.keys.public, ends.agent_keys)
+    sender.connect_to(f"tcp://127.0.0.1:{ends.port}", ends.keys.public, ends.agent_keys)
     ends.until(lambda: sender.kept == 0)
     numbered = [item.seq for item in ends.arrived if item.seq]
     assert numbered == sorted(numbered)
@@ -216,9 +224,9 @@ def test_an_agents_own_messages(ends):
     sender = ends.sender()
     about = About(0, 100, encode(Usage(1, 2, 3.0)))
     usage = HostUsage(1, 1.0, None, None, None, None, 0, None, 0)
-    sender.report(about)
-    sender.usage(usage)
-    sender.report(About(0, 100, encode(Card({}))))  # a card is for the rank itself to send
+    sender.report_message(about)
+    sender.set_usage(usage)
+    sender.report_message(About(0, 100, encode(Card({}))))  # a card is for the rank itself to send
     ends.until(lambda: sender.kept == 0)
     own = [item for item in ends.arrived if item.rank == -1]
     assert [item.message for item in own] == [host(), usage]
@@ -240,7 +248,7 @@ def test_a_restarted_agent_goes_on_where_the_ranks_can(ends):
             relay(second, rank, seq, event(seq))
     ends.until(lambda: second.kept == 0)
     assert ends.numbers(100) == ends.numbers(101) == [*range(1, 9)]
-    assert [agent.host.session for agent in ends.receiver.agents()] == [OWN, 11]
+    assert [agent.host.session for agent in ends.receiver.connected_agents()] == [OWN, 11]
 
 
 def test_questions_and_settings_reach_the_agent_of_the_rank(ends):
@@ -249,8 +257,8 @@ def test_questions_and_settings_reach_the_agent_of_the_rank(ends):
     relay(far, 1, 0, hello(1))
     ends.until(lambda: ends.receiver.agent_of(100) and ends.receiver.agent_of(101))
     ends.receiver.detail_every, ends.receiver.thin = 8, 2
-    ends.receiver.ask(101, 5)
-    ends.receiver.ask(999, 6)  # nobody
+    ends.receiver.ask_rank(101, 5)
+    ends.receiver.ask_rank(999, 6)  # nobody
     ends.until(lambda: ends.answers[far].asked == [(101, 5)])
     assert ends.answers[near].asked == []
     ends.until(lambda: (near.detail_every, near.thin, far.thin) == (8, 2, 2))
@@ -290,7 +298,7 @@ def test_what_many_agents_send_is_read_at_once_and_taken_together_or_when_asked(
     ends.answers[sender].clock.clear()
     ends.until(lambda: sender.compare_clocks(0.0) or len(ends.answers[sender].clock) > 2)  # behind event 4
     assert ends.numbers(100) == [1, 2, 3]
-    taken = ends.receiver.drain(time.monotonic_ns(), at_once=True)
+    taken = ends.receiver.drain_bundles(time.monotonic_ns(), at_once=True)
     assert [received.seq for received, _ in taken if received.seq] == [4]
     # More than is held is taken early, which shows in when the next is due: viewers are served then.
     monkeypatch.setattr(bundle_receiver, "DRAIN_BYTES", 1)
@@ -309,11 +317,11 @@ def test_what_is_wrong_with_the_connection_is_said_in_one_line(ends):
         (ends.keys.public, KeyPair.new(), "does not admit our key"),
         (KeyPair.new().public, ends.agent_keys, "has not the key of the collector"),
     ):
-        stranger.connect(endpoint, server_key, keys)
-        ends.until(lambda words=words: stranger.service() and words in (stranger.trouble or ""))
+        stranger.connect_to(endpoint, server_key, keys)
+        ends.until(lambda words=words: stranger.exchange_messages() and words in (stranger.trouble or ""))
         assert not stranger.connected
-    stranger.connect(endpoint, ends.keys.public, ends.agent_keys)
-    ends.until(lambda: stranger.service() and stranger.connected)
+    stranger.connect_to(endpoint, ends.keys.public, ends.agent_keys)
+    ends.until(lambda: stranger.exchange_messages() and stranger.connected)
     assert stranger.trouble is None
     stranger.close()
 
@@ -321,11 +329,11 @@ def test_what_is_wrong_with_the_connection_is_said_in_one_line(ends):
 def test_a_key_that_is_admitted_later_gets_in(ends, monkeypatch):
     """libzmq itself does not try again."""
     monkeypatch.setattr("ddptop.transport.bundle_sender.RENEW_NS", 100_000_000)
-    ends.gate.admit(AGENTS, [])
+    ends.gate.admit_keys(AGENTS, [])
     sender = ends.sender()
     socket = sender.socket
     ends.until(lambda: ends.gate.refused)
-    ends.gate.admit(AGENTS, [ends.agent_keys.public])
+    ends.gate.admit_keys(AGENTS, [ends.agent_keys.public])
     fill(sender, 1, range(1, 4))
     ends.until(lambda: sender.kept == 0)
     assert sender.socket is socket  # a poller has it
@@ -333,7 +341,7 @@ def test_a_key_that_is_admitted_later_gets_in(ends, monkeypatch):
 
 def test_hostile_agents_are_counted_and_disturb_nobody(ends):
     sender, raw = ends.sender(), ends.raw()
-    intro = Entry(55, -1, 0, 0, encode(host(55, "hostile")))
+    intro = BundleEntry(55, -1, 0, 0, encode(host(55, "hostile")))
     whole = pack_bundle(1, [intro])
     bad = [
         b"",
@@ -346,25 +354,25 @@ def test_hostile_agents_are_counted_and_disturb_nobody(ends):
         whole[:-1],
         b"\xdd\xff\xff\xff\xff",
         b"\xc6\xff\xff\xff\xff",
-        pack_bundle(1, [Entry(-5, 0, 1, 1, b"x")]),
-        pack_bundle(1, [Entry(5, 70_000, 1, 1, b"x")]),
-        pack_bundle(1, [Entry(5, 0, 2**50, 1, b"x")]),
-        pack_bundle(1, [Entry(5, 0, 1, 1, b"x" * 70_000)]),
+        pack_bundle(1, [BundleEntry(-5, 0, 1, 1, b"x")]),
+        pack_bundle(1, [BundleEntry(5, 70_000, 1, 1, b"x")]),
+        pack_bundle(1, [BundleEntry(5, 0, 2**50, 1, b"x")]),
+        pack_bundle(1, [BundleEntry(5, 0, 1, 1, b"x" * 70_000)]),
         # From here on one entry each is refused, not the bundle.
         pack_bundle(1, [intro._replace(session=56)]),
-        pack_bundle(1, [intro, Entry(57, 0, 0, 0, encode(hello(1, 57)))]),
-        pack_bundle(1, [intro, Entry(58, 9, 0, 0, encode(hello(9, 58, world=5)))]),
-        pack_bundle(1, [intro, Entry(55, 7, 0, 0, encode(hello(7, 55)))]),
-        pack_bundle(1, [intro, Entry(55, 3, 1, 0, encode(event(1)))]),
-        pack_bundle(1, [intro, Entry(55, -1, 0, 0, encode(Card({})))]),
-        pack_bundle(1, [intro, Entry(55, -1, 1, 0, encode(Bye(1, "finished")))]),
-        pack_bundle(1, [intro, Entry(55, -1, 2, 1, encode(About(0, 1, b"garbage")))]),
+        pack_bundle(1, [intro, BundleEntry(57, 0, 0, 0, encode(hello(1, 57)))]),
+        pack_bundle(1, [intro, BundleEntry(58, 9, 0, 0, encode(hello(9, 58, world=5)))]),
+        pack_bundle(1, [intro, BundleEntry(55, 7, 0, 0, encode(hello(7, 55)))]),
+        pack_bundle(1, [intro, BundleEntry(55, 3, 1, 0, encode(event(1)))]),
+        pack_bundle(1, [intro, BundleEntry(55, -1, 0, 0, encode(Card({})))]),
+        pack_bundle(1, [intro, BundleEntry(55, -1, 1, 0, encode(Bye(1, "finished")))]),
+        pack_bundle(1, [intro, BundleEntry(55, -1, 2, 1, encode(About(0, 1, b"garbage")))]),
     ]
     for frame in bad:
         raw.send(frame)
     raw.send_multipart([whole, whole])
     # Never introduced: nacked, not taken.
-    ends.raw().send(pack_bundle(1, [Entry(66, 0, 1, 0, encode(event(1)))]))
+    ends.raw().send(pack_bundle(1, [BundleEntry(66, 0, 1, 0, encode(event(1)))]))
     fill(sender, 2, range(1, 11))
     ends.until(lambda: sender.kept == 0 and ends.receiver.refused == len(bad) + 1)
     assert ends.numbers(100) == ends.numbers(101) == [*range(1, 11)]
@@ -375,24 +383,24 @@ def test_sessions_and_hosts_without_end_take_no_memory(ends):
     raw = ends.raw()
     for number in range(1000, 2000):
         entries = [
-            Entry(number, -1, 0, 0, encode(host(number, "h"))),
-            Entry(5000 + number, 0, 0, 0, encode(hello(0, 5000 + number))),
+            BundleEntry(number, -1, 0, 0, encode(host(number, "h"))),
+            BundleEntry(5000 + number, 0, 0, 0, encode(hello(0, 5000 + number))),
         ]
         raw.send(pack_bundle(1, entries))
     ends.until(lambda: len(ends.arrived) == 2000)
-    assert len(ends.receiver._sessions.known) == 2 * SESSIONS_OF_AN_OWNER
-    assert len(ends.receiver.agents()) == 1
+    assert len(ends.receiver._sessions.slot_by_id) == 2 * SESSIONS_OF_AN_OWNER
+    assert len(ends.receiver.connected_agents()) == 1
 
 
 def single(entries):
     """The entries as they were packed."""
     columns = (entries.sessions, entries.ranks, entries.seqs, entries.backs)
     rows = zip(*(column.tolist() for column in columns), entries.bodies, strict=True)
-    return [Entry(*row) for row in rows]
+    return [BundleEntry(*row) for row in rows]
 
 
 def test_frames_are_read_as_they_were_written():
-    entries = [Entry(2**62, -1, 0, 0, b""), Entry(1, 65_535, 2**48 - 1, 2**32 - 1, b"body")]
+    entries = [BundleEntry(2**62, -1, 0, 0, b""), BundleEntry(1, 65_535, 2**48 - 1, 2**32 - 1, b"body")]
     bundle = pack_bundle(7, entries)
     assert entries_of([bundle]).t0_ns == [7]
     assert single(entries_of([bundle])) == entries
@@ -413,7 +421,7 @@ def damaged(frame: bytes) -> dict[str, bytes]:
     _, t0_ns, heads, bodies = msgpack.unpackb(frame)
     pack = msgpack.packb
     longer = heads[:48] + (9).to_bytes(4, "little") + heads[52:]
-    many = pack_bundle(7, [Entry(1, 1, 0, 0, b"")] * (MAX_ENTRIES + 1))
+    many = pack_bundle(7, [BundleEntry(1, 1, 0, 0, b"")] * (MAX_ENTRIES + 1))
     return {
         "empty": b"", "one byte": frame[:1], "cut": frame[:-1], "of its beginning": frame[1:],
         "more": frame + b"x", "a reply": pack((65, t0_ns, heads, bodies)),
@@ -427,9 +435,9 @@ def damaged(frame: bytes) -> dict[str, bytes]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("why", [*damaged(pack_bundle(7, [Entry(1, 1, 0, 0, b"8 bytes.")] * 2))])
+@pytest.mark.parametrize("why", [*damaged(pack_bundle(7, [BundleEntry(1, 1, 0, 0, b"8 bytes.")] * 2))])
 def test_a_damaged_bundle_between_others_is_refused_alone(why):
-    right = pack_bundle(7, [Entry(1, 1, 0, 0, b"8 bytes.")] * 2)
+    right = pack_bundle(7, [BundleEntry(1, 1, 0, 0, b"8 bytes.")] * 2)
     frames = [right, damaged(right)[why], right]
     with pytest.raises(ProtocolError):
         entries_of(frames)
@@ -448,10 +456,10 @@ def test_a_damaged_bundle_between_others_is_refused_alone(why):
 
 def test_a_hole_too_wide_to_say_is_skipped():
     unacked = Unacked(1 << 20)
-    unacked.begin(1, 0, b"hello")
+    unacked.begin_session(1, 0, b"hello")
     for seq in (1, 2**40):
-        unacked.keep(1, seq, b"x")
-    assert [(entry.seq, entry.back) for entry in unacked.unsent()] == [(1, 0), (2**40, 0)]
+        unacked.keep_message(1, seq, b"x")
+    assert [(entry.seq, entry.back) for entry in unacked.take_unsent()] == [(1, 0), (2**40, 0)]
 
 
 def test_a_restarted_collector_has_the_same_keys_and_nobody_else_reads_them(tmp_path: Path):

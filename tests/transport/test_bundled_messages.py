@@ -43,8 +43,8 @@ def decoded(messages, monkeypatch, fewest):
     monkeypatch.setattr(bundled_messages, "FEWEST_IN_COLUMNS", fewest)
     refused = []
     heads = np.array([one[:3] for one in messages], np.int64).reshape(-1, 3).T
-    accepted = bundled_messages.Accepted(heads, [one[3] for one in messages], {})
-    run = bundled_messages.decoded(accepted, 5, lambda error: refused.append(str(error)))
+    accepted = bundled_messages.AcceptedEntries(heads, [one[3] for one in messages], {})
+    run = bundled_messages.decode_accepted(accepted, 5, lambda error: refused.append(str(error)))
     return run, [run.received(place) for place in range(len(run))], refused
 
 
@@ -89,7 +89,7 @@ def test_readings_taken_apart(monkeypatch):
 
 @pytest.mark.parametrize("damaged", [(), (0,), (700,), (5, 6, 999), range(0, 1000, 2)])
 def test_of_many_bundles_few_are_read_again_for_one_that_is_damaged(monkeypatch, damaged):
-    good = bundles.pack_bundle(5, [bundles.Entry(9, 3, 2, 1, encode(Memory(1, 2, 3, 4, 5)))])
+    good = bundles.pack_bundle(5, [bundles.BundleEntry(9, 3, 2, 1, encode(Memory(1, 2, 3, 4, 5)))])
     arrived = [(b"a%d" % at, at, good[:-1] if at in damaged else good) for at in range(1000)]
     read, refused = [], []
     entries_of = bundled_messages.entries_of

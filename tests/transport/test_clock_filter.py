@@ -56,7 +56,7 @@ class Link:
         self.wait(self.random.uniform(0, 100) * MS)  # the answer goes with the next frame
         t2 = self.collector()
         self.delay(self.back_ms)
-        into.add(t0, t1, t2, round(self.now))
+        into.add_exchange(t0, t1, t2, round(self.now))
 
     def true_ns(self) -> float:
         return self.apart_ns + self.offset
@@ -79,7 +79,7 @@ def hold_1000(link: Link, load: int = 0) -> list[Estimate]:
         if load:
             link.scatter_ms = usual * (100 if at // load % 2 else 1)
         link.exchange(clock)
-        estimate = holds(clock.estimate(round(link.now)), link)
+        estimate = holds(clock.estimate_offset(round(link.now)), link)
         until = link.now + HORIZON_NS
         link.wait(link.random.uniform(0, 0.5) * S)
         holds(estimate, link)
@@ -134,9 +134,9 @@ def test_any_link_any_clocks(
     clock = ClockFilter()
     for _ in range(60):
         link.exchange(clock)
-        holds(clock.estimate(round(link.now)), link)
+        holds(clock.estimate_offset(round(link.now)), link)
         link.wait(pause_s * S)
-        holds(clock.estimate(round(link.now)), link)
+        holds(clock.estimate_offset(round(link.now)), link)
 
 
 def test_the_bound_grows_while_the_link_is_cut_and_holds() -> None:
@@ -144,12 +144,12 @@ def test_the_bound_grows_while_the_link_is_cut_and_holds() -> None:
     for _ in range(100):
         link.exchange(clock)
         link.wait(S / 4)
-    before = holds(clock.estimate(round(link.now)), link)
+    before = holds(clock.estimate_offset(round(link.now)), link)
     link.wait(60 * S)
-    during = holds(clock.estimate(round(link.now)), link)
+    during = holds(clock.estimate_offset(round(link.now)), link)
     assert before.bound_ns < during.bound_ns < before.bound_ns + 3 * MS
     link.exchange(clock)
-    assert holds(clock.estimate(round(link.now)), link).bound_ns < 2 * before.bound_ns
+    assert holds(clock.estimate_offset(round(link.now)), link).bound_ns < 2 * before.bound_ns
 
 
 def test_a_clock_that_jumps_or_changes_its_rate_discards_the_earlier_exchanges() -> None:
@@ -159,11 +159,11 @@ def test_a_clock_that_jumps_or_changes_its_rate_discards_the_earlier_exchanges()
         link.wait(S / 4)
     link.apart_ns -= 3 * S  # the host was suspended
     link.exchange(clock)
-    holds(clock.estimate(round(link.now)), link)
+    holds(clock.estimate_offset(round(link.now)), link)
     assert clock.discarded == 1
     for _ in range(40):
         link.exchange(clock)
-        clock.estimate(round(link.now))
+        clock.estimate_offset(round(link.now))
         link.wait(S / 4)
     link.rate = 400e-6
     for _ in range(8):  # until the samples contradict, the newest may exclude the true offset
@@ -172,18 +172,18 @@ def test_a_clock_that_jumps_or_changes_its_rate_discards_the_earlier_exchanges()
     assert clock.discarded >= 2
     for _ in range(20):
         link.exchange(clock)
-        holds(clock.estimate(round(link.now)), link)
+        holds(clock.estimate_offset(round(link.now)), link)
         link.wait(S / 4)
 
 
 def test_exchanges_that_run_backward_are_ignored() -> None:
     clock = ClockFilter()
-    assert clock.estimate(5) is None
-    clock.add(10, 20, 19, 30)
-    clock.add(10, 20, 21, 9)
-    assert clock.estimate(5) is None
-    clock.add(10, 20, 21, 30)
-    clock.add(10, 20, 21, 30)
-    estimate = clock.estimate(0)
+    assert clock.estimate_offset(5) is None
+    clock.add_exchange(10, 20, 19, 30)
+    clock.add_exchange(10, 20, 21, 9)
+    assert clock.estimate_offset(5) is None
+    clock.add_exchange(10, 20, 21, 30)
+    clock.add_exchange(10, 20, 21, 30)
+    estimate = clock.estimate_offset(0)
     assert estimate is not None and estimate.t_ns == 30 and estimate.drift_ppb == 0
     assert -9 <= estimate.offset_ns <= 10

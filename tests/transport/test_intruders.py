@@ -14,7 +14,7 @@ import zmq
 from ddptop.protocol.hosts import Host
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.curve import AGENTS, VIEWERS, Gate, KeyPair, load_keys, make_client, make_server
-from ddptop.transport.sockets import bind, new_context
+from ddptop.transport.sockets import bind_router, new_context
 from tests.processes import free_port
 from tests.transport.ends import Ends, event, fill, hello, relay
 from tests.transport.intruders import FORGED, attack, fuzz, knock, usage
@@ -66,7 +66,7 @@ def _unknown(peer: zmq.Socket[bytes], ends: Ends) -> None:
 
 def _viewer(peer: zmq.Socket[bytes], ends: Ends) -> None:
     viewer = KeyPair.new()
-    ends.gate.admit(VIEWERS, [viewer.public])
+    ends.gate.admit_keys(VIEWERS, [viewer.public])
     make_client(peer, ends.keys.public, viewer)
 
 
@@ -100,8 +100,8 @@ def test_nobody_feeds_without_the_agents_key(ends, prepare: Callable[[zmq.Socket
 
 def test_the_key_of_an_agent_opens_no_screen_and_that_of_a_viewer_does(ends):
     viewer = KeyPair.new()
-    ends.gate.admit(VIEWERS, [viewer.public])
-    screens = bind(
+    ends.gate.admit_keys(VIEWERS, [viewer.public])
+    screens = bind_router(
         ends.context,
         "tcp://127.0.0.1:*",
         high=10,
@@ -129,7 +129,7 @@ def test_the_key_of_an_agent_opens_no_screen_and_that_of_a_viewer_does(ends):
 def test_without_a_gate_everybody_is_refused(ends):
     """A collector that forgot it must not let all in, as CURVE alone would."""
     context = new_context()
-    server = bind(
+    server = bind_router(
         context,
         "tcp://127.0.0.1:*",
         high=10,
@@ -154,7 +154,7 @@ def test_the_gate_answers_only_what_is_a_question():
     context = new_context()
     gate = Gate(context)
     key = KeyPair.new()
-    gate.admit(AGENTS, [key.public])
+    gate.admit_keys(AGENTS, [key.public])
     raw = context.socket(zmq.DEALER)
     raw.connect("inproc://zeromq.zap.01")
     right = [b"1.0", b"1", AGENTS.encode(), b"::1", b"", b"CURVE", zmq.utils.z85.decode(key.public.encode())]
@@ -172,7 +172,7 @@ def test_the_gate_answers_only_what_is_a_question():
     codes = []
     for frames in (right, *wrong):
         raw.send_multipart([b"", *frames])
-        gate.serve()
+        gate.answer_questions()
         codes.append(raw.recv_multipart()[3])
     assert codes == [b"200"] + [b"400"] * len(wrong)
     assert gate.refused == len(wrong)
@@ -193,7 +193,7 @@ class Target:
         self.process = subprocess.Popen(command, cwd=SCRIPT.parent.parent.parent)
         self.context = new_context()
         self._sender = BundleSender(self.context, Host(1, "run", 9, "far", 1, 1, 1, 2, 1, "b"), interval_ns=1)
-        self._sender.connect(f"tcp://127.0.0.1:{self.port}", self.keys.collector.public, self.keys.agents)
+        self._sender.connect_to(f"tcp://127.0.0.1:{self.port}", self.keys.collector.public, self.keys.agents)
         relay(self._sender, 0, 0, hello(0))
         self._number = 0
         self.check()
@@ -207,7 +207,7 @@ class Target:
         while self._sender.kept:
             assert self.process.poll() is None, "the collector has ended"
             assert time.monotonic() < end, self._sender.trouble
-            self._sender.service()
+            self._sender.exchange_messages()
             time.sleep(0.002)
 
     def recorded(self) -> list[tuple[int, int]]:

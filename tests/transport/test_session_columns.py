@@ -7,18 +7,18 @@ import pytest
 
 from ddptop.transport import session_columns
 from ddptop.transport.session_columns import SessionColumns
-from ddptop.transport.sessions import Sessions
+from ddptop.transport.sessions import ReceivedSessions
 
 
 class Both:
     """The same done to both."""
 
     def __init__(self, seen=None):
-        self.plain, self.columns = Sessions(seen, of_an_owner=2), SessionColumns(seen, of_an_owner=2)
+        self.plain, self.columns = ReceivedSessions(seen, of_an_owner=2), SessionColumns(seen, of_an_owner=2)
 
     def begin(self, name, rank, route):
         for sessions in (self.plain, self.columns):
-            sessions.begin(name, rank, route, owner=rank)
+            sessions.begin_session(name, rank, route, owner=rank)
             sessions.note_route(name, route)
 
     def accept(self, messages):
@@ -26,22 +26,22 @@ class Both:
         names, seqs, after, routes = (np.array(column) for column in zip(*messages, strict=True))
         present = [*dict.fromkeys(routes.tolist())]
         which = np.array([present.index(route) for route in routes.tolist()])
-        together = self.columns.accept_all(self.columns.find(names), seqs, after, present, which)
+        together = self.columns.accept_all(self.columns.find_slots(names), seqs, after, present, which)
         accepted = []
         for name, seq, before, route in messages:
             self.plain.note_route(name, route)
-            accepted.append(self.plain.known[name].accept(seq, before))
+            accepted.append(self.plain.by_id[name].accept_next(seq, before))
             if not together:
                 self.columns.note_route(name, route)
-                assert self.columns.accept(name, seq, before) == accepted[-1]
+                assert self.columns.accept_next(name, seq, before) == accepted[-1]
         assert together == all(accepted)
         return together
 
     def answers(self, *, safe):
         """By session: route, safe number, nack."""
-        plain = {name: (one.route, one.safe, one.nack) for name, one in self.plain.answers(safe=safe)}
+        plain = {name: (one.route, one.safe, one.nack) for name, one in self.plain.take_answers(safe=safe)}
         found = {}
-        for route, pairs, missing in self.columns.answers(safe=safe):
+        for route, pairs, missing in self.columns.take_answers(safe=safe):
             for name, seq in pairs.tolist():
                 assert name not in found
                 found[name] = route, seq, name in missing
@@ -49,10 +49,10 @@ class Both:
         return plain, found
 
     def known(self):
-        plain = {name: (one.rank, one.seen, one.route) for name, one in self.plain.known.items()}
+        plain = {name: (one.rank, one.seen, one.route) for name, one in self.plain.by_id.items()}
         columns = {
             name: (self.columns.rank_of(name), int(self.columns._seen[slot]), self.columns.route_of(name))
-            for name, slot in self.columns.known.items()
+            for name, slot in self.columns.slot_by_id.items()
         }
         return plain, columns
 
@@ -67,11 +67,11 @@ def test_as_one_message_after_the_other(seed, monkeypatch):
     took_together = 0
     for turn in range(300):
         if turn % 10 == 0:
-            name, rank = noise.choice([n for n in range(1, 200) if n not in both.plain.known]), turn % 60
+            name, rank = noise.choice([n for n in range(1, 200) if n not in both.plain.by_id]), turn % 60
             both.begin(name, rank, noise.choice(routes))
-            sent[name] = both.plain.known[name].seen
+            sent[name] = both.plain.by_id[name].seen
         messages = []
-        for name in noise.choices([*both.plain.known], k=noise.randrange(1, 20)):
+        for name in noise.choices([*both.plain.by_id], k=noise.randrange(1, 20)):
             before = sent[name]
             lost = noise.random() < 0.01
             again = noise.random() < 0.01
@@ -82,7 +82,7 @@ def test_as_one_message_after_the_other(seed, monkeypatch):
             )
         took_together += both.accept(messages)
         if noise.random() < 0.3:
-            name = noise.choice([*both.plain.known])
+            name = noise.choice([*both.plain.by_id])
             number = sent[name] - noise.randrange(2)
             for sessions in (both.plain, both.columns):
                 sessions.mark_safe(name, number)
@@ -92,16 +92,16 @@ def test_as_one_message_after_the_other(seed, monkeypatch):
         plain, columns = both.known()
         assert columns == plain
     assert took_together > 100
-    assert both.columns.find(np.array([10**6])) is None
+    assert both.columns.find_slots(np.array([10**6])) is None
     assert both.columns.rank_of(10**6) is both.columns.route_of(10**6) is None
 
 
 def test_clients_that_connect_again_and_again_take_no_memory():
     sessions = SessionColumns(of_an_owner=2)
     for number in range(5000):
-        sessions.begin(number + 1, 0, b"%d" % number, owner=0)
+        sessions.begin_session(number + 1, 0, b"%d" % number, owner=0)
         sessions.note_route(number + 1, b"%d" % number)
-    assert [sessions.route_of(name) for name in sessions.known] == [b"4998", b"4999"]
+    assert [sessions.route_of(name) for name in sessions.slot_by_id] == [b"4998", b"4999"]
     assert len(sessions._routes) <= session_columns._LEAST_ROUTES
     assert sessions._numbers.shape[1] < 100
 
@@ -109,11 +109,11 @@ def test_clients_that_connect_again_and_again_take_no_memory():
 def test_none_of_them_counts_where_one_is_out_of_order():
     sessions = SessionColumns(of_an_owner=2)
     for name in (1, 2):
-        sessions.begin(name, name, b"a", owner=name)
-    slots = sessions.find(np.array([1, 2, 2]))
+        sessions.begin_session(name, name, b"a", owner=name)
+    slots = sessions.find_slots(np.array([1, 2, 2]))
     which = np.zeros(3, np.int64)
     assert not sessions.accept_all(slots, np.array([1, 1, 3]), np.array([0, 0, 2]), [b"b"], which)
-    assert sessions.answers(safe=True) == []
+    assert sessions.take_answers(safe=True) == []
     assert sessions.accept_all(slots, np.array([1, 1, 2]), np.array([0, 0, 1]), [b"b"], which)
-    ((route, pairs, missing),) = sessions.answers(safe=True)
+    ((route, pairs, missing),) = sessions.take_answers(safe=True)
     assert (route, pairs.tolist(), missing.tolist()) == (b"b", [[1, 1], [2, 2]], [])

@@ -23,7 +23,7 @@ except OSError:
     for _ in range(int(sys.argv[1])):
         os.close(held.pop())
 sender = AckedSender("ipc://nowhere", bytes)
-sender.service()
+sender.exchange_messages()
 try:
     new_context()
 except OSError as error:
@@ -68,27 +68,27 @@ import sys, time, zmq
 from ddptop.transport.bundle_receiver import BundleReceiver
 from ddptop.transport.curve import AGENTS, Gate, KeyPair, make_client
 from ddptop.transport.receiver import AckedReceiver
-from ddptop.transport.sockets import connect, new_context
+from ddptop.transport.sockets import connect_dealer, new_context
 
 context, keys = new_context(), KeyPair.new()
 gate = Gate(context)
-gate.admit(AGENTS, [keys.public])
+gate.admit_keys(AGENTS, [keys.public])
 tcp = BundleReceiver(context, "tcp://127.0.0.1:*", keys, epoch=1)
 ipc = AckedReceiver(context, f"ipc://{sys.argv[1]}/ingest", epoch=1)
 client = lambda socket: make_client(socket, keys.public, keys)
 for endpoint, prepare in ((f"tcp://127.0.0.1:{tcp.port}", client), (f"ipc://{sys.argv[1]}/ingest", None)):
     peers = new_context()
-    peer = connect(peers, endpoint, send_high=4, receive_high=4, max_bytes=999, prepare=prepare)
+    peer = connect_dealer(peers, endpoint, send_high=4, receive_high=4, max_bytes=999, prepare=prepare)
     while not peer.poll(20, zmq.POLLOUT):
-        gate.serve()
+        gate.answer_questions()
     while peer.poll(300, zmq.POLLOUT):  # until nothing is read at the other end
         peer.send(bytes(10_000))
     peer.close()
     peers.term()
 time.sleep(3)  # longer than libzmq's heartbeats would be apart
 while not (tcp.refused and ipc.refused):
-    tcp.drain(1)
-    ipc.drain(1)
+    tcp.drain_bundles(1)
+    ipc.drain_messages(1)
 print("read on")
 """
 

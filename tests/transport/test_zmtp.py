@@ -83,19 +83,19 @@ def serve(dealer: Dealer, condition: Callable[[], object]) -> None:
     """Serve the dealer, for which nothing arrives, until the condition holds."""
     end = time.monotonic() + DEADLINE_S
     while True:
-        assert dealer.receive() == []
+        assert dealer.receive_messages() == []
         if condition():
             return
         assert time.monotonic() < end, "waited in vain"
-        dealer.wait(0.002)
+        dealer.wait_until_ready(0.002)
 
 
 def next_of(dealer: Dealer) -> list[list[bytes]]:
     """The messages that arrive next."""
     end = time.monotonic() + DEADLINE_S
-    while not (received := dealer.receive()):
+    while not (received := dealer.receive_messages()):
         assert time.monotonic() < end, "waited in vain"
-        dealer.wait(0.002)
+        dealer.wait_until_ready(0.002)
     return received
 
 
@@ -134,7 +134,7 @@ def test_messages_of_all_sizes_pass_both_ways(router: Router, dealer: Dealer, si
     serve(dealer, lambda: dealer.is_ready)
     frames = [random.randbytes(size) for size in sizes]
     for _ in range(3):
-        serve(dealer, lambda: dealer.send(*frames))
+        serve(dealer, lambda: dealer.send_message(*frames))
         route, *arrived = next_at(server, dealer)
         assert arrived == frames
         assert route[0] == 0  # libzmq has chosen it: no identity was sent
@@ -144,7 +144,7 @@ def test_messages_of_all_sizes_pass_both_ways(router: Router, dealer: Dealer, si
 
 def test_the_receiver_knows_which_process_sends(router: Router, dealer: Dealer) -> None:
     server = router.bind()
-    serve(dealer, lambda: dealer.send(b"x"))
+    serve(dealer, lambda: dealer.send_message(b"x"))
     serve(dealer, lambda: server.poll(0))
     server.recv()
     assert str(server.recv(copy=False).get("Peer-Address")).endswith(f":{os.getpid()}")
@@ -160,7 +160,7 @@ def test_heartbeats_of_a_router_are_answered(
         zmtp, "pack_command", lambda *parts: answers.append(pack_command(*parts)) or answers[-1]
     )
     serve(dealer, lambda: len(answers) >= 10)
-    serve(dealer, lambda: dealer.send(b"x"))
+    serve(dealer, lambda: dealer.send_message(b"x"))
     assert (next_at(server, dealer)[1:], dealer.connections) == ([b"x"], 1)
 
 
@@ -180,12 +180,12 @@ def test_it_connects_again_after_the_router_was_closed_and_bound_again(
 ) -> None:
     for number in range(1, 4):
         server = router.bind()
-        serve(dealer, lambda: dealer.send(b"x"))
+        serve(dealer, lambda: dealer.send_message(b"x"))
         next_at(server, dealer)
         server.close()
         serve(dealer, lambda: not dealer.is_ready)
         assert dealer.connections == number
-        assert not dealer.send(b"in between")
+        assert not dealer.send_message(b"in between")
 
 
 def test_what_is_taken_for_an_end_that_does_not_read_is_bounded_and_arrives(
@@ -194,7 +194,7 @@ def test_what_is_taken_for_an_end_that_does_not_read_is_bounded_and_arrives(
     server = router.bind(RCVHWM=1)
     serve(dealer, lambda: dealer.is_ready)
     taken = 0
-    while dealer.send(taken.to_bytes(4, "big"), bytes(30_000)):
+    while dealer.send_message(taken.to_bytes(4, "big"), bytes(30_000)):
         taken += 1
         assert len(dealer._unsent) <= QUEUE_BYTES + 30_100
         assert taken < 1000, "it takes messages without end"
@@ -249,7 +249,7 @@ def test_bytes_that_come_one_by_one_are_put_together(listener: socket.socket, de
         received = []
         for byte in GREETING + READY + pack_frame(MORE, b"a") + pack_frame(0, body):
             end.sendall(bytes((byte,)))
-            received += dealer.receive()
+            received += dealer.receive_messages()
         assert received == [[b"a", body]]
 
 
@@ -270,7 +270,7 @@ def test_damaged_bytes_raise_nothing(listener: socket.socket, dealer: Dealer) ->
         end = accept(listener, dealer, bytes(data))
         end.close()
         while dealer._socket is not None:
-            dealer.receive()
+            dealer.receive_messages()
 
 
 @pytest.mark.parametrize("name", ["missing", "file", "not-accepted", "x" * 120])
@@ -283,11 +283,11 @@ def test_a_path_where_nobody_accepts_is_tried_without_waiting(tmp_path: Path, na
         dealer = Dealer(f"ipc://{tmp_path}/{name}", max_bytes=99)
         for _ in range(3):
             dealer._due_s = 0.0
-            assert dealer.receive() == []
+            assert dealer.receive_messages() == []
             assert not dealer.is_ready
-            assert not dealer.send(b"x")
+            assert not dealer.send_message(b"x")
         dealer.close()
-        assert dealer.receive() == []
+        assert dealer.receive_messages() == []
 
 
 SIGPIPE = """
@@ -298,12 +298,12 @@ listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[1])
 listener.listen()
 dealer = Dealer("ipc://" + sys.argv[1], max_bytes=99)
-dealer.receive()
+dealer.receive_messages()
 end = listener.accept()[0]
 end.sendall(GREETING + READY)
-dealer.receive()
+dealer.receive_messages()
 end.close()
-assert dealer.send(b"x")
+assert dealer.send_message(b"x")
 dealer.flush()
 print(dealer.is_ready)
 """
@@ -325,7 +325,7 @@ def test_a_forked_child_that_closes_leaves_the_connection_to_its_parent(
             dealer.close()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        assert dealer.send(b"x")
+        assert dealer.send_message(b"x")
         dealer.flush()
         assert read(end, 3) == pack_frame(0, b"x")
         assert not os.get_inheritable(dealer._socket.fileno() if dealer._socket else -1)
@@ -337,14 +337,14 @@ def test_a_fork_during_a_system_call_of_the_parents_thread_closes_the_childs_cop
     """That thread has exported a buffer, which cannot change its size, and never releases it in the child."""
     with accept(listener, dealer) as end:
         serve(dealer, lambda: dealer.is_ready)
-        assert dealer.send(b"x")
+        assert dealer.send_message(b"x")
         assert dealer._socket is not None
         number = dealer._socket.fileno()
         with memoryview(dealer._unsent), memoryview(dealer._unread):
             child = os.fork()
             if child == 0:
-                dealer.forked()
-                os._exit(int(Path(f"/proc/self/fd/{number}").exists() or dealer.send(b"y")))
+                dealer.close_in_child()
+                os._exit(int(Path(f"/proc/self/fd/{number}").exists() or dealer.send_message(b"y")))
         assert os.waitpid(child, 0)[1] == 0
         dealer.flush()
         assert read(end, 3) == pack_frame(0, b"x")

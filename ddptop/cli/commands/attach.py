@@ -148,7 +148,7 @@ class Exchange:
     def inject(self, function: str) -> None:
         """Have each process call this function of `ddptop.training.attached`. Raises CliError."""
         from ddptop import __version__
-        from ddptop.host.inject import InjectionError, inject
+        from ddptop.host.inject import InjectionError, inject_file
 
         file = self._folder / "injected.py"
         file.write_text(
@@ -158,7 +158,7 @@ class Exchange:
         )
         for pid in self._pids:
             try:
-                inject(pid, file)
+                inject_file(pid, file)
             except InjectionError as error:
                 raise CliError(str(error), Exit.FAILED) from None
 

@@ -85,10 +85,10 @@ class Relay(Command):
             run = _ServedRun(run_meant(options.run))
         except CliError as error:
             elsewhere = getattr(error, "host", "")
-            pipe.send(ERROR, to_json(RelayError(int(error.code), str(error), elsewhere)))
+            pipe.send_frame(ERROR, to_json(RelayError(int(error.code), str(error), elsewhere)))
             _flush(pipe)
             return error.code
-        pipe.send(HELLO, to_json(RelayHello(VERSION, __version__, run.run_id, run.name, host)))
+        pipe.send_frame(HELLO, to_json(RelayHello(VERSION, __version__, run.run_id, run.name, host)))
         try:
             _serve(pipe, run)
         finally:
@@ -177,7 +177,7 @@ class _ServedRun:
     def grant(self, credit: Credit) -> bool:
         """Ask for a frame; False: not now."""
         if self._end is None:
-            return self._client is not None and self._client.grant(credit)
+            return self._client is not None and self._client.grant_credit(credit)
         from ddptop.frames.codec import encode_frame
         from ddptop.frames.history import HistoryStore
 
@@ -194,7 +194,7 @@ class _ServedRun:
         """The next frame; None if there is none."""
         if self._states:
             return self._states.pop()
-        return None if self._client is None else self._client.receive()
+        return None if self._client is None else self._client.receive_frame()
 
     def running(self) -> bool:
         """Whether its collector runs. Where it does not and the run has ended, its end is served."""
@@ -240,19 +240,19 @@ def _serve(pipe: FramePipe, run: _ServedRun) -> None:
             poller.unregister(pipe.write_fd)
         poller.poll(POLL_MS if credit is None else RETRY_MS)
         try:
-            messages = [decode(frame.payload) for frame in pipe.receive()]
+            messages = [decode(frame.payload) for frame in pipe.receive_frames()]
         except ProtocolError:
             return  # what is at the near end is no ddptop
         credit = next((message for message in reversed(messages) if isinstance(message, Credit)), credit)
         if credit is not None and run.grant(credit):
             credit = None
         while (state := run.receive()) is not None:
-            pipe.send(STATE, encode(state))
+            pipe.send_frame(STATE, encode(state))
         pipe.flush()
         now_s = time.monotonic()
         if now_s - beat_s >= BEAT_S and not pipe.unsent:
             beat_s = now_s
-            pipe.send(BEAT, b"1" if run.running() else b"0")
+            pipe.send_frame(BEAT, b"1" if run.running() else b"0")
 
 
 def _flush(pipe: FramePipe) -> None:

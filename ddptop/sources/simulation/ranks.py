@@ -34,7 +34,7 @@ from ddptop.protocol.messages import (
 )
 from ddptop.sources.simulation.hosts import CUT_S, RANKS_PER_NODE, SimulatedHost
 from ddptop.sources.simulation.story import Story
-from ddptop.transport.sockets import arrived, connect, new_context
+from ddptop.transport.sockets import connect_dealer, new_context, receive_messages
 
 SEND_HIGH = 64
 """Two messages of every rank and more: the rest waits in `_due`."""
@@ -58,7 +58,7 @@ class Node:
         self._host_due_ns = 0
         self._due: deque[tuple[bytes, bytes]] = deque(maxlen=MOST_DUE)
         self._epoch: int | None = None
-        self._socket = connect(
+        self._socket = connect_dealer(
             context, endpoint, send_high=SEND_HIGH, receive_high=SEND_HIGH, max_bytes=MAX_FRAME_BYTES,
         )  # fmt: skip
 
@@ -134,7 +134,7 @@ class Node:
             except zmq.Again:
                 break
             self._due.popleft()
-        for message in arrived(self._socket):
+        for message in receive_messages(self._socket):
             self._receive(message)
 
     def close(self, patience_s: float) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import msgpack
 import numpy as np
 
-from ddptop.frames import detail, frame, hosts, overhead, stall
+from ddptop.frames import causes, detail, frame, hosts, overhead, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.figures import RANK_FIGURES, Ranks
 from ddptop.frames.history import WIDE as HISTORY_WIDE
@@ -34,19 +34,22 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
 
 
+CLOSED_SETS = {name: getattr(module, name) for module in (vocabulary, causes) for name in module.NAMES}
+"""The closed sets of texts, by their names in annotations."""
+
 _KINDS: Mapping[str, frozenset[type]] = {
     "int": frozenset((int,)),
     "float": frozenset((int, float)),
     "bool": frozenset((bool,)),
-    **dict.fromkeys(("str", *vocabulary.NAMES), frozenset((str,))),
+    **dict.fromkeys(("str", *CLOSED_SETS), frozenset((str,))),
 }
 
 SCALARS = {**_KINDS, **{f"{kind} | None": types | {type(None)} for kind, types in _KINDS.items()}}
 """By annotation of a scalar, the types of its values as they arrive."""
 
 WORDS: Mapping[str, frozenset[str | None]] = {
-    annotation: frozenset(get_args(getattr(vocabulary, name))) | more
-    for name in vocabulary.NAMES
+    annotation: frozenset(get_args(closed)) | more
+    for name, closed in CLOSED_SETS.items()
     for annotation, more in ((name, frozenset()), (f"{name} | None", frozenset((None,))))
 }
 """By annotation of a text of the vocabulary, the texts that it may be."""

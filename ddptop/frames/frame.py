@@ -17,6 +17,7 @@ from ddptop.protocol.machine import GpuReading
 from ddptop.protocol.messages import Scalar
 
 if TYPE_CHECKING:
+    from ddptop.frames.causes import Cause
     from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat, Timeline
     from ddptop.frames.figures import Figure, Ranks
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import (
         AlertKind,
         Basis,
-        Cause,
         FrameSource,
         OwnPlace,
         Pattern,

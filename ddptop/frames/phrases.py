@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.calls import place
+from ddptop.frames.causes import blamed_ranks, cause_phrase, words_of
 from ddptop.frames.hosts import host_index, without_domain
 from ddptop.frames.numbers import FEW_PCT, bounded, fixed, loss, percent, size
 from ddptop.protocol.messages import RECORDING_STOPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from ddptop.frames.frame import Alert, Frame, Group, RunInfo, Straggler, Suspect
     from ddptop.frames.stall import Call, Death
-    from ddptop.protocol.vocabulary import OwnPlace, RankStatus
+    from ddptop.protocol.vocabulary import RankStatus
 
 
 def recording_stop(alerts: Iterable[Alert]) -> str:
@@ -135,48 +136,6 @@ def steps_phrase(first: int, last: int, incarnation: int, last_incarnation: int)
     return f"{restart}steps {first:,} to {last:,}"
 
 
-CAUSES: Mapping[str, str] = {
-    "data": "data loading",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "other": "outside the phases",
-    "mixed": "mixed causes",
-    "cpu": "waits for a CPU",
-    "gc": "garbage collection",
-    "uneven_work": "uneven work",
-}
-
-PLACES: Mapping[OwnPlace, str] = {
-    "before_forward": "between the batch and forward",
-    "before_backward": "between forward and backward",
-    "before_optimizer": "between backward and the optimizer",
-    "after_optimizer": "after the optimizer",
-    "between_steps": "between two steps",
-}
-"""Where in a step the time lies that is in none of its phases."""
-
-SHORT_PLACES: Mapping[OwnPlace, str] = {
-    "before_forward": "before forward",
-    "before_backward": "before backward",
-    "before_optimizer": "before optimizer",
-    "after_optimizer": "after optimizer",
-    "between_steps": "between steps",
-}
-
-
-def cause_phrase(cause: str | None, place: OwnPlace | None, *, short: bool = False) -> str:
-    """`data loading`, `between forward and backward`; short: `data`, `before backward`. Empty: unknown."""
-    if cause == "other" and place is not None and place in PLACES:
-        return (SHORT_PLACES if short else PLACES)[place]
-    return (cause.replace("_", " ") if short else CAUSES.get(cause, cause)) if cause else ""
-
-
-def blamed_ranks(cause: str | None, pattern: str | None, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Of flagged ranks those that are slow: none where ranks take turns because their batches differ."""
-    return () if cause == "uneven_work" and pattern == "rotating" else ranks
-
-
 def blamed(s: Straggler | None) -> tuple[int, ...]:
     """The ranks that are slow, the main straggler first; empty: none is to blame."""
     return () if s is None else blamed_ranks(s.cause, s.pattern, s.ranks or (s.rank,))
@@ -202,15 +161,14 @@ def straggler_phrase(s: Straggler, where: str = "") -> str:
     elif s.pattern == "rotating":
         verb = "takes" if by_steps else "is"
         sentence = f"one rank {verb} {size}, a different one over time, now rank {s.rank}{where}"
-    cause = cause_phrase(s.cause, s.place)
-    if s.cause == "cpu":
-        sentence, cause = f"{who} wait{'' if many else 's'} {size} for a CPU {often}", s.waits_for
-    if s.cause == "uneven_work":
+    words, cause = words_of(s.cause), cause_phrase(s.cause, s.place)
+    if words.sentence:
         who, has = (who, "have" if many else "has") if blamed(s) else ("ranks take turns: the latest", "has")
         more = "more" if s.elements_ratio is None else f"{fixed(s.elements_ratio)}x the"
-        sentence, cause = f"{who} {has} {more} elements, {size} {often}", "uneven work"
-    parts = [sentence, *([cause] if cause else [])]
-    parts += [s.waits_for] if s.waits_for and s.cause != "cpu" else []
+        ending = "" if many else "s"
+        sentence = words.sentence.format(who=who, s=ending, has=has, more=more, size=size, often=often)
+    parts = [sentence, *([cause] if cause and not words.sentence_says_it else [])]
+    parts += [s.waits_for] if s.waits_for else []
     parts += [f"its GPU is throttled: {s.throttle}"] if s.throttle else []
     parts.append(f"costs {percent(s.cost_pct)}" + (" on average" if s.pattern == "intermittent" else ""))
     parts += ["bucket arrivals disagree"] if s.disagrees else []
@@ -237,10 +195,10 @@ def straggler_brief(s: Straggler, width: int) -> str:
 def suspect_phrase(s: Suspect, where: str = "") -> str:
     """`rank 1 was the slowest in 12 of 12 steps, by 20.3 ±0.1 ms`: in too few steps to flag it. Of one that
     waits for a CPU `rank 1 is last in 98% of steps and waits for a CPU; sure after 20 s, 8 so far`."""
-    if s.cause == "cpu" and s.so_far_s is not None and s.needed_s is not None:
+    if s.so_far_s is not None and s.needed_s is not None:
         often = f"rank {s.rank}{where} is last in {percent(100 * s.last / max(1, s.steps))} of steps"
         sure = f"sure after {fixed(s.needed_s, 0)} s, {fixed(min(s.so_far_s, s.needed_s), 0)} so far"
-        return f"{often} and waits for a CPU; {sure}"
+        return f"{often} and {cause_phrase(s.cause, None)}; {sure}"
     size = f"{bounded(s.lateness_ms, s.bound_ms)} ms"
     if s.bound_ms >= s.lateness_ms:  # it varies: an error above the figure would say nothing
         size = f"roughly {fixed(s.lateness_ms, 0 if s.lateness_ms >= 10 else 1)} ms"

@@ -1,4 +1,4 @@
-"""What to try about a straggler, by where its time lies, and about a run that makes no steps."""
+"""What to try about an alert, and about a run that makes no steps; about a straggler: `frames/causes.py`."""
 
 from __future__ import annotations
 
@@ -7,92 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.conditions import condition_of
-from ddptop.frames.phrases import PLACES, ended_by_signal, first_ranks, step_phrase
+from ddptop.frames.phrases import ended_by_signal, first_ranks, step_phrase
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Alert, Frame
     from ddptop.frames.stall import Call, Death, RankPosition, Stall
-    from ddptop.protocol.vocabulary import OwnPlace
-
-_WHERE = {
-    "data": "while waiting for its next batch",
-    "forward": "in forward",
-    "backward": "in computing backward",
-    "optimizer": "in the optimizer",
-    "other": "in the time outside all phases",
-    "cpu": "while waiting for a CPU",
-    "gc": "in garbage collection",
-    "uneven_work": "in batches of different sizes",
-}
-
-_BALANCE = (
-    "Make the ranks' batches alike (sort or bucket samples by length, drop_last), and look for work that the "
-    "ranks do in turn: the time is lost {where}."
-)
-
-_EVEN = (
-    "Give all ranks batches of the same size: bucket samples by length, pack sequences up to a number of "
-    "tokens, or share out each step's samples by their sizes. No rank is slow by itself."
-)
-
-_ACTIONS = {
-    "data": (
-        "data_workers",
-        "Speed up the data loading of {ranks}: num_workers, prefetch_factor, the disk or network mount "
-        "of {host}, samples that are larger there.",
-    ),
-    "forward": (
-        "slow_device",
-        "Check the device and host of {ranks} ({place}): clocks, heat, other programs on its cores.",
-    ),
-    "backward": (
-        "slow_device",
-        "Check the device and host of {ranks} ({place}): clocks, heat, other programs on its cores; and "
-        "hooks that run there alone.",
-    ),
-    "optimizer": (
-        "slow_optimizer",
-        "Look at what the optimizer of {ranks} does more than on the others: parameters kept on it alone, "
-        "swapping.",
-    ),
-    "other": (
-        "work_between_steps",
-        "Look at what {ranks} does between the phases: logging, metrics with .item(), checkpoints. Do it "
-        "every so many steps, or in a thread.",
-    ),
-    "cpu": (
-        "cpu_contention",
-        "Find out which other programs run on the cores of {ranks} ({place}), to which cores its process is "
-        "pinned, and what CPU quota it has (cpu.max, a container's limit): it could run and waits for a CPU.",
-    ),
-    "gc": (
-        "garbage_collection",
-        "Collect garbage in the same steps on all ranks: gc.freeze() and gc.disable() after the first steps, "
-        "gc.collect() every so many steps. Find out which objects {ranks} creates and keeps.",
-    ),
-    "": (
-        "slow_rank",
-        "Look at the host of {ranks} ({place}): time goes in several phases, as on a busy machine.",
-    ),
-}
-
-
-_AT_PLACE = {
-    "before_forward": "Look at what {ranks} does between receiving a batch and forward. Copies and "
-    "augmentation can move to the workers of its DataLoader (pin_memory, non_blocking=True).",
-    "before_backward": "Look at what {ranks} does between forward and backward(){fetching}. Work that not "
-    "every step needs can run every so many steps.",
-    "before_optimizer": "Look at what {ranks} does between backward and the optimizer. Work that not every "
-    "step needs can run every so many steps.",
-    "after_optimizer": "Look at what {ranks} does between the optimizer and its next batch. A checkpoint, an "
-    "evaluation or logging can run every so many steps, or in a thread.",
-    "between_steps": "Look at what {ranks} does between the optimizer and the next forward{fetching}. A "
-    "checkpoint, an evaluation or logging can be done every so many steps, or in a thread.",
-}
-"""What to do about time in none of the phases, by its place in the step."""
-
-_FETCHING = ": fetching its batch lies there too, for no DataLoader was seen"
 
 MORE_CPUS = (
     "Give each rank cores of its own: srun --cpus-per-task, taskset, the container's CPU limit; and see "
@@ -101,36 +21,6 @@ MORE_CPUS = (
 """What to try where ranks may use fewer CPUs than they need."""
 
 _WAIT_FOR_STACKS = "Wait some seconds: the ranks are being asked for their stacks."
-
-
-def place_phrase(cause: str | None, place: OwnPlace | None) -> str:
-    """`in forward`, `between the batch and forward`: where the excess lies; empty: in several phases."""
-    if cause == "other" and place is not None and place in PLACES:
-        return PLACES[place]
-    return _WHERE.get(cause or "", "")
-
-
-def remedy(
-    cause: str | None,
-    place: OwnPlace | None,
-    pattern: str | None,
-    ranks: str,
-    where: str,
-    *,
-    has_loader: bool = True,
-) -> tuple[str, str]:
-    """The kind of the remedy and what to try. `ranks`: `rank 1`; `where`: its host and device; `has_loader`:
-    whether a DataLoader was seen."""
-    if cause == "uneven_work":
-        return "even_batches", _EVEN
-    if pattern == "rotating" and cause != "gc":
-        return "even_batches", _BALANCE.format(where=place_phrase(cause, place) or "in their steps")
-    kind, action = _ACTIONS.get(cause or "", _ACTIONS[""])
-    if cause == "other" and place is not None:
-        action = _AT_PLACE.get(place, action)
-    host = where.partition(",")[0] or "its host"
-    fetching = "" if has_loader else _FETCHING
-    return kind, action.format(ranks=ranks, place=where or host, host=host, fetching=fetching)
 
 
 def remedy_of_alert(alert: Alert) -> str:

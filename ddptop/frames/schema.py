@@ -11,7 +11,7 @@ from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from ddptop.frames import figures, frame, hosts, overhead, snapshot, stall, verdict
+from ddptop.frames import causes, figures, frame, hosts, overhead, snapshot, stall, verdict
 from ddptop.protocol import machine, messages, vocabulary
 from ddptop.protocol.outlets import print_json
 
@@ -102,7 +102,14 @@ def schema() -> Node:
 
 def _part(kind: type, names: Iterable[str]) -> Node:
     """Some fields of a dataclass as an object."""
-    known = {**vars(vocabulary), **vars(messages), **vars(machine), **vars(stall), "Column": COLUMN}
+    known = {
+        **vars(vocabulary),
+        **vars(causes),
+        **vars(messages),
+        **vars(machine),
+        **vars(stall),
+        "Column": COLUMN,
+    }
     later = dict.fromkeys(("Heat", "Timeline", "History", "RankSteps", "HostFigures", "Overhead"), object)
     hints = get_type_hints(kind, localns=later | known)
     return _object(**{name: _typed(name, hints[name]) for name in names})

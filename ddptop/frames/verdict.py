@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
+from ddptop.frames.causes import cause_phrase, words_of
 from ddptop.frames.conditions import condition_of, kinds_of
 from ddptop.frames.numbers import duration, fixed, percent, signed
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
     blamed,
-    cause_phrase,
     cpu_shortage_phrase,
     in_state,
     interval_error,
@@ -101,7 +101,9 @@ def verdict(frame: Frame) -> Verdict:
     if "compiling" in alerts:
         return _compiling(frame, alerts["compiling"])
     late = frame.straggler
-    if frame.group.cpu_shortage and (late is None or late.cause in ("cpu", "mixed")):
+    if frame.group.cpu_shortage and (
+        late is None or (late.cause is not None and words_of(late.cause).by_few_cpus)
+    ):
         sentence = cpu_shortage_phrase(frame.group.cpu_shortage, frame.group.cpu_wait_pct)
         return Verdict("cpus", "warning", sentence, step_line(frame))
     if late is not None:

@@ -32,12 +32,6 @@ RankPhase: TypeAlias = Literal["", "other", "data", "forward", "backward", "opti
 StepPhase: TypeAlias = Literal["data", "forward", "backward", "optimizer", "other"]
 """The parts that a step's time is divided into."""
 
-Cause: TypeAlias = Literal[
-    "data", "forward", "backward", "optimizer", "other", "mixed", "cpu", "gc", "uneven_work"
-]
-"""The phase that holds a straggler's excess; `mixed`: none has enough of it; `cpu`: it waits for a CPU; `gc`:
-it collects garbage; `uneven_work`: its batch is larger, so that no rank is to blame."""
-
 OwnPlace: TypeAlias = Literal[
     "data",
     "forward",
@@ -166,9 +160,7 @@ SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving"
 """Pieces of a rank's step on the timeline; `waiting` and `moving` are exposed wait and exposed transfer."""
 
 NAMES = (
-    frozenset(
-        ("RunOutcome", "RankStatus", "HostState", "RankPhase", "StepPhase", "Cause", "Pattern", "Severity")
-    )
+    frozenset(("RunOutcome", "RankStatus", "HostState", "RankPhase", "StepPhase", "Pattern", "Severity"))
     | {"AlertKind", "StallKind", "DeviceState", "FrameSource", "SpanName", "OwnPlace", "Basis"}
     | {"VerdictKind", "Sign"}
 )

@@ -11,16 +11,15 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ddptop.frames.buckets import launches_of
+from ddptop.frames.causes import blamed_ranks, place_phrase, remedy, words_of
 from ddptop.frames.conditions import condition_of
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
-from ddptop.frames.phrases import blamed_ranks, buffers_phrase, cpu_shortage_phrase
+from ddptop.frames.phrases import buffers_phrase, cpu_shortage_phrase
 from ddptop.frames.remedies import (
     MORE_CPUS,
     after_outside_end,
     of_death,
     of_worker,
-    place_phrase,
-    remedy,
     remedy_of_alert,
 )
 from ddptop.report.content import Suggestion
@@ -313,9 +312,6 @@ SLOW_SCORE = 0.75
 WORTH_PCT = 1.0
 """Least cost of a rank, in percent of the run, for a suggestion about it."""
 
-_OF_BATCH = ("data", "forward", "backward")
-"""Phases whose time depends on the size of the batch."""
-
 OF_BYTES = ("compress", "accumulate", "smaller_buckets")
 """Kinds of suggestions about bytes and overlap. Waiting for a CPU comes before them: it makes transfer slow.
 Fewer, larger buckets cost less CPU time too."""
@@ -454,12 +450,9 @@ def _slow(report: Report) -> Iterator[Suggestion]:
     for slow in report.stragglers:
         gain = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
         # For a rotating straggler a remedy is known only for garbage and what depends on the batch.
-        known = (
-            slow.cause in (*_OF_BATCH, "gc", "uneven_work")
-            if slow.pattern == "rotating"
-            else slow.cause is not None
-        )
-        if gain >= WORTH_PCT and known:
+        in_turn = slow.pattern == "rotating"
+        has_remedy = slow.cause is not None and (not in_turn or words_of(slow.cause).known_in_turn)
+        if gain >= WORTH_PCT and has_remedy:
             has_loader = any(rank.data_ms for rank in report.ranks)
             yield _for_straggler(slow, gain, has_loader=has_loader)
     pct = report.phases_pct.get("data")
@@ -489,17 +482,16 @@ def _for_straggler(slow: StragglerSummary, gain: float, *, has_loader: bool) -> 
     excess, where = slow.parts_ms.get(slow.cause or ""), place_phrase(slow.cause, slow.place)
     more = f"{fixed(excess)} ms more than the others {where}; " if known(excess) and where else ""
     more += "bucket arrivals disagree; " if slow.disagrees else ""
-    score = ""
-    if slow.cause in ("forward", "backward") and slow.relative_score is not None:
-        score = f"relative {fixed(slow.relative_score, RATIO)}; "
     host = f"{slow.host}, {slow.device}" if slow.host and slow.device else slow.host
     who = listed(slow.ranks)
     kind, action = remedy(slow.cause, slow.place, slow.pattern, who, host, has_loader=has_loader)
     if slow.pattern == "rotating":
         who = listed(slow.ranks) if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
         return Suggestion(kind, action, f"{who}, one after the other: {cost}", gain, figures)
-    if slow.relative_score is not None and slow.relative_score >= SLOW_SCORE and kind == "slow_device":
-        action += " Its inputs may also be larger."
+    score = ""
+    if kind == "slow_device" and slow.relative_score is not None:
+        score = f"relative {fixed(slow.relative_score, RATIO)}; "
+        action += " Its inputs may also be larger." if slow.relative_score >= SLOW_SCORE else ""
     return Suggestion(kind, action, f"{listed(slow.ranks)}: {more}{score}{cost}", gain, figures)
 
 

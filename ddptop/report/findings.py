@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, cast
 
+from ddptop.frames.causes import blamed_ranks, cause_phrase
 from ddptop.frames.conditions import condition_of, kinds_of
 from ddptop.frames.numbers import bounded, fixed, percent
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
     Failure,
-    blamed_ranks,
-    cause_phrase,
     cpu_shortage_phrase,
     death_phrase,
     interval_error,

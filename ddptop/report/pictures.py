@@ -10,8 +10,9 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
+from ddptop.frames.causes import cause_phrase
 from ddptop.frames.numbers import clock, fixed, percent
-from ddptop.frames.phrases import cause_phrase, steps_phrase
+from ddptop.frames.phrases import steps_phrase
 from ddptop.render.phases import PARTS
 from ddptop.render.text import clean
 from ddptop.report.strips import incidents, scale_end

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.buckets import times_a_step
+from ddptop.frames.causes import blamed_ranks
 from ddptop.frames.differences import events_near
 from ddptop.frames.figures import some_shown_ms
 from ddptop.frames.numbers import LEAST_SHOWN_MS, RATIO, UNKNOWN, bounded, clock, fixed, size
-from ddptop.frames.phrases import blamed_ranks
 from ddptop.frames.statistics import median
 from ddptop.render.phases import PARTS, SHORT, pair, pairs_head, rank_parts
 from ddptop.render.table import measured, text_lines

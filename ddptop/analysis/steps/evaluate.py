@@ -33,7 +33,8 @@ from ddptop.analysis.straggler.every_step import EVERY
 from ddptop.analysis.straggler.flagged import arrivals_disagree, straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.analysis.straggler.step_flags import StepFlagging
-from ddptop.frames.phrases import blamed, cause_phrase, which_hosts
+from ddptop.frames.causes import cause_phrase
+from ddptop.frames.phrases import blamed, which_hosts
 from ddptop.frames.statistics import mean, median
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Flag

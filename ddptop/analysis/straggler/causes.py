@@ -14,8 +14,9 @@ from ddptop.frames.statistics import median, quantile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ddptop.frames.causes import Cause
     from ddptop.frames.columns import Column
-    from ddptop.protocol.vocabulary import Cause, OwnPlace, StepPhase
+    from ddptop.protocol.vocabulary import OwnPlace, StepPhase
 
 PHASE_OF: dict[OwnPlace, StepPhase] = {
     "data": "data",

@@ -16,8 +16,9 @@ from ddptop.frames.statistics import median, quantile
 if TYPE_CHECKING:
     from ddptop.analysis.figures import Figures, StepFlag
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
+    from ddptop.frames.causes import Cause
     from ddptop.frames.columns import Column, Indices, Mask
-    from ddptop.protocol.vocabulary import Cause, OwnPlace, Pattern, StepPhase
+    from ddptop.protocol.vocabulary import OwnPlace, Pattern, StepPhase
 
 OWN_TIME_SHARE = 0.5
 """A rank is flagged only if at least this share of its lateness shows in its own time."""

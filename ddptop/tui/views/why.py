@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.causes import PLACES, cause_phrase, remedy, words_of
 from ddptop.frames.differences import differences, events_near
 from ddptop.frames.numbers import LEAST_SHOWN_MS, age, clock, count, fixed, known, percent
 from ddptop.frames.phrases import (
-    SHORT_PLACES,
-    cause_phrase,
     first_ranks,
     on_hosts,
     straggler_phrase,
     suspect_phrase,
 )
-from ddptop.frames.remedies import next_action, remedy
+from ddptop.frames.remedies import next_action
 from ddptop.frames.statistics import median
 from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import OF_STEP
@@ -75,7 +74,7 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
     for place in BETWEEN if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():
-            line = Line(f"    {SHORT_PLACES[place]:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
+            line = Line(f"    {PLACES[place].short:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
             lines.append(line.add(f"{fixed(float(median(np.delete(column, rank)))):>8}", "dim").cut(width))
     if late is not None and seldom:
         loses = f"  medians do not show what it loses in {percent(late.last_pct)} of steps"
@@ -220,6 +219,6 @@ def _action(scene: Scene, late: Straggler, rank: int, who: str) -> str:
     )
     has_loader = bool((ranks.data_ms > 0).any())
     _, action = remedy(late.cause, late.place, late.pattern, who, where, has_loader=has_loader)
-    if late.cause in ("gc", "uneven_work"):
+    if words_of(late.cause).gives_back_cost:
         action += f" This gives back up to {percent(late.cost_pct)} of the step."
     return action

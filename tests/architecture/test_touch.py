@@ -1,0 +1,60 @@
+"""How many files it takes to add a thing: a made-up one is declared, and everything shows it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from ddptop.frames import causes, codec
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import slowest, verdict
+from ddptop.render.plain import picture
+from tests.architecture.shape import shape
+from tests.tui.fake import straggler
+
+DUMMY = causes.CauseWords(
+    title="swapping",
+    where="in swapping",
+    remedy_kind="more_memory",
+    remedy="Give {ranks} on {host} more memory.",
+    sentence="{who} swap{s} {size} {often}",
+)
+
+
+def files_that_name(word: str) -> set[str]:
+    """Modules with this text as a constant: what a newcomer has to read who changes the kind."""
+    return {
+        module.name
+        for module in shape().modules.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant) and node.value == word
+    }
+
+
+def test_a_cause_is_declared_in_one_file_and_found_in_another(monkeypatch) -> None:
+    """What `analysis/straggler/` would find is put in by hand: no other file knows the cause."""
+    monkeypatch.setattr(causes, "CAUSES", {**causes.CAUSES, "swap": DUMMY})
+    frame = straggler()
+    assert frame.straggler is not None
+    late = replace(frame.straggler, cause="swap", place=None, waits_for="")  # type: ignore[arg-type]  # made up
+    frame = replace(frame, straggler=late)
+    assert verdict(frame).sentence.startswith("rank 1 swaps 20.3 ±0.1 ms longer in 96% of steps · swapping ·")
+    assert str(slowest(frame)).endswith(" ms swap")
+    assert "rank 1 swaps 20.3" in picture(frame, 120)
+    assert snapshot(frame)["straggler"]["cause"] == "swap"
+    kind, action = causes.remedy("swap", None, "persistent", "rank 1", "node0")
+    assert (kind, action) == ("more_memory", "Give rank 1 on node0 more memory.")
+
+
+def test_the_words_of_a_cause_and_its_declaration_are_the_same() -> None:
+    assert codec.WORDS["Cause"] == set(get_args(causes.Cause)) == set(causes.CAUSES)
+
+
+@pytest.mark.parametrize("cause", ["mixed", "gc", "uneven_work"])
+def test_only_the_declaration_and_the_rules_name_a_cause(cause: str) -> None:
+    """Those that are no phase of a step: phases are figures too. `vocabulary` has the parts of own time."""
+    outside = {name for name in files_that_name(cause) if not name.startswith("ddptop.analysis.")}
+    assert outside - {"ddptop.protocol.vocabulary"} == {"ddptop.frames.causes"}

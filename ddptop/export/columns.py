@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from ddptop.frames.figures import FIGURES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -68,7 +70,8 @@ TABLES = RUN, RANKS, STEPS, BUCKETS, EVENTS = (
         "ranks",
         "one per rank, as it was at the end of the recording",
         *(("int32", "rank"), ("text", "host device state"), ("int32", "local_rank pid")),
-        *(("int64", "records lost_records"), ("float64", "clock_offset_ms clock_bound_ms")),
+        *(("int64" if one.integer else "float32", one.key) for one in FIGURES if one.is_exported),
+        ("float64", "clock_offset_ms clock_bound_ms"),
     ),
     _table(
         "steps",

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
+from ddptop.frames.figures import figures_shown
+from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.phrases import blamed
 from ddptop.protocol.outlets import safe_data
 from ddptop.protocol.vocabulary import NOT_ENDED
@@ -20,7 +22,8 @@ from ddptop.protocol.vocabulary import NOT_ENDED
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ddptop.frames.frame import Frame, GpuFacts
+    from ddptop.frames.figures import Figure, Metric
+    from ddptop.frames.frame import Frame
 
 MOST_RANKS = 256
 """A larger group has series of its WORST ranks only."""
@@ -69,54 +72,38 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class _Figure:
+class _Total:
     name: str
     unit: str
     field: str
-    """Of Group, Ranks or GpuFacts."""
+    """Of Group."""
     factor: float
     help: str
 
 
 GROUP = (
-    _Figure("step", "", "step", 1.0, "Newest step that every rank has completed"),
-    _Figure("steps_per_second", "", "steps_per_s", 1.0, "Steps per second of the group"),
-    _Figure("step_without_straggler", "seconds", "no_straggler_ms", MS, "Median step if no rank were slower"),
-    _Figure("step_without_exposed", "seconds", "no_exposed_comm_ms", MS, "Median step, all-reduces hidden"),
-    _Figure("exposed_wait", "seconds", "exposed_wait_ms", MS, "Wait for slower ranks, mean over ranks"),
-    _Figure("exposed_transfer", "seconds", "exposed_transfer_ms", MS, "Transfer not hidden behind compute"),
-    _Figure("exposed_communication", "ratio", "exposed_comm_pct", PCT, "Exposed communication per step"),
-    _Figure("all_reduces", "", "all_reduces", 1.0, "All-reduces of gradients in a step, all backward passes"),
-    _Figure("all_reduced", "bytes", "wire_bytes", 1.0, "Bytes that a rank gives to them in a step"),
-    _Figure("overlap", "ratio", "overlap_pct", PCT, "Share of communication that is hidden behind compute"),
-    _Figure("bus_bandwidth", "bytes_per_second", "busbw_gbps", 1e9, "Bus bandwidth, as nccl-tests counts it"),
-    _Figure("loss", "", "loss_mean", 1.0, "Loss of the newest step, mean over ranks"),
-)  # fmt: skip
-
-RANK = (
-    _Figure("rank_step", "", "step", 1.0, "Step that the rank is in"),
-    _Figure("rank_step_duration", "seconds", "step_ms", MS, "Median step of the rank"),
-    _Figure("rank_own_time", "seconds", "own_ms", MS, "Median step without waiting and communication"),
-    _Figure("rank_excess", "seconds", "excess_ms", MS, "Own time beyond the median of the other ranks"),
-    _Figure("rank_lateness", "seconds", "lateness_ms", MS, "How late its buckets arrive"),
-    _Figure("rank_loss", "", "loss", 1.0, "Loss of its newest step"),
-    _Figure("rank_resident_memory", "bytes", "rss_bytes", 1.0, "Resident memory of its process"),
-    _Figure("rank_cpu", "ratio", "cpu_pct", PCT, "CPU of its process, 1 is a whole core"),
-    _Figure("rank_age", "seconds", "age_ms", MS, "Time since the rank's last message"),
+    _Total("step", "", "step", 1.0, "Newest step that every rank has completed"),
+    _Total("steps_per_second", "", "steps_per_s", 1.0, "Steps per second of the group"),
+    _Total("step_without_straggler", "seconds", "no_straggler_ms", MS, "Median step if no rank were slower"),
+    _Total("step_without_exposed", "seconds", "no_exposed_comm_ms", MS, "Median step, all-reduces hidden"),
+    _Total("exposed_wait", "seconds", "exposed_wait_ms", MS, "Wait for slower ranks, mean over ranks"),
+    _Total("exposed_transfer", "seconds", "exposed_transfer_ms", MS, "Transfer not hidden behind compute"),
+    _Total("exposed_communication", "ratio", "exposed_comm_pct", PCT, "Exposed communication per step"),
+    _Total("all_reduces", "", "all_reduces", 1.0, "All-reduces of gradients in a step, all backward passes"),
+    _Total("all_reduced", "bytes", "wire_bytes", 1.0, "Bytes that a rank gives to them in a step"),
+    _Total("overlap", "ratio", "overlap_pct", PCT, "Share of communication that is hidden behind compute"),
+    _Total("bus_bandwidth", "bytes_per_second", "busbw_gbps", 1e9, "Bus bandwidth, as nccl-tests counts it"),
+    _Total("loss", "", "loss_mean", 1.0, "Loss of the newest step, mean over ranks"),
 )  # fmt: skip
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 
-GPU = (
-    _Figure("hw.gpu.utilization", "ratio", "util_pct", PCT, "Share of time in which a kernel ran"),
-    _Figure("hw.gpu.memory.usage", "bytes", "mem_bytes", 1.0, "Memory used by all processes"),
-    _Figure("hw.gpu.memory.limit", "bytes", "mem_total_bytes", 1.0, "Memory of the GPU"),
-    _Figure("hw.temperature", "celsius", "temp_c", 1.0, "Temperature of the GPU"),
-    _Figure("hw.power", "watts", "power_w", 1.0, "Power that the GPU draws"),
-)  # fmt: skip
-"""Names as in OpenTelemetry's semantic conventions for hardware."""
+RANK = figures_shown(lambda figure: figure.metric)
+"""Metrics of each rank; names of its GPU are those of OpenTelemetry's semantic conventions for hardware."""
 
-HISTOGRAMS = ("step_ms", "own_ms", "excess_ms")
+BASE_UNITS = {"ms": ("seconds", MS), "%": ("ratio", PCT), "°C": ("celsius", 1.0), "W": ("watts", 1.0)}
+"""By unit of a figure: the unit of its metric, and how many of these it is."""
+
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, math.inf)
 """Seconds."""
 
@@ -145,7 +132,6 @@ def _families(frame: Frame) -> Iterator[Family | Histogram]:
     yield from _of_straggler(frame)
     shown = ranks_shown(frame)
     yield from _of_ranks(frame, shown)
-    yield from _of_gpus(frame, set(shown))
     if len(frame.ranks.host) > MOST_RANKS:
         yield from _histograms(frame)
 
@@ -211,10 +197,7 @@ def _of_ranks(frame: Frame, shown: list[int]) -> Iterator[Family]:
     about = {rank: {"rank": str(rank), "host": ranks.host[rank]} for rank in shown}
     left_out = float(len(ranks.host) - len(shown))
     yield Family("ranks_left_out", "", "Ranks without series of their own", (Sample(left_out),))
-    for figure in RANK:
-        column = getattr(ranks, figure.field)
-        known = [rank for rank in shown if _known(column[rank])]
-        yield _family(figure, [Sample(float(column[rank]) * figure.factor, about[rank]) for rank in known])
+    yield from (_of_figure(frame, figure, how, about) for figure, how in RANK if figure.scope == "rank")
     samples = [
         Sample(float(column[rank]) * MS, {**about[rank], "phase": phase})
         for phase in PHASES
@@ -223,32 +206,36 @@ def _of_ranks(frame: Frame, shown: list[int]) -> Iterator[Family]:
         if _known(column[rank])
     ]
     yield Family("rank_phase", "seconds", "Median of each phase of the rank's step", tuple(samples))
+    yield from (_of_figure(frame, figure, how, about) for figure, how in RANK if figure.scope == "gpu")
 
 
-def _of_gpus(frame: Frame, shown: set[int]) -> Iterator[Family]:
-    def about(gpu: GpuFacts) -> dict[str, str]:
-        return {"rank": str(gpu.rank), "host": frame.ranks.host[gpu.rank]}
+def _of_figure(frame: Frame, figure: Figure, how: Metric, about: Mapping[int, Mapping[str, str]]) -> Family:
+    """The metric of a figure. `about`: by rank the labels of its sample."""
+    values = values_of_ranks(figure, frame)
+    unit, factor = base_unit(figure)
+    samples = [
+        Sample(float(values[rank]) * factor, labels) for rank, labels in about.items() if _known(values[rank])
+    ]
+    return Family(how.name, unit, how.help, tuple(samples))
 
-    for figure in GPU:
-        each = [(gpu, getattr(gpu, figure.field)) for gpu in frame.gpus if gpu.rank in shown]
-        yield _family(
-            figure, [Sample(value * figure.factor, about(gpu)) for gpu, value in each if _known(value)]
-        )
+
+def base_unit(figure: Figure) -> tuple[str, float]:
+    """The unit of a figure's metric, and how many of these the figure's own unit is."""
+    return BASE_UNITS.get(figure.unit, (figure.unit, 1.0))
 
 
 def _histograms(frame: Frame) -> Iterator[Histogram]:
-    for figure in RANK:
-        if figure.field in HISTOGRAMS:
-            column = getattr(frame.ranks, figure.field) * figure.factor
+    for figure, how in RANK:
+        if how.has_histogram:
+            unit, factor = base_unit(figure)
+            column = values_of_ranks(figure, frame) * factor
             values = column[np.isfinite(column)]
             counts = tuple(int((values <= bound).sum()) for bound in BOUNDS)
-            name = figure.name.replace("rank_", "ranks_")
-            yield Histogram(
-                name, figure.unit, f"{figure.help}, over all ranks", BOUNDS, counts, float(values.sum())
-            )
+            name = how.name.replace("rank_", "ranks_")
+            yield Histogram(name, unit, f"{how.help}, over all ranks", BOUNDS, counts, float(values.sum()))
 
 
-def _family(figure: _Figure, samples: list[Sample]) -> Family:
+def _family(figure: _Total, samples: list[Sample]) -> Family:
     return Family(figure.name, figure.unit, figure.help, tuple(samples))
 
 

@@ -11,6 +11,8 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.export.columns import UNKNOWN
 from ddptop.export.rows import Batch, begins
+from ddptop.frames.figures import FIGURES
+from ddptop.frames.frame import values_of_ranks
 from ddptop.protocol.limits import MAX_NS, MAX_STEP
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
@@ -235,8 +237,13 @@ def rank_rows(end: End, ranks: Collection[int] | None) -> Rows:
     rows: dict[str, Values] = {"rank": which}
     for name in ("host", "device", "state"):
         rows[name] = [getattr(figures, name)[rank] for rank in which]
-    for name in ("local_rank", "pid", "records", "lost_records"):
+    for name in ("local_rank", "pid"):
         rows[name] = np.nan_to_num(getattr(figures, name)[which], nan=UNKNOWN).astype(np.int64)
+    for figure in FIGURES:
+        if figure.is_exported:
+            values = values_of_ranks(figure, end.frame)[which]
+            integers = np.nan_to_num(values, nan=UNKNOWN).astype(np.int64)
+            rows[figure.key] = integers if figure.integer else values
     of_rank = [clocks.get(figures.host[rank]) for rank in which]
     for name in ("offset_ms", "bound_ms"):
         rows[f"clock_{name}"] = np.array([getattr(one, name, None) for one in of_rank], np.float64)

@@ -166,6 +166,19 @@ class Compared:
     """Whether there is a line, by the values of all ranks; None: always."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A figure as a metric of each rank, in base units, for Prometheus and OTLP."""
+
+    place: int
+    """Metrics come in this order."""
+    name: str
+    """Without the prefix `ddptop_`, unless it is a name of OpenTelemetry's (`hw.`)."""
+    help: str
+    has_histogram: bool = False
+    """Whether large groups also have a histogram of it over all ranks."""
+
+
 UNITS = {
     "_ms": "ms",
     "_pct": "%",
@@ -174,6 +187,7 @@ UNITS = {
     "bytes": "bytes",
     "_c": "°C",
     "_gbps": "GB/s",
+    "_w": "W",
     "transfer": "ms",
 }
 """By the end of a name."""
@@ -219,11 +233,24 @@ class Figure:
     """How the heat map shows it; None: not at all."""
     compared: Compared | None = None
     """How the comparison of two ranks shows it; None: not at all."""
+    metric: Metric | None = None
+    """Its metric; None: it has none."""
+    is_exported: bool = False
+    """Whether the exported table of ranks has it, as it was at the end."""
+    in_report: bool = False
+    """Whether the report has its mean over the run."""
+    report: FigureColumn | None = None
+    """Its column in the report's table of ranks; None: it has none."""
 
     @property
     def unit(self) -> str:
         """Its unit, by the end of its name; empty: it has none."""
         return next((unit for end, unit in UNITS.items() if self.name.endswith(end)), "")
+
+    @property
+    def key(self) -> str:
+        """Its name where it stands beside those of other scopes."""
+        return f"gpu_{self.name}" if self.scope == "gpu" else self.name
 
     @property
     def called(self) -> str:
@@ -242,6 +269,7 @@ FIGURES = (
         as_float64=True,
         heat=HeatMetric(place=220, key="age", unit="s", scale=1e3),
         compared=Compared(place=130),
+        metric=Metric(place=90, name="rank_age", help="Time since the rank's last message"),
     ),
     Figure(
         name="step",
@@ -254,6 +282,7 @@ FIGURES = (
         plain=FigureColumn(place=10, keep=97),
         largest_first=False,
         compared=Compared(place=10, worse=-1),
+        metric=Metric(place=10, name="rank_step", help="Step that the rank is in"),
     ),
     Figure(name="bucket", integer=True, as_float64=True),
     Figure(name="sequence", integer=True, as_float64=True),
@@ -267,6 +296,7 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=140, key="loss", unit="", by_step=True),
         compared=Compared(place=20),
+        metric=Metric(place=60, name="rank_loss", help="Loss of its newest step"),
     ),
     Figure(
         name="step_ms",
@@ -277,6 +307,11 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=30, key="step", by_step=True),
         compared=Compared(place=30, worse=1, name="ms/step"),
+        metric=Metric(
+            place=20, name="rank_step_duration", help="Median step of the rank", has_histogram=True
+        ),
+        in_report=True,
+        report=FigureColumn(place=30, keep=89),
     ),
     Figure(
         name="data_ms",
@@ -287,6 +322,8 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=40, key="data", by_step=True),
         compared=Compared(place=40, worse=1),
+        in_report=True,
+        report=FigureColumn(place=40, keep=80),
     ),
     Figure(
         name="forward_ms",
@@ -298,9 +335,14 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=50, key="forward", by_step=True),
         compared=Compared(place=41, worse=1),
+        in_report=True,
+        report=FigureColumn(place=41, keep=79),
     ),
     Figure(
-        name="backward_ms", words="whole backward", heat=HeatMetric(place=60, key="backward", by_step=True)
+        name="backward_ms",
+        words="whole backward",
+        heat=HeatMetric(place=60, key="backward", by_step=True),
+        in_report=True,
     ),
     Figure(
         name="optimizer_ms",
@@ -312,6 +354,8 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=70, key="optimizer", by_step=True),
         compared=Compared(place=45, worse=1),
+        in_report=True,
+        report=FigureColumn(place=45, keep=75),
     ),
     Figure(
         name="other_ms",
@@ -322,6 +366,8 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=80, key="other", by_step=True),
         compared=Compared(place=46, worse=1),
+        in_report=True,
+        report=FigureColumn(place=46, keep=74),
     ),
     Figure(
         name="collective_ms",
@@ -329,12 +375,16 @@ FIGURES = (
         heat=HeatMetric(place=120, key="collective", by_step=True, is_timed=True),
         compared=Compared(place=70),
     ),
-    Figure(name="wait_ms"),
+    Figure(
+        name="wait_ms",
+        in_report=True,
+    ),
     Figure(name="transfer_ms"),
     Figure(
         name="exposed_comm_ms",
         words="exposed communication",
         heat=HeatMetric(place=110, key="exposed", by_step=True, is_timed=True),
+        in_report=True,
     ),
     Figure(
         name="lateness_ms",
@@ -345,6 +395,9 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=130, key="lateness", by_step=True, is_timed=True),
         compared=Compared(place=80, worse=1),
+        metric=Metric(place=50, name="rank_lateness", help="How late its buckets arrive"),
+        in_report=True,
+        report=FigureColumn(place=20, keep=90, keep_beside_own_times=60, title="late ms"),
     ),
     Figure(
         name="last_pct",
@@ -357,6 +410,8 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=150, key="last", unit="%"),
         compared=Compared(place=100, worse=1),
+        in_report=True,
+        report=FigureColumn(place=60, keep=15, title="last %"),
     ),
     Figure(
         name="bound_ms",
@@ -367,6 +422,7 @@ FIGURES = (
         screen=FigureColumn(place=80, keep=59, keep_beside_own_times=36, shown=some_known),
         plain=FigureColumn(place=150, keep=69, shown=some_known),
         compared=Compared(place=90, text=fixed),
+        in_report=True,
     ),
     Figure(name="transfer_bound_ms"),
     Figure(
@@ -379,6 +435,8 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=90, key="wait", by_step=True, is_timed=True),
         compared=Compared(place=43),
+        in_report=True,
+        report=FigureColumn(place=43, keep=77),
     ),
     Figure(
         name="own_ms",
@@ -388,6 +446,13 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=20, key="own", by_step=True),
         compared=Compared(place=50, worse=1),
+        metric=Metric(
+            place=30,
+            name="rank_own_time",
+            help="Median step without waiting and communication",
+            has_histogram=True,
+        ),
+        in_report=True,
     ),
     Figure(
         name="own_backward_ms",
@@ -398,6 +463,8 @@ FIGURES = (
         plain=FigureColumn(place=70, keep=88),
         largest_first=True,
         compared=Compared(place=42, worse=1),
+        in_report=True,
+        report=FigureColumn(place=42, keep=78),
     ),
     Figure(
         name="excess_ms",
@@ -407,6 +474,14 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=10, key="excess", by_step=True),
         compared=Compared(place=60, worse=1),
+        metric=Metric(
+            place=40,
+            name="rank_excess",
+            help="Own time beyond the median of the other ranks",
+            has_histogram=True,
+        ),
+        in_report=True,
+        report=FigureColumn(place=10, keep=91, title="excess ms", shown=some_known),
     ),
     Figure(
         name="waited_ms",
@@ -416,14 +491,34 @@ FIGURES = (
         plain=FigureColumn(place=120, keep=92, shown=some_shown_ms),
         largest_first=True,
         compared=Compared(place=47, worse=1, shown=some_shown_ms),
+        in_report=True,
+        report=FigureColumn(place=47, keep=73, shown=some_shown_ms),
     ),
-    Figure(name="before_forward_ms"),
-    Figure(name="before_backward_ms"),
-    Figure(name="before_optimizer_ms"),
-    Figure(name="after_optimizer_ms"),
+    Figure(
+        name="before_forward_ms",
+        in_report=True,
+    ),
+    Figure(
+        name="before_backward_ms",
+        in_report=True,
+    ),
+    Figure(
+        name="before_optimizer_ms",
+        in_report=True,
+    ),
+    Figure(
+        name="after_optimizer_ms",
+        in_report=True,
+    ),
     Figure(name="gc_ms"),
-    Figure(name="buffers_ms"),
-    Figure(name="buffers_wait_ms"),
+    Figure(
+        name="buffers_ms",
+        in_report=True,
+    ),
+    Figure(
+        name="buffers_wait_ms",
+        in_report=True,
+    ),
     Figure(
         name="relative_score",
         title="relative",
@@ -433,9 +528,16 @@ FIGURES = (
         largest_first=False,
         heat=HeatMetric(place=160, key="score", unit="", small_is_bad=True),
         compared=Compared(place=110, worse=-1),
+        in_report=True,
+        report=FigureColumn(place=70, keep=10),
     ),
     Figure(name="individual_score", words="vs own best", text=ratio, compared=Compared(place=120, worse=-1)),
-    Figure(name="records", integer=True, as_float64=True),
+    Figure(
+        name="records",
+        integer=True,
+        as_float64=True,
+        is_exported=True,
+    ),
     Figure(
         name="lost_records",
         title="lost",
@@ -449,6 +551,7 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=230, key="lost", unit=""),
         compared=Compared(place=160, worse=1),
+        is_exported=True,
     ),
     Figure(
         name="rss_bytes",
@@ -462,6 +565,7 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=180, key="memory", unit="GB", scale=1e9),
         compared=Compared(place=140, name="memory"),
+        metric=Metric(place=70, name="rank_resident_memory", help="Resident memory of its process"),
     ),
     Figure(
         name="cpu_pct",
@@ -473,6 +577,7 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=170, key="cpu", unit="%"),
         compared=Compared(place=150),
+        metric=Metric(place=80, name="rank_cpu", help="CPU of its process, 1 is a whole core"),
     ),
     Figure(
         name="micro_steps",
@@ -482,11 +587,24 @@ FIGURES = (
         emphasis="dim",
         screen=FigureColumn(place=40, keep=62, shown=some_above_one),
         plain=FigureColumn(place=40, keep=65, shown=some_above_one),
+        in_report=True,
     ),
     Figure(name="joined", in_json=False),
-    Figure(name="own_data_ms", in_json=False),
-    Figure(name="own_forward_ms", in_json=False),
-    Figure(name="own_optimizer_ms", in_json=False),
+    Figure(
+        name="own_data_ms",
+        in_json=False,
+        in_report=True,
+    ),
+    Figure(
+        name="own_forward_ms",
+        in_json=False,
+        in_report=True,
+    ),
+    Figure(
+        name="own_optimizer_ms",
+        in_json=False,
+        in_report=True,
+    ),
     Figure(
         name="exposed transfer",
         scope="computed",
@@ -499,6 +617,7 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=100, key="transfer", by_step=True, is_timed=True),
         compared=Compared(place=44, worse=1),
+        report=FigureColumn(place=44, keep=76),
     ),
     Figure(
         name="util_pct",
@@ -508,12 +627,14 @@ FIGURES = (
         text=whole,
         screen=FigureColumn(place=190, keep=52, shown=some_known),
         heat=HeatMetric(place=190, key="gpu", unit="%"),
+        metric=Metric(place=100, name="hw.gpu.utilization", help="Share of time in which a kernel ran"),
     ),
     Figure(
         name="temp_c",
         words="gpu temperature",
         scope="gpu",
         heat=HeatMetric(place=210, key="gpu_temp", unit="C"),
+        metric=Metric(place=130, name="hw.temperature", help="Temperature of the GPU"),
     ),
     Figure(
         name="mem_bytes",
@@ -524,6 +645,17 @@ FIGURES = (
         emphasis="dim",
         screen=FigureColumn(place=200, keep=51, shown=some_known),
         heat=HeatMetric(place=200, key="gpu_memory", unit="GB", scale=1e9),
+        metric=Metric(place=110, name="hw.gpu.memory.usage", help="Memory used by all processes"),
+    ),
+    Figure(
+        name="mem_total_bytes",
+        scope="gpu",
+        metric=Metric(place=120, name="hw.gpu.memory.limit", help="Memory of the GPU"),
+    ),
+    Figure(
+        name="power_w",
+        scope="gpu",
+        metric=Metric(place=140, name="hw.power", help="Power that the GPU draws"),
     ),
 )
 """Those of `Ranks` in the order of the JSON snapshot."""

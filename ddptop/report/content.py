@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from ddptop.frames.snapshot import SCHEMA, tidy
@@ -185,6 +185,9 @@ class RankSummary:
     """In DDP's broadcasts of buffers; None: a recording of an earlier version."""
     buffers_wait_ms: float | None = None
     """The part of it in which this rank waited for others."""
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    """The other figures that the report has of a rank (`Figure.in_report`), by their keys. JSON has them
+    among the rank's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,10 +371,12 @@ def as_data(report: Report) -> dict[str, object]:
 
 
 def _plain(name: str, value: object) -> object:
+    if isinstance(value, RankSummary):
+        rank = {one.name: getattr(value, one.name) for one in fields(value) if one.name != "figures"}
+        return _plain(name, rank | dict(value.figures))
     if is_dataclass(value):
         return {
-            KEYS.get(field.name, field.name): _plain(field.name, getattr(value, field.name))
-            for field in fields(value)
+            KEYS.get(one.name, one.name): _plain(one.name, getattr(value, one.name)) for one in fields(value)
         }
     if isinstance(value, Mapping):
         return {key: _plain(key, own) for key, own in value.items()}

@@ -13,6 +13,8 @@ import numpy as np
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.frames.differences import differences
+from ddptop.frames.figures import FIGURES
+from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.phrases import interval_error
 from ddptop.frames.statistics import interpolated_quantile, median
 from ddptop.report.content import (
@@ -27,19 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.figures import Figure
     from ddptop.frames.frame import BucketFigures, Frame, Group, LoggedEvent, Straggler
     from ddptop.frames.hosts import HostFigures
     from ddptop.protocol.vocabulary import OwnPlace
     from ddptop.report.sampling import Sample
     from ddptop.report.step_table import StepTable
-
-RANK_COLUMNS = (
-    *("step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms"),
-    *("wait_ms", "exposed_wait_ms", "exposed_comm_ms", "lateness_ms", "bound_ms", "last_pct"),
-    *("own_ms", "excess_ms", "own_data_ms", "own_forward_ms", "own_backward_ms", "own_optimizer_ms"),
-    *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "waited_ms"),
-    *("relative_score", "micro_steps", "buffers_ms", "buffers_wait_ms"),
-)
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 
@@ -58,9 +53,17 @@ def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> t
     ranks = last.ranks
     columns: dict[str, Sequence[object]] = {"rank": range(world)}
     columns |= {name: getattr(ranks, name) for name in ("host", "device", "state")}
-    columns |= {name: _or_none(_column_mean(samples, weights, name, world)) for name in RANK_COLUMNS}
+    means = {
+        figure.key: _or_none(_figure_mean(samples, weights, figure, world))
+        for figure in FIGURES
+        if figure.in_report
+    }
     lost = _or_none(ranks.lost_records)
     columns["lost_records"] = [None if one is None else int(one) for one in lost]
+    names = {field.name for field in fields(RankSummary)}
+    columns |= {key: values for key, values in means.items() if key in names}
+    others = {key: values for key, values in means.items() if key not in names}
+    columns["figures"] = [{key: values[rank] for key, values in others.items()} for rank in range(world)]
     rows = zip(*(columns[field.name] for field in fields(RankSummary)), strict=True)
     return tuple(starmap(RankSummary, rows))
 
@@ -118,14 +121,14 @@ def _host_summary(
     )
 
 
-def _column_mean(samples: Sequence[Sample], weights: Column, name: str, world: int) -> Column:
-    """(world,) mean over the samples of a column in `Ranks`.
+def _figure_mean(samples: Sequence[Sample], weights: Column, figure: Figure, world: int) -> Column:
+    """(world,) mean of a figure over the samples.
 
     An elastic restart may change the number of ranks: a rank counts in the samples that have it.
     """
     total, weight = np.zeros(world), np.zeros(world)
     for sample, own in zip(samples, weights, strict=True):
-        column = getattr(sample.frame.ranks, name)[:world]
+        column = values_of_ranks(figure, sample.frame)[:world]
         is_known = np.isfinite(column)
         total[: len(column)][is_known] += own * column[is_known]
         weight[: len(column)][is_known] += own

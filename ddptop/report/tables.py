@@ -11,10 +11,10 @@ import numpy as np
 from ddptop.frames.buckets import times_a_step
 from ddptop.frames.causes import blamed_ranks
 from ddptop.frames.differences import events_near
-from ddptop.frames.figures import some_shown_ms
+from ddptop.frames.figures import RANK_FIGURES, figures_shown
 from ddptop.frames.numbers import LEAST_SHOWN_MS, RATIO, UNKNOWN, bounded, clock, fixed, size
 from ddptop.frames.statistics import median
-from ddptop.render.phases import PARTS, SHORT, pair, pairs_head, rank_parts
+from ddptop.render.phases import PARTS, pair, pairs_head, rank_parts
 from ddptop.render.table import measured, text_lines
 from ddptop.render.text import clean, fit_tail, wrap
 from ddptop.report.strips import excess_strip
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.frames.columns import Column
+    from ddptop.frames.figures import Figure
     from ddptop.frames.frame import LoggedEvent
     from ddptop.render.table import Column as TableColumn
     from ddptop.report.content import BucketSummary, HostSummary, RankSummary, Report, StragglerSummary
@@ -50,31 +51,37 @@ BUCKET_FIGURES = (
 )
 """Title, field of BucketSummary, and which columns are kept longest on a narrow page."""
 
-PART_TITLES = tuple(SHORT.get(part.name, part.name) for part in PARTS)
+COLUMNS = figures_shown(lambda figure: figure.report)
+LATENESS = RANK_FIGURES["lateness_ms"]
+"""The figure that the table has with its bound."""
 
 
 def rank_table(report: Report, width: int) -> list[str]:
     """The worst ranks: means over the run, in ms. The parts of the step add up to `ms/step`."""
     shown = worst_ranks(report)
-    parts = rank_times(shown, report)
+    parts = dict(zip((part.name for part in PARTS), rank_times(shown, report), strict=True))
     by_steps = any(rank.excess_ms is not None for rank in shown)
     columns = [
         measured("rank", [str(rank.rank) for rank in shown], 99),
         measured("host", [_host(rank) for rank in shown], 20, right=False),
-        *([measured("excess ms", [fixed(rank.excess_ms) for rank in shown], 91)] if by_steps else []),
-        measured("late ms", [_with_bound(rank) for rank in shown], 60 if by_steps else 90),
-        measured("ms/step", [fixed(rank.step_ms) for rank in shown], 89),
-        *(
-            measured(title, [fixed(float(ms)) for ms in row], 80 - at)
-            for at, (title, row) in enumerate(zip(PART_TITLES, parts, strict=True))
-            if title != "sync" or some_shown_ms(row)
-        ),
-        measured("last %", [fixed(rank.last_pct, 0) for rank in shown], 15),
-        measured("relative", [fixed(rank.relative_score, RATIO) for rank in shown], 10),
     ]
+    for figure, column in COLUMNS:
+        values = parts[figure.part] if figure.part else _means(shown, figure)
+        if column.shown is None or column.shown(values):
+            texts = [figure.text(value) for value in values.tolist()]
+            if figure is LATENESS:
+                texts = [bounded(rank.lateness_ms, rank.bound_ms) for rank in shown]
+            keep = column.keep_beside_own_times if by_steps else None
+            columns.append(measured(column.title or figure.title, texts, keep or column.keep))
     lines = text_lines(columns, len(shown), width)
     hidden = len(report.ranks) - len(shown)
     return [*lines, f"and {hidden:,} more ranks, less late (--json has all)"] if hidden > 0 else lines
+
+
+def _means(ranks: Sequence[RankSummary], figure: Figure) -> Column:
+    """(ranks,) means of a figure over the run; NaN: not known."""
+    means = [rank.figures.get(figure.key, getattr(rank, figure.name, None)) for rank in ranks]
+    return np.array(means, np.float64)
 
 
 OWN_PHASES = ("data", "forward", "backward", "optimizer", "other")
@@ -275,7 +282,3 @@ def _mean(group: Sequence[BucketSummary], name: str) -> float | None:
 
 def _host(rank: RankSummary) -> str:
     return clean(fit_tail(rank.host, HOST_WIDTH).strip()) or UNKNOWN
-
-
-def _with_bound(rank: RankSummary) -> str:
-    return bounded(rank.lateness_ms, rank.bound_ms)

@@ -354,8 +354,7 @@ class Reducer:
     def _on_complete(self, done: CompleteStep, t_ns: int) -> None:
         state = self._state
         state.complete_step = done.step
-        self.evaluation.take(done)
-        state.loss_spread.take(done, state.unix_s(t_ns))
+        self.evaluation.take(done, state.unix_s(t_ns))
         if state.synchronisation.waits:
             state.synchronisation.complete(done.step, state.present)
 

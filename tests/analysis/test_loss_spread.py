@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ddptop.analysis.event_log import EventLog
-from ddptop.analysis.health.loss_spread import LossSpread, median_loss, stands_apart
+from ddptop.analysis.health.loss_spread import LossSpread, median_losses, stands_apart
 from ddptop.frames.verdict import verdict
 from tests.analysis.stalling import Stage
 
@@ -22,7 +21,7 @@ def falling(rng: np.random.Generator, world: int = WORLD, steps: int = STEPS, no
 
 
 def apart_of(losses) -> list:
-    return stands_apart(losses, np.array([median_loss(each) for each in losses]))
+    return stands_apart(losses, median_losses(losses))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -116,16 +115,14 @@ def test_losses_are_kept_as_float32_until_one_is_another_number(other) -> None:
     losses[5, 1] = np.nan
     spread = LossSpread(log)
 
-    def take(step: int) -> None:
-        spread.take(SimpleNamespace(step=step, losses=lambda: losses[step]), 0.0)
-
-    for step in range(64):
-        take(step)
+    numbers, unix_s = np.arange(64.0), np.zeros(64)
+    for part in (slice(0, 40), slice(40, 41), slice(41, 64)):  # however many steps are taken at once
+        spread.take(numbers[part], losses[part], unix_s[part])
     assert spread._losses.dtype == np.float32
     assert spread._apart == apart_of(losses) != []
     before = [*losses.copy()]
     losses[0, 0] = other
-    take(0)
+    spread.take(numbers[:1], losses[:1], unix_s[:1])
     assert spread._losses.dtype == (np.float32 if np.isinf(other) else np.float64)
     np.testing.assert_array_equal(spread._losses[:65], [*before, losses[0]])
 

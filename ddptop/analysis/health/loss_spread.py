@@ -29,7 +29,6 @@ from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
     from ddptop.analysis.event_log import EventLog
-    from ddptop.analysis.steps.complete_steps import CompleteStep
     from ddptop.frames.columns import Column
 
 STEPS = 100
@@ -63,7 +62,7 @@ class Apart(NamedTuple):
 def stands_apart(losses: Column, medians: Column, flagged: frozenset[int] = frozenset()) -> list[Apart]:
     """Ranks whose losses stand apart, the farthest first.
 
-    `losses`: (steps, ranks); `medians`: (steps,) `median_loss` of each; `flagged`: ranks that stood apart at
+    `losses`: (steps, ranks); `medians`: (steps,) `median_losses`; `flagged`: ranks that stood apart at
     the last evaluation. Steps with an unknown loss are left out.
     """
     known = ~np.isnan(medians)
@@ -93,9 +92,9 @@ def stands_apart(losses: Column, medians: Column, flagged: frozenset[int] = froz
     return [_apart(_wide(losses), rank) for rank in result]
 
 
-def median_loss(losses: Column) -> float:
-    """Median of the losses of a step, (ranks,); NaN where one is not known."""
-    return float(median(losses)) if np.isfinite(losses).all() else np.nan
+def median_losses(losses: Column) -> Column:
+    """(steps,) median of the losses of each step, (steps, ranks); NaN where one is not known."""
+    return np.where(np.isfinite(losses).all(axis=-1), median(losses), np.nan)
 
 
 def _middle(values: Column) -> float:
@@ -147,27 +146,33 @@ class LossSpread:
         """Steps since the last evaluation."""
         return (self._newest + 1) % EVERY
 
-    def take(self, step: CompleteStep, unix_s: float) -> None:
-        """Add the next complete step; `unix_s`: when it became complete."""
-        losses = step.losses()
+    def take(self, numbers: Column, losses: Column, unix_s: Column) -> None:
+        """Add the next n complete steps, whose numbers are `numbers`.
+
+        `losses`: (n, ranks), NaN where unknown; `unix_s`: (n,) when each step became complete."""
         if not len(self._losses):
-            self._losses = np.full((STEPS, len(losses)), np.nan, np.float32)
+            self._losses = np.full((STEPS, losses.shape[1]), np.nan, np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300
-            narrow = losses.astype(self._losses.dtype)
-            self._medians[self._count % STEPS] = median_loss(losses)
-        if not ((narrow == losses) | np.isnan(losses)).all():  # of most scripts they are float32
-            self._losses, narrow = _wide(self._losses), losses
-        self._losses[self._count % STEPS] = narrow
-        self._count += 1
+            medians, narrow = median_losses(losses), losses.astype(self._losses.dtype)
+        if not ((narrow == losses) | np.isnan(losses)).all():
+            self._losses = _wide(self._losses)  # of most scripts they are float32
         # By the steps' numbers: whoever begins to read in the middle evaluates after the same steps.
-        before, self._newest = self._newest, step.step
-        if (step.step + 1) // EVERY > (before + 1) // EVERY:
-            self._evaluate(step.step, unix_s)
+        previous = np.concatenate([[self._newest], numbers[:-1]])
+        due = np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY) + 1
+        begin = 0
+        for end in sorted({*due.tolist(), len(numbers)}):
+            first = max(begin, end - STEPS)
+            rows = (self._count + np.arange(first - begin, end - begin)) % STEPS
+            self._losses[rows], self._medians[rows] = losses[first:end], medians[first:end]
+            self._count += end - begin
+            self._newest = int(numbers[end - 1])
+            if end in due:
+                self._evaluate(self._newest, float(unix_s[end - 1]))
+            begin = end
 
     def _evaluate(self, step: int, unix_s: float) -> None:
         before = frozenset(rank_loss.rank for rank_loss in self._apart)
-        with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300
-            self._apart = stands_apart(self._losses[: self._count], self._medians[: self._count], before)
+        self._apart = stands_apart(self._losses[: self._count], self._medians[: self._count], before)
         now = frozenset(rank_loss.rank for rank_loss in self._apart)
         if not before and now:
             self._since_s = unix_s

@@ -142,15 +142,6 @@ class CompleteStep:
         at = self._at * self.ranks
         return self.block.cells_at[at : at + self.ranks + 1]
 
-    def losses(self) -> Column:
-        """(ranks,) NaN where unknown."""
-        if self._block is not None:
-            return np.asarray(self._block.loss[self._at])
-        found = np.empty(self.ranks)
-        for piece in self._pieces:
-            found[piece.ranks] = piece.columns.loss[piece.at]
-        return found
-
     def launches(self, numbers: int) -> Numbers:
         """(ranks, numbers, CELL) the cells of ranks that launched so many all-reduces; 0 of joined ranks."""
         block, begins = self.block, self.cells_at

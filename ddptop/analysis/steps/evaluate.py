@@ -86,10 +86,12 @@ class StepEvaluation:
         self._slots: Indices = np.arange(0)
         """Of the steps of this batch the slot in the window; of one that is not in it the slot before."""
         self._waiting: list[DividedStep] = []
+        self._completed_s: list[float] = []
+        """Unix seconds at which each of them became complete."""
         self._cells = 0
 
-    def take(self, step: CompleteStep) -> None:
-        """Add the next complete step."""
+    def take(self, step: CompleteStep, unix_s: float) -> None:
+        """Add the next complete step; `unix_s`: when it became complete."""
         state = self._state
         if self._figures is not state.figures:  # ranks restarted; no step from before is waiting
             self._figures = state.figures
@@ -107,6 +109,7 @@ class StepEvaluation:
             }
         compared = tuple(self._comparison(part.scope) for part in parts)
         self._waiting.append(DividedStep(step, parts, compared, version, self._splitter.peers))
+        self._completed_s.append(unix_s)
         self._cells += self._figures.world * (ROW_INTEGERS + step.cells_of_first)
         if len(self._waiting) >= BATCH or self._cells >= BATCH_CELLS:
             self.settle()
@@ -125,10 +128,12 @@ class StepEvaluation:
         if not self._waiting:
             return
         steps, self._waiting, self._cells = self._waiting, [], 0
+        completed_s, self._completed_s = np.array(self._completed_s), []
         with np.errstate(over="ignore", invalid="ignore"):  # a loss of 1e300 is infinite in float32
-            self._evaluate(steps)
+            self._evaluate(steps, completed_s)
 
-    def _evaluate(self, divided: list[DividedStep]) -> None:
+    def _evaluate(self, divided: list[DividedStep], completed_s: Column) -> None:
+        """Evaluate n steps; `completed_s`: (n,) when each became complete, in Unix seconds."""
         figures, steps = self._figures, [one.step for one in divided]
         block = columns_of(steps)
         shadow = block.shadow
@@ -138,6 +143,7 @@ class StepEvaluation:
         last, has = losses[newest, np.arange(known.shape[1])], np.asarray(known.any(axis=0))
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
         numbers, end_s = np.array([step.step for step in steps], np.float64), self._end_s(block)
+        self._state.loss_spread.take(numbers, block.loss, completed_s)
         own, parts = own_times(divided, block, columns)
         kinds = [*map(kind_of, divided, block.detailed)]
         if parts is not None:

@@ -14,7 +14,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.excess_minutes import ExcessMinutes
 from ddptop.analysis.steps.kept import KeptSteps
 from ddptop.analysis.steps.turns import OptimizerTurns
-from ddptop.analysis.steps.windows import MOVES, StepWindow
+from ddptop.analysis.steps.windows import BATCH, MOVES, StepWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,8 +82,9 @@ class CpuSuspect(NamedTuple):
     """Time for which it has."""
 
 
-CHANGES = 64
-"""Changes of the flag that are kept: more than the steps of a batch have."""
+CHANGES = BATCH
+"""Changes of the flag that are kept, and readings of a quota: more than there are in the steps that are added
+at once, which ask for those at each of them."""
 
 MOVES_WITHIN = 512
 """The straggler is rotating when the flag changed MOVES times within this many steps."""

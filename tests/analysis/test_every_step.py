@@ -340,6 +340,7 @@ def test_a_rank_that_is_a_little_late_between_the_pauses_of_another_contradicts_
             world.delays[0, "optimizer"] = 1_500_000
         for received in world.steps(1):
             reducer.feed(received)
+    reducer.state.settle()
     figures = reducer.state.figures
     slot = figures.steps.ranks.count - 1
     assert figures.flags.at(slot).flag.pattern == "intermittent"

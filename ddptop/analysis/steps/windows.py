@@ -40,8 +40,10 @@ PART_COLUMNS = (
 WHOLE_PHASES = ("data", "forward", "optimizer")
 """Phases without exposed communication: own time but for waits in collectives of the script's own."""
 OWN_COLUMNS = ("own", "excess", "work_excess")
-OWN_STEPS, BATCH = 256, 128
-"""Steps whose own times are kept for the rules, and most steps added at once: so many more are kept."""
+OWN_STEPS, BATCH = 256, 512
+"""Steps whose own times are kept for the rules, and most steps added at once: so many more are kept, because
+the rules are applied to each of these steps after all are added. numpy's cost is by call: with 128 steps a
+step of two ranks took 8 us more."""
 
 BATCH_CELLS = 2**19
 """Steps are added at once until they have so many integers: their arrays take some 10 MB."""
@@ -64,11 +66,12 @@ class StepWindow:
     """
 
     def __init__(self, world: int, size: int) -> None:
-        kept = max(size, min(MAP_STEPS, MAP_CELLS // max(1, world)))
+        self._shown = max(size, min(MAP_STEPS, MAP_CELLS // max(1, world)))
+        at_once = min(BATCH, BATCH_CELLS // (max(1, world) * ROW_INTEGERS) + 1)
+        kept = self._shown + (at_once if self._shown >= OWN_STEPS else 0)
         self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), kept)
         scalars = ("number", "step", "end", "exposed_wait", "exposed_transfer", "point")
-        self.group = Ring(scalars, (), max(kept, OWN_STEPS) + BATCH, wide=True)
-        at_once = min(BATCH, BATCH_CELLS // (max(1, world) * ROW_INTEGERS) + 1)
+        self.group = Ring(scalars, (), max(self._shown, OWN_STEPS) + BATCH, wide=True)
         self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS) + at_once)
         self._parts = Ring(PART_COLUMNS, (world,), kept, like=(self.ranks, WHOLE_PHASES))
         self._size = size
@@ -101,6 +104,10 @@ class StepWindow:
     def has_own(self) -> bool:
         """Whether any step so far had own times; False throughout for a recording of 0.1.0."""
         return self._parts.count > 0
+
+    def for_maps(self, steps: int) -> Indices:
+        """Slots of the newest steps for a heat map, at most so many, oldest first."""
+        return self.ranks.recent(min(steps, self._shown))
 
     def recent(self, steps: int) -> Indices:
         """Slots of the newest steps, at most OWN_STEPS of them, oldest first."""

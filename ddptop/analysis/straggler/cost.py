@@ -431,7 +431,7 @@ def slow_transfer(steps: StepWindow, slots: Indices, flag: StepFlag) -> Column:
     quantile of these steps.
     """
     before = np.arange(max(0, flag.since - OWN_STEPS), flag.since)
-    before = before[before >= steps.ranks.oldest]
+    before = before[before >= steps.for_maps(OWN_STEPS)[0]]
     calm, transfer = (_transfer(steps, these, flag.members) for these in (before, slots))
     calm = calm[~np.isnan(calm)]
     usual_ms = float(median(calm)) if len(calm) >= CALM_STEPS else float(quantile(transfer, 0.1))

@@ -333,7 +333,7 @@ EVERY_STEP: Mapping[str, Callable[[StepWindow, Indices], Column]] = {
 def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]:
     """(n,) step numbers and (ranks, n) values of the last steps, oldest first."""
     figures = state.figures
-    slots = figures.steps.ranks.recent(columns)
+    slots = figures.steps.for_maps(columns)
     numbers = figures.steps.group.of("number", slots)
     if figure in STEP_COLUMNS or figure == "loss":
         return numbers, figures.steps.ranks.of(figure, slots)

@@ -79,7 +79,8 @@ def looks(
     at = 0
     while at < steps:
         at, judged = add_detail(window, evaluated, at, points, points)
-        if judged:
+        if judged is not None:
+            flagged.evaluate_flag(window, judged)
             yield at, window.flagged, window
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.groups import Flagged
 from ddptop.analysis.straggler import every_step, flagged
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import interval_of_median
@@ -344,7 +343,6 @@ def test_a_rank_that_is_a_little_late_between_the_pauses_of_another_contradicts_
     figures = reducer.state.figures
     slot = figures.steps.ranks.count - 1
     assert figures.flags.at(slot).flag.pattern == "intermittent"
-    figures.detail.flagged = Flagged(next(iter(figures.detail.scopes)), 1, "persistent", 2.0, 3.0)
     assert not flagged.arrivals_disagree(figures, slot)
 
 

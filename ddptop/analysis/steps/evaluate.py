@@ -30,7 +30,7 @@ from ddptop.analysis.steps.windows import (
 )
 from ddptop.analysis.straggler.cost import figures_of, shown_place
 from ddptop.analysis.straggler.every_step import EVERY
-from ddptop.analysis.straggler.flagged import arrivals_disagree, straggler
+from ddptop.analysis.straggler.flagged import arrivals_disagree, evaluate_flag, straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.causes import cause_phrase
@@ -240,7 +240,7 @@ class StepEvaluation:
             window = figures.detail = DetailWindow(
                 figures.world, figures.size, several_hosts=several, version=kind.version, newest=newest
             )
-            self._note_arrivals(numbers[run[0]], times[run[0]])
+            self._note_arrivals(run[0], numbers[run[0]], times[run[0]])
         backend = "" if (hello := self._state.hello(0)) is None else hello.backend
         places = self._state.history.end + np.array(run)
         of_run = columns[:, run], places, None if bare is None else bare[run]
@@ -249,7 +249,7 @@ class StepEvaluation:
         at = 0
         while at < len(run):
             clock_free = window.clock_free
-            stop, applied = add_detail(window, evaluated, at, places, numbers[run])
+            stop, judged = add_detail(window, evaluated, at, places, numbers[run])
             chunk = run[at:stop]
             if added and added[-1].clock_free == clock_free and len(kind.launched) == 1:
                 added[-1].at.extend(chunk)  # of several groups the rows are in the order of the chunks
@@ -262,10 +262,15 @@ class StepEvaluation:
             sampled = {"wait_ms": wait, "transfer_ms": transfer, "own_backward_ms": backward}
             for name, values in sampled.items():
                 points[name][chunk] = np.where(less, values, points[name][chunk])
-            if applied:
-                self._note_arrivals(numbers[chunk[-1]], times[chunk[-1]])
-                self._check_agreement(chunk[-1], numbers[chunk[-1]], times[chunk[-1]])
-                self._check_clocks(window, numbers[chunk[-1]], times[chunk[-1]])
+            if judged is not None:
+                last = chunk[-1]
+                if self._own_times_decide(last):
+                    window.flagged = None
+                else:
+                    evaluate_flag(window, judged)
+                self._note_arrivals(last, numbers[last], times[last])
+                self._check_agreement(last, numbers[last], times[last])
+                self._check_clocks(window, numbers[last], times[last])
             at = stop
         return added
 
@@ -293,11 +298,16 @@ class StepEvaluation:
                 found = replace(found, place=shown_place(steps, judged, found))
             self._note_flag(None if flag is None else flag.rank, found, numbers[i], times[i])
 
-    def _note_arrivals(self, step: float, time_s: float) -> None:
-        """Log the flag of the arrivals where every step's own times do not decide."""
+    def _own_times_decide(self, at: int) -> bool:
+        """Whether ranks are flagged by every step's own times, and not by arrivals; `at`: index of the step
+        in the batch."""
+        verdict = self._figures.flags.at(int(self._slots[at]))
+        return self._figures.steps.has_own and (verdict.flag is not None or not verdict.blind)
+
+    def _note_arrivals(self, at: int, step: float, time_s: float) -> None:
+        """Log the flag of the arrivals where they decide. `at`: index of the step in the batch."""
         figures, window = self._figures, self._figures.detail
-        flags = figures.flags
-        if figures.steps.has_own and (flags.flag is not None or not flags.blind):
+        if self._own_times_decide(at):
             return
         rank = None if window is None or window.flagged is None else window.flagged.global_rank
         if rank == figures.straggler:

@@ -20,7 +20,6 @@ from ddptop.analysis.steps.windows import (
     WAITS,
     DetailWindow,
 )
-from ddptop.analysis.straggler.flagged import evaluate_flag
 from ddptop.analysis.straggler.rules import EVERY, EVERY_STEPS
 from ddptop.frames.statistics import mean, median
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.kept import DividedStep
     from ddptop.analysis.steps.windows import ScopeWindow
-    from ddptop.frames.columns import Column, Mask
+    from ddptop.frames.columns import Column, Indices, Mask
 
 BUSBW, BUSBW_FREE = DETAIL_SCALARS.index("busbw"), DETAIL_SCALARS.index("free_busbw")
 
@@ -283,11 +282,11 @@ def _busbw(groups: Sequence[tuple[GroupFigures, StepFigures]]) -> Column:
 
 def add_detail(
     window: DetailWindow, figures: DetailFigures, first: int, points: Column, steps: Column
-) -> tuple[int, bool]:
+) -> tuple[int, Indices | None]:
     """Add evaluated steps from `first` up to the next evaluation of the flag rules, at most all of them.
 
-    `points`, `steps`: (n,) history points and step numbers. Returns where it stopped, and whether the rules
-    were evaluated.
+    `points`, `steps`: (n,) history points and step numbers. Returns where it stopped, and the slots over
+    which the rules are to be evaluated now; None: not now.
     """
     due = _rules_are_due(steps[first:], window.newest)
     stop = min(
@@ -302,12 +301,11 @@ def add_detail(
     window.add(figures.ranks[:, chunk], figures.group[:, chunk], scopes)
     window.newest = int(steps[stop - 1])
     if not due[stop - first - 1]:
-        return stop, False
+        return stop, None
     slots = window.evaluated(int(points[stop - 1]) + 1)
     for scope in window.scopes.values():
         scope.compare_clocks(slots)
-    evaluate_flag(window, slots)
-    return stop, True
+    return stop, slots
 
 
 def _rules_are_due(steps: Column, before: int) -> Mask:

@@ -79,7 +79,7 @@ def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
     found = [flag for window in detail.scopes.values() if (flag := _in(detail, window, slots)) is not None]
     kept = [flag for flag in found if before is not None and flag[:2] == before[:2]]
     detail.flagged = kept[0] if kept else max(found, key=lambda flag: flag.cost_ms, default=None)
-    if detail.flagged is None or not _is_confirmed(detail, slots):
+    if detail.flagged is None or not _is_confirmed(detail, detail.flagged, slots):
         detail.flagged = None
         return
     if detail.last_flagged is not None and detail.last_flagged[:2] != detail.flagged[:2]:
@@ -112,13 +112,11 @@ def _in(detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Flagged | 
     return None
 
 
-def _is_confirmed(detail: DetailWindow, slots: Indices) -> bool:
-    """Whether the lateness of the flagged rank shows in its own time as well."""
-    flag = detail.flagged
-    assert flag is not None
+def _is_confirmed(detail: DetailWindow, flag: Flagged, slots: Indices) -> bool:
+    """Whether the lateness of a flagged rank shows in its own time as well."""
     window, newest = detail.scopes[flag.scope], detail.group.recent(rules.NEWEST)
     for steps in (newest, slots):
-        found = straggler(detail, steps)
+        found = _figures_of(detail, flag, steps)
         if found is not None and shows_in_own_time(detail, window, steps, flag.rank, found):
             return True
     return False
@@ -127,9 +125,13 @@ def _is_confirmed(detail: DetailWindow, slots: Indices) -> bool:
 def straggler(detail: DetailWindow, slots: Indices) -> Straggler | None:
     """The figures of the flagged rank over these steps, with the cause; None when they no longer meet the
     thresholds, or no rank is flagged."""
-    flag = detail.flagged
-    window = None if flag is None else detail.scopes.get(flag.scope)
-    if flag is None or window is None or not len(slots):
+    return None if detail.flagged is None else _figures_of(detail, detail.flagged, slots)
+
+
+def _figures_of(detail: DetailWindow, flag: Flagged, slots: Indices) -> Straggler | None:
+    """`straggler` of a flagged rank."""
+    window = detail.scopes.get(flag.scope)
+    if window is None or not len(slots):
         return None
     if flag.pattern == "persistent":
         return _persistent(detail, window, slots, flag)
@@ -213,6 +215,27 @@ def _waits_for_cpu(steps: StepWindow, late: Flagged, slot: int) -> bool:
     return bool(float(median(waited)) >= ON_TIME * late.lateness_ms)
 
 
+def _another_is_late(
+    steps: StepWindow, detail: DetailWindow, slots: Indices, ranks: tuple[int, ...], slot: int
+) -> bool:
+    """Whether the arrivals in these detailed steps flag a rank that is none of `ranks`, and that is slow by
+    itself. `slot`: of the newest step."""
+    for scope in detail.scopes.values():
+        detailed = scope.with_detail(slots)
+        few = len(detailed) < rules.FLAG_STEPS
+        if few or scope.clock_free or scope.most_lost_pct(detailed) < rules.FLAG_PCT:
+            continue
+        measured = rules.measure(scope, detailed)
+        if measured is None or not rules.meets_flag_threshold(measured):
+            continue
+        late = Flagged(scope.scope, measured.ranks[0], "persistent", measured.cost_ms, measured.lateness_ms)
+        if late.global_rank in ranks or _waits_for_cpu(steps, late, slot):
+            continue
+        if _is_confirmed(detail, late, slots):
+            return True
+    return False
+
+
 def _point(steps: StepWindow, slot: int) -> int:
     """The point of a step in the history; at least that, where it is not kept any more."""
     oldest = int(steps.slots()[0])
@@ -229,13 +252,8 @@ def arrivals_disagree(figures: Figures, slot: int) -> bool:
     if window is None or window.clock_free or blind or (flag is not None and flag.pattern == "intermittent"):
         return False
     slots = window.since(_point(figures.steps, since))
-    arrivals = window.flagged
-    if arrivals is not None and arrivals.pattern == "persistent":
-        measured = rules.measure(window.scopes[arrivals.scope], slots, arrivals.rank)
-        certain = measured is not None and rules.meets_flag_threshold(measured)
-        certain = certain and not _waits_for_cpu(figures.steps, arrivals, slot)
-        if certain and (flag is None or arrivals.global_rank not in flag.ranks):
-            return True
+    if _another_is_late(figures.steps, window, slots, () if flag is None else flag.ranks, slot):
+        return True
     if flag is None or flag.pattern != "persistent" or _waited_elsewhere(figures.steps, flag, slot):
         return False
     for scope in window.scopes.values():

@@ -49,7 +49,7 @@ class Axis:
         first_s, last_s = float(time_s[0]), float(time_s[-1])
         lasts_s = last_s - first_s
         whole = span_s is None or lasts_s <= span_s
-        cell_s = ladder(min(lasts_s, span_s or lasts_s) / max(1, cells - 1))
+        cell_s = round_to_ladder(min(lasts_s, span_s or lasts_s) / max(1, cells - 1))
         first = math.floor(first_s / cell_s) if whole else math.floor(last_s / cell_s) - cells + 1
         return cls(first * cell_s, cell_s / across, cells * across)
 
@@ -60,7 +60,7 @@ class Axis:
         return np.searchsorted(time_s, bounds)
 
 
-def ladder(at_least: float) -> float:
+def round_to_ladder(at_least: float) -> float:
     """The next of the lengths that a cell may have: a chart is at least RUNGS of RUNGS + 1 parts full."""
     step = FINEST_S
     while 2 * step <= at_least:
@@ -68,7 +68,7 @@ def ladder(at_least: float) -> float:
     return max(step, math.ceil(at_least / step * RUNGS) * step / RUNGS)
 
 
-def binned(values: Column, edges: Indices, how: str) -> Column:
+def bin_values(values: Column, edges: Indices, how: str) -> Column:
     """One figure per bin (`mean`, `min`, `max`) of what is known in it; NaN where nothing is."""
     columns = len(edges) - 1
     result = np.full(columns, np.nan)
@@ -88,7 +88,7 @@ def binned(values: Column, edges: Indices, how: str) -> Column:
     return result
 
 
-def joined(values: Column) -> Column:
+def join_holes(values: Column) -> Column:
     """Small holes filled in straight lines; a real gap stays a gap."""
     known_at = np.flatnonzero(np.isfinite(values))
     if len(known_at) < 2:
@@ -168,7 +168,7 @@ MAX_HOLES = 400
 """More than a chart has cells."""
 
 
-def holes(step: Column, time_s: Column, cell_s: float) -> list[tuple[float, float]]:
+def find_holes(step: Column, time_s: Column, cell_s: float) -> list[tuple[float, float]]:
     """(from, to) in seconds, where steps are missing that had been there before and after.
 
     A recording's own early history has points of some steps only, and a thinned recording as well: a jump
@@ -190,7 +190,7 @@ def holes(step: Column, time_s: Column, cell_s: float) -> list[tuple[float, floa
     return holes_s
 
 
-def thinned(step: Column) -> Mask:
+def find_thinned(step: Column) -> Mask:
     """(points,) whether only every second, fourth, eighth ... step was kept around a point."""
     is_thinned: Mask = np.zeros(len(step), bool)
     jump = np.diff(step)
@@ -213,7 +213,9 @@ def no_number(mean: Column, largest: Column) -> Mask:
     return np.asarray(np.isinf(mean) | (np.isnan(mean) & np.isfinite(largest)))
 
 
-def cells(axis: Axis, across: int, step: Column, time_s: Column, nan_at: Sequence[float]) -> dict[int, Mark]:
+def mark_cells(
+    axis: Axis, across: int, step: Column, time_s: Column, nan_at: Sequence[float]
+) -> dict[int, Mark]:
     """Marks by cell of the axis; `nan_at`: moments at which a loss was no number. The most severe is kept."""
     cell_s = axis.bin_s * across
     count = axis.columns // across
@@ -227,9 +229,9 @@ def cells(axis: Axis, across: int, step: Column, time_s: Column, nan_at: Sequenc
         if 0 <= cell < count and at_s >= axis.begin_s:
             marks[cell] = mark
 
-    thinned_cells = np.unique(((time_s[thinned(step)] - axis.begin_s) / cell_s).astype(np.int64))
+    thinned_cells = np.unique(((time_s[find_thinned(step)] - axis.begin_s) / cell_s).astype(np.int64))
     marks.update({cell: "thinned" for cell in thinned_cells.tolist() if 0 <= cell < count})
-    for begin_s, end_s in holes(step, time_s, cell_s):
+    for begin_s, end_s in find_holes(step, time_s, cell_s):
         inside = axis.begin_s + (np.arange(count) + 0.5) * cell_s
         for cell in np.flatnonzero((inside > begin_s) & (inside < end_s)).tolist():
             marks[cell] = "lost"

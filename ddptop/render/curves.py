@@ -35,10 +35,10 @@ class Canvas:
         self.height = height
         self._cells = [bytearray(width) for _ in range(height)]
 
-    def curve(self, values: Column, scale: Scale) -> None:
+    def draw_curve(self, values: Column, scale: Scale) -> None:
         """One value per dot column; neighbours are joined by upright strokes, NaN leaves a gap."""
         before: int | None = None
-        for x, y in enumerate(self._dots(values, scale).tolist()):
+        for x, y in enumerate(self._find_dots(values, scale).tolist()):
             if y < 0:
                 before = None
                 continue
@@ -46,32 +46,32 @@ class Canvas:
             if before is None or before == y or abs(before - y) == 1:
                 self._cells[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
             else:
-                self._stroke(x, y, before + (1 if y > before else -1))
+                self._draw_stroke(x, y, before + (1 if y > before else -1))
             before = y
 
-    def between(self, low: Column, high: Column, scale: Scale) -> None:
+    def draw_between(self, low: Column, high: Column, scale: Scale) -> None:
         """Every dot from one curve up to the other; both as in `curve`."""
-        under, over = self._dots(low, scale), self._dots(high, scale)
+        under, over = self._find_dots(low, scale), self._find_dots(high, scale)
         rows = np.arange(self.height * 4)[:, None]
-        self._put((over <= rows) & (rows <= under) & (over >= 0))
+        self._put_dots((over <= rows) & (rows <= under) & (over >= 0))
 
-    def points(self, values: Column, scale: Scale) -> None:
+    def draw_points(self, values: Column, scale: Scale) -> None:
         """One dot for each value, joined to none."""
-        self._put(self._dots(values, scale) == np.arange(self.height * 4)[:, None])
+        self._put_dots(self._find_dots(values, scale) == np.arange(self.height * 4)[:, None])
 
-    def under(self, values: Column, scale: Scale) -> None:
+    def draw_area(self, values: Column, scale: Scale) -> None:
         """One dot in four below a curve: light enough for the curve to stand out without colour."""
-        tops, rows = self._dots(values, scale), np.arange(self.height * 4)[:, None]
-        self._put((rows > tops) & (tops >= 0) & (rows % 2 == 1) & (np.arange(len(tops)) % 2 == 0))
+        tops, rows = self._find_dots(values, scale), np.arange(self.height * 4)[:, None]
+        self._put_dots((rows > tops) & (tops >= 0) & (rows % 2 == 1) & (np.arange(len(tops)) % 2 == 0))
 
-    def _put(self, dots: Mask) -> None:
+    def _put_dots(self, dots: Mask) -> None:
         """Set dots: (rows of dots, dot columns)."""
         dots = np.pad(dots, ((0, 0), (0, dots.shape[1] % 2))).reshape(self.height, 4, -1, 2)
         bits = (dots * np.array(_DOTS).T[:, None]).sum(axis=(1, 3))
         for cells, row in zip(self._cells, bits.tolist(), strict=True):
             cells[:] = bytes(map(int.__or__, cells, row))
 
-    def _dots(self, values: Column, scale: Scale) -> Indices:
+    def _find_dots(self, values: Column, scale: Scale) -> Indices:
         """Row of dots for each value, from the top; -1 where there is no value."""
         bottom = self.height * 4 - 1
         rows = bottom - np.rint((np.clip(values, scale.low, scale.high) - scale.low) * self._per_unit(scale))
@@ -80,7 +80,7 @@ class Canvas:
     def _per_unit(self, scale: Scale) -> float:
         return (self.height * 4 - 1) / (scale.high - scale.low)
 
-    def _stroke(self, x: int, begin: int, end: int) -> None:
+    def _draw_stroke(self, x: int, begin: int, end: int) -> None:
         for dot in range(min(begin, end), max(begin, end) + 1):
             self._cells[dot // 4][x // 2] |= _DOTS[x % 2][dot % 4]
 
@@ -89,17 +89,17 @@ class Canvas:
         return bytes(self._cells[y])
 
 
-def rows(main: Canvas, behind: Canvas, role: Role, ascii_only: bool, shaded: bytes) -> list[Line]:
+def draw_rows(main: Canvas, behind: Canvas, role: Role, ascii_only: bool, shaded: bytes) -> list[Line]:
     """Both series in one picture: a cell takes the colour of the main one where that has dots.
 
     `shaded`: 1 for each column of cells whose background is in the colour of a warning.
     """
     rows = range(main.height)
-    return [Line().signs(_runs(main.row(y), behind.row(y), role, ascii_only, shaded)) for y in rows]
+    return [Line().signs(_split_runs(main.row(y), behind.row(y), role, ascii_only, shaded)) for y in rows]
 
 
 @lru_cache(maxsize=512)
-def _runs(front: bytes, back: bytes, role: Role, ascii_only: bool, shaded: bytes) -> list[Piece]:
+def _split_runs(front: bytes, back: bytes, role: Role, ascii_only: bool, shaded: bytes) -> list[Piece]:
     """A row in letters. Most rows of a curve are as they were in the picture before."""
     if not (any(front) or any(back)):
         return [(" " * len(front), "faint")]
@@ -114,7 +114,9 @@ def _runs(front: bytes, back: bytes, role: Role, ascii_only: bool, shaded: bytes
                     runs.append(("".join(letters), run_role))
                 letters, run_role = [], cell_role
         if ascii_only:
-            letters.append(_plain(bits) if bits else BELOW[1] if dim == UNDER else "'" if dim else " ")
+            letters.append(
+                _choose_letter(bits) if bits else BELOW[1] if dim == UNDER else "'" if dim else " "
+            )
         else:
             letters.append(_BRAILLE[bits or dim])
     return [*runs, ("".join(letters), run_role)]
@@ -123,7 +125,7 @@ def _runs(front: bytes, back: bytes, role: Role, ascii_only: bool, shaded: bytes
 _BRAILLE = " " + "".join(chr(0x2800 + bits) for bits in range(1, 256))
 
 
-def _plain(bits: int) -> str:
+def _choose_letter(bits: int) -> str:
     filled = [row for row, mask in enumerate(_ROW_BITS) if bits & mask]
     if len(filled) > 2:
         return "|"
@@ -131,7 +133,7 @@ def _plain(bits: int) -> str:
     return '"' if middle < 1 else "_" if middle > 2.5 else "-"
 
 
-def stacked(parts: Column, scale: Scale, height: int, looks: Sequence[Piece]) -> list[Line]:
+def draw_stack(parts: Column, scale: Scale, height: int, looks: Sequence[Piece]) -> list[Line]:
     """(parts, columns) values on top of each other, the first at the bottom, each in its sign and role.
 
     The parts share the rows of the whole column: each has its whole rows, and those that are left over go to

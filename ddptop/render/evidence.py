@@ -15,7 +15,7 @@ from ddptop.render.text import cells, fit, wrap
 from ddptop.render.trouble import stalled_for
 
 
-def position_lines(
+def draw_position(
     context: RenderContext,
     position: RankPosition,
     width: int,
@@ -28,7 +28,7 @@ def position_lines(
 
     `responsible`: the stall is due to it.
     """
-    lines = _heading(context, position, width, responsible)
+    lines = _draw_heading(context, position, width, responsible)
     if position.waits_for:
         text = f"it waits for {context.clean(position.waits_for)}"
         lines += [Line(" " * INDENT).add(part, "strong") for part in wrap(text, width - INDENT)]
@@ -36,14 +36,14 @@ def position_lines(
         return [*lines, Line(" " * INDENT).add(_no_stack(position), "dim")]
     main, *other_traces = position.traces
     if every:
-        lines.append(_label(context, main))
+        lines.append(_draw_label(context, main))
     lines += stack_lines(context, main, width, every=every, most=most)
     for trace in other_traces if every else ():
-        lines += [_label(context, trace), *stack_lines(context, trace, width, every=True)]
+        lines += [_draw_label(context, trace), *stack_lines(context, trace, width, every=True)]
     return lines
 
 
-def position_table(context: RenderContext, positions: list[RankPosition], width: int) -> list[Line]:
+def draw_positions(context: RenderContext, positions: list[RankPosition], width: int) -> list[Line]:
     """A title and a row per rank with its position."""
 
     def texts(cell: object) -> list[str]:
@@ -88,20 +88,22 @@ def _where_it_is(context: RenderContext, position: RankPosition) -> list[str]:
     return [*words, f"in {context.clean(position.operation)}"] if position.operation else words
 
 
-def _heading(context: RenderContext, position: RankPosition, width: int, responsible: bool) -> list[Line]:
+def _draw_heading(
+    context: RenderContext, position: RankPosition, width: int, responsible: bool
+) -> list[Line]:
     name = f"rank {position.rank}"
-    who = ", ".join([name, context.clean(position.host) or "host unknown", *_pid(position)])
+    who = ", ".join([name, context.clean(position.host) or "host unknown", *_describe_pid(position)])
     words = [who, context.clean(position.process), *_where_it_is(context, position)]
     first, *more_rows = wrap(" · ".join(words), width - 2)
     lines = [Line("■ " if responsible else "  ", "bad").add(name, "strong").add(first[cells(name) :], "text")]
     return lines + [Line("  ").add(text, "text") for text in more_rows]
 
 
-def _pid(position: RankPosition) -> list[str]:
+def _describe_pid(position: RankPosition) -> list[str]:
     return [f"pid {position.pid}"] if position.pid is not None else []
 
 
-def _label(context: RenderContext, trace: Trace) -> Line:
+def _draw_label(context: RenderContext, trace: Trace) -> Line:
     name = context.clean(trace.thread)
     if trace.main:
         name = (
@@ -131,14 +133,14 @@ SIDE_BY_SIDE = 120
 """Width from which both sides of a mismatch are drawn next to each other."""
 
 
-def evidence(context: RenderContext, width: int, *, every: bool = False) -> list[Line]:
+def draw_evidence(context: RenderContext, width: int, *, every: bool = False) -> list[Line]:
     """All lines; empty without a stall and without deaths. `every`: all calls of all threads."""
-    return _Evidence(context, width, every, None).all()
+    return _Evidence(context, width, every, None).draw_all()
 
 
-def brief(context: RenderContext, width: int, most: int) -> list[Line]:
+def draw_brief(context: RenderContext, width: int, most: int) -> list[Line]:
     """Without the sentence: at most `most` calls of the ranks that cause the stall or have died."""
-    return _Evidence(context, width, False, most).all()
+    return _Evidence(context, width, False, most).draw_all()
 
 
 @dataclass(frozen=True)
@@ -150,21 +152,21 @@ class _Evidence:
     most: int | None
     """Maximum number of calls of a stack, then without the ranks that only wait; None: no limit."""
 
-    def all(self) -> list[Line]:
+    def draw_all(self) -> list[Line]:
         stall, deaths = self.context.frame.stall, self.context.frame.deaths
-        lines = self.stall(stall) if stall is not None else []
+        lines = self.draw_stall(stall) if stall is not None else []
         shown = {p.rank for p in stall.positions if p.traces} if stall is not None else set()
         for index, death in enumerate(deaths):
             lines += [Line()] if lines and (self.most is None or index == 0) else []
-            lines += self.death(death, first=index == 0)
+            lines += self.draw_death(death, first=index == 0)
             if death.rank not in shown and (self.most is None or index == 0):
-                lines += self.one(death.position)
+                lines += self.draw_position(death.position)
         return lines
 
-    def one(
+    def draw_position(
         self, position: RankPosition, *, responsible: bool = False, width: int | None = None
     ) -> list[Line]:
-        return position_lines(
+        return draw_position(
             self.context,
             position,
             width or self.width,
@@ -173,25 +175,25 @@ class _Evidence:
             most=self.most,
         )
 
-    def stall(self, stall: Stall) -> list[Line]:
+    def draw_stall(self, stall: Stall) -> list[Line]:
         lines: list[Line] = []
         if self.most is None:
             title = stalled_for(stall, self.context.frame.unix_s)
-            lines += headline("■", title, self.context.clean(stall.sentence), self.width)
+            lines += draw_headline("■", title, self.context.clean(stall.sentence), self.width)
         followed = (stall.followed,) if stall.followed else ()
         for text in (*followed, *stall.detail) if self.most is None else ():
             lines += [Line("  ").add(part, "dim") for part in wrap(self.context.clean(text), self.width - 2)]
         responsible = [position for position in stall.positions if position.rank in stall.ranks]
         innocent = [position for position in stall.positions if position.rank not in stall.ranks]
         if stall.kind == "mismatch" and responsible and innocent:
-            return lines + self.sides(responsible, innocent)
+            return lines + self.draw_sides(responsible, innocent)
         for position in responsible:
-            lines += [*self.gap(lines), *self.one(position, responsible=True)]
+            lines += [*self.make_gap(lines), *self.draw_position(position, responsible=True)]
         if innocent and not self.every:
-            lines += [*self.gap(lines), *position_table(self.context, innocent, self.width)]
-        return lines + self.innocents(innocent)
+            lines += [*self.make_gap(lines), *draw_positions(self.context, innocent, self.width)]
+        return lines + self.draw_innocent(innocent)
 
-    def innocents(self, positions: list[RankPosition]) -> list[Line]:
+    def draw_innocent(self, positions: list[RankPosition]) -> list[Line]:
         """One after the other; ranks whose main threads have the same stack share it."""
         lines: list[Line] = []
         alike: dict[tuple[Call, ...], list[RankPosition]] = {}
@@ -199,42 +201,48 @@ class _Evidence:
             calls = position.traces[0].calls if position.traces and not self.every else ()
             alike.setdefault(calls or (Call("", position.rank, "", ""),), []).append(position)
         for first, *same_place in alike.values():
-            lines += [Line(), *self.one(first)]
+            lines += [Line(), *self.draw_position(first)]
             if same_place:
                 who = ranks_phrase([position.rank for position in same_place], 0)
                 verb = "has" if len(same_place) == 1 else "have"
                 lines.append(Line(f"  {who} {verb} the same stack"))
         return lines
 
-    def sides(self, responsible: list[RankPosition], positions: list[RankPosition]) -> list[Line]:
+    def draw_sides(self, responsible: list[RankPosition], positions: list[RankPosition]) -> list[Line]:
         """The two sides of a mismatch, beside or below each other; then the other ranks."""
-        lines = position_table(self.context, [*responsible, *positions], self.width)
+        lines = draw_positions(self.context, [*responsible, *positions], self.width)
         lines = [Line(), *lines, Line()] if self.most is None else [*lines, Line()]
         if self.width >= SIDE_BY_SIDE:
             half = self.width // 2
-            left_lines = self.one(responsible[0], responsible=True, width=half - 2)
+            left_lines = self.draw_position(responsible[0], responsible=True, width=half - 2)
             lines += beside(
-                [line.cut(half - 2) for line in left_lines], self.one(positions[0], width=half), half
+                [line.cut(half - 2) for line in left_lines],
+                self.draw_position(positions[0], width=half),
+                half,
             )
         else:
-            lines += [*self.one(responsible[0], responsible=True), Line(), *self.one(positions[0])]
+            lines += [
+                *self.draw_position(responsible[0], responsible=True),
+                Line(),
+                *self.draw_position(positions[0]),
+            ]
         for position in responsible[1:] if self.most is None else ():
-            lines += [Line(), *self.one(position, responsible=True)]
-        return lines + self.innocents(positions[1:])
+            lines += [Line(), *self.draw_position(position, responsible=True)]
+        return lines + self.draw_innocent(positions[1:])
 
-    def death(self, death: Death, *, first: bool) -> list[Line]:
+    def draw_death(self, death: Death, *, first: bool) -> list[Line]:
         sentence = self.context.clean(death_phrase(death))
         title = ("✗", "DIED") if death.rank in self.context.responsible else ("○", "ended")
-        lines = headline(*title, sentence, self.width)
+        lines = draw_headline(*title, sentence, self.width)
         where = f"at {clock(death.since_s)}"
         where += f", in step {count(death.step)}" if death.step is not None else ""
         n_followers = sum(dead.follows for dead in self.context.frame.deaths)
         if first and n_followers and not death.follows:
             where += f"; the first to die, {counted(n_followers, 'rank')} after it"
         lines += [Line("  ").add(part, "dim") for part in wrap(where, self.width - 2)]
-        return lines + (self.message(death) if first or self.every else [])
+        return lines + (self.draw_message(death) if first or self.every else [])
 
-    def message(self, death: Death) -> list[Line]:
+    def draw_message(self, death: Death) -> list[Line]:
         """The complete message, where the sentence has a part of it."""
         lines = [
             Line("  ").add(part, "text")
@@ -247,11 +255,11 @@ class _Evidence:
         return lines
 
     @staticmethod
-    def gap(lines: list[Line]) -> list[Line]:
+    def make_gap(lines: list[Line]) -> list[Line]:
         return [Line()] if lines else []
 
 
-def headline(sign: str, title: str, sentence: str, width: int) -> list[Line]:
+def draw_headline(sign: str, title: str, sentence: str, width: int) -> list[Line]:
     """A title and a sentence, wrapped below the title."""
     lead = cells(title) + 4
     first, *more_rows = wrap(f"{'_' * lead} {sentence}", width)

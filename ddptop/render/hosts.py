@@ -147,13 +147,13 @@ def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
         figures.append(
             HostFigures(
                 name=name,
-                state=_state(states),
+                state=_worst_state(states),
                 ranks=len(host_ranks),
                 running=sum(ranks.state[rank] not in NOT_RUNNING for rank in host_ranks),
-                age_ms=_least(ranks.age_ms[host_ranks]),
+                age_ms=_find_least(ranks.age_ms[host_ranks]),
                 worst_rank=_worst_rank(context, host_ranks),
-                excess_ms=_largest(ranks.excess_ms[host_ranks]),
-                step_ms=_median(ranks.step_ms[host_ranks]),
+                excess_ms=_find_largest(ranks.excess_ms[host_ranks]),
+                step_ms=_find_median(ranks.step_ms[host_ranks]),
                 clock_offset_ms=None if clock is None else clock.offset_ms,
                 clock_bound_ms=None if clock is None else clock.bound_ms,
                 clock_drift_ppm=None,
@@ -176,7 +176,7 @@ def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
     return tuple(figures)
 
 
-def _state(states: set[RankStatus]) -> HostState:
+def _worst_state(states: set[RankStatus]) -> HostState:
     if states == {"unreachable"}:
         return "unreachable"
     if states == {"lost"}:
@@ -192,14 +192,14 @@ def _worst_rank(context: RenderContext, host_ranks: list[int]) -> int | None:
     return None if np.isnan(excess).all() else host_ranks[int(np.nanargmax(excess))]
 
 
-def _least(values: NDArray[np.float64]) -> float:
+def _find_least(values: NDArray[np.float64]) -> float:
     return float("nan") if np.isnan(values).all() else float(np.nanmin(values))
 
 
-def _largest(values: NDArray[np.float64]) -> float | None:
+def _find_largest(values: NDArray[np.float64]) -> float | None:
     return None if np.isnan(values).all() else float(np.nanmax(values))
 
 
-def _median(values: NDArray[np.float64]) -> float | None:
+def _find_median(values: NDArray[np.float64]) -> float | None:
     middle = float(median(values))
     return None if math.isnan(middle) else middle

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepPart:
     """One kind of time in a step, in the order in which it comes."""
 
     name: str
@@ -33,14 +33,14 @@ class Part:
 
 
 PARTS = (
-    Part("data", "▪", "d", "data"),
-    Part("forward", "█", "F", "forward"),
-    Part("backward", "▓", "B", "backward"),
-    Part("wait", "·", ".", "wait"),
-    Part("transfer", "≈", "~", "transfer"),
-    Part("optimizer", "▄", "o", "optimizer"),
-    Part("other", "░", "x", "other"),
-    Part("sync", "≡", "s", "sync"),
+    StepPart("data", "▪", "d", "data"),
+    StepPart("forward", "█", "F", "forward"),
+    StepPart("backward", "▓", "B", "backward"),
+    StepPart("wait", "·", ".", "wait"),
+    StepPart("transfer", "≈", "~", "transfer"),
+    StepPart("optimizer", "▄", "o", "optimizer"),
+    StepPart("other", "░", "x", "other"),
+    StepPart("sync", "≡", "s", "sync"),
 )
 """`wait` is waiting for others in DDP's own communication; `sync` is time in collectives of the script's own,
 in which waiting and moving are not told apart. It is shown only where there is any."""
@@ -50,7 +50,7 @@ SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 
-_UNKNOWN = Part("unknown", "?", "?", "faint")
+_UNKNOWN = StepPart("unknown", "?", "?", "faint")
 """Time of the step that no known phase holds, while some phase is not known."""
 
 
@@ -213,8 +213,8 @@ def _pair_room(width: int, scale: tuple[float, float]) -> tuple[int, int]:
     return left_cells, room - left_cells
 
 
-def pair(
-    part: Part, rank_ms: float, usual_ms: float, scale: tuple[float, float], width: int, ascii_only: bool
+def draw_pair(
+    part: StepPart, rank_ms: float, usual_ms: float, scale: tuple[float, float], width: int, ascii_only: bool
 ) -> Line:
     """One part of a rank's step and that of the others: numbers, and two bars back to back.
 
@@ -235,18 +235,18 @@ def pair(
     return line.add(sign * min(rank_cells, right_cells), part.role)
 
 
-def legend(ascii_only: bool, waited_for: Sequence[int], width: int, *, has_sync: bool = False) -> Line:
+def draw_legend(ascii_only: bool, waited_for: Sequence[int], width: int, *, has_sync: bool = False) -> Line:
     """Sign and name of every part on one line; the ranks waited for are left out first. `has_sync`: whether
     any rank was in a collective of the script's own."""
     shown = PARTS if has_sync else PARTS[:-1]
     whom = ranks_phrase(list(waited_for), 0 if len(waited_for) <= MAX_LISTED_RANKS else len(waited_for))
     named = {"wait": f"wait for {whom}"} if waited_for else {}
     for names, gap in ((named, 2), (named, 1), ({}, 2), ({}, 1), (SHORT, 1)):
-        parts = [_entry(part, names.get(part.name, part.name), ascii_only) for part in shown]
+        parts = [_draw_entry(part, names.get(part.name, part.name), ascii_only) for part in shown]
         if sum(part.width + gap for part in parts) - gap <= width:
             break
     return gather(parts, width, gap)
 
 
-def _entry(part: Part, name: str, ascii_only: bool) -> Line:
+def _draw_entry(part: StepPart, name: str, ascii_only: bool) -> Line:
     return Line(part.plain if ascii_only else part.glyph, part.role).add(f" {name}", "dim")

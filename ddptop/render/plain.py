@@ -27,11 +27,11 @@ from ddptop.frames.phrases import buffers_phrase, loss_note, several_hosts
 from ddptop.frames.remedies import next_action
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
-from ddptop.render.evidence import brief
+from ddptop.render.evidence import draw_brief
 from ddptop.render.host_table import plain_host_table
 from ddptop.render.hosts import SILENT_STATES, by_host, worst_first
 from ddptop.render.line import RED_STATES, of_severity, of_state, paint
-from ddptop.render.phases import legend
+from ddptop.render.phases import draw_legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii
@@ -105,15 +105,15 @@ def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) 
     leaves nothing else than ASCII. Ends without a newline.
     """
     blocks = [
-        [*_head(frame, color), *_verdict(frame, ascii, color)],
-        _evidence(frame, width, color),
-        _run(frame),
+        [*_write_head(frame, color), *_write_verdict(frame, ascii, color)],
+        _write_evidence(frame, width, color),
+        _write_run(frame),
         plain_host_table(RenderContext(frame), width),
         rank_table(frame, width),
         rank_bars(frame, width, ascii),
         bucket_table(frame, width),
-        [*_alerts(frame, color), *_happenings(frame, color)],
-        _footing(frame),
+        [*_write_alerts(frame, color), *_write_events(frame, color)],
+        _write_footing(frame),
     ]
     text = "\n\n".join("\n".join(block) for block in blocks if block)
     return to_ascii(text) if ascii else text
@@ -123,7 +123,7 @@ def watch_line(frame: Frame) -> str:
     """The group at the frame's moment on one line, its columns in the same place from line to line."""
     from ddptop.frames.verdict import restart_phrase, run_state, slowest
 
-    group, grave, state = frame.group, _grave(frame), run_state(frame)
+    group, grave, state = frame.group, _describe_gravest(frame), run_state(frame)
     refused = [clean(alert.message) for alert in frame.alerts if alert.kind == "refused_messages"]
     return "  ".join(
         [
@@ -163,7 +163,7 @@ def _recording_trouble(frame: Frame) -> str:
     return clean(alert.message) if lasts or frame.unix_s - alert.since_s < REPEATED_FOR_S else ""
 
 
-def _head(frame: Frame, color: bool) -> list[str]:
+def _write_head(frame: Frame, color: bool) -> list[str]:
     from ddptop.frames.verdict import restart_phrase, run_state
 
     group, state = frame.group, run_state(frame)
@@ -180,7 +180,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
     return ["   ".join(parts)]
 
 
-def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
+def _write_verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
     from ddptop.frames.verdict import verdict
 
     shown = verdict(frame)
@@ -193,14 +193,14 @@ def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
     return [*lines, f"  try: {clean(action)}"] if action else lines
 
 
-def _evidence(frame: Frame, width: int, color: bool) -> list[str]:
+def _write_evidence(frame: Frame, width: int, color: bool) -> list[str]:
     """The ranks a stall is due to, the stacks of their main threads, and how ranks exited."""
     context = RenderContext(frame)
-    lines = brief(context, max(MIN_WIDTH, width), MAX_CALLS)
+    lines = draw_brief(context, max(MIN_WIDTH, width), MAX_CALLS)
     return ["".join(paint(text, role, color) for text, role in line.pieces).rstrip() for line in lines]
 
 
-def _grave(frame: Frame) -> str:
+def _describe_gravest(frame: Frame) -> str:
     """The verdict, where it is graver than which rank is slow; else an error of the recording; or empty."""
     from ddptop.frames.verdict import verdict
 
@@ -208,7 +208,7 @@ def _grave(frame: Frame) -> str:
     return clean(shown.sentence) if shown.kind in GRAVE_KINDS else _recording_trouble(frame)
 
 
-def _run(frame: Frame) -> list[str]:
+def _write_run(frame: Frame) -> list[str]:
     run, group = frame.run, frame.group
     hosts = sorted(set(frame.ranks.host) - {""})
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
@@ -224,7 +224,7 @@ def _run(frame: Frame) -> list[str]:
         lines += [
             f"step {fixed(group.step_ms_p50)} ms (p95 {fixed(group.step_ms_p95)}) · "
             f"exposed, mean over ranks: wait {fixed(parts.mean('wait'))} · "
-            f"transfer {fixed(parts.mean('transfer'))}" + _besides(frame, parts),
+            f"transfer {fixed(parts.mean('transfer'))}" + _describe_besides(frame, parts),
             f"in all-reduces {fixed(group.collective_ms)} ms · overlap {percent(group.overlap_pct)} · "
             f"busbw {fixed(group.busbw_gbps, RATIO)} GB/s"
             f"{a_step_phrase(group.all_reduces, group.wire_bytes)}",
@@ -234,7 +234,7 @@ def _run(frame: Frame) -> list[str]:
     return lines
 
 
-def _besides(frame: Frame, parts: Breakdown) -> str:
+def _describe_besides(frame: Frame, parts: Breakdown) -> str:
     """Of transfer the broadcasts of buffers, and what is no wait of DDP's: the script's own collectives."""
     moved = frame.ranks.buffers_ms - frame.ranks.buffers_wait_ms
     moved = moved[np.isfinite(moved)]
@@ -245,7 +245,7 @@ def _besides(frame: Frame, parts: Breakdown) -> str:
     return text + script_waits
 
 
-def _alerts(frame: Frame, color: bool) -> list[str]:
+def _write_alerts(frame: Frame, color: bool) -> list[str]:
     lines = []
     for alert in frame.alerts:
         if frame.stall is not None and condition_of(alert.kind).said_by_stall:
@@ -256,7 +256,7 @@ def _alerts(frame: Frame, color: bool) -> list[str]:
     return lines
 
 
-def _happenings(frame: Frame, color: bool) -> list[str]:
+def _write_events(frame: Frame, color: bool) -> list[str]:
     lines = []
     for event in frame.events[-LAST_EVENTS:]:
         sign, role = of_severity(event.severity, event.kind)
@@ -267,7 +267,7 @@ def _happenings(frame: Frame, color: bool) -> list[str]:
     return lines
 
 
-def _footing(frame: Frame) -> list[str]:
+def _write_footing(frame: Frame) -> list[str]:
     cost, played = frame.overhead, frame.playback
     every = "every step" if cost.detail_every == 1 else f"every {count(cost.detail_every)} steps"
     lines = [
@@ -321,7 +321,7 @@ def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
         f"breakdown of the step{f' {old}' if (old := as_of(frame)) else ''}, "
         f"{fixed(breakdown.full_ms)} ms from edge to edge",
         *(f"{rank:4} {breakdown.bar(rank, room, ascii_only)!s}" for rank in range(total)),
-        str(legend(ascii_only, context.stragglers, max(MIN_LEGEND, width), has_sync=breakdown.has_sync)),
+        str(draw_legend(ascii_only, context.stragglers, max(MIN_LEGEND, width), has_sync=breakdown.has_sync)),
     ]
 
 

@@ -34,7 +34,7 @@ def stack_lines(
 
     `every`: fold no calls; `most`: maximum number of calls, innermost first.
     """
-    shown: list[Call | int | str] = list(trace.calls if every else _folded(trace.calls))
+    shown: list[Call | int | str] = list(trace.calls if every else _fold_calls(trace.calls))
     if most is not None and len(shown) > most:
         shown = [*shown[: most - 1], "..."]
     calls = [entry for entry in shown if isinstance(entry, Call)]
@@ -70,7 +70,7 @@ def fitted_place(call: Call, room: int, folder: str = "") -> str:
     return text + line
 
 
-def _folded(calls: Sequence[Call]) -> Iterator[Call | int]:
+def _fold_calls(calls: Sequence[Call]) -> Iterator[Call | int]:
     for users_own, run in groupby(calls, key=lambda call: is_users(call.file)):
         together = list(run)
         if users_own or len(together) <= FOLDED:
@@ -80,12 +80,12 @@ def _folded(calls: Sequence[Call]) -> Iterator[Call | int]:
             yield len(together) - 1
 
 
-def _roles(call: Call) -> tuple[Role, Role, Role]:
+def _choose_roles(call: Call) -> tuple[Role, Role, Role]:
     return ("accent", "strong", "text") if is_users(call.file) else ("dim", "dim", "faint")
 
 
 def _one_line(context: RenderContext, call: Call, where: str, place_width: int, name_width: int) -> Line:
-    place_role, name, code = _roles(call)
+    place_role, name, code = _choose_roles(call)
     line = Line(" " * INDENT).add(fit_tail(where, place_width), place_role)
     return _with_code(
         context, line.add("  ").add(fit(context.clean(call.function), name_width), name), call, code
@@ -93,7 +93,7 @@ def _one_line(context: RenderContext, call: Call, where: str, place_width: int, 
 
 
 def _two_lines(context: RenderContext, call: Call, where: str, place_width: int) -> list[Line]:
-    place_role, name, code = _roles(call)
+    place_role, name, code = _choose_roles(call)
     lines = [
         Line("  ")
         .add(fit_tail(where, place_width), place_role)

@@ -14,7 +14,7 @@ from ddptop.frames.differences import events_near
 from ddptop.frames.figures import RANK_FIGURES, figures_shown
 from ddptop.frames.numbers import LEAST_SHOWN_MS, RATIO, UNKNOWN, bounded, clock, fixed, size
 from ddptop.frames.statistics import median
-from ddptop.render.phases import PARTS, pair, pairs_head, rank_parts
+from ddptop.render.phases import PARTS, draw_pair, pairs_head, rank_parts
 from ddptop.render.table import measured, text_lines
 from ddptop.render.text import clean, fit_tail, wrap
 from ddptop.report.strips import excess_strip
@@ -138,7 +138,8 @@ def why(report: Report, width: int, ascii_only: bool) -> list[str]:
     what = "ms, in slow steps" if beside.slow.pattern == "intermittent" else "ms, median"
     lines = [str(pairs_head(f"rank {beside.slow.rank}", width, scale, what=what))]
     lines += [
-        str(pair(part, own[part.name], usual[part.name], scale, width, ascii_only)).rstrip() for part in parts
+        str(draw_pair(part, own[part.name], usual[part.name], scale, width, ascii_only)).rstrip()
+        for part in parts
     ]
     lines += excess_strip(report, beside.slow.excess_ms, width, ascii_only)
     return lines + [line for text in (differs(beside.slow), happened(beside)) for line in wrap(text, width)]

@@ -200,7 +200,7 @@ class DdptopApp(Actions, App[None]):
         width, height = canvas.size
         drawn = 0
         if width and height:
-            page = self._page(width, height)
+            page = self._draw_page(width, height)
             self.place.settle(page.layout)
             drawn = canvas.show_lines(page.lines, self._palette)
         if (want := self.view.requested_detail(self.place)) != self._requested:
@@ -208,7 +208,7 @@ class DdptopApp(Actions, App[None]):
             self.source.request(want)
         return drawn
 
-    def _page(self, width: int, height: int) -> Page:
+    def _draw_page(self, width: int, height: int) -> Page:
         newest = self.source.latest()
         if not self.frozen or self.shown is None:
             self.shown = newest
@@ -283,12 +283,12 @@ class DdptopApp(Actions, App[None]):
         spot = self.query_one(LinesWidget).spot_at(event.screen_x, event.screen_y)
         if spot is not None and spot[2] == Do.SCRUB():
             self._dragged = spot
-            self._drag(event.screen_x)
+            self._drag_bar(event.screen_x)
 
     def on_mouse_move(self, event: MouseMove) -> None:
         """The bar of a recording follows while its button is held; so does the crosshair of the charts."""
         if self._dragged is not None:
-            self._drag(event.screen_x)
+            self._drag_bar(event.screen_x)
         elif event.button and self.view.hover(self.place, event.screen_x, event.screen_y):
             self.repaint()
 
@@ -319,7 +319,7 @@ class DdptopApp(Actions, App[None]):
         """The wheel moves the cursor."""
         self.action_move(-WHEEL_LINES)
 
-    def _drag(self, x: int) -> None:
+    def _drag_bar(self, x: int) -> None:
         assert self._dragged is not None
         begin, end, _ = self._dragged
         share = (x - begin + 0.5) / max(1, end - begin)

@@ -55,9 +55,9 @@ def changed_spans(before: Line, after: Line, width: int) -> list[tuple[int, int]
         for x, (old_letter, new_letter, old_role, new_role) in pairs
         if old_letter != new_letter or old_role != new_role
     ]:
-        if old_letters[x] != new_letters[x] or _look(old_letters[x], old_roles[x]) != _look(
-            new_letters[x], new_roles[x]
-        ):
+        if old_letters[x] != new_letters[x] or _find_seen_role(
+            old_letters[x], old_roles[x]
+        ) != _find_seen_role(new_letters[x], new_roles[x]):
             near = spans and x - spans[-1][1] <= NEAR
             spans.append((spans.pop()[0] if near else x, x + 1))
     return spans
@@ -72,7 +72,7 @@ def _cells_of(line: Line, width: int) -> tuple[str, list[Role]]:
     return text.ljust(width), roles + [FILL] * (width - len(roles))
 
 
-def _look(letter: str, role: Role) -> Role:
+def _find_seen_role(letter: str, role: Role) -> Role:
     """The role that is seen: a blank of most roles has no colour."""
     return FILL if letter == " " and role not in SEEN_WHEN_BLANK else role
 
@@ -138,8 +138,8 @@ class LinesWidget(Widget):
             pieces = [*line.runs(), (" " * (width - line.width), FILL)]
             for begin, end in changed_spans(before[row], line, width):
                 sequences.append(f"{CSI}{row + 1};{begin + 1}H")
-                for text, role in self._part(pieces, begin, end, width):
-                    if (new := self._code(role, line.ground)) != code:
+                for text, role in self._cut_pieces(pieces, begin, end, width):
+                    if (new := self._find_code(role, line.ground)) != code:
                         sequences.append(new)
                         code = new
                     sequences.append(text)
@@ -148,23 +148,23 @@ class LinesWidget(Widget):
             written: Any = Written("".join([*sequences, f"{CSI}0m"]))
             self.app._display(self.screen, written)
 
-    def _part(self, pieces: list[Piece], begin: int, end: int, width: int) -> Iterator[Piece]:
+    def _cut_pieces(self, pieces: list[Piece], begin: int, end: int, width: int) -> Iterator[Piece]:
         """What is in some cells of a line; all of it where letters are not one cell wide each."""
         cell = 0
         for text, role in pieces:
             if (begin, end) == (0, width):
-                yield self._plain(text), role
+                yield self._to_ascii(text), role
             elif part := text[max(0, begin - cell) : max(0, end - cell)]:
-                yield self._plain(part), role
+                yield self._to_ascii(part), role
             cell += len(text)
             if cell >= end and end < width:
                 return
 
-    def _code(self, role: Role, ground: Ground) -> str:
+    def _find_code(self, role: Role, ground: Ground) -> str:
         """The escape sequence for the look of a role, whatever was in force before."""
         if (role, ground) not in self._codes:
             assert self._palette is not None
-            strip = self._filtered([Strip([Segment("x", self._palette.style(role, ground))])])[0]
+            strip = self._filter_strips([Strip([Segment("x", self._palette.style(role, ground))])])[0]
             code = strip.render(self.app.console).partition("x")[0]
             self._codes[role, ground] = f"{CSI}0;{code.removeprefix(CSI)}" if code else f"{CSI}0m"
         return self._codes[role, ground]
@@ -194,13 +194,15 @@ class LinesWidget(Widget):
 
     def text(self) -> str:
         """The picture as text, a line each, without blanks at their ends."""
-        return "".join(f"{self._plain(str(line)).rstrip()}\n" for line in self._lines)
+        return "".join(f"{self._to_ascii(str(line)).rstrip()}\n" for line in self._lines)
 
     def svg(self, theme: Theme, title: str) -> str:
         """The picture as an SVG in a theme's colours, also where the terminal has 16 or none."""
-        from ddptop.tui.svg import svg
+        from ddptop.tui.svg import draw_svg
 
-        return svg([line.mapped(self._plain) for line in self._lines], self.size.width, Palette(theme), title)
+        return draw_svg(
+            [line.mapped(self._to_ascii) for line in self._lines], self.size.width, Palette(theme), title
+        )
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Textual asks for some lines.
@@ -209,12 +211,12 @@ class LinesWidget(Widget):
         three times: most of Textual's time for a picture, and this widget has none of them.
         """
         self._to_draw = False
-        strips = self._filtered([self.render_line(y) for y in crop.line_range])
+        strips = self._filter_strips([self.render_line(y) for y in crop.line_range])
         if crop.column_span != (0, self.size.width):
             strips = [strip.crop(*crop.column_span) for strip in strips]
         return strips
 
-    def _filtered(self, strips: list[Strip]) -> list[Strip]:
+    def _filter_strips(self, strips: list[Strip]) -> list[Strip]:
         for line_filter in self.get_line_filters():  # NO_COLOR
             if not isinstance(line_filter, ANSIToTruecolor):  # a palette has no such colours while that is on
                 strips = [strip.apply_filter(line_filter, self.background_colors[1]) for strip in strips]
@@ -226,10 +228,10 @@ class LinesWidget(Widget):
             return Strip.blank(self.size.width, Style.null())  # textual's NO_COLOR filter needs a style
         line, palette = self._lines[y], self._palette
         segments = [
-            Segment(self._plain(text), palette.style(role, line.ground)) for text, role in line.runs()
+            Segment(self._to_ascii(text), palette.style(role, line.ground)) for text, role in line.runs()
         ]
         segments.append(Segment(" " * max(0, self.size.width - line.width), palette.fill(line.ground)))
         return Strip(segments, max(self.size.width, line.width))
 
-    def _plain(self, text: str) -> str:
+    def _to_ascii(self, text: str) -> str:
         return text.translate(ASCII) if self._ascii_only else text

@@ -19,7 +19,7 @@ _META = re.compile(r"[\\.^$*+?{}\[\]|()]")
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class FilterCondition:
     """One condition."""
 
     text: str
@@ -38,14 +38,14 @@ class Condition:
         """The expression to look for, where `texts` are all that there is to find; None: cannot be read."""
         plain = re.escape(self.text)
         if self.wrapped:
-            return _compiled(self.text)
+            return _compile_pattern(self.text)
         if texts is not None and _META.search(self.text) and not any(self.text in text for text in texts):
-            return _compiled(self.text) or _compiled(plain)
-        return _compiled(plain)
+            return _compile_pattern(self.text) or _compile_pattern(plain)
+        return _compile_pattern(plain)
 
 
 @lru_cache(maxsize=64)
-def conditions(typed: str) -> tuple[Condition, ...]:
+def parse_conditions(typed: str) -> tuple[FilterCondition, ...]:
     """The conditions in what was typed."""
     words = []
     for match in _WORD.finditer(typed):
@@ -53,17 +53,17 @@ def conditions(typed: str) -> tuple[Condition, ...]:
         text = match[2] if wrapped else match[3]
         if text == "!" and not match[1]:
             continue  # the rest is still to come
-        words.append(Condition(text if wrapped else text.lower(), wrapped, bool(match[1])))
+        words.append(FilterCondition(text if wrapped else text.lower(), wrapped, bool(match[1])))
     return tuple(word for word in words if word.text)
 
 
-def matching(typed: str, texts: Sequence[str], number: Callable[[int], int] | None = None) -> list[int]:
+def find_matches(typed: str, texts: Sequence[str], number: Callable[[int], int] | None = None) -> list[int]:
     """Indices of the texts (in lower case) that meet all conditions.
 
     `number`: what a condition such as `8-15` counts, from a place; None: numbers are text like any other.
     """
     keep = list(range(len(texts)))
-    for word in conditions(typed):
+    for word in parse_conditions(typed):
         span = word.span if number is not None else None
         if span is not None and number is not None:
             keep = [index for index in keep if (number(index) in span) != word.negated]
@@ -79,7 +79,7 @@ def matching(typed: str, texts: Sequence[str], number: Callable[[int], int] | No
 
 def error_in(typed: str) -> str | None:
     """Why an expression between slashes cannot be read; None where all can."""
-    for word in conditions(typed):
+    for word in parse_conditions(typed):
         if word.wrapped:
             try:
                 re.compile(word.text)
@@ -90,13 +90,15 @@ def error_in(typed: str) -> str | None:
 
 def highlight_pattern(typed: str, texts: Sequence[str] | None = None) -> re.Pattern[str] | None:
     """What to highlight: everything that a condition without `!` found; None: nothing."""
-    parts = [word.pattern(texts) for word in conditions(typed) if not word.negated and word.span is None]
+    parts = [
+        word.pattern(texts) for word in parse_conditions(typed) if not word.negated and word.span is None
+    ]
     sources = [f"(?:{part.pattern})" for part in parts if part is not None]
-    return _compiled("|".join(sources)) if sources else None
+    return _compile_pattern("|".join(sources)) if sources else None
 
 
 @lru_cache(maxsize=128)
-def _compiled(source: str) -> re.Pattern[str] | None:
+def _compile_pattern(source: str) -> re.Pattern[str] | None:
     try:
         return re.compile(source, re.IGNORECASE)
     except re.error:

@@ -28,7 +28,7 @@ _STILL = frozenset(
 """Keys that depend on the cursor, and second keys of an action."""
 
 
-def entries(
+def find_entries(
     typed: str,
     view: str,
     *,
@@ -38,11 +38,11 @@ def entries(
     replay: bool = False,
 ) -> list[PaletteEntry]:
     """What matches, the best first: views, what keys do in this one, themes, runs; `rank 17` if there is."""
-    offered = [*_fixed(view, themes, replay), *_runs(choices)]
-    return [*_of_ranks(typed, ranks), *matching(typed, offered)]
+    offered = [*_list_fixed(view, themes, replay), *_list_runs(choices)]
+    return [*_list_ranks(typed, ranks), *rank_entries(typed, offered)]
 
 
-def matching(typed: str, offered: Sequence[PaletteEntry]) -> list[PaletteEntry]:
+def rank_entries(typed: str, offered: Sequence[PaletteEntry]) -> list[PaletteEntry]:
     """Those whose names hold the typed letters in this order, the best match first; all for no letters."""
     if not typed.strip():
         return list(offered)
@@ -52,7 +52,7 @@ def matching(typed: str, offered: Sequence[PaletteEntry]) -> list[PaletteEntry]:
     return [entry for score, entry in sorted(scored, key=lambda pair: -pair[0]) if score > 0]
 
 
-def _fixed(view: str, themes: Sequence[str], replay: bool) -> Iterator[PaletteEntry]:
+def _list_fixed(view: str, themes: Sequence[str], replay: bool) -> Iterator[PaletteEntry]:
     for numbered in VIEWS.numbered:
         yield PaletteEntry(numbered.name, numbered.answers, numbered.number, numbered.number_key.action)
     for key in (*COMMON_KEYS, *VIEWS[view].keys):
@@ -67,14 +67,14 @@ def _fixed(view: str, themes: Sequence[str], replay: bool) -> Iterator[PaletteEn
         yield PaletteEntry(f"theme {theme}", "", "", Do.THEME(theme))
 
 
-def _runs(choices: Sequence[RunChoice]) -> Iterator[PaletteEntry]:
+def _list_runs(choices: Sequence[RunChoice]) -> Iterator[PaletteEntry]:
     for index, choice in enumerate(choices):
         yield PaletteEntry(
             f"run {choice.name}", f"{choice.state} {choice.script}".strip(), "", Do.SWITCH(index)
         )
 
 
-def _of_ranks(typed: str, ranks: int) -> Iterator[PaletteEntry]:
+def _list_ranks(typed: str, ranks: int) -> Iterator[PaletteEntry]:
     for pattern, name, do in ((_RANK, "rank", Do.RANK), (_COMPARE, "compare with rank", Do.COMPARE_WITH)):
         number = pattern.fullmatch(typed)
         if number is not None and int(number[1]) < ranks:
@@ -85,7 +85,7 @@ MAX_LINES = 12
 """Lines: the picture below stays to be seen."""
 
 
-def palette_list(
+def draw_palette(
     prompt: Prompt, offered: Sequence[PaletteEntry], width: int, height: int, ascii_only: bool
 ) -> list[Line]:
     """At most MAX_LINES lines with a rule above; the chosen one among them."""

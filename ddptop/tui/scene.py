@@ -208,7 +208,7 @@ class Scroll:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PageLayout:
     """Where things are in a picture, as keys and mouse need it: computed from the frame and the size.
 
     None: as it was.
@@ -234,7 +234,7 @@ class Page(NamedTuple):
     """The lines of a view, and where things are in them."""
 
     lines: list[Line]
-    layout: Layout = Layout()
+    layout: PageLayout = PageLayout()
 
 
 @dataclass
@@ -338,14 +338,14 @@ class Place:
         texts = [
             f"{choice.name} {choice.state} {choice.script} {choice.path or ''}".lower() for choice in choices
         ]
-        return tuple(choices[index] for index in match.matching(self.run_filter, texts))
+        return tuple(choices[index] for index in match.find_matches(self.run_filter, texts))
 
     @property
     def scroll(self) -> Scroll:
         """The scroll of the view that is open."""
         return self.scrolls[self.view]
 
-    def settle(self, layout: Layout) -> None:
+    def settle(self, layout: PageLayout) -> None:
         """Take over where things are in the picture that is shown from now on."""
         self.seek = 0
         if layout.scroll is not None:

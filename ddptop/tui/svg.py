@@ -66,10 +66,10 @@ def path_of(letter: str, count: int, x_left: int, top: int) -> str:
         cells = range(x_left + 1, x_left + 1 + count * CELL_WIDTH, CELL_WIDTH)
         dots = [place for bit, place in enumerate(_DOTS) if bits >> bit & 1]
         return "".join(f"M{cell + x} {top + y - 1}h0" for cell in cells for x, y in dots)
-    return "".join(_boxes(box, count, x_left, top) for box in _BOXES[letter])
+    return "".join(_draw_boxes(box, count, x_left, top) for box in _BOXES[letter])
 
 
-def _boxes(box: tuple[int, int, int, int], count: int, x_left: int, top: int) -> str:
+def _draw_boxes(box: tuple[int, int, int, int], count: int, x_left: int, top: int) -> str:
     x, y, width, height = box
     if width == CELL_WIDTH:  # neighbours meet: one long rectangle
         width, count = width * count, 1
@@ -100,14 +100,14 @@ class _Drawing:
     """By colour, opacity and whether they are dots."""
 
 
-def svg(lines: Sequence[Line], columns: int, palette: Palette, title: str = "") -> str:
+def draw_svg(lines: Sequence[Line], columns: int, palette: Palette, title: str = "") -> str:
     """The lines as they are on a screen of so many columns. `palette`: one of full colour, not of 16."""
     drawing = _Drawing()
     for row, line in enumerate(lines):
-        _draw(drawing, line, MARGIN + row * CELL_HEIGHT, columns, palette)
+        _draw_text(drawing, line, MARGIN + row * CELL_HEIGHT, columns, palette)
     width, height = columns * CELL_WIDTH + 2 * MARGIN, len(lines) * CELL_HEIGHT + 2 * MARGIN
     frame = f'x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8"'
-    ground, edge = _ground(palette.fill("")), _colour(palette.style("rule"))
+    ground, edge = _draw_ground(palette.fill("")), _find_colour(palette.style("rule"))
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}">',
@@ -116,7 +116,7 @@ def svg(lines: Sequence[Line], columns: int, palette: Palette, title: str = "") 
             f'<rect {frame} fill="{ground}" stroke="{edge}"/>',
             *drawing.grounds,
             f'<g font-family="{FONTS}" font-size="13.3">',
-            *_written(drawing),
+            *_escape_text(drawing),
             "</g>\n</svg>\n",
         ]
     )
@@ -128,13 +128,13 @@ def svg_row(line: Line, columns: int, palette: Palette) -> str:
     Empty where nothing is drawn.
     """
     drawing = _Drawing()
-    _draw(drawing, line, 0, columns, palette)
-    return "".join([*drawing.grounds, *_written(drawing)])
+    _draw_text(drawing, line, 0, columns, palette)
+    return "".join([*drawing.grounds, *_escape_text(drawing)])
 
 
-def _draw(drawing: _Drawing, line: Line, top: int, columns: int, palette: Palette) -> None:
+def _draw_text(drawing: _Drawing, line: Line, top: int, columns: int, palette: Palette) -> None:
     if line.ground:
-        fill = _ground(palette.fill(line.ground))
+        fill = _draw_ground(palette.fill(line.ground))
         size = f'width="{columns * CELL_WIDTH}" height="{CELL_HEIGHT}"'
         drawing.grounds.append(f'<rect x="{MARGIN}" y="{top}" {size} fill="{fill}"/>')
     x_left = MARGIN
@@ -142,19 +142,19 @@ def _draw(drawing: _Drawing, line: Line, top: int, columns: int, palette: Palett
         style = palette.style(role, line.ground)
         if role == "badge":
             size = f'width="{cells(text) * CELL_WIDTH}" height="{CELL_HEIGHT}"'
-            drawing.grounds.append(f'<rect x="{x_left}" y="{top}" {size} fill="{_ground(style)}"/>')
-        letters = drawing.texts[_colour(style), bool(style.bold), bool(style.underline)]
-        for begin, run in _runs(text):
+            drawing.grounds.append(f'<rect x="{x_left}" y="{top}" {size} fill="{_draw_ground(style)}"/>')
+        letters = drawing.texts[_find_colour(style), bool(style.bold), bool(style.underline)]
+        for begin, run in _split_runs(text):
             x = x_left + begin * CELL_WIDTH
             if is_drawn(run[0]):
-                kind = (_colour(style), INK.get(run[0], 1.0), is_dotted(run[0]))
+                kind = (_find_colour(style), INK.get(run[0], 1.0), is_dotted(run[0]))
                 drawing.shapes[kind].append(path_of(run[0], len(run), x, top))
             else:
-                letters.append(_letters(run, x, top + BASELINE))
+                letters.append(_draw_letters(run, x, top + BASELINE))
         x_left += cells(text) * CELL_WIDTH
 
 
-def _runs(text: str) -> Iterator[tuple[int, str]]:
+def _split_runs(text: str) -> Iterator[tuple[int, str]]:
     """First cell and letters of each word, of each row of one shape, and of each other letter."""
     cell, index = 0, 0
     while index < len(text):
@@ -169,7 +169,7 @@ def _runs(text: str) -> Iterator[tuple[int, str]]:
         cell, index = cell + cells(run), index + len(run)
 
 
-def _letters(run: str, x: int, y: int) -> str:
+def _draw_letters(run: str, x: int, y: int) -> str:
     """A word stretched to its cells, or another letter in the middle of its own."""
     width = cells(run) * CELL_WIDTH
     if len(run) > 1:
@@ -177,7 +177,7 @@ def _letters(run: str, x: int, y: int) -> str:
     return f'<text class="m" x="{x + width // 2}" y="{y}">{escape(run)}</text>'
 
 
-def _written(drawing: _Drawing) -> Iterator[str]:
+def _escape_text(drawing: _Drawing) -> Iterator[str]:
     for (colour, opacity, dotted), paths in drawing.shapes.items():
         ink = f' opacity="{opacity}"' if opacity < 1 else ""
         dots = f'fill="none" stroke="{colour}" stroke-width="2.4" stroke-linecap="round"'
@@ -190,9 +190,9 @@ def _written(drawing: _Drawing) -> Iterator[str]:
             yield f'<g fill="{colour}"{weight}{line}>{"".join(letters)}</g>'
 
 
-def _colour(style: Style) -> str:
+def _find_colour(style: Style) -> str:
     return style.color.get_truecolor().hex if style.color is not None else "#808080"
 
 
-def _ground(style: Style) -> str:
+def _draw_ground(style: Style) -> str:
     return style.bgcolor.get_truecolor().hex if style.bgcolor is not None else "#000000"

@@ -217,11 +217,11 @@ def letters_in_their_cells(stream: TextIO | None) -> Iterator[None]:
     if stream is None or not stream.isatty():
         yield
         return
-    _write(stream, AS_PUT)
+    _write_to(stream, AS_PUT)
     try:
         yield
     finally:
-        _write(stream, AS_READ)
+        _write_to(stream, AS_READ)
 
 
 KEEP_TITLE, GIVE_TITLE_BACK = "\x1b[22;2t", "\x1b[23;2t"
@@ -234,11 +234,11 @@ def title_given_back(stream: TextIO | None) -> Iterator[None]:
     if stream is None or not stream.isatty():
         yield
         return
-    _write(stream, KEEP_TITLE)
+    _write_to(stream, KEEP_TITLE)
     try:
         yield
     finally:
-        _write(stream, GIVE_TITLE_BACK)
+        _write_to(stream, GIVE_TITLE_BACK)
 
 
 BELL = "\a"
@@ -270,7 +270,7 @@ class Attention:
         return (BELL if rings else "") + (f"\x1b]2;{title}\x1b\\" if changed else "")
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write_to(stream: TextIO, text: str) -> None:
     with suppress(OSError):  # it has hung up
         stream.write(text)
         stream.flush()

@@ -17,7 +17,7 @@ from ddptop.render.line import Ground, Role
 DEFAULT_THEME = "ddptop-dark"
 
 
-def _theme(name: str, dark: bool, colours: dict[str, str]) -> Theme:
+def _make_theme(name: str, dark: bool, colours: dict[str, str]) -> Theme:
     return Theme(
         name=name,
         dark=dark,
@@ -36,9 +36,9 @@ def _theme(name: str, dark: bool, colours: dict[str, str]) -> Theme:
 
 
 THEMES = (
-    _theme("ddptop-dark", True, DARK),
-    _theme("ddptop-light", False, LIGHT),
-    _theme("ddptop-cvd", True, CVD),
+    _make_theme("ddptop-dark", True, DARK),
+    _make_theme("ddptop-light", False, LIGHT),
+    _make_theme("ddptop-cvd", True, CVD),
 )
 
 _BORROWED: dict[Role, str] = {
@@ -95,9 +95,9 @@ class Palette:
         system = theme.to_color_system().generate()
         self._background = Color.parse(system["background"])
         self._system = system
-        grounds = {ground: self._ground(ground) for ground in get_args(Ground)}
+        grounds = {ground: self._find_ground(ground) for ground in get_args(Ground)}
         self._styles = {
-            (role, ground): self._style(role, ground, behind)
+            (role, ground): self._make_style(role, ground, behind)
             for role in get_args(Role)
             for ground, behind in grounds.items()
         }
@@ -110,28 +110,28 @@ class Palette:
         """For the rest of a line."""
         return self._styles["text", ground]
 
-    def _style(self, role: Role, ground: Ground, behind: Color) -> Style:
+    def _make_style(self, role: Role, ground: Ground, behind: Color) -> Style:
         if ground == "banner" or role == "badge":
-            emphasis = self._named("banner", "warning")
+            emphasis = self._find_named("banner", "warning")
             return Style(color=self._background.rich_color, bgcolor=emphasis.rich_color, bold=True)
         bold = role in ("strong", "bad", "accent", "match")
-        colour = self._colour("warn" if role == "match" else role)
+        colour = self._find_colour("warn" if role == "match" else role)
         # Underlined too, for terminals without colour.
         under = True if role == "match" else None
         return Style(color=colour.rich_color, bgcolor=behind.rich_color, bold=bold, underline=under)
 
-    def _ground(self, ground: Ground) -> Color:
-        return self._named("cursor", "panel") if ground == "cursor" else self._background
+    def _find_ground(self, ground: Ground) -> Color:
+        return self._find_named("cursor", "panel") if ground == "cursor" else self._background
 
-    def _colour(self, role: Role) -> Color:
+    def _find_colour(self, role: Role) -> Color:
         variable = self._theme.variables.get(f"ddptop-{role}")
         if variable is not None:
             return Color.parse(variable)
-        return self._named(role, _BORROWED.get(role, "foreground")).blend(
+        return self._find_named(role, _BORROWED.get(role, "foreground")).blend(
             self._background, _FADED.get(role, 0.0)
         )
 
-    def _named(self, name: str, borrowed: str) -> Color:
+    def _find_named(self, name: str, borrowed: str) -> Color:
         variable = self._theme.variables.get(f"ddptop-{name}")
         try:
             return Color.parse(variable or self._system[borrowed])

@@ -11,7 +11,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import FINISHED, Bye
 from ddptop.render.context import RenderContext
-from ddptop.render.evidence import brief, evidence
+from ddptop.render.evidence import draw_brief, draw_evidence
 from tests.analysis.stalling import ALL_REDUCE, BACKWARD, START_NS, Stage, op, users, waits
 
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4242"
@@ -94,9 +94,9 @@ def test_the_complete_message_is_part_of_a_death(stage) -> None:
     death = stage.frame().deaths[0]
     assert (death.reason, death.message) == (UNUSED[0][:160], UNUSED)
     assert snapshot(stage.frame())["deaths"][0]["message"] == UNUSED  # type: ignore[index]
-    page = [str(line).strip() for line in evidence(RenderContext(stage.frame()), 80)]
+    page = [str(line).strip() for line in draw_evidence(RenderContext(stage.frame()), 80)]
     assert "Parameter indices which did not receive grad for rank 1: 2 3" in page
-    shown = [str(line) for line in brief(RenderContext(stage.frame()), 80, 3)]
+    shown = [str(line) for line in draw_brief(RenderContext(stage.frame()), 80, 3)]
     assert any("find_unused_parameters=True" in line for line in shown)
 
 

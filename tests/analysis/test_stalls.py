@@ -16,7 +16,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Event, Hello, Phase, Received
 from ddptop.render.context import RenderContext
-from ddptop.render.evidence import brief
+from ddptop.render.evidence import draw_brief
 from ddptop.report.sampling import Incidents
 from tests.analysis.stalling import ALL_REDUCE, MAIN, NS, START_NS, Stage, op, users, waits
 
@@ -661,7 +661,7 @@ def test_a_rank_that_waits_for_its_dataloader_names_the_worker_that_does_not_pol
     assert found.alerts[0].evidence["waits_for"] == name
     assert snapshot(found)["stall"]["testimonies"][0]["waits_for"].startswith(name)  # type: ignore[index]
     assert next_action(found).startswith(f"Find out what holds {name}")
-    page = " ".join(str(line).strip() for line in brief(RenderContext(found), 80, 3))
+    page = " ".join(str(line).strip() for line in draw_brief(RenderContext(found), 80, 3))
     assert f"it waits for {name}, which sleeps" in page
     assert [trace.thread for trace in stall.positions[0].traces] == [
         "MainThread", "worker process 7001", "worker process 7002",

@@ -17,7 +17,7 @@ from rich.style import Style
 from ddptop.frames.frame import Frame
 from ddptop.render.line import Line
 from ddptop.render.text import ASCII
-from ddptop.tui.svg import svg
+from ddptop.tui.svg import draw_svg
 from ddptop.tui.theme import THEMES, Palette
 from tests.tui.drive import Sketch
 from tests.tui.fake import CASES, live, replay, straggler
@@ -78,7 +78,7 @@ def page(view: str, size: str, colours: str) -> str:
     palette, columns = COLOURS[colours](), SIZES[size][0]
     pictures = (
         f"<figure><figcaption>{html.escape(world)}</figcaption>"
-        f"{svg(lines_of(world, view, size, colours == 'ascii'), columns, palette)}</figure>"
+        f"{draw_svg(lines_of(world, view, size, colours == 'ascii'), columns, palette)}</figure>"
         for world in WORLDS
     )
     style = "body{background:#444;color:#f8f;font:12px monospace}figure{display:inline-block;margin:2px}"

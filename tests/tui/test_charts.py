@@ -15,12 +15,12 @@ from hypothesis.extra.numpy import arrays
 from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.statistics import quantiles_of_bins
-from ddptop.render.chart import Axis, Scale, holes, no_number, step_ticks, thinned, time_ticks
-from ddptop.render.curves import stacked
+from ddptop.render.chart import Axis, Scale, find_holes, find_thinned, no_number, step_ticks, time_ticks
+from ddptop.render.curves import draw_stack
 from ddptop.render.line import Line, Piece
 from ddptop.tui.scene import ChartState, Place, Scene
-from ddptop.tui.views.charts import charts, logarithmic
-from ddptop.tui.views.curve import Curve, chart
+from ddptop.tui.views.charts import draw_charts, is_logarithmic
+from ddptop.tui.views.curve import Curve, draw_chart
 from tests.tui.drive import Sketch, Stage, on_stage, screen
 from tests.tui.fake import (
     NAN,
@@ -72,11 +72,11 @@ def test_the_crosshair_says_where_there_is_no_step() -> None:
     frame, place = with_losses(), Place()
     kept = frame.history
     place.charts.at_s = float(kept.time_s[kept.step == 3999][0]) + 10.0
-    lines = [str(line) for line in charts(Scene(frame, place), 160, 26).lines]
+    lines = [str(line) for line in draw_charts(Scene(frame, place), 160, 26).lines]
     assert lines[0].count("┊ no step here") == 2
     assert "NaN" not in lines[0], "the reading takes the title's place"
     place.charts.at_s = float(kept.time_s[kept.step == 3500][0])
-    lines = [str(line) for line in charts(Scene(frame, place), 160, 26).lines]
+    lines = [str(line) for line in draw_charts(Scene(frame, place), 160, 26).lines]
     assert lines[0].count("step 3,5") == 2
 
 
@@ -115,7 +115,7 @@ def test_arrows_on_a_rank_s_page_go_to_the_next_rank_though_a_crosshair_was_left
 
 def test_the_crosshair_stays_on_the_charts() -> None:
     place = Place()
-    place.charts.drawn = charts(Scene(live(), place), 160, 26)
+    place.charts.drawn = draw_charts(Scene(live(), place), 160, 26)
     state: ChartState = place.charts
     assert not state.move(1)
     state.toggle()
@@ -131,20 +131,20 @@ def test_the_crosshair_stays_on_the_charts() -> None:
 
 def test_holes_are_jumps_larger_than_those_around_them() -> None:
     step = np.concatenate([np.arange(0.0, 100), np.arange(150.0, 250)])
-    assert holes(step, step * 0.1, 1.0) == [(pytest.approx(9.9), 15.0)]
-    assert holes(step, step * 0.1, 100.0) == [], "too short to be seen"
+    assert find_holes(step, step * 0.1, 1.0) == [(pytest.approx(9.9), 15.0)]
+    assert find_holes(step, step * 0.1, 100.0) == [], "too short to be seen"
     paused = np.arange(0.0, 100)
-    assert holes(paused, paused + 60 * (paused > 50), 1.0) == [], "a pause loses nothing"
-    assert holes(np.arange(0.0, 6400, 64), np.arange(0.0, 6400, 64), 1.0) == [], "thinned evenly"
+    assert find_holes(paused, paused + 60 * (paused > 50), 1.0) == [], "a pause loses nothing"
+    assert find_holes(np.arange(0.0, 6400, 64), np.arange(0.0, 6400, 64), 1.0) == [], "thinned evenly"
     restarted = np.concatenate([np.arange(50.0), np.arange(50.0)])
-    assert holes(restarted, np.arange(100.0) * 9, 1.0) == []
+    assert find_holes(restarted, np.arange(100.0) * 9, 1.0) == []
 
 
 def test_thinned_recordings_are_known_by_their_even_jumps() -> None:
     step = np.concatenate([np.arange(0.0, 64), np.arange(64.0, 256, 4)])
-    assert not thinned(step)[:60].any()
-    assert thinned(step)[68:].all()
-    assert not thinned(np.array([0.0, 3, 9, 17, 20, 31])).any()
+    assert not find_thinned(step)[:60].any()
+    assert find_thinned(step)[68:].all()
+    assert not find_thinned(np.array([0.0, 3, 9, 17, 20, 31])).any()
 
 
 def test_losses_that_were_told_and_are_no_number() -> None:
@@ -169,9 +169,9 @@ def test_a_logarithmic_scale_is_labelled_with_values() -> None:
 def test_parts_lie_on_top_of_each_other_and_the_unknown_is_a_gap() -> None:
     looks: list[Piece] = [("a", "data"), ("b", "wait")]
     parts = np.array([[1.0, 2.0, NAN, 1.0], [3.0, 2.0, 1.0, 0.0]])
-    lines = [str(line) for line in stacked(parts, Scale(0.0, 4.0), 4, looks)]
+    lines = [str(line) for line in draw_stack(parts, Scale(0.0, 4.0), 4, looks)]
     assert lines == ["bb  ", "bb  ", "ba  ", "aa a"]
-    assert str(stacked(parts * 2, Scale(0.0, 4.0), 4, looks)[0]) == "ba  ", "cut at the top"
+    assert str(draw_stack(parts * 2, Scale(0.0, 4.0), 4, looks)[0]) == "ba  ", "cut at the top"
 
 
 @given(
@@ -182,7 +182,9 @@ def test_every_part_has_its_rows_and_none_more_than_a_larger_one(parts: Column, 
     """A row of *other* once stood where optimizer and data are: edges were rounded."""
     signs = "abcdefg"
     scale = Scale(0.0, float(parts.sum(axis=0).max()) + 1.0)
-    lines = [str(line).ljust(5) for line in stacked(parts, scale, height, [(sign, "data") for sign in signs])]
+    lines = [
+        str(line).ljust(5) for line in draw_stack(parts, scale, height, [(sign, "data") for sign in signs])
+    ]
     for at in range(5):
         drawn = np.array([sum(line[at] == sign for line in lines) for sign in signs])
         exact = parts[:, at] * height / scale.high
@@ -206,7 +208,7 @@ def test_the_scale_of_a_chart_has_room_for_its_labels_whatever_the_losses() -> N
         values = losses(seed)
         width, log = 24 + seed % 60, bool(seed % 2)
         curve = Curve([Line("loss")], np.arange(len(values)) * 0.3, values, "accent", log=log)
-        lines = [str(line) for line in chart(curve, width, 9, False).lines[1:]]
+        lines = [str(line) for line in draw_chart(curve, width, 9, False).lines[1:]]
         assert {line.index("│") for line in lines[:-1]} == {lines[-1].index("└")}, (seed, lines)
         assert all(len(line) <= width for line in lines) and "…" not in "".join(lines)
 
@@ -218,12 +220,12 @@ def test_what_goes_on_above_the_scale_is_marked_with_how_far_it_goes() -> None:
     band = Curve([Line("step ms"), Line("p95")], time_s, values, "forward", zero=True, band=True)
     stack = replace(band, band=False, stack=np.stack([values / 7] * 7))
     for curve, most in ((band, "900"), (stack, "")):
-        title, top, *rest = (str(line) for line in chart(curve, 60, 9, False).lines)
+        title, top, *rest = (str(line) for line in draw_chart(curve, 60, 9, False).lines)
         assert "↑" in top and 5 <= len(top.partition("↑")[0]) - len(top) // 2 + 30 <= 60
         assert "↑" not in "".join(rest)
         assert title.startswith(f"step ms ↑ up to {most}")
     even = replace(band, main=np.full(400, 10.0))
-    assert "↑" not in "".join(str(line) for line in chart(even, 60, 9, False).lines)
+    assert "↑" not in "".join(str(line) for line in draw_chart(even, 60, 9, False).lines)
 
 
 def test_the_least_and_the_largest_step_of_a_column_are_drawn_however_many_steps_it_has() -> None:
@@ -233,8 +235,8 @@ def test_the_least_and_the_largest_step_of_a_column_are_drawn_however_many_steps
     time_s = np.arange(4_000) * 0.1
     curve = Curve([Line("step ms")], time_s, median, "forward", zero=True, band=True, early=2_000, p95=median)
     curve = replace(curve, reach=20.0)
-    without = [str(line) for line in chart(curve, 60, 9, False).lines]
-    drawn = [str(line) for line in chart(replace(curve, extremes=(least, largest)), 60, 9, False).lines]
+    without = [str(line) for line in draw_chart(curve, 60, 9, False).lines]
+    drawn = [str(line) for line in draw_chart(replace(curve, extremes=(least, largest)), 60, 9, False).lines]
     changed = {
         (row, column)
         for row, (before, after) in enumerate(zip(without, drawn, strict=True))
@@ -245,7 +247,7 @@ def test_the_least_and_the_largest_step_of_a_column_are_drawn_however_many_steps
     (top, _), (bottom, _) = sorted(changed)
     assert top <= 2 and bottom >= 6
     far = np.where(largest > 10, 900.0, largest)
-    title, top_row, *_ = chart(replace(curve, extremes=(least, far)), 60, 9, False).lines
+    title, top_row, *_ = draw_chart(replace(curve, extremes=(least, far)), 60, 9, False).lines
     assert str(title).startswith("step ms ↑ up to 900") and str(top_row).count("↑") == 1
 
 
@@ -269,7 +271,7 @@ def test_the_axis_has_times_of_day_events_and_the_episodes_of_a_straggler() -> N
     )
     frame = replace(frame, run=replace(frame.run, started_at=began), events=events, straggler=None)
     frame = replace(frame, history=history(4_000))
-    axis = str(charts(Scene(frame, Place()), 160, 10).lines[-1])
+    axis = str(draw_charts(Scene(frame, Place()), 160, 10).lines[-1])
     assert axis.count("▲") == axis.count("■") == 2, "on both charts"
     assert "▲═" in axis
     assert "═─" in axis
@@ -294,27 +296,29 @@ def test_a_loss_that_spans_decades_is_logarithmic_by_itself_and_a_key_goes_throu
         how = f"automatic, now {axis}" if kept is None else f"{axis} until you leave"
         assert f"axis of the loss: {how}" in page.splitlines()[-1]
     assert person.place.charts.log_loss is None
-    assert logarithmic(Scene(frame, Place())) == decades
+    assert is_logarithmic(Scene(frame, Place())) == decades
 
 
 def test_charts_are_drawn_once_a_second_while_a_run_goes_on() -> None:
     frame, place = live(), Place()
-    place.charts.drawn = first = charts(Scene(frame, place), 160, 26)
+    place.charts.drawn = first = draw_charts(Scene(frame, place), 160, 26)
     later = replace(frame, unix_s=frame.unix_s + 0.25, history=history(11_000))
-    assert charts(Scene(later, place), 160, 26) == first
+    assert draw_charts(Scene(later, place), 160, 26) == first
     for changed in (
         replace(later, unix_s=frame.unix_s + 1.0),
         replace(later, events=(*frame.events, frame.events[0])),
         replace(later, run=replace(frame.run, state="stalled")),
         replace(later, group=replace(frame.group, incarnation=1)),
     ):
-        assert charts(Scene(changed, place), 160, 26).lines != first.lines
+        assert draw_charts(Scene(changed, place), 160, 26).lines != first.lines
     place.charts.log_loss = True
-    assert charts(Scene(later, place), 160, 26).lines != first.lines
+    assert draw_charts(Scene(later, place), 160, 26).lines != first.lines
     stepped = replace(later, source="replay", playback=replay(playing=False).playback)
-    place.charts.drawn = charts(Scene(stepped, place), 160, 26)
+    place.charts.drawn = draw_charts(Scene(stepped, place), 160, 26)
     other = replace(stepped, unix_s=stepped.unix_s + 0.05)
-    assert charts(Scene(other, place), 160, 26) is not place.charts.drawn, "each step of a recording is drawn"
+    assert draw_charts(Scene(other, place), 160, 26) is not place.charts.drawn, (
+        "each step of a recording is drawn"
+    )
 
 
 def test_the_figures_over_charts_are_those_of_the_frame_though_curves_are_drawn_once_a_second() -> None:
@@ -337,7 +341,7 @@ def test_a_chart_over_a_whole_run_of_any_length_ends_at_its_border() -> None:
     for lasts_s in (50.0, 1_234.0, 2_300.0, 90_000.0):
         kept = history(6_000)
         kept = replace(kept, time_s=kept.time_s * (lasts_s / float(kept.time_s[-1])))
-        drawn = charts(Scene(replace(live(), history=kept), Place()), 160, 26)
+        drawn = draw_charts(Scene(replace(live(), history=kept), Place()), 160, 26)
         ends = [(plot.end_s - plot.begin_s) / (plot.width * plot.cell_s) for plot in drawn.plots]
         assert len(ends) == 4 and min(ends) > 0.95, (lasts_s, ends)
 

@@ -13,7 +13,7 @@ from ddptop.frames.frame import Frame, LoggedEvent, rate_without_stalls
 from ddptop.report.check import Measured, against_base
 from ddptop.sources.replay import frame_at
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.compare import compare_runs_page
+from ddptop.tui.views.compare import draw_two_runs
 from tests.tui.drive import screen
 from tests.tui.fake import NOW, FakeSource, replay, unknowns
 from tests.tui.screens import check
@@ -60,7 +60,7 @@ def test_two_runs_at_the_same_step(size: tuple[int, int]) -> None:
 
 def test_losses_that_span_decades_are_compared_on_a_logarithmic_axis() -> None:
     def titled(frame: Frame) -> bool:
-        page = compare_runs_page(Scene(frame, Place(), other=second()), 80, 22)
+        page = draw_two_runs(Scene(frame, Place(), other=second()), 80, 22)
         return any("loss by step ━ A ┄ B log" in str(line) for line in page.lines)
 
     decades = replace(replay().history, loss_mean=np.geomspace(60.0, 0.01, len(replay().history.step)))
@@ -75,13 +75,13 @@ def test_tiny_terminals_survive(size: tuple[int, int]) -> None:
 def test_what_is_not_known_is_a_dash_and_so_is_its_difference() -> None:
     other = unknowns()
     scene = Scene(replay(), Place(), other=replace(other, group=replace(other.group, exposed_comm_ms=None)))
-    lines = [str(line) for line in compare_runs_page(scene, 80, 22).lines]
+    lines = [str(line) for line in draw_two_runs(scene, 80, 22).lines]
     [exposed] = [line for line in lines if line.startswith("exposed ms")]
     assert exposed.split()[3:] == ["–", "–", "–"]
 
 
 def test_while_the_second_one_is_being_read() -> None:
-    [line] = compare_runs_page(Scene(replay(), Place()), 80, 22).lines
+    [line] = draw_two_runs(Scene(replay(), Place()), 80, 22).lines
     assert "waiting for the second recording" in str(line)
 
 
@@ -89,7 +89,7 @@ def test_stalls_of_either_run_are_named_and_equal_runs_do_not_differ_by_more_tha
     stall = LoggedEvent(NOW - 60, "stall", "critical", 1, 12_000, "stall: rank 1 is missing")
     one, other = (replace(replay(), events=(*replay().events, *more)) for more in ((), (stall, stall)))
     for width in (80, 160):
-        lines = [str(line) for line in compare_runs_page(Scene(one, Place(), other=other), width, 40).lines]
+        lines = [str(line) for line in draw_two_runs(Scene(one, Place(), other=other), width, 40).lines]
         assert [line for line in lines if "stalled" in line] == [
             "■ B stalled 2 times, last at 12:30:07: rank 1 is missing"
         ]
@@ -118,7 +118,7 @@ def with_times(frame: Frame, time_s: np.ndarray) -> Frame:
 @pytest.mark.parametrize("width", [80, 50])
 def test_steps_per_second_without_a_stall_have_a_line_of_their_own(width: int) -> None:
     def lines(one: Frame, other: Frame) -> dict[str, str]:
-        page = compare_runs_page(Scene(one, Place(), other=other), width, 40)
+        page = draw_two_runs(Scene(one, Place(), other=other), width, 40)
         return {str(line)[:15].rstrip(): str(line) for line in page.lines}
 
     run = with_times(replay(), replay().history.time_s)
@@ -142,7 +142,7 @@ def test_a_rate_with_a_stall_in_it_has_no_colour_and_the_one_without_it_has() ->
     twice = replace(run.history, step_ms=2 * run.history.step_ms, time_s=2 * run.history.time_s)
     slower = stalled(replace(run, history=twice), -50, 600.0)
     for other, colours in ((slower, ("dim", "good")), (stalled(run, -50, 600.0), ("dim", "dim"))):
-        page = compare_runs_page(Scene(run, Place(), other=other), 80, 40)
+        page = draw_two_runs(Scene(run, Place(), other=other), 80, 40)
         roles = {str(line)[:15].rstrip(): line.pieces[-1][1] for line in page.lines if line.pieces}
         assert (roles["steps/s"], roles["  without stall"]) == colours
 
@@ -153,7 +153,7 @@ def test_a_difference_that_may_be_chance_has_no_colour() -> None:
     for more, words, role in ((0.0, "no difference beyond chance", "dim"), (20.0, "A is faster", "good")):
         slower = replace(run.history, step_ms=noise[::-1] + more)
         other = replace(run, group=replace(run.group, step_ms_p50=60.0), history=slower)
-        lines = compare_runs_page(Scene(run, Place(), other=other), 80, 40).lines
+        lines = draw_two_runs(Scene(run, Place(), other=other), 80, 40).lines
         assert any(words in str(line) for line in lines)
         (figure,) = [line for line in lines if str(line).startswith("step ms  ")]
         assert figure.pieces[-1][1] == role
@@ -170,7 +170,7 @@ def test_where_steps_vary_too_much_nothing_is_told_in_one_sign() -> None:
         group=replace(run.group, step_ms_p50=60.0),
         history=replace(run.history, step_ms=np.roll(busy, 25) + 0.5),
     )
-    page = compare_runs_page(Scene(run, Place(), other=other), 100, 40)
+    page = draw_two_runs(Scene(run, Place(), other=other), 100, 40)
     [line] = [str(line) for line in page.lines if "a step" in str(line)]
     assert line.startswith("○ cannot tell which is faster")
     (figure,) = [str(line) for line in page.lines if str(line).startswith("step ms  ")]
@@ -183,5 +183,5 @@ def test_where_steps_vary_too_much_nothing_is_told_in_one_sign() -> None:
         for steps in (new, base)
     ]
     assert "10.0 ms (25.0%) more" in sentence(against_base(*measured, 1.0)[0]).replace("10 ms", "10.0 ms")
-    page = compare_runs_page(Scene(run, Place(), other=other), 100, 40)
+    page = draw_two_runs(Scene(run, Place(), other=other), 100, 40)
     assert any("A is slower than B · 10.0 ms (25%) more a step" in str(line) for line in page.lines)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.tui.keys import Do
-from ddptop.tui.match import conditions, error_in, highlight_pattern, matching
+from ddptop.tui.match import error_in, find_matches, highlight_pattern, parse_conditions
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake import FakeSource, live, many, straggler
 from tests.tui.fake_hosts import slow_rank
@@ -42,11 +42,11 @@ TEXTS = ["node0 cuda:0 live backward", "node1 cuda:1 stale forward", "gpu[x] cud
     ],
 )
 def test_what_a_filter_lets_pass(typed: str, places: list[int]) -> None:
-    assert matching(typed, TEXTS, number=int) == places
+    assert find_matches(typed, TEXTS, number=int) == places
 
 
 def test_without_numbers_a_number_is_text() -> None:
-    assert matching("0", ["step 10", "step 11"]) == [0]
+    assert find_matches("0", ["step 10", "step 11"]) == [0]
 
 
 def test_an_expression_that_cannot_be_read_is_named() -> None:
@@ -59,7 +59,7 @@ def test_what_is_highlighted_is_what_was_found() -> None:
     pattern = highlight_pattern("node /l.st/")
     assert pattern is not None
     assert [found[0] for found in pattern.finditer("Node1 lost live")] == ["Node", "lost"]
-    assert conditions("a !/b c/ !d") == conditions("a  !/b c/  !d")
+    assert parse_conditions("a !/b c/ !d") == parse_conditions("a  !/b c/  !d")
 
 
 def test_matches_are_marked_in_the_table_and_stay_so_when_the_filter_goes() -> None:

@@ -18,8 +18,8 @@ from ddptop.render.hosts import host_figures
 from ddptop.render.plain import picture, watch_line
 from ddptop.render.text import cells
 from ddptop.tui.scene import Place, Scene, host_of
-from ddptop.tui.views.hosts import exactly
-from ddptop.tui.views.rank_order import passing, table_rows
+from ddptop.tui.views.hosts import make_host_filter
+from ddptop.tui.views.rank_order import filter_ranks, order_rows
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import NOW, FakeSource, unknown_ranks, waiting
 from tests.tui.fake_hosts import SLOW, gathering, healthy, names_of, silent, slow_rank, with_state
@@ -135,7 +135,7 @@ def test_order_of_hosts_is_calm_while_ranks_are_even() -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, 512)
     noisy = replace(frame, ranks=replace(frame.ranks, excess_ms=noise))
     for one in (frame, noisy):
-        rows = table_rows(Scene(one, Place()), 10).rows
+        rows = order_rows(Scene(one, Place()), 10).rows
         assert [host_of(row) for row in rows] == list(range(64))
 
 
@@ -144,9 +144,9 @@ def test_a_sorted_table_shows_the_first_rank_of_each_host_in_that_order() -> Non
     column = frame.ranks.rss_bytes.copy()
     column[77] = 9e9
     frame = replace(frame, ranks=replace(frame.ranks, rss_bytes=column), straggler=None)
-    table = table_rows(Scene(frame, Place(sort="mem")), 10)
+    table = order_rows(Scene(frame, Place(sort="mem")), 10)
     assert host_of(table.rows[0]) == 77 // 8 and table.leads[77 // 8] == 77
-    table = table_rows(Scene(frame, Place(sort="host", inverted=True)), 10)
+    table = order_rows(Scene(frame, Place(sort="host", inverted=True)), 10)
     assert host_of(table.rows[0]) == 63
 
 
@@ -171,7 +171,7 @@ def test_a_filter_for_one_host_lets_no_other_pass(name: str) -> None:
     others = (name, f"{name}0", f"x{name}", "node10", "other")
     frame = healthy(len(others), 2)
     ranks = replace(frame.ranks, host=tuple(others[rank // 2] for rank in range(2 * len(others))))
-    assert passing(ranks, exactly(others, name)) == [0, 1]
+    assert filter_ranks(ranks, make_host_filter(others, name)) == [0, 1]
 
 
 @pytest.mark.parametrize("column", SORTS)

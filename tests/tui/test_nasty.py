@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.tui.runs import RunChoice
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.compare import compare_runs_page
-from ddptop.tui.views.picker import picker
+from ddptop.tui.views.compare import draw_two_runs
+from ddptop.tui.views.picker import draw_picker
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake import NOW, live, replay
 from tests.tui.fake_views import WantedSource
@@ -69,9 +69,9 @@ def test_no_text_moves_the_cursor_or_widens_a_line(
 @pytest.mark.parametrize("size", [(80, 24), (33, 9)])
 def test_nor_does_it_in_the_picker_and_beside_another_run(size: tuple[int, int]) -> None:
     choice = RunChoice(NASTY, NASTY, True, NASTY, 2, NASTY, NOW, NASTY, NASTY)
-    pages = [picker(Place("picker", choices=(choice,)), *size, ascii_only=False).lines]
+    pages = [draw_picker(Place("picker", choices=(choice,)), *size, ascii_only=False).lines]
     scene = Scene(nasty(replay()), Place("runs"), other=nasty(replay()))
-    pages.append(compare_runs_page(scene, *size).lines)
+    pages.append(draw_two_runs(scene, *size).lines)
     for lines in pages:
         assert not bad_letters("".join(map(str, lines)))
         assert all(line.cut(size[0]).width <= size[0] for line in lines)

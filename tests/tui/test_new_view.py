@@ -9,7 +9,7 @@ import pytest
 from ddptop.render.line import Line, rule
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import Key, view_key
-from ddptop.tui.palette import entries
+from ddptop.tui.palette import find_entries
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
@@ -61,8 +61,8 @@ def test_help_and_palette_explain_it_and_tab_leads_to_it() -> None:
     assert "on the page before this: dummy, how often d was pressed" in text
     assert f"  {'d':<8}count by one" in text and f"  {'9':<8}dummy: how often d was pressed" in text
     assert "count by one (dummy)" in person.press("question_mark", "1", "question_mark")
-    assert {"dummy", "count by one"} <= {entry.name for entry in entries("", "dummy")}
-    assert "count by one" not in {entry.name for entry in entries("", "overview")}
+    assert {"dummy", "count by one"} <= {entry.name for entry in find_entries("", "dummy")}
+    assert "count by one" not in {entry.name for entry in find_entries("", "overview")}
     assert "── dummy ──" in Sketch(FakeSource(live()), SIZE).press("8", "tab")
 
 

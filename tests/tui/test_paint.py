@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from ddptop.frames import numbers
 from ddptop.frames.hosts import without_domain
 from ddptop.frames.verdict import verdict
-from ddptop.render.chart import Axis, Scale, binned, joined, ladder
+from ddptop.render.chart import Axis, Scale, bin_values, join_holes, round_to_ladder
 from ddptop.render.line import Line, gather, highlight, rule
 from ddptop.render.phases import PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
 from ddptop.render.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
 from ddptop.tui.lines_widget import changed_spans
 from ddptop.tui.scene import Place, Scene, Scroll
 from ddptop.tui.views.curve import STACK
-from ddptop.tui.views.overview import verdict_lines
+from ddptop.tui.views.overview import draw_verdict
 from tests.tui.fake import CASES, NAN, column, even_ranks, late_ranks, live
 
 
@@ -176,24 +176,24 @@ def test_time_that_no_known_phase_holds_is_marked() -> None:
 def test_bins() -> None:
     edges = np.array([0, 2, 2, 4])
     values = column(1, 3, NAN, 5)
-    assert binned(values, edges, "mean")[[0, 2]].tolist() == [2, 5]
-    assert np.isnan(binned(values, edges, "mean")[1])
-    assert binned(values, edges, "max")[[0, 2]].tolist() == [3, 5]
+    assert bin_values(values, edges, "mean")[[0, 2]].tolist() == [2, 5]
+    assert np.isnan(bin_values(values, edges, "mean")[1])
+    assert bin_values(values, edges, "max")[[0, 2]].tolist() == [3, 5]
 
 
 def test_bins_stay_where_they_are_as_points_come_in() -> None:
     before = Axis.over(column(0.0, 99.0), 60, None)
     after = Axis.over(column(0.0, 99.5), 60, None)
     assert before == after
-    steps = [ladder(value) for value in (0.01, 0.06, 0.1, 0.11, 1.7)]
+    steps = [round_to_ladder(value) for value in (0.01, 0.06, 0.1, 0.11, 1.7)]
     assert steps == pytest.approx([0.05, 0.0609375, 0.1, 0.1125, 1.7])
     for value in np.geomspace(0.05, 900, 200).tolist():
-        assert 32 / 33 <= value / ladder(value) <= 1, "a chart over a whole run ends at its border"
+        assert 32 / 33 <= value / round_to_ladder(value) <= 1, "a chart over a whole run ends at its border"
 
 
 def test_gaps_are_drawn_through_only_while_they_are_small() -> None:
     values = column(1, NAN, 3, NAN, 5, *[NAN] * 9, 7)
-    filled = joined(values)
+    filled = join_holes(values)
     assert filled[:5].tolist() == [1, 2, 3, 4, 5]
     assert np.isnan(filled[5:14]).all()
 
@@ -317,7 +317,7 @@ def test_scatter_that_no_rank_can_be_blamed_for_is_calm(without_ms: float, kind:
     group = replace(frame.group, no_straggler_ms=without_ms)
     scene = Scene(replace(frame, group=group), Place())
     assert verdict(scene.frame).kind == kind
-    lines = verdict_lines(scene, 80, 3)
+    lines = draw_verdict(scene, 80, 3)
     assert lines[0].pieces[0] == ("● ", "good")
     roles = {role for line in lines for _, role in line.pieces[1:] if role}
     assert roles <= {"strong", "dim"}

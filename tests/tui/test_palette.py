@@ -6,7 +6,7 @@ import pytest
 
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import Do, PaletteEntry
-from ddptop.tui.palette import entries, matching
+from ddptop.tui.palette import find_entries, rank_entries
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake import FakeSource, live, many, replay
 from tests.tui.fake_views import WantedSource
@@ -24,17 +24,17 @@ SIZE = (100, 30)
     ],
 )
 def test_the_likelier_comes_first(better: str, worse: str, typed: str) -> None:
-    found = matching(typed, [PaletteEntry(name, "", "", Do.OPEN()) for name in (worse, better)])
+    found = rank_entries(typed, [PaletteEntry(name, "", "", Do.OPEN()) for name in (worse, better)])
     assert found[0].name == better
 
 
 def test_all_that_can_be_done_is_offered_where_it_can_be() -> None:
     for view in VIEWS:
-        actions = {entry.action for entry in entries("", view.name, themes=("nord",), replay=True)}
+        actions = {entry.action for entry in find_entries("", view.name, themes=("nord",), replay=True)}
         assert {Do.VIEW(name) for name in VIEWS.numbered_names} <= actions
         assert Do.THEME("nord") in actions
         assert {key.action for key in view.keys if key.keys not in _WITHOUT} <= actions
-    live_ones = {entry.action for entry in entries("", "overview")}
+    live_ones = {entry.action for entry in find_entries("", "overview")}
     assert Do.STEP(1) not in live_ones, "there is no recording"
     assert not {key.action for key in VIEWS["timeline"].keys} & live_ones, "there is no timeline"
 
@@ -42,7 +42,7 @@ def test_all_that_can_be_done_is_offered_where_it_can_be() -> None:
 def test_every_entry_can_be_done() -> None:
     sketch = Sketch(WantedSource(replay()), (50, 12))
     for view in VIEWS.numbered_names:
-        for entry in entries("", view, themes=("ddptop-light",), ranks=4, replay=True):
+        for entry in find_entries("", view, themes=("ddptop-light",), ranks=4, replay=True):
             if entry.action.do not in (Do.FINISH, Do.SAVE):
                 sketch.place.prompt = None
                 sketch.act(Do.VIEW(view))

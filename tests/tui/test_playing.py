@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.tui.actions.playback import SPEEDS, SeekTarget, faster, next_mark, parse_target, speed_word
+from ddptop.tui.actions.playback import SPEEDS, SeekTarget, next_mark, next_speed, parse_target, speed_word
 from tests.tui.drive import Sketch, screen
 from tests.tui.fake import FakeSource, live, replay
 from tests.tui.screens import check
@@ -57,12 +57,12 @@ def test_a_live_run_has_no_places() -> None:
 
 
 def test_the_ladder_of_speeds() -> None:
-    assert faster(1.0, 1) == 2.0
-    assert faster(3.0, -1) == 2.0
-    assert faster(64.0, 1) == math.inf
-    assert faster(math.inf, 1) == math.inf
-    assert faster(math.inf, -1) == 64.0
-    assert faster(0.25, -1) == 0.25
+    assert next_speed(1.0, 1) == 2.0
+    assert next_speed(3.0, -1) == 2.0
+    assert next_speed(64.0, 1) == math.inf
+    assert next_speed(math.inf, 1) == math.inf
+    assert next_speed(math.inf, -1) == 64.0
+    assert next_speed(0.25, -1) == 0.25
     assert [speed_word(speed) for speed in (SPEEDS[0], 4.0, SPEEDS[-1])] == ["0.25x", "4x", "max"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from ddptop.tui.keys import Do
 from ddptop.tui.runs import NoSource, RunChoice
 from ddptop.tui.scene import Place
-from ddptop.tui.views.picker import picker
+from ddptop.tui.views.picker import draw_picker
 from tests.processes import until
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake import NOW, FakeSource, live, straggler
@@ -76,7 +76,7 @@ def test_the_picker_lists_all_runs() -> None:
     place.scroll.cursor = 3
     text = ""
     for size in ((80, 12), (120, 12), (40, 8)):
-        rows = [row.cut(size[0]) for row in picker(place, *size, ascii_only=False, now_s=NOW).lines]
+        rows = [row.cut(size[0]) for row in draw_picker(place, *size, ascii_only=False, now_s=NOW).lines]
         text += f"{size[0]}x{size[1]}\n" + "".join(f"{str(row).rstrip()}\n" for row in rows)
         assert len(rows) == size[1]
     check("picker", text)

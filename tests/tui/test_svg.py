@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from ddptop.render.line import Line
-from ddptop.tui.svg import CELL_HEIGHT, CELL_WIDTH, MARGIN, is_drawn, path_of, svg
+from ddptop.tui.svg import CELL_HEIGHT, CELL_WIDTH, MARGIN, draw_svg, is_drawn, path_of
 from ddptop.tui.theme import THEMES, Palette
 
 PALETTE = Palette(THEMES[0])
@@ -16,7 +16,7 @@ TEXT = "{http://www.w3.org/2000/svg}text"
 
 
 def drawn(*lines: Line, columns: int = 20) -> ElementTree.Element:
-    return ElementTree.fromstring(svg(lines, columns, PALETTE, "a <b> & c"))
+    return ElementTree.fromstring(draw_svg(lines, columns, PALETTE, "a <b> & c"))
 
 
 def letters(root: ElementTree.Element) -> dict[str, tuple[float, float]]:
@@ -49,7 +49,7 @@ def test_rows_of_blocks_are_one_rectangle_and_braille_is_dots() -> None:
 
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
 def test_it_needs_no_network_and_stays_on_its_ground(theme) -> None:
-    text = svg([Line("▲ 1", "warn", ground="cursor"), Line(" PAUSED ", "badge")], 20, Palette(theme))
+    text = draw_svg([Line("▲ 1", "warn", ground="cursor"), Line(" PAUSED ", "badge")], 20, Palette(theme))
     assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"]
     assert "url(" not in text
     assert f'fill="{theme.background}"' in text

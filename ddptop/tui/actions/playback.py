@@ -40,7 +40,7 @@ def speed_word(speed: float) -> str:
     return "max" if speed == math.inf else f"{speed:g}x"
 
 
-def faster(speed: float, by: int) -> float:
+def next_speed(speed: float, by: int) -> float:
     """The next speed of the ladder, or the one before."""
     if by > 0:
         return min((step for step in SPEEDS if step > speed), default=SPEEDS[-1])
@@ -69,7 +69,7 @@ def parse_target(text: str, frame: Frame) -> SeekTarget | None:
     if plain.isdecimal():
         return SeekTarget(step=int(plain))
     if plain.endswith("%"):
-        return _percentage(plain[:-1])
+        return _parse_percentage(plain[:-1])
     clock = _CLOCK.match(plain)
     if clock is not None:
         seconds = _since_begin(clock, frame.unix_s - played.position_s)
@@ -85,7 +85,7 @@ def parse_target(text: str, frame: Frame) -> SeekTarget | None:
     return SeekTarget(share=min(1.0, seconds / played.duration_s))
 
 
-def _percentage(text: str) -> SeekTarget | None:
+def _parse_percentage(text: str) -> SeekTarget | None:
     try:
         share = float(text) / 100
     except ValueError:
@@ -133,7 +133,7 @@ class PlaybackActions(ActionsBase):
         """The next speed, or the one before."""
         played = self.playback
         if played is not None:
-            self.source.set_speed(faster(played.speed, by))
+            self.source.set_speed(next_speed(played.speed, by))
 
     def action_scrub(self, share: float) -> None:
         """Go to a share of the recording."""

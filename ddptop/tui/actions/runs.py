@@ -12,7 +12,7 @@ from ddptop.sources.threads import new_thread, wait_for_ends
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import Do, PaletteEntry
-from ddptop.tui.palette import entries
+from ddptop.tui.palette import find_entries
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.scene import Place
 
@@ -60,7 +60,7 @@ class RunActions(ActionsBase):
     def palette(self, typed: str) -> list[PaletteEntry]:
         """What the palette offers for some letters."""
         ranks = len(self.shown.ranks.state) if self.shown is not None else 0
-        return entries(
+        return find_entries(
             typed,
             self.place.view,
             themes=self.themes(),

@@ -12,7 +12,7 @@ from ddptop.render.line import Line, rule
 from ddptop.render.metrics import BUCKET_FIELDS
 from ddptop.render.text import wrap
 from ddptop.tui.page_figures import PageFigures
-from ddptop.tui.scene import Layout, Page, Place, Scene
+from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 
@@ -33,7 +33,7 @@ _LEGEND = {
 _CLOCK_FREE = "~ clock-free: the shortest collective of all ranks is transfer, the rest wait"
 
 
-def _tally(scene: Scene) -> str:
+def _count_buckets(scene: Scene) -> str:
     figures = scene.frame.buckets
     words = [counted(len(figures), "bucket")]
     if sent := sent_phrase(figures):
@@ -46,7 +46,7 @@ def _tally(scene: Scene) -> str:
     return " · ".join(words)
 
 
-def _sum_over_buckets(scene: Scene) -> str:
+def _describe_sum(scene: Scene) -> str:
     """All-reduces overlap each other and compute: their sum is no part of the step."""
     figures, sign = scene.frame.buckets, "~" if scene.frame.group.clock_free else ""
     wait, transfer = (
@@ -58,7 +58,7 @@ def _sum_over_buckets(scene: Scene) -> str:
     return f"sum over {what}: {parts} (they overlap)"
 
 
-def _nothing(scene: Scene) -> str:
+def _explain_empty(scene: Scene) -> str:
     if scene.frame.group.step is None:
         return "No step is complete yet."
     return "No rank has reported a bucket layout: there are no all-reduce times of this run."
@@ -95,16 +95,16 @@ class BucketsView(View):
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """A row per bucket; a legend where there is room."""
         figures = scene.frame.buckets
-        lines = [rule(width, _tally(scene))]
+        lines = [rule(width, _count_buckets(scene))]
         if not figures:
-            words = wrap(_nothing(scene), width - 4)
+            words = wrap(_explain_empty(scene), width - 4)
             return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
         columns = table.fitting(bucket_columns(scene), width - 1)
         gap = 2 if table.total(columns, 2) < width else 1
         titles = {column.title for column in columns}
         first = _CLOCK_FREE if scene.frame.group.clock_free else _COLLECTIVE if "coll" in titles else ""
         meanings = " · ".join(text for title, text in _LEGEND.items() if title in titles)
-        texts = (_sum_over_buckets(scene), first, meanings)
+        texts = (_describe_sum(scene), first, meanings)
         legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
         lines.append(Line(" ").extend(table.head(columns, gap)))
         room = height - len(lines) - len(legend)
@@ -120,4 +120,4 @@ class BucketsView(View):
             line.target = index
             lines.append(line)
         lines += [Line()] * (height - len(lines) - len(legend))
-        return Page(lines + legend, Layout(scroll))
+        return Page(lines + legend, PageLayout(scroll))

@@ -18,7 +18,7 @@ from ddptop.render.phases import SHORT
 from ddptop.render.rank_table import mark
 from ddptop.render.trouble import as_of
 from ddptop.tui.scene import DrawnCharts, Plot, Scene
-from ddptop.tui.views.curve import STACK, Cross, Curve, Happened, chart, looks
+from ddptop.tui.views.curve import STACK, Cross, Curve, Happened, choose_looks, draw_chart
 from ddptop.tui.views.heat_figures import Shades, digits, least_range
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
 
 
-def charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
+def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
     """As many charts as are legible in the room, the most important first, and where they are.
 
     `top`: line of the screen on which they begin. While a run goes on curves are drawn once a second, in
@@ -59,13 +59,13 @@ def charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
     drawn_for = (frame.run.id, frame.source, frame.group.incarnation, moment, len(frame.events), width,
                  height, top, scene.ascii_only, state.at_s, state.log_loss)  # fmt: skip
     if state.drawn is not None and state.drawn.of == drawn_for:
-        return _with_figures(scene, state.drawn)
-    return DrawnCharts(drawn_for, *_draw(scene, width, height, top))
+        return _renew_figures(scene, state.drawn)
+    return DrawnCharts(drawn_for, *_draw_all(scene, width, height, top))
 
 
-def _with_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:
+def _renew_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:
     """The same charts with the figures of this frame in their titles."""
-    figures, lines = _figures(scene), [*drawn.lines]
+    figures, lines = _draw_figures(scene), [*drawn.lines]
     for (row, first_cell, width, drawn_parts, newest), figure_lines in zip(
         drawn.titles, figures, strict=False
     ):
@@ -80,15 +80,17 @@ def _with_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:
 _Titles: TypeAlias = "tuple[tuple[int, int, int, tuple[Line, ...], tuple[int, ...]], ...]"
 
 
-def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], tuple[Plot, ...], _Titles]:
+def _draw_all(
+    scene: Scene, width: int, height: int, top: int
+) -> tuple[list[Line], tuple[Plot, ...], _Titles]:
     if height < 3:
         return [], (), ()
     columns = 2 if width >= TWO_ABREAST else 1
     bands = 2 if height >= 2 * MIN_ROWS and columns == 2 else 1
-    happened = what_happened(scene)
-    curves = [replace(curve, happened=happened) for curve in _curves(scene, happened)[: columns * bands]]
+    happened = find_happened(scene)
+    curves = [replace(curve, happened=happened) for curve in _make_curves(scene, happened)[: columns * bands]]
     at_s = scene.place.charts.at_s
-    cross = None if at_s is None else Cross(at_s, _moment(scene))
+    cross = None if at_s is None else Cross(at_s, _describe_moment(scene))
     rows, right = height // bands, (width + 1) // 2
     lines: list[Line] = []
     plots: list[Plot] = []
@@ -98,7 +100,7 @@ def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], 
         for column, curve in enumerate(curves[band * 2 : band * 2 + columns]):
             room = right - 1 if columns == 2 else width
             apart = 1 if column == 0 and columns == 2 else 0
-            block, plot, title, newest = chart(curve, room, rows, scene.ascii_only, cross, apart)
+            block, plot, title, newest = draw_chart(curve, room, rows, scene.ascii_only, cross, apart)
             blocks.append(block)
             titles.append((band * rows, column * right, room - apart, tuple(title), newest))
             if plot is not None:
@@ -144,7 +146,7 @@ def excess_strip(scene: Scene, size: tuple[int, int], width: int) -> list[Line]:
     return lines
 
 
-def what_happened(scene: Scene) -> Happened:
+def find_happened(scene: Scene) -> Happened:
     """Warnings and errors of the run, and the episodes of stragglers."""
     frame = scene.frame
     began, since = frame.run.started_at, None
@@ -167,44 +169,44 @@ def what_happened(scene: Scene) -> Happened:
     return Happened(began, time_ticks, marks, tuple(episodes))
 
 
-def _figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
+def _draw_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
     """The parts of each chart's title with figures of the newest step, the first of the title first."""
     group, old = scene.frame.group, as_of(scene.frame)
     worst, rank = Line(), Line()
     if known(group.loss_max):
         worst = Line(f"┄ worst {loss(group.loss_max)}", "faint")
         rank = Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint")
-    step_ms = _title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim")
+    step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim")
     return (
-        (_title("loss", loss(group.loss_mean)), worst, rank),
+        (_draw_title("loss", loss(group.loss_mean)), worst, rank),
         (step_ms, Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint")),
         (),
-        (_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)),),
+        (_draw_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)),),
     )
 
 
-def _curves(scene: Scene, happened: Happened) -> list[Curve]:
+def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     history, x = scene.frame.history, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
     shown = Line("whole run" if young else f"last {RECENT_S / 60:g} min", "faint")
-    loss_now, step_now, _, speed_now = _figures(scene)
+    loss_now, step_now, _, speed_now = _draw_figures(scene)
     steps = [
         step_now[0],
         Line("━ p50", "forward"),
         step_now[1],
         shown,
-        Line(f"· least, peak {fixed(_peak(x, history.step_max_ms))}", "faint"),
+        Line(f"· least, peak {fixed(_find_peak(x, history.step_max_ms))}", "faint"),
     ]
     speed = [*speed_now, shown]
 
     return [
-        _loss(scene, loss_now, happened),
+        _make_loss_curve(scene, loss_now, happened),
         Curve(
             steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
             early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 2),
             extremes=(history.step_min_ms, history.step_max_ms),
         ),
-        _parts(scene, shown),
+        _make_parts_curve(scene, shown),
         Curve(
             speed, x, history.busbw_gbps, "transfer", span_s=RECENT_S, zero=True, step=history.step,
             read=lambda index: fixed(history.busbw_gbps[index], RATIO, " GB/s"),
@@ -212,22 +214,22 @@ def _curves(scene: Scene, happened: Happened) -> list[Curve]:
     ]  # fmt: skip
 
 
-def _parts(scene: Scene, shown: Line) -> Curve:
+def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
     """The parts of the step over time, where they are known of every step; else the share of waiting."""
     history, x = scene.frame.history, scene.frame.history.time_s
     stack = np.stack([getattr(history, name) for name in STACK.values()])
     whole = stack.sum(axis=0)
-    share = _waiting(history)
+    share = _waiting_pct(history)
     if not np.isfinite(whole[-NEWEST:]).any():
-        waits = [_title("waiting", percent(_newest(share))).add(" of step", "dim")]
+        waits = [_draw_title("waiting", percent(_newest_median(share))).add(" of step", "dim")]
         waits.append(Line("(mean over ranks, ", "faint").extend(shown).add(")", "faint"))
         return Curve(
             waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step,
             reach=SHARE_REACH, read=lambda index: percent(share[index]),
         )  # fmt: skip
-    title, signs = [Line("mean ms", "dim")], dict(zip(STACK, looks(scene.ascii_only), strict=True))
+    title, signs = [Line("mean ms", "dim")], dict(zip(STACK, choose_looks(scene.ascii_only), strict=True))
     for name in ("wait", "backward", "forward", "data", "transfer", "optimizer", "other"):
-        usual = fixed(_newest(getattr(history, STACK[name])))
+        usual = fixed(_newest_median(getattr(history, STACK[name])))
         title.append(Line(*signs[name]).add(f" {SHORT.get(name, name)} ", "dim").add(usual, "strong"))
     return Curve(
         [*title, shown], x, whole, "text", span_s=RECENT_S, zero=True, step=history.step, stack=stack,
@@ -235,8 +237,8 @@ def _parts(scene: Scene, shown: Line) -> Curve:
     )  # fmt: skip
 
 
-def _loss(scene: Scene, figure_lines: tuple[Line, ...], happened: Happened) -> Curve:
-    history, log = scene.frame.history, logarithmic(scene)
+def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Happened) -> Curve:
+    history, log = scene.frame.history, is_logarithmic(scene)
     parts = [figure_lines[0], *([Line(note, "dim")] if (note := loss_note(scene.frame.group)) else [])]
     parts.append(Line("━ mean", "accent"))
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
@@ -259,7 +261,7 @@ LOG_FROM = 10.0
 """Largest loss of the run divided by the smallest, from which the axis is logarithmic by itself."""
 
 
-def logarithmic(scene: Scene) -> bool:
+def is_logarithmic(scene: Scene) -> bool:
     """Whether the loss is drawn on a logarithmic axis: as a key has chosen, else where it spans decades."""
     if scene.place.charts.log_loss is not None:
         return scene.place.charts.log_loss
@@ -268,21 +270,21 @@ def logarithmic(scene: Scene) -> bool:
     return len(losses) > 0 and 0 < LOG_FROM * float(losses.min()) <= float(losses.max())
 
 
-def _waiting(history: History) -> Column:
+def _waiting_pct(history: History) -> Column:
     """Share of every step that was spent waiting for a slower rank, in %, mean over ranks."""
     with np.errstate(divide="ignore", invalid="ignore"):
         share = 100.0 * history.wait_ms / history.step_ms
     return np.where(np.isfinite(share), share, np.nan)
 
 
-def _newest(values: Column) -> float | None:
+def _newest_median(values: Column) -> float | None:
     """The median of the last points that are known."""
     recent = values[-20 * NEWEST :]
     recent = recent[np.isfinite(recent)][-NEWEST:]
     return float(median(recent)) if len(recent) else None
 
 
-def _moment(scene: Scene) -> Callable[[int], tuple[str, ...]]:
+def _describe_moment(scene: Scene) -> Callable[[int], tuple[str, ...]]:
     """Step and time of day of a point of the history."""
     history, began = scene.frame.history, scene.frame.run.started_at
 
@@ -307,7 +309,7 @@ def _step_reading(history: History) -> Callable[[int], str]:
     return read
 
 
-def _peak(x: Column, values: Column) -> float | None:
+def _find_peak(x: Column, values: Column) -> float | None:
     """The largest of the last minutes: the curve itself may be clipped there."""
     if not len(x):
         return None
@@ -316,5 +318,5 @@ def _peak(x: Column, values: Column) -> float | None:
     return float(finite.max()) if len(finite) else None
 
 
-def _title(name: str, value: str) -> Line:
+def _draw_title(name: str, value: str) -> Line:
     return Line(f"{name} ", "dim").add(value, "strong")

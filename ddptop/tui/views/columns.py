@@ -8,7 +8,7 @@ from ddptop.render.line import Line, gather, rule
 from ddptop.render.metrics import explain
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.page_figures import PageFigures
-from ddptop.tui.scene import Layout, Page, Scroll
+from ddptop.tui.scene import Page, PageLayout, Scroll
 from ddptop.tui.view import View, Views
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class FiguresView(View):
         lines += [Line()] * (height - below - len(lines))
         title = titles[scroll.cursor]
         if tall:
-            lines += [rule(width), *explanation(title, figures, width)]
+            lines += [rule(width), *draw_explanation(title, figures, width)]
         elif below and (meaning := explain(title, figures.fields)) is not None:
             lines += [Line("  ").add(text) for text in wrap(meaning.formula, width - 2, BRIEFLY)]
-        return Page(lines, Layout(scroll))
+        return Page(lines, PageLayout(scroll))
 
     def on_open(self, screen: Screen) -> None:
         """At the figure that the page before is sorted by or shows."""
@@ -80,7 +80,7 @@ class FiguresView(View):
         figures.choose(screen, titles[min(place.scroll.cursor, len(titles) - 1)])
 
 
-def explanation(title: str, figures: PageFigures, width: int) -> list[Line]:
+def draw_explanation(title: str, figures: PageFigures, width: int) -> list[Line]:
     """Formula; then unit, bound, name in the JSON and source."""
     meaning = explain(title, figures.fields)
     if meaning is None:

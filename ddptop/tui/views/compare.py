@@ -29,12 +29,12 @@ from ddptop.frames.phrases import blamed
 from ddptop.render.line import Line, Role, beside, gather, rule
 from ddptop.render.rank_table import state_piece, table_values
 from ddptop.render.text import cells, fit, fit_tail
-from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
-from ddptop.tui.views.charts import logarithmic
-from ddptop.tui.views.curve import Curve, chart
+from ddptop.tui.views.charts import is_logarithmic
+from ddptop.tui.views.curve import Curve, draw_chart
 from ddptop.tui.views.rank_page import OneRankView
-from ddptop.tui.views.text_page import text_page
+from ddptop.tui.views.text_page import draw_text
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
@@ -61,14 +61,14 @@ LONG_HOST = 24
 """Cells below which hosts have their short names."""
 
 
-def _words(scene: Scene, wide: int, left_rank: int, right_rank: int, cell: int) -> list[Line]:
+def _draw_words(scene: Scene, wide: int, left_rank: int, right_rank: int, cell: int) -> list[Line]:
     ranks = scene.frame.ranks
     lines = []
     hosts = short_names(ranks.host) if cell < LONG_HOST else ranks.host
     for name, texts in (("host", hosts), ("device", ranks.device), ("phase", ranks.phase)):
         line = Line("  ").add(fit(name, wide - 2), "dim")
         for rank in (left_rank, right_rank):
-            line.add(" ").add(_tail(scene.clean(texts[rank]) or UNKNOWN, cell - 1))
+            line.add(" ").add(_fit_end(scene.clean(texts[rank]) or UNKNOWN, cell - 1))
         lines.append(line)
     state = Line("  ").add(fit("state", wide - 2), "dim")
     for rank in (left_rank, right_rank):
@@ -78,12 +78,14 @@ def _words(scene: Scene, wide: int, left_rank: int, right_rank: int, cell: int) 
     return [state, *lines]
 
 
-def _tail(text: str, width: int) -> str:
+def _fit_end(text: str, width: int) -> str:
     """Set to the right, cut at the front."""
     return fit(fit_tail(text, width).strip(), width, True)
 
 
-def _figures(scene: Scene, wide: int, left_rank: int, right_rank: int, cell: int, width: int) -> list[Line]:
+def _draw_figures(
+    scene: Scene, wide: int, left_rank: int, right_rank: int, cell: int, width: int
+) -> list[Line]:
     room = width - wide - 3 * cell - SIGNED - 3
     lines = []
     for figure, how in FIGURES_OF_RANKS:
@@ -94,10 +96,10 @@ def _figures(scene: Scene, wide: int, left_rank: int, right_rank: int, cell: int
         apart = right_value - left_value
         line = Line("  ").add(fit(figure_name(figure, how), wide - 2), "dim")
         line.add(fit(text(left_value), cell, True)).add(fit(text(right_value), cell, True))
-        difference = _signed(text, apart, left_value)
+        difference = _describe_difference(text, apart, left_value)
         line.add(fit(difference, cell + SIGNED, True), "faint" if difference in ("0", UNKNOWN) else "strong")
         # All times have one scale.
-        scale = _largest(scene.frame.ranks.step_ms if figure.unit == "ms" else values)
+        scale = _find_largest(scene.frame.ranks.step_ms if figure.unit == "ms" else values)
         if room >= BARS_FROM and how.worse and difference not in ("0", UNKNOWN) and scale > 0:
             cells = min(room, round(abs(apart) / scale * room))
             worse = apart * how.worse > 0
@@ -119,11 +121,11 @@ def _values(scene: Scene, figure: Figure) -> Column:
     return np.where(scene.breakdown.known, values, np.nan) if figure.part else values
 
 
-def _largest(values: Column) -> float:
+def _find_largest(values: Column) -> float:
     return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 0.0
 
 
-def _signed(write: Callable[[float | None], str], apart: float, beside: float) -> str:
+def _describe_difference(write: Callable[[float | None], str], apart: float, beside: float) -> str:
     if not known(apart):
         return UNKNOWN
     text = write(abs(apart))
@@ -135,7 +137,7 @@ def _signed(write: Callable[[float | None], str], apart: float, beside: float) -
     return f"{'+' if apart > 0 else '-'}{text}"
 
 
-def _buckets(scene: Scene, left_rank: int, right_rank: int) -> list[Line]:
+def _draw_buckets(scene: Scene, left_rank: int, right_rank: int) -> list[Line]:
     """In which buckets either is most often the last: a frame has no more of buckets by rank."""
     lines = []
     for rank in (left_rank, right_rank):
@@ -169,36 +171,36 @@ BEYOND = 10.0
 """A multiple above this means nothing: the divisor is almost zero."""
 
 
-def compare_runs_page(scene: Scene, width: int, height: int) -> Page:
+def draw_two_runs(scene: Scene, width: int, height: int) -> Page:
     """Complete in any size: figures first, then the curves, then the buckets as far as there is room."""
     first, second = scene.frame, scene.other
     if second is None:
         return Page([Line("waiting for the second recording (ddptop replay A --compare B)", "dim")])
-    lines = [_head(scene, "A", first, width), _head(scene, "B", second, width)]
-    words, differ = _chance(first, second, width)
-    lines += [*words, *_stalls(scene, first, second, width)][: max(0, height - 3)]
+    lines = [_draw_run(scene, "A", first, width), _draw_run(scene, "B", second, width)]
+    words, differ = _draw_chance(first, second, width)
+    lines += [*words, *_draw_stalls(scene, first, second, width)][: max(0, height - 3)]
     lines.append(rule(width))
-    table = _figures_of_runs(first, second, width, differ)
+    table = _draw_figures_of_runs(first, second, width, differ)
     room = height - len(lines)
     lines += table[:room]
     room -= min(room, len(table))
-    buckets = _buckets_of_runs(first, second, width)
+    buckets = _draw_buckets_of_runs(first, second, width)
     charted = max(0, min(16, room - min(len(buckets), max(0, room - MIN_CHART - 1)) - 1))
     if charted >= MIN_CHART:
-        lines += [rule(width), *_charts(scene, first.history, second.history, width, charted)]
+        lines += [rule(width), *_draw_charts(scene, first.history, second.history, width, charted)]
         room -= charted + 1
     if room > 2 and len(buckets) > 1:
         lines += buckets[:room]
     return Page(lines[:height])
 
 
-def _head(scene: Scene, letter: str, frame: Frame, width: int) -> Line:
+def _draw_run(scene: Scene, letter: str, frame: Frame, width: int) -> Line:
     played = frame.playback
     parts = [
         Line(f"{letter} ", "accent").add(scene.clean(frame.run.name) or UNKNOWN, "strong"),
         Line("step ", "dim").add(count(frame.group.step), "strong"),
         Line(f"/ {count(played.last_step)}" if played is not None else "", "dim"),
-        Line(_straggler(frame), "warn" if frame.straggler is not None else "dim"),
+        Line(_describe_straggler(frame), "warn" if frame.straggler is not None else "dim"),
         Line(clock(frame.unix_s), "dim"),
         Line(f"{count(frame.run.world_size)} ranks", "dim"),
         Line(f"{count(frame.lost_records)} lost" if frame.lost_records else "", "warn"),
@@ -207,7 +209,7 @@ def _head(scene: Scene, letter: str, frame: Frame, width: int) -> Line:
     return gather(parts, width)
 
 
-def _straggler(frame: Frame) -> str:
+def _describe_straggler(frame: Frame) -> str:
     late = frame.straggler
     if late is None:
         return "even"
@@ -220,7 +222,7 @@ COMPARED_STEPS = 500
 """Newest steps that both runs have, from which it is decided whether one is faster."""
 
 
-def _chance(first: Frame, second: Frame, width: int) -> tuple[list[Line], bool]:
+def _draw_chance(first: Frame, second: Frame, width: int) -> tuple[list[Line], bool]:
     """Whether the runs' step times differ by more than chance, over the newest steps that both have, in
     words with the sign of `ddptop check`: what A has more than B. And False where they do not."""
     (a, steps_a), (b, steps_b) = (_last_life(frame.history) for frame in (first, second))
@@ -254,7 +256,7 @@ def _chance(first: Frame, second: Frame, width: int) -> tuple[list[Line], bool]:
     return [line], slowdown.beyond_chance
 
 
-def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]:
+def _draw_stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]:
     """The stalls of either run until here, a line for each run that has any."""
     lines = []
     for letter, frame in (("A", first), ("B", second)):
@@ -271,7 +273,7 @@ OF_STEPS = frozenset({"step ms", "  p95", "steps/s", WITHOUT_STALL})
 """Rows that have no colour where step times do not differ beyond chance."""
 
 
-def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> list[Line]:
+def _draw_figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> list[Line]:
     room = WIDE if width >= WIDE[0] + 3 * WIDE[1] + WIDE[2] else NARROW
     name_width, value_width, percent_width = room
     head = Line(fit(f"at step {count(first.group.step)}", name_width), "faint")
@@ -293,7 +295,7 @@ def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> l
         texts = [loss(value) if name == "loss" else fixed(value, digits) for value in (a, b)]
         line = Line(fit(name, name_width), "dim").add(fit(texts[0], value_width, right=True))
         line.add(fit(texts[1], value_width, right=True), "strong")
-        difference, share, role = _difference(a, b, digits, more_is_better)
+        difference, share, role = _compare_values(a, b, digits, more_is_better)
         unclear = stalled and name == "steps/s"
         if role != "dim" and name in OF_STEPS and not differ:
             share = "chance"
@@ -305,7 +307,9 @@ def _figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> l
     return lines
 
 
-def _difference(a: float | None, b: float | None, digits: int, more_is_better: bool) -> tuple[str, str, Role]:
+def _compare_values(
+    a: float | None, b: float | None, digits: int, more_is_better: bool
+) -> tuple[str, str, Role]:
     """What A has more than B, the same in %; worse is amber, better green, nearly the same has no colour."""
     if a is None or b is None or not known(a) or not known(b):
         return UNKNOWN, UNKNOWN, "dim"
@@ -315,7 +319,7 @@ def _difference(a: float | None, b: float | None, digits: int, more_is_better: b
     return signed(a - b, digits), percent, role
 
 
-def _buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
+def _draw_buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
     """Both layouts by index; a bucket that only one of them has gets dashes."""
     a, b = (
         {bucket.index: bucket for bucket in frame.buckets if bucket.model == 0} for frame in (first, second)
@@ -344,18 +348,20 @@ OF_BUCKETS: tuple[tuple[str, int, Callable[[BucketFigures], str]], ...] = (
 """Figures of a bucket: title, cells of a column, and how one is written."""
 
 
-def _charts(scene: Scene, a: History, b: History, width: int, height: int) -> list[Line]:
+def _draw_charts(scene: Scene, a: History, b: History, width: int, height: int) -> list[Line]:
     """Both runs over the same steps: A drawn, B faintly behind it."""
     curves = [
-        _curve("loss", _last_life(a), _last_life(b), "loss_mean", log=logarithmic(scene)),
-        _curve("step ms", _last_life(a), _last_life(b), "step_ms", zero=True),
+        _make_curve("loss", _last_life(a), _last_life(b), "loss_mean", log=is_logarithmic(scene)),
+        _make_curve("step ms", _last_life(a), _last_life(b), "step_ms", zero=True),
     ]
     half = (width + 1) // 2
-    left_lines, right_lines = (chart(curve, half - 1, height, scene.ascii_only).lines for curve in curves)
+    left_lines, right_lines = (
+        draw_chart(curve, half - 1, height, scene.ascii_only).lines for curve in curves
+    )
     return beside(left_lines, right_lines, half)
 
 
-def _curve(
+def _make_curve(
     name: str,
     a: tuple[History, slice],
     b: tuple[History, slice],
@@ -405,13 +411,13 @@ class CompareView(OneRankView):
             head.add(fit("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim")
         )
         body = [
-            *_words(scene, name, left_rank, right_rank, cell),
-            *_figures(scene, name, left_rank, right_rank, cell, width),
+            *_draw_words(scene, name, left_rank, right_rank, cell),
+            *_draw_figures(scene, name, left_rank, right_rank, cell, width),
             Line(),
         ]
-        body += _buckets(scene, left_rank, right_rank)
-        shown, scroll = text_page(scene, body, height - len(lines))
-        return Page([*lines, *shown], Layout(scroll))
+        body += _draw_buckets(scene, left_rank, right_rank)
+        shown, scroll = draw_text(scene, body, height - len(lines))
+        return Page([*lines, *shown], PageLayout(scroll))
 
     def compare_rank(self, screen: Screen) -> None:
         """Change sides."""
@@ -429,4 +435,4 @@ class CompareRunsView(View):
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """As far as there is room."""
-        return compare_runs_page(scene, width, height)
+        return draw_two_runs(scene, width, height)

@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.frames.statistics import quantiles_of_bins
-from ddptop.render.chart import Axis, Mark, Scale, TimeAxis, Track, binned, joined, step_ticks
-from ddptop.render.chart import cells as marked_cells
-from ddptop.render.curves import BELOW, Canvas, rows, stacked
+from ddptop.render.chart import (
+    Axis,
+    Mark,
+    Scale,
+    TimeAxis,
+    Track,
+    bin_values,
+    join_holes,
+    mark_cells,
+    step_ticks,
+)
+from ddptop.render.curves import BELOW, Canvas, draw_rows, draw_stack
 from ddptop.render.line import Line, Piece, Role, gather
 from ddptop.render.phases import PARTS
 from ddptop.render.text import cells
@@ -136,7 +145,7 @@ class Chart(NamedTuple):
     """Those that have figures of the newest step."""
 
 
-def chart(
+def draw_chart(
     curve: Curve, width: int, height: int, ascii_only: bool, cross: Cross | None = None, apart: int = 0
 ) -> Chart:
     """A title and `height - 1` rows of curve, its scale on the left.
@@ -155,11 +164,11 @@ def chart(
     axis, gutter = drawn.axis, drawn.gutter
     below = 1 if height >= AXIS_FROM else 0
     pictures = drawn.picture(curve, height - 1 - below, across, ascii_only)
-    marks = {} if curve.step is None else marked_cells(axis, across, curve.step, curve.x, curve.nan_at)
+    marks = {} if curve.step is None else mark_cells(axis, across, curve.step, curve.x, curve.nan_at)
     clipped, most = drawn.clipped(across, len(pictures))
     if pictures:
-        pictures[0] = _put(pictures[0], dict.fromkeys(clipped, (BEYOND, "dim")))
-        pictures[-1] = _put(pictures[-1], {column: _MARKS[mark][:2] for column, mark in marks.items()})
+        pictures[0] = _put_signs(pictures[0], dict.fromkeys(clipped, (BEYOND, "dim")))
+        pictures[-1] = _put_signs(pictures[-1], {column: _MARKS[mark][:2] for column, mark in marks.items()})
     cell_s = axis.bin_s * across
     room = max(1, width - gutter - 1)
     plot = Plot(1, gutter + 1, room, len(pictures), axis.begin_s, cell_s, float(curve.x[-1]))
@@ -172,19 +181,19 @@ def chart(
     if cross is not None:
         column = int((cross.at_s - axis.begin_s) / cell_s)
         if 0 <= column < room:
-            pictures = [_crossed(line, column) for line in pictures]
-            title = [curve.title[0], *_reading(curve, cross, axis, column, cell_s)]
+            pictures = [_draw_crosshair(line, column) for line in pictures]
+            title = [curve.title[0], *_draw_reading(curve, cross, axis, column, cell_s)]
             newest = curve.newest[:1]
     lines = [gather(title, width - apart, 1)]
     labels = {0: drawn.scale.label(drawn.scale.high), len(pictures) - 1: drawn.scale.label(drawn.scale.low)}
     for row, picture in enumerate(pictures):
         lines.append(Line(labels.get(row, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
     if below:
-        lines.append(Line(" " * gutter).add("└", "rule").extend(_axis_row(curve, axis, room)))
+        lines.append(Line(" " * gutter).add("└", "rule").extend(_draw_axis(curve, axis, room)))
     return Chart(lines, plot, title, newest)
 
 
-def _axis_row(curve: Curve, axis: Axis, width: int) -> Line:
+def _draw_axis(curve: Curve, axis: Axis, width: int) -> Line:
     """Labels where they belong, none of a moment to come; the episodes of a straggler, and the events."""
     end = axis.begin_s + axis.bin_s * axis.columns
     time_axis, happened = TimeAxis(axis.begin_s, end, width), curve.happened
@@ -234,11 +243,11 @@ class _Drawn:
                 main, high = quantiles_of_bins(values, edges, P50_P95)
                 if curve.early and curve.p95 is not None:
                     of_bins = np.where(np.arange(len(values)) < curve.early, curve.p95, np.nan)
-                    of_bins = binned(of_bins, edges, "mean")
+                    of_bins = bin_values(of_bins, edges, "mean")
                     high = np.where(np.isnan(of_bins), high, of_bins)
             else:
-                main = binned(values, edges, "mean")
-            behind = _behind(curve, axis)
+                main = bin_values(values, edges, "mean")
+            behind = _bin_behind(curve, axis)
             scaled = main if behind is None or curve.behind_x is None else np.concatenate([main, behind])
             scale = Scale.of_logs(scaled) if curve.log else Scale.of(scaled, curve.zero)
             if curve.reach is not None:
@@ -250,9 +259,9 @@ class _Drawn:
         extremes = stack = None
         if curve.extremes is not None:
             least, largest = curve.extremes
-            extremes = binned(least, edges, "min"), binned(largest, edges, "max")
+            extremes = bin_values(least, edges, "min"), bin_values(largest, edges, "max")
         if curve.stack is not None:
-            stack = np.stack([joined(binned(part, edges, "mean")) for part in curve.stack])
+            stack = np.stack([join_holes(bin_values(part, edges, "mean")) for part in curve.stack])
         return cls(axis, scale, gutter, main, high, behind, extremes, stack)
 
     def clipped(self, across: int, height: int) -> tuple[list[int], float]:
@@ -268,19 +277,21 @@ class _Drawn:
     def picture(self, curve: Curve, height: int, across: int, ascii_only: bool) -> list[Line]:
         """`height` lines."""
         if self.stack is not None:
-            return stacked(self.stack, self.scale, height, looks(ascii_only))
-        main = _dots(joined(self.main), across)
+            return draw_stack(self.stack, self.scale, height, choose_looks(ascii_only))
+        main = _bin_dots(join_holes(self.main), across)
         front, behind = (Canvas((len(main) + 1) // 2, height) for _ in range(2))
-        front.curve(main, self.scale)
+        front.draw_curve(main, self.scale)
         if self.high is not None:
-            behind.between(main, _dots(joined(self.high), across), self.scale)
+            behind.draw_between(main, _bin_dots(join_holes(self.high), across), self.scale)
         elif self.behind is not None:
-            behind.curve(_dots(joined(self.behind), across), self.scale)
+            behind.draw_curve(_bin_dots(join_holes(self.behind), across), self.scale)
         for values in self.extremes or ():
-            behind.points(_dots(values, across), self.scale)
+            behind.draw_points(_bin_dots(values, across), self.scale)
         if curve.behind_x is None:  # the area would hide another run's curve
-            behind.under(main, self.scale)
-        return rows(front, behind, curve.role, ascii_only, self.shaded(curve.happened, (len(main) + 1) // 2))
+            behind.draw_area(main, self.scale)
+        return draw_rows(
+            front, behind, curve.role, ascii_only, self.shaded(curve.happened, (len(main) + 1) // 2)
+        )
 
     def shaded(self, happened: Happened, columns: int) -> bytes:
         """1 for each cell of a row that lies in an episode."""
@@ -292,33 +303,35 @@ class _Drawn:
         return inside.tobytes()
 
 
-def _behind(curve: Curve, axis: Axis) -> Column | None:
+def _bin_behind(curve: Curve, axis: Axis) -> Column | None:
     if curve.behind is None:
         return None
     if curve.behind_x is not None:
-        behind = binned(curve.behind, axis.edges(curve.behind_x), "mean")
+        behind = bin_values(curve.behind, axis.edges(curve.behind_x), "mean")
     else:
-        behind = binned(curve.behind, axis.edges(curve.x), "max")
+        behind = bin_values(curve.behind, axis.edges(curve.x), "max")
     if not curve.log:
         return behind
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log10(behind))
 
 
-def _dots(values: Column, across: int) -> Column:
+def _bin_dots(values: Column, across: int) -> Column:
     """One value per dot column."""
     return values if across == 2 else np.repeat(values, 2)
 
 
-def _crossed(line: Line, column: int) -> Line:
+def _draw_crosshair(line: Line, column: int) -> Line:
     """The crosshair leaves what is drawn, but for the area below a curve."""
     text = str(line)
     return (
-        _put(line, {column: ("┊", "dim")}) if column >= len(text) or text[column] in (" ", *BELOW) else line
+        _put_signs(line, {column: ("┊", "dim")})
+        if column >= len(text) or text[column] in (" ", *BELOW)
+        else line
     )
 
 
-def _put(line: Line, signs: dict[int, Piece]) -> Line:
+def _put_signs(line: Line, signs: dict[int, Piece]) -> Line:
     """The line with some cells replaced. Every sign of a chart is one cell wide."""
     cells: list[Piece] = [(sign, role) for text, role in line.pieces for sign in text]
     cells += [(" ", "text")] * (max(signs, default=-1) + 1 - len(cells))
@@ -328,7 +341,7 @@ def _put(line: Line, signs: dict[int, Piece]) -> Line:
     return Line().signs(("".join(sign for sign, _ in run), role) for role, run in alike)
 
 
-def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float) -> list[Line]:
+def _draw_reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float) -> list[Line]:
     """What the crosshair reads: the point nearest to it, where its cell has any. The value comes first."""
     begin_s = axis.begin_s + column * cell_s
     first, last = (int(np.searchsorted(curve.x, edge)) for edge in (begin_s, begin_s + cell_s))
@@ -342,7 +355,7 @@ def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float)
     return [Line("┊ ", "dim").add(value, "strong"), *(Line(part, "dim") for part in cross.moment(index))]
 
 
-def looks(ascii_only: bool) -> list[Piece]:
+def choose_looks(ascii_only: bool) -> list[Piece]:
     """Sign and role of each part in STACK."""
     parts = {part.name: (part.plain if ascii_only else part.glyph, part.role) for part in PARTS}
     return [parts[name] for name in STACK]

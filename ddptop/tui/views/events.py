@@ -12,7 +12,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.render.line import Line, highlight, of_severity, rule
 from ddptop.render.text import fit, wrap
 from ddptop.tui import match
-from ddptop.tui.scene import Layout, Page, Place, Scene
+from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 
@@ -20,7 +20,7 @@ ASIDE = 4
 """Cells between two events on one line."""
 
 
-def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
+def draw_events(scene: Scene, width: int, height: int) -> list[Line]:
     """The source's status where the header does not show it, then since when a rank is flagged, then the
     logged events, newest first, without what else the verdict says.
 
@@ -29,21 +29,21 @@ def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
     status = scene.status if scene.status != f"the run has {scene.frame.run.state}" else None
     lines = [Line("! ", "warn").add(scene.clean(status), "text").cut(width)] if status else []
     newest_first = [*reversed(scene.frame.events)]
-    begin = next((event for event in newest_first if _flags(scene.frame, event)), None)
+    begin = next((event for event in newest_first if _flags_straggler(scene.frame, event)), None)
     events = [event for event in newest_first if not _in_verdict(scene.frame, event)]
     events = events if begin is None else [begin, *(event for event in events if event is not begin)]
     if height == 1 and not lines and events:
-        line = event_line(scene, events[0], short=True).cut(width)
+        line = draw_event(scene, events[0], short=True).cut(width)
         for second_event in events[1:2]:
-            second = event_line(scene, second_event, short=True)
+            second = draw_event(scene, second_event, short=True)
             if line.width + ASIDE + second.width <= width:
                 line.pad(width - second.width).extend(second)
         return [line]
-    lines += [event_line(scene, event).cut(width) for event in events[: height - len(lines)]]
+    lines += [draw_event(scene, event).cut(width) for event in events[: height - len(lines)]]
     return lines[:height] or [Line("nothing has happened yet", "faint")]
 
 
-def _flags(frame: Frame, event: LoggedEvent) -> bool:
+def _flags_straggler(frame: Frame, event: LoggedEvent) -> bool:
     """Whether the event is that the rank was flagged whose delay is the verdict: it has the time and the step
     since when, which the verdict has not."""
     late = frame.straggler
@@ -64,7 +64,7 @@ def _in_verdict(frame: Frame, event: LoggedEvent) -> bool:
     )  # `stalled` has the event `stall`
 
 
-def texts_of(events: Sequence[Alert | LoggedEvent]) -> list[str]:
+def searched_texts(events: Sequence[Alert | LoggedEvent]) -> list[str]:
     """The texts that a filter searches, in lower case."""
     return [
         f"{event.kind} {condition_of(event.kind).title} {event.severity} {event.message} "
@@ -74,7 +74,7 @@ def texts_of(events: Sequence[Alert | LoggedEvent]) -> list[str]:
     ]
 
 
-def event_line(scene: Scene, event: LoggedEvent, short: bool = False) -> Line:
+def draw_event(scene: Scene, event: LoggedEvent, short: bool = False) -> Line:
     """Time, sign, message and, where it adds something, the step."""
     sign, role = of_severity(event.severity, event.kind)
     line = Line(clock(event.unix_s, seconds=not short), "dim").add(f" {sign} ", role)
@@ -84,7 +84,7 @@ def event_line(scene: Scene, event: LoggedEvent, short: bool = False) -> Line:
     return line
 
 
-def alert(scene: Scene, held: Alert, short: bool = False) -> Line:
+def draw_alert(scene: Scene, held: Alert, short: bool = False) -> Line:
     """A condition that holds now, and for how long; `short` on a narrow screen."""
     sign, role = of_severity(held.severity, held.kind)
     lasts = age(scene.frame.unix_s - held.since_s)
@@ -106,34 +106,34 @@ NARROW = 70
 """Cells below which alerts are shortened."""
 
 
-def listed(frame: Frame, typed: str = "") -> list[Alert | LoggedEvent]:
+def list_events(frame: Frame, typed: str = "") -> list[Alert | LoggedEvent]:
     """All that the cursor goes through: alerts, then events, newest first, that the filter lets pass."""
-    alerts, happened = _passing(frame, typed)
+    alerts, happened = _filter_events(frame, typed)
     return [*alerts, *happened]
 
 
-def _passing(frame: Frame, typed: str) -> tuple[list[Alert], list[LoggedEvent]]:
+def _filter_events(frame: Frame, typed: str) -> tuple[list[Alert], list[LoggedEvent]]:
     alerts, happened = list(frame.alerts), list(reversed(frame.events))
-    if not match.conditions(typed):
+    if not match.parse_conditions(typed):
         return alerts, happened
     return (
-        [alerts[index] for index in match.matching(typed, texts_of(alerts))],
-        [happened[index] for index in match.matching(typed, texts_of(happened))],
+        [alerts[index] for index in match.find_matches(typed, searched_texts(alerts))],
+        [happened[index] for index in match.find_matches(typed, searched_texts(happened))],
     )
 
 
-def _filtered(scene: Scene, width: int) -> str:
+def _describe_filter(scene: Scene, width: int) -> str:
     typed = scene.place.event_filter
     return fit(f"filter {scene.clean(typed)!r}", width // 2).rstrip() if typed else ""
 
 
-def _chosen(chosen: bool, line: Line, target: int, width: int) -> Line:
+def _draw_chosen(chosen: bool, line: Line, target: int, width: int) -> Line:
     whole = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "").extend(line)
     whole.target = target
     return whole.cut(width)
 
 
-def _in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list[Line]:
+def _draw_in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list[Line]:
     when = chosen.unix_s if isinstance(chosen, LoggedEvent) else chosen.since_s
     message = scene.clean(chosen.message)
     words = [
@@ -158,15 +158,15 @@ class EventsView(View):
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """Alerts above, logged events below, one cursor for both; what is under it in full at the foot."""
-        alerts, happened = _passing(scene.frame, scene.place.event_filter)
+        alerts, happened = _filter_events(scene.frame, scene.place.event_filter)
         total = len(alerts) + len(happened)
         cursor = min(max(scene.place.scroll.cursor, 0), max(0, total - 1))
         pattern = match.highlight_pattern(scene.place.searched)
         shown_alerts = alerts[: max(1, (height - 2) // 3)]
-        lines = [rule(width, f"{counted(len(alerts), 'alert')} now", _filtered(scene, width))]
+        lines = [rule(width, f"{counted(len(alerts), 'alert')} now", _describe_filter(scene, width))]
         for index, shown_alert in enumerate(shown_alerts):
-            line = highlight(alert(scene, shown_alert, width < NARROW), pattern)
-            lines.append(_chosen(index == cursor, line, index, width))
+            line = highlight(draw_alert(scene, shown_alert, width < NARROW), pattern)
+            lines.append(_draw_chosen(index == cursor, line, index, width))
         if not shown_alerts:
             none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
             lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
@@ -182,15 +182,15 @@ class EventsView(View):
         scroll = replace(scene.place.scroll, cursor=max(0, cursor - before))
         scroll, shown = scroll.fitted(len(happened), height - len(lines) - full)
         for index in shown:
-            line = highlight(event_line(scene, happened[index]), pattern)
-            lines.append(_chosen(before + index == cursor, line, before + index, width))
+            line = highlight(draw_event(scene, happened[index]), pattern)
+            lines.append(_draw_chosen(before + index == cursor, line, before + index, width))
         if full:
             lines += [Line()] * (height - full - len(lines))
             lines += [
                 rule(width),
-                *_in_full(scene, listed(scene.frame, scene.place.event_filter)[cursor], width),
+                *_draw_in_full(scene, list_events(scene.frame, scene.place.event_filter)[cursor], width),
             ]
-        return Page(lines, Layout(replace(scroll, cursor=cursor)))
+        return Page(lines, PageLayout(replace(scroll, cursor=cursor)))
 
     def filter_text(self, place: Place) -> str:
         """The filter of events."""
@@ -202,7 +202,7 @@ class EventsView(View):
 
     def go_to_match(self, screen: Screen, by: int) -> None:
         """Go to the next line that matches."""
-        line = next_line(screen.scene(), by) if screen.shown is not None else None
+        line = find_next_line(screen.scene(), by) if screen.shown is not None else None
         if line is not None:
             screen.place.scroll.cursor = line
         screen.repaint()
@@ -211,7 +211,7 @@ class EventsView(View):
         """Go to the time of the event in a recording, and open the page with its details."""
         if screen.shown is None:
             return
-        events = listed(screen.shown, screen.place.event_filter)
+        events = list_events(screen.shown, screen.place.event_filter)
         if not events:
             return
         event = events[min(screen.place.scroll.cursor, len(events) - 1)]
@@ -225,10 +225,10 @@ class EventsView(View):
             screen.open_rank(event.rank)
 
 
-def next_line(scene: Scene, by: int) -> int | None:
+def find_next_line(scene: Scene, by: int) -> int | None:
     """The line after (or before) the cursor that matches, round the end; None: none."""
-    events = listed(scene.frame, scene.place.event_filter)
-    hits = match.matching(scene.place.searched, texts_of(events))
+    events = list_events(scene.frame, scene.place.event_filter)
+    hits = match.find_matches(scene.place.searched, searched_texts(events))
     cursor = scene.place.scroll.cursor
     ahead = [line for line in hits if (line - cursor) * by > 0]
     if ahead:

@@ -23,52 +23,54 @@ _FIRST = ("w", "/", "space", ":", "x", "l", "s", "c", "F", "r")
 """Keys without a place of their own, the most useful first."""
 
 
-def footer(scene: Scene, width: int, most: int) -> list[Line]:
+def draw_footer(scene: Scene, width: int, most: int) -> list[Line]:
     """The prompt while it is open, what the last key did in up to `most` lines, else as many keys as fit."""
     if scene.place.prompt is not None:
         return [prompt_line(scene.place.prompt, width, scene.ascii_only)]
     if scene.place.note:
-        return _note(scene.clean(scene.place.note), width)[-most:]
+        return _draw_note(scene.clean(scene.place.note), width)[-most:]
     guide = [Line("▸ ", "accent").add(text, "dim") for text in wrap(scene.clean(scene.guide), width - 2)]
-    return [*guide[: max(0, most - 1)], key_line(scene, width)]
+    return [*guide[: max(0, most - 1)], draw_keys(scene, width)]
 
 
-def key_line(scene: Scene | None, width: int) -> Line:
+def draw_keys(scene: Scene | None, width: int) -> Line:
     """As many keys as fit. None: no frame has come yet."""
     view = VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
-    tail = gather([_part(key) for key in COMMON_KEYS if key.shown in _ALWAYS], width)
+    tail = gather([_draw_key(key) for key in COMMON_KEYS if key.shown in _ALWAYS], width)
     room = width - tail.width - 2
-    back = [] if view.number else [_part(_common_key("escape"), "back")]
-    views = [*back, *(_view_part(named, scene, view) for named in _named_views(scene, view))]
-    special = [_part(key) for key in _special_keys(view, scene)]
+    back = [] if view.number else [_draw_key(_find_common_key("escape"), "back")]
+    views = [*back, *(_draw_view_key(named, scene, view) for named in _list_named_views(scene, view))]
+    special = [_draw_key(key) for key in _list_special_keys(view, scene)]
     explained = scene is not None and bool(scene.stragglers) and view.why_in_key_line != "never"
     # On the overview it is the first of all: it answers what the verdict leaves open.
-    why = [_part(_common_key("w"))] if explained and view.why_in_key_line == "first" else []
-    common = [_part(key) for key in _usual_keys(view) if key.short != "why" or (explained and not why)]
-    if _width(views, 1) + _width(special, 2) + (2 if special else 0) > room:
+    why = [_draw_key(_find_common_key("w"))] if explained and view.why_in_key_line == "first" else []
+    common = [
+        _draw_key(key) for key in _list_usual_keys(view) if key.short != "why" or (explained and not why)
+    ]
+    if _total_width(views, 1) + _total_width(special, 2) + (2 if special else 0) > room:
         highest = [named.number for named in VIEWS.numbered if named.in_key_line and named.exists(scene)][-1]
         views = [*back, Line(f"1-{highest}", "accent").add(" views", "dim")]
     parts = [*why, *special, *common]
-    wide = _width([*views, *parts], 2) <= room
+    wide = _total_width([*views, *parts], 2) <= room
     line = gather([gather(views, room, 2 if wide else 1), *parts], room)
     return gather([line, tail], width)
 
 
-def _named_views(scene: Scene | None, view: View) -> Iterable[View]:
+def _list_named_views(scene: Scene | None, view: View) -> Iterable[View]:
     """The views that the key line of a view names: the one that is open, and those that are offered."""
     for named in VIEWS.numbered:
         if (scene is not None and named is view) or (named.in_key_line and named.is_offered(scene)):
             yield named
 
 
-def _usual_keys(view: View) -> Iterable[Key]:
+def _list_usual_keys(view: View) -> Iterable[Key]:
     """Keys without a place of their own, in the order of their use."""
     for shown in _FIRST:
         keys = [key for key in (*view.keys, *COMMON_KEYS) if key.shown == shown]
         yield from keys[:1]
 
 
-def _special_keys(view: View, scene: Scene | None) -> Iterable[Key]:
+def _list_special_keys(view: View, scene: Scene | None) -> Iterable[Key]:
     """The view's own keys, and those of a recording that is played."""
     played = scene is not None and scene.frame.playback is not None
     for key in (*view.keys_of_use(scene), *(RECORDING_KEYS if played else ())):
@@ -76,26 +78,26 @@ def _special_keys(view: View, scene: Scene | None) -> Iterable[Key]:
             yield key
 
 
-def _view_part(view: View, scene: Scene | None, opened: View) -> Line:
+def _draw_view_key(view: View, scene: Scene | None, opened: View) -> Line:
     key = view.number_key
     line = Line(key.shown, "accent").add(f" {view.label(scene)}", "strong" if view is opened else "dim")
     return line.spot(0, line.width, key.action)
 
 
-def _part(key: Key, short: str = "") -> Line:
+def _draw_key(key: Key, short: str = "") -> Line:
     line = Line(PAIRS.get(key.shown, key.shown), "accent").add(f" {short or key.short}", "dim")
     return line.spot(0, line.width, key.action)
 
 
-def _common_key(name: str) -> Key:
+def _find_common_key(name: str) -> Key:
     return next(key for key in COMMON_KEYS if key.keys == name)
 
 
-def _width(parts: list[Line], gap: int) -> int:
+def _total_width(parts: list[Line], gap: int) -> int:
     return sum(part.width + gap for part in parts) - gap if parts else 0
 
 
-def _note(text: str, width: int) -> list[Line]:
+def _draw_note(text: str, width: int) -> list[Line]:
     """A word longer than a line, such as a path, goes on in the next."""
     room = max(1, width - 2)
     lines: list[str] = []
@@ -115,70 +117,70 @@ _SEVERITY: tuple[Tone, ...] = ("dim", "warn", "bad")
 """Of marks in the same cell the most severe is shown."""
 
 
-def banner(scene: Scene, width: int) -> Line | None:
+def draw_banner(scene: Scene, width: int) -> Line | None:
     """The line, or None where it would be empty."""
     if scene.failure is not None:
         return Line(fit(f" {scene.clean(scene.failure)}", width), ground="banner")
     if scene.frozen:
-        return _held(scene, width)
+        return _draw_frozen(scene, width)
     if scene.frame.playback is not None:
-        return replay_bar(scene, scene.frame.playback, width)
+        return draw_replay_bar(scene, scene.frame.playback, width)
     return None
 
 
-def replay_bar(scene: Scene, played: Playback, width: int) -> Line:
+def draw_replay_bar(scene: Scene, played: Playback, width: int) -> Line:
     """Speed, the bar with its marks, and the step; damage of the file is shown beside the step."""
     sign = "▶" if played.playing else "‖"
     speed = speed_word(played.speed)
-    head = _buttons(sign, speed).add(clock(_begin(scene, played)) + " ", "dim")
-    tail = Line(" ").add(clock(_begin(scene, played) + played.duration_s), "dim")
+    head = _draw_buttons(sign, speed).add(clock(_begin_s(scene, played)) + " ", "dim")
+    tail = Line(" ").add(clock(_begin_s(scene, played) + played.duration_s), "dim")
     tail.add("+" if played.growing else "", "good")
     tail.add(f"  step {count(played.step)}", "strong").add(f" / {count(played.last_step)}", "dim")
     if played.damage:
         tail.add("  ▲ damaged", "warn")
     room = width - head.width - tail.width
     if room < SHORTEST:
-        head = _buttons(sign, speed)
+        head = _draw_buttons(sign, speed)
         tail = Line(f" step {count(played.step)}", "strong")
         room = width - head.width - tail.width
     if room >= SHORTEST:
-        head.extend(_track(played, room))
+        head.extend(_draw_track(played, room))
     return head.extend(tail).cut(width)
 
 
-def _buttons(sign: str, speed: str) -> Line:
+def _draw_buttons(sign: str, speed: str) -> Line:
     """A click on the sign plays or holds, one on the speed doubles it."""
     line = Line(f"{sign} {speed} ", "accent")
     return line.spot(0, 2, Do.PAUSE()).spot(2, line.width - 1, Do.FASTER(1))
 
 
-def _begin(scene: Scene, played: Playback) -> float:
+def _begin_s(scene: Scene, played: Playback) -> float:
     return scene.frame.unix_s - played.position_s
 
 
-def _track(played: Playback, width: int) -> Line:
+def _draw_track(played: Playback, width: int) -> Line:
     inside = width - 2
     cells: list[tuple[str, Role]] = [("─", "rule")] * inside
-    for share, kind in sorted(played.marks, key=lambda mark: _SEVERITY.index(_mark(mark[1])[1])):
-        cells[_cell(share, inside)] = _mark(kind)
+    for share, kind in sorted(played.marks, key=lambda mark: _SEVERITY.index(_find_mark(mark[1])[1])):
+        cells[_find_cell(share, inside)] = _find_mark(kind)
     share = played.position_s / played.duration_s if played.duration_s > 0 else 0.0
-    position = _cell(share, inside)
+    position = _find_cell(share, inside)
     line = Line("├", "rule")
     for cell, (sign, role) in enumerate(cells):
         line.add("●" if cell == position else sign, "accent" if cell == position else role)
     return line.add("┤", "rule").spot(1, 1 + inside, Do.SCRUB())
 
 
-def _mark(kind: str) -> tuple[str, Tone]:
+def _find_mark(kind: str) -> tuple[str, Tone]:
     condition = condition_of(kind)
     return condition.sign, condition.tone
 
 
-def _cell(share: float, cells: int) -> int:
+def _find_cell(share: float, cells: int) -> int:
     return min(cells - 1, max(0, int(share * cells)))
 
 
-def _held(scene: Scene, width: int) -> Line:
+def _draw_frozen(scene: Scene, width: int) -> Line:
     frame, newest = scene.frame, scene.newest or scene.frame
     age = duration(max(0.0, newest.unix_s - frame.unix_s))
     text = f" ‖ PAUSED  picture of {clock(frame.unix_s)}, {age} old"

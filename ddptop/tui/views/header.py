@@ -33,9 +33,9 @@ MAIN_PARTS = 6
 """Name, state, step, speed, loss, own cost: for these the gaps may shrink."""
 
 
-def header(scene: Scene, width: int) -> Line:
+def draw_header(scene: Scene, width: int) -> Line:
     """As much as fits, in order of importance: name, state, step, speed, loss, own cost, then the rest."""
-    forms = [state(scene), state(scene, short=True)]
+    forms = [draw_state(scene), draw_state(scene, short=True)]
     badge = next((form for form in forms if form.width <= width - GAP - MIN_NAME), forms[-1]).cut(width)
     name = scene.clean(scene.frame.run.name) or UNKNOWN
     word = (scene.clean(scene.where), "accent") if scene.where else ("ddptop", "dim")
@@ -47,7 +47,7 @@ def header(scene: Scene, width: int) -> Line:
     if room >= MIN_NAME:
         title = Line(name, "strong").cut(room)
         head.extend(title.spot(0, title.width, Do.PICK()))
-    parts = [head, badge, *_figures(scene)]
+    parts = [head, badge, *_draw_figures(scene)]
     return gather(parts, width, _widest_gap(parts[:MAIN_PARTS], width))
 
 
@@ -57,7 +57,7 @@ def _widest_gap(parts: list[Line], width: int) -> int:
     return max(gap for gap, text in enumerate(texts, 1) if text == texts[0])
 
 
-def state(scene: Scene, short: bool = False) -> Line:
+def draw_state(scene: Scene, short: bool = False) -> Line:
     """Sign and word of the run's state, emphasized when the picture is not live; `short`: in fewer words."""
     frame, played = scene.frame, scene.frame.playback
     line = Line()
@@ -71,25 +71,25 @@ def state(scene: Scene, short: bool = False) -> Line:
         if played.behind and not short:
             line.add(" slowed", "warn")
     if not line.width:
-        line = _condition(frame, short)
+        line = _draw_run_state(frame, short)
     elif scene.failure is None and run_state(frame) != "live":
-        line.add(" ").extend(_condition(frame, short))
+        line.add(" ").extend(_draw_run_state(frame, short))
     return line.add(" SIMULATED", "accent") if frame.source == "simulated" else line
 
 
-def _condition(frame: Frame, short: bool) -> Line:
+def _draw_run_state(frame: Frame, short: bool) -> Line:
     run = run_state(frame)
     sign, role = of_state(run)
     role = "warn" if waits_long(frame) else role
     word = Line(f"{sign} {run.upper()}", role)
     if run == "failed" and frame.run.exit_code is not None:
         word.add(f" {'exit' if short else 'exit code'} {frame.run.exit_code}", "text")
-    if (lasts := _lasts(frame)) is not None:
+    if (lasts := _describe_age(frame)) is not None:
         word.add(f" {lasts}", role)
     return word
 
 
-def _lasts(frame: Frame) -> str | None:
+def _describe_age(frame: Frame) -> str | None:
     """Time without progress, or since the last update: of a stale run of any rank, else of the rank that is
     silent longest."""
     run = run_state(frame)
@@ -104,13 +104,13 @@ def _lasts(frame: Frame) -> str | None:
     return None
 
 
-def _figures(scene: Scene) -> list[Line]:
+def _draw_figures(scene: Scene) -> list[Line]:
     frame, group = scene.frame, scene.frame.group
     rate = group.steps_per_s
     digits = 1 if rate is None or rate >= 1 else 3
     cost = frame.overhead
     if group.step is None:
-        return [Line("no step yet", "dim"), *_facts(scene)]
+        return [Line("no step yet", "dim"), *_draw_facts(scene)]
     over_budget = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has checked
     figures = [
         Line("step ", "dim")
@@ -121,10 +121,10 @@ def _figures(scene: Scene) -> list[Line]:
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
         Line("overhead ", "dim").add(percent(cost.measured_pct), "warn" if over_budget else "strong"),
     ]
-    return figures + _facts(scene)
+    return figures + _draw_facts(scene)
 
 
-def _facts(scene: Scene) -> list[Line]:
+def _draw_facts(scene: Scene) -> list[Line]:
     run = scene.frame.run
     texts = [
         duration(run.elapsed_s),

@@ -19,7 +19,7 @@ from ddptop.render.metrics import HEAT_FIELDS
 from ddptop.render.text import cells, fit, fit_tail, wrap
 from ddptop.tui.keys import Action, Key, PaletteEntry, view_key
 from ddptop.tui.page_figures import PageFigures
-from ddptop.tui.scene import Layout, Page
+from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_figures import Shades, digits, under_cursor
@@ -44,9 +44,9 @@ FOLDED = 3
 """Cells for the number of further hosts that a row stands for."""
 
 
-def host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[Shades, list[Line], Line]:
+def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[Shades, list[Line], Line]:
     """The shades, the lines of the map, and the line about the cell under the cursor."""
-    names, table = _table(scene)
+    names, table = _table_by_host(scene)
     if state.count and state.first < len(names):
         stop = state.first + state.count
         names, table = names[state.first : stop], table[state.first : stop]
@@ -61,7 +61,7 @@ def host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[S
     block = label + table.shape[1] * CELL + 2
     blocks = max(1, (width + GAP) // (block + GAP))
     edges = folds(len(names), room * blocks)
-    value, rank = _folded(values, table, edges, small_is_bad)
+    value, rank = _fold_cells(values, table, edges, small_is_bad)
     shades = Shades.of(value, usual, least, down=small_is_bad)
     offset = state.first if state.count else 0
     rows, columns = value.shape
@@ -73,11 +73,11 @@ def host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[S
         block=block + GAP,
     )
     state.settle()
-    lines = _host_lines(scene, state, shades, names, edges, value, rank, label, room)
-    return shades, lines, _under_of_hosts(scene, state, value, edges, names, width)
+    lines = _draw_hosts(scene, state, shades, names, edges, value, rank, label, room)
+    return shades, lines, _draw_under_of_hosts(scene, state, value, edges, names, width)
 
 
-def _table(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
+def _table_by_host(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
     """Names of the hosts, in order of their first rank, and (hosts, local ranks) the rank, -1: none."""
     ranks = scene.frame.ranks
     hosts: dict[str, list[int]] = {}
@@ -98,7 +98,7 @@ def _table(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
     return [scene.clean(name) or "?" for name in short], table
 
 
-def _folded(
+def _fold_cells(
     values: NDArray[np.float64], table: NDArray[np.int64], edges: NDArray[np.int64], down: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Worst value of every cell, and whose; of a cell without a known value its first rank; -1: no rank."""
@@ -110,7 +110,7 @@ def _folded(
     return value, np.where(np.isnan(who), first, rank)
 
 
-def _host_lines(
+def _draw_hosts(
     scene: Scene,
     state: HeatState,
     shades: Shades,
@@ -122,7 +122,7 @@ def _host_lines(
     room: int,
 ) -> list[Line]:
     levels = shades.levels(value)
-    signs = _signs(scene, state.first if state.count else 0, edges)
+    signs = _find_row_signs(scene, state.first if state.count else 0, edges)
     lines = [Line() for _ in range(min(room, len(value)))]
     for row in range(len(value)):
         line, has_cursor = lines[row % room], row == state.row
@@ -138,7 +138,7 @@ def _host_lines(
     return lines
 
 
-def _signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str, Role]]:
+def _find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str, Role]]:
     """Of every row the sign of the worst state of its hosts and their ranks; blank while all are well."""
     index, states = host_index(scene.frame.ranks.host), scene.frame.ranks.state
     figures = figures_by_name(scene.frame)
@@ -153,7 +153,7 @@ def _signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str
     return [worst_sign([state for host in row for state in unwell.get(host, ())]) for row in hosts]
 
 
-def _under_of_hosts(
+def _draw_under_of_hosts(
     scene: Scene,
     state: HeatState,
     value: NDArray[np.float64],
@@ -184,7 +184,7 @@ TALLEST = 6
 """Lines that a row takes at most, where there are few ranks."""
 
 
-def _whole(
+def _draw_whole(
     scene: Scene, state: HeatState, shades: Shades, body: list[Line], under: Line, width: int, height: int
 ) -> list[Line]:
     shown = scene.frame.heat
@@ -198,11 +198,11 @@ def _whole(
         places = digits(shades)
         unit = heat_figures.METRICS[figure].unit
         foot.append(gather(shades.legend(lambda v: fixed(v, places), unit, scene.ascii_only), width))
-    lines = [_head(scene, state, figure, what, width), *body]
+    lines = [_draw_head(scene, state, figure, what, width), *body]
     return [*lines, *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
 
 
-def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) -> Line:
+def _draw_head(scene: Scene, state: HeatState, figure: str, what: str, width: int) -> Line:
     if not scene.ascii_only:
         what = what.replace(" x ", " × ")
     part = (
@@ -224,12 +224,12 @@ def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) ->
     )
 
 
-def _shades(scene: Scene, heat: Heat) -> Shades:
+def _make_shades(scene: Scene, heat: Heat) -> Shades:
     least = heat_figures.least_range(heat.figure, heat.middle, scene.frame)
     return Shades.of(heat.value, heat.middle, least, down=heat_figures.METRICS[heat.figure].small_is_bad)
 
 
-def _steps(
+def _draw_steps(
     scene: Scene,
     state: HeatState,
     heat: Heat,
@@ -257,7 +257,7 @@ def _steps(
     state.settle()
     chosen = state.column if state.column >= 0 else columns - 1
     levels = shades.levels(value)
-    lines = [_axis(heat.steps[cut:], chosen, label, cell)] if axis else []
+    lines = [_draw_axis(heat.steps[cut:], chosen, label, cell)] if axis else []
     if axis and side:
         lines[0].pad(label + 4 + columns * cell).add("  worst", "dim")
     for i in range(rows):
@@ -272,12 +272,14 @@ def _steps(
                 shades.cells(levels[i].tolist(), cell, chosen if has_cursor else None, scene.ascii_only)
             )
             if side and j == 0:
-                line.add(_worst(scene, value[i], rank[i], shades, side), "strong" if has_cursor else "dim")
+                line.add(
+                    _describe_worst(scene, value[i], rank[i], shades, side), "strong" if has_cursor else "dim"
+                )
             lines.append(line)
     return lines
 
 
-def _axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
+def _draw_axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
     """First and last step, where the cursor is, and where steps are missing."""
     width, cursor = len(steps) * cell, chosen * cell
     first, last = f"{steps[0]:,}", f"{steps[-1]:,}"
@@ -296,7 +298,7 @@ def _axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
     return line
 
 
-def _worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: int) -> str:
+def _describe_worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: int) -> str:
     """` 21.4 r1`, and its host where there is room."""
     if np.isnan(values).all():
         return f" {UNKNOWN:>6}"
@@ -310,7 +312,7 @@ def _worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: i
     return fit(f"{text} {scene.clean(hosts[rank])}", width)
 
 
-def _under(scene: Scene, state: HeatState, heat: Heat, width: int) -> Line:
+def _draw_under_cursor(scene: Scene, state: HeatState, heat: Heat, width: int) -> Line:
     """What the cell under the cursor stands for."""
     grid, cell = state.grid, state.cell()
     if grid is None or cell is None:
@@ -382,8 +384,8 @@ class HeatView(View):
         extra = 2 + (height >= MIN_FOR_LEGEND) + (height >= MIN_FOR_AXIS)
         room = max(1, height - extra)
         if state.hosts:
-            shades, body, under = host_cells(scene, state, width, room)
-            return Page(_whole(scene, state, shades, body, under, width, height), Layout(heat=state))
+            shades, body, under = draw_host_cells(scene, state, width, room)
+            return Page(_draw_whole(scene, state, shades, body, under, width, height), PageLayout(heat=state))
         label = max(5, 2 * len(str(max(0, world - 1))) + 1)
         side = 0 if width < 60 else WORST if width < 110 else WORST_AND_HOST
         state.height, state.width = room, max(1, width - label - 4 - side)
@@ -395,13 +397,13 @@ class HeatView(View):
                 text = "The frozen frame has no map; press space to continue with the newest one."
             if scene.frame.group.step is None or (heat is not None and not heat.steps):
                 text = "No step is complete yet."
-            head = _head(scene, state, state.figure, "", width)
+            head = _draw_head(scene, state, state.figure, "", width)
             lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
-            return Page(lines, Layout(heat=state))
-        shades = _shades(scene, heat)
-        body = _steps(scene, state, heat, shades, label, side, room, axis=height >= MIN_FOR_AXIS)
-        under = _under(scene, state, heat, width)
-        return Page(_whole(scene, state, shades, body, under, width, height), Layout(heat=state))
+            return Page(lines, PageLayout(heat=state))
+        shades = _make_shades(scene, heat)
+        body = _draw_steps(scene, state, heat, shades, label, side, room, axis=height >= MIN_FOR_AXIS)
+        under = _draw_under_cursor(scene, state, heat, width)
+        return Page(_draw_whole(scene, state, shades, body, under, width, height), PageLayout(heat=state))
 
     def requested_detail(self, place: Place) -> str:
         """The map of ranks by steps; the other one is in every frame."""

@@ -10,10 +10,10 @@ from ddptop.protocol.vocabulary import RankStatus
 from ddptop.render.line import Line, gather, of_state, rule
 from ddptop.render.text import fit
 from ddptop.tui.keys import RECORDING_KEYS, SEARCH_KEY, Key
-from ddptop.tui.scene import Layout, Page, Scene, Scroll
+from ddptop.tui.scene import Page, PageLayout, Scene, Scroll
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View, Views
-from ddptop.tui.views.text_page import below, text_page
+from ddptop.tui.views.text_page import count_below, draw_text
 
 KEY_WIDTH = 8
 
@@ -56,27 +56,27 @@ class HelpView(View):
         """As far as it was scrolled."""
         room = height - 1
         body = [line.cut(width) for line in self._lines(scene)]
-        lines, scroll = text_page(scene, body, room)
-        hidden = below(scroll, body, room)
+        lines, scroll = draw_text(scene, body, room)
+        hidden = count_below(scroll, body, room)
         title = rule(width, "keys", f"{counted(hidden, 'line')} below" if hidden > 0 else "")
-        return Page([title, *lines], Layout(scroll))
+        return Page([title, *lines], PageLayout(scroll))
 
     def _lines(self, scene: Scene) -> Iterable[Line]:
         view = self._views[scene.place.before]
         if view.keys:
             yield Line(f"on the page before this: {view.name}, {view.answers}", "dim")
-            yield from map(_key_line, view.keys)
+            yield from map(_draw_key, view.keys)
             yield Line("everywhere", "dim")
-        yield from map(_key_line, self._views.shared_keys)
+        yield from map(_draw_key, self._views.shared_keys)
         yield Line("in a recording", "dim")
-        yield from map(_key_line, RECORDING_KEYS)
+        yield from map(_draw_key, RECORDING_KEYS)
         elsewhere = self._keys_elsewhere(view)
         if elsewhere:
             yield Line("on other pages", "dim")
-            yield from (_key_line(key, f" ({', '.join(sorted(names))})") for key, names in elsewhere.items())
+            yield from (_draw_key(key, f" ({', '.join(sorted(names))})") for key, names in elsewhere.items())
         yield Line("words", "dim")
         yield from (Line(f"  {word}", "strong").add(f": {meaning}") for word, meaning in WORDS.items())
-        yield Line("signs of ranks and hosts: ", "dim").extend(gather(list(_signs()), 200))
+        yield Line("signs of ranks and hosts: ", "dim").extend(gather(list(_draw_signs()), 200))
         yield Line("nothing arrives from a host that is unreachable; after 10 s it is lost", "dim")
         yield Line("the mouse chooses rows, titles to sort by, keys and the place in a recording", "dim")
 
@@ -90,11 +90,11 @@ class HelpView(View):
         return names
 
 
-def _signs() -> Iterable[Line]:
+def _draw_signs() -> Iterable[Line]:
     for state in (*get_args(RankStatus), "ended"):
         sign, role = of_state(state)
         yield Line(sign, role).add(f" {state}")
 
 
-def _key_line(key: Key, where: str = "") -> Line:
+def _draw_key(key: Key, where: str = "") -> Line:
     return Line(f"  {fit(key.shown, KEY_WIDTH)}", "accent").add(key.help + where)

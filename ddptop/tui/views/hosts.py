@@ -29,7 +29,7 @@ from ddptop.render.text import wrap
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.page_figures import PageFigures
-from ddptop.tui.scene import Layout, Page, Place, Scene
+from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 
@@ -43,10 +43,10 @@ ROOM_FOR_DETAIL = 12
 """Lines from which these are worth taking from the list."""
 
 
-def exactly(hosts: tuple[str, ...], host: str) -> str:
+def make_host_filter(hosts: tuple[str, ...], host: str) -> str:
     """A filter of ranks that lets this host alone pass."""
     text = host.lower()
-    words = match.conditions(text)
+    words = match.parse_conditions(text)
     plain = len(words) == 1 and words[0].text == text and words[0].span is None
     if plain and sum(text in name.lower() for name in hosts) == 1:
         return text
@@ -54,15 +54,15 @@ def exactly(hosts: tuple[str, ...], host: str) -> str:
     return f"/^{escaped} /"
 
 
-def _passing(scene: Scene, hosts: tuple[HostFigures, ...]) -> list[HostFigures]:
+def _filter_hosts(scene: Scene, hosts: tuple[HostFigures, ...]) -> list[HostFigures]:
     typed = scene.place.hosts.filter
-    if not match.conditions(typed):
+    if not match.parse_conditions(typed):
         return list(hosts)
-    texts = [" ".join((host.name, *_words(host))).lower() for host in hosts]
-    return [hosts[index] for index in match.matching(typed, texts)]
+    texts = [" ".join((host.name, *_searched_words(host))).lower() for host in hosts]
+    return [hosts[index] for index in match.find_matches(typed, texts)]
 
 
-def _sorted(scene: Scene, hosts: list[HostFigures]) -> list[HostFigures]:
+def _sort_hosts(scene: Scene, hosts: list[HostFigures]) -> list[HostFigures]:
     """By the chosen column, else worst first. What is not known comes last."""
     state = scene.place.hosts
     figure = FIGURES.get(state.sort)
@@ -81,14 +81,14 @@ def _sorted(scene: Scene, hosts: list[HostFigures]) -> list[HostFigures]:
     return hosts[::-1] if state.inverted else hosts
 
 
-def _words(host: HostFigures) -> list[str]:
+def _searched_words(host: HostFigures) -> list[str]:
     """What a filter matches besides the name."""
     words = [host.state, *host_notes(host)]
     words += ["thinned"] if host.thinned else []
     return [*words, "collector"] if host.collector else words
 
 
-def _detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
+def _draw_detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
     """The host under the cursor in words; `state`: as in the list."""
     first = Line(scene.clean(host.name) or UNKNOWN, "strong")
     text, role = state or host_state_piece(host, UNREACHABLE_WIDTH)
@@ -100,7 +100,7 @@ def _detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) ->
             Line(text, role),
             Line("the collector runs here", "dim") if host.collector else Line(),
             Line("ranks ", "dim").add(rank_spans(ranks)) if ranks else Line("no ranks", "dim"),
-            _last(scene, host, ranks),
+            _draw_last_message(scene, host, ranks),
         ],
         width,
     )
@@ -118,11 +118,11 @@ def _detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) ->
     )
     if host.cpu_pct is None and host.memory_bytes is None and host.received_bytes_s is None:
         load = Line("  CPU, memory and network: not known", "dim").cut(width)
-    agent = wrap(scene.clean(" · ".join(_agent(host))), width - 2, DETAIL - 2)
+    agent = wrap(scene.clean(" · ".join(_describe_agent(host))), width - 2, DETAIL - 2)
     return [who, load, *(Line("  ").add(text, "dim") for text in agent)]
 
 
-def _last(scene: Scene, host: HostFigures, ranks: list[int]) -> Line:
+def _draw_last_message(scene: Scene, host: HostFigures, ranks: list[int]) -> Line:
     """When its newest message came; of a silent host also the step that its ranks were in."""
     if not known(host.age_ms):
         return Line()
@@ -133,7 +133,7 @@ def _last(scene: Scene, host: HostFigures, ranks: list[int]) -> Line:
     return line
 
 
-def _agent(host: HostFigures) -> list[str]:
+def _describe_agent(host: HostFigures) -> list[str]:
     """Clock, link, and what is kept, recorded or left out."""
     words = [f"records locally to {host.local_recording}"] if host.local_recording is not None else []
     words += [f"keeps {counted(host.kept, 'message')} for the collector"] if host.kept else []
@@ -152,7 +152,7 @@ def _agent(host: HostFigures) -> list[str]:
     return words
 
 
-def _tally(scene: Scene, hosts: list[HostFigures]) -> str:
+def _count_hosts(scene: Scene, hosts: list[HostFigures]) -> str:
     total = host_total(scene.frame)
     state = scene.place.hosts
     words = [counted(total, "host") if len(hosts) == total else f"{len(hosts):,} of {counted(total, 'host')}"]
@@ -160,7 +160,7 @@ def _tally(scene: Scene, hosts: list[HostFigures]) -> str:
     return " · ".join([*words, *host_troubles(scene.frame), *([] if state.sort else ["worst first"])])
 
 
-def _no_host(scene: Scene) -> str:
+def _explain_empty(scene: Scene) -> str:
     if scene.place.hosts.filter:
         return f"no host matches {scene.clean(scene.place.hosts.filter)!r}: Esc shows all"
     return "no host has reported yet"
@@ -194,7 +194,7 @@ class HostsView(View):
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """The list, and below it what is known of the host under the cursor."""
         state = scene.place.hosts
-        hosts = _sorted(scene, _passing(scene, host_figures(scene)))
+        hosts = _sort_hosts(scene, _filter_hosts(scene, host_figures(scene)))
         detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and hosts else 0
         names = [host.name for host in hosts]
         scroll = scene.place.scroll
@@ -208,7 +208,7 @@ class HostsView(View):
         titles = tuple(column.title for column in columns if column.title in SORTS)
         sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].falling) != state.inverted else "▴"
         head = Line(" ").extend(table.head(columns, 1, state.sort or None, sign, Do.SORT_BY))
-        lines = [rule(width, _tally(scene, hosts)), head]
+        lines = [rule(width, _count_hosts(scene, hosts)), head]
         pattern = match.highlight_pattern(scene.place.searched)
         for index in shown:
             chosen = index == scroll.cursor
@@ -217,14 +217,14 @@ class HostsView(View):
             line.target = index
             lines.append(line)
         if not hosts:
-            lines.append(Line("  ").add(_no_host(scene), "dim"))
+            lines.append(Line("  ").add(_explain_empty(scene), "dim"))
         lines += [Line()] * (height - detail - len(lines))
         if detail:
             state_now = next(
                 (column.cell(scroll.cursor) for column in columns if column.title == "state"), None
             )
-            lines += [rule(width), *_detail(scene, hosts[scroll.cursor], state_now, width)]
-        return Page(lines, Layout(scroll, hosts=tuple(names), sortable=titles))
+            lines += [rule(width), *_draw_detail(scene, hosts[scroll.cursor], state_now, width)]
+        return Page(lines, PageLayout(scroll, hosts=tuple(names), sortable=titles))
 
     def exists(self, scene: Scene | None) -> bool:
         """Where the run has several."""
@@ -260,7 +260,7 @@ class HostsView(View):
         if host not in index.names:
             screen.show_note("no rank runs on this host")
             return
-        place.filter, place.follow = exactly(index.names, host), False
+        place.filter, place.follow = make_host_filter(index.names, host), False
         place.rank, place.on_host = index.ranks(index.names.index(host))[0], False
         screen.open_view("overview")
 

@@ -13,18 +13,18 @@ from ddptop.frames.phrases import straggler_brief
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, Verdict, verdict
 from ddptop.render.line import Line, Role, rule
-from ddptop.render.phases import legend
+from ddptop.render.phases import draw_legend
 from ddptop.render.text import cells, clean, wrap
 from ddptop.render.trouble import in_trouble, shortened, trouble_brief, waits_long
 from ddptop.tui.keys import Do, Key, view_key
-from ddptop.tui.scene import TO_STALL, Layout, Page, Place, Scene
+from ddptop.tui.scene import TO_STALL, Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
-from ddptop.tui.views.charts import charts, excess_strip, logarithmic, strip_size
-from ddptop.tui.views.events import event_lines
-from ddptop.tui.views.rank_order import COLUMNS, ordered, passing
-from ddptop.tui.views.rank_table import RankRows, rank_rows, rank_table, tally
-from ddptop.tui.views.why import to_try_first
+from ddptop.tui.views.charts import draw_charts, excess_strip, is_logarithmic, strip_size
+from ddptop.tui.views.events import draw_events
+from ddptop.tui.views.rank_order import COLUMNS, filter_ranks, order_ranks
+from ddptop.tui.views.rank_table import RankRows, count_ranks, draw_rank_table, rank_rows
+from ddptop.tui.views.why import draw_first_action
 
 INDENT = 2
 
@@ -46,13 +46,13 @@ _RED = frozenset({"stalled", "lost", "failed"})
 """The only verdicts in red."""
 
 
-def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
+def draw_verdict(scene: Scene, width: int, most: int) -> list[Line]:
     """At most `most` lines; a sentence that is too long for one goes on below, indented."""
     shown = verdict(scene.frame)
     red = shown.kind in _RED
     role: Role = "bad" if red else "warn" if waits_long(scene.frame) else _ROLES[shown.sign]
     words = _short_cause(scene, shown, width)
-    sentence = _wrapped(scene, words, width) if most > 1 else [_in_one_line(scene, shown, width)]
+    sentence = _wrap_clauses(scene, words, width) if most > 1 else [_in_one_line(scene, shown, width)]
     sentence_role: Role = (
         role if red or waits_long(scene.frame) else "dim" if shown.kind == "uneven" else "strong"
     )
@@ -62,14 +62,16 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
         lines[0] = Line("  ").add(state, sentence_role).add(f" · {figure}", "dim")
     if lines:
         lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", role)
-    lines += [Line("  ").add(text, "dim") for text in _detail(scene, shown.detail, width, most - len(lines))]
+    lines += [
+        Line("  ").add(text, "dim") for text in _cut_detail(scene, shown.detail, width, most - len(lines))
+    ]
     lines = lines[:most]
     for line in lines if shown.kind in ("straggler", "suspect") else ():
         line.spot(0, width, Do.WHY())
     if in_trouble(scene.frame):
         for line in lines:
             line.target = TO_STALL
-        return lines if most == 1 else _with_way(lines, width, most)
+        return lines if most == 1 else _add_way(lines, width, most)
     return lines
 
 
@@ -100,15 +102,15 @@ def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
     return short[: ends[-1]] if ends else short
 
 
-def _detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
+def _cut_detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
     """The second line; without its last parts where these would end in the middle of a sentence."""
     parts = shortened(detail, width - INDENT).split(" · ")
-    while len(parts) > 1 and len(_wrapped(scene, " · ".join(parts), width)) > most:
+    while len(parts) > 1 and len(_wrap_clauses(scene, " · ".join(parts), width)) > most:
         parts.pop()
-    return _wrapped(scene, " · ".join(parts), width)
+    return _wrap_clauses(scene, " · ".join(parts), width)
 
 
-def _with_way(lines: list[Line], width: int, most: int) -> list[Line]:
+def _add_way(lines: list[Line], width: int, most: int) -> list[Line]:
     """The key that shows more, at the end of the last line or below it."""
     way = Line("7", "accent").add(" shows the stacks", "dim")
     room = width - way.width - GAP
@@ -122,7 +124,7 @@ def _with_way(lines: list[Line], width: int, most: int) -> list[Line]:
     return lines
 
 
-def _wrapped(scene: Scene, text: str, width: int) -> list[str]:
+def _wrap_clauses(scene: Scene, text: str, width: int) -> list[str]:
     """Broken between its clauses, where that takes no more lines than between words."""
     text, room = scene.clean(text), width - INDENT
     clauses: list[str] = []
@@ -169,7 +171,7 @@ class Heights:
     events: int
 
 
-def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
+def share_out_lines(height: int, ranks: int, verdict: int, happened: int) -> Heights:
     """Share out the lines: the verdict first, then four rows, the legend, events, charts, more rows.
 
     What taller charts would not need goes to events as far as so many have `happened`.
@@ -196,11 +198,11 @@ def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
     return Heights(verdict, 2, table, 1, chart + spare - more_events, events + more_events)
 
 
-def _alerts(scene: Scene, rows: RankRows, width: int) -> str:
+def _count_alerts(scene: Scene, rows: RankRows, width: int) -> str:
     """The number of alerts where there are several; empty where the rule has no room for it."""
     n_alerts = len(scene.frame.alerts)
     words = f"{counted(n_alerts, 'alert')}: key 5"
-    return words if n_alerts > 1 and cells(tally(scene, rows)) + cells(words) + 12 <= width else ""
+    return words if n_alerts > 1 and cells(count_ranks(scene, rows)) + cells(words) + 12 <= width else ""
 
 
 class OverviewView(View):
@@ -246,33 +248,35 @@ class OverviewView(View):
         trouble = in_trouble(scene.frame)
         most = 1 if height < ONE_LINE_VERDICT else 4 if width < WIDE or trouble else 3
         most += width < 60 and height >= TALL
-        action = to_try_first(scene, width) if height >= LEAST_FOR_ACTION else []
+        action = draw_first_action(scene, width) if height >= LEAST_FOR_ACTION else []
         if action and height < TALL and not next_action(scene.frame):
             most -= 1  # what overlap would bring gives way to what to try
-        lines = verdict_lines(scene, width, most) + action
-        room = heights(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
+        lines = draw_verdict(scene, width, most) + action
+        room = share_out_lines(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
         rows = rank_rows(scene, width, room.table)
         if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left
-            room = heights(height, len(rows.table.rows), len(lines), len(scene.frame.events))
+            room = share_out_lines(height, len(rows.table.rows), len(lines), len(scene.frame.events))
         lines = lines[: room.verdict]
         if room.rules:
-            lines.append(rule(width, tally(scene, rows), _alerts(scene, rows, width)))
-        table = rank_table(scene, rows)
+            lines.append(rule(width, count_ranks(scene, rows), _count_alerts(scene, rows, width)))
+        table = draw_rank_table(scene, rows)
         lines += table
         lines += [Line()] * (room.table - len(table))
         if room.legend:
-            lines.append(legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync))
+            lines.append(
+                draw_legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync)
+            )
         if room.rules > 1:
             lines.append(rule(width))
         strip = strip_size(scene, width, room.chart)
         lines += excess_strip(scene, strip, width) if all(strip) else []
         chart_room = room.chart - (strip[0] + 1 if all(strip) else 0)
-        drawn = charts(scene, width, chart_room, top=1 + len(lines))  # the header is above
+        drawn = draw_charts(scene, width, chart_room, top=1 + len(lines))  # the header is above
         lines += drawn.lines
         lines += [Line()] * (height - room.events - len(lines))
-        lines += event_lines(scene, width, room.events) if room.events else []
+        lines += draw_events(scene, width, room.events) if room.events else []
         row = rows.cursor if rows.moved else None
-        return Page(lines, Layout(rows.scroll, rows.table, row, rows.sortable, drawn, strip))
+        return Page(lines, PageLayout(rows.scroll, rows.table, row, rows.sortable, drawn, strip))
 
     def requested_detail(self, place: Place) -> str:
         """The excess strip, where there is room for it."""
@@ -324,7 +328,7 @@ class OverviewView(View):
     def go_to_match(self, screen: Screen, by: int) -> None:
         """Go to the next rank that matches."""
         place = screen.place
-        rank = next_rank(screen.scene(), by) if screen.shown is not None else None
+        rank = find_next_rank(screen.scene(), by) if screen.shown is not None else None
         if rank is not None:
             index = host_index(screen.scene().frame.ranks.host)
             place.reveal(rank, index.names[index.of_rank[rank]])
@@ -348,12 +352,12 @@ class OverviewView(View):
             return
         state = screen.place.charts
         before, state.log_loss = state.log_loss, None
-        by_itself = logarithmic(screen.scene())
+        by_itself = is_logarithmic(screen.scene())
         if before is None:
             state.log_loss = not by_itself
         elif before is not by_itself:
             state.log_loss = by_itself
-        shown = "logarithmic" if logarithmic(screen.scene()) else "linear"
+        shown = "logarithmic" if is_logarithmic(screen.scene()) else "linear"
         how = f"automatic, now {shown}" if state.log_loss is None else f"{shown} until you leave"
         screen.show_note(f"axis of the loss: {how}")
 
@@ -399,14 +403,16 @@ def _host_of_cursor(screen: Screen) -> int | None:
     return int(of_rank[screen.place.rank]) if screen.place.rank < len(of_rank) else None
 
 
-def next_rank(scene: Scene, by: int) -> int | None:
+def find_next_rank(scene: Scene, by: int) -> int | None:
     """The rank that matches next, from the one under the cursor, in the table's order; None: none.
 
     Ranks that the filter hides do not count.
     """
-    hits = set(passing(scene.frame.ranks, scene.place.searched))
+    hits = set(filter_ranks(scene.frame.ranks, scene.place.searched))
     order = [
-        rank for rank in ordered(scene, scene.place.scroll.page) if rank in hits or rank == scene.place.rank
+        rank
+        for rank in order_ranks(scene, scene.place.scroll.page)
+        if rank in hits or rank == scene.place.rank
     ]
     if not hits.intersection(order):
         return None

@@ -11,14 +11,14 @@ from ddptop.render.line import Line, of_state, rule
 from ddptop.render.text import clean
 from ddptop.tui.keys import Do
 from ddptop.tui.runs import RunChoice
-from ddptop.tui.scene import Layout, Page, Place, Scene
+from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import FAR, View
 
 LONGEST_NAME = 32
 
 
-def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float | None = None) -> Page:
+def draw_picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float | None = None) -> Page:
     """A row per run: state, name, ranks, script, age, recording; `now_s` in Unix seconds, by default now."""
     if place.choices is None:
         return Page([rule(width, "runs"), Line("  looking for runs and recordings", "dim")])
@@ -36,7 +36,9 @@ def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float
             else "none yet: start one with ddptop-run SCRIPT"
         )
         return Page([*lines, Line(f"  {why}", "dim")])
-    columns = table.fitting(_columns(listed, time.time() if now_s is None else now_s, ascii_only), width - 2)
+    columns = table.fitting(
+        _make_columns(listed, time.time() if now_s is None else now_s, ascii_only), width - 2
+    )
     lines.append(Line("  ").extend(table.head(columns, 2)))
     scroll, shown = place.scroll.fitted(len(listed), height - len(lines) - 1)
     for index in shown:
@@ -48,10 +50,10 @@ def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float
     note = listed[scroll.cursor].note
     lines += [Line()] * (height - len(lines) - 1)
     lines.append(Line("▲ ", "warn").add(clean(note, ascii_only)) if note else Line())
-    return Page(lines, Layout(scroll))
+    return Page(lines, PageLayout(scroll))
 
 
-def _columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> list[table.Column]:
+def _make_columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> list[table.Column]:
     def texts(cell: object) -> list[str]:
         return [clean(cell(choice), ascii_only) for choice in choices]  # type: ignore[operator]  # a function of one choice
 
@@ -66,12 +68,12 @@ def _columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> 
         table.measured(
             "script", texts(lambda c: PurePath(c.script).name or UNKNOWN), 80, right=False, most=24
         ),
-        table.measured("age", texts(lambda c: _age(c, now_s)), 95),
+        table.measured("age", texts(lambda c: _describe_age(c, now_s)), 95),
         table.measured("recording", texts(lambda c: c.path or UNKNOWN), 60, right=False, most=60, tail=True),
     ]
 
 
-def _age(choice: RunChoice, now_s: float) -> str:
+def _describe_age(choice: RunChoice, now_s: float) -> str:
     return UNKNOWN if choice.started_at is None else age(now_s - choice.started_at)
 
 
@@ -88,13 +90,13 @@ class PickerView(View):
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """A row per run."""
-        return picker(scene.place, width, height, scene.ascii_only)
+        return draw_picker(scene.place, width, height, scene.ascii_only)
 
     def body_without_frame(
         self, place: Place, status: str | None, width: int, height: int, ascii_only: bool
     ) -> Page:
         """The same: it needs no frame."""
-        return picker(place, width, height, ascii_only)
+        return draw_picker(place, width, height, ascii_only)
 
     def filter_text(self, place: Place) -> str:
         """The filter of runs."""

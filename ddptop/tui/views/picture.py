@@ -11,11 +11,11 @@ from ddptop.render.line import Line
 from ddptop.render.text import clean
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import PaletteEntry
-from ddptop.tui.palette import palette_list
+from ddptop.tui.palette import draw_palette
 from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Page, Place, Scene
-from ddptop.tui.views.footer import banner, footer, key_line
-from ddptop.tui.views.header import header
+from ddptop.tui.views.footer import draw_banner, draw_footer, draw_keys
+from ddptop.tui.views.header import draw_header
 
 MIN_FOR_KEYS = 5
 """Lines from which the key line is worth one of them."""
@@ -27,16 +27,16 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[PaletteEntr
     Changes nothing: the caller passes the layout to the place, for keys and the mouse.
     """
     place = scene.place
-    bar = banner(scene, width)
+    bar = draw_banner(scene, width)
     foot = [bar] if bar is not None else []
     if height - len(foot) >= MIN_FOR_KEYS or place.prompt is not None or place.note:
-        foot.extend(footer(scene, width, max(1, height // 2)))
+        foot.extend(draw_footer(scene, width, max(1, height // 2)))
     room = max(0, height - 1 - len(foot))
     page = VIEWS[place.view].body(scene, width, room) if room else Page([])
     body = page.lines[:room]
-    lines = [header(scene, width), *body, *(Line() for _ in range(room - len(body))), *foot]
+    lines = [draw_header(scene, width), *body, *(Line() for _ in range(room - len(body))), *foot]
     if place.prompt is not None and place.prompt.purpose == "palette":
-        over = palette_list(place.prompt, offered, width, room, scene.ascii_only)
+        over = draw_palette(place.prompt, offered, width, room, scene.ascii_only)
         lines[1 + room - len(over) : 1 + room] = over
     return Page([line.cut(width) for line in lines[:height]], page.layout)
 
@@ -46,7 +46,7 @@ def without_frame(place: Place, status: str | None, width: int, height: int, asc
     room = max(0, height - 1)
     page = VIEWS[place.view].body_without_frame(place, status, width, room, ascii_only)
     lines = page.lines[:room]
-    foot = key_line(None, width)
+    foot = draw_keys(None, width)
     if place.prompt is not None:
         foot = prompt_line(place.prompt, width, ascii_only)
     elif place.note:

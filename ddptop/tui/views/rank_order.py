@@ -36,16 +36,18 @@ FEW_RANKS = 8
 _RANK_OF_STATE = {state: at for at, state in enumerate((*PROBLEM_STATES, "waiting", "live", "finished"))}
 
 
-def table_rows(scene: Scene, room: int) -> TableRows:
+def order_rows(scene: Scene, room: int) -> TableRows:
     """The rows, for `room` lines of them. Ranks of several hosts are grouped where they do not fit."""
-    chosen = _chosen(scene)
+    chosen = _filter_shown(scene)
     if not is_grouped(scene, chosen, room):
-        order = tuple(_trouble_first(scene, chosen) if by_default(scene.place) else _sorted(scene, chosen))
+        order = tuple(
+            _trouble_first(scene, chosen) if by_default(scene.place) else _sort_ranks(scene, chosen)
+        )
         return TableRows(order, order)
     worst = by_default(scene.place)
-    groups = by_host(scene.frame, worst_first(scene, chosen) if worst else _sorted(scene, chosen))
+    groups = by_host(scene.frame, worst_first(scene, chosen) if worst else _sort_ranks(scene, chosen))
     hosts, names = groups.hosts.tolist(), host_index(scene.frame.ranks.host).names
-    folded = _folded(scene, groups, room)
+    folded = _choose_folded(scene, groups, room)
     rows: list[int] = []
     for index, host in enumerate(hosts):
         rows.append(host_row(host))
@@ -64,7 +66,7 @@ def is_grouped(scene: Scene, chosen: list[int], room: int) -> bool:
     return len(index.names) > 1 and len(np.unique(index.of_rank[chosen])) > 1
 
 
-def _folded(scene: Scene, groups: ByHost, room: int) -> frozenset[int]:
+def _choose_folded(scene: Scene, groups: ByHost, room: int) -> frozenset[int]:
     """Hosts whose ranks are not shown."""
     folds, names = scene.place.folds, host_index(scene.frame.ranks.host).names
     hosts = groups.hosts.tolist()
@@ -96,12 +98,12 @@ def by_default(place: Place) -> bool:
 
 def worst_is_first(scene: Scene, grouped: bool) -> bool:
     """Whether the default order is another one than that of ranks: hosts, or some rank comes first."""
-    states, unwell = set(scene.frame.ranks.state), set(_unwell(scene))
+    states, unwell = set(scene.frame.ranks.state), set(_unwell_states(scene))
     has_worst = bool(scene.stragglers or scene.responsible or (states & unwell and states - unwell))
     return by_default(scene.place) and (grouped or has_worst)
 
 
-def _unwell(scene: Scene) -> tuple[str, ...]:
+def _unwell_states(scene: Scene) -> tuple[str, ...]:
     """States of ranks that come first in the default order."""
     return ("waiting",) if scene.gathers else PROBLEM_STATES
 
@@ -113,21 +115,21 @@ def is_moving(place: Place, grouped: bool) -> bool:
     return place.sort in SORTS or place.sort == "state" or (grouped and by_default(place))
 
 
-def ordered(scene: Scene, room: int) -> list[int]:
+def order_ranks(scene: Scene, room: int) -> list[int]:
     """Ranks that pass the filter, sorted."""
-    return list(table_rows(scene, room).order)
+    return list(order_rows(scene, room).order)
 
 
-def _chosen(scene: Scene) -> list[int]:
+def _filter_shown(scene: Scene) -> list[int]:
     """Ranks that pass the filter, and the one that is followed."""
     frame, place = scene.frame, scene.place
-    chosen = passing(frame.ranks, place.filter)
+    chosen = filter_ranks(frame.ranks, place.filter)
     if place.follow and place.rank not in chosen and place.rank < len(frame.ranks.state):
         chosen = sorted([*chosen, place.rank])
     return chosen
 
 
-def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
+def _sort_ranks(scene: Scene, chosen: list[int]) -> list[int]:
     """By the chosen column, but ranks that a stall is due to and stragglers first, in every order.
 
     What is not known comes last, whichever way round the rest is.
@@ -153,7 +155,7 @@ def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
 
 def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
     states, stragglers = scene.frame.ranks.state, {*scene.stragglers, *scene.responsible}
-    unwell = _unwell(scene)
+    unwell = _unwell_states(scene)
     front = [rank for rank in chosen if states[rank] in unwell or rank in stragglers]
     lifted = set(front)
     front.sort(
@@ -166,14 +168,16 @@ def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
     return front + [rank for rank in chosen if rank not in lifted]
 
 
-def passing(ranks: Ranks, typed: str) -> list[int]:
+def filter_ranks(ranks: Ranks, typed: str) -> list[int]:
     """Ranks that a filter lets pass: numbers and spans are ranks, words are host, device, state or phase."""
-    if not match.conditions(typed):
+    if not match.parse_conditions(typed):
         return list(range(len(ranks.state)))
-    return match.matching(typed, _texts(ranks.host, ranks.device, ranks.state, ranks.phase), number=int)
+    return match.find_matches(
+        typed, _searched_texts(ranks.host, ranks.device, ranks.state, ranks.phase), number=int
+    )
 
 
 @lru_cache(maxsize=2)
-def _texts(*columns: tuple[str, ...]) -> list[str]:
+def _searched_texts(*columns: tuple[str, ...]) -> list[str]:
     """What is known of every rank in words; a frame is painted many times while a filter is typed."""
     return [" ".join(words).lower() for words in zip(*columns, strict=True)]

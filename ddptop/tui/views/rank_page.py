@@ -25,15 +25,15 @@ from ddptop.frames.numbers import (
 )
 from ddptop.frames.phrases import death_phrase, loss_note
 from ddptop.render import table
-from ddptop.render.evidence import position_lines
+from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, beside, gather, rule
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.view import View
-from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, what_happened
-from ddptop.tui.views.curve import Curve, Happened, chart
-from ddptop.tui.views.why import changed, own_time, sentences, to_try
+from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, find_happened
+from ddptop.tui.views.curve import Curve, Happened, draw_chart
+from ddptop.tui.views.why import draw_action, draw_changes, draw_own_time, draw_reason
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
@@ -45,28 +45,32 @@ MAX_LOGGED = 4
 """Names on a rank's page: what was measured comes first there."""
 
 
-def rank_extras(scene: Scene, rank: int, width: int) -> list[Line]:
+def draw_extras(scene: Scene, rank: int, width: int) -> list[Line]:
     """A line or two of the GPU, one of the logged values; nothing where nothing was reported."""
     gpus = [facts for facts in scene.frame.gpus if facts.rank == rank]
-    lines = [gather(parts, width) for facts in gpus for parts in _gpu(scene, facts)]
-    lines += [_all_logged(scene, rank, width)] if scene.frame.logged else []
+    lines = [gather(parts, width) for facts in gpus for parts in _draw_gpu(scene, facts)]
+    lines += [_draw_all_logged(scene, rank, width)] if scene.frame.logged else []
     return [line for line in lines if line.width]
 
 
-def _all_logged(scene: Scene, rank: int, width: int) -> Line:
+def _draw_all_logged(scene: Scene, rank: int, width: int) -> Line:
     """As many names as fit, and how many more there are."""
     logged = scene.frame.logged
     line = Line()
     for shown in range(min(MAX_LOGGED, len(logged)), 0, -1):
         hidden = Line(f"and {len(logged) - shown} more" if len(logged) > shown else "", "faint")
-        parts = [Line("logged", "dim"), *(_logged(scene, scalar, rank) for scalar in logged[:shown]), hidden]
+        parts = [
+            Line("logged", "dim"),
+            *(_draw_logged(scene, scalar, rank) for scalar in logged[:shown]),
+            hidden,
+        ]
         line = gather(parts, width)
         if line.width == gather(parts, 10 * width).width:
             break
     return line
 
 
-def _gpu(scene: Scene, facts: GpuFacts) -> list[list[Line]]:
+def _draw_gpu(scene: Scene, facts: GpuFacts) -> list[list[Line]]:
     clock = f"{count(facts.clock_mhz)} of {count(facts.max_clock_mhz)} MHz"
     throttle = scene.clean(facts.throttle or "")
     first = [
@@ -90,7 +94,7 @@ def _gpu(scene: Scene, facts: GpuFacts) -> list[list[Line]]:
     return [first if has_load else [], second if facts.allocated_bytes is not None else []]
 
 
-def _logged(scene: Scene, scalar: LoggedScalar, rank: int) -> Line:
+def _draw_logged(scene: Scene, scalar: LoggedScalar, rank: int) -> Line:
     """This rank's value, and the mean of those that logged it."""
     focus = scene.frame.focus
     rank_value = scalar.focus if focus is not None and focus.rank == rank else None
@@ -111,18 +115,18 @@ PLACES_FROM = 36
 """Lines of the page from which four of them are for the places of other."""
 
 
-def _host_and_device(scene: Scene, rank: int) -> str:
+def _describe_host(scene: Scene, rank: int) -> str:
     host, device = scene.clean(scene.frame.ranks.host[rank]), scene.clean(scene.frame.ranks.device[rank])
     return f"{host or UNKNOWN} · {device or UNKNOWN}"
 
 
-def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
+def _draw_facts(scene: Scene, rank: int, width: int) -> list[Line]:
     ranks = scene.frame.ranks
     text, role = state_piece(scene, rank, LONG)
     starts = ranks.incarnation[rank]
     first = [
         Line(text, role),
-        Line(_host_and_device(scene, rank)),
+        Line(_describe_host(scene, rank)),
         Line("pid ", "dim").add(str(int(ranks.pid[rank])) if known(ranks.pid[rank]) else UNKNOWN),
         Line("last update " if width >= 60 else "update ", "dim").add(last_update(float(ranks.age_ms[rank]))),
         Line("restarts ", "dim").add(count(starts)) if known(starts) and starts > 0 else Line(),
@@ -130,7 +134,7 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
     where = scene.clean(ranks.phase[rank])
     bucket = ranks.bucket[rank]
     last = float("nan") if scene.frame.group.clock_free else float(ranks.last_pct[rank])
-    late = Line("late ", "dim").add(_late(scene, rank))
+    late = Line("late ", "dim").add(_describe_lateness(scene, rank))
     often = Line("comes last ", "dim").add(percent(last))
     scores = [
         Line("relative ", "dim")
@@ -152,7 +156,10 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
         Line("memory ", "dim").add(size(ranks.rss_bytes[rank])),
         Line("cpu ", "dim").add(percent(ranks.cpu_pct[rank], 0)),
     ]
-    own_time_parts, split = _own(scene, rank), [Line("collectives ", "dim").add(_collectives(scene, rank))]
+    own_time_parts, split = (
+        _draw_own_time(scene, rank),
+        [Line("collectives ", "dim").add(_describe_collectives(scene, rank))],
+    )
     if width >= LONG:
         rows = [
             first,
@@ -165,7 +172,7 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
     return [gather(parts, width) for parts in rows]
 
 
-def _own(scene: Scene, rank: int) -> list[Line]:
+def _draw_own_time(scene: Scene, rank: int) -> list[Line]:
     """`own time 43.7 ms, excess 20.2`; nothing where it is not known."""
     own_ms, excess_ms = (
         float(column[rank]) for column in (scene.frame.ranks.own_ms, scene.frame.ranks.excess_ms)
@@ -177,7 +184,7 @@ def _own(scene: Scene, rank: int) -> list[Line]:
     ]
 
 
-def _late(scene: Scene, rank: int) -> str:
+def _describe_lateness(scene: Scene, rank: int) -> str:
     """With its bound; nothing where the clocks are too inexact."""
     ranks = scene.frame.ranks
     late, bound = float(ranks.lateness_ms[rank]), float(ranks.bound_ms[rank])
@@ -186,7 +193,7 @@ def _late(scene: Scene, rank: int) -> str:
     return scene.clean(f"{fixed(late)} ±{fixed(bound)} ms") if known(bound) else fixed(late, 1, " ms")
 
 
-def _collectives(scene: Scene, rank: int) -> str:
+def _describe_collectives(scene: Scene, rank: int) -> str:
     """How long some all-reduce was under way on this rank, beside its compute too."""
     ranks = scene.frame.ranks
     busy, exposed = float(ranks.collective_ms[rank]), float(ranks.exposed_comm_ms[rank])
@@ -196,7 +203,7 @@ def _collectives(scene: Scene, rank: int) -> str:
     return f"{fixed(busy, 1, ' ms')}{hidden}"
 
 
-def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
+def _draw_position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     """Its position in a stall, or before it exited; with the key that shows more."""
     frame = scene.frame
     positions = [death.position for death in frame.deaths if death.rank == rank]
@@ -205,21 +212,21 @@ def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     ]
     if not positions or most < 3:
         return []
-    title = "" if _exit_text(scene, rank) else "no progress" if frame.stall else ""
+    title = "" if _describe_exit(scene, rank) else "no progress" if frame.stall else ""
     lines = [rule(width, title, "7 shows all")]
     best = next((position for position in positions if position.traces), positions[0])
-    lines += position_lines(scene, best, width, responsible=rank in scene.responsible)
+    lines += draw_position(scene, best, width, responsible=rank in scene.responsible)
     return lines[:most]
 
 
-def _exit(scene: Scene, rank: int, width: int) -> list[Line]:
+def _draw_exit(scene: Scene, rank: int, width: int) -> list[Line]:
     """How its process exited, in a line; nothing where it has not."""
-    text = re.sub(r"^rank [\d,]+ (failed: |lost: )?", "", _exit_text(scene, rank))
+    text = re.sub(r"^rank [\d,]+ (failed: |lost: )?", "", _describe_exit(scene, rank))
     text = text if cells(text) <= width - 2 else re.sub(r" \(exit code -?\d+\)$", "", text)
     return [Line("■ ", "bad").add(part, "strong") for part in wrap(text, width - 2, 1)]
 
 
-def _exit_text(scene: Scene, rank: int) -> str:
+def _describe_exit(scene: Scene, rank: int) -> str:
     """Of a rank that has died; else of one that is lost. Empty: of none of them."""
     texts = [death_phrase(death) for death in scene.frame.deaths if death.rank == rank]
     texts += [
@@ -228,7 +235,7 @@ def _exit_text(scene: Scene, rank: int) -> str:
     return scene.clean(texts[0]) if texts else ""
 
 
-def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
+def _draw_charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
     x = _steps_as_axis(focus)
     chart_width = (width + 1) // 2 if width >= TWO_ABREAST else width
     span = Line(f"last {counted(len(focus.step), 'step')}", "faint")
@@ -239,17 +246,17 @@ def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Lin
         Curve(steps, x, focus.step_ms, "forward", behind=focus.step_ms, zero=True, happened=happened),
         Curve(loss_title, x, focus.loss, "accent", happened=happened),
     ]
-    if (excess_curve := _excess(scene, focus, span, happened)) is not None:
+    if (excess_curve := _make_excess_curve(scene, focus, span, happened)) is not None:
         curves.insert(0, excess_curve)
     if chart_width == width:
-        return chart(curves[0], width, height, scene.ascii_only).lines
+        return draw_chart(curves[0], width, height, scene.ascii_only).lines
     left_lines, right_lines = (
-        chart(curve, chart_width - 1, height, scene.ascii_only).lines for curve in curves[:2]
+        draw_chart(curve, chart_width - 1, height, scene.ascii_only).lines for curve in curves[:2]
     )
     return beside(left_lines, right_lines, chart_width)
 
 
-def _excess(scene: Scene, focus: RankSteps, span: Line, happened: Happened) -> Curve | None:
+def _make_excess_curve(scene: Scene, focus: RankSteps, span: Line, happened: Happened) -> Curve | None:
     """The excess over the last minutes, mean and largest of each bin; where that is not known, of the last
     steps; None: of none."""
     reach = SEEN_SHARE * (scene.frame.group.step_ms_p50 or 0.0)
@@ -261,7 +268,7 @@ def _excess(scene: Scene, focus: RankSteps, span: Line, happened: Happened) -> C
         title = [title[0], over, Line("━ mean", "data"), Line("┄ peak", "faint"), meaning]
         return Curve(
             title, minutes.time_s, minutes.mean_ms, "data", behind=minutes.largest_ms, span_s=RECENT_S,
-            zero=True, reach=reach, happened=what_happened(scene),
+            zero=True, reach=reach, happened=find_happened(scene),
         )  # fmt: skip
     if not np.isfinite(focus.excess_ms).any():
         return None
@@ -274,7 +281,7 @@ def _steps_as_axis(focus: RankSteps) -> Column:
     return focus.step - focus.step[0] if len(focus.step) else focus.step
 
 
-def _steps(focus: RankSteps, width: int, height: int) -> list[Line]:
+def _draw_steps(focus: RankSteps, width: int, height: int) -> list[Line]:
     if height < 2 or not len(focus.step):
         return []
     known_parts = np.isfinite(focus.wait_ms) & np.isfinite(focus.transfer_ms)
@@ -335,19 +342,19 @@ class RankView(OneRankView):
         ranks = scene.frame.ranks
         if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
             return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
-        facts = [*_facts(scene, rank, width), *rank_extras(scene, rank, width)]
-        facts[1:1] = ended = _exit(scene, rank, width)
-        why, states = sentences(scene, rank, width), rule(width, f"rank {rank}")
-        times = own_time(scene, rank, width, places=height >= PLACES_FROM)
-        lines = [states, *facts, *_position(scene, rank, width, height - len(facts) - 1)]
+        facts = [*_draw_facts(scene, rank, width), *draw_extras(scene, rank, width)]
+        facts[1:1] = ended = _draw_exit(scene, rank, width)
+        why, states = draw_reason(scene, rank, width), rule(width, f"rank {rank}")
+        times = draw_own_time(scene, rank, width, places=height >= PLACES_FROM)
+        lines = [states, *facts, *_draw_position(scene, rank, width, height - len(facts) - 1)]
         nothing_worse = not ended and len(lines) == len(facts) + 1
         if why and nothing_worse:  # why it is slow comes before what is well known
-            state = Line(*state_piece(scene, rank, LONG)).add(f"  {_host_and_device(scene, rank)}", "dim")
-            advice = to_try(scene, rank, width)
+            state = Line(*state_piece(scene, rank, LONG)).add(f"  {_describe_host(scene, rank)}", "dim")
+            advice = draw_action(scene, rank, width)
             fits = 2 + len(why) + len(times) + len(advice) < height  # with the line of when it began
             lines = [states, *why, *([state] if fits else []), *times]
-            advice = to_try(scene, rank, width, max(1, height - len(lines) - 1)) if not fits else advice
-            lines += changed(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
+            advice = draw_action(scene, rank, width, max(1, height - len(lines) - 1)) if not fits else advice
+            lines += draw_changes(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
             lines += advice
             lines += [rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
         else:
@@ -359,6 +366,6 @@ class RankView(OneRankView):
             return Page(lines[:height])
         if room >= (5 if why else 6):
             tall = min(12, max(5, room // 2))
-            lines += [*([rule(width)] if room >= 6 else []), *_charts(scene, focus, width, tall)]
+            lines += [*([rule(width)] if room >= 6 else []), *_draw_charts(scene, focus, width, tall)]
             room = height - len(lines) - 1
-        return Page([*lines, *_steps(focus, width, room + 1)][:height])
+        return Page([*lines, *_draw_steps(focus, width, room + 1)][:height])

@@ -24,7 +24,7 @@ from ddptop.render.trouble import as_of
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import Place, Scene, Scroll, TableRows, host_of, host_row
-from ddptop.tui.views.rank_order import COLUMNS, SORTS, is_moving, table_rows, worst_is_first
+from ddptop.tui.views.rank_order import COLUMNS, SORTS, is_moving, order_rows, worst_is_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ class RankRows:
 
 def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
     """The columns that fit into `width`, and `height - 1` rows below their titles."""
-    rows = table_rows(scene, height - 1)
+    rows = order_rows(scene, height - 1)
     offered = grouped_columns(scene, rows) if rows.grouped else rank_columns(scene)
     offered = table.chosen(offered, scene.place.columns)
     least = (
@@ -115,21 +115,21 @@ def cursor_row(scene: Scene, rows: TableRows) -> int:
     return host_row(host) if place.on_host or host in rows.folded else place.rank
 
 
-def rank_table(scene: Scene, rows: RankRows) -> list[Line]:
+def draw_rank_table(scene: Scene, rows: RankRows) -> list[Line]:
     """Titles and rows."""
-    lines = [_titles(scene, rows)]
+    lines = [_draw_titles(scene, rows)]
     pattern = match.highlight_pattern(scene.place.searched)
     shown = (rows.table.rows[index] for index in rows.shown)
-    lines += [_row(scene, rows, row, row == rows.cursor, pattern) for row in shown]
+    lines += [_draw_row(scene, rows, row, row == rows.cursor, pattern) for row in shown]
     if not rows.table.rows:
         lines.append(Line("  ").add(_no_rank(scene), "dim"))
     return lines
 
 
-def _titles(scene: Scene, rows: RankRows) -> Line:
+def _draw_titles(scene: Scene, rows: RankRows) -> Line:
     place, bar = scene.place, rows.bar
     sort = None if worst_is_first(scene, rows.table.grouped) else place.sort
-    line = Line(" " * GUTTER).extend(table.head(rows.columns, 1, sort, _sign(place), Do.SORT_BY))
+    line = Line(" " * GUTTER).extend(table.head(rows.columns, 1, sort, _find_order_sign(place), Do.SORT_BY))
     if bar:
         scale = f" {fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
         old = as_of(scene.frame)
@@ -138,12 +138,12 @@ def _titles(scene: Scene, rows: RankRows) -> Line:
     return line
 
 
-def _sign(place: Place) -> str:
+def _find_order_sign(place: Place) -> str:
     falling = place.sort in SORTS and SORTS[place.sort].largest_first
     return "▾" if falling != place.inverted else "▴"
 
 
-def _row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.Pattern[str] | None) -> Line:
+def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.Pattern[str] | None) -> Line:
     place, host, rank = scene.place, host_of(row), rows.table.rank(row)
     shows_rank = host is None or host in rows.table.folded
     sign = ("▶" if place.follow and rank == place.rank else "▸") if chosen else " "
@@ -182,7 +182,7 @@ def _no_rank(scene: Scene) -> str:
 def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
     """The columns of the table with rows of hosts: those of ranks, after the host and how many ranks run."""
     figures, index = figures_by_name(scene.frame), host_index(scene.frame.ranks.host)
-    running, total = _running(scene)
+    running, total = _count_running(scene)
     ended = scene.frame.run.state in ("finished", "failed")
 
     def of_host(row: int, text: Callable[[int], Piece]) -> Piece:
@@ -201,13 +201,13 @@ def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
     def bound(host: int) -> Piece:
         host_figures = figures.get(index.names[host])
         value = None if host_figures is None else host_figures.clock_bound_ms
-        return (f"±{fixed(value, RATIO)}" if known(value) else "–"), "warn" if _wide(
+        return (f"±{fixed(value, RATIO)}" if known(value) else "–"), "warn" if _is_wide(
             scene, host_figures
         ) else "dim"
 
     longest = widest(index.short, scene.ascii_only)
     figure_columns = [column for column in rank_columns(scene) if column.title != "host"]
-    wide = any(_wide(scene, host_figures) for host_figures in figures.values())
+    wide = any(_is_wide(scene, host_figures) for host_figures in figures.values())
     columns = [
         table.Column("host", max(5, min(longest + 2, LONGEST_HOST)), lambda row: of_host(row, name), 100,
                      right=False, tail=longest >= LONGEST_HOST),
@@ -240,7 +240,7 @@ def _of_worst(
     return replace(column, cell=at, keep=GROUPED_KEEP.get(title, column.keep))
 
 
-def _running(scene: Scene) -> tuple[list[int], list[int]]:
+def _count_running(scene: Scene) -> tuple[list[int], list[int]]:
     """By host: how many of its ranks run, and how many there are."""
     states, index = scene.frame.ranks.state, host_index(scene.frame.ranks.host)
     hosts = len(index.names)
@@ -251,13 +251,13 @@ def _running(scene: Scene) -> tuple[list[int], list[int]]:
     return (total - gone).tolist(), total.tolist()
 
 
-def _wide(scene: Scene, host: HostFigures | None) -> bool:
+def _is_wide(scene: Scene, host: HostFigures | None) -> bool:
     """Whether the bound of a host's clock is a noticeable part of the step."""
     bound, step = None if host is None else host.clock_bound_ms, scene.frame.group.step_ms_p50
     return bound is not None and step is not None and bound > OF_STEP * step
 
 
-def tally(scene: Scene, rows: RankRows) -> str:
+def count_ranks(scene: Scene, rows: RankRows) -> str:
     """How many ranks, or hosts, of how many are shown, and what is lost."""
     frame, place = scene.frame, scene.place
     total, order = len(frame.ranks.state), rows.table.order
@@ -270,7 +270,7 @@ def tally(scene: Scene, rows: RankRows) -> str:
     if worst and (scene.attention[0] < CALM).any():
         words.append("missing first" if scene.gathers else "worst first")
     elif not worst and place.sort not in rows.sortable:
-        words.append(f"sorted by {place.sort} {_sign(place)}")
+        words.append(f"sorted by {place.sort} {_find_order_sign(place)}")
     if place.follow:
         words.append(f"following rank {place.rank}")
     if place.filter:

@@ -30,9 +30,9 @@ from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, rule
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.keys import SEARCH_KEY, Key
-from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
-from ddptop.tui.views.text_page import below, text_page
+from ddptop.tui.views.text_page import count_below, draw_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -99,11 +99,11 @@ def card_facts(card: Mapping[str, Scalar]) -> dict[str, list[Fact]]:
             sections.setdefault(ENVIRONMENT, []).append(Fact(name, str(value)))
         elif model:
             title = f"{OPTIONS} of model {model[1]}" if model[1] else OPTIONS
-            sections.setdefault(title, []).append(_option(name, value))
+            sections.setdefault(title, []).append(_option_fact(name, value))
         elif name in _VERSIONS:
             sections.setdefault(VERSIONS, []).append(Fact(name, str(value)))
         else:
-            sections.setdefault("", []).append(Fact(name, _words(name, value)))
+            sections.setdefault("", []).append(Fact(name, _describe_option(name, value)))
     for facts in sections.values():
         facts.sort(key=lambda fact: _PLACES.get(fact.name, len(_PLACES)))
     return sections
@@ -115,13 +115,13 @@ def _from_environment(name: str) -> bool:
     )
 
 
-def _option(name: str, value: Scalar) -> Fact:
+def _option_fact(name: str, value: Scalar) -> Fact:
     usual = DEFAULTS.get(name)
     role: Role = "strong" if usual is not None and value != usual else "text"
-    return Fact(name, _words(name, value), role)
+    return Fact(name, _describe_option(name, value), role)
 
 
-def _words(name: str, value: Scalar) -> str:
+def _describe_option(name: str, value: Scalar) -> str:
     if name in _YES_NO or isinstance(value, bool):
         return "yes" if value else "no"
     if name.endswith(("_bytes", "_size")) and isinstance(value, (int, float)):
@@ -145,17 +145,17 @@ MAX_HOSTS = 64
 """Hosts in the table: those that lost records or whose clock is known worst come first."""
 
 
-def _body(scene: Scene, width: int) -> list[Line]:
+def _draw_body(scene: Scene, width: int) -> list[Line]:
     facts = card_facts(scene.frame.run.card)
-    hosts = [rule(width, "hosts and clocks"), *_hosts(scene, width)]
+    hosts = [rule(width, "hosts and clocks"), *_draw_hosts(scene, width)]
     few = len(set(scene.frame.ranks.host)) <= FEW_HOSTS
-    lines = [*_facts(scene, _run(scene), width), *_losses(scene, width)]
-    lines += [rule(width, "overhead"), *_facts(scene, _cost(scene), width)]
+    lines = [*_draw_facts(scene, _list_run_facts(scene), width), *_draw_losses(scene, width)]
+    lines += [rule(width, "overhead"), *_draw_facts(scene, _list_cost_facts(scene), width)]
     cost = scene.frame.overhead
     for text in (cost.measured.sentence if cost.measured is not None else "", cost.detail_sentence or ""):
         lines += [Line(" ").add(row, "dim") for row in wrap(text, width - 1)]
     lines += hosts if few else []
-    lines += [rule(width, "models and process groups"), *_models(scene, width)]
+    lines += [rule(width, "models and process groups"), *_draw_models(scene, width)]
     for title in (
         OPTIONS,
         *sorted(title for title in facts if title.startswith(f"{OPTIONS} of")),
@@ -163,14 +163,14 @@ def _body(scene: Scene, width: int) -> list[Line]:
         ENVIRONMENT,
     ):
         if title in facts:
-            lines += [rule(width, title), *_facts(scene, facts[title], width)]
+            lines += [rule(width, title), *_draw_facts(scene, facts[title], width)]
     logged = [fact for title in facts if title == "" for fact in facts[title]]
     if logged:
-        lines += [rule(width, "logged by the script"), *_facts(scene, logged, width)]
+        lines += [rule(width, "logged by the script"), *_draw_facts(scene, logged, width)]
     return lines if few else lines + hosts
 
 
-def _facts(scene: Scene, facts: Iterable[Fact], width: int) -> list[Line]:
+def _draw_facts(scene: Scene, facts: Iterable[Fact], width: int) -> list[Line]:
     """In as many columns as fit; a long value takes several of them, or lines of its own."""
     facts_text = [(scene.clean(fact.name), scene.clean(fact.value), fact.role) for fact in facts]
     label = min(max((cells(name) for name, _, _ in facts_text), default=0), NAME, max(8, width // 2 - 4))
@@ -194,7 +194,7 @@ def _facts(scene: Scene, facts: Iterable[Fact], width: int) -> list[Line]:
     return [*lines, row] if row.width else lines
 
 
-def _run(scene: Scene) -> list[Fact]:
+def _list_run_facts(scene: Scene) -> list[Fact]:
     run, frame = scene.frame.run, scene.frame
     argv = run.argv[1:] if run.argv[:1] == (run.script,) else run.argv
     kind = {"simulated": "simulated, no real training", "replay": "a recording"}.get(frame.source, "live")
@@ -214,7 +214,7 @@ def _run(scene: Scene) -> list[Fact]:
     ]
 
 
-def _cost(scene: Scene) -> list[Fact]:
+def _list_cost_facts(scene: Scene) -> list[Fact]:
     cost = scene.frame.overhead
     over = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has checked
     every, beside = cost.detail_every, cost.collector_pct
@@ -232,7 +232,7 @@ def _cost(scene: Scene) -> list[Fact]:
     return [*facts, Fact("first failure", str(first), "warn")] if first else facts
 
 
-def _devices(names: list[str]) -> str:
+def _describe_devices(names: list[str]) -> str:
     """`cuda:0-7`: the devices of a host's ranks; the first where they have no common name."""
     parts = [name.partition(":") for name in names]
     numbers = [int(number) for _, _, number in parts if number.isdecimal()]
@@ -241,7 +241,7 @@ def _devices(names: list[str]) -> str:
     return f"{parts[0][0]}:{rank_spans(sorted(set(numbers)))}"
 
 
-def _hosts(scene: Scene, width: int) -> list[Line]:
+def _draw_hosts(scene: Scene, width: int) -> list[Line]:
     ranks = scene.frame.ranks
     ranks_of: dict[str, list[int]] = {}
     for rank, host in enumerate(ranks.host):
@@ -266,7 +266,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
         return [value(host) for host in names]  # type: ignore[operator]  # a function of a host's name
 
     def devices_of(host: str) -> str:
-        return scene.clean(_devices([ranks.device[rank] for rank in ranks_of[host]]))
+        return scene.clean(_describe_devices([ranks.device[rank] for rank in ranks_of[host]]))
 
     def clock_of(host: str) -> str:
         clock = clocks.get(host)
@@ -306,9 +306,9 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
                 if any(clock.drift_ppm for clock in scene.frame.clocks)
                 else []
             ),
-            table.measured("records", texts(lambda h: count(_sum(ranks.records, ranks_of[h]))), 60),
-            table.measured("lost", texts(lambda h: count(_sum(ranks.lost_records, ranks_of[h]))), 70),
-            table.measured("last update", texts(lambda h: _ago(ranks.age_ms, ranks_of[h])), 50),
+            table.measured("records", texts(lambda h: count(_sum_over(ranks.records, ranks_of[h]))), 60),
+            table.measured("lost", texts(lambda h: count(_sum_over(ranks.lost_records, ranks_of[h]))), 70),
+            table.measured("last update", texts(lambda h: _longest_ago(ranks.age_ms, ranks_of[h])), 50),
         ],
         width - 1,
         2,
@@ -325,24 +325,24 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
     return lines
 
 
-def _sum(column: Column, ranks: list[int]) -> float | None:
+def _sum_over(column: Column, ranks: list[int]) -> float | None:
     values = column[ranks]
     return None if np.isnan(values).all() else float(np.nansum(values))
 
 
-def _ago(column: Column, ranks: list[int]) -> str:
+def _longest_ago(column: Column, ranks: list[int]) -> str:
     """The longest time since a rank was last received from."""
     values = column[ranks]
     return UNKNOWN if np.isnan(values).all() else duration(float(np.nanmax(values)) / 1e3)
 
 
-def _losses(scene: Scene, width: int) -> list[Line]:
+def _draw_losses(scene: Scene, width: int) -> list[Line]:
     refused = [a.message for a in scene.frame.alerts if a.kind == "refused_messages"]
     lines = [Line(" ").add(row, "warn") for text in refused for row in wrap(scene.clean(text), width - 1)]
-    return _lost_records(scene, width) + lines
+    return _draw_lost_records(scene, width) + lines
 
 
-def _lost_records(scene: Scene, width: int) -> list[Line]:
+def _draw_lost_records(scene: Scene, width: int) -> list[Line]:
     frame = scene.frame
     records, lost = frame.records, frame.lost_records
     if not records and not lost:
@@ -357,7 +357,7 @@ def _lost_records(scene: Scene, width: int) -> list[Line]:
     return [Line(" ").add(row, "warn") for row in wrap(text, width - 1)]
 
 
-def _models(scene: Scene, width: int) -> list[Line]:
+def _draw_models(scene: Scene, width: int) -> list[Line]:
     models: dict[tuple[int, str], list[BucketFigures]] = {}
     for bucket in scene.frame.buckets:
         models.setdefault((bucket.model, bucket.group), []).append(bucket)
@@ -391,9 +391,9 @@ class RunView(View):
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """Sections under each other, scrolled as one text."""
-        body = [line.cut(width) for line in _body(scene, width)]
+        body = [line.cut(width) for line in _draw_body(scene, width)]
         room = max(1, height - 1)
-        lines, scroll = text_page(scene, body, room)
-        hidden = below(scroll, body, room)
+        lines, scroll = draw_text(scene, body, room)
+        hidden = count_below(scroll, body, room)
         head = rule(width, "run", f"{counted(hidden, 'line')} below" if hidden else "")
-        return Page([head, *lines], Layout(scroll))
+        return Page([head, *lines], PageLayout(scroll))

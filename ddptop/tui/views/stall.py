@@ -14,18 +14,18 @@ from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, run_state, verdict
 from ddptop.render.context import RenderContext
-from ddptop.render.evidence import evidence
+from ddptop.render.evidence import draw_evidence
 from ddptop.render.hosts import SILENT_STATES
 from ddptop.render.line import Line, Piece, of_state, rule
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import wrap
 from ddptop.render.trouble import in_trouble
 from ddptop.tui.keys import SEARCH_KEY, Key, view_key
-from ddptop.tui.scene import Layout, Page, Scene
+from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
-from ddptop.tui.views.events import event_line
-from ddptop.tui.views.text_page import below, text_page
-from ddptop.tui.views.why import advice
+from ddptop.tui.views.events import draw_event
+from ddptop.tui.views.text_page import count_below, draw_text
+from ddptop.tui.views.why import draw_advice
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -44,7 +44,7 @@ EARLIER = 5
 """Past stalls and exits listed while nothing is stalled."""
 
 
-def _with_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
+def _insert_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
     """What to do next, below what has happened."""
     grey = [bool(line.pieces) and line.pieces[-1][1] == "dim" for line in body]
     ends = (
@@ -53,10 +53,10 @@ def _with_action(scene: Scene, body: list[Line], width: int) -> list[Line]:
         if not body[index].width or (grey[index - 1] and not grey[index])
     )
     index = next(ends, len(body))
-    return [*body[:index], *advice(scene.clean(next_action(scene.frame)), width), *body[index:]]
+    return [*body[:index], *draw_advice(scene.clean(next_action(scene.frame)), width), *body[index:]]
 
 
-def _small(scene: Scene, width: int) -> list[Line]:
+def _draw_few_lines(scene: Scene, width: int) -> list[Line]:
     """On a few lines: what it is, on one of them, and the position of the first rank it is due to."""
     stall, deaths = scene.frame.stall, scene.frame.deaths
     if stall is not None:
@@ -73,11 +73,11 @@ def _small(scene: Scene, width: int) -> list[Line]:
     return lines
 
 
-def _calm(scene: Scene, width: int) -> list[Line]:
+def _draw_calm(scene: Scene, width: int) -> list[Line]:
     """That nothing is stalled, or what else is wrong; and what this page is for."""
     frame, shown = scene.frame, verdict(scene.frame)
     grave = shown.sign == "critical" and run_state(frame) != "live"
-    unknown = _unknown(frame)
+    unknown = _explain_unknown(frame)
     head = shown.sentence if grave else unknown or "nothing is stalled, and no rank has died"
     lines = [Line("  ").add(text, "strong") for text in wrap(scene.clean(head), width - 2)]
     good: Piece = ("○ ", "dim") if unknown else ("● ", "good")
@@ -89,7 +89,7 @@ def _calm(scene: Scene, width: int) -> list[Line]:
         "and where the others wait; when a process dies, how, and its traceback."
     )
     lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap(words, width - 2))]
-    lines += _silent_hosts(scene, width)
+    lines += _draw_silent_hosts(scene, width)
     past = [
         event
         for event in frame.events
@@ -97,11 +97,11 @@ def _calm(scene: Scene, width: int) -> list[Line]:
     ]
     if past:
         lines += [Line(), Line("  ").add("earlier in this run", "dim")]
-        lines += [Line("  ").extend(event_line(scene, event)) for event in reversed(past[-EARLIER:])]
+        lines += [Line("  ").extend(draw_event(scene, event)) for event in reversed(past[-EARLIER:])]
     return lines
 
 
-def _unknown(frame: Frame) -> str:
+def _explain_unknown(frame: Frame) -> str:
     """Why a stall or a death would not be seen now; empty: it would."""
     state, silent = run_state(frame), frame.ranks.state.count("waiting")
     if hosts := sum(host.state in SILENT_STATES for host in frame.hosts):
@@ -117,7 +117,7 @@ def _unknown(frame: Frame) -> str:
     return f"{counted(silent, 'rank')} {have} not reported yet: of these nothing can be said"
 
 
-def _silent_hosts(scene: Scene, width: int) -> list[Line]:
+def _draw_silent_hosts(scene: Scene, width: int) -> list[Line]:
     """Hosts from which nothing arrives: a stall of their ranks would not be seen here."""
     silent = [host for host in scene.frame.hosts if host.state in SILENT_STATES]
     lines = [Line()] if silent else []
@@ -132,7 +132,7 @@ def _silent_hosts(scene: Scene, width: int) -> list[Line]:
     return lines
 
 
-def _foot(scene: Scene, width: int, below: int) -> Line:
+def _draw_foot(scene: Scene, width: int, below: int) -> Line:
     """What the keys do, and how much there is below."""
     hidden = f"{counted(below, 'line')} below" if below > 0 else ""
     if not in_trouble(scene.frame):
@@ -149,7 +149,7 @@ WIDTH = 110
 def evidence_text(frame: Frame) -> str | None:
     """All that is known of the stall and the deaths; None where nothing is stalled and no rank has died."""
     context = RenderContext(frame)
-    lines = evidence(context, WIDTH, every=True)
+    lines = draw_evidence(context, WIDTH, every=True)
     if not lines:
         return None
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(frame.unix_s))
@@ -171,17 +171,17 @@ class StallView(View):
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """As much as fits from where it was scrolled to, and at the foot what there is more."""
-        body = evidence(scene, width, every=scene.place.every) or _calm(scene, width)
+        body = draw_evidence(scene, width, every=scene.place.every) or _draw_calm(scene, width)
         if height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical":
-            body = _with_action(scene, body, width)
+            body = _insert_action(scene, body, width)
         if height < SMALL and in_trouble(scene.frame):
-            body = [*_small(scene, width), *body]
+            body = [*_draw_few_lines(scene, width), *body]
         room = height - 1 if height >= ROOM_FOR_FOOT else height
-        lines, scroll = text_page(scene, body, room)
+        lines, scroll = draw_text(scene, body, room)
         if room == height:
-            return Page(lines, Layout(scroll))
+            return Page(lines, PageLayout(scroll))
         lines += [Line()] * (room - len(lines))
-        return Page([*lines, _foot(scene, width, below(scroll, body, room))], Layout(scroll))
+        return Page([*lines, _draw_foot(scene, width, count_below(scroll, body, room))], PageLayout(scroll))
 
     def text_to_save(self, frame: Frame) -> str | None:
         """All that is known of the stall."""

@@ -16,10 +16,10 @@ from ddptop.frames.verdict import restart_phrase
 from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, gather, rule
-from ddptop.render.phases import PARTS, Part, legend
+from ddptop.render.phases import PARTS, StepPart, draw_legend
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.keys import Key, view_key
-from ddptop.tui.scene import Layout, Page
+from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ BEFORE = {"data": 0, "forward": 1, "backward": 2, "optimizer": 5, "other": 6}
 """By the phase that a rank is in: how many of `PARTS` it has behind it."""
 
 
-def stuck_page(scene: Scene, stall: Stall, width: int, height: int) -> list[Line]:
+def draw_stuck_step(scene: Scene, stall: Stall, width: int, height: int) -> list[Line]:
     """A lane per rank, those that the stall is due to first: the phase it is in goes on to the right edge."""
     kept = scene.frame.timeline.kept if scene.frame.timeline is not None else ()
     head = [
@@ -51,38 +51,38 @@ def stuck_page(scene: Scene, stall: Stall, width: int, height: int) -> list[Line
     lines = [gather(head, width)]
     words = wrap(scene.clean(stall.sentence), width - 2, 1 if height < 14 else 3)
     lines += [Line("■ " if index == 0 else "  ", "bad").add(row) for index, row in enumerate(words)]
-    foot = [legend(scene.ascii_only, stall.ranks, width)] if height >= MIN_FOR_LEGEND else []
-    lines += _stuck_lanes(scene, stall, width, height - len(lines) - len(foot))
+    foot = [draw_legend(scene.ascii_only, stall.ranks, width)] if height >= MIN_FOR_LEGEND else []
+    lines += _draw_stuck_lanes(scene, stall, width, height - len(lines) - len(foot))
     return [*lines[: height - len(foot)], *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
 
 
-def _stuck_lanes(scene: Scene, stall: Stall, width: int, room: int) -> list[Line]:
+def _draw_stuck_lanes(scene: Scene, stall: Stall, width: int, room: int) -> list[Line]:
     """The ranks that the stall is due to, then those around the cursor."""
     world, cursor = len(scene.frame.ranks.state), scene.place.timeline.rank
     first = [rank for rank in stall.ranks if rank < world][: max(1, room // 2)]
     near = sorted(set(range(world)) - set(first), key=lambda rank: (abs(rank - cursor), rank))
     shown = [*first, *sorted(near[: max(0, room - len(first))])]
-    texts = [_where(scene, stall, rank) for rank in shown]
+    texts = [_describe_position(scene, stall, rank) for rank in shown]
     label, longest = len(str(max(shown, default=0))), max(map(cells, texts), default=0)
     bar = width - label - 6 - longest
     return [
-        _lane(scene, stall, rank, text, label, bar if bar >= MIN_BAR else 0)
+        _draw_stuck_lane(scene, stall, rank, text, label, bar if bar >= MIN_BAR else 0)
         for rank, text in zip(shown, texts, strict=True)
     ]
 
 
-def _lane(scene: Scene, stall: Stall, rank: int, text: str, label: int, bar: int) -> Line:
+def _draw_stuck_lane(scene: Scene, stall: Stall, rank: int, text: str, label: int, bar: int) -> Line:
     chosen, blamed = rank == scene.place.timeline.rank, rank in stall.ranks
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{rank}".ljust(label + 2), "bad" if blamed else "strong")
     line.add(*scene.sign(rank, rank + 1)).add(" ")
     line.target = rank
     if bar:
-        line.extend(_bar(scene, stall, rank, bar)).add(" ")
+        line.extend(_draw_stuck_bar(scene, stall, rank, bar)).add(" ")
     return line.add(scene.clean(text), "bad" if blamed else "text")
 
 
-def _bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
+def _draw_stuck_bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
     """The usual time of the phases it has done, then its current phase: this step has no times yet."""
     plain = scene.ascii_only
     phase = "wait" if rank in stall.waiting else scene.frame.ranks.phase[rank]
@@ -99,7 +99,7 @@ def _bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
     return line.add((part.plain if plain else part.glyph) * (width - line.width), part.role)
 
 
-def _where(scene: Scene, stall: Stall, rank: int) -> str:
+def _describe_position(scene: Scene, stall: Stall, rank: int) -> str:
     """`backward, 3 buckets sent, waits`; with its own step, where that is another one."""
     ranks = scene.frame.ranks
     rank_step, buckets_sent = float(ranks.step[rank]), float(ranks.bucket[rank])
@@ -112,7 +112,7 @@ def _where(scene: Scene, stall: Stall, rank: int) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Line:
+def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Line:
     back, on = any(step < shown.step for step in shown.kept), any(step > shown.step for step in shown.kept)
     step = Line("◂ " if back else "", "accent").add("step ", "dim").add(count(shown.step), "strong")
     step.add(restart_phrase(scene.frame.group.incarnation), "dim").add(" ▸" if on else "", "accent")
@@ -135,7 +135,7 @@ def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Li
     )
 
 
-def _host(scene: Scene, shown: Timeline, state: TimelineState) -> Line:
+def _draw_host(scene: Scene, shown: Timeline, state: TimelineState) -> Line:
     """`rank 137 on gpu-017`: the lane under the cursor, of a run with several hosts."""
     ranks = [lane.rank for lane in shown.lanes]
     if not ranks:
@@ -145,7 +145,7 @@ def _host(scene: Scene, shown: Timeline, state: TimelineState) -> Line:
     return Line(f"rank {nearest}{scene.clean(where)}", "accent") if where else Line()
 
 
-def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Role, str]:
+def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Role, str]:
     """Sign, role and notes on this step; limits of its figures come first."""
     notes = []
     sign, role = ("●", "good")
@@ -183,25 +183,31 @@ def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Ro
     return sign, role, "; ".join(notes)  # type: ignore[return-value]  # mypy widens the roles to str
 
 
-def _lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: Plan, room: int) -> list[Line]:
+def _draw_lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: LanePlan, room: int) -> list[Line]:
     """Of many lanes those of the stragglers stay on top; the others scroll with the cursor."""
     if not shown.lanes or room < 1:
         return []
     ranks = [lane.rank for lane in shown.lanes]
     nearest = min(ranks, key=lambda rank: abs(rank - state.rank))
     blocks = [
-        lane_lines(scene, shown, lane, plan, how=how, chosen=lane.rank == nearest)
-        for lane, how in zip(shown.lanes, _how(shown.lanes, nearest, state.every, room), strict=True)
+        draw_lane(scene, shown, lane, plan, how=how, chosen=lane.rank == nearest)
+        for lane, how in zip(
+            shown.lanes, _choose_detail(shown.lanes, nearest, state.every, room), strict=True
+        )
     ]
     if sum(map(len, blocks)) + len(blocks) - 1 <= room:
         blocks = [[*block, Line()] for block in blocks]
         return [line for block in blocks for line in block][:room]
-    lead = _lead(ranks) if room > MIN_FOR_LEGEND and nearest not in ranks[: _lead(ranks)] else 0
+    lead = (
+        _count_leading(ranks)
+        if room > MIN_FOR_LEGEND and nearest not in ranks[: _count_leading(ranks)]
+        else 0
+    )
     pinned = [line for block in blocks[:lead] for line in block]
-    return pinned + _window(blocks[lead:], ranks[lead:].index(nearest), room - len(pinned))
+    return pinned + _cut_window(blocks[lead:], ranks[lead:].index(nearest), room - len(pinned))
 
 
-def _lead(ranks: list[int]) -> int:
+def _count_leading(ranks: list[int]) -> int:
     """How many lanes come before those that are neighbours."""
     lead = len(ranks) - 1
     while lead > 0 and ranks[lead - 1] + 1 == ranks[lead]:
@@ -209,7 +215,7 @@ def _lead(ranks: list[int]) -> int:
     return lead
 
 
-def _window(blocks: list[list[Line]], index: int, room: int) -> list[Line]:
+def _cut_window(blocks: list[list[Line]], index: int, room: int) -> list[Line]:
     """The lane under the cursor whole, where it fits, and its neighbours about it."""
     begin, total, chosen_lines = sum(map(len, blocks[:index])), sum(map(len, blocks)), len(blocks[index])
     before = (room - chosen_lines) // 2 if chosen_lines < room else 0
@@ -217,7 +223,7 @@ def _window(blocks: list[list[Line]], index: int, room: int) -> list[Line]:
     return [line for block in blocks for line in block][top : top + room]
 
 
-def _how(lanes: tuple[Lane, ...], chosen: int, every: bool, room: int) -> list[str]:
+def _choose_detail(lanes: tuple[Lane, ...], chosen: int, every: bool, room: int) -> list[str]:
     """How much of every lane: all where that fits or was asked for, else of the one under the cursor."""
     if every or sum(1 + len(lane.reduces) for lane in lanes) <= room:
         return ["all"] * len(lanes)
@@ -226,8 +232,8 @@ def _how(lanes: tuple[Lane, ...], chosen: int, every: bool, room: int) -> list[s
     return ["all" if lane.rank == chosen else unchosen for lane in lanes]
 
 
-def _legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
-    lines = [legend(scene.ascii_only, (), width)]
+def _draw_legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
+    lines = [draw_legend(scene.ascii_only, (), width)]
     if shown.detailed:
         plain = scene.ascii_only
         texts = ((READY, "bucket ready"), (WAIT, "bucket waits for a rank"), (QUEUED, "bucket queued"))
@@ -242,14 +248,14 @@ READY, QUEUED, WAIT, TRANSFER, UNSEEN = (("┊", "|"), ("╌", ":"), ("░", "."
 _SPAN_NAMES = {"wait": "waiting", "transfer": "moving"}
 """Names of spans in a frame, where they are not the name of the part."""
 
-_PARTS: dict[str, Part] = {_SPAN_NAMES.get(part.name, part.name): part for part in PARTS}
+_PARTS: dict[str, StepPart] = {_SPAN_NAMES.get(part.name, part.name): part for part in PARTS}
 
 SIZE, TIME = 9, 8
 """Widths of the columns at the right: bytes, and a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LanePlan:
     """Widths of the parts of a lane's lines."""
 
     rank: int
@@ -259,10 +265,10 @@ class Plan:
     times: bool
 
     @classmethod
-    def of(cls, shown: Timeline, state: TimelineState, width: int) -> Plan:
+    def of(cls, shown: Timeline, state: TimelineState, width: int) -> LanePlan:
         """Where the axis needs the room, figures are left out, bytes first."""
         rank = max((len(str(lane.rank)) for lane in shown.lanes), default=1)
-        bucket = max((len(_name(shown, place)) for place in range(len(shown.reduces))), default=2)
+        bucket = max((len(_name_bucket(shown, place)) for place in range(len(shown.reduces))), default=2)
         label = rank + bucket + 4
         sized, timed = (shown.detailed and width >= least for least in (58, 38))
         room = max(1, width - label - (SIZE if sized else 0) - (2 * TIME + 1 if timed else 0))
@@ -288,22 +294,22 @@ class Plan:
         return line
 
 
-def lane_lines(
-    scene: Scene, shown: Timeline, lane: Lane, plan: Plan, *, how: str, chosen: bool
+def draw_lane(
+    scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, *, how: str, chosen: bool
 ) -> list[Line]:
     """`how`: `all` reduces below the phases, or them `merged` into one line, or `none`."""
-    lines = [_phases(scene, shown, lane, plan, chosen)]
+    lines = [_draw_phases(scene, shown, lane, plan, chosen)]
     count = len(lane.reduces)
     if how == "all":
-        lines += [_reduce(scene, shown, lane, index, plan) for index in range(count)]
+        lines += [_draw_reduce(scene, shown, lane, index, plan) for index in range(count)]
     elif how == "merged" and count:
-        lines.append(_merged(scene, lane, plan))
+        lines.append(_draw_merged(scene, lane, plan))
     for line in lines:
         line.target = lane.rank
     return lines
 
 
-def _phases(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, chosen: bool) -> Line:
+def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chosen: bool) -> Line:
     late = lane.rank in scene.stragglers
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{lane.rank}".ljust(plan.rank + 1), "warn" if late else "strong")
@@ -324,11 +330,11 @@ def _phases(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, chosen: bool)
     return plan.figures(line, "exposed", wait, transfer, "strong")
 
 
-def _reduce(scene: Scene, shown: Timeline, lane: Lane, index: int, plan: Plan) -> Line:
+def _draw_reduce(scene: Scene, shown: Timeline, lane: Lane, index: int, plan: LanePlan) -> Line:
     place = int(lane.reduces[index])
-    line = Line(" " * (plan.rank + 3)).add(_name(shown, place).ljust(plan.bucket), "dim").add(" ")
+    line = Line(" " * (plan.rank + 3)).add(_name_bucket(shown, place).ljust(plan.bucket), "dim").add(" ")
     track = Track(plan.axis)
-    _draw(track, lane, index, scene.ascii_only)
+    _put_reduce(track, lane, index, scene.ascii_only)
     line.extend(track.line())
     start, arrival, end = (float(column[index]) for column in (lane.start_ms, lane.arrival_ms, lane.end_ms))
     sign = "~" if shown.clock_free else ""
@@ -339,7 +345,7 @@ def _reduce(scene: Scene, shown: Timeline, lane: Lane, index: int, plan: Plan) -
     return plan.figures(line, size(shown.reduces[place].bytes), wait, sign + transfer, role)
 
 
-def _merged(scene: Scene, lane: Lane, plan: Plan) -> Line:
+def _draw_merged(scene: Scene, lane: Lane, plan: LanePlan) -> Line:
     """All of a lane's all-reduces in one row: transfer where there is some, else wait."""
     line = Line(" " * (plan.rank + 3)).add(f"{len(lane.reduces)}b".ljust(plan.bucket)[: plan.bucket], "dim")
     track = Track(plan.axis)
@@ -352,7 +358,7 @@ def _merged(scene: Scene, lane: Lane, plan: Plan) -> Line:
     return plan.figures(line.add(" ").extend(track.line()), "", "", "")
 
 
-def _draw(track: Track, lane: Lane, index: int, plain: bool) -> None:
+def _put_reduce(track: Track, lane: Lane, index: int, plain: bool) -> None:
     ready, start, arrival, end = (
         float(column[index]) for column in (lane.ready_ms, lane.start_ms, lane.arrival_ms, lane.end_ms)
     )
@@ -365,7 +371,7 @@ def _draw(track: Track, lane: Lane, index: int, plain: bool) -> None:
         track.mark(arrival, UNSEEN[plain], "warn")
 
 
-def _name(shown: Timeline, place: int) -> str:
+def _name_bucket(shown: Timeline, place: int) -> str:
     """`b3`, or `m1b3` of the second of several models."""
     reduce = shown.reduces[place]
     several = any(drawn.model for drawn in shown.reduces)
@@ -402,7 +408,7 @@ class TimelineView(View):
         """What is known of the step, and as many lanes as there is room for."""
         shown, state, stall = scene.frame.timeline, scene.place.timeline, scene.frame.stall
         if stall is not None and stall.step is not None and state.step is None:
-            return Page(stuck_page(scene, stall, width, height))
+            return Page(draw_stuck_step(scene, stall, width, height))
         if shown is None:
             text = "The step was requested; it comes with the next frame."
             if scene.frozen:
@@ -413,21 +419,21 @@ class TimelineView(View):
             return Page([rule(width, "timeline"), Line(), *words])
         state = replace(state, held=state.to_hold(shown))
         shown = state.shown(shown)
-        lines = [_head(scene, shown, state, width)]
+        lines = [_draw_head(scene, shown, state, width)]
         if height >= MIN_FOR_WORDS:
-            sign, role, text = _words(scene, shown, state)
+            sign, role, text = _describe_step(scene, shown, state)
             rows = wrap(scene.clean(text), width - 2, 1 if height < 14 else 3)
             lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
-            where = _host(scene, shown, state)
+            where = _draw_host(scene, shown, state)
             if rows and lines[1].width + where.width + 2 <= width:
                 lines[1].pad(width - where.width).extend(where)
-        plan = Plan.of(shown, state, width)
+        plan = LanePlan.of(shown, state, width)
         if height >= MIN_FOR_AXIS:
             lines.append(plan.head())
-        foot = _legend(scene, shown, width) if height >= MIN_FOR_LEGEND else []
-        lines += _lanes(scene, shown, state, plan, height - len(lines) - len(foot))
+        foot = _draw_legend(scene, shown, width) if height >= MIN_FOR_LEGEND else []
+        lines += _draw_lanes(scene, shown, state, plan, height - len(lines) - len(foot))
         lines += [Line() for _ in range(height - len(lines) - len(foot))]
-        return Page(lines + foot, Layout(timeline=state))
+        return Page(lines + foot, PageLayout(timeline=state))
 
     def requested_detail(self, place: Place) -> str:
         """The step, and the lanes about the cursor."""

@@ -21,7 +21,7 @@ from ddptop.frames.statistics import median
 from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
-from ddptop.render.phases import BETWEEN, PARTS, pair, pairs_head
+from ddptop.render.phases import BETWEEN, PARTS, draw_pair, pairs_head
 from ddptop.render.text import wrap
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ WIDE = 70
 """Cells from which a line of what to try ends with a whole clause, or is left out."""
 
 
-def sentences(scene: Scene, rank: int, width: int) -> list[Line]:
+def draw_reason(scene: Scene, rank: int, width: int) -> list[Line]:
     """What is wrong with the rank, and what it costs; nothing where it is neither flagged nor suspected."""
     frame = scene.frame
     late, suspect = frame.straggler, frame.suspect
@@ -58,19 +58,19 @@ def sentences(scene: Scene, rank: int, width: int) -> list[Line]:
     return []
 
 
-def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]:
+def draw_own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]:
     """A line for each part of the step, beside the median of the others; `places`: also those of other. Of an
     intermittent straggler beside its own normal steps: medians do not show what it loses in a few."""
     late = scene.frame.straggler
     seldom = late is not None and rank in scene.stragglers and late.pattern == "intermittent"
     apart = slow_and_normal(scene.frame, rank) if seldom else None
     if apart is not None:
-        return _paired(scene, apart, ("slow", "normal", "ms, in its steps"), width)
+        return _draw_pairs(scene, apart, ("slow", "normal", "ms, in its steps"), width)
     parts, known_ranks = scene.breakdown.ms, scene.breakdown.known
     other_ranks = known_ranks & (np.arange(len(known_ranks)) != rank)
     rank_ms = np.where(known_ranks[rank], parts[:, rank], np.nan)
     usual_ms = np.array([float(median(row[other_ranks])) for row in parts])
-    lines = _paired(scene, (rank_ms, usual_ms), (f"rank {rank}", "others", "ms, median"), width)
+    lines = _draw_pairs(scene, (rank_ms, usual_ms), (f"rank {rank}", "others", "ms, median"), width)
     for place in BETWEEN if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():
@@ -82,7 +82,7 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
     return lines
 
 
-def _paired(
+def _draw_pairs(
     scene: Scene, compared: tuple[Column, Column], titles: tuple[str, str, str], width: int
 ) -> list[Line]:
     """(parts,) ms of the rank beside those that they are compared with, under their titles."""
@@ -92,7 +92,7 @@ def _paired(
     return [
         pairs_head(who, width, scale, compared_with, what),
         *(
-            pair(part, float(part_ms), float(usual_part_ms), scale, width, scene.ascii_only)
+            draw_pair(part, float(part_ms), float(usual_part_ms), scale, width, scene.ascii_only)
             for part, part_ms, usual_part_ms in zip(PARTS, rank_ms, usual_ms, strict=False)
             if part.name != "sync" or max(part_ms, usual_part_ms) >= LEAST_SHOWN_MS
         ),
@@ -134,13 +134,13 @@ def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:
     return slow_ms, normal_ms
 
 
-def changed(scene: Scene, rank: int, width: int) -> list[Line]:
+def draw_changes(scene: Scene, rank: int, width: int) -> list[Line]:
     """When a flagged rank became slow, what happened around then, and in what its process differs."""
     frame = scene.frame
     if rank not in scene.stragglers:
         return []
     alert = next((alert for alert in frame.alerts if alert.kind == "straggler"), None)
-    lines = [] if alert is None else _since(scene, alert, width)
+    lines = [] if alert is None else _draw_since(scene, alert, width)
     if alert is not None:
         for event in events_near(frame.events, alert.since_s)[-MAX_EVENTS:]:
             sign, role = of_severity(event.severity, event.kind)
@@ -151,7 +151,7 @@ def changed(scene: Scene, rank: int, width: int) -> list[Line]:
     return [line.cut(width) for line in lines]
 
 
-def _since(scene: Scene, alert: Alert, width: int) -> list[Line]:
+def _draw_since(scene: Scene, alert: Alert, width: int) -> list[Line]:
     late = scene.frame.straggler
     assert late is not None
     line = Line("since ", "dim").add(clock(alert.since_s), "strong")
@@ -169,12 +169,12 @@ def _since(scene: Scene, alert: Alert, width: int) -> list[Line]:
     return [line.add(f" · {excess_words}")] if fits else [line, Line(f"  {excess_words}")]
 
 
-def to_try(scene: Scene, rank: int, width: int, most: int | None = None) -> list[Line]:
+def draw_action(scene: Scene, rank: int, width: int, most: int | None = None) -> list[Line]:
     """What to try, where the rank is flagged; at most so many lines."""
     late = scene.frame.straggler
     if late is None or rank not in scene.stragglers:
         return []
-    texts = wrap(_action(scene, late, rank, f"rank {rank}"), width - 6, most)
+    texts = wrap(_describe_action(scene, late, rank, f"rank {rank}"), width - 6, most)
     lines = [Line("      ").add(text) for text in texts]
     lines[0].pieces[0] = ("try   ", "accent")
     return lines
@@ -183,25 +183,25 @@ def to_try(scene: Scene, rank: int, width: int, most: int | None = None) -> list
 TRY = "  try: "
 
 
-def to_try_first(scene: Scene, width: int) -> list[Line]:
+def draw_first_action(scene: Scene, width: int) -> list[Line]:
     """What to do next, in one line, on a narrow screen in two: about a run that makes no steps, else about
     all flagged ranks. Up to the last comma, colon, question mark or full stop that fits."""
     late, action = scene.frame.straggler, next_action(scene.frame)
     if not action and late is not None and verdict(scene.frame).kind == "straggler":
         who = f"ranks {first_ranks(late.ranks)}" if len(late.ranks) > 1 else f"rank {late.rank}"
-        action = _action(scene, late, late.rank, who)
+        action = _describe_action(scene, late, late.rank, who)
     action, room = scene.clean(action), width - len(TRY)
     room *= 1 if width >= WIDE else 2
     ends = [end.start() for end in re.finditer(r"[,:;.](?= |$)|(?<=\?)(?= |$)", action[: room + 1])]
     if not action or (not ends and width >= WIDE):
         return []
     for end in reversed(ends):
-        if len(lines := advice(action[:end], width)) <= 2:
+        if len(lines := draw_advice(action[:end], width)) <= 2:
             return lines
-    return advice(action, width, 2)
+    return draw_advice(action, width, 2)
 
 
-def advice(action: str, width: int, most: int | None = None) -> list[Line]:
+def draw_advice(action: str, width: int, most: int | None = None) -> list[Line]:
     """`try: ...`, in as many lines as it takes, or at most so many."""
     lines = [
         Line(" " * len(TRY)).add(text, "dim")
@@ -212,7 +212,7 @@ def advice(action: str, width: int, most: int | None = None) -> list[Line]:
     return lines
 
 
-def _action(scene: Scene, late: Straggler, rank: int, who: str) -> str:
+def _describe_action(scene: Scene, late: Straggler, rank: int, who: str) -> str:
     ranks = scene.frame.ranks
     where = ", ".join(
         name for name in (scene.clean(ranks.host[rank]), scene.clean(ranks.device[rank])) if name

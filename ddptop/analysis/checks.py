@@ -8,21 +8,18 @@ from ddptop.analysis.health.hosts import CHECK_NS as HOSTS_CHECK_NS
 from ddptop.analysis.health.hosts import HostLog
 from ddptop.analysis.stall.current import CHECK_NS, StallLog, stalled_since
 from ddptop.protocol.hosts import HostUsage
-from ddptop.protocol.messages import NAMES
+from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
-    from ddptop.analysis.usual_messages import UsualMessages
     from ddptop.protocol.message_run import MessageRun
-
-_THINNED, _LINKS = map(NAMES[HostUsage].index, ("thinned", "links"))
 
 
 class Checks:
     """Checks the state when that is due, and logs what is found."""
 
-    def __init__(self, state: RunState, usual: UsualMessages) -> None:
-        self._state, self._usual = state, usual
+    def __init__(self, state: RunState) -> None:
+        self._state = state
         self._stalls, self._hosts = StallLog(), HostLog()
         self._passed: list[tuple[int, int, int]] = []
         """Checks that cannot find anything, among the messages that are about to be taken: the place after
@@ -30,13 +27,19 @@ class Checks:
 
     def stalled_since(self, now_ns: int) -> int | None:
         """When the stalled step began; None while there is no stall."""
-        self._usual.prepare_check(now_ns, self._stalls.stalled)
         return stalled_since(self._state, now_ns)
 
     @property
     def stall_is_logged(self) -> bool:
         """Whether the present stall is in the log."""
         return self._stalls.is_logged
+
+    def progress_until_ns(self) -> int:
+        """Before this moment no stall can be found, whatever steps and readings come; 0: not known."""
+        state = self._state
+        if not state.world or state.not_initialized or not state.running.all():
+            return 0
+        return int(state.table.moved_ns.min() + state.stall_s * NS)
 
     def due_at_end(self) -> None:
         """The run has ended: no message may come after this one."""
@@ -46,7 +49,6 @@ class Checks:
         """A message that arrived at this moment was taken."""
         # The time between two messages of a tail is no stall: messages are skipped.
         if t_ns >= self._stalls.next_ns and not self._state.tail:
-            self._usual.prepare_check(t_ns, self._stalls.stalled)
             self._stalls.check(self._state, t_ns)
             self._hosts.check(self._state, t_ns)
 
@@ -84,7 +86,7 @@ class Checks:
         for one in run.readings:
             if one.kind is HostUsage:
                 part = one.within(begin, stop)
-                columns = (part.places, run.heads[2, part.places], part.values[_THINNED], part.values[_LINKS])
+                columns = part.places, run.heads[2, part.places], part.field("thinned"), part.field("links")
                 usage += zip(*(column.tolist() for column in columns), strict=True)
         news = (
             place
@@ -92,7 +94,7 @@ class Checks:
             if links is not None or is_news(of_agent(session), thinned)
         )
         silence_ns = self._hosts.quiet_until_ns(self._state)
-        return self._usual.progress_until_ns(), silence_ns, min(news, default=stop)
+        return self.progress_until_ns(), silence_ns, min(news, default=stop)
 
     def after_taken(self, place: int, t_ns: int) -> None:
         """The messages before this place were taken; the last of them arrived at `t_ns`."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ddptop.analysis.figures import Figures
 from ddptop.analysis.health.exits import (
     KILLED_LATE_NS,
@@ -21,7 +23,7 @@ from ddptop.analysis.health.exits import (
 )
 from ddptop.analysis.health.hosts import on_full_disk
 from ddptop.analysis.health.outside_end import ended_by_outside, outside_end, unexplained_ends
-from ddptop.analysis.ranks import ABSENT, Meeting, NotInitialized, RankState, Session
+from ddptop.analysis.ranks import ABSENT, Meeting, NotInitialized, RankState
 from ddptop.analysis.stall.at_exit import keep_stall
 from ddptop.analysis.stall.current import stall_now
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
@@ -32,10 +34,14 @@ from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
 from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, UNRECORDED
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ddptop.analysis.state import RunState
     from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.messages import Event, Hello, Scalar
     from ddptop.protocol.vocabulary import Severity
+
+    Integers = NDArray[np.int64]
 
 
 def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
@@ -48,7 +54,7 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
         return
     _regroup(state, hello)
     if state.ranks[hello.rank] is ABSENT:
-        state.ranks[hello.rank] = RankState()
+        state.ranks[hello.rank] = RankState(state.table, hello.rank)
     rank_state = state.ranks[hello.rank]
     restarted = rank_state.hello is not None or hello.incarnation > 0
     _remember(state, hello)
@@ -57,7 +63,6 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
     state.finished.discard(hello.rank)
     state.not_initialized.pop(hello.rank, None)
     state.presence_changed(joined)
-    state.sampling_changed()
     if hello.incarnation > 0 and state.launcher_signal is not None:
         state.launcher_signal = None  # the ranks of another host go on without those of this launcher
     again = f"elastic restart {hello.incarnation}" if hello.incarnation else "restarted"
@@ -77,16 +82,17 @@ def return_to_session(state: RunState, number: int, t_ns: int) -> None:
     rank_state.begin(session.hello, number, t_ns)
     state.sessions_of[session.rank].sort(key=number.__eq__)
     state.presence_changed()
-    state.sampling_changed()
 
 
-def count_lost(state: RunState, rank_state: RankState, session: Session, stop: int, t_ns: int) -> int:
-    """Count the rows from `session.next_step` up to `stop`, which never arrive, as lost; returns how many."""
-    lost = max(0, _multiples(session.next_step, stop, state.kept_every))
-    rank_state.lost_records += lost
-    if lost and state.lost_since_ns is None:
-        state.lost_since_ns = t_ns
-    return lost
+def count_lost(state: RunState, ranks: Integers, first: Integers, stop: Integers, t_ns: Integers) -> int:
+    """Count rows that never arrive as lost, (n,) spans of them: of these ranks, from step `first` to before
+    `stop`, known since `t_ns`. Returns how many."""
+    every = state.kept_every  # the recording has only the steps that are divisible by it
+    lost = np.maximum((stop - 1) // every - (first - 1) // every, 0)
+    np.add.at(state.table.lost_records, ranks, lost)
+    if state.lost_since_ns is None and lost.any():
+        state.lost_since_ns = int(t_ns[lost > 0][0])
+    return int(lost.sum())
 
 
 def count_unsent(state: RunState, rank_state: RankState, steps: int, t_ns: int) -> int:
@@ -94,9 +100,9 @@ def count_unsent(state: RunState, rank_state: RankState, steps: int, t_ns: int) 
     session = state.sessions.get(rank_state.session)
     if session is None or steps <= session.next_step:
         return 0
-    lost = count_lost(state, rank_state, session, steps, t_ns)
+    rank, first, stop, arrived_ns = np.array([[rank_state.row], [session.next_step], [steps], [t_ns]])
     session.next_step = steps
-    return lost
+    return count_lost(state, rank, first, stop, arrived_ns)
 
 
 def note_left_early(state: RunState, t_ns: int) -> None:
@@ -118,11 +124,11 @@ def note_compiling(state: RunState, rank: int, evidence: Evidence, t_ns: int) ->
 
 def _remember(state: RunState, hello: Hello) -> None:
     """Keep the last two sessions of a rank: rows of a process may arrive after the HELLO of the next one."""
-    state.sessions[hello.session] = Session(hello.rank, hello)
+    state.add_session(hello)
     known = state.sessions_of.setdefault(hello.rank, [])
     known.append(hello.session)
     if len(known) > 2:
-        state.sessions.pop(known.pop(0), None)
+        state.forget_session(known.pop(0))
 
 
 def _regroup(state: RunState, hello: Hello) -> None:
@@ -142,8 +148,7 @@ def _regroup(state: RunState, hello: Hello) -> None:
             text = f"the group has {hello.world_size:,} ranks from here on, {len(ranks):,} before"
             unix_s = hello.unix_ns / 1e9
             state.log.add(unix_s, "resized", text)
-        del ranks[hello.world_size :]
-        ranks += [ABSENT] * (hello.world_size - len(ranks))
+        state.resize(hello.world_size)
     if newer:
         _note_failure(state)
         state.incarnation = state.log.incarnation = hello.incarnation
@@ -203,11 +208,6 @@ def _began_with(rank_state: RankState, hello: Hello) -> bool:
     if mine is None or mine.world_size != hello.world_size or mine.host == hello.host:
         return False  # a host counts the restarts of its own ranks alike
     return mine.incarnation != hello.incarnation and mine.unix_ns > hello.unix_ns - TOGETHER_NS
-
-
-def _multiples(first: int, stop: int, every: int) -> int:
-    """How many steps from `first` to before `stop` are divisible by `every`."""
-    return (stop - 1) // every - (first - 1) // every
 
 
 NOT_LOGGED = frozenset({"rebuild", "restart", HOST_END})
@@ -382,11 +382,11 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
     if late_s < LATE_STALLS * state.stall_s or (state.world and event.rank >= state.world):
         return
     if not state.world:
-        state.ranks.extend([ABSENT] * world)
+        state.resize(world)
         _begin_group(state)
         state.presence_changed()
     if state.ranks[event.rank] is ABSENT:
-        state.ranks[event.rank] = RankState()
+        state.ranks[event.rank] = RankState(state.table, event.rank)
     rank_state = state.ranks[event.rank]
     if rank_state.hello is None:
         rank_state.kernel = kernel_report(event, t_ns)

@@ -11,18 +11,14 @@ from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostLink, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Usage
-from ddptop.protocol.message_run import message_of
-from ddptop.protocol.messages import NAMES, Event, Received
+from ddptop.protocol.messages import Event, Received
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.analysis.steps.clocks import HostClocks
-    from ddptop.protocol.message_run import Placed, Readings
+    from ddptop.protocol.message_run import Readings
     from ddptop.protocol.vocabulary import HostState
-
-_TAKEN = [NAMES[HostUsage].index(name) for name in ("t_ns", "thinned", "links")]
-
 
 BACK_NS = 8 * NS
 """Time that the ranks of a host have to answer once it is within reach again: a question that was lost with
@@ -34,8 +30,8 @@ class KnownHost:
     """A host that has introduced itself."""
 
     agent: Host
-    reading: HostUsage | Placed | None = None
-    """The newest of its usage."""
+    usage: HostUsage | None = None
+    """The newest reading of its usage."""
     thinned: int = 0
     """As it says."""
     heard_ns: int = 0
@@ -54,21 +50,12 @@ class KnownHost:
     said_addresses: set[str] = field(default_factory=set)
     """Of its network interfaces, as its agents have said: one that began while a cable was out lacks some."""
 
-    @property
-    def usage(self) -> HostUsage | None:
-        """The newest reading of its usage."""
-        if type(self.reading) is tuple:
-            self.reading = cast("HostUsage", message_of(self.reading))
-        return cast("HostUsage | None", self.reading)
-
-    def take(
-        self, reading: HostUsage | Placed, t_ns: int, thinned: int, links: tuple[HostLink, ...] | None
-    ) -> None:
-        """A reading, and what it says; the links are not read every time."""
-        self.reading, self.thinned = reading, thinned
-        if links is not None:
-            self.links, self.links_ns = links, t_ns
-            self.addresses.update(link.own for link in links)
+    def take(self, usage: HostUsage) -> None:
+        """A reading of it; the links are not read every time."""
+        self.usage, self.thinned = usage, usage.thinned
+        if usage.links is not None:
+            self.links, self.links_ns = usage.links, usage.t_ns
+            self.addresses.update(link.own for link in usage.links)
 
     def note_out_of_reach(self, now_ns: int, *, briefly: bool) -> None:
         """Nothing comes from it, or its agent is another. `briefly`: it is not unreachable yet."""
@@ -135,10 +122,10 @@ class Hosts:
                 known.note_message(heard_ns)
         if readings.kind is not HostUsage:
             return
-        columns = (readings.values[column].tolist() for column in _TAKEN)
-        for at, (known, session, *says) in enumerate(zip(found, sessions, *columns, strict=True)):
-            if (of := known if session else own) is not None:
-                of.take((readings, at), *says)
+        for known, session, usage in zip(found, sessions, readings.messages(), strict=True):
+            host = known if session else own
+            if host is not None:
+                host.take(cast("HostUsage", usage))
 
     def is_remote(self, name: str) -> bool:
         """Whether the host has an agent that is not the collector."""

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+import numpy as np
+
+from ddptop.analysis.rank_table import NO_DELAY, STALE_S, UNKNOWN, Cell, CellOrNone, RankTable
 from ddptop.frames.phrases import ended_by_signal
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.message_run import message_of
 from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ddptop.analysis.rank_table import SessionTable
     from ddptop.analysis.steps.clocks import Interruptions
     from ddptop.protocol.evidence import Evidence
-    from ddptop.protocol.message_run import Placed
-    from ddptop.protocol.messages import Bye, Hello, Message, Scalar
+    from ddptop.protocol.messages import Bye, Hello, Scalar
     from ddptop.protocol.vocabulary import DeviceState, HostState, RankPhase, RankStatus, RunOutcome
 
 MAX_LOGGED = 64
 """Most names of logged values: a script that makes a new name in every step must not fill the memory."""
 
-HEARTBEAT_S = 0.5
-"""Period of PROGRESS. A loaded machine may be late with one or two; three in a row are shown."""
-STALE_S = 3 * HEARTBEAT_S
 SILENT_S = 10.0
 """After this the host counts as lost."""
 PHASE_NAMES: Mapping[int, RankPhase] = {phase.value: cast("RankPhase", phase.name.lower()) for phase in Phase}
@@ -34,15 +34,19 @@ PHASE_NAMES: Mapping[int, RankPhase] = {phase.value: cast("RankPhase", phase.nam
 
 @dataclass(slots=True)
 class Session:
-    """One process of one rank, and how many of its steps have arrived."""
+    """One process of one rank. Its numbers stand in the table."""
 
-    rank: int
+    table: SessionTable = field(compare=False, repr=False)
+    row: int = field(compare=False)
     hello: Hello
-    next_step: int = 0
-    begun: bool = False
     layouts: dict[int, int] = field(default_factory=dict)
     """Layout generation of this process -> number of the layout's content."""
-    generation: int = -1
+
+    rank = Cell()
+    next_step = Cell()
+    begun = Cell()
+    generation = Cell()
+    layout = Cell()
 
 
 class PassedLoss(NamedTuple):
@@ -119,31 +123,15 @@ class Meeting:
 
 @dataclass(slots=True)
 class RankState:
-    """One rank. A new session resets everything except `records` and `lost_records`."""
+    """One rank. A new session resets everything except `records` and `lost_records`. Its numbers stand in
+    the table, whose columns say what they are."""
 
-    records: int = 0
-    lost_records: int = 0
+    table: RankTable = field(default_factory=partial(RankTable, 1), compare=False, repr=False)
+    row: int = field(default=0, compare=False)
+    """The rank."""
     hello: Hello | None = None
-    session: int = 0
-    heard_ns: int = 0
-    seen_ns: int = 0
-    """When its host's agent last read its process: it exists, which does not mean that it works."""
-    moved_ns: int = 0
-    """When its step last changed, by its own clock where known; not when the message about it arrived."""
-    own_ns: int = 0
-    """The newest reading of its own clock that it has sent."""
-    delay_ns: int = 0
-    """Least time from a reading of its own clock to its arrival: its clock is behind by at most this."""
-    stood_ns: int = 0
-    """How long its step had not changed at that reading."""
-    step: int = 0
-    readings: dict[type[Message], Message | Placed] = field(default_factory=dict)
-    """The newest of its heartbeats and of the readings of its process, its GPU and its memory. Of many ranks
-    they come in columns: `progress` and the like make an object of what is read."""
     logged: dict[str, float] = field(default_factory=dict)
     """Newest value of each name that the script logged; NaN where it was no number."""
-    declared: int = 0
-    """Number of the user's own phases that it is in (`ddptop.phase`): in these a step may take any time."""
     bye: Bye | None = None
     gone_ns: int | None = None
     """When its process was seen to have exited."""
@@ -187,15 +175,25 @@ class RankState:
     """When it was last read, and in which C functions it was: it ran no Python."""
     exit_evidence: Evidence | None = None
     """Evidence at its exit, sent by itself or read from its crash file."""
-    joined: bool = False
-    """In its newest step it had run out of inputs and only answered the others' collectives (`join`)."""
-    micro_steps: int | None = None
-    """Backward passes in its newest step that had inputs."""
-    bad_loss_step: int | None = None
     bad_loss_ns: int = 0
-    """First of the consecutive steps with NaN or infinite losses up to now, and when it arrived."""
+    """When the row of `bad_loss_step` arrived."""
     bad_loss_before: PassedLoss | None = None
-    """The newest such period that has ended."""
+    """The newest period with NaN or infinite losses that has ended."""
+
+    records = Cell()
+    lost_records = Cell()
+    session = Cell()
+    heard_ns = Cell()
+    seen_ns = Cell()
+    moved_ns = Cell()
+    own_ns = Cell()
+    delay_ns = Cell()
+    stood_ns = Cell()
+    step = Cell()
+    declared = Cell()
+    joined = Cell()
+    micro_steps = CellOrNone()
+    bad_loss_step = CellOrNone()
 
     def take_logged(self, values: Mapping[str, Scalar]) -> None:
         """Take the newest values that its script logged."""
@@ -203,70 +201,41 @@ class RankState:
             if name in self.logged or len(self.logged) < MAX_LOGGED:
                 self.logged[name] = float(value) if isinstance(value, (int, float)) else math.nan
 
-    def note_usage(self, usage: Usage, t_ns: int) -> None:
-        """A reading of its process."""
-        self.readings[Usage], self.seen_ns = usage, t_ns
-
     @property
     def progress(self) -> Progress | None:
         """Its newest heartbeat."""
-        return cast("Progress | None", self._newest(Progress))
+        return cast("Progress | None", self.table.newest[Progress].message(self.row))
 
     @property
     def usage(self) -> Usage | None:
         """The newest reading of its process."""
-        return cast("Usage | None", self._newest(Usage))
+        return cast("Usage | None", self.table.newest[Usage].message(self.row))
 
     @property
     def gpu(self) -> Gpu | None:
         """The newest reading of its GPU."""
-        return cast("Gpu | None", self._newest(Gpu))
+        return cast("Gpu | None", self.table.newest[Gpu].message(self.row))
 
     @property
     def memory(self) -> Memory | None:
         """Memory of torch's CUDA allocator."""
-        return cast("Memory | None", self._newest(Memory))
-
-    def _newest(self, kind: type[Message]) -> Message | None:
-        found = self.readings.get(kind)
-        if type(found) is tuple:
-            found = self.readings[kind] = message_of(found)
-        return cast("Message | None", found)
+        return cast("Memory | None", self.table.newest[Memory].message(self.row))
 
     def begin(self, hello: Hello, session: int, t_ns: int) -> None:
         """A new process takes the rank over."""
-        self.__init__(records=self.records, lost_records=self.lost_records)  # type: ignore[misc]
+        self.forget_process()
         self.hello, self.session, self.heard_ns, self.moved_ns = hello, session, t_ns, t_ns
         self.own_ns, self.delay_ns = hello.monotonic_ns, t_ns - hello.monotonic_ns
 
     def forget_process(self) -> None:
         """Forget the old process: the ranks restarted, and a new process of this rank will follow."""
-        self.__init__(records=self.records, lost_records=self.lost_records)  # type: ignore[misc]
+        self.table.forget_process(self.row)
+        self.__init__(self.table, self.row)  # type: ignore[misc]
 
     def read_clock(self, own_ns: int, t_ns: int, interruptions: Interruptions) -> None:
-        """Take a reading of the rank's own clock that arrived at `t_ns`.
-
-        Time without a reading in which the collector did not run either does not count into `stood_ns`: the
-        whole machine may have been stopped.
-        """
-        if t_ns - own_ns < self.delay_ns:
-            self.delay_ns = t_ns - own_ns
-        passed_ns = own_ns - self.own_ns
-        if passed_ns <= 0:
-            return
-        if passed_ns > STALE_S * NS:
-            here_ns = own_ns + self.delay_ns
-            passed_ns -= interruptions.within(here_ns - passed_ns, here_ns)
-        self.own_ns = own_ns
-        if passed_ns > 0:
-            self.stood_ns += passed_ns
-
-    def moved_to(self, step: int, own_ns: int) -> None:
-        """The training thread is in `step` since `own_ns` on its own clock; call `read_clock` first."""
-        if step > self.step:
-            self.step, self.moved_ns = step, own_ns + self.delay_ns
-            # A HELLO to a new collector has a later time than steps that the sender kept and sends after it.
-            self.own_ns, self.stood_ns = own_ns, 0
+        """Take a reading of the rank's own clock that arrived at `t_ns`."""
+        reading = np.array([[self.row], [0], [t_ns], [own_ns], [UNKNOWN], [NO_DELAY]], np.int64)
+        self.table.read_clocks(reading, interruptions)
 
     def declare(self, begins: bool, t_ns: int) -> None:
         """A declared phase begins or ends. At its end the time of the step is counted from 0 again."""

@@ -65,7 +65,6 @@ def recall_since_start(state: RunState, known: SinceStart) -> None:
         for rank, value in zip(ranks, values, strict=True):
             if rank < state.world and name not in state.ranks[rank].logged:
                 state.ranks[rank].take_logged({name: value})
-    state.taken_alone()
 
 
 def _bad_losses(rank: int, member: RankState) -> list[BadLoss]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,34 +16,30 @@ from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.health.synchronisation import Synchronisation
 from ddptop.analysis.hosts import Hosts
-from ddptop.analysis.rank_columns import ReportColumns, hello_columns, newest
+from ddptop.analysis.rank_columns import hello_columns
+from ddptop.analysis.rank_table import RankTable, SessionTable
+from ddptop.analysis.ranks import ABSENT, Session
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.limits import MAX_NS, NS
-from ddptop.protocol.messages import Logged, Progress, Replica
+from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from numpy.typing import NDArray
+
     from ddptop.analysis.health.exits import OutsideEnd
     from ddptop.analysis.rank_columns import HelloColumns
-    from ddptop.analysis.ranks import Meeting, NotInitialized, RankState, Session
+    from ddptop.analysis.ranks import Meeting, NotInitialized, RankState
     from ddptop.analysis.stall.diagnosis import KeptStall
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Mask
     from ddptop.frames.phrases import Failure
-    from ddptop.protocol.messages import Event, Hello, Layout, Received, Run, Scalar
+    from ddptop.protocol.messages import Event, Hello, Layout, Replica, Run, Scalar
 
-
-class Unwritten(Protocol):
-    """Messages that were taken in columns, and are to be written into ranks and sessions that are read."""
-
-    def write(self) -> None:
-        """Write all of them, and set `RunState.unwritten` to None."""
-
-    def write_readings(self, rank: int) -> None:
-        """Write the newest readings of one rank."""
+    Integers = NDArray[np.int64]
 
 
 class RunState:
@@ -69,19 +65,20 @@ class RunState:
         """Unix nanoseconds of the run's first message, and the same moment on the collector's clock."""
         self.newest_ns = 0
         """When the newest message arrived."""
-        self.taken = self.alone = 0
-        """Messages so far; and a number that grows with those that were taken alone."""
+        self.taken = 0
+        """Messages so far."""
         self.incarnation = 0
         """Elastic restarts so far."""
 
-        self.roster: list[RankState] = []
-        """By rank, for what never comes in columns: HELLO, BYE, exit, evidence. Those without HELLO share
-        `ABSENT`: they take no memory."""
+        self.table = RankTable()
+        """The numbers of all ranks."""
+        self.ranks: list[RankState] = []
+        """By rank. Those without HELLO share `ABSENT`: they take no memory."""
         self.cards: dict[int, dict[str, Scalar]] = {}
-        self.processes: dict[int, Session] = {}
-        """By number of the session, likewise: its HELLO and layouts."""
-        self.unwritten: Unwritten | None = None
-        """What was taken of ranks and sessions in columns; None: it was written into them."""
+        self.session_table = SessionTable()
+        """The numbers of all sessions."""
+        self.sessions: dict[int, Session] = {}
+        """By number of the session."""
         self.sessions_of: dict[int, list[int]] = {}
         """The last two sessions of each rank, the present one last."""
         self.groups = Groups()
@@ -149,44 +146,44 @@ class RunState:
         self._hellos_known = False
         self._presence_changes = 0
         self._hosts_of_ranks: set[str] | None = None
-        self._reports: ReportColumns | None = None
-        self._reports_know_presence = False
-        self._detail_every: int | None = 1
+        self._running: Mask | None = None
+        self._said_bye: Mask = np.zeros(0, bool)
+        self._ended: tuple[int, ...] = ()
 
     @property
     def world(self) -> int:
         """How many ranks there are."""
-        return len(self.roster)
+        return len(self.ranks)
 
-    @property
-    def ranks(self) -> list[RankState]:
-        """By rank, with all that was taken."""
-        self._write()
-        return self.roster
+    def resize(self, world: int) -> None:
+        """There are so many ranks from here on."""
+        del self.ranks[world:]
+        self.ranks += [ABSENT] * (world - len(self.ranks))
+        self.table.resize(world)
 
-    @property
-    def sessions(self) -> dict[int, Session]:
-        """The processes, with all that was taken."""
-        self._write()
-        return self.processes
+    def add_session(self, hello: Hello) -> None:
+        """A process of a rank may send messages."""
+        row = self.session_table.add(hello.rank, hello.session)
+        self.sessions[hello.session] = Session(self.session_table, row, hello)
 
-    def _write(self) -> None:
-        if self.unwritten is not None:
-            self.unwritten.write()
+    def forget_session(self, number: int) -> None:
+        """No message of this process counts any more."""
+        session = self.sessions.pop(number, None)
+        if session is not None:
+            self.session_table.clear(session.row)
 
-    def with_readings(self, rank: int) -> RankState:
-        """A rank, for the newest readings of its process and GPU: its steps and clocks may be behind."""
-        if self.unwritten is not None:
-            self.unwritten.write_readings(rank)
-        return self.roster[rank]
+    def rows_of(self, numbers: list[int]) -> Integers:
+        """(n,) the row of each of these sessions in `session_table`; -1: it is not known."""
+        found = map(self.sessions.get, numbers)
+        return np.array([-1 if session is None else session.row for session in found], np.int64)
 
     def hello(self, rank: int) -> Hello | None:
         """What a rank said when it began; None: it has not yet."""
-        return self.roster[rank].hello
+        return self.ranks[rank].hello
 
     def ended_badly(self) -> list[int]:
         """The ranks that failed or died, as `exits.ended_badly` has them."""
-        ended = self.reports.ended
+        ended = self.ended
         self.stall_at_end()  # marks those that gave up waiting
         return ended_badly(self.ranks, ended) if ended else []
 
@@ -209,64 +206,60 @@ class RunState:
 
     def process(self, rank: int) -> Session | None:
         """The present process of a rank, for its layouts: its steps may be behind."""
-        return self.processes.get(self.roster[rank].session)
+        return self.sessions.get(self.ranks[rank].session)
 
     @property
     def detail_every(self) -> int:
-        """The largest sampling interval among the ranks."""
-        if self._detail_every is None:
-            every = self.intervals()
-            self._detail_every = 1 if np.isnan(every).all() else int(np.nanmax(every))
-        return self._detail_every
-
-    def intervals(self) -> Column:
-        """(ranks,) sampling interval of each; NaN: it has sent no heartbeat."""
-        return newest(self.ranks, Progress, "detail_every")
-
-    def sampling_changed(self) -> None:
-        """A rank may sample at another interval than before."""
-        self._detail_every = None
+        """The largest sampling interval among the ranks; 1 before any has said one."""
+        every = self.table.newest_values(Progress, "detail_every")
+        return int(np.fmax.reduce(every, initial=1.0))
 
     @property
     def hellos(self) -> HelloColumns:
         """The HELLOs of all ranks."""
         if self._hellos is None or not self._hellos_known:
-            self._hellos, self._hellos_known = hello_columns(self.roster, self._hellos), True
+            self._hellos, self._hellos_known = hello_columns(self.ranks, self._hellos), True
         return self._hellos
 
     def hosts_of_ranks(self) -> Collection[str]:
         """The hosts that HELLOs name. As cheap while many ranks join, one after the other."""
         if self._hosts_of_ranks is None:
-            self._hosts_of_ranks = {one.host for one in self.roster if one.hello is not None}
+            self._hosts_of_ranks = {one.host for one in self.ranks if one.hello is not None}
         return self._hosts_of_ranks
 
     @property
-    def reports(self) -> ReportColumns:
-        """What all ranks have reported by now."""
-        if self._reports is None or self._reports.world != self.world:
-            self._reports, self._reports_know_presence = ReportColumns(self), False
-        if not self._reports_know_presence:
-            self._reports.read_presence()
-            self._reports_know_presence = True
-        return self._reports
+    def running(self) -> Mask:
+        """(ranks,) `RankState.running`. Not to be changed."""
+        if self._running is None:
+            self._running = np.array([rank.running for rank in self.ranks], bool)
+            self._said_bye = np.array([rank.bye is not None for rank in self.ranks], bool)
+            has_ended = self._said_bye | np.array([rank.gone_ns is not None for rank in self.ranks], bool)
+            self._ended = tuple(np.flatnonzero(has_ended).tolist())
+        return self._running
 
-    def taken_alone(self) -> None:
-        """A message was taken alone: it may have changed any rank."""
-        self.alone += 1
-        if self._reports is not None:
-            self._reports.forget()
+    @property
+    def said_bye(self) -> Mask:
+        """(ranks,) whether its process has sent BYE. Not to be changed."""
+        assert self.running is not None
+        return self._said_bye
+
+    @property
+    def ended(self) -> tuple[int, ...]:
+        """Ranks that have sent BYE or whose process was seen to have exited."""
+        assert self.running is not None
+        return self._ended
 
     @property
     def present(self) -> frozenset[int]:
         """Ranks whose processes train: not ended, not out of inputs."""
         if self._present is None:
-            there = (i for i, r in enumerate(self.roster) if not (r.bye or r.gone_ns or r.joined))
+            there = (i for i, r in enumerate(self.ranks) if not (r.bye or r.gone_ns or r.joined))
             self._present = frozenset(there)
         return self._present
 
     def _comm_hook(self, model: int) -> str:
         """Name of the communication hook of a DDP model; empty: none, or it is not known yet."""
-        for session in self.processes.values():
+        for session in self.sessions.values():
             buckets = self.layouts.buckets(session.layouts.get(session.generation, -1)) or ()
             for bucket in buckets:
                 if bucket.model == model and bucket.hook:
@@ -278,34 +271,19 @@ class RunState:
         group = self.groups.of(rank, replica.model)
         self.replicas.take(rank, replica, group.ranks if group else (), self.present, self.unix_s(t_ns))
 
-    def take_said(self, received: Received) -> int | None:
-        """LOGGED or REPLICA: returns the rank; None: its process is not known, or was replaced."""
-        message, session = received.message, self.processes.get(received.session)
-        if session is None or session.rank >= self.world:
-            return None
-        rank_state = self.roster[session.rank]
-        if rank_state.session != received.session:
-            return None
-        if isinstance(message, Logged):
-            rank_state.take_logged(message.values)
-            self.reports.put("logged", np.array([session.rank]), np.array([True]))
-        elif isinstance(message, Replica):
-            self.take_replica(session.rank, message, received.t_ns)
-        return session.rank
-
     def take_layout(self, layout: Layout, session: Session, t_ns: int) -> None:
         """A process reports its gradient buckets."""
         before = session.layouts.get(session.generation)
         number = session.layouts[layout.generation] = self.layouts.number(layout.buckets)
         while len(session.layouts) > self.layouts.KEPT:
             del session.layouts[next(iter(session.layouts))]
-        session.generation = layout.generation
+        session.generation, session.layout = layout.generation, number
         if before is not None and before != number:
             text = f"rebuilt gradient buckets, generation {layout.generation}"
             self.log.add_rank(self.unix_s(t_ns), "rebuild", text, session.rank, self.world)
 
     def presence_changed(self, joined: str | None = None) -> None:
-        """A rank has joined, exited, or run out of inputs: `present`, `hellos` and `reports` change.
+        """A rank has joined, exited, or run out of inputs: `present`, `hellos`, `running` and `ended` change.
 
         `joined`: the host of a rank that has sent its first HELLO; None: the change is another one.
         """
@@ -314,7 +292,7 @@ class RunState:
         elif self._hosts_of_ranks is not None:
             self._hosts_of_ranks.add(joined)
         self._present = None
-        self._hellos_known = self._reports_know_presence = False
+        self._hellos_known, self._running = False, None
         self._presence_changes += 1
 
     @property

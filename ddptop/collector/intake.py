@@ -134,7 +134,7 @@ class Intake:
     def acknowledge(self, now_ns: int, *, at_once: bool = False) -> None:
         """Let the recording write what is due, and ack what it has written; `at_once`: as the run ends."""
         self._record.tick(now_ns)
-        self._receiver.detail_every = self._reducer.as_last_read.detail_every
+        self._receiver.detail_every = self._reducer.state.detail_every
         self._receiver.acknowledge(safe=(safe := self._record.safe))
         if self._hosts is not None:
             self._hosts.receiver.detail_every = self._receiver.detail_every
@@ -223,7 +223,7 @@ class Intake:
     @property
     def known_sessions(self) -> Container[int]:
         """Sessions whose HELLO was received."""
-        return self._reducer.as_last_read.processes  # only the names: nothing is written for them
+        return self._reducer.state.sessions
 
     def report_recording(self, now_ns: int) -> None:
         """Report an error of the recording, once, and what it has lost. The recording says by itself why it
@@ -291,7 +291,7 @@ class Intake:
     def _introductions(self, run: EncodedRun) -> list[int]:
         """The places of the HELLOs of ranks that had sent none, and of what follows in these sessions before
         the first steps (layouts): between them the steps of other ranks would be taken one by one."""
-        known, unusual = self._reducer.as_last_read.roster, run.unusual_within(0, len(run))
+        known, unusual = self._reducer.state.ranks, run.unusual_within(0, len(run))
         hellos = [one for _, one in unusual if type(one.message) is Hello] if run.steps is not None else []
         fresh = [one for one in hellos if one.rank >= len(known) or known[one.rank].hello is None]
         sessions = {*{one.rank: one.session for one in reversed(fresh)}.values()}
@@ -304,12 +304,8 @@ class Intake:
         if begin == stop:
             return
         self._record.add_run(relayed, begin, stop, self._errors)
-        if relayed.steps is None:  # only a few
-            for _, received in relayed.others_within(begin, stop):
-                self._feed(received)
-            return
         with self._errors:
-            self._reducer.feed_run(relayed, begin, self._errors.note, stop=stop, more=True)
+            self._reducer.feed_run(relayed, begin, self._errors.note, stop=stop)
 
     def _take_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         """A message that came through an agent: its rank's process is watched there."""

@@ -100,7 +100,7 @@ class NewHistory:
         ]
         if marks:
             self._marked_s = max(at for at, _ in marks)
-        lost = int(self._reducer.state.reports.integers("lost_records").sum())
+        lost = int(self._reducer.state.table.lost_records.sum())
         if lost > self._lost:
             marks.append((now_s, LOST))
         self._lost = lost

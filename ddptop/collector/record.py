@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -195,9 +194,6 @@ class KeptBeats:
         return kept
 
 
-_COUNTED = attrgetter("session", "lost_records", "hello", "bye", "gone_ns")
-
-
 class Counts:
     """Which ranks' counts of rows are to be recorded, for a later collector, which reads only the end.
 
@@ -206,22 +202,19 @@ class Counts:
 
     def __init__(self) -> None:
         self._recorded: dict[int, tuple[int, int, bool]] = {}
-        self._counted: list[tuple[object, ...]] = []
-        """Of each rank, what decides whether its counts are recorded."""
-        self._alone = -1
-        """`RunState.alone` then: no message that is taken in columns changes it."""
+        self._counted: NDArray[np.int64] = np.empty((3, 0), np.int64)
+        """(3, ranks) of each rank, what decides whether its counts are recorded."""
         self.lost = 0
         """Rows that all ranks have lost, at the last call."""
 
     def news(self, state: RunState, now_ns: int) -> list[Event]:
         """An event for each rank that has lost rows, or begun or ended a process, since the last call."""
         events: list[Event] = []
-        if state.alone == self._alone:  # the usual case, quickly seen
+        table = state.table
+        counted = np.stack([table.session, table.lost_records, state.running])
+        if np.array_equal(counted, self._counted):  # the usual case, quickly seen
             return events
-        counted, self._alone = [*map(_COUNTED, state.roster)], state.alone
-        if counted == self._counted:
-            return events
-        self._counted, self.lost = counted, sum(member.lost_records for member in state.roster)
+        self._counted, self.lost = counted, int(table.lost_records.sum())
         for rank, member in enumerate(state.ranks):
             if member.hello is None:
                 continue

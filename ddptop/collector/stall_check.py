@@ -8,6 +8,7 @@ from ddptop.analysis.health.exits import LEFT_NS
 from ddptop.collector.intake import Intake
 from ddptop.collector.internal_errors import InternalErrors
 from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
@@ -77,8 +78,8 @@ class StallCheck:
 
     def _positions(self) -> bytes:
         """Where the ranks' heartbeats have them: differs once one of them moves on."""
-        beat = self._reducer.state.reports.beat
-        return b"".join(beat(name).tobytes() for name in ("step", "phase", "bucket", "sequence"))
+        newest = self._reducer.state.table.newest_values
+        return b"".join(newest(Progress, name).tobytes() for name in ("step", "phase", "bucket", "sequence"))
 
     def _ask_about_finished(self, now_ns: int) -> None:
         """Ask the ranks that go on after others have exited in good order: they may wait for them."""
@@ -93,7 +94,7 @@ class StallCheck:
 
     def _pids_under_nccl(self) -> set[int]:
         """Processes of this host's ranks whose process group is NCCL's."""
-        members = self._reducer.as_last_read.roster
+        members = self._reducer.state.ranks
         living = [process for process in self._processes.living_processes() if process.rank < len(members)]
         hellos = [(process, members[process.rank].hello) for process in living]
         return {process.pid for process, hello in hellos if hello is not None and "nccl" in hello.backend}

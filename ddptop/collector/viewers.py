@@ -93,7 +93,7 @@ class LiveFrames:
             now_ns, cursor=cursor, focus=focus, want=want, source=source, recording=recording
         )
         if plain:
-            state = self._reducer.as_last_read
+            state = self._reducer.state
             self._last = frame if state.world >= MANY_RANKS else None
             self._made_ns, self._shown, self._happened = now_ns, False, state.happened
         return frame
@@ -103,7 +103,7 @@ class LiveFrames:
         logged, all ranks are in the same state, none is stalled, and the figures are over a whole window."""
         if last.group.window_steps < WINDOW or last.stall is not None or state.happened != self._happened:
             return False
-        lost = int(state.reports.integers("lost_records").sum())
+        lost = int(state.table.lost_records.sum())
         if state.ended_ns is not None or lost != last.lost_records:
             return False
         states = rank_states(state, now_ns)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
 from itertools import starmap
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from operator import attrgetter, itemgetter
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -16,7 +17,8 @@ from ddptop.protocol.decoding import decode_structs, field_columns
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import Clock, Logged, Message, Progress, Received, Replica, Steps
+from ddptop.protocol.messages import NAMES, Clock, Logged, Message, Progress, Received, Replica, Steps
+from ddptop.protocol.ranges import Range
 from ddptop.protocol.step_columns import (
     StepColumns,
     StepRows,
@@ -36,12 +38,50 @@ if TYPE_CHECKING:
 
 READINGS = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Logged, Replica})
 """Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
-
-
 OF_AGENTS = (Clock, HostUsage)
 """Readings of a host, from its agent."""
-COLUMNS = (Progress, Memory, Usage, Gpu, *OF_AGENTS)
-"""Readings of which only the newest one of each rank or host counts: a run may hold them as columns."""
+OF_RANKS = (Progress, Memory, Usage, Gpu)
+"""Readings of a rank, of which only the newest one counts."""
+COLUMNS = (*OF_RANKS, *OF_AGENTS)
+"""Readings that a run may hold as columns."""
+
+_EXACT_IN_FLOAT = 2**53
+"""Up to here every integer is a float."""
+
+
+class FieldType(NamedTuple):
+    """How the values of a field stand in an array."""
+
+    dtype: type
+    """Of numbers that may be None float64, with NaN for None; of texts object."""
+    restore: Callable[[float], Any] | None
+    """From such a number to what was sent; None: the array holds what was sent."""
+
+    def values(self, column: NDArray[Any]) -> list[Any]:
+        """What was sent."""
+        values, restore = column.tolist(), self.restore
+        return values if restore is None else [None if n != n else restore(n) for n in values]
+
+
+def _field_type(declared: Any) -> FieldType:
+    options = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
+    (value_type, *ranges), *may_be_none = (
+        get_args(option) if get_origin(option) is Annotated else (option,) for option in options
+    )
+    if value_type is int and not may_be_none:
+        return FieldType(np.int64, None)
+    if value_type is float:
+        return FieldType(np.float64, float if may_be_none else None)
+    if value_type is int and isinstance(ranges[0], Range) and ranges[0].high <= _EXACT_IN_FLOAT:
+        return FieldType(np.float64, int)
+    return FieldType(object, None)
+
+
+FIELD_TYPES: dict[type[Message], tuple[FieldType, ...]] = {
+    kind: tuple(_field_type(get_type_hints(kind, include_extras=True)[name]) for name in NAMES[kind])
+    for kind in COLUMNS
+}
+"""Of each field of COLUMNS, in their order."""
 
 
 class Readings(NamedTuple):
@@ -51,15 +91,34 @@ class Readings(NamedTuple):
     places: Integers
     """(n,) ascending."""
     values: tuple[NDArray[Any], ...]
-    """(n,) each, the fields in their order: integers, floats, or objects where some are None or text."""
+    """(n,) each, the fields in their order, as FIELD_TYPES has them."""
 
     @classmethod
     def decoded(cls, kind: type[Message], places: Integers, bodies: Sequence[bytes]) -> Readings | None:
         """Messages of one of COLUMNS; None where one of them is not valid: each is to be decoded alone."""
         with suppress(ProtocolError):
-            columns = field_columns(kind, decode_structs(kind, bodies))
-            return cls(kind, places, tuple(map(_column, columns)))
+            return cls._of_columns(kind, places, field_columns(kind, decode_structs(kind, bodies)))
         return None
+
+    @classmethod
+    def of(cls, kind: type[Message], places: Sequence[int], messages: Sequence[Message]) -> Readings:
+        """From messages of this kind."""
+        columns = [*zip(*map(attrgetter(*NAMES[kind]), messages), strict=True)]
+        return cls._of_columns(kind, np.array(places, np.int64), columns)
+
+    @classmethod
+    def _of_columns(cls, kind: type[Message], places: Integers, columns: Sequence[Sequence[Any]]) -> Readings:
+        types = FIELD_TYPES[kind]
+        return cls(
+            kind,
+            places,
+            tuple(
+                np.fromiter(column, object, len(column))
+                if field.dtype is object
+                else np.array(column, field.dtype)
+                for field, column in zip(types, columns, strict=True)
+            ),
+        )
 
     def within(self, begin: int, stop: int) -> Readings:
         """Those from place `begin` to before `stop`."""
@@ -70,6 +129,16 @@ class Readings(NamedTuple):
         """Some of them."""
         return Readings(self.kind, self.places[part], tuple(column[part] for column in self.values))
 
+    def field(self, name: str) -> NDArray[Any]:
+        """(n,) the values of a field."""
+        return self.values[NAMES[self.kind].index(name)]
+
+    def merged(self, more: Readings) -> Readings:
+        """These and more of the same kind."""
+        pairs = zip(self.values, more.values, strict=True)
+        places = np.concatenate([self.places, more.places])
+        return Readings(self.kind, places, tuple(map(np.concatenate, pairs))).sorted()
+
     def sorted(self) -> Readings:
         """The same with ascending places."""
         ascending = (np.diff(self.places) > 0).all()
@@ -77,42 +146,8 @@ class Readings(NamedTuple):
 
     def messages(self) -> Iterator[Message]:
         """All of them as objects."""
-        return starmap(self.kind, zip(*(column.tolist() for column in self.values), strict=True))
-
-
-def _column(values: Sequence[Any]) -> NDArray[Any]:
-    """The values of a field, as numbers where all are."""
-    types = set(map(type, values))
-    if len(types) == 1:
-        if (dtype := _DTYPES.get(types.pop())) is not None:
-            return np.array(values, dtype)
-        if values[0] in (None, "") and values.count(values[0]) == len(values):
-            return constant(values[0], len(values))
-    return np.fromiter(values, object, len(values))
-
-
-_DTYPES: dict[type, type] = {int: np.int64, float: np.float64}
-
-
-@lru_cache(maxsize=64, typed=True)  # of the same few counts again and again
-def constant(value: object, count: int) -> NDArray[Any]:
-    """(count,) the same object everywhere, which takes no memory."""
-    return np.broadcast_to(np.array(value, object), count)
-
-
-def is_constant(values: NDArray[Any]) -> bool:
-    """Whether it was made by `constant`."""
-    return values.dtype == object and values.strides == (0,)
-
-
-Placed = tuple[Readings, int]
-"""One of such messages, and where it is among them: a plain tuple, of which there are many."""
-
-
-def message_of(placed: Placed) -> Message:
-    """The message as an object."""
-    readings, at = placed
-    return readings.kind(*[column.item(at) for column in readings.values])
+        columns = zip(FIELD_TYPES[self.kind], self.values, strict=True)
+        return starmap(self.kind, zip(*(field.values(column) for field, column in columns), strict=True))
 
 
 class StepMessages(NamedTuple):
@@ -153,14 +188,22 @@ class StepMessages(NamedTuple):
         generation, first, base_ns, begin, counts = np.array(heads, np.int64).T
         return cls(generation, first, base_ns, begin, counts, columns)
 
-    def part(self, messages: slice) -> StepMessages:
+    def part(self, messages: slice | Integers | NDArray[np.bool_]) -> StepMessages:
         """Some of them."""
         return StepMessages._make([*(column[messages] for column in self[:5]), self.columns])
 
-    def steps(self, at: int) -> Steps:
+    def message(self, number: int) -> Steps:
         """One message."""
-        generation, first, base_ns, begin, count = (int(column[at]) for column in self[:5])
+        generation, first, base_ns, begin, count = (int(column[number]) for column in self[:5])
         return Steps(generation, first, base_ns, StepRows(self.columns, begin, count))
+
+    def messages(self) -> Iterator[Steps]:
+        """All of them as objects."""
+        return map(self.message, range(len(self.counts)))
+
+
+_IN_COLUMNS = frozenset({Steps, *OF_RANKS})
+"""Messages that are never among the others of a run."""
 
 
 class MessageRun:
@@ -183,7 +226,8 @@ class MessageRun:
         """(place, message) of all others but `readings`, ascending."""
         self.readings = readings
         """At most one of each kind."""
-        self._other_places = [place for place, _ in others]
+        self._put_into_columns()
+        self._other_places = [place for place, _ in self.others]
         self._unusual: list[tuple[int, Received]] | None = None
 
     def __len__(self) -> int:
@@ -193,13 +237,30 @@ class MessageRun:
     def of(cls, messages: Sequence[Received]) -> MessageRun:
         """From messages."""
         heads = np.array([received[:4] for received in messages], np.int64).reshape(-1, 4).T
-        at = [place for place, received in enumerate(messages) if type(received.message) is Steps]
-        if not at:
-            return cls(heads, np.arange(0), None, [*enumerate(messages)])
-        steps = StepMessages.of([cast("Steps", messages[place].message) for place in at])
-        columns = set(at)
-        others = [item for item in enumerate(messages) if item[0] not in columns]
-        return cls(heads, np.array(at, np.int64), steps, others)
+        return cls(heads, np.arange(0), None, [*enumerate(messages)])
+
+    def _put_into_columns(self) -> None:
+        """Move STEPS and readings of ranks out of `others`."""
+        single: dict[type[Message], list[tuple[int, Any]]] = {}
+        for place, received in self.others:
+            kind = type(received.message)
+            if kind in _IN_COLUMNS:
+                single.setdefault(kind, []).append((place, received.message))
+        if not single:
+            return
+        self.others = [item for item in self.others if type(item[1].message) not in _IN_COLUMNS]
+        of_kind = {readings.kind: readings for readings in self.readings}
+        for kind, placed in single.items():
+            places, messages = zip(*placed, strict=True)
+            if kind is Steps:
+                if self.steps is not None:
+                    both = [*zip(self.places.tolist(), self.steps.messages(), strict=True), *placed]
+                    places, messages = zip(*sorted(both, key=itemgetter(0)), strict=True)
+                self.places, self.steps = np.array(places, np.int64), StepMessages.of(messages)
+            else:
+                readings = Readings.of(kind, places, messages)
+                of_kind[kind] = of_kind[kind].merged(readings) if kind in of_kind else readings
+        self.readings = [*of_kind.values()]
 
     def others_within(self, begin: int, stop: int) -> Sequence[tuple[int, Received]]:
         """(place, message) of those in `others`, from place `begin` to before `stop`."""
@@ -224,13 +285,11 @@ class MessageRun:
         if at < len(self.others) and self._other_places[at] == place:
             return self.others[at][1]
         t_ns, rank, session, seq = self.heads[:, place].tolist()
-        for one in self.readings:
-            at = bisect_left(one.places, place)
-            if at < len(one.places) and one.places[at] == place:
-                return Received(t_ns, rank, session, seq, message_of((one, at)))
+        for readings in self.readings:
+            for message in readings.within(place, place + 1).messages():
+                return Received(t_ns, rank, session, seq, message)
         assert self.steps is not None
-        message = self.steps.steps(int(np.searchsorted(self.places, place)))
-        return Received(t_ns, rank, session, seq, message)
+        return Received(t_ns, rank, session, seq, self.steps.message(bisect_left(self.places, place)))
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -259,7 +318,8 @@ class EncodedRun(MessageRun):
     def of_encoded(cls, messages: Sequence[tuple[Received, bytes]]) -> EncodedRun:
         """From messages, each with its bytes."""
         run = MessageRun.of([received for received, _ in messages])
-        return cls(run.heads, run.places, run.steps, [*run.others], [body for _, body in messages])
+        bodies = [body for _, body in messages]
+        return cls(run.heads, run.places, run.steps, [*run.others], bodies, run.readings)
 
     def __iter__(self) -> Iterator[tuple[Received, bytes]]:
         """Every message and its bytes, where each is to be an object of its own."""
@@ -305,15 +365,11 @@ class EncodedRun(MessageRun):
 
     def step_ranges(self, begin: int, stop: int) -> Integers:
         """(3, n) place, first step and rows of the STEPS from place `begin` to before `stop`."""
-        low, high = self.steps_within(begin, stop)
-        others = ((place, received.message) for place, received in self.others_within(begin, stop))
-        each = [(place, one.first_step, len(one.rows)) for place, one in others if type(one) is Steps]
-        found = np.array(each, np.int64).reshape(-1, 3).T
-        if self.steps is None or low == high:
-            return np.asarray(found)
+        if self.steps is None:
+            return np.empty((3, 0), np.int64)
+        messages = slice(*self.steps_within(begin, stop))
         columns = self.places, self.steps.first_step, self.steps.counts
-        both = np.concatenate([found, [column[low:high] for column in columns]], axis=1)
-        return both[:, both[0].argsort(kind="stable")] if each else both
+        return np.stack([column[messages] for column in columns])
 
     def replace(self, number: int, received: Received, body: bytes) -> None:
         """Put another message, which is no STEPS, in place of `others[number]`."""

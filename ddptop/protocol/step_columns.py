@@ -203,7 +203,7 @@ def columns_of_rows(rows: Sequence[Sequence[StepRow]]) -> tuple[StepColumns, lis
     """Columns with the rows of n messages; and where those of each begin."""
     in_columns = {id(some.columns): some.columns for some in rows if isinstance(some, StepRows)}
     single = [row for some in rows if not isinstance(some, StepRows) for row in some]
-    parts = [*in_columns.values(), *([StepColumns.of(single)] if single else [])]
+    parts = [*in_columns.values(), *([StepColumns.of(single)] if single or not in_columns else [])]
     ends = [*accumulate(map(len, parts), initial=0)]
     begin_of = dict(zip(in_columns, ends, strict=False))
     begins, next_single = [], ends[len(in_columns)]

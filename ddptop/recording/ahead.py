@@ -27,17 +27,12 @@ from itertools import accumulate, chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ddptop.protocol.message_run import constant, is_constant
 from ddptop.protocol.messages import NAMES
 from ddptop.recording.records import BlockReader, Selector
 from ddptop.recording.runs import RUN_RECORDS, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Message
@@ -198,17 +193,10 @@ def _reduce(message: Message) -> tuple[type[Message], tuple[Any, ...]]:
     return kind, _FIELDS[kind](message)
 
 
-def _reduce_array(array: NDArray[Any]) -> str | tuple[Any, ...]:
-    if is_constant(array):
-        return constant, (array[0], len(array))
-    return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-
-
 _FIELDS = {kind: attrgetter(*names) for kind, names in NAMES.items() if len(names) > 1}
 _REDUCE: dict[type, Callable[[Any], Any]] = {
     **copyreg.dispatch_table,
     **dict.fromkeys(_FIELDS, _reduce),
-    np.ndarray: _reduce_array,
 }
 """Messages are made again from their fields: pickle takes three times as long for a frozen dataclass."""
 

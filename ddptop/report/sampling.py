@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
+from ddptop.analysis.rank_messages import FEED_FAILURES
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.to_frame.tables import gpu_facts
-from ddptop.analysis.usual_messages import FEED_FAILURES
 from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import Alert
 from ddptop.frames.stall import Stall
@@ -159,7 +159,6 @@ class RunSampler:
                 stop=stop,
                 stop_ns=self.incidents.next_check_ns(),
                 stop_step=0 if sampled is None else sampled + self._every,
-                more=True,
             )
             newest_ns = np.maximum.accumulate(np.maximum(run.heads[0, begin:at], self.last_ns))
             self.last_ns = int(newest_ns[-1])
@@ -226,7 +225,7 @@ class RunSampler:
 
     def _replaces_processes(self, message: object) -> bool:
         """Whether a rank had another process before, or all had: the first message of a restart says so."""
-        state = self.reducer.as_last_read
+        state = self.reducer.state
         if isinstance(message, Hello):
             known = message.rank < len(state.ranks) and state.ranks[message.rank].hello is not None
             replaced = known and state.ranks[message.rank].session != message.session

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.rank_messages import FEED_FAILURES
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.since_start import recall_since_start
 from ddptop.analysis.steps.windows import OWN_STEPS
-from ddptop.analysis.usual_messages import FEED_FAILURES
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Hello, Layout, Membership, Received, Steps
 from ddptop.protocol.vocabulary import NOT_ENDED
@@ -370,7 +370,7 @@ class Player:
             self._feed(received)
 
     def _feed_run(self, run: MessageRun) -> None:
-        self.reducer.feed_run(run, 0, self._refuse, more=True)
+        self.reducer.feed_run(run, 0, self._refuse)
 
     def _refuse(self) -> None:
         self.refused += 1

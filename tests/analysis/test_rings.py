@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptop.analysis.known_sessions import stable_order
+from ddptop.analysis.steps.pairing import stable_order
 from ddptop.analysis.steps.windows import PLACES, StepWindow
 from ddptop.frames.rings import Ring
 from ddptop.frames.statistics import interpolated_quantile, median

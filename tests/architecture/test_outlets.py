@@ -78,7 +78,7 @@ def opens_for_writing(call: ast.Call) -> bool:
 
 OTHER_WRITE = frozenset(
     {
-        *("analysis/usual_messages.py", "cli/commands/metrics.py", "tui/views/curve.py"),
+        *("cli/commands/metrics.py", "tui/views/curve.py"),
         "training/evidence/reporter.py",
     }
 )

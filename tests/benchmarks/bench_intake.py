@@ -192,7 +192,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
         inner = getattr(target, method)
         setattr(target, method, lambda *each, **named: timed(name, partial(inner, *each, **named)))
 
-    timing(bundle_receiver, "decoded", "decode")
+    timing(bundle_receiver, "decode_accepted", "decode")
     timing(record, "add_run", "record")
     timing(receiver, "drain_bundles", "receive")
     timing(record, "tick", "tick")

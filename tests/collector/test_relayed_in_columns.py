@@ -4,15 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddptop.analysis import usual_messages
-from ddptop.analysis.known_sessions import KnownSessions
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
-from ddptop.collector.stall_check import StallCheck
-from ddptop.host.exits import RankProcess
 from ddptop.protocol.codec import encode
-from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Bye, Run
 from ddptop.recording.reader import Recording
@@ -85,10 +80,9 @@ def received(path, world=WORLD, after_each=lambda *_: None):
 
 def test_in_columns_as_one_by_one(tmp_path, monkeypatch):
     found = []
-    for number, (fewest, sessions) in enumerate([(1, 0), (1, 16), (1, 10**9), (10**9, 16)]):
+    for number, fewest in enumerate([1, 10**9]):
         monkeypatch.setattr("ddptop.transport.bundled_messages.FEWEST_IN_COLUMNS", fewest)
         monkeypatch.setattr("ddptop.transport.bundle_receiver.FEWEST_TOGETHER", fewest)
-        monkeypatch.setattr(usual_messages, "SESSIONS_OF_A_MESSAGE", sessions)
         found.append(received(tmp_path / f"{number}.ddptop"))
     (kept, frame, refused, acks), *others = found
     for other in others:
@@ -124,57 +118,6 @@ def test_what_fills_several_blocks_is_written_and_acked_at_once(tmp_path, monkey
     *_, acks = received(tmp_path / "run.ddptop", world)
     numbers = [seq for _, pairs in acks for name, seq in pairs if name == 1_000_000]
     assert numbers[-8:] == [*range(6, 14)]
-
-
-def test_the_start_of_many_hosts_costs_each_rank_once(tmp_path, monkeypatch):
-    read = []
-
-    class Counted(KnownSessions):
-        def __init__(self, state):
-            super().__init__(state)
-            read.append(len(self.sessions))
-
-    monkeypatch.setattr(usual_messages, "KnownSessions", Counted)
-    world = 256
-    _, frame, _, _ = received(tmp_path / "run.ddptop", world)
-    assert all(frame.ranks.host)
-    assert sum(read) < 5 * world  # 3; 11 where HELLOs are taken between steps; 50 where after each host's
-
-
-def test_ranks_are_written_when_something_reads_them_and_not_for_a_frame(tmp_path, monkeypatch):
-    written = []
-    write = KnownSessions.write
-
-    def counted(known, state):
-        written.append(int(known.rows.sum()))
-        write(known, state)
-
-    monkeypatch.setattr(KnownSessions, "write", counted)
-    monkeypatch.setattr("ddptop.transport.bundled_messages.FEWEST_IN_COLUMNS", 1)
-    monkeypatch.setattr(usual_messages, "SESSIONS_OF_A_MESSAGE", 10**9)
-    frames = []
-    intake = Intake.acknowledge
-
-    def framed(self, now_ns):
-        intake(self, now_ns)
-        reducer = self._reducer
-        if now_ns > 3 * NS:
-            written.clear()
-            # As the collector does once a second: read who runs under NCCL, report about its own host.
-            processes = SimpleNamespace(living_processes=lambda: [RankProcess(1_000_000, 0, 1)])
-            StallCheck(reducer, self, None, processes, None, None, None)._pids_under_nccl()
-            self.report(HostUsage(now_ns, 1.0, 1, 1.0, 1.0, None, 0, None, 0), now_ns)
-            frames.append(reducer.frame(now_ns))
-            assert 1_000_000 in self.known_sessions
-            assert sum(written) == 0 or len(frames) == 1  # the first one reads all ranks
-            of_frame = (frames[-1].ranks.records, frames[-1].ranks.step)
-            of_ranks = zip(*((one.records, one.step) for one in reducer.state.ranks), strict=True)
-            assert [column.tolist() for column in of_frame] == [[*column] for column in of_ranks]
-            assert sum(written) > 0
-
-    monkeypatch.setattr(Intake, "acknowledge", framed)
-    received(tmp_path / "run.ddptop")
-    assert len(frames) > 3
 
 
 @pytest.mark.parametrize("hosts", [16, 17])

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ddptop.analysis import usual_messages
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector import viewers
 from ddptop.collector.viewers import LiveFrames
@@ -26,7 +25,6 @@ def made(tmp_path, monkeypatch):
     """By number of a round, a quarter of a second each: the frame of a viewer, and what the reducer gives."""
     monkeypatch.setattr("ddptop.transport.bundled_messages.FEWEST_IN_COLUMNS", 1)
     monkeypatch.setattr("ddptop.transport.bundle_receiver.FEWEST_TOGETHER", 1)
-    monkeypatch.setattr(usual_messages, "SESSIONS_OF_A_MESSAGE", 0)
     found = {}
     frames = None
 
@@ -198,7 +196,7 @@ def test_viewers_get_all_of_the_history_once_also_from_figures_made_before(tmp_p
                 mine.extend(frame.history.step.tolist())
                 shown.append((at, frame.group.window_steps))
                 frames[0].prepare()
-        newest[:] = reducer.as_last_read.history.since(0).step.tolist()
+        newest[:] = reducer.state.history.since(0).step.tolist()
 
     received(tmp_path / "run.ddptop", after_each=serve)
     assert len(newest) > 10

@@ -294,7 +294,7 @@ def test_columns_hold_what_rows_hold(messages: list[list[StepRow]]) -> None:
     assert sorted(decode_steps(bodies)[0].rows.columns.ends[0]) == sorted(ends)
     together = StepMessages.decoded(bodies)
     assert together is not None
-    assert repr([*map(together.steps, range(len(steps)))]) == repr(steps)
+    assert repr([*together.messages()]) == repr(steps)
     assert [repr(decode(body)) for body in bodies] == [repr(message) for message in steps]
     assert repr(decode_steps([msgpack.packb(in_rows(message)) for message in steps])) == repr(steps)
 

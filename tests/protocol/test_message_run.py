@@ -16,7 +16,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.hosts import HostLink, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.message_run import EncodedRun, Readings, constant, is_constant
+from ddptop.protocol.message_run import EncodedRun, Readings
 from ddptop.protocol.messages import Clock, Message, Progress, Received
 
 times = st.integers(0, limits.MAX_NS)
@@ -85,16 +85,6 @@ def test_one_wrong_reading_is_left_to_be_decoded_alone(kind: type[Message]) -> N
     another = encode(GOOD[Memory if kind is Usage else Usage])
     for other in (b"", body[:-1], body + b"\x00", another):
         assert Readings.decoded(kind, np.arange(2), [body, other]) is None
-
-
-@pytest.mark.parametrize("value", [None, "", "x", 7, 0.5])
-def test_all_none_or_empty_take_no_memory(value: Any) -> None:
-    assert is_constant(constant(value, 5))
-    bodies = [encode(Gpu(value if isinstance(value, float) else None, *[None] * 6, "", *[None] * 4, 7))] * 5
-    readings = Readings.decoded(Gpu, np.arange(5), bodies)
-    assert readings is not None
-    assert is_constant(readings.values[7]) and is_constant(readings.values[1])
-    assert is_constant(readings.values[0]) == (not isinstance(value, float))
 
 
 @given(st.lists(st.tuples(times, st.integers(-1, 2**16 - 1), st.integers(0, 2**63 - 1), counts)))

@@ -163,3 +163,9 @@ def feed_runs(reducer: Reducer, recording: Recording) -> None:
         at = 0
         while at < len(run):
             at = reducer.feed_run(run, at, failed)
+
+
+def numbers(reducer: Reducer) -> dict[str, list[int]]:
+    """All numbers of ranks and sessions."""
+    tables = reducer.state.table, reducer.state.session_table
+    return {name: getattr(table, name).tolist() for table in tables for name in table.INITIAL}

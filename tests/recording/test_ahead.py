@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ddptop.frames.codec import encode_frame
-from ddptop.protocol.message_run import constant, is_constant
 from ddptop.recording import ahead, runs
 from ddptop.recording.reader import Recording
 from ddptop.report.build import read
@@ -117,17 +116,6 @@ def test_memory_is_written_again_once_no_array_in_it_is_held():
         assert len(receiver._areas) == 4
         assert (parts[0] == 1).all()
         assert (parts[1] == 3).all()
-
-
-def test_columns_of_one_value_are_sent_as_it() -> None:
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with one, other:
-        ahead._Sender(one).send([constant(None, 10**9), np.array([1, None]), np.arange(5)])
-        same, mixed, numbers = ahead._Receiver(other).receive()
-    assert is_constant(same)
-    assert same.shape == (10**9,)
-    assert mixed.tolist() == [1, None]
-    assert numbers.tolist() == [*range(5)]
 
 
 def test_where_no_file_can_be_opened_any_more_the_first_process_decodes_the_rest(path, second, monkeypatch):

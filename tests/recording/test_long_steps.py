@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 import ddptop
-from ddptop.analysis.known_sessions import clocks_of
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.messages import OwnTime, Steps
 from ddptop.recording.reader import Recording
-from tests.recording.made_up import a_run, feed_runs, write
+from tests.recording.made_up import a_run, feed_runs, numbers, write
 
 EARLIER_US = 3_000_000
 """By how much the base of each message is before its first step."""
@@ -54,10 +53,12 @@ def test_long_steps_taken_together_give_the_same_figures_as_one_by_one(record):
         for received in recording.records():
             one_by_one.feed(received)
         feed_runs(together, recording)
-        frames = [encode_frame(reducer.frame(recording.end_ns)) for reducer in (one_by_one, together)]
-    assert frames[0] == frames[1]
-    clocks = [clocks_of(reducer.state.ranks) for reducer in (one_by_one, together)]
-    np.testing.assert_array_equal(*clocks)
+        frames = [reducer.frame(recording.end_ns) for reducer in (one_by_one, together)]
+    # With clocks that run 2,147 s ahead, how often stalls are looked for differs, and with it when a step is
+    # evaluated: an event names the newest step then.
+    assert len({encode_frame(replace(frame, events=())) for frame in frames}) == 1
+    assert len({tuple(event.message for event in frame.events) for frame in frames}) == 1
+    assert numbers(together) == numbers(one_by_one)
 
 
 def test_when_a_step_began_does_not_depend_on_the_base_of_its_message(record):

@@ -67,8 +67,7 @@ def test_as_one_by_one(kind, monkeypatch):
     assert repr(few) == repr(together)
     assert refused == refused_of_few == [text for one in alone for text in one[2]]
     assert len(refused) == 7 + (CUT[kind] is not None)
-    about = kind in ("usage", "gpu")  # such a cut one is not known to be a reading
-    assert len(run.readings) == 6 - (CUT[kind] is not None and not about)
+    assert len(run.readings) == 6 - (kind in ("host usage", "clock"))
 
 
 def test_what_an_agent_reports_last(monkeypatch):

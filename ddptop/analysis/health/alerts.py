@@ -290,7 +290,7 @@ def _fatal_mismatch(state: RunState) -> Alert | None:
 
 
 def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
-    ranks = state.reports.where("bad_loss_step", lambda one: one.bad_loss_step is not None).tolist()
+    ranks = state.table.ranks_with_bad_loss()
     bad = [(state.ranks[rank].bad_loss_ns, rank, state.ranks[rank].bad_loss_step or 0) for rank in ranks]
     if not bad:
         return None
@@ -306,7 +306,7 @@ def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
 
 def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
     """A loss that was NaN or infinite and is finite again: the weights may still be affected."""
-    ranks = state.reports.where("bad_loss_before", lambda one: one.bad_loss_before is not None).tolist()
+    ranks = [rank for rank, member in enumerate(state.ranks) if member.bad_loss_before is not None]
     before = [(state.ranks[rank].bad_loss_before, rank) for rank in ranks]
     passed = [(one, rank) for one, rank in before if one and now_ns - one.finite_ns < PASSED_LOSS_NS]
     if not passed:
@@ -346,7 +346,7 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
 
 
 def _lost_records(state: RunState) -> Alert | None:
-    of_ranks = state.reports.integers("lost_records")
+    of_ranks = state.table.lost_records
     lost = Counter({rank: int(of_ranks[rank]) for rank in of_ranks.nonzero()[0].tolist()})
     if not lost:
         return None

@@ -84,10 +84,10 @@ def find_own_host(state: RunState) -> str | None:
 def reports_of_hosts(state: RunState) -> dict[str, int]:
     """When each host last reported: a message of its agent or of a rank, or a reading of a process."""
     reported = {name: known.heard_ns for name, known in state.hosts.known.items()}
-    hellos, reports = state.hellos, state.reports
+    hellos = state.hellos
     if not hellos.of_hosts:
         return reported
-    newest = np.maximum(reports.integers("heard_ns"), reports.integers("seen_ns"))
+    newest = np.maximum(state.table.heard_ns, state.table.seen_ns)
     of_hosts = newest[hellos.members].max(axis=1).tolist()
     for name, newest_ns in zip(hellos.of_hosts, of_hosts, strict=True):
         if newest_ns > reported.get(name, 0):
@@ -105,11 +105,11 @@ def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
 
 
 def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
-    hellos, reports, known = state.hellos, state.reports, state.hosts.known
+    hellos, known = state.hellos, state.hosts.known
     states: dict[str, HostState] = {**dict.fromkeys(known, "live"), **dict.fromkeys(hellos.of_hosts, "live")}
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
     since_ns = until_ns - int(UNREACHABLE_S * NS)
-    newest_ns = np.maximum(reports.integers("heard_ns"), reports.integers("seen_ns"))
+    newest_ns = np.maximum(state.table.heard_ns, state.table.seen_ns)
     # In the common case, without a loop over hosts, every rank has reported and every host has ranks.
     if newest_ns.min(initial=MAX_NS) < since_ns or not known.keys() <= hellos.of_hosts.keys():
         reported = reports_of_hosts(state)
@@ -123,17 +123,16 @@ def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
             elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
                 trains = name in hellos.of_hosts and takes_part(state, stepped_ns, reported[name], until_ns)
                 states[name] = "live" if trains else "unreachable"
-    if not reports.running.all():
-        n_running = np.bincount(hellos.host_at[reports.running], minlength=len(hellos.of_hosts))
+    if not state.running.all():
+        n_running = np.bincount(hellos.host_at[state.running], minlength=len(hellos.of_hosts))
         states |= dict.fromkeys(compress(hellos.of_hosts, (n_running == 0).tolist()), "finished")
     return states
 
 
 def _stepped_ns(state: RunState, others: Mask) -> int:
     """When all running ones of these ranks had finished a step last; 0: one has finished none."""
-    reports = state.reports
-    moved_ns = np.where(reports.integers("step") > 0, reports.integers("moved_ns"), 0)
-    running = others & reports.running
+    moved_ns = np.where(state.table.step > 0, state.table.moved_ns, 0)
+    running = others & state.running
     return int(moved_ns[running].min()) if running.any() else 0
 
 

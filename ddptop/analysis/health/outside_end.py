@@ -44,7 +44,7 @@ def outside_end(state: RunState) -> OutsideEnd | None:
         return _known_from_ranks(state) if state.without_launcher else None
     if state.run is not None and state.run.state == "finished":
         return None
-    ranks, ended = state.ranks, state.reports.ended
+    ranks, ended = state.ranks, state.ended
     if not end.stall and not all(_explains(end, ranks[rank]) for rank in ended if ranks[rank].ended_badly):
         return None
     return None if _goes_on(state, end) else end
@@ -73,13 +73,12 @@ def _explains(end: OutsideEnd, rank_state: RankState) -> bool:
 
 def _goes_on(state: RunState, end: OutsideEnd) -> bool:
     """Whether ranks still train long after the signal: the script has made something else of it."""
-    reports = state.reports
-    return bool((reports.integers("moved_ns")[reports.running] > end.t_ns + KILL_NS).any())
+    return bool((state.table.moved_ns[state.running] > end.t_ns + KILL_NS).any())
 
 
 def _known_from_ranks(state: RunState) -> OutsideEnd | None:
     """Of a run without a launcher of ours: all ranks have exited together, by a signal to all of them."""
-    ended = [state.ranks[rank] for rank in state.reports.ended]
+    ended = [state.ranks[rank] for rank in state.ended]
     if not ended or len(ended) < state.world or not all(one.ended_badly for one in ended):
         return None
     times_ns = [*map(ended_ns, ended)]

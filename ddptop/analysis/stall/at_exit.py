@@ -92,7 +92,7 @@ def stall_at_end(state: RunState) -> KeptStall | None:
     Marks the ranks that gave up waiting (`RankState.gave_up`), and those for which the others did not stay
     (`left_alone`).
     """
-    ended = [rank for rank in state.reports.ended if state.ranks[rank].ended_badly]
+    ended = [rank for rank in state.ended if state.ranks[rank].ended_badly]
     over = state.run is not None and state.run.state not in ("live", "finished")
     if state.first_end_ns is None or not (ended or over):
         return None
@@ -183,7 +183,7 @@ def _last_seen(state: RunState, rank: int, since_ns: int, t_ns: int) -> RankProg
 
 def followed_phrase(state: RunState, kept: KeptStall) -> str:
     """`ranks 0 and 2 gave up waiting after 20 s`: what followed from a stall; empty: nothing of this kind."""
-    ended = (rank for rank in state.reports.ended if state.ranks[rank].gave_up)
+    ended = (rank for rank in state.ended if state.ranks[rank].gave_up)
     ranks = [rank for rank in ended if rank not in kept.diagnosis.ranks or kept.diagnosis.kind != "missing"]
     if not any(_waited_in_vain(state, state.ranks[rank]) for rank in ranks):
         return ""  # they have only lost a peer

@@ -16,7 +16,7 @@ import numpy as np
 from ddptop.analysis.health.exits import follows
 from ddptop.analysis.health.hosts import UNREACHABLE_S, host_states, reports_of_hosts, silent_ranks
 from ddptop.analysis.hosts import BACK_NS
-from ddptop.analysis.ranks import STALE_S
+from ddptop.analysis.rank_table import STALE_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.diagnosis import Diagnosis, KeptStall, RankProgress, diagnose
 from ddptop.analysis.stall.mismatch import DEFAULT_GROUP
@@ -63,14 +63,13 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     """
     if state.run is not None and state.run.state != "live":
         return None
-    reports = state.reports
-    if not reports.running.any():
+    if not state.running.any():
         return None
-    since_ns = max(int(reports.integers("moved_ns")[reports.running].min()), state.excused_ns)
+    since_ns = max(int(state.table.moved_ns[state.running].min()), state.excused_ns)
     if now_ns - since_ns < state.stall_s * NS:  # the common case, at little cost
         return None
     ranks = state.ranks
-    running = [*compress(ranks, reports.running)]
+    running = [*compress(ranks, state.running)]
     if any(rank.hello is None for rank in ranks):
         return None
     limit_ns = stall_limit_ns(state)
@@ -134,8 +133,8 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     hosts = host_states(state, now_ns)
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states: list[RankStatus] = ["live"] * state.world
-    silence_ns, reports = state.interruptions.silence_ns, state.reports
-    usual = reports.running & (reports.integers("heard_ns") >= now_ns - int(STALE_S * NS))
+    silence_ns = state.interruptions.silence_ns
+    usual = state.running & (state.table.heard_ns >= now_ns - int(STALE_S * NS))
     silent = {"lost", "unreachable"}
     if not silent.isdisjoint(hosts.values()):
         for name, mine in state.hellos.of_hosts.items():

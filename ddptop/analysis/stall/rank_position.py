@@ -15,7 +15,8 @@ from ddptop.analysis.health.exits import (
     reason,
 )
 from ddptop.analysis.health.outside_end import unexplained_ends
-from ddptop.analysis.ranks import STALE_S, DeviceReport, KernelReport
+from ddptop.analysis.rank_table import STALE_S
+from ddptop.analysis.ranks import DeviceReport, KernelReport
 from ddptop.analysis.stall.mismatch import DEFAULT_GROUP, operation_phrase
 from ddptop.frames import calls
 from ddptop.frames.numbers import fixed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from ddptop.frames.numbers import percent
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.reasons import THROTTLED_PCT
+from ddptop.protocol.machine import Usage
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
@@ -33,7 +35,7 @@ def cpu_wait_pct(steps: StepWindow, slots: Indices) -> float | None:
 def cpu_shortage(state: RunState) -> str:
     """`3 ranks may use core 0 only`, `the CPU quota of 3 ranks is used up in 60% of its periods`;
     empty where the ranks of every host may use a core each, or all cores of it."""
-    usage = state.reports.usage
+    usage = partial(state.table.newest_values, Usage)
     cores, first, throttled = (usage(name) for name in ("cores", "first_core", "throttled_pct"))
     for ranks in state.hellos.of_hosts.values():
         members = np.asarray(ranks, np.int64)

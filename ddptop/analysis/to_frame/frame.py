@@ -9,6 +9,7 @@ import numpy as np
 
 from ddptop.analysis.health.alerts import alerts
 from ddptop.analysis.health.links import explain
+from ddptop.analysis.rank_columns import phase_names, reported_columns
 from ddptop.analysis.ranks import group_state
 from ddptop.analysis.stall.at_exit import ended_stall
 from ddptop.analysis.stall.current import current_stall, rank_states, stall_diagnosis
@@ -36,6 +37,8 @@ from ddptop.frames.overhead import Overhead
 from ddptop.frames.phrases import blamed
 from ddptop.frames.statistics import interpolated_quantile, median
 from ddptop.protocol.limits import MUTE_AFTER
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,8 +94,8 @@ def build(
         overhead=_overhead(state),
         history=state.history.since(cursor),
         focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
-        records=int(state.reports.integers("records").sum()),
-        lost_records=int(state.reports.integers("lost_records").sum()),
+        records=int(state.table.records.sum()),
+        lost_records=int(state.table.lost_records.sum()),
         stall=ended_stall(state, kept) if kept is not None else current_stall(state, diagnosis, now_ns),
         deaths=deaths(state, now_ns),
         logged=logged(state, focus),
@@ -106,9 +109,9 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
     """The figures of an earlier frame of the same run and ranks, with what they have reported by `now_ns`.
 
     The history ends with the last step that is evaluated, which may come before the newest complete one."""
-    reports, unix_s = state.reports, state.unix_s(now_ns)
-    columns: dict[str, Any] = reports.reported(state.hellos, now_ns)
-    ranks = replace(frame.ranks, phase=reports.phases(), **columns)
+    unix_s = state.unix_s(now_ns)
+    columns: dict[str, Any] = reported_columns(state.table, state.hellos, now_ns)
+    ranks = replace(frame.ranks, phase=phase_names(state.table), **columns)
     return replace(
         frame,
         unix_s=unix_s,
@@ -237,17 +240,24 @@ def _widest(bounds: Column) -> float | None:
     return known(np.fmax.reduce(bounds)) if len(bounds) else None
 
 
+def _largest_of_beats(state: RunState, name: str) -> Any:
+    """The largest such number of the newest heartbeats, as it was sent; None: no heartbeat has come."""
+    column = state.table.newest_values(Progress, name)
+    if np.isnan(column).all():
+        return None
+    return getattr(state.ranks[int(np.nanargmax(column))].progress, name)
+
+
 def _overhead(state: RunState) -> Overhead:
-    reports = state.reports
-    failures = reports.beat("failures")
+    failures = state.table.newest_values(Progress, "failures")
     found = Overhead(
         budget_pct=state.hellos.budget_pct,
-        measured_pct=reports.largest_of_beats("cost_pct"),
-        us_per_step=reports.largest_of_beats("cost_us"),
-        detail_every=reports.largest_of_beats("detail_every"),
+        measured_pct=_largest_of_beats(state, "cost_pct"),
+        us_per_step=_largest_of_beats(state, "cost_us"),
+        detail_every=_largest_of_beats(state, "detail_every"),
         failures=int(np.nansum(failures)),
         measured=state.figures.shadow_cost.measured,
-        collector_pct=_widest(reports.usage("watcher_pct")),
+        collector_pct=_widest(state.table.newest_values(Usage, "watcher_pct")),
     )
     if (failures >= MUTE_AFTER).any():
         reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"

@@ -15,6 +15,7 @@ from ddptop.frames.frame import Clocks
 from ddptop.frames.hosts import HostFigures
 from ddptop.frames.phrases import blamed
 from ddptop.frames.statistics import median
+from ddptop.protocol.machine import Gpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ def _of_ranks(
     state: RunState, ranks: Ranks, straggler: Straggler | None, n_spare: int
 ) -> dict[str, Sequence[Any]]:
     """Figures over the ranks of each host; `n_spare` hosts after these have none."""
-    hellos, reports = state.hellos, state.reports
+    hellos = state.hellos
     n_hosts = len(hellos.of_hosts)
     worst = _largest(ranks.excess_ms, hellos)
     if straggler is not None and blamed(straggler) and straggler.rank < state.world:
@@ -78,7 +79,7 @@ def _of_ranks(
     excess_ms = ranks.excess_ms[worst]
     excess_ms[worst < 0] = np.nan
     of_gpus = hellos.host_at[hellos.gpus]
-    util_pct = reports.gpu("util_pct")[hellos.gpus] if hellos.gpus.size else np.empty(0)
+    util_pct = state.table.newest_values(Gpu, "util_pct")[hellos.gpus] if hellos.gpus.size else np.empty(0)
     busy = ~np.isnan(util_pct)
     n_busy = np.bincount(of_gpus[busy], minlength=n_hosts).tolist()
     total_pct = np.bincount(of_gpus[busy], util_pct[busy], n_hosts).tolist()
@@ -86,7 +87,7 @@ def _of_ranks(
     none, zero = [None] * n_spare, [0] * n_spare
     return {
         "ranks": hellos.counts.tolist() + zero,
-        "running": np.bincount(hellos.host_at[reports.running], minlength=n_hosts).tolist() + zero,
+        "running": np.bincount(hellos.host_at[state.running], minlength=n_hosts).tolist() + zero,
         "worst_rank": [None if rank < 0 else rank for rank in worst.tolist()] + none,
         "excess_ms": known_each(excess_ms) + none,
         "step_ms": known_each(_medians(ranks.step_ms, hellos)) + none,

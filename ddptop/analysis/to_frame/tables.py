@@ -6,11 +6,11 @@ import math
 from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ddptop.analysis.rank_columns import phase_names, reported_columns, usage_beside
 from ddptop.analysis.ranks import MAX_LOGGED
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
@@ -23,12 +23,11 @@ from ddptop.frames.history import RankSteps
 from ddptop.frames.hosts import presumed_hosts
 from ddptop.frames.phrases import blamed
 from ddptop.frames.reasons import cpu_reason, process_reason
-from ddptop.protocol.machine import GpuReading
+from ddptop.protocol.machine import Gpu, GpuReading, Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.windows import ScopeWindow, StepWindow
     from ddptop.analysis.straggler.cost import FrameSteps
@@ -51,7 +50,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     For a rank in several process groups collective, wait, transfer and exposed communication are unions over
     all of them, and lateness and its bound are the largest of any group.
     """
-    reports, hellos = state.reports, state.hellos
+    hellos = state.hellos
     steps, slots, detail = state.figures.steps, shown.steps, shown.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
     window, unknown, own = state.figures.detail, detail.unknown, detail.ranks("self")
@@ -70,11 +69,11 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         host=presumed_hosts(hellos.host, hellos.local_rank),
         device=hellos.device,
         state=tuple(states),
-        phase=reports.phases(),
+        phase=phase_names(state.table),
         local_rank=hellos.local_rank,
         pid=hellos.pid,
         incarnation=hellos.incarnation,
-        **reports.reported(hellos, now_ns),
+        **reported_columns(state.table, hellos, now_ns),
         loss=narrow(state.figures.loss),
         **{f"{name}_ms": narrow(walls.get(name, unknown)) for name in ("step", *PHASES)},
         **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
@@ -138,32 +137,28 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
 
 GPU = tuple(field.name for field in fields(GpuReading))
 MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
-_OF_GPU, _OF_MEMORY = attrgetter(*GPU), attrgetter(*MEMORY)
 
 
 def gpu_facts(state: RunState) -> tuple[GpuFacts, ...]:
-    """One for each rank whose GPU or CUDA memory is known; made anew where a reading is newer."""
-    made, ranks = state.reports.gpu_facts, state.reports.with_gpu().tolist()
-    made.update((rank, _facts_of(rank, state.ranks[rank])) for rank in ranks if rank not in made)
-    return tuple(map(made.__getitem__, ranks))
-
-
-def _facts_of(rank: int, rank_state: RankState) -> GpuFacts:
-    gpu, memory = rank_state.gpu, rank_state.memory
-    of_gpu = (None,) * len(GPU) if gpu is None else _OF_GPU(gpu)
-    of_memory = (None,) * len(MEMORY) if memory is None else _OF_MEMORY(memory)
-    return GpuFacts(*(*of_gpu, rank, *of_memory))
+    """One for each rank whose GPU or CUDA memory is known."""
+    newest = state.table.newest
+    ranks = np.flatnonzero(newest[Gpu].is_known | newest[Memory].is_known)
+    if not len(ranks):
+        return ()
+    of_gpu, of_memory = newest[Gpu].sent(ranks), newest[Memory].sent(ranks)
+    columns = [of_gpu[name] for name in GPU], [ranks.tolist()], [of_memory[name] for name in MEMORY]
+    return tuple(map(GpuFacts, *chain.from_iterable(columns)))
 
 
 def with_reasons(straggler: Straggler | None, state: RunState) -> Straggler | None:
     """The straggler with the reasons, as far as known: why its GPU is throttled, why it waits."""
     if straggler is None or straggler.rank >= state.world:
         return straggler
-    late = state.with_readings(straggler.rank)
+    late = state.ranks[straggler.rank]
     if straggler.cause == "cpu":
         straggler = replace(straggler, waits_for=cpu_reason(late.usage))
     elif ranks := blamed(straggler):
-        beside = partial(state.reports.usage_beside, straggler.rank, ranks)
+        beside = partial(usage_beside, state.table, straggler.rank, ranks)
         straggler = replace(straggler, waits_for=process_reason(late.usage, beside))
     throttle = "" if late.gpu is None else late.gpu.throttle
     return replace(straggler, throttle=throttle) if throttle else straggler
@@ -277,7 +272,7 @@ def _usual(last: Column) -> tuple[int | None, float | None]:
 
 def logged(state: RunState, focus: int | None) -> tuple[LoggedScalar, ...]:
     """One entry for every name that some rank logged."""
-    ranks = state.reports.where("logged", lambda one: bool(one.logged)).tolist()
+    ranks = [rank for rank, member in enumerate(state.ranks) if member.logged]
     of_ranks = {rank: state.ranks[rank].logged for rank in ranks}
     names = sorted({*chain.from_iterable(of_ranks.values())})[:MAX_LOGGED]
     return tuple(_logged_scalar(name, of_ranks, focus) for name in names)

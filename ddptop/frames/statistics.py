@@ -167,34 +167,64 @@ SURE_FEW = 15.0
 
 
 def certainty(values: Column) -> float:
-    """Mean divided by standard error of a time series (`standard_error`)."""
-    average, error = standard_error(values)
-    if error > 0:
-        return average / error
-    return float(np.sign(average)) * np.inf if error == 0 and average else 0.0
+    """Mean divided by standard error of a time series (`standard_errors`)."""
+    return float(certainties(values[None])[0])
+
+
+def certainties(series: Column) -> Column:
+    """(k,) mean divided by standard error of each time series (`standard_errors`)."""
+    averages, errors = standard_errors(series)
+    sure = np.where((errors == 0) & (averages != 0), np.copysign(np.inf, averages), 0.0)
+    return np.divide(averages, errors, out=sure, where=errors > 0)
 
 
 def standard_error(values: Column) -> tuple[float, float]:
-    """Mean and standard error of a time series, enlarged where it has few steps (SURE_FEW); NaN: too few.
+    """`standard_errors` of one time series."""
+    averages, errors = standard_errors(values[None])
+    return float(averages[0]), float(errors[0])
+
+
+def standard_errors(series: Column) -> tuple[Column, Column]:
+    """(k,) means and standard errors of k time series, (k, n), enlarged where they have few steps (SURE_FEW);
+    NaN: too few. Steps of which nothing is known are left out.
 
     With correlation r between neighbours, n steps count as n (1 - r) / (1 + r) independent ones (Bartlett). r
     is corrected for its bias with few steps (Kendall). Outliers are clipped at two interquartile ranges
     outside the quartiles.
     """
-    values = values[~np.isnan(values)].astype(np.float64)
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    low, high = (float(quantile(values, share)) for share in (0.25, 0.75))
-    values = np.clip(values, low - 2 * (high - low), high + 2 * (high - low))
-    average = float(values.mean())
-    around = values - average
-    variance = float(np.mean(around**2))
-    if variance <= 0:
-        return average, 0.0
-    r = float(np.mean(around[1:] * around[:-1])) / variance
-    r = min(max(r + (1 + 4 * r) / len(values), 0.0), 0.99)
-    independent = len(values) * (1 - r) / (1 + r)
-    return average, float(np.sqrt(variance / independent)) * (1 + SURE_FEW / independent)
+    values, counts = pack_known(series.astype(np.float64))
+    if values.shape[1] < 2:
+        return np.full(len(values), np.nan), np.full(len(values), np.nan)
+    few, counts, there = counts < 2, np.maximum(counts, 2), np.arange(values.shape[1]) < counts[:, None]
+    ordered = np.sort(values, axis=-1)  # sorts NaN to the end
+    low, high = (element_at(ordered, (share * counts).astype(np.int64))[:, None] for share in (0.25, 0.75))
+    values = np.where(there, np.clip(values, low - 2 * (high - low), high + 2 * (high - low)), 0.0)
+    averages = values.sum(axis=-1) / counts
+    around = np.where(there, values - averages[:, None], 0.0)
+    variances = (around**2).sum(axis=-1) / counts
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r = (around[:, 1:] * around[:, :-1]).sum(axis=-1) / (counts - 1) / variances
+        r = np.clip(r + (1 + 4 * r) / counts, 0.0, 0.99)
+        independent = counts * (1 - r) / (1 + r)
+        errors = np.sqrt(variances / independent) * (1 + SURE_FEW / independent)
+    errors = np.where(variances > 0, errors, 0.0)
+    return np.where(few, np.nan, averages), np.where(few, np.nan, errors)
+
+
+def pack_known(series: Column) -> tuple[Column, Indices]:
+    """(k, m) the known values of each row, in their order, with NaN behind them; and (k,) how many there are,
+    at most m. `series`: (k, n)."""
+    unknown = np.isnan(series)
+    counts = series.shape[1] - unknown.sum(axis=-1)
+    if not unknown.any():
+        return series, counts
+    places = unknown.argsort(axis=-1, kind="stable")[:, : counts.max()]
+    return np.take_along_axis(series, places, axis=-1), counts
+
+
+def element_at(rows: Column, places: Indices) -> Column:
+    """(k,) the element of each row, (k, n), at its place, (k,)."""
+    return np.asarray(np.take_along_axis(rows, places[:, None], axis=-1)[:, 0])
 
 
 LEAST_BLOCK = 8

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.frames.statistics import certainty, median, quantile, standard_error
+from ddptop.frames.statistics import (
+    certainties,
+    certainty,
+    element_at,
+    median,
+    pack_known,
+    quantile,
+    standard_error,
+)
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices, Mask
@@ -108,46 +116,60 @@ class Late(NamedTuple):
 
 
 def onset(over: Column) -> int:
-    """Index of the step since which the excess is as large as now; n: it is not positive now.
+    """`onsets` of one rank's excess (n,)."""
+    return int(onsets(over[None])[0])
 
-    `over`: (n,) excess of one rank. The result maximizes the sum, from it to the end, of the excess minus
-    half the present excess, which is clipped to it (CUSUM): single steps that do not fit change nothing.
-    """
-    level = float(median(over[-LEVEL_STEPS:]))
-    if not level > 0:
-        return len(over)
+
+def onsets(over: Column) -> Indices:
+    """(k,) index of the step since which each excess is as large as now; n: it is not positive now.
+
+    `over`: (k, n) excesses of one rank each. The result maximizes the sum, from it to the end, of the excess
+    minus half the present excess, which is clipped to it (CUSUM): single steps that do not fit change
+    nothing."""
+    steps = over.shape[1]
+    level = median(over[:, -LEVEL_STEPS:])[:, None]
     above = np.clip(np.nan_to_num(over), 0.0, level) - level / 2
-    return len(over) - 1 - int(np.cumsum(above[::-1]).argmax())
+    first = steps - 1 - np.cumsum(above[:, ::-1], axis=1).argmax(axis=1)
+    return np.asarray(np.where(level[:, 0] > 0, first, steps))
 
 
-def persistent(excess: Column, wall: Column, ranks_of_group: int = 0) -> Late | None:
+def persistent(excess: Column, wall: Column) -> Late | None:
     """The ranks with an excess in most steps since it began, in enough steps and far above its error.
 
-    `excess`: of all ranks, or of candidates among `ranks_of_group`.
-    """
-    found: dict[int, tuple[int, float]] = {}
-    for rank in candidates(excess[:, -NEWEST:], wall[-NEWEST:]).tolist():
-        first = onset(excess[rank])
-        if (level := lasting(excess[rank, first:], wall[first:])) is not None:
-            found[rank] = (first, level)
-    if not found:
-        return None
-    ranks = sorted(found, key=lambda rank: -found[rank][1])
-    least = TOGETHER_SHARE * found[ranks[0]][1]
-    together = [rank for rank in ranks if found[rank][1] >= least]
-    if 2 * len(together) > max(len(excess), ranks_of_group):
-        together = ranks[:1]
-    return Late(tuple(together), *found[ranks[0]])
-
-
-def candidates(newest: Column, wall: Column) -> Indices:
-    """Ranks whose excess is positive in most of the NEWEST steps, at most CANDIDATES of them."""
+    `excess`: (ranks, n)."""
+    newest = excess[:, -NEWEST:]
     if newest.shape[1] < NEWEST:
-        return np.arange(0)
-    often = np.flatnonzero(late_often(newest, wall))
-    if len(often) <= CANDIDATES:
-        return often
-    return np.asarray(often[np.argsort(-median(newest[often]), kind="stable")[:CANDIDATES]])
+        return None
+    rows = candidates(newest, late_often(newest, wall[-NEWEST:]))
+    over = excess[rows]
+    first = onsets(over)
+    level = lasting(over, np.broadcast_to(wall, over.shape), first)
+    return latest_of(rows, first, level, len(excess))
+
+
+def latest_of(rows: Indices, first: Indices, level: Column, ranks: int) -> Late | None:
+    """The ranks that are late together, of candidates among so many ranks; None: none of them is late.
+
+    `rows`, `first`, `level`: (k,) the candidates' numbers, the steps since which they are late, and their
+    `lasting` excess."""
+    late = np.flatnonzero(~np.isnan(level))
+    if not len(late):
+        return None
+    late = late[np.argsort(-level[late], kind="stable")]
+    main = int(late[0])
+    together = late[level[late] >= TOGETHER_SHARE * level[main]]
+    if 2 * len(together) > ranks:
+        together = together[:1]
+    return Late(tuple(rows[together].tolist()), int(first[main]), float(level[main]))
+
+
+def candidates(newest: Column, often: Mask) -> Indices:
+    """The ranks that are late `often`, (ranks,), at most CANDIDATES of them: those with the largest median in
+    `newest`, (ranks, NEWEST)."""
+    rows = np.flatnonzero(often)
+    if len(rows) <= CANDIDATES:
+        return rows
+    return np.sort(rows[np.argsort(-median(newest[rows]), kind="stable")[:CANDIDATES]])
 
 
 def late_often(newest: Column, wall: Column) -> Mask:
@@ -156,25 +178,33 @@ def late_often(newest: Column, wall: Column) -> Mask:
     return np.asarray((newest > least).sum(axis=-1) >= (1 - LOW - 0.1) * NEWEST)
 
 
-def lasting(over: Column, wall: Column) -> float | None:
-    """Median of the excess (n,) if it lasts through these steps and exceeds its error; None: it does not.
+def lasting(over: Column, wall: Column, first: Indices) -> Column:
+    """(k,) median of each excess from its step `first` on, (k,), where it lasts through these steps and
+    exceeds its error; NaN: it does not. `over`, `wall`: (k, n).
 
     Both halves of the steps must show it: a window that happens to begin in a busy second does not.
     """
-    over = over[~np.isnan(over)]
-    steps = len(over)
-    if steps < STEPS_NEEDED[0][1]:
-        return None
-    ordered = np.sort(over)
-    level, step = float(ordered[(steps - 1) // 2] + ordered[steps // 2]) / 2, float(median(wall))
-    if level < max(FLAG_MS, FLAG_SHARE * step):
-        return None
-    parts = (ordered, np.sort(over[: steps // 2]), np.sort(over[steps // 2 :]))
-    low = min(float(part[int(LOW * len(part))]) for part in parts)
-    scattered, alike = next(needed for share, *needed in STEPS_NEEDED if level >= share * step)
-    if low < LOW_SHARE * level or steps < (alike if low >= ALIKE_SHARE * level else scattered):
-        return None
-    return level if certainty(over) >= ERRORS else None
+    since = np.arange(over.shape[1]) >= first[:, None]
+    known, counts = pack_known(np.where(since, over, np.nan))
+    enough = counts >= STEPS_NEEDED[0][1]
+    levels = np.full(len(over), np.nan)
+    if not enough.any():
+        return levels
+    known, counts, since, wall = known[enough], counts[enough], since[enough], wall[enough]
+    half, place = counts // 2, np.arange(known.shape[1])
+    early = place < half[:, None]
+    ordered, *halves = np.sort([known, *(np.where(part, known, np.nan) for part in (early, ~early))], axis=-1)
+    level = (element_at(ordered, (counts - 1) // 2) + element_at(ordered, counts // 2)) / 2
+    step = median(np.where(since, wall, np.nan))
+    parts = zip((ordered, *halves), (counts, half, counts - half), strict=True)
+    low = np.min([element_at(part, (LOW * size).astype(np.int64)) for part, size in parts], axis=0)
+    shares, scattered, alike = np.array(STEPS_NEEDED).T[..., None]
+    row = (level >= shares * step).argmax(axis=0)
+    needed = np.where(low >= ALIKE_SHARE * level, alike[row, 0], scattered[row, 0])
+    late = (level >= np.maximum(FLAG_MS, FLAG_SHARE * step)) & (low >= LOW_SHARE * level) & (counts >= needed)
+    late[late] = certainties(known[late]) >= ERRORS
+    levels[enough] = np.where(late, level, np.nan)
+    return levels
 
 
 def still_late(over: Column, wall: Column, level_ms: float, *, bursts: bool = False) -> bool:

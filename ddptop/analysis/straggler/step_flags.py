@@ -16,12 +16,12 @@ from ddptop.analysis.straggler.cpu_waits import CpuWaits, throttled
 from ddptop.frames.statistics import certainty, median
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ddptop.analysis.figures import StepFlags
     from ddptop.analysis.steps.windows import StepWindow
     from ddptop.analysis.straggler.every_step import Late
-    from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.vocabulary import OwnPlace, Pattern
 
 SWITCH = 2.0
@@ -50,9 +50,11 @@ class _Added(NamedTuple):
     late: list[int]
     """(n,) the member with the largest excess, and by how much that stands out."""
     gain: list[float]
-    often: dict[int, tuple[bool, list[OwnPlace]]]
-    """By slot of an evaluation: whether `_late_in` has candidates in own time as a whole, and the places in
-    which it has: mostly none."""
+    ends: Indices
+    """Slots of the evaluations that are due in these steps."""
+    often: dict[OwnPlace | None, Mask]
+    """(ends, members) by place (None: own time as a whole) which members are late in most of the newest steps
+    at each evaluation; without places in which no member is: mostly all."""
 
 
 class _Group:
@@ -73,12 +75,17 @@ class _Group:
         self.gain: deque[float] = deque(maxlen=every_step.SLOW_CORE_STEPS)
         self.cpu_waits = CpuWaits(members)
         self._added: _Added | None = None
+        self._late: dict[int, StepFlag] = {}
+        """By slot, what `persistent` finds at the evaluations in the added steps, of steps since
+        `_late_from`."""
+        self._late_from = -1
 
     def take(self, steps: StepWindow, fresh: range, slots: Indices) -> None:
         """Steps that are new since the last evaluation. `slots`: as in `StepFlagging.evaluate`."""
         added = self._added
         if added is None or fresh.stop > added.begin + len(added.wall):
             added = self._added = self._figures(steps, fresh.start, slots)
+            self._late_from = -1
         part = slice(fresh.start - added.begin, fresh.stop - added.begin)
         self.cpu_waits.take(added.cpu[:, part], added.wall[part])
         self.large_ms += added.large[:, part].sum(axis=1)
@@ -92,10 +99,20 @@ class _Group:
         self.late.extend(added.late[part])
         self.gain.extend(added.gain[part])
 
-    def late_often(self, slot: int) -> tuple[bool, list[OwnPlace]]:
-        """What `_Added.often` has of the evaluation at a slot, whose steps were taken."""
+    def persistent(self, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
+        """The members that are late in most steps from slot `begin` on, at the evaluation after a slot whose
+        steps were taken.
+
+        This is found for all evaluations that are due in the added steps at once, as a matrix of the
+        candidates at each and their newest steps: numpy's cost is by call."""
         assert self._added is not None
-        return self._added.often.get(slot, (False, []))
+        begin = max(self.first, begin)
+        if self._late_from != begin:
+            self._late_from, added = begin, self._added
+            self._late = persistent_flags(
+                steps, self.members, added.ends[added.ends >= slot], added.often, begin
+            )
+        return self._late.get(slot)
 
     def _figures(self, steps: StepWindow, begin: int, ends: Indices) -> _Added:
         slots, members = np.arange(begin, steps.ranks.count), self.members
@@ -103,6 +120,7 @@ class _Group:
         excess, wall = steps.work_excess(slots, rows), steps.wall(slots)
         gone = np.arange(max(self.first, begin - SUM_STEPS), slots[-1] + 1 - SUM_STEPS)
         late, gain = every_step.outstanding(excess)
+        due = ends[ends + 1 >= every_step.NEWEST]
         has_places = len(members) <= every_step.PLACE_RANKS
         return _Added(
             begin,
@@ -113,12 +131,13 @@ class _Group:
             place_excess(steps, "cpu", slots, rows),
             late.tolist(),
             gain.tolist(),
-            self._often(steps, ends[ends + 1 >= every_step.NEWEST], rows),
+            due,
+            self._late_often(steps, due, rows),
         )
 
-    def _often(
+    def _late_often(
         self, steps: StepWindow, ends: Indices, rows: Indices | None
-    ) -> dict[int, tuple[bool, list[OwnPlace]]]:
+    ) -> dict[OwnPlace | None, Mask]:
         """`_Added.often` of the evaluations after these slots."""
         if not len(ends):
             return {}
@@ -126,16 +145,18 @@ class _Group:
         slots = np.arange(ends[0] + newest[0], ends[-1] + 1)
         at = (ends - slots[0])[:, None] + newest
         wall = steps.wall(slots)[at]
-        excess, begins = steps.work_excess(slots, rows), at[:, 0].tolist()
-        newest_of = [excess[:, begin : begin + every_step.NEWEST] for begin in begins]
-        whole = [bool(every_step.late_often(*one).any()) for one in zip(newest_of, wall, strict=True)]
-        places: list[list[OwnPlace]] = [[] for _ in ends]
+        excess = steps.work_excess(slots, rows)
+        # One after the other: of many ranks an array of all would be as large as all else that is kept.
+        each = [
+            every_step.late_often(excess[:, of_one], of_wall)
+            for of_one, of_wall in zip(at, wall, strict=True)
+        ]
+        often: dict[OwnPlace | None, Mask] = {None: np.array(each)}
         if len(self.members) <= every_step.PLACE_RANKS:
             over = _excess_in_places(steps, slots, self.members)
-            often = every_step.late_often(over[..., at], wall).any(axis=1)
-            for place, i in np.argwhere(often).tolist():
-                places[i].append(STEADY[place])
-        return {end: (whole[i], places[i]) for i, end in enumerate(ends.tolist())}
+            of_places = every_step.late_often(over[..., at], wall)
+            often |= zip(STEADY, of_places.swapaxes(1, 2), strict=True)
+        return {place: late for place, late in often.items() if late.any()}
 
 
 def _large(excess: Column, wall: Column) -> Column:
@@ -241,7 +262,7 @@ class StepFlagging:
 
     def _persistent(self, steps: StepWindow, slot: int) -> list[StepFlag]:
         """Of each process group the ranks that are late in most steps."""
-        found = (_persistent_in(group, steps, slot, self._persistent_from) for group in self._groups)
+        found = (group.persistent(steps, slot, self._persistent_from) for group in self._groups)
         return [flag for flag in found if flag is not None]
 
     def _pattern_in(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
@@ -311,22 +332,104 @@ def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Lat
     return every_step.Late(order, len(slots) - len(newest), float(median(gain)))
 
 
-def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
-    """The ranks that are late in most steps from `begin` on, in own time as a whole or in one place."""
-    slots = np.arange(max(group.first, begin, slot + 1 - OWN_STEPS), slot + 1)
-    late, places = group.late_often(slot)
-    if len(slots) < every_step.NEWEST or not (late or places):
-        return None
-    whole = _late_in(group, steps, slots, None) if late else None
-    found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]
-    found = [flag for flag in found if whole is None or flag.rank in whole.ranks]
-    if whole is not None and len(group.members) <= every_step.PLACE_RANKS:
-        share = float(formulas.share(whole.level_ms, float(median(steps.wall(slots)))))
-        if share < every_step.WHOLE_SHARE or (
-            share < every_step.SLOW_CORE_SHARE and _brief(whole, steps, slot)
-        ):
-            whole = None
-    return max(found, key=lambda flag: flag.level_ms, default=whole)
+def persistent_flags(
+    steps: StepWindow, members: Indices, ends: Indices, often: Mapping[OwnPlace | None, Mask], begin: int
+) -> dict[int, StepFlag]:
+    """By slot, for the evaluations after the slots `ends`, the ranks that are late in most steps from slot
+    `begin` on, in own time as a whole or in one place; without those at which none is.
+
+    `often`: as of `_Added`, of the evaluations that end with these."""
+    windows = _Windows(steps, members, ends, begin)
+    late = {place: windows.late_in(place, of_place[-len(ends) :]) for place, of_place in often.items()}
+    found: dict[int, StepFlag] = {}
+    for at, slot in enumerate(ends.tolist()):
+        whole = late.get(None, {}).get(at)
+        in_places = [flags[at] for place, flags in late.items() if place is not None and at in flags]
+        in_places = [flag for flag in in_places if whole is None or flag.rank in whole.ranks]
+        if whole is not None and len(members) <= every_step.PLACE_RANKS:
+            share = float(formulas.share(whole.level_ms, windows.step_ms[at]))
+            if share < every_step.WHOLE_SHARE or (
+                share < every_step.SLOW_CORE_SHARE and _brief(whole, steps, slot)
+            ):
+                whole = None
+        flag = max(in_places, key=lambda flag: flag.level_ms, default=whole)
+        if flag is not None:
+            found[slot] = flag
+    return found
+
+
+class _Windows:
+    """The newest OWN_STEPS steps at each of several evaluations, side by side."""
+
+    def __init__(self, steps: StepWindow, members: Indices, ends: Indices, begin: int) -> None:
+        """`ends`: slots of the evaluations; steps before the slot `begin` are not judged."""
+        self._steps, self._members, self._ends = steps, members, ends
+        begins = np.maximum(begin, ends + 1 - OWN_STEPS)
+        self._enough = ends + 1 - begins >= every_step.NEWEST
+        self._first = int(begins.min(initial=0 if not len(ends) else int(ends[0])))
+        slots = ends[:, None] + np.arange(1 - OWN_STEPS, 1)
+        self._judged = slots >= begins[:, None]
+        """(ends, OWN_STEPS) which steps of each window are; others are before it."""
+        self._at = np.maximum(slots - self._first, 0)
+        self._wall = self._windows(steps.wall(self._slots()), np.arange(len(ends)))
+        self.step_ms = median(self._wall).tolist()
+        """Of each evaluation the median step."""
+
+    def _slots(self) -> Indices:
+        return np.arange(self._first, self._ends[-1] + 1) if len(self._ends) else np.arange(0)
+
+    def _windows(self, values: Column, which: Indices) -> Column:
+        """(k, OWN_STEPS) of values (n,) or (k, n) the window of an evaluation each, which are numbered
+        `which`; NaN where a step is not judged."""
+        at = self._at[which]
+        picked = values[at] if values.ndim == 1 else np.take_along_axis(values, at, axis=-1)
+        return np.where(self._judged[which], picked, np.nan)
+
+    def late_in(self, place: OwnPlace | None, often: Mask) -> dict[int, StepFlag]:
+        """By number of an evaluation, the ranks that are late in own time as a whole (None) or in one place.
+
+        `often`: (ends, members) which are late in most of the newest steps."""
+        steps, members, slots = self._steps, self._members, self._slots()
+        which, rows = np.nonzero(often & self._enough[:, None])
+        if not len(which):
+            return {}
+        some, row_of = np.unique(rows, return_inverse=True)
+        row_of = row_of.reshape(-1)
+        if place is None:
+            excess = steps.work_excess(slots, members[some])
+        else:
+            excess = place_excess(steps, place, slots, members)[some]
+        over = self._windows(excess[row_of], which)
+        few = np.flatnonzero(self._fewer(over, which, rows))
+        which, rows, row_of, over = which[few], rows[few], row_of[few], over[few]
+        first = every_step.onsets(over)
+        level = every_step.lasting(over, self._wall[which], first)
+        # Where all of own time is compared, the rank has to be late: not that others waited longer for a CPU.
+        total = (steps.excess if place is None else steps.work_excess)(slots, members[some])
+        since = np.arange(OWN_STEPS) >= first[:, None]
+        agrees = median(np.where(since, self._windows(total[row_of], which), np.nan))
+        found: dict[int, StepFlag] = {}
+        for evaluation in dict.fromkeys(which[~np.isnan(level)].tolist()):
+            here = np.flatnonzero(which == evaluation)
+            late = every_step.latest_of(here, first[here], level[here], len(members))
+            if late is None or not agrees[late.ranks[0]] >= every_step.AGREES * late.excess_ms:
+                continue
+            ranks = tuple(members[rows[[*late.ranks]]].tolist())
+            begin = int(self._ends[evaluation]) + 1 - OWN_STEPS + late.first
+            found[evaluation] = StepFlag(ranks, "persistent", begin, late.excess_ms, members, place)
+        return found
+
+    @staticmethod
+    def _fewer(over: Column, which: Indices, rows: Indices) -> Mask:
+        """(k,) which candidates are considered, at most CANDIDATES at each evaluation."""
+        taken: Mask = np.ones(len(which), bool)
+        numbers, counts = np.unique(which, return_counts=True)
+        for number in numbers[counts > every_step.CANDIDATES].tolist():
+            here = np.flatnonzero(which == number)
+            newest = over[here, -every_step.NEWEST :]
+            taken[here] = False
+            taken[here[every_step.candidates(newest, np.ones(len(here), bool))]] = True
+        return taken
 
 
 def _brief(flag: StepFlag, steps: StepWindow, slot: int) -> bool:
@@ -338,27 +441,6 @@ def _brief(flag: StepFlag, steps: StepWindow, slot: int) -> bool:
     row = int(np.flatnonzero(flag.members == flag.rank)[0])
     backward, waited = (place_excess(steps, place, slots, flag.members)[row] for place in ("backward", "cpu"))
     return not float(median(backward - np.nan_to_num(waited))) >= every_step.CAUSE_SHARE * flag.level_ms
-
-
-def _late_in(group: _Group, steps: StepWindow, slots: Indices, place: OwnPlace | None) -> StepFlag | None:
-    def excess(slots: Indices, rows: Indices | slice) -> Column:
-        if place is None:
-            return steps.work_excess(slots, group.members[rows])
-        return place_excess(steps, place, slots, group.members)[rows]
-
-    newest = slots[-every_step.NEWEST :]
-    rows = np.sort(every_step.candidates(excess(newest, slice(None)), steps.wall(newest)))
-    if not len(rows):
-        return None
-    late = every_step.persistent(excess(slots, rows), steps.wall(slots), len(group.members))
-    if late is None:
-        return None
-    # Where all of own time is compared, the rank has to be late: not that others waited longer for a CPU.
-    total = steps.excess if place is None else steps.work_excess
-    whole = median(total(slots[late.first :], group.members[rows[list(late.ranks[:1])]])[0])
-    if not whole >= every_step.AGREES * late.excess_ms:
-        return None
-    return _flag(late, "persistent", group, rows, slots, place)
 
 
 def _flag(

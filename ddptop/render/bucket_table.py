@@ -77,7 +77,7 @@ PLAIN = (
 
 def bucket_columns(
     context: RenderContext, *, plain: bool = False, most: int | None = None
-) -> list[table.Column]:
+) -> list[table.TableColumn]:
     """The columns on the screen, or with `plain` those of `--once`, of the first `most` buckets (None: all).
 
     Model and group are left out where all buckets have the same one, bounds where none is known, and how

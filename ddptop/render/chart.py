@@ -122,12 +122,12 @@ class Scale:
     @classmethod
     def of(cls, main: Column, zero: bool) -> Scale:
         """A round range that holds the series; peaks far above the rest are clipped."""
-        there = main[np.isfinite(main)]
-        if not len(there):
+        finite = main[np.isfinite(main)]
+        if not len(finite):
             return cls(0.0, 1.0)
-        low, top = (0.0 if zero else float(there.min())), float(there.max())
+        low, top = (0.0 if zero else float(finite.min())), float(finite.max())
         usual = float(
-            np.interp(0.95 * (len(there) - 1), np.arange(len(there)), np.sort(there))
+            np.interp(0.95 * (len(finite) - 1), np.arange(len(finite)), np.sort(finite))
         )  # a percentile
         if zero:  # of a far end, times may be negative
             top = max(0.0, min(top, 2.0 * usual) if usual > 0 else top)

@@ -80,7 +80,7 @@ SORTS = ("host", "state", *FIGURES)
 """Everything that the hosts can be sorted by."""
 
 
-def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: int) -> list[table.Column]:
+def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: int) -> list[table.TableColumn]:
     """The columns, in their order; row `i` is `hosts[i]`. Those of which nothing is known are left out."""
     short = {}
     if width < WIDE:
@@ -92,15 +92,23 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
     matters_ms = OF_STEP * (context.frame.group.step_ms_p50 or 0.0)
     shown = [title for title, figure in FIGURES.items() if title in ALWAYS or any(map(_known(figure), hosts))]
     columns = [
-        table.Column("host", max(5, min(longest, LONGEST_NAME)), lambda at: (names[at], "strong"), 100,
-                     right=False, tail=True),
-        table.Column("state", states, lambda at: _state(context, hosts[at], leads, states), 98, right=False),
+        table.TableColumn(
+            "host",
+            max(5, min(longest, LONGEST_NAME)),
+            lambda row: (names[row], "strong"),
+            100,
+            right=False,
+            tail=True,
+        ),
+        table.TableColumn(
+            "state", states, lambda row: _state(context, hosts[row], leads, states), 98, right=False
+        ),
         *(_number(title, FIGURES[title], hosts, matters_ms) for title in shown),
-    ]  # fmt: skip
+    ]
     notes = [", ".join(host_notes(host)) for host in hosts]
     if any(notes):
         widest = min(24, max(map(len, notes)))
-        columns.append(table.Column("", widest, lambda at: (notes[at], "warn"), 90, right=False))
+        columns.append(table.TableColumn("", widest, lambda at: (notes[at], "warn"), 90, right=False))
     return columns
 
 
@@ -126,7 +134,7 @@ def _known(figure: Figure) -> Callable[[HostFigures], bool]:
     return lambda host: figure.value(host) is not None
 
 
-def _number(title: str, figure: Figure, hosts: Sequence[HostFigures], matters_ms: float) -> table.Column:
+def _number(title: str, figure: Figure, hosts: Sequence[HostFigures], matters_ms: float) -> table.TableColumn:
     """`matters_ms`: an excess below this is not emphasized, nor whose it is."""
     width = figure.width
     if title == "clock ms":
@@ -145,7 +153,7 @@ def _number(title: str, figure: Figure, hosts: Sequence[HostFigures], matters_ms
         calm = title in ("worst", "excess") and (host.excess_ms or 0.0) < matters_ms
         return figure.text(value), "faint" if calm else figure.role
 
-    return table.Column(title, width, cell, figure.keep)
+    return table.TableColumn(title, width, cell, figure.keep)
 
 
 def _clock(host: HostFigures) -> Piece:

@@ -64,16 +64,18 @@ def _keep(column: FigureColumn, values: Column, by_steps: bool) -> int:
     return column.keep_unknown if column.keep_unknown is not None and is_unknown else column.keep
 
 
-def rank_columns(context: RenderContext) -> list[table.Column]:
+def rank_columns(context: RenderContext) -> list[table.TableColumn]:
     """The columns on the screen, in their order; the table drops those of the least weight until it fits."""
     ranks, index = context.frame.ranks, host_index(context.frame.ranks.host)
     last = max(0, len(ranks.state) - 1)
     width = state_width(context.frame)
     return [
-        table.Column("rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(context, rank)), 99),
+        table.TableColumn(
+            "rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(context, rank)), 99
+        ),
         _text(context, "host", index.rank_short, 5 if len(index.names) <= 1 else 75, 16),
         _text(context, "dev", ranks.device, 70, 8),
-        table.Column("state", width, lambda rank: state_piece(context, rank, width), 98, right=False),
+        table.TableColumn("state", width, lambda rank: state_piece(context, rank, width), 98, right=False),
         *(
             _number(context, figure, values, _keep(column, values, context.by_steps))
             for figure, column in SCREEN_COLUMNS
@@ -83,11 +85,11 @@ def rank_columns(context: RenderContext) -> list[table.Column]:
     ]
 
 
-def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[table.Column]:
+def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[table.TableColumn]:
     """The columns of `--once` for some ranks; row `i` is rank `shown[i]`."""
     ranks, frame = context.frame.ranks, context.frame
 
-    def words(title: str, texts: Sequence[str], keep: int) -> table.Column:
+    def words(title: str, texts: Sequence[str], keep: int) -> table.TableColumn:
         clean_texts = [context.clean(texts[rank]) or UNKNOWN for rank in shown]
         return table.measured(title, clean_texts, keep, right=False, most=None)
 
@@ -176,9 +178,11 @@ def _name_role(context: RenderContext, rank: int) -> Role:
     return mark(context, rank)[1] if rank in context.responsible or rank in context.stragglers else "strong"
 
 
-def _text(context: RenderContext, title: str, texts: tuple[str, ...], keep: int, most: int) -> table.Column:
+def _text(
+    context: RenderContext, title: str, texts: tuple[str, ...], keep: int, most: int
+) -> table.TableColumn:
     width = min(most, max(cells(title), widest(texts, context.ascii_only)))
-    return table.Column(
+    return table.TableColumn(
         title,
         width,
         lambda rank: (context.clean(texts[rank]) or UNKNOWN, "dim"),
@@ -194,7 +198,7 @@ def widest(texts: tuple[str, ...], ascii_only: bool) -> int:
     return max((cells(clean(text, ascii_only)) for text in set(texts)), default=0)
 
 
-def _number(context: RenderContext, figure: Figure, column: Column, keep: int) -> table.Column:
+def _number(context: RenderContext, figure: Figure, column: Column, keep: int) -> table.TableColumn:
     finite = column[np.isfinite(column)]
     extremes = (float(finite.min()), float(finite.max())) if len(finite) else ()
     texts = [UNKNOWN, *(table_text(context, figure, value) for value in extremes)]
@@ -204,4 +208,4 @@ def _number(context: RenderContext, figure: Figure, column: Column, keep: int) -
         value = float(column[rank])
         return (table_text(context, figure, value), role) if known(value) else (UNKNOWN, "faint")
 
-    return table.Column(figure.title, max(cells(figure.title) + 1, *map(cells, texts)), cell, keep)
+    return table.TableColumn(figure.title, max(cells(figure.title) + 1, *map(cells, texts)), cell, keep)

@@ -17,7 +17,7 @@ TEXT_GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column: its title, its width in cells, and the cell of row `i`."""
 
     title: str
@@ -38,24 +38,24 @@ def measured(
     right: bool = True,
     most: int | None = 40,
     tail: bool = False,
-) -> Column:
+) -> TableColumn:
     """A column of ready texts, as wide as the widest of them, up to `most` (None: without a limit)."""
     width = max([cells(title), *map(cells, texts)])
     width = width if most is None else min(width, most)
-    return Column(title, width, lambda row: (texts[row], "text"), keep, right, tail)
+    return TableColumn(title, width, lambda row: (texts[row], "text"), keep, right, tail)
 
 
 CHOSEN = 97
 """`keep` of a column that the user chose: only names and states of ranks and hosts stay longer."""
 
 
-def chosen(columns: Sequence[Column], shown: Mapping[str, bool]) -> list[Column]:
+def chosen(columns: Sequence[TableColumn], shown: Mapping[str, bool]) -> list[TableColumn]:
     """The columns without those that are never shown (False), those that always are (True) kept longest."""
     kept = [column for column in columns if shown.get(column.title) is not False]
     return [replace(c, keep=max(c.keep, CHOSEN)) if shown.get(c.title) else c for c in kept]
 
 
-def fitting(columns: Sequence[Column], width: int, gap: int = 1) -> list[Column]:
+def fitting(columns: Sequence[TableColumn], width: int, gap: int = 1) -> list[TableColumn]:
     """The columns that fit into `width` cells, in their order."""
     chosen = list(columns)
     while len(chosen) > 1 and total(chosen, gap) > width:
@@ -63,13 +63,13 @@ def fitting(columns: Sequence[Column], width: int, gap: int = 1) -> list[Column]
     return chosen
 
 
-def total(columns: Sequence[Column], gap: int = 1) -> int:
+def total(columns: Sequence[TableColumn], gap: int = 1) -> int:
     """Width of columns with their gaps."""
     return sum(column.width + gap for column in columns) - gap
 
 
 def head(
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     gap: int = 1,
     sorted_by: str | None = None,
     sign: str = "▾",
@@ -88,7 +88,7 @@ def head(
     return line
 
 
-def body(columns: Sequence[Column], row: int, gap: int = 1) -> Line:
+def body(columns: Sequence[TableColumn], row: int, gap: int = 1) -> Line:
     """One row: cells, and a gap between every two of them."""
     line = Line()
     between: Piece = (" " * gap, "text")
@@ -101,7 +101,7 @@ def body(columns: Sequence[Column], row: int, gap: int = 1) -> Line:
     return line
 
 
-def text_lines(columns: Sequence[Column], rows: int, width: int | None = None) -> list[str]:
+def text_lines(columns: Sequence[TableColumn], rows: int, width: int | None = None) -> list[str]:
     """The title line and a line per row, as text, with the columns that fit into `width` (None: all)."""
     chosen = columns if width is None else fitting(columns, width, TEXT_GAP)
     lines = [head(chosen, TEXT_GAP), *(body(chosen, row, TEXT_GAP) for row in range(rows))]

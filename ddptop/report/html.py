@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ddptop.frames.stall import RankPosition
-    from ddptop.render.table import Column
+    from ddptop.render.table import TableColumn
     from ddptop.report.content import Report
 
 MAX_RANKS = 64
@@ -235,13 +235,13 @@ def _advice(report: Report) -> str:
     return f"<ol>{items}</ol>"
 
 
-def _table(columns: Sequence[Column], rows: int) -> str:
+def _table(columns: Sequence[TableColumn], rows: int) -> str:
     """On a phone each row is a block of lines, with the titles before the figures."""
 
-    def cell(column: Column, row: int) -> str:
+    def cell(column: TableColumn, row: int) -> str:
         return f'<td{side(column)} data-label="{_text(column.title)}">{_text(column.cell(row)[0])}</td>'
 
-    def side(column: Column) -> str:
+    def side(column: TableColumn) -> str:
         return "" if column.right else ' class="left"'
 
     head = "".join(f"<th{side(column)}>{_text(column.title)}</th>" for column in columns)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.figures import Figure
     from ddptop.frames.frame import LoggedEvent
-    from ddptop.render.table import Column as TableColumn
+    from ddptop.render.table import TableColumn
     from ddptop.report.content import BucketSummary, HostSummary, RankSummary, Report, StragglerSummary
 
 MAX_RANKS = 5

@@ -65,7 +65,7 @@ class Action(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ScreenKey:
     """What a key does. `keys` is Textual's name, `shown` the label."""
 
     keys: str
@@ -87,65 +87,71 @@ class PaletteEntry:
     action: Action
 
 
-def view_key(keys: str, shown: str, method: ViewMethod, short: str, help_text: str, *arguments: Any) -> Key:
+def view_key(
+    keys: str, shown: str, method: ViewMethod, short: str, help_text: str, *arguments: Any
+) -> ScreenKey:
     """A key that calls a method of a view."""
-    return Key(keys, shown, Action(method, arguments), short, help_text)
+    return ScreenKey(keys, shown, Action(method, arguments), short, help_text)
 
 
-SEARCH_KEY = Key("slash", "/", Do.SEARCH(), "search", "search the page")
+SEARCH_KEY = ScreenKey("slash", "/", Do.SEARCH(), "search", "search the page")
 """On pages of text; in lists `/` filters."""
 
 RECORDING_KEYS = (
-    Key("left_square_bracket", "[", Do.STEP(-1), "", "one step back"),
-    Key("right_square_bracket", "]", Do.STEP(1), "step", "one step on"),
-    Key("left_parenthesis", "(", Do.STEP(-10), "", "ten steps back"),
-    Key("right_parenthesis", ")", Do.STEP(10), "", "ten steps on"),
-    Key("left_curly_bracket", "{", Do.MARK(-1), "", "to the previous event"),
-    Key("right_curly_bracket", "}", Do.MARK(1), "event", "to the next event"),
-    Key("plus", "+", Do.FASTER(1), "", "play at twice the speed; past 64x, as fast as possible"),
-    Key("minus", "-", Do.FASTER(-1), "speed", "play at half the speed, down to 0.25x"),
-    Key("g", "g", Do.GO(), "go to", "go to a step, a time or a share such as 50%"),
+    ScreenKey("left_square_bracket", "[", Do.STEP(-1), "", "one step back"),
+    ScreenKey("right_square_bracket", "]", Do.STEP(1), "step", "one step on"),
+    ScreenKey("left_parenthesis", "(", Do.STEP(-10), "", "ten steps back"),
+    ScreenKey("right_parenthesis", ")", Do.STEP(10), "", "ten steps on"),
+    ScreenKey("left_curly_bracket", "{", Do.MARK(-1), "", "to the previous event"),
+    ScreenKey("right_curly_bracket", "}", Do.MARK(1), "event", "to the next event"),
+    ScreenKey("plus", "+", Do.FASTER(1), "", "play at twice the speed; past 64x, as fast as possible"),
+    ScreenKey("minus", "-", Do.FASTER(-1), "speed", "play at half the speed, down to 0.25x"),
+    ScreenKey("g", "g", Do.GO(), "go to", "go to a step, a time or a share such as 50%"),
 )
 """Only of use where a recording is played."""
 
 COMMON_KEYS = (
-    Key("enter", "Enter", Do.OPEN(), "", "open the rank, the host, the subject of an event, the run"),
-    Key("w", "w", Do.WHY(), "why", "why: the page of the rank, or of the stall, that the verdict is about"),
-    Key("escape", "Esc", Do.LEAVE(), "", "back; closes a prompt, clears the filter"),
-    Key("up", "↑", Do.MOVE(-1), "", "up"),
-    Key("down", "↓", Do.MOVE(1), "", "down"),
-    Key("k", "k", Do.MOVE(-1), "", "up"),
-    Key("j", "j", Do.MOVE(1), "", "down"),
-    Key("pageup", "PgUp", Do.PAGE(-1), "", "a page up"),
-    Key("pagedown", "PgDn", Do.PAGE(1), "", "a page down"),
-    Key("left", "←", Do.SIDEWAYS(-1), "", "the previous view, or rank"),
-    Key("right", "→", Do.SIDEWAYS(1), "", "the next view, or rank"),
-    Key("home", "Home", Do.TO_END(0), "", "top; in a recording, its start"),
-    Key("end", "End", Do.TO_END(1), "", "bottom; in a recording, its end"),
-    Key("g", "g", Do.TO_END(0), "", "top; in a recording, go to a step"),
-    Key("G", "G", Do.TO_END(1), "", "bottom; in a recording, its end"),
-    Key("tab", "Tab", Do.NEXT_VIEW(1), "", "the next view"),
-    Key("shift+tab", "S-Tab", Do.NEXT_VIEW(-1), "", "the previous view"),
-    Key("slash", "/", Do.FILTER(), "filter", "filter: 3, 8-15, node1, !live, /gpu[01]$/"),
-    Key("n", "n", Do.MATCH(1), "", "the next match of the filter or search"),
-    Key("N", "N", Do.MATCH(-1), "", "the previous match"),
-    Key("less_than_sign", "<", Do.SORT(-1), "", "sort by the column to the left"),
-    Key("greater_than_sign", ">", Do.SORT(1), "", "sort by the column to the right"),
-    Key("I", "I", Do.INVERT(), "", "reverse the order"),
-    Key("F", "F", Do.FOLLOW(), "follow", "follow the rank: always chosen and in view"),
-    Key("c", "c", Do.COMPARE(), "compare", "mark a rank; on another one: compare the two"),
-    Key("s", "s", Do.SAVE(), "save", "save the screen as text and SVG"),
-    Key("y", "y", Do.COPY(), "", "copy the screen's text to the clipboard"),
-    Key("r", "r", Do.PICK(), "runs", "the runs and recordings to choose from"),
-    Key("o", "o", Do.COMPARE_RUNS(), "", "the two recordings side by side, where two were opened"),
-    Key("colon", ":", Do.PALETTE(), "all", "the palette: any view, rank, theme, run, key by name"),
-    Key("ctrl+p", "Ctrl P", Do.PALETTE(), "", "the same"),
-    Key("space", "space", Do.PAUSE(), "pause", "freeze the screen, or pause the recording"),
-    Key("question_mark", "?", Do.HELP(), "help", "this page"),
-    Key("f1", "F1", Do.FIGURES(), "", "what each figure of the page means: formula, unit, bound, source"),
-    Key("f2", "F2", Do.FIGURES(), "", "choose the columns: the same page"),
-    Key("q", "q", Do.FINISH(), "quit", "quit; training continues"),
-    Key("f10", "F10", Do.FINISH(), "", "quit; training continues"),
+    ScreenKey("enter", "Enter", Do.OPEN(), "", "open the rank, the host, the subject of an event, the run"),
+    ScreenKey(
+        "w", "w", Do.WHY(), "why", "why: the page of the rank, or of the stall, that the verdict is about"
+    ),
+    ScreenKey("escape", "Esc", Do.LEAVE(), "", "back; closes a prompt, clears the filter"),
+    ScreenKey("up", "↑", Do.MOVE(-1), "", "up"),
+    ScreenKey("down", "↓", Do.MOVE(1), "", "down"),
+    ScreenKey("k", "k", Do.MOVE(-1), "", "up"),
+    ScreenKey("j", "j", Do.MOVE(1), "", "down"),
+    ScreenKey("pageup", "PgUp", Do.PAGE(-1), "", "a page up"),
+    ScreenKey("pagedown", "PgDn", Do.PAGE(1), "", "a page down"),
+    ScreenKey("left", "←", Do.SIDEWAYS(-1), "", "the previous view, or rank"),
+    ScreenKey("right", "→", Do.SIDEWAYS(1), "", "the next view, or rank"),
+    ScreenKey("home", "Home", Do.TO_END(0), "", "top; in a recording, its start"),
+    ScreenKey("end", "End", Do.TO_END(1), "", "bottom; in a recording, its end"),
+    ScreenKey("g", "g", Do.TO_END(0), "", "top; in a recording, go to a step"),
+    ScreenKey("G", "G", Do.TO_END(1), "", "bottom; in a recording, its end"),
+    ScreenKey("tab", "Tab", Do.NEXT_VIEW(1), "", "the next view"),
+    ScreenKey("shift+tab", "S-Tab", Do.NEXT_VIEW(-1), "", "the previous view"),
+    ScreenKey("slash", "/", Do.FILTER(), "filter", "filter: 3, 8-15, node1, !live, /gpu[01]$/"),
+    ScreenKey("n", "n", Do.MATCH(1), "", "the next match of the filter or search"),
+    ScreenKey("N", "N", Do.MATCH(-1), "", "the previous match"),
+    ScreenKey("less_than_sign", "<", Do.SORT(-1), "", "sort by the column to the left"),
+    ScreenKey("greater_than_sign", ">", Do.SORT(1), "", "sort by the column to the right"),
+    ScreenKey("I", "I", Do.INVERT(), "", "reverse the order"),
+    ScreenKey("F", "F", Do.FOLLOW(), "follow", "follow the rank: always chosen and in view"),
+    ScreenKey("c", "c", Do.COMPARE(), "compare", "mark a rank; on another one: compare the two"),
+    ScreenKey("s", "s", Do.SAVE(), "save", "save the screen as text and SVG"),
+    ScreenKey("y", "y", Do.COPY(), "", "copy the screen's text to the clipboard"),
+    ScreenKey("r", "r", Do.PICK(), "runs", "the runs and recordings to choose from"),
+    ScreenKey("o", "o", Do.COMPARE_RUNS(), "", "the two recordings side by side, where two were opened"),
+    ScreenKey("colon", ":", Do.PALETTE(), "all", "the palette: any view, rank, theme, run, key by name"),
+    ScreenKey("ctrl+p", "Ctrl P", Do.PALETTE(), "", "the same"),
+    ScreenKey("space", "space", Do.PAUSE(), "pause", "freeze the screen, or pause the recording"),
+    ScreenKey("question_mark", "?", Do.HELP(), "help", "this page"),
+    ScreenKey(
+        "f1", "F1", Do.FIGURES(), "", "what each figure of the page means: formula, unit, bound, source"
+    ),
+    ScreenKey("f2", "F2", Do.FIGURES(), "", "choose the columns: the same page"),
+    ScreenKey("q", "q", Do.FINISH(), "quit", "quit; training continues"),
+    ScreenKey("f10", "F10", Do.FINISH(), "", "quit; training continues"),
 )
 """Keys that mean the same on every page, unless the page or a recording has a meaning of its own for them."""
 

@@ -49,4 +49,4 @@ class PageFigures:
         screen.show_note(f"{title}: {how}, kept for later runs")
 
 
-RANK_FIGURES = PageFigures()
+RANK_PAGE_FIGURES = PageFigures()

@@ -21,8 +21,26 @@ _COMPARE = re.compile(r"\s*compare\s+(?:rank\s*)?(\d{1,9})\s*")
 
 _STILL = frozenset(
     (
-        *("escape", "ctrl+p", "colon", "up", "down", "left", "right", "pageup", "pagedown", "enter"),
-        *("n", "N", "k", "j", "g", "G", "tab", "shift+tab", "f1", "f10"),
+        "escape",
+        "ctrl+p",
+        "colon",
+        "up",
+        "down",
+        "left",
+        "right",
+        "pageup",
+        "pagedown",
+        "enter",
+        "n",
+        "N",
+        "k",
+        "j",
+        "g",
+        "G",
+        "tab",
+        "shift+tab",
+        "f1",
+        "f10",
     )
 )
 """Keys that depend on the cursor, and second keys of an action."""

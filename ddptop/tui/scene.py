@@ -278,7 +278,7 @@ class Place:
     """By title, columns of the tables that are always shown (True) or never; others where they fit."""
     table: TableRows = field(default_factory=TableRows)
     """The rows of the rank table."""
-    every: bool = False
+    all_threads: bool = False
     """The stall page shows all threads and every call."""
     note: str = ""
     """The result of the last key, where the screen does not show it; until the next key."""

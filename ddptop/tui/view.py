@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ddptop.render.line import Line
 from ddptop.render.text import clean, wrap
-from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do, Key, PaletteEntry
-from ddptop.tui.page_figures import RANK_FIGURES, PageFigures
+from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do, PaletteEntry, ScreenKey
+from ddptop.tui.page_figures import RANK_PAGE_FIGURES, PageFigures
 from ddptop.tui.scene import Page, Place, Scene
 from ddptop.tui.screen import Screen
 
@@ -48,21 +48,23 @@ class View:
     filter_hint: ClassVar[str] = "ranks to show: 3, 8-15, a host, a device, a state, !not, /regex/"
     marks_matches: ClassVar[bool] = True
     """Whether the matches of a filter or search are marked, and `n` and `N` go through them."""
-    figures: PageFigures = RANK_FIGURES
+    figures: PageFigures = RANK_PAGE_FIGURES
     """Its figures, which F1 explains."""
 
     def __init__(self) -> None:
-        self.keys: tuple[Key, ...] = self.own_keys()
+        self.keys: tuple[ScreenKey, ...] = self.own_keys()
         """Keys that mean something else here than on other pages, or nothing there."""
 
-    def own_keys(self) -> tuple[Key, ...]:
+    def own_keys(self) -> tuple[ScreenKey, ...]:
         """Its keys, made once."""
         return ()
 
     @property
-    def number_key(self) -> Key:
+    def number_key(self) -> ScreenKey:
         """The key that opens it."""
-        return Key(self.number, self.number, Do.VIEW(self.name), self.name, f"{self.name}: {self.answers}")
+        return ScreenKey(
+            self.number, self.number, Do.VIEW(self.name), self.name, f"{self.name}: {self.answers}"
+        )
 
     # What it shows.
 
@@ -114,7 +116,7 @@ class View:
         del scene
         return self.name
 
-    def keys_of_use(self, scene: Scene | None) -> tuple[Key, ...]:
+    def keys_of_use(self, scene: Scene | None) -> tuple[ScreenKey, ...]:
         """Its own keys that do something now."""
         del scene
         return self.keys
@@ -258,12 +260,12 @@ class Views:
         return tuple(view.name for view in self.numbered)
 
     @property
-    def shared_keys(self) -> tuple[Key, ...]:
+    def shared_keys(self) -> tuple[ScreenKey, ...]:
         """The keys that mean the same on every page, in the order of the help."""
         return (*(view.number_key for view in self.numbered), *COMMON_KEYS)
 
     @property
-    def all_keys(self) -> tuple[Key, ...]:
+    def all_keys(self) -> tuple[ScreenKey, ...]:
         """Every key of every view and of recordings."""
         return (*self.shared_keys, *RECORDING_KEYS, *(key for view in self for key in view.keys))
 
@@ -271,7 +273,7 @@ class Views:
         """Whether a key, by Textual's name, does something in some view."""
         return any(key.keys == name for key in self.all_keys)
 
-    def meaning(self, name: str, view: str, *, replay: bool) -> Key | None:
+    def meaning(self, name: str, view: str, *, replay: bool) -> ScreenKey | None:
         """What a key, by Textual's name, does in a view; None where it does nothing.
 
         `replay`: whether a recording is played. The view's own meaning comes first, then a recording's.

@@ -8,7 +8,7 @@ import pytest
 
 from ddptop.render.line import Line, rule
 from ddptop.tui.all_views import VIEWS
-from ddptop.tui.keys import Key, view_key
+from ddptop.tui.keys import ScreenKey, view_key
 from ddptop.tui.palette import find_entries
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.screen import Screen
@@ -29,7 +29,7 @@ class DummyView(View):
     number = "9"
     pressed = 0
 
-    def own_keys(self) -> tuple[Key, ...]:
+    def own_keys(self) -> tuple[ScreenKey, ...]:
         return (view_key("d", "d", self.count, "count", "count by one", 1),)
 
     def body(self, scene: Scene, width: int, height: int) -> Page:

@@ -89,7 +89,7 @@ def _draw_figures(
     room = width - wide - 3 * cell - SIGNED - 3
     lines = []
     for figure, how in FIGURES_OF_RANKS:
-        values, text = _values(scene, figure), how.text or figure.text
+        values, text = _values_of_ranks(scene, figure), how.text or figure.text
         if how.shown is not None and not how.shown(values):
             continue
         left_value, right_value = float(values[left_rank]), float(values[right_rank])
@@ -115,7 +115,7 @@ def figure_name(figure: Figure, how: Compared) -> str:
     return how.name or f"{figure.called} {figure.unit}".rstrip()
 
 
-def _values(scene: Scene, figure: Figure) -> Column:
+def _values_of_ranks(scene: Scene, figure: Figure) -> Column:
     """(ranks,) its values as tables have them; no part of the step is known where the whole step is not."""
     values = table_values(scene, figure)
     return np.where(scene.breakdown.known, values, np.nan) if figure.part else values

@@ -84,15 +84,15 @@ def draw_event(scene: Scene, event: LoggedEvent, short: bool = False) -> Line:
     return line
 
 
-def draw_alert(scene: Scene, held: Alert, short: bool = False) -> Line:
+def draw_alert(scene: Scene, alert: Alert, short: bool = False) -> Line:
     """A condition that holds now, and for how long; `short` on a narrow screen."""
-    sign, role = of_severity(held.severity, held.kind)
-    lasts = age(scene.frame.unix_s - held.since_s)
-    when = lasts if short else f"since {clock(held.since_s)}, {lasts}"
+    sign, role = of_severity(alert.severity, alert.kind)
+    lasts = age(scene.frame.unix_s - alert.since_s)
+    when = lasts if short else f"since {clock(alert.since_s)}, {lasts}"
     line = Line(f"{sign} ", role).add(f"{when}  ", "dim")
-    line.add(scene.clean(held.message), "bad" if role == "bad" else "strong")
-    if held.step is not None and "step" not in held.message and not short:
-        line.add(f"  step {count(held.step)}", "faint")
+    line.add(scene.clean(alert.message), "bad" if role == "bad" else "strong")
+    if alert.step is not None and "step" not in alert.message and not short:
+        line.add(f"  step {count(alert.step)}", "faint")
     return line
 
 

@@ -11,7 +11,7 @@ from ddptop.render.line import Line, Role, gather, of_state
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.actions.playback import speed_word
 from ddptop.tui.all_views import VIEWS
-from ddptop.tui.keys import COMMON_KEYS, PAIRS, RECORDING_KEYS, Do, Key
+from ddptop.tui.keys import COMMON_KEYS, PAIRS, RECORDING_KEYS, Do, ScreenKey
 from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Scene
 from ddptop.tui.view import View
@@ -63,14 +63,14 @@ def _list_named_views(scene: Scene | None, view: View) -> Iterable[View]:
             yield named
 
 
-def _list_usual_keys(view: View) -> Iterable[Key]:
+def _list_usual_keys(view: View) -> Iterable[ScreenKey]:
     """Keys without a place of their own, in the order of their use."""
     for shown in _FIRST:
         keys = [key for key in (*view.keys, *COMMON_KEYS) if key.shown == shown]
         yield from keys[:1]
 
 
-def _list_special_keys(view: View, scene: Scene | None) -> Iterable[Key]:
+def _list_special_keys(view: View, scene: Scene | None) -> Iterable[ScreenKey]:
     """The view's own keys, and those of a recording that is played."""
     played = scene is not None and scene.frame.playback is not None
     for key in (*view.keys_of_use(scene), *(RECORDING_KEYS if played else ())):
@@ -84,12 +84,12 @@ def _draw_view_key(view: View, scene: Scene | None, opened: View) -> Line:
     return line.spot(0, line.width, key.action)
 
 
-def _draw_key(key: Key, short: str = "") -> Line:
+def _draw_key(key: ScreenKey, short: str = "") -> Line:
     line = Line(PAIRS.get(key.shown, key.shown), "accent").add(f" {short or key.short}", "dim")
     return line.spot(0, line.width, key.action)
 
 
-def _find_common_key(name: str) -> Key:
+def _find_common_key(name: str) -> ScreenKey:
     return next(key for key in COMMON_KEYS if key.keys == name)
 
 

@@ -17,7 +17,7 @@ from ddptop.render.hosts import SILENT_STATES, figures_by_name
 from ddptop.render.line import PROBLEM_STATES, Line, gather, worst_sign
 from ddptop.render.metrics import HEAT_FIELDS
 from ddptop.render.text import cells, fit, fit_tail, wrap
-from ddptop.tui.keys import Action, Key, PaletteEntry, view_key
+from ddptop.tui.keys import Action, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
@@ -367,7 +367,7 @@ class HeatView(View):
     filters_here = True
     figures = HeatFigures()
 
-    def own_keys(self) -> tuple[Key, ...]:
+    def own_keys(self) -> tuple[ScreenKey, ...]:
         """Cursor, metric and shape."""
         return (
             view_key("left", "←", self.move_cells, "", "the previous cell", -1),

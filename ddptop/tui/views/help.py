@@ -9,7 +9,7 @@ from ddptop.frames.numbers import counted
 from ddptop.protocol.vocabulary import RankStatus
 from ddptop.render.line import Line, gather, of_state, rule
 from ddptop.render.text import fit
-from ddptop.tui.keys import RECORDING_KEYS, SEARCH_KEY, Key
+from ddptop.tui.keys import RECORDING_KEYS, SEARCH_KEY, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene, Scroll
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View, Views
@@ -44,7 +44,7 @@ class HelpView(View):
         super().__init__()
         self._views = views
 
-    def own_keys(self) -> tuple[Key, ...]:
+    def own_keys(self) -> tuple[ScreenKey, ...]:
         """It is a text."""
         return (SEARCH_KEY,)
 
@@ -80,9 +80,9 @@ class HelpView(View):
         yield Line("nothing arrives from a host that is unreachable; after 10 s it is lost", "dim")
         yield Line("the mouse chooses rows, titles to sort by, keys and the place in a recording", "dim")
 
-    def _keys_elsewhere(self, view: View) -> dict[Key, list[str]]:
+    def _keys_elsewhere(self, view: View) -> dict[ScreenKey, list[str]]:
         """Keys of other views than this one, with the names of those views."""
-        names: dict[Key, list[str]] = {}
+        names: dict[ScreenKey, list[str]] = {}
         for explained in self._views:
             for key in explained.keys:
                 if key not in view.keys:
@@ -96,5 +96,5 @@ def _draw_signs() -> Iterable[Line]:
         yield Line(sign, role).add(f" {state}")
 
 
-def _draw_key(key: Key, where: str = "") -> Line:
+def _draw_key(key: ScreenKey, where: str = "") -> Line:
     return Line(f"  {fit(key.shown, KEY_WIDTH)}", "accent").add(key.help + where)

@@ -16,7 +16,7 @@ from ddptop.render.line import Line, Role, rule
 from ddptop.render.phases import draw_legend
 from ddptop.render.text import cells, clean, wrap
 from ddptop.render.trouble import in_trouble, shortened, trouble_brief, waits_long
-from ddptop.tui.keys import Do, Key, view_key
+from ddptop.tui.keys import Do, ScreenKey, view_key
 from ddptop.tui.scene import TO_STALL, Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
@@ -215,11 +215,11 @@ class OverviewView(View):
     why_in_key_line = "first"
     filters_here = True
 
-    def own_keys(self) -> tuple[Key, ...]:
+    def own_keys(self) -> tuple[ScreenKey, ...]:
         """The charts, and the grouping by host."""
         return (*self._chart_keys(), *self._fold_keys())
 
-    def _chart_keys(self) -> tuple[Key, ...]:
+    def _chart_keys(self) -> tuple[ScreenKey, ...]:
         return (
             view_key("l", "l", self.change_axis, "log", "loss axis: log, linear, automatic"),
             view_key("x", "x", self.toggle_crosshair, "crosshair", "crosshair on the charts: arrows move it"),
@@ -231,14 +231,14 @@ class OverviewView(View):
             ),
         )
 
-    def _fold_keys(self) -> tuple[Key, ...]:
+    def _fold_keys(self) -> tuple[ScreenKey, ...]:
         return (
             view_key("z", "z", self.fold, "", "fold or unfold the host: its worst rank, or all its ranks"),
             view_key("Z", "Z", self.fold_all, "fold", "fold or unfold all hosts"),
             view_key("v", "v", self.group, "", "group the ranks by host, or do not"),
         )
 
-    def keys_of_use(self, scene: Scene | None) -> tuple[Key, ...]:
+    def keys_of_use(self, scene: Scene | None) -> tuple[ScreenKey, ...]:
         """Hosts are folded where ranks are grouped by them."""
         grouped = scene is not None and scene.place.table.grouped
         return self.keys if grouped else self._chart_keys()

@@ -53,14 +53,14 @@ def draw_picker(place: Place, width: int, height: int, ascii_only: bool, now_s: 
     return Page(lines, PageLayout(scroll))
 
 
-def _make_columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> list[table.Column]:
+def _make_columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> list[table.TableColumn]:
     def texts(cell: object) -> list[str]:
         return [clean(cell(choice), ascii_only) for choice in choices]  # type: ignore[operator]  # a function of one choice
 
     states = [of_state(choice.state) for choice in choices]
     words = [f"{sign} {word}" for (sign, _), word in zip(states, texts(lambda c: c.state), strict=True)]
     return [
-        table.Column(
+        table.TableColumn(
             "state", max(map(len, words)), lambda index: (words[index], states[index][1]), 99, right=False
         ),
         table.measured("run", texts(lambda c: c.name), 98, right=False, most=LONGEST_NAME),

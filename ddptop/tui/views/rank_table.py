@@ -61,7 +61,7 @@ GROUPED_KEEP = {
 class RankRows:
     """What of the table fits: its columns, the cells of the bar (0: none), the rows in order."""
 
-    columns: list[table.Column]
+    columns: list[table.TableColumn]
     bar: int
     table: TableRows
     scroll: Scroll
@@ -160,7 +160,7 @@ def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.
     return line
 
 
-def _with_matches(columns: list[table.Column], body: Line, pattern: re.Pattern[str]) -> Line:
+def _with_matches(columns: list[table.TableColumn], body: Line, pattern: re.Pattern[str]) -> Line:
     """Matches are marked in words, which the filter searches, not in figures."""
     line = Line()
     for index, piece in enumerate(body.pieces):
@@ -179,7 +179,7 @@ def _no_rank(scene: Scene) -> str:
 # ---------------------------------------------------------------------- grouped by host
 
 
-def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
+def grouped_columns(scene: Scene, rows: TableRows) -> list[table.TableColumn]:
     """The columns of the table with rows of hosts: those of ranks, after the host and how many ranks run."""
     figures, index = figures_by_name(scene.frame), host_index(scene.frame.ranks.host)
     running, total = _count_running(scene)
@@ -209,21 +209,21 @@ def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
     figure_columns = [column for column in rank_columns(scene) if column.title != "host"]
     wide = any(_is_wide(scene, host_figures) for host_figures in figures.values())
     columns = [
-        table.Column("host", max(5, min(longest + 2, LONGEST_HOST)), lambda row: of_host(row, name), 100,
+        table.TableColumn("host", max(5, min(longest + 2, LONGEST_HOST)), lambda row: of_host(row, name), 100,
                      right=False, tail=longest >= LONGEST_HOST),
-        table.Column("ranks", max(5, 2 * len(str(max(total, default=0))) + 1),
+        table.TableColumn("ranks", max(5, 2 * len(str(max(total, default=0))) + 1),
                      lambda row: of_host(row, ranks), GROUPED_KEEP["ranks"]),
         *(_of_worst(scene, rows, column, figures) for column in figure_columns),
     ]  # fmt: skip
     if any(host_figures.clock_bound_ms for host_figures in figures.values()):
         keep = 91 if wide else 34
-        columns.append(table.Column("clock", 7, lambda row: of_host(row, bound), keep))
+        columns.append(table.TableColumn("clock", 7, lambda row: of_host(row, bound), keep))
     return columns
 
 
 def _of_worst(
-    scene: Scene, rows: TableRows, column: table.Column, figures: Mapping[str, HostFigures]
-) -> table.Column:
+    scene: Scene, rows: TableRows, column: table.TableColumn, figures: Mapping[str, HostFigures]
+) -> table.TableColumn:
     """A column of ranks where a folded host shows its worst rank, and an unfolded one its own state alone."""
     cell, title, index = column.cell, column.title, host_index(scene.frame.ranks.host)
 

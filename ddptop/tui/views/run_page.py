@@ -29,7 +29,7 @@ from ddptop.render import table
 from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, rule
 from ddptop.render.text import cells, fit, wrap
-from ddptop.tui.keys import SEARCH_KEY, Key
+from ddptop.tui.keys import SEARCH_KEY, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.text_page import count_below, draw_text
@@ -385,7 +385,7 @@ class RunView(View):
     number = "6"
     in_key_line = True
 
-    def own_keys(self) -> tuple[Key, ...]:
+    def own_keys(self) -> tuple[ScreenKey, ...]:
         """It is a text."""
         return (SEARCH_KEY,)
 

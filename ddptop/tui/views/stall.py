@@ -20,7 +20,7 @@ from ddptop.render.line import Line, Piece, of_state, rule
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import wrap
 from ddptop.render.trouble import in_trouble
-from ddptop.tui.keys import SEARCH_KEY, Key, view_key
+from ddptop.tui.keys import SEARCH_KEY, ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.events import draw_event
@@ -137,7 +137,7 @@ def _draw_foot(scene: Scene, width: int, below: int) -> Line:
     hidden = f"{counted(below, 'line')} below" if below > 0 else ""
     if not in_trouble(scene.frame):
         return rule(width, "", hidden)
-    words = ["s saves it", "t less" if scene.place.every else "t all threads"]
+    words = ["s saves it", "t less" if scene.place.all_threads else "t all threads"]
     words.append("kept in the recording" if scene.frame.run.recording else "no recording is kept")
     return rule(width, " · ".join(words), hidden)
 
@@ -165,13 +165,13 @@ class StallView(View):
     number = "7"
     in_key_line = True
 
-    def own_keys(self) -> tuple[Key, ...]:
+    def own_keys(self) -> tuple[ScreenKey, ...]:
         """It is a text, of which there may be more."""
         return (SEARCH_KEY, view_key("t", "t", self.toggle_threads, "threads", "all threads, every call"))
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """As much as fits from where it was scrolled to, and at the foot what there is more."""
-        body = draw_evidence(scene, width, every=scene.place.every) or _draw_calm(scene, width)
+        body = draw_evidence(scene, width, every=scene.place.all_threads) or _draw_calm(scene, width)
         if height >= ROOM_FOR_ACTION and verdict(scene.frame).sign == "critical":
             body = _insert_action(scene, body, width)
         if height < SMALL and in_trouble(scene.frame):
@@ -198,5 +198,5 @@ class StallView(View):
 
     def toggle_threads(self, screen: Screen) -> None:
         """All threads and every call, or a summary."""
-        screen.place.every = not screen.place.every
+        screen.place.all_threads = not screen.place.all_threads
         screen.repaint()

@@ -18,7 +18,7 @@ from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, gather, rule
 from ddptop.render.phases import PARTS, StepPart, draw_legend
 from ddptop.render.text import cells, fit, wrap
-from ddptop.tui.keys import Key, view_key
+from ddptop.tui.keys import ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
 
@@ -192,7 +192,7 @@ def _draw_lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: LaneP
     blocks = [
         draw_lane(scene, shown, lane, plan, how=how, chosen=lane.rank == nearest)
         for lane, how in zip(
-            shown.lanes, _choose_detail(shown.lanes, nearest, state.every, room), strict=True
+            shown.lanes, _choose_detail(shown.lanes, nearest, state.all_reduces, room), strict=True
         )
     ]
     if sum(map(len, blocks)) + len(blocks) - 1 <= room:
@@ -390,7 +390,7 @@ class TimelineView(View):
     number = "2"
     in_key_line = True
 
-    def own_keys(self) -> tuple[Key, ...]:
+    def own_keys(self) -> tuple[ScreenKey, ...]:
         """The part of the step that is seen, and which step it is."""
         return (
             view_key("left", "←", self.pan, "", "move left by a quarter of the width", -1),

@@ -28,7 +28,7 @@ class TimelineState:
     """The axis shows 1 / 2**level of the step."""
     begin: float = 0.0
     """Where it begins, as a share of the step."""
-    every: bool = False
+    all_reduces: bool = False
     """The all-reduces of every lane, not only of the one under the cursor."""
 
     @property
@@ -94,7 +94,7 @@ class TimelineState:
 
     def toggle_all(self) -> None:
         """All-reduces of every lane, or of one."""
-        self.every = not self.every
+        self.all_reduces = not self.all_reduces
 
     def request(self) -> str:
         """What frames have to contain for this view."""

@@ -96,6 +96,7 @@ def join_holes(values: Column) -> Column:
     steps = np.diff(known_at)
     farthest = max(1.0, float(median(steps))) * JOINED_GAP
     result = np.interp(np.arange(len(values)), known_at, values[known_at], left=np.nan, right=np.nan)
+    # np.interp has filled the wide gaps too: they are opened again.
     for start in np.flatnonzero(steps > farthest).tolist():
         result[known_at[start] + 1 : known_at[start + 1]] = np.nan
     return result
@@ -126,11 +127,13 @@ class Scale:
         if not len(finite):
             return cls(0.0, 1.0)
         low, top = (0.0 if zero else float(finite.min())), float(finite.max())
+        # A percentile, not the maximum: one slow step of a checkpoint would flatten the whole curve.
         usual = float(
             np.interp(0.95 * (len(finite) - 1), np.arange(len(finite)), np.sort(finite))
         )  # a percentile
         if zero:  # of a far end, times may be negative
             top = max(0.0, min(top, 2.0 * usual) if usual > 0 else top)
+        # A flat series has no span; its own size then gives the unit.
         unit = _round_unit((top - low) or abs(top) or 1.0)
         low, high = math.floor(low / unit) * unit, math.ceil(top / unit * (1 + 1e-9)) * unit
         return cls(low, high if high > low else low + unit)
@@ -184,6 +187,7 @@ def find_holes(step: Column, time_s: Column, cell_s: float) -> list[tuple[float,
         near = np.concatenate(
             [jump[max(0, index - NEIGHBOURS) : index], jump[index + 1 : index + 1 + NEIGHBOURS]]
         )
+        # A step number that falls is a restart, which says nothing about how often points are kept.
         near = near[near > 0]
         if not len(near) or jump[index] > TOO_FAR * near.max():
             holes_s.append((float(time_s[index]), float(time_s[index + 1])))
@@ -220,6 +224,7 @@ def mark_cells(
     cell_s = axis.bin_s * across
     count = axis.columns // across
     first = int(np.searchsorted(time_s, axis.begin_s))
+    # A jump at the left edge is compared with points before it, which are not drawn.
     first = max(0, first - NEIGHBOURS)
     step, time_s = step[first:], time_s[first:]
     marks: dict[int, Mark] = {}
@@ -229,6 +234,7 @@ def mark_cells(
         if 0 <= cell < count and at_s >= axis.begin_s:
             marks[cell] = mark
 
+    # What is written later replaces what was written before, so the most severe mark comes last.
     thinned_cells = np.unique(((time_s[find_thinned(step)] - axis.begin_s) / cell_s).astype(np.int64))
     marks.update({cell: "thinned" for cell in thinned_cells.tolist() if 0 <= cell < count})
     for begin_s, end_s in find_holes(step, time_s, cell_s):
@@ -248,6 +254,7 @@ def time_ticks(begin_s: float, end_s: float, most: int) -> list[tuple[float, str
     """At most `most` round local times of day between two moments in Unix seconds, and their labels."""
     least = (end_s - begin_s) / max(1, most)
     unit = next((time_s for time_s in TIMES_S if time_s >= least), math.ceil(least / DAY_S) * DAY_S)
+    # Round in local time: midnight is no multiple of a day in UTC.
     zone = time.localtime(end_s).tm_gmtoff
     first = math.ceil((begin_s + zone) / unit) * unit - zone
     return [
@@ -290,6 +297,7 @@ class TimeAxis:
             return -1
         span = self.end_ms - self.begin_ms
         place = (ms - self.begin_ms) / span * self.width if span > 0 else 0.0
+        # Clamped first: an infinite moment cannot be rounded.
         return round(min(max(place, -1.0), self.width + 1.0))
 
     def numbers(self) -> Line:

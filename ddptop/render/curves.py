@@ -50,7 +50,7 @@ class Canvas:
             before = y
 
     def draw_between(self, low: Column, high: Column, scale: Scale) -> None:
-        """Every dot from one curve up to the other; both as in `curve`."""
+        """Every dot from one curve up to the other; both as in `draw_curve`."""
         under, over = self._find_dots(low, scale), self._find_dots(high, scale)
         rows = np.arange(self.height * 4)[:, None]
         self._put_dots((over <= rows) & (rows <= under) & (over >= 0))
@@ -66,6 +66,7 @@ class Canvas:
 
     def _put_dots(self, dots: Mask) -> None:
         """Set dots: (rows of dots, dot columns)."""
+        # A braille cell is two dots wide; an odd last column is filled up.
         dots = np.pad(dots, ((0, 0), (0, dots.shape[1] % 2))).reshape(self.height, 4, -1, 2)
         bits = (dots * np.array(_DOTS).T[:, None]).sum(axis=(1, 3))
         for cells, row in zip(self._cells, bits.tolist(), strict=True):
@@ -141,9 +142,11 @@ def draw_stack(parts: Column, scale: Scale, height: int, looks: Sequence[Piece])
     `height` lines, the topmost first.
     """
     exact = np.maximum(parts, 0.0) * (height / scale.high)
+    # A column in which one part is not known is left empty: the others alone would look like a fast step.
     exact = np.where(np.isnan(exact).any(axis=0), 0.0, exact)
     n_rows = np.floor(exact)
     left_over = np.rint(exact.sum(axis=0)) - n_rows.sum(axis=0)
+    # The rank of each part by its remainder: argsort of argsort.
     place = np.argsort(np.argsort(n_rows - exact, axis=0, kind="stable"), axis=0, kind="stable")
     edges = np.minimum(np.cumsum(n_rows + (place < left_over), axis=0), height)
     lines = []

@@ -107,6 +107,7 @@ class Line:
             if cells(text) < room:
                 shorter.add(text, role)
                 continue
+            # `set_cell_size` never cuts a letter of two cells in half.
             return shorter.add(set_cell_size(text, room - 1) + "…" if room > 0 else "", role)
         return shorter
 
@@ -117,6 +118,7 @@ class Line:
         shown_role: Role = "text"
         for text, role in self.pieces:
             if shown and role != shown_role:
+                # A blank of another role looks the same, so it can join its neighbour.
                 blank_alike = role not in SEEN_WHEN_BLANK and shown_role not in SEEN_WHEN_BLANK
                 if blank_alike and text.isspace():
                     role = shown_role
@@ -197,6 +199,7 @@ def marked(piece: Piece, pattern: re.Pattern[str]) -> list[Piece]:
     pieces: list[Piece] = []
     end = 0
     for hit in pattern.finditer(text):
+        # An expression such as `x*` also matches nothing, between any two letters.
         if hit.end() > hit.start():
             pieces += [(text[end : hit.start()], role), (hit[0], "match")]
             end = hit.end()
@@ -208,6 +211,7 @@ def highlight(line: Line, pattern: re.Pattern[str] | None) -> Line:
     text = str(line)
     if pattern is None or not pattern.search(text):
         return line
+    # A match may begin in one piece and end in the next, so letters are marked, not pieces.
     inside = bytearray(len(text))
     for hit in pattern.finditer(text):
         inside[hit.start() : hit.end()] = b"\1" * (hit.end() - hit.start())

@@ -62,6 +62,7 @@ class Breakdown:
         self.ms = rank_parts(lambda name: np.asarray(getattr(ranks, f"{name}_ms")), always_last)
         ends = np.nansum(self.ms, axis=0)
         self.known = ends > 0
+        # Before a first complete step there is no step time: then the parts themselves give the width.
         steps = np.where(np.isnan(ranks.step_ms), ends, ranks.step_ms)
         self.full_ms = float(steps.max(initial=0.0))
         """ms of the whole width: the slowest rank's step."""
@@ -148,8 +149,10 @@ def own_parts(
     rows = [data, forward, backward, np.zeros_like(step), transfer, optimizer, between.sum(axis=0), sync]
     parts: Column = np.maximum(0.0, np.vstack([*rows, np.zeros_like(step)]))
     whole = parts.sum(axis=0)
+    # Medians of parts need not add up to the median of the step.
     parts *= np.where(whole > step, step / np.where(whole > step, whole, 1.0), 1.0)
     other_ms = np.maximum(0.0, step - parts.sum(axis=0))
+    # A rank that comes last waits for nobody: what is left over is communication itself.
     parts[_WAIT] += np.where(always_last, 0.0, other_ms)
     parts[_TRANSFER] += np.where(always_last, other_ms, 0.0)
     return parts
@@ -184,6 +187,7 @@ def _backward_parts(backward: Column, exposed: Column, waited: Column) -> tuple[
     """Backward compute, exposed wait and exposed transfer: the last two NaN where they are not known."""
     unknown = np.isnan(exposed) | np.isnan(waited)
     bare = np.where(unknown, 0.0, np.clip(exposed, 0.0, backward))
+    # Two estimates of one step may contradict each other; a part is never longer than the whole.
     wait = np.clip(waited, 0.0, bare)
     return backward - bare, np.where(unknown, np.nan, wait), np.where(unknown, np.nan, bare - wait)
 
@@ -195,7 +199,7 @@ PAIR_NAME, PAIR_NUMBER, PAIR_MIN_BAR = 20, 8, 10
 def pairs_head(
     who: str, width: int, scale: tuple[float, float], compared_with: str = "others", what: str = "ms, median"
 ) -> Line:
-    """Titles of the lines of `pair`: of the numbers and, where they fit, of the bars."""
+    """Titles of the lines of `draw_pair`: of the numbers and, where they fit, of the bars."""
     numbers = "".join(f"{title:>{PAIR_NUMBER}}" for title in (who, compared_with, "more"))
     line = Line(f"{what:<{PAIR_NAME + 2}}{numbers}", "dim")
     left_cells, right_cells = _pair_room(width - line.width, scale)

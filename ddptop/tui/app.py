@@ -156,6 +156,7 @@ class DdptopApp(Actions, App[None]):
         elif prompt is not None and isinstance(event, Paste):
             prompt.paste(event.text)
             self.typed(prompt)
+        # Not as bindings of Textual's: those belong to the class, and views bring their own keys.
         elif isinstance(event, Key) and VIEWS.has_key(event.key):
             self.action_key(event.key)
         else:
@@ -186,10 +187,12 @@ class DdptopApp(Actions, App[None]):
     def tick(self) -> int:
         """Repaint if the source has something new: a paused recording costs nothing."""
         seen = (self.source.latest(), self.source.status(), self.source.failure())
+        # A frame is compared by identity: a source gives the same object until something is new.
         if seen[0] is self._last_seen[0] and seen[1:] == self._last_seen[1:]:
             return 0
         self._last_seen = seen
         called = "" if self._attention is None or seen[0] is None else self._attention.see(seen[0])
+        # Written by the driver, so that it cannot come in the middle of an escape sequence of a picture.
         if called and self._driver is not None and not self.is_headless:
             self._driver.write(called)
         return self.repaint()
@@ -322,5 +325,6 @@ class DdptopApp(Actions, App[None]):
     def _drag_bar(self, x: int) -> None:
         assert self._dragged is not None
         begin, end, _ = self._dragged
+        # The middle of the cell under the mouse.
         share = (x - begin + 0.5) / max(1, end - begin)
         self.act(Do.SCRUB(min(1.0, max(0.0, share))))

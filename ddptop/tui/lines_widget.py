@@ -46,6 +46,7 @@ def changed_spans(before: Line, after: Line, width: int) -> list[tuple[int, int]
     All of it where its ground changed or letters are not one cell wide each.
     """
     (old_letters, old_roles), (new_letters, new_roles) = _cells_of(before, width), _cells_of(after, width)
+    # Cells can be counted by letters only where every letter is one cell wide.
     if before.ground != after.ground or not len(old_letters) == len(new_letters) == width:
         return [(0, width)]
     spans: list[tuple[int, int]] = []

@@ -65,6 +65,7 @@ def find_matches(typed: str, texts: Sequence[str], number: Callable[[int], int] 
     keep = list(range(len(texts)))
     for word in parse_conditions(typed):
         span = word.span if number is not None else None
+        # Elsewhere than in a list of ranks `8` is a text, as in `node8`.
         if span is not None and number is not None:
             keep = [index for index in keep if (number(index) in span) != word.negated]
             continue

@@ -146,6 +146,7 @@ class ChartState:
         """The crosshair some cells of the chart with the shortest span to the right; False: there is none."""
         if self.at_s is None or not self.plots:
             return False
+        # So that no point of any chart is passed over.
         finest = min(self.plots, key=lambda plot: plot.cell_s)
         begin_s = min(plot.begin_s for plot in self.plots)
         self.at_s = min(max(self.at_s + cells * finest.cell_s, begin_s), finest.end_s)
@@ -356,6 +357,7 @@ class Place:
             self.rank, self.on_host = self.table.rank(layout.row), host_of(layout.row) is not None
         if layout.sortable is not None:
             self.sortable = layout.sortable
+        # Kept while another view is open, to be drawn at once when the charts come back.
         self.charts.drawn = layout.charts or self.charts.drawn
         if layout.strip is not None:
             self.charts.strip = layout.strip

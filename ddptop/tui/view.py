@@ -278,6 +278,7 @@ class Views:
 
         `replay`: whether a recording is played. The view's own meaning comes first, then a recording's.
         """
+        # In this order: `g` goes to a step in a recording and to the top of the list elsewhere.
         keys = (*self[view].keys, *(RECORDING_KEYS if replay else ()), *self.shared_keys)
         return next((key for key in keys if key.keys == name), None)
 

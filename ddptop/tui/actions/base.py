@@ -37,6 +37,7 @@ class ActionsBase(Screen):
     def open_view(self, name: str) -> None:
         """Open a view, and request what its frames need."""
         place, before, after = self.place, self.view, VIEWS[name]
+        # First, because the view that opens may take over the cursor that this one leaves.
         before.on_close(place)
         if after is not before:
             after.on_open(self)

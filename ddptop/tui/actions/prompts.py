@@ -73,6 +73,7 @@ class PromptActions(ActionsBase):
         elif prompt.purpose in ("filter", "search"):
             wrong = match.error_in(prompt.text)
         if wrong is not None:
+            # The reason stands where the hint stands, and a hint is only seen while nothing is typed.
             prompt.hint, prompt.text = wrong, ""
             self.typed(prompt)
             return

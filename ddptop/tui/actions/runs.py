@@ -142,6 +142,7 @@ class RunActions(ActionsBase):
             self.show_note(note)
             return
         old, self.source = self.source, source
+        # Closing may wait for a socket or a file, and the screen must not.
         self.start_thread(old.close, "ddptop-close")
         kept = self.place
         self.place = Place(sort=kept.sort, inverted=kept.inverted, choices=kept.choices)

@@ -110,6 +110,7 @@ class ViewActions(ActionsBase):
         columns, order = self.place.sortable, self.view.sorted_by(self.place)
         if order is None or not columns:
             return
+        # Before the first column, so that the next one is the first.
         unsorted = -1 if order[0] == "" else 0
         index = columns.index(order[0]) if order[0] in columns else unsorted
         self._sort_by(columns[(index + by) % len(columns)])

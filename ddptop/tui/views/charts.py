@@ -55,6 +55,7 @@ def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCha
     """
     frame, state = scene.frame, scene.place.charts
     goes_on = frame.run.state == "live" and (frame.playback is None or frame.playback.playing)
+    # While the run goes on, all frames of a second share one drawing.
     moment = int(frame.unix_s) if goes_on else frame.unix_s
     drawn_for = (frame.run.id, frame.source, frame.group.incarnation, moment, len(frame.events), width,
                  height, top, scene.ascii_only, state.at_s, state.log_loss)  # fmt: skip
@@ -159,6 +160,7 @@ def find_happened(scene: Scene) -> Happened:
             since = None
     if frame.straggler is not None:
         alerts = [alert.since_s for alert in frame.alerts if alert.kind == "straggler"]
+        # The event of its beginning may have left the log already; the alert still knows the time.
         since = since or min(alerts, default=frame.unix_s)
         episodes.append((since - began, frame.unix_s - began))
     marks = tuple(

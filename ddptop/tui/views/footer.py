@@ -47,6 +47,7 @@ def draw_keys(scene: Scene | None, width: int) -> Line:
     common = [
         _draw_key(key) for key in _list_usual_keys(view) if key.short != "why" or (explained and not why)
     ]
+    # The view's own keys come before the names of other views, which a range of numbers stands for.
     if _total_width(views, 1) + _total_width(special, 2) + (2 if special else 0) > room:
         highest = [named.number for named in VIEWS.numbered if named.in_key_line and named.exists(scene)][-1]
         views = [*back, Line(f"1-{highest}", "accent").add(" views", "dim")]
@@ -102,6 +103,7 @@ def _draw_note(text: str, width: int) -> list[Line]:
     room = max(1, width - 2)
     lines: list[str] = []
     for part in wrap(text, room):
+        # A path has no blank at which it could be wrapped.
         while cells(part) > room:
             end = next(index for index in range(room, 0, -1) if cells(part[:index]) <= room or index == 1)
             lines.append(part[:end])

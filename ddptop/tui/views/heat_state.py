@@ -95,6 +95,7 @@ class HeatState:
     def toggle_shape(self) -> None:
         """Switch to the other shape."""
         self.hosts = not self.hosts
+        # A cell of one shape has no counterpart in the other.
         self.row, self.column, self.inside = 0, 0 if self.hosts else -1, []
         if self.figure not in self.figures:
             self.figure = self.figures[0]
@@ -115,6 +116,7 @@ class HeatState:
         elif grid.lines and column < 0 <= self.row - grid.lines:
             self.row, column = self.row - grid.lines, last
         column = min(max(column, 0), last)
+        # At the right edge the cursor follows the newest step.
         self.column = -1 if column == last and not self.hosts else column
         self.settle()
 

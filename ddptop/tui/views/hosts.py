@@ -47,6 +47,7 @@ def make_host_filter(hosts: tuple[str, ...], host: str) -> str:
     """A filter of ranks that lets this host alone pass."""
     text = host.lower()
     words = match.parse_conditions(text)
+    # A name that reads as a number or an expression, or is part of another name, has to be escaped.
     plain = len(words) == 1 and words[0].text == text and words[0].span is None
     if plain and sum(text in name.lower() for name in hosts) == 1:
         return text

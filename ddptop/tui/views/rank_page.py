@@ -343,6 +343,7 @@ class RankView(OneRankView):
         if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
             return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
         facts = [*_draw_facts(scene, rank, width), *draw_extras(scene, rank, width)]
+        # How a rank ended comes right below its title.
         facts[1:1] = ended = _draw_exit(scene, rank, width)
         why, states = draw_reason(scene, rank, width), rule(width, f"rank {rank}")
         times = draw_own_time(scene, rank, width, places=height >= PLACES_FROM)

@@ -13,6 +13,7 @@ def draw_text(scene: Scene, body: list[Line], height: int) -> tuple[list[Line], 
     cursor, hit = place.scroll.cursor, place.scroll.hit
     if place.seek and pattern is not None:
         hits = [index for index, line in enumerate(body) if pattern.search(str(line))]
+        # A first search begins at the top of what is seen, and that line counts.
         hit = _find_next(hits, hit if hit is not None else place.scroll.top - 1, place.seek)
         cursor = hit if hit is not None else cursor
     top = max(0, min(cursor, len(body) - height))

@@ -22,6 +22,6 @@ def word(title: str) -> str:
     return title.removeprefix("~").replace(" ", "")
 
 
-def words(fields: Mapping[str, str]) -> set[str]:
+def words(fields: Mapping[str, object]) -> set[str]:
     """What these figures may be called: by the title of their column, or by the name it is short for."""
     return {word(name) for title in fields for name in (title, IN_WORDS.get(title, title))}

@@ -1,7 +1,8 @@
 """What every figure of a rank is, declared once: `FIGURES`. What shows figures iterates over it.
 
-That is: frames as bytes, JSON and its schema, tables of ranks and their order, heat map and comparison of
-ranks. To add a figure, declare it here, give `Ranks` a field of its name, and measure it.
+That is: frames as bytes, JSON and its schema, tables of ranks and their order, the heat map, the comparison
+of ranks, metrics, the exported ranks, the report, F1 and METRICS.md. To add a figure, declare it here, give
+`Ranks` a field of its name, and measure it.
 """
 
 from __future__ import annotations
@@ -204,6 +205,13 @@ class Figure:
     """Of its column in tables; empty: no table has it."""
     words: str = ""
     """What it is called where there is room for words; empty: as its column."""
+    formula: str = ""
+    """What it is, in Markdown, as METRICS.md and F1 have it: of a rank a median over the steps of the window,
+    unless it says otherwise. Empty: METRICS.md describes it in a sentence."""
+    source: str = ""
+    """The module that computes it."""
+    bound: str = ""
+    """The figure that says how far it may be wrong; empty: it has no bound."""
     computed: Callable[[Ranks], Column] | None = None
     """(ranks,) its values, where they follow from other figures of `Ranks`."""
     text: Callable[[float | None], str] = fixed
@@ -253,6 +261,11 @@ class Figure:
         return f"gpu_{self.name}" if self.scope == "gpu" else self.name
 
     @property
+    def documented_as(self) -> str:
+        """Its name in METRICS.md and F1."""
+        return f"gpu.{self.name}" if self.scope == "gpu" else self.name
+
+    @property
     def called(self) -> str:
         """Its name in words."""
         return self.words or self.title
@@ -270,6 +283,8 @@ FIGURES = (
         heat=HeatMetric(place=220, key="age", unit="s", scale=1e3),
         compared=Compared(place=130),
         metric=Metric(place=90, name="rank_age", help="Time since the rank's last message"),
+        formula="time since its last message",
+        source="ddptop/analysis/to_frame/tables.py",
     ),
     Figure(
         name="step",
@@ -283,9 +298,23 @@ FIGURES = (
         largest_first=False,
         compared=Compared(place=10, worse=-1),
         metric=Metric(place=10, name="rank_step", help="Step that the rank is in"),
+        formula="the step it is in",
+        source="ddptop/training/publisher.py",
     ),
-    Figure(name="bucket", integer=True, as_float64=True),
-    Figure(name="sequence", integer=True, as_float64=True),
+    Figure(
+        name="bucket",
+        integer=True,
+        as_float64=True,
+        formula="all-reduces launched in that step; null in a step without detail",
+        source="ddptop/training/publisher.py",
+    ),
+    Figure(
+        name="sequence",
+        integer=True,
+        as_float64=True,
+        formula="collectives launched in its process group",
+        source="ddptop/training/publisher.py",
+    ),
     Figure(
         name="loss",
         title="loss",
@@ -297,6 +326,13 @@ FIGURES = (
         heat=HeatMetric(place=140, key="loss", unit="", by_step=True),
         compared=Compared(place=20),
         metric=Metric(place=60, name="rank_loss", help="Loss of its newest step"),
+        formula=(
+            "mean over the micro-steps of the tensors that `backward()` was called on, before the "
+            "scaling of a `GradScaler`; multiplied by the number of micro-steps where each was "
+            "divided by it (below). `ddptop.log(loss=...)` replaces it. The newest known value, not a"
+            " median"
+        ),
+        source="ddptop/training/device/resolver.py",
     ),
     Figure(
         name="step_ms",
@@ -312,6 +348,8 @@ FIGURES = (
         ),
         in_report=True,
         report=FigureColumn(place=30, keep=89),
+        formula="end − begin",
+        source="ddptop/training/device/resolver.py",
     ),
     Figure(
         name="data_ms",
@@ -324,6 +362,8 @@ FIGURES = (
         compared=Compared(place=40, worse=1),
         in_report=True,
         report=FigureColumn(place=40, keep=80),
+        formula="time of the training thread in `__next__` of the DataLoader's iterator",
+        source="ddptop/training/device/resolver.py",
     ),
     Figure(
         name="forward_ms",
@@ -337,12 +377,16 @@ FIGURES = (
         compared=Compared(place=41, worse=1),
         in_report=True,
         report=FigureColumn(place=41, keep=79),
+        formula="from the begin of `DDP.forward` to its return",
+        source="ddptop/training/device/resolver.py",
     ),
     Figure(
         name="backward_ms",
         words="whole backward",
         heat=HeatMetric(place=60, key="backward", by_step=True),
         in_report=True,
+        formula="from the call of `backward()` to its return; nested calls count in the outermost one",
+        source="ddptop/training/device/resolver.py",
     ),
     Figure(
         name="optimizer_ms",
@@ -356,6 +400,10 @@ FIGURES = (
         compared=Compared(place=45, worse=1),
         in_report=True,
         report=FigureColumn(place=45, keep=75),
+        formula=(
+            "from the call of `optimizer.step()` to its return, without a forward or backward in its closure"
+        ),
+        source="ddptop/training/device/resolver.py",
     ),
     Figure(
         name="other_ms",
@@ -368,23 +416,37 @@ FIGURES = (
         compared=Compared(place=46, worse=1),
         in_report=True,
         report=FigureColumn(place=46, keep=74),
+        formula="step − (data + forward + backward + optimizer)",
+        source="ddptop/training/device/resolver.py",
     ),
     Figure(
         name="collective_ms",
         words="collectives",
         heat=HeatMetric(place=120, key="collective", by_step=True, is_timed=True),
         compared=Compared(place=70),
+        formula="length of the union of the intervals [s, e]",
+        source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
     Figure(
         name="wait_ms",
         in_report=True,
+        formula="length of the union of the intervals [s, A]",
+        source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
-    Figure(name="transfer_ms"),
+    Figure(
+        name="transfer_ms",
+        formula=("length of the union of the intervals [A, e]. With two lanes wait and transfer may overlap"),
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
     Figure(
         name="exposed_comm_ms",
         words="exposed communication",
         heat=HeatMetric(place=110, key="exposed", by_step=True, is_timed=True),
         in_report=True,
+        formula=(
+            "exposed communication of the step: end of backward − g, summed over the synchronized backwards"
+        ),
+        source="ddptop/analysis/steps/evaluate.py",
     ),
     Figure(
         name="lateness_ms",
@@ -398,6 +460,12 @@ FIGURES = (
         metric=Metric(place=50, name="rank_lateness", help="How late its buckets arrive"),
         in_report=True,
         report=FigureColumn(place=20, keep=90, keep_beside_own_times=60, title="late ms"),
+        formula=(
+            "lateness at the deciding all-reduce, summed over the passes (and its bound with it). Of "
+            "a rank in several process groups the largest in size"
+        ),
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+        bound="bound_ms",
     ),
     Figure(
         name="last_pct",
@@ -412,6 +480,11 @@ FIGURES = (
         compared=Compared(place=100, worse=1),
         in_report=True,
         report=FigureColumn(place=60, keep=15, title="last %"),
+        formula=(
+            "share of the detailed steps in which the rank comes last at the deciding all-reduce (of "
+            "several passes: has the largest sum); null with fewer than 3"
+        ),
+        source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
     Figure(
         name="bound_ms",
@@ -423,8 +496,24 @@ FIGURES = (
         plain=FigureColumn(place=150, keep=69, shown=some_known),
         compared=Compared(place=90, text=fixed),
         in_report=True,
+        formula=(
+            "how far its lateness and wait may be wrong. In a host: the largest bound of a ready "
+            "timestamp over the ranks; 0.1 ms for a rank that has not reported one, never below 0.002"
+            " ms. Between hosts: plus both clocks' bounds"
+        ),
+        source="ddptop/analysis/steps/clocks.py",
     ),
-    Figure(name="transfer_bound_ms"),
+    Figure(
+        name="transfer_bound_ms",
+        formula=(
+            "how far its transfer may be wrong: `bound_ms` + median over steps of how much later than"
+            " the first rank it saw the ends, summed over its all-reduces, but at least the median "
+            "delay of its completion callbacks. On CUDA that delay is the clock's bound, plus the "
+            "median time from the ready timestamp until the host has recorded the end, of ends that "
+            "the device reached at once"
+        ),
+        source="ddptop/analysis/steps/clocks.py",
+    ),
     Figure(
         name="exposed_wait_ms",
         title="wait",
@@ -437,6 +526,9 @@ FIGURES = (
         compared=Compared(place=43),
         in_report=True,
         report=FigureColumn(place=43, keep=77),
+        formula="exposed communication − transfer of the step",
+        source="ddptop/analysis/steps/evaluate.py",
+        bound="bound_ms",
     ),
     Figure(
         name="own_ms",
@@ -453,6 +545,11 @@ FIGURES = (
             has_histogram=True,
         ),
         in_report=True,
+        formula=(
+            "own time (o) of a rank in a step: step − exposed communication − `waited_ms` − "
+            "`buffers_ms`. It is the sum of its eight *places*"
+        ),
+        source="ddptop/analysis/steps/evaluate.py",
     ),
     Figure(
         name="own_backward_ms",
@@ -465,6 +562,8 @@ FIGURES = (
         compared=Compared(place=42, worse=1),
         in_report=True,
         report=FigureColumn(place=42, keep=78),
+        formula="backward − exposed communication − what was waited in other collectives during backward",
+        source="ddptop/analysis/steps/evaluate.py",
     ),
     Figure(
         name="excess_ms",
@@ -482,6 +581,11 @@ FIGURES = (
         ),
         in_report=True,
         report=FigureColumn(place=10, keep=91, title="excess ms", shown=some_known),
+        formula=(
+            "own time of the rank − median of the own times of the *other* ranks in the same step. "
+            "Over all ranks, a group of two would show half the difference on each"
+        ),
+        source="ddptop/analysis/steps/evaluate.py",
     ),
     Figure(
         name="waited_ms",
@@ -493,6 +597,11 @@ FIGURES = (
         compared=Compared(place=47, worse=1, shown=some_shown_ms),
         in_report=True,
         report=FigureColumn(place=47, keep=73, shown=some_shown_ms),
+        formula=(
+            "in collectives that are not DDP's (a barrier before a checkpoint, the all-reduce of a "
+            "metric), in all phases, waiting and moving: these are not told apart. `sync` in tables"
+        ),
+        source="ddptop/analysis/steps/evaluate.py",
     ),
     Figure(
         name="before_forward_ms",
@@ -510,14 +619,33 @@ FIGURES = (
         name="after_optimizer_ms",
         in_report=True,
     ),
-    Figure(name="gc_ms"),
+    Figure(
+        name="gc_ms",
+        formula=(
+            "how long Python's garbage collections on the training thread took (`gc.callbacks`, "
+            "`ddptop/training/gc_pauses.py`): a mean over the steps of the window, since most steps "
+            "have none. A part of o, in whatever place"
+        ),
+        source="ddptop/analysis/steps/evaluate.py",
+    ),
     Figure(
         name="buffers_ms",
         in_report=True,
+        formula=(
+            "in DDP's broadcasts of buffers, with which forwards begin (on CUDA by events where the "
+            "phases are marked, else unknown)"
+        ),
+        source="ddptop/analysis/steps/evaluate.py",
     ),
     Figure(
         name="buffers_wait_ms",
         in_report=True,
+        formula=(
+            "the part of it that is waiting for others: `buffers_ms` − its least over the ranks, for "
+            "the rank that comes last waits for nobody. Rank 0 sends and may go on before others have"
+            " received: what all ranks waited at once counts as transfer"
+        ),
+        source="ddptop/analysis/steps/evaluate.py",
     ),
     Figure(
         name="relative_score",
@@ -530,13 +658,27 @@ FIGURES = (
         compared=Compared(place=110, worse=-1),
         in_report=True,
         report=FigureColumn(place=70, keep=10),
+        formula="(min over ranks of median self time) / (own median self time), in (0, 1]",
+        source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
-    Figure(name="individual_score", words="vs own best", text=ratio, compared=Compared(place=120, worse=-1)),
+    Figure(
+        name="individual_score",
+        words="vs own best",
+        text=ratio,
+        compared=Compared(place=120, worse=-1),
+        formula=(
+            "(own best median self time) / (own median self time). The best is taken over blocks of "
+            "32 detailed steps since the layout of buckets was made; null before the first"
+        ),
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
     Figure(
         name="records",
         integer=True,
         as_float64=True,
         is_exported=True,
+        formula="step records received",
+        source="ddptop/analysis/reducer.py",
     ),
     Figure(
         name="lost_records",
@@ -552,6 +694,11 @@ FIGURES = (
         heat=HeatMetric(place=230, key="lost", unit=""),
         compared=Compared(place=160, worse=1),
         is_exported=True,
+        formula=(
+            "step records that the rank numbered and the collector never received. The frame has both"
+            " also as sums over ranks"
+        ),
+        source="ddptop/analysis/reducer.py",
     ),
     Figure(
         name="rss_bytes",
@@ -566,6 +713,8 @@ FIGURES = (
         heat=HeatMetric(place=180, key="memory", unit="GB", scale=1e9),
         compared=Compared(place=140, name="memory"),
         metric=Metric(place=70, name="rank_resident_memory", help="Resident memory of its process"),
+        formula="resident memory",
+        source="ddptop/host/kernel_view.py",
     ),
     Figure(
         name="cpu_pct",
@@ -578,6 +727,8 @@ FIGURES = (
         heat=HeatMetric(place=170, key="cpu", unit="%"),
         compared=Compared(place=150),
         metric=Metric(place=80, name="rank_cpu", help="CPU of its process, 1 is a whole core"),
+        formula="CPU of one core since the reading before",
+        source="ddptop/host/kernel_view.py",
     ),
     Figure(
         name="micro_steps",
@@ -588,8 +739,15 @@ FIGURES = (
         screen=FigureColumn(place=40, keep=62, shown=some_above_one),
         plain=FigureColumn(place=40, keep=65, shown=some_above_one),
         in_report=True,
+        formula="backward passes in its newest step",
+        source="ddptop/analysis/ranks.py",
     ),
-    Figure(name="joined", in_json=False),
+    Figure(
+        name="joined",
+        in_json=False,
+        formula="its newest step shadowed the others under `join()`",
+        source="ddptop/analysis/ranks.py",
+    ),
     Figure(
         name="own_data_ms",
         in_json=False,
@@ -618,6 +776,10 @@ FIGURES = (
         heat=HeatMetric(place=100, key="transfer", by_step=True, is_timed=True),
         compared=Compared(place=44, worse=1),
         report=FigureColumn(place=44, keep=76),
+        formula=(
+            "exposed communication − exposed wait. All three are shown where the last gradients are unknown"
+        ),
+        source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
     Figure(
         name="util_pct",
@@ -628,6 +790,8 @@ FIGURES = (
         screen=FigureColumn(place=190, keep=52, shown=some_known),
         heat=HeatMetric(place=190, key="gpu", unit="%"),
         metric=Metric(place=100, name="hw.gpu.utilization", help="Share of time in which a kernel ran"),
+        formula="NVML: share of the last second or less in which a kernel ran",
+        source="ddptop/host/gpus.py",
     ),
     Figure(
         name="temp_c",
@@ -635,6 +799,8 @@ FIGURES = (
         scope="gpu",
         heat=HeatMetric(place=210, key="gpu_temp", unit="C"),
         metric=Metric(place=130, name="hw.temperature", help="Temperature of the GPU"),
+        formula="NVML: of the chip",
+        source="ddptop/host/gpus.py",
     ),
     Figure(
         name="mem_bytes",
@@ -646,16 +812,22 @@ FIGURES = (
         screen=FigureColumn(place=200, keep=51, shown=some_known),
         heat=HeatMetric(place=200, key="gpu_memory", unit="GB", scale=1e9),
         metric=Metric(place=110, name="hw.gpu.memory.usage", help="Memory used by all processes"),
+        formula="NVML: used by all processes",
+        source="ddptop/host/gpus.py",
     ),
     Figure(
         name="mem_total_bytes",
         scope="gpu",
         metric=Metric(place=120, name="hw.gpu.memory.limit", help="Memory of the GPU"),
+        formula="NVML: of the GPU",
+        source="ddptop/host/gpus.py",
     ),
     Figure(
         name="power_w",
         scope="gpu",
         metric=Metric(place=140, name="hw.power", help="Power that the GPU draws"),
+        formula="NVML: of the board",
+        source="ddptop/host/gpus.py",
     ),
 )
 """Those of `Ranks` in the order of the JSON snapshot."""

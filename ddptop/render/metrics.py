@@ -1,4 +1,5 @@
-"""What a figure is: formula, unit, bound and source, read from METRICS.md, which the package has in it."""
+"""What a figure is: formula, unit, bound and source, as it is declared; of hosts and buckets as METRICS.md,
+which the package has in it, says."""
 
 from __future__ import annotations
 
@@ -8,19 +9,23 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-FIELDS = {
-    "step": "step, bucket", "loss": "loss", "ms/step": "step_ms", "micro": "micro_steps",
-    "excess": "excess_ms", "own": "own_ms", "late": "lateness_ms", "last%": "last_pct", "data": "data_ms",
-    "fwd": "forward_ms",
-    "bwd": "own_backward_ms", "wait": "exposed_wait_ms", "transfer": "exposed transfer",
-    "opt": "optimizer_ms", "other": "other_ms", "sync": "waited_ms",
-    "relative": "relative_score", "gpu%": "gpu.util_pct",
-    "gpumem": "gpu.mem_bytes", "mem": "rss_bytes", "cpu%": "cpu_pct", "lost": "lost_records",
-    "host": "host", "dev": "device", "state": "state", "±": "bound_ms of a rank",
-}  # fmt: skip
-"""By title of a column of ranks, the name that METRICS.md has for its figure."""
+from ddptop.frames.figures import FIGURES, UNITS, Figure, figures_shown
 
-HOST_FIELDS = {
+TEXT_FIELDS = {"host": "host", "dev": "device", "state": "state"}
+"""By title of a column of words, the name that METRICS.md has for it."""
+
+FIELDS: Mapping[str, Figure | str] = {
+    **{figure.title: figure for figure in FIGURES if figure.title},
+    **TEXT_FIELDS,
+}
+"""What the columns of ranks are, by title."""
+
+HEAT_FIELDS: Mapping[str, Figure | str] = {
+    how.key: figure for figure, how in figures_shown(lambda figure: figure.heat)
+}
+"""What the heat map shows, by key."""
+
+HOST_FIELDS: Mapping[str, Figure | str] = {
     "ranks": "Hosts: running", "worst": "Hosts: worst_rank", "excess": "Hosts: excess_ms",
     "ms/step": "Hosts: step_ms", "rtt ms": "Hosts: round_trip_ms", "clock ms": "offset_ms",
     "clock±": "Clocks between hosts: bound_ms", "drift ppm": "drift_ppm", "compared": "age_s",
@@ -29,18 +34,9 @@ HOST_FIELDS = {
     "in/s": "Hosts: received_bytes_s", "out/s": "Hosts: sent_bytes_s", "kept": "Hosts: kept",
     "thinned": "Hosts: thinned",
 }  # fmt: skip
-"""The same of the table of hosts; a heading of METRICS.md before a name that several tables have."""
+"""The same of the table of hosts, by names in METRICS.md; those of several tables with a heading."""
 
-HEAT_FIELDS = {
-    **FIELDS, "step": "step_ms", "forward": "forward_ms", "backward": "backward_ms",
-    "optimizer": "optimizer_ms", "lateness": "lateness_ms", "exposed": "exposed_comm_ms",
-    "collective": "One detailed step: collective_ms", "last": "last_pct", "cpu": "cpu_pct",
-    "memory": "rss_bytes", "gpu": "gpu.util_pct", "gpu_memory": "gpu.mem_bytes", "gpu_temp": "gpu.temp_c",
-    "age": "age_ms", "score": "relative_score",
-}  # fmt: skip
-"""The same of the heat map."""
-
-BUCKET_FIELDS = {
+BUCKET_FIELDS: Mapping[str, Figure | str] = {
     **{title: f"One bucket all-reduce: {name}" for title, name in {
         "bkt": "index", "size": "bytes", "params": "parameters", "dtype": "dtype", "hook": "hook",
         "coll": "collective_ms", "wait": "wait_ms", "transfer": "transfer_ms", "busbw": "busbw_gbps",
@@ -51,13 +47,8 @@ BUCKET_FIELDS = {
 }  # fmt: skip
 """The same of the table of buckets."""
 
-BOUNDS = {
-    **dict.fromkeys(("lateness_ms", "exposed_wait_ms", "wait_ms", "skew_ms"), "± bound_ms"),
-    "transfer_ms": "± transfer_bound_ms",
-}
-"""By name of a figure, how far it may be wrong."""
-
-UNITS = {"_ms": "ms", "_pct": "%", "_s": "s", "_ppm": "ppm", "bytes": "bytes", "_c": "°C", "_gbps": "GB/s"}
+BOUNDS = {"wait_ms": "± bound_ms", "skew_ms": "± bound_ms", "transfer_ms": "± transfer_bound_ms"}
+"""By name of a bucket's figure, how far it may be wrong."""
 
 NAMED = re.compile(r"`([^`]+)`")
 SOURCE = re.compile(r"`(ddptop/[^`]+\.py)`")
@@ -76,15 +67,19 @@ class Meaning(NamedTuple):
     """The module that computes it."""
 
 
-def explain(title: str, fields: Mapping[str, str] = FIELDS) -> Meaning | None:
+def explain(title: str, fields: Mapping[str, Figure | str] = FIELDS) -> Meaning | None:
     """The meaning of a figure, by its title in one of these tables; None where METRICS.md has no row."""
-    found = _rows().get(fields.get(title, ""))
-    if found is None:
+    figure = fields.get(title, "")
+    if isinstance(figure, Figure):
+        bound = f"± {figure.bound}" if figure.bound else ""
+        return Meaning(figure.documented_as, _plain(figure.formula), figure.unit, bound, figure.source)
+    row = _rows().get(figure)
+    if row is None:
         return None
-    name = fields[title].rpartition(": ")[2]
+    name = figure.rpartition(": ")[2]
     unit = next((unit for end, unit in UNITS.items() if name.partition(" ")[0].endswith(end)), "")
-    unit = {"exposed transfer": "ms", "of a bucket": "ms", "best%": "%"}.get(name, unit)
-    return Meaning(name, found[0], unit, BOUNDS.get(name, ""), found[1])
+    unit = {"of a bucket": "ms", "best%": "%"}.get(name, unit)
+    return Meaning(name, row[0], unit, BOUNDS.get(name, ""), row[1])
 
 
 @cache

@@ -10,6 +10,7 @@ from ddptop.render.metrics import FIELDS, HOST_FIELDS
 from ddptop.render.rank_table import rank_columns
 
 if TYPE_CHECKING:
+    from ddptop.frames.figures import Figure
     from ddptop.tui.scene import Place, Scene
     from ddptop.tui.screen import Screen
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 class PageFigures:
     """Those of the table of ranks, by host: Enter chooses whether a column is shown."""
 
-    fields: Mapping[str, str] = FIELDS | {"clock": HOST_FIELDS["clock±"]}
-    """By title, the name that METRICS.md has for a figure."""
+    fields: Mapping[str, Figure | str] = {**FIELDS, "clock": HOST_FIELDS["clock±"]}
+    """By title the figure, or the name that METRICS.md has for it."""
     hint = " · Enter: + always  - never  blank: where it fits"
     chooses_columns = True
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
+from importlib import resources
+from pathlib import Path
 
 from ddptop.frames.figures import FIGURES, RANK_FIGURES, Ranks, figures_shown
 from ddptop.frames.frame import GpuFacts
+from tests.frames.metrics_document import metrics_document
 
 
 def test_every_column_of_the_ranks_is_declared_and_every_declared_one_is_there() -> None:
@@ -21,3 +25,12 @@ def test_names_titles_and_places_are_unique() -> None:
     for shown in (figures_shown(lambda one: one.screen), figures_shown(lambda one: one.plain)):
         places = [how.place for _, how in shown]
         assert len(places) == len(set(places))
+
+
+def test_metrics_md_says_of_every_figure_what_its_declaration_says() -> None:
+    path = Path(str(resources.files("ddptop").joinpath("analysis/METRICS.md")))
+    text = path.read_text(encoding="utf-8")
+    if os.environ.get("UPDATE_METRICS") == "1":
+        path.write_text(metrics_document(text), encoding="utf-8")
+        return
+    assert text == metrics_document(text), "UPDATE_METRICS=1 writes it again"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 
 import pytest
 
@@ -20,7 +19,7 @@ from ddptop.tui.views.compare import FIGURES_OF_RANKS, figure_name
 from ddptop.tui.views.heat_figures import METRICS
 from ddptop.tui.views.heat_figures import title as heat_title
 from ddptop.tui.views.heat_state import NOW_FIGURES
-from tests.names import IN_WORDS, word, words
+from tests.names import word, words
 from tests.tui.drive import Sketch
 from tests.tui.fake import FakeSource, straggler
 from tests.tui.fake_hosts import slow_rank
@@ -112,13 +111,3 @@ def test_a_figure_has_one_name_on_every_view() -> None:
         for name, (known, titles) in views.items()
     }
     assert not any(others.values()), others
-
-
-def test_metrics_md_has_the_names_of_the_columns() -> None:
-    text = resources.files("ddptop").joinpath("analysis/METRICS.md").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|$", text.partition("## Names on the screen")[2], re.M
-    )
-    written = {column: (name, full) for name, column, full in rows}
-    titles = {title: (name, IN_WORDS.get(title, title)) for title, name in FIELDS.items()}
-    assert {title: written.get(title) for title in titles} == titles

@@ -73,7 +73,10 @@ def by_one(path: Path, to: Path, form: str = "csv", selection: Selection = WHOLE
 
 @pytest.mark.parametrize(
     ("form", "selection"),
-    [("parquet", WHOLE), ("csv", Selection(500, 15_500, frozenset({0, 3})))],
+    [
+        pytest.param("parquet", WHOLE, marks=pytest.mark.slow),
+        ("csv", Selection(500, 15_500, frozenset({0, 3}))),
+    ],
 )
 def test_two_processes_write_the_tables_of_one(
     recording: Path, tmp_path: Path, joined: list[bool], form: str, selection: Selection
@@ -85,6 +88,7 @@ def test_two_processes_write_the_tables_of_one(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
+@pytest.mark.slow
 def test_damage_in_the_second_half_is_said(recording: Path, tmp_path: Path, joined: list[bool]) -> None:
     data = bytearray(recording.read_bytes())
     at = len(data) * 3 // 4
@@ -96,6 +100,7 @@ def test_damage_in_the_second_half_is_said(recording: Path, tmp_path: Path, join
     assert found == by_one(path, tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_where_the_halves_do_not_agree_one_process_goes_on(
     recording: Path,
     expected: dict[str, object],
@@ -114,6 +119,7 @@ def test_where_the_halves_do_not_agree_one_process_goes_on(
     assert joined == [False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -315,7 +315,7 @@ class RankMessages:
         readings = [part for each in run.readings if len((part := each.within(begin, stop)).places)]
         of_ranks = [(part, self._senders(run, part.places)) for part in readings if part.kind in OF_RANKS]
         of_hosts = [part for part in readings if part.kind in OF_AGENTS]
-        offsets = HostOffsets(self._state) if any(part.kind is Progress for part, _ in of_ranks) else None
+        offsets = BatchOffsets(self._state) if any(part.kind is Progress for part, _ in of_ranks) else None
         in_order: list[tuple[int, Callable[[], None]]] = [
             (place, partial(self._take_single, place, received, offsets))
             for place, received in run.others_within(begin, stop)
@@ -336,7 +336,7 @@ class RankMessages:
             for clocks in self._take_readings(run, part, senders, offsets)
         ]
 
-    def _take_single(self, place: int, received: Received, offsets: HostOffsets | None) -> None:
+    def _take_single(self, place: int, received: Received, offsets: BatchOffsets | None) -> None:
         """A message that is in no columns."""
         message = received.message
         if isinstance(message, Clock) and offsets is not None:
@@ -355,7 +355,7 @@ class RankMessages:
             yield place, partial(state.figures.flags.note_throttled, *values)
 
     def _take_of_hosts(
-        self, run: MessageRun, of_hosts: list[Readings], begin: int, stop: int, offsets: HostOffsets | None
+        self, run: MessageRun, of_hosts: list[Readings], begin: int, stop: int, offsets: BatchOffsets | None
     ) -> None:
         """Take readings of hosts from place `begin` to before `stop`."""
         for readings in of_hosts:
@@ -372,7 +372,7 @@ class RankMessages:
                     offsets.add(part.places.tolist(), hosts, np.stack([*map(part.field, OFFSET_FIELDS)]))
 
     def _take_readings(
-        self, run: MessageRun, readings: Readings, senders: _Senders, offsets: HostOffsets | None
+        self, run: MessageRun, readings: Readings, senders: _Senders, offsets: BatchOffsets | None
     ) -> Iterator[Integers]:
         """Take readings of ranks; gives what heartbeats say of the ranks' clocks."""
         state, table = self._state, self._state.table
@@ -405,7 +405,7 @@ OFFSET_FIELDS = ("t_ns", "offset_ns", "drift_ppb")
 _OFFSET = attrgetter(*OFFSET_FIELDS)
 
 
-class HostOffsets:
+class BatchOffsets:
     """What CLOCKs say of the hosts' clocks, before a batch of messages and at each place in it."""
 
     def __init__(self, state: RunState) -> None:

@@ -49,6 +49,16 @@ _EXACT_IN_FLOAT = 2**53
 """Up to here every integer is a float."""
 
 
+def message_codes(bodies: Sequence[bytes]) -> NDArray[np.uint8]:
+    """(n,) `message_code` of each of these encoded messages."""
+    lengths = np.fromiter(map(len, bodies), np.int64, len(bodies))
+    begins = np.cumsum(lengths) - lengths
+    # With two bytes behind the last one, which may be empty.
+    data = np.frombuffer(b"".join([*bodies, b"\0\0"]), np.uint8)
+    is_array = (lengths > 1) & (data[begins] & 0xF0 == 0x90)
+    return np.asarray(np.where(is_array, data[begins + 1], 0), np.uint8)
+
+
 class FieldType(NamedTuple):
     """How the values of a field stand in an array."""
 

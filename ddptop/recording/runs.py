@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.protocol.message_run import COLUMNS, MessageRun, Readings, StepMessages
-from ddptop.protocol.messages import CODES, Type, message_code
+from ddptop.protocol.message_run import COLUMNS, MessageRun, Readings, StepMessages, message_codes
+from ddptop.protocol.messages import CODES, Type
 from ddptop.recording.records import BlockReader, Record, Selector, decoded, whole_records
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class _Records(NamedTuple):
     def of(cls, records: Sequence[Record]) -> _Records:
         """From single ones."""
         *heads, bodies = zip(*records, strict=True)
-        return cls(np.array(heads, np.int64), np.array([*map(message_code, bodies)], np.uint8), bodies)
+        return cls(np.array(heads, np.int64), message_codes(bodies), bodies)
 
     def at(self, places: Integers) -> _Records:
         """Some of them."""

@@ -17,7 +17,7 @@ from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.message_run import EncodedRun, Readings, StepMessages
+from ddptop.protocol.message_run import EncodedRun, Readings, StepMessages, message_codes
 from ddptop.protocol.messages import (
     CODES,
     Clock,
@@ -28,7 +28,6 @@ from ddptop.protocol.messages import (
     Steps,
     message_code,
 )
-from ddptop.protocol.step_columns import decode_steps
 from ddptop.transport.bundles import BUNDLE, HEAD_BYTES, HEAD_COLUMNS, MAX_ENTRIES, MAX_WIRE_BYTES
 from ddptop.transport.receiver import NUMBERED
 
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
-
-FEWEST_IN_COLUMNS = 100
-"""So many STEPS that are read at a time take less CPU time in columns, here and in the reducer."""
 
 OF_AN_AGENT = (About, Clock, Event)
 """What an agent numbers; `Host` and `HostUsage` are not numbered."""
@@ -207,23 +203,17 @@ def decode_accepted(
     """The messages. `refuse` is called for those that are not valid, while the exception is handled."""
     accepted, of_kind = _unwrap_abouts(accepted, _places_of_usual(accepted))
     heads, bodies, ready = accepted
-    steps = None
-    readings = []
     alone = np.ones(heads.shape[1], bool)
-    its_bodies = [bodies[place] for place in of_kind.get(Steps, _NONE).tolist()]
-    if len(its_bodies) >= FEWEST_IN_COLUMNS and (steps := StepMessages.decoded(its_bodies)) is not None:
-        alone[of_kind[Steps]] = False
-        for kind, places in of_kind.items():
-            if kind is Steps:
-                continue
-            its_bodies = [bodies[place] for place in places.tolist()]
-            same_kind = Readings.decoded(kind, places, its_bodies)
-            if same_kind is not None:  # else one of them is invalid: each is decoded alone
-                readings.append(same_kind)
-                alone[places] = False
-    elif its_bodies:
-        with suppress(Exception):  # likewise
-            ready = {**ready, **dict(zip(of_kind[Steps].tolist(), decode_steps(its_bodies), strict=True))}
+    steps, readings = None, []
+    for kind, places in of_kind.items():
+        its_bodies = [bodies[place] for place in places.tolist()]
+        # Where one of them is invalid, each is decoded alone.
+        if kind is Steps:
+            steps = StepMessages.decoded(its_bodies)
+            alone[places] = steps is None
+        elif (same_kind := Readings.decoded(kind, places, its_bodies)) is not None:
+            readings.append(same_kind)
+            alone[places] = False
     valid = np.ones(len(alone), bool)
     alone_messages: list[tuple[int, Received]] = []
     usual = {place for kind, places in of_kind.items() for place in places[alone[places]].tolist()}
@@ -260,7 +250,7 @@ def decode_accepted(
 def _places_of_usual(accepted: AcceptedEntries) -> dict[type[Message], Integers]:
     """The places of those messages that are decoded together."""
     rank, _, seq = accepted.heads
-    codes = np.array([*map(message_code, accepted.bodies)], np.int64)
+    codes = message_codes(accepted.bodies).astype(np.int64)
     alike = codes * 4 + (rank >= 0) * 2 + (seq > 0)
     places_by_kind = {}
     for sender, number, kind in _USUAL:
@@ -302,9 +292,6 @@ def _decode_abouts(places: list[int], bodies: list[bytes]) -> Iterator[tuple[int
     for place in places:
         with suppress(ProtocolError):
             yield place, decode_struct(bodies[place])
-
-
-_NONE = np.arange(0)
 
 
 def _check_sender(rank: int, seq: int, message: Message) -> None:

@@ -81,7 +81,6 @@ def received(path, world=WORLD, after_each=lambda *_: None):
 def test_in_columns_as_one_by_one(tmp_path, monkeypatch):
     found = []
     for number, fewest in enumerate([1, 10**9]):
-        monkeypatch.setattr("ddptop.transport.bundled_messages.FEWEST_IN_COLUMNS", fewest)
         monkeypatch.setattr("ddptop.transport.bundle_receiver.FEWEST_TOGETHER", fewest)
         found.append(received(tmp_path / f"{number}.ddptop"))
     (kept, frame, refused, acks), *others = found

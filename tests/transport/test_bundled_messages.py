@@ -39,8 +39,7 @@ def taken():
     yield 0, 100, 9003, b""
 
 
-def decoded(messages, monkeypatch, fewest):
-    monkeypatch.setattr(bundled_messages, "FEWEST_IN_COLUMNS", fewest)
+def decoded(messages):
     refused = []
     heads = np.array([one[:3] for one in messages], np.int64).reshape(-1, 3).T
     accepted = bundled_messages.AcceptedEntries(heads, [one[3] for one in messages], {})
@@ -54,32 +53,31 @@ CUT = {  # the last byte of one message of a kind is lost
 
 
 @pytest.mark.parametrize("kind", CUT)
-def test_as_one_by_one(kind, monkeypatch):
+def test_as_one_by_one(kind):
     messages = [*taken()]
     if CUT[kind] is not None:
         *head, body = messages[16 + CUT[kind]]
         messages[16 + CUT[kind]] = *head, body[:-1]
-    run, together, refused = decoded(messages, monkeypatch, 10)
-    _, few, refused_of_few = decoded(messages, monkeypatch, 10**9)
-    alone = [decoded([one], monkeypatch, 10**9) for one in messages]
+    run, together, refused = decoded(messages)
+    alone = [decoded([one]) for one in messages]
     one_by_one = [(received, run.body(0)) for run, (received,), _ in [one for one in alone if one[1]]]
     assert repr([*run]) == repr(one_by_one)
-    assert repr(few) == repr(together)
-    assert refused == refused_of_few == [text for one in alone for text in one[2]]
+    assert [received for received, _ in run] == together
+    assert refused == [text for one in alone for text in one[2]]
     assert len(refused) == 7 + (CUT[kind] is not None)
     assert len(run.readings) == 6 - (kind in ("host usage", "clock"))
 
 
-def test_what_an_agent_reports_last(monkeypatch):
+def test_what_an_agent_reports_last():
     messages = [*taken()]
-    run, _, _ = decoded(messages, monkeypatch, 10)
+    run, _, _ = decoded(messages)
     moved = run.sorted_by(np.where(run.heads[1] < 0, 1, 0))
     ordered = sorted(run, key=lambda one: one[0].rank < 0)
     assert repr([*moved]) == repr(ordered)
 
 
-def test_readings_taken_apart(monkeypatch):
-    run, together, _ = decoded([*taken()], monkeypatch, 10)
+def test_readings_taken_apart():
+    run, together, _ = decoded([*taken()])
     run.take_apart(Clock)
     assert repr([run.received(place) for place in range(len(run))]) == repr(together)
     assert Clock not in {one.kind for one in run.readings}

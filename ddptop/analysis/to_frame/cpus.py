@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,9 +36,14 @@ def cpu_wait_pct(steps: StepWindow, slots: Indices) -> float | None:
 def cpu_shortage(state: RunState) -> str:
     """`3 ranks may use core 0 only`, `the CPU quota of 3 ranks is used up in 60% of its periods`;
     empty where the ranks of every host may use a core each, or all cores of it."""
-    usage = partial(state.table.newest_values, Usage)
+    usage, hellos = partial(state.table.newest_values, Usage), state.hellos
     cores, first, throttled = (usage(name) for name in ("cores", "first_core", "throttled_pct"))
-    for ranks in state.hellos.of_hosts.values():
+    if not hellos.of_hosts:
+        return ""
+    # Most hosts have neither: all are looked at together, and only those that may have are read.
+    few = hellos.counts > cores[hellos.members].max(axis=1)
+    low = (throttled[hellos.members] >= THROTTLED_PCT).any(axis=1)
+    for ranks in compress(hellos.of_hosts.values(), (few | low).tolist()):
         members = np.asarray(ranks, np.int64)
         sentence = _few_cores(members, state.world, cores[members], first[members])
         sentence = sentence or _low_quota(members, state.world, throttled[members])

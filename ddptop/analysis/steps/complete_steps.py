@@ -26,17 +26,25 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-class Piece(NamedTuple):
-    """Those rows of one step that were decoded together, in the order in which they came, (rows,)."""
+class PairedRows(NamedTuple):
+    """Rows of many steps that were decoded together, step by step, (rows,)."""
 
     columns: StepColumns
     ranks: Integers
-    at: Integers
-    """Their places in `columns`."""
+    places: Integers
+    """Where each row is in `columns`."""
     base_ns: Integers
-    """Of their messages; likewise `layout`."""
+    """Of the row's message; likewise `layout`."""
     layout: Integers
     """Number of the layout's content, the same for all ranks that have it; -1: not reported."""
+
+
+class Piece(NamedTuple):
+    """The rows of one step among `rows`, from `begin` to before `end`, in the order in which they came."""
+
+    rows: PairedRows
+    begin: int
+    end: int
     largest_layout: int
     cells_of_first: int
     """How many integers the cells of rank 0 are; -1: it has no row here."""
@@ -244,21 +252,59 @@ def _joined(blocks: Sequence[StepBlock]) -> StepBlock:
     )
 
 
+class _Run(NamedTuple):
+    """Pieces that follow each other without a gap in the same rows."""
+
+    rows: PairedRows
+    begin: int
+    steps: list[int]
+    """Of each piece the index of its step, and in `sizes` how many rows it has."""
+    sizes: list[int]
+
+    def part(self, column: Integers) -> Integers:
+        """Of a column of `rows` those of the pieces."""
+        return column[self.begin : self.begin + sum(self.sizes)]
+
+    def cells(self, ranks: int) -> Integers:
+        """(n,) where each row belongs: step x ranks + rank."""
+        return np.repeat(self.steps, self.sizes) * ranks + self.part(self.rows.ranks)
+
+
+def _runs_of(steps: Sequence[CompleteStep]) -> list[_Run]:
+    """The pieces of these steps. Usually there are few runs: each step by itself would cost several calls of
+    numpy."""
+    runs: list[_Run] = []
+    newest: dict[int, tuple[_Run, int]] = {}
+    for i, step in enumerate(steps):
+        for piece in step.pieces:
+            run, end = newest.get(id(piece.rows), (None, -1))
+            if run is None or piece.begin != end:
+                run = _Run(piece.rows, piece.begin, [], [])
+                runs.append(run)
+            newest[id(piece.rows)] = run, piece.end
+            run.steps.append(i)
+            run.sizes.append(piece.end - piece.begin)
+    return runs
+
+
 def _fill(steps: Sequence[CompleteStep]) -> StepBlock:
     """Put the rows of steps that only refer to them into columns."""
-    ranks, n = steps[0].ranks, len(steps)
-    pieces = [(i * ranks + one.ranks, one) for i, step in enumerate(steps) for one in step.pieces]
-    alike: dict[int, list[tuple[Indices, Piece]]] = {}
-    for item in pieces:
-        alike.setdefault(id(item[1].columns), []).append(item)
-    sources = []
-    for same in alike.values():
-        to = np.concatenate([places for places, _ in same])
-        sources.append((same[0][1].columns, to, np.concatenate([piece.at for _, piece in same])))
-    block = _filled(sources, n, ranks)
-    places = np.concatenate([places for places, _ in pieces])
-    block.base_ns.reshape(-1)[places] = np.concatenate([piece.base_ns for _, piece in pieces])
-    block.layout.reshape(-1)[places] = np.concatenate([piece.layout for _, piece in pieces])
+    ranks, n, runs = steps[0].ranks, len(steps), _runs_of(steps)
+    cells = [run.cells(ranks) for run in runs]
+    alike: dict[int, list[int]] = {}
+    for number, run in enumerate(runs):
+        alike.setdefault(id(run.rows.columns), []).append(number)
+    sources = [
+        (
+            runs[numbers[0]].rows.columns,
+            np.concatenate([cells[number] for number in numbers]),
+            np.concatenate([runs[number].part(runs[number].rows.places) for number in numbers]),
+        )
+        for numbers in alike.values()
+    ]
+    block, to = _filled(sources, n, ranks), np.concatenate(cells)
+    block.base_ns.reshape(-1)[to] = np.concatenate([run.part(run.rows.base_ns) for run in runs])
+    block.layout.reshape(-1)[to] = np.concatenate([run.part(run.rows.layout) for run in runs])
     for i, step in enumerate(steps):
         step.fill(block, i)
     return block

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.steps.complete_steps import CompleteStep, Piece
+from ddptop.analysis.steps.complete_steps import CompleteStep, PairedRows, Piece
 from ddptop.protocol.limits import MAX_STEP
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ class Pairing:
         """Add rows, which are in the order of their steps; returns what `add` does."""
         done: list[tuple[int, CompleteStep]] = []
         of_rank, layout, base_ns = (column[rows.message] for column in (ranks, layouts, messages.base_ns))
+        paired = PairedRows(messages.columns, of_rank, rows.place, base_ns, layout)
         largest_layouts = np.maximum.reduceat(layout, begins).tolist()
         cells_of_first = np.maximum.reduceat(np.where(of_rank == 0, rows.n_cells, -1), begins).tolist()
         weights = np.add.reduceat(rows.weight, begins).tolist()
@@ -170,9 +171,7 @@ class Pairing:
         for (step, begin, end, last), largest_layout, n_cells, weight in facts:
             if step <= self._floor:  # it was passed over, or forgotten just now
                 continue
-            span = slice(begin, end)
-            columns = of_rank[span], rows.place[span], base_ns[span], layout[span]
-            piece = Piece(messages.columns, *columns, largest_layout, n_cells)
+            piece = Piece(paired, begin, end, largest_layout, n_cells)
             pending = self._steps.get(step)
             if pending is None:
                 pending = self._steps[step] = _Pending()

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddptop.analysis.figures import MOVES_WITHIN, place_excess
 from ddptop.analysis.steps.groups import Flagged
-from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, PLACES
+from ddptop.analysis.steps.windows import FEW_DETAILED, MOVES, PARTS, PHASES, PLACES
 from ddptop.analysis.straggler import every_step, rules, uneven_work
 from ddptop.frames.frame import Straggler
 from ddptop.frames.statistics import median, quantile
@@ -259,11 +259,11 @@ def arrivals_disagree(figures: Figures, slot: int) -> bool:
     for scope in window.scopes.values():
         if flag.rank not in scope.scope.ranks or scope.clock_free:
             continue
-        rank = scope.scope.ranks.index(flag.rank)
-        measured = rules.measure(scope, slots, rank)
-        if measured is not None:
-            high = float(quantile(scope.ranks.of("lateness", scope.with_detail(slots))[rank], 0.8))
-            return high + measured.bound_ms < ON_TIME * flag.level_ms
+        rank, detailed = scope.scope.ranks.index(flag.rank), scope.with_detail(slots)
+        lateness = scope.ranks.of("lateness", detailed)[rank]
+        if len(detailed) >= FEW_DETAILED and not np.isnan(lateness).all():
+            latest_ms = float(quantile(lateness, 0.8)) + float(scope.bound_ms(detailed)[rank])
+            return latest_ms < ON_TIME * flag.level_ms
     return False
 
 

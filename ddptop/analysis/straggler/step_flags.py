@@ -181,6 +181,8 @@ class StepFlagging:
         self._seen = -1
         self._unknown: deque[bool] = deque(maxlen=every_step.NEWEST)
         """Of the newest steps, whether a rank's last gradient is unknown."""
+        self._unknown_added: tuple[int, list[bool]] = 0, []
+        """The slot of the first of the steps that were added last, and the same of these."""
         self._patterns_from = 0
         """Patterns are searched from this slot on: the steps of a delay that has ended are none."""
         self._persistent_from = 0
@@ -209,12 +211,11 @@ class StepFlagging:
         if groups is not flags.groups:
             flags.groups = groups
             self._groups = [_Group(group, self._seen + 1) for group in groups]
-        fresh = np.arange(self._seen + 1, slot + 1)
+        fresh = range(self._seen + 1, slot + 1)
         for group in self._groups:
-            group.take(steps, range(self._seen + 1, slot + 1), slots)
+            group.take(steps, fresh, slots)
+        self._unknown.extend(self._unknown_in(steps, fresh))
         self._seen = slot
-        unknown = steps.unknown(steps.own(fresh), fresh)
-        self._unknown.extend(np.zeros(len(fresh), bool) if unknown is None else np.any(unknown, axis=0))
         flags.blind = sum(self._unknown) > len(self._unknown) / 2
         before, flag, last = flags.flag, self._next(steps, slot), self._last
         if flag is not None and flag.pattern == "persistent" and last is not None:
@@ -224,6 +225,18 @@ class StepFlagging:
         flags.cpu_suspect = next((suspect for suspect in waiting if suspect is not None), None)
         flags.note(slot)
         return (None if before is None else before.rank) != (None if flag is None else flag.rank)
+
+    def _unknown_in(self, steps: StepWindow, fresh: range) -> list[bool]:
+        """Of these steps, whether a rank's last gradient is unknown: found for all steps that were added
+        together."""
+        begin, unknown = self._unknown_added
+        if not begin <= fresh.start <= fresh.stop <= begin + len(unknown):
+            slots = np.arange(fresh.start, steps.ranks.count)
+            of_ranks = steps.unknown(steps.own(slots), slots)
+            unknown = [False] * len(slots) if of_ranks is None else np.any(of_ranks, axis=0).tolist()
+            begin = fresh.start
+            self._unknown_added = begin, unknown
+        return unknown[fresh.start - begin : fresh.stop - begin]
 
     def _next(self, steps: StepWindow, slot: int) -> StepFlag | None:
         """The flag after this evaluation."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import msgpack
 import numpy as np
 
-from ddptop.frames import causes, detail, frame, hosts, overhead, stall
+from ddptop.frames import causes, conditions, detail, frame, hosts, overhead, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.figures import RANK_FIGURES, Ranks
 from ddptop.frames.history import WIDE as HISTORY_WIDE
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
 
 
-CLOSED_SETS = {name: getattr(module, name) for module in (vocabulary, causes) for name in module.NAMES}
+CLOSED_SETS = {
+    name: getattr(module, name) for module in (vocabulary, causes, conditions) for name in module.NAMES
+}
 """The closed sets of texts, by their names in annotations."""
 
 _KINDS: Mapping[str, frozenset[type]] = {

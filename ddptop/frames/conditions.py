@@ -1,4 +1,4 @@
-"""What may be the matter with a run, declared once: kinds of alerts and logged events.
+"""What may be the matter with a run, declared once: kinds of alerts, logged events and stalls.
 
 Verdict, alerts, event log, screen, report, advice and replay bar read the words, signs and remedies of a kind
 here. To add a kind, declare it here and raise it where it is detected.
@@ -13,6 +13,96 @@ from typing import Literal, TypeAlias
 
 from ddptop.protocol.messages import LAUNCHER_SIGNAL
 from ddptop.protocol.vocabulary import Severity
+
+AlertKind: TypeAlias = Literal[
+    "ended_from_outside",
+    "failed_rank",
+    "lost_rank",
+    "unreachable_host",
+    "stall",
+    "mismatch",
+    "nan",
+    "not_synchronised",
+    "replica_drift",
+    "skipped_backward",
+    "straggler",
+    "loss_spread",
+    "compiling",
+    "network",
+    "disk",
+    "lost_records",
+    "recording",
+    "refused_messages",
+    "interruption",
+]
+"""Conditions that hold now; `interruption` in reports only. Kinds of events are an open set."""
+
+VerdictKind: TypeAlias = Literal[
+    "ended_from_outside",
+    "failed",
+    "lost",
+    "stalled",
+    "unreachable",
+    "waiting",
+    "finished",
+    "stale",
+    "starting",
+    "alone",
+    "nan",
+    "not_synchronised",
+    "replica_drift",
+    "skipped_backward",
+    "compiling",
+    "loss_spread",
+    "cpus",
+    "straggler",
+    "network",
+    "suspect",
+    "recovered",
+    "uneven",
+    "even",
+    "little_detail",
+    "clocks",
+]
+"""What the verdict is about: the state of the run, wrong numbers, a rank that is slow, or that none is."""
+
+FindingKind: TypeAlias = Literal[
+    "ended_from_outside",
+    "lost",
+    "failed",
+    "death",
+    "stall",
+    "nan",
+    "not_synchronised",
+    "replica_drift",
+    "skipped_backward",
+    "loss_spread",
+    "mismatch",
+    "network",
+    "cpus",
+    "straggler",
+    "stragglers",
+    "uneven",
+    "even",
+    "alone",
+    "no_step",
+    "no_detail",
+    "clocks",
+    "little_judged",
+    "hosts",
+]
+"""What a finding of a report is about; `little_judged`: ranks compared in a part of the time only; `hosts`:
+hosts from which nothing arrived for some time."""
+
+StallKind: TypeAlias = Literal[
+    "", "dead", "unreachable", "missing", "mismatch", "device", "transport", "asking"
+]
+"""Why a run is stalled: a rank's process is gone; nothing arrives from a host; a rank has not entered the
+collective; ranks are in different collectives; a GPU makes no progress; all are in the same collective; no
+answers have come yet. Empty: known from the stall's alert alone, in reports only."""
+
+NAMES = frozenset(("AlertKind", "StallKind", "VerdictKind"))
+"""The closed sets of this module that frames hold, as annotations of dataclasses have them."""
 
 Tone: TypeAlias = Literal["dim", "good", "warn", "bad"]
 """The colours of conditions, which are roles of `ddptop/render/line.py`; `bad` is red."""
@@ -55,6 +145,8 @@ class Condition:
     in_report: InReport = "trouble"
     advice_order: int | None = None
     """Place of the report's suggestion about it, before all that is slow; None: it has none."""
+    has_sides: bool = False
+    """Whether its evidence is about two sides: ranks, operations and calls in different collectives."""
     said_by_stall: bool = False
     """Whether its message may be the sentence of a stall, which is then not repeated."""
     over_when_averaged: bool = False
@@ -68,6 +160,8 @@ class Condition:
     remedies: Mapping[str, str] = field(default_factory=dict)
     """The same where the alert's evidence says why it is so (`why`), by that."""
 
+
+SAME_ORDER = "Let all ranks call the same collectives in the same order{see}."
 
 _DEVIATING_HOOK = "To keep the replicas equal, have the hook return the same gradients on all ranks."
 
@@ -205,6 +299,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             is_red=True,
             family="doubtful_numbers",
             page="stall",
+            has_sides=True,
             said_by_stall=True,
         ),
         "straggler": Condition(
@@ -279,3 +374,75 @@ def condition_of(kind: str) -> Condition:
 def kinds_of(*families: Family) -> tuple[str, ...]:
     """The kinds of these families, the gravest first."""
     return tuple(kind for kind, condition in CONDITIONS.items() if condition.family in families)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallWords:
+    """How a kind of stall is told apart, and what to try."""
+
+    was: str = "gone"
+    """What its ranks had been, once the run continues: `rank 1 had been missing`."""
+    is_conclusive: bool = False
+    """Whether it says why the run makes no progress: what ranks show that have ended since, or hosts that are
+    silent, may follow from it."""
+    others_wait: bool = False
+    """Whether the other ranks wait for its ranks."""
+    has_own_alert: bool = False
+    """Whether a process or a host has an alert and an event of its own, so that the stall has none."""
+    has_sides: bool = False
+    """Whether its ranks and the others are in different collectives."""
+    shows_waiting: bool = False
+    """Whether lines of detail are also about ranks that are not to blame."""
+    action: str = ""
+    """What to do while it lasts; `{see}` names a call (`: see train.py:88`), `{host}` the host of its rank.
+    Empty: that depends on where its ranks are."""
+    advice: str = "Find out what the ranks did while the run was stalled: their stacks, if any, are above."
+    """What the report suggests; `{waited}`: ` while the others waited`."""
+
+
+STALLS: Mapping[str, StallWords] = MappingProxyType(
+    {
+        "dead": StallWords(
+            others_wait=True,
+            has_own_alert=True,
+            advice="Find out why the process of {ranks} has exited: its exit and last traceback are above.",
+        ),
+        "unreachable": StallWords(
+            others_wait=True, has_own_alert=True, advice="Check the host of {ranks} and its network."
+        ),
+        "missing": StallWords(
+            was="missing",
+            is_conclusive=True,
+            others_wait=True,
+            advice="Find out what {ranks} did{where}{waited}: a lock, a read without timeout, a batch that "
+            "never came. Give such calls a timeout.",
+        ),
+        "mismatch": StallWords(
+            was="in another collective",
+            is_conclusive=True,
+            has_sides=True,
+            shows_waiting=True,
+            action=SAME_ORDER,
+            advice="Have all ranks call the same collectives in the same order: {ranks} called another "
+            "one{where}.",
+        ),
+        "device": StallWords(
+            was="held up by its GPU",
+            is_conclusive=True,
+            others_wait=True,
+            action="nvidia-smi and dmesg -T (Xid) on {host}: is its GPU in error?",
+            advice="Check the GPU of {ranks}: its kernels made no progress (dmesg, nvidia-smi, "
+            "NCCL_DEBUG=INFO).",
+        ),
+        "transport": StallWords(
+            is_conclusive=True,
+            shows_waiting=True,
+            action="Check the network between the hosts: start again with NCCL_DEBUG=INFO, test the links.",
+            advice="Check the network between the ranks: all were in the collective, and it made no progress "
+            "(NCCL_DEBUG=INFO).",
+        ),
+        "asking": StallWords(shows_waiting=True),
+        "": StallWords(),
+    }
+)
+"""By kind of stall."""

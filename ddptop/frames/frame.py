@@ -19,6 +19,7 @@ from ddptop.protocol.messages import Scalar
 if TYPE_CHECKING:
     from ddptop.frames.causes import Cause
     from ddptop.frames.columns import Column
+    from ddptop.frames.conditions import AlertKind
     from ddptop.frames.detail import Heat, Timeline
     from ddptop.frames.figures import Figure, Ranks
     from ddptop.frames.history import History, RankSteps
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.stall import Death, Stall
     from ddptop.protocol.vocabulary import (
-        AlertKind,
         Basis,
         FrameSource,
         OwnPlace,

@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from ddptop.frames.conditions import condition_of
+from ddptop.frames.conditions import SAME_ORDER, STALLS, condition_of
 from ddptop.frames.phrases import ended_by_signal, first_ranks, step_phrase
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 
@@ -43,19 +43,19 @@ def next_action(frame: Frame) -> str:
     state = run_state(frame)
     outside = next((alert for alert in frame.alerts if alert.kind == "ended_from_outside"), None)
     if outside is not None and state not in ("finished", "stale"):
-        if frame.stall is not None and frame.stall.kind not in ("dead", "unreachable"):
+        if frame.stall is not None and not STALLS[frame.stall.kind].has_own_alert:
             return _in_stall(frame, frame.stall)
         return after_outside_end(
             str(outside.evidence.get("signal")), str(outside.evidence.get("stall") or "")
         )
     if state in ("failed", "lost") and frame.stall is not None and frame.stall.ended_s is not None:
-        sides = next((alert.evidence for alert in frame.alerts if alert.kind == "mismatch"), {})
+        sides = next((alert.evidence for alert in frame.alerts if condition_of(alert.kind).has_sides), {})
         if sides.get("side0_call"):  # the missing rank has come, to another collective
-            return f"Let all ranks call the same collectives in the same order: see {sides['side0_call']}."
+            return SAME_ORDER.format(see=f": see {sides['side0_call']}")
         return _in_stall(frame, frame.stall)
     if state in ("failed", "lost") and frame.deaths:
         return of_death(frame.deaths[0])
-    if state == "stalled" and frame.stall is not None and frame.stall.kind not in ("dead", "unreachable"):
+    if state == "stalled" and frame.stall is not None and not STALLS[frame.stall.kind].has_own_alert:
         return _in_stall(frame, frame.stall)
     if state == "stalled" and frame.deaths:
         return of_death(frame.deaths[0])
@@ -211,15 +211,10 @@ def _in_stall(frame: Frame, stall: Stall) -> str:
     responsible = [one for one in stall.positions if one.rank in stall.ranks]
     if not stall.ranks and _IN_INIT in stall.sentence:
         return f"End it and start it again: {_GONE_PEERS}"
-    if stall.kind == "mismatch":
+    if action := STALLS[stall.kind].action:
         calls = [one.user_call for one in (*responsible, *stall.positions) if one.user_call is not None]
-        where = f": see {_place(calls[0])}" if calls else ""
-        return f"Let all ranks call the same collectives in the same order{where}."
-    if stall.kind == "transport":
-        return "Check the network between the hosts: start again with NCCL_DEBUG=INFO, test the links."
-    if stall.kind == "device":
-        host = responsible[0].host if responsible else "the host"
-        return f"nvidia-smi and dmesg -T (Xid) on {host}: is its GPU in error?"
+        see = f": see {_place(calls[0])}" if calls else ""
+        return action.format(see=see, host=responsible[0].host if responsible else "the host")
     if not responsible:
         return _WAIT_FOR_STACKS
     return _of_missing(frame, responsible[0])

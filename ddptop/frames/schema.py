@@ -11,7 +11,7 @@ from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from ddptop.frames import causes, figures, frame, hosts, overhead, snapshot, stall, verdict
+from ddptop.frames import causes, conditions, figures, frame, hosts, overhead, snapshot, stall, verdict
 from ddptop.protocol import machine, messages, vocabulary
 from ddptop.protocol.outlets import print_json
 
@@ -105,6 +105,7 @@ def _part(kind: type, names: Iterable[str]) -> Node:
     known = {
         **vars(vocabulary),
         **vars(causes),
+        **vars(conditions),
         **vars(messages),
         **vars(machine),
         **vars(stall),

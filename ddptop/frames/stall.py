@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddptop.protocol.vocabulary import StallKind
+    from ddptop.frames.conditions import StallKind
 
 MAX_POSITIONS = 8
 """Most ranks with stacks in a frame; the recording has all."""
@@ -66,7 +66,7 @@ class Stall:
     """Unix seconds at which the stalled step began."""
     step: int | None
     ranks: tuple[int, ...]
-    """The ranks that cause it: exited, missing, or on the smaller side of a mismatch; may be empty."""
+    """The ranks that cause it: exited, missing, or in another collective than most; may be empty."""
     waiting: tuple[int, ...]
     """Ranks that have launched the collective and wait in it."""
     sentence: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 
 from ddptop.frames.causes import cause_phrase, words_of
-from ddptop.frames.conditions import condition_of, kinds_of
+from ddptop.frames.conditions import STALLS, condition_of, kinds_of
 from ddptop.frames.numbers import duration, fixed, percent, signed
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
@@ -31,9 +31,10 @@ from ddptop.frames.phrases import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ddptop.frames.conditions import VerdictKind
     from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
     from ddptop.frames.stall import Stall
-    from ddptop.protocol.vocabulary import RankStatus, Sign, VerdictKind
+    from ddptop.protocol.vocabulary import RankStatus, Sign
 
 SIGNS: Mapping[Sign, str] = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
 
@@ -341,7 +342,8 @@ def _failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     who = alert.message if alert is not None else "the launcher reports a failure"
     code = frame.run.exit_code
     at_end = "" if code is None else f"exit code {code} · "
-    detail = alerts["mismatch"].message if "mismatch" in alerts else at_end + _last_step(frame)
+    differing = _differing(alerts)
+    detail = at_end + _last_step(frame) if differing is None else differing.message
     return Verdict("failed", "critical", f"FAILED · {who}", detail)
 
 
@@ -351,8 +353,9 @@ def _ended_in_stall(frame: Frame, stall: Stall, alerts: dict[str, Alert]) -> Ver
     sentence = alerts["stall"].message if "stall" in alerts else stall.sentence
     parts = [part for part in (_place_in_stall(alerts), stall.followed) if part]
     detail = " · ".join(parts).replace(" is in ", " was in ") or _last_step(frame)
-    if "mismatch" in alerts and stall.kind != "mismatch":  # the missing rank has come, to another collective
-        detail = alerts["mismatch"].message
+    differing = _differing(alerts)
+    if differing is not None and not STALLS[stall.kind].has_sides:
+        detail = differing.message  # the missing rank has come, to another collective
     return Verdict(kind, "critical", f"{kind.upper()} · {sentence}", detail)
 
 
@@ -379,7 +382,8 @@ def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
         who = in_state(frame, "lost") or "the run sends no updates any more"
         return Verdict("lost", "critical", f"LOST · {who}", _last_step(frame))
     runs = "the run has not ended · " if alert.kind == "failed_rank" else ""
-    detail = alerts["mismatch"].message if "mismatch" in alerts else runs + _last_step(frame)
+    differing = _differing(alerts)
+    detail = runs + _last_step(frame) if differing is None else differing.message
     return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
 
 
@@ -410,7 +414,8 @@ def _place_in_stall(alerts: Mapping[str, Alert]) -> str:
     if alert is None:
         return ""
     call, phase = alert.evidence.get("call"), alert.evidence.get("phase")
-    sides = alerts["mismatch"].evidence if "mismatch" in alerts else {}
+    differing = _differing(alerts)
+    sides = {} if differing is None else differing.evidence
     if sides.get("side0_call") and sides.get("side1_call"):
         first, second = (f"rank {sides[f'side{i}_rank']} is in {sides[f'side{i}_call']}" for i in (0, 1))
         detail = f"{first}, {second}"
@@ -425,6 +430,11 @@ def _place_in_stall(alerts: Mapping[str, Alert]) -> str:
     elif phase:
         detail = f"the last heartbeat of rank {alert.rank} was in {phase}"
     return _cause_of_stall(alerts) or detail
+
+
+def _differing(alerts: Mapping[str, Alert]) -> Alert | None:
+    """The alert of ranks in different collectives."""
+    return next((alert for alert in alerts.values() if condition_of(alert.kind).has_sides), None)
 
 
 def _cause_of_stall(alerts: Mapping[str, Alert]) -> str:

@@ -60,95 +60,8 @@ Pattern: TypeAlias = Literal["persistent", "intermittent", "rotating"]
 Severity: TypeAlias = Literal["info", "warning", "critical"]
 """Of alerts and events."""
 
-AlertKind: TypeAlias = Literal[
-    "ended_from_outside",
-    "failed_rank",
-    "lost_rank",
-    "unreachable_host",
-    "stall",
-    "mismatch",
-    "nan",
-    "not_synchronised",
-    "replica_drift",
-    "skipped_backward",
-    "straggler",
-    "loss_spread",
-    "compiling",
-    "network",
-    "disk",
-    "lost_records",
-    "recording",
-    "refused_messages",
-    "interruption",
-]
-"""Conditions that hold now; `interruption` in reports only. Kinds of events are an open set."""
-
-VerdictKind: TypeAlias = Literal[
-    "ended_from_outside",
-    "failed",
-    "lost",
-    "stalled",
-    "unreachable",
-    "waiting",
-    "finished",
-    "stale",
-    "starting",
-    "alone",
-    "nan",
-    "not_synchronised",
-    "replica_drift",
-    "skipped_backward",
-    "compiling",
-    "loss_spread",
-    "cpus",
-    "straggler",
-    "network",
-    "suspect",
-    "recovered",
-    "uneven",
-    "even",
-    "little_detail",
-    "clocks",
-]
-"""What the verdict is about: the state of the run, wrong numbers, a rank that is slow, or that none is."""
-
 Sign: TypeAlias = Literal["good", "busy", "doubt", "warning", "critical"]
 """How a verdict is marked. `good`: nothing to act on; `busy`: no result yet; `doubt`: inexact figures."""
-
-FindingKind: TypeAlias = Literal[
-    "ended_from_outside",
-    "lost",
-    "failed",
-    "death",
-    "stall",
-    "nan",
-    "not_synchronised",
-    "replica_drift",
-    "skipped_backward",
-    "loss_spread",
-    "mismatch",
-    "network",
-    "cpus",
-    "straggler",
-    "stragglers",
-    "uneven",
-    "even",
-    "alone",
-    "no_step",
-    "no_detail",
-    "clocks",
-    "little_judged",
-    "hosts",
-]
-"""What a finding of a report is about; `little_judged`: ranks compared in a part of the time only; `hosts`:
-hosts from which nothing arrived for some time."""
-
-StallKind: TypeAlias = Literal[
-    "", "dead", "unreachable", "missing", "mismatch", "device", "transport", "asking"
-]
-"""Why a run is stalled: a rank's process is gone; nothing arrives from a host; a rank has not entered the
-collective; ranks are in different collectives; a GPU makes no progress; all are in the same collective; no
-answers have come yet. Empty: known from the stall's alert alone, in reports only."""
 
 DeviceState: TypeAlias = Literal["", "idle", "compute", "collective", "either", "error"]
 """What a rank's GPU is at. `either`: a kernel or an all-reduce; empty: unknown."""
@@ -161,7 +74,7 @@ SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving"
 
 NAMES = (
     frozenset(("RunOutcome", "RankStatus", "HostState", "RankPhase", "StepPhase", "Pattern", "Severity"))
-    | {"AlertKind", "StallKind", "DeviceState", "FrameSource", "SpanName", "OwnPlace", "Basis"}
-    | {"VerdictKind", "Sign"}
+    | {"DeviceState", "FrameSource", "SpanName", "OwnPlace", "Basis"}
+    | {"Sign"}
 )
 """The sets by name, as annotations of dataclasses have them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddptop.frames.conditions import STALLS
 from ddptop.frames.numbers import UNKNOWN, clock, count, counted
 from ddptop.frames.phrases import death_phrase, ranks_phrase
 from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
@@ -130,7 +131,7 @@ MESSAGE_LINES, BRIEF_MESSAGE_LINES = 16, 10
 """Lines of an exception's complete message, unless everything is shown; and in the brief form."""
 
 SIDE_BY_SIDE = 120
-"""Width from which both sides of a mismatch are drawn next to each other."""
+"""Width from which both sides of different collectives are drawn next to each other."""
 
 
 def draw_evidence(context: RenderContext, width: int, *, every: bool = False) -> list[Line]:
@@ -185,7 +186,7 @@ class _Evidence:
             lines += [Line("  ").add(part, "dim") for part in wrap(self.context.clean(text), self.width - 2)]
         responsible = [position for position in stall.positions if position.rank in stall.ranks]
         innocent = [position for position in stall.positions if position.rank not in stall.ranks]
-        if stall.kind == "mismatch" and responsible and innocent:
+        if STALLS[stall.kind].has_sides and responsible and innocent:
             return lines + self.draw_sides(responsible, innocent)
         for position in responsible:
             lines += [*self.make_gap(lines), *self.draw_position(position, responsible=True)]
@@ -209,7 +210,7 @@ class _Evidence:
         return lines
 
     def draw_sides(self, responsible: list[RankPosition], positions: list[RankPosition]) -> list[Line]:
-        """The two sides of a mismatch, beside or below each other; then the other ranks."""
+        """The two sides of different collectives, beside or below each other; then the other ranks."""
         lines = draw_positions(self.context, [*responsible, *positions], self.width)
         lines = [Line(), *lines, Line()] if self.most is None else [*lines, Line()]
         if self.width >= SIDE_BY_SIDE:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.buckets import launches_of
 from ddptop.frames.causes import blamed_ranks, place_phrase, remedy, words_of
-from ddptop.frames.conditions import condition_of
+from ddptop.frames.conditions import STALLS, condition_of
 from ddptop.frames.numbers import RATIO, fixed, known, percent, size
 from ddptop.frames.phrases import buffers_phrase, cpu_shortage_phrase
 from ddptop.frames.remedies import (
@@ -361,7 +361,7 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
     who = listed(stall.ranks) if stall.ranks else "the ranks"
     nobody_else = len(stall.ranks) == report.run.world_size
     waited = "" if nobody_else else " while the others waited"
-    action = _AT_STALL.get(stall.kind, _AT_STALL[""]).format(ranks=who, where=where, waited=waited)
+    action = STALLS[stall.kind].advice.format(ranks=who, where=where, waited=waited)
     if position is not None and position.waits_for:
         action = of_worker(position)
     yield Suggestion(
@@ -371,21 +371,6 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
         None,
         {"stalls": total, "stalled_s": whole_s, "stalled_pct": gain},
     )
-
-
-_AT_STALL: dict[str, str] = {
-    "dead": "Find out why the process of {ranks} has exited: its exit and last traceback are above.",
-    "unreachable": "Check the host of {ranks} and its network.",
-    "missing": "Find out what {ranks} did{where}{waited}: a lock, a read without timeout, a batch that never "
-    "came. Give such calls a timeout.",
-    "mismatch": "Have all ranks call the same collectives in the same order: {ranks} called another "
-    "one{where}.",
-    "device": "Check the GPU of {ranks}: its kernels made no progress (dmesg, nvidia-smi, NCCL_DEBUG=INFO).",
-    "transport": "Check the network between the ranks: all were in the collective, and it made no progress "
-    "(NCCL_DEBUG=INFO).",
-    "": "Find out what the ranks did while the run was stalled: their stacks, if any, are above.",
-}
-"""What to do about a stall, by its kind."""
 
 
 def _outside_end(report: Report) -> Iterator[Suggestion]:

@@ -10,11 +10,12 @@ from ddptop.frames.snapshot import SCHEMA, tidy
 from ddptop.frames.stall import Stall
 
 if TYPE_CHECKING:
+    from ddptop.frames.conditions import FindingKind
     from ddptop.frames.frame import Alert, LoggedEvent, RunInfo
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Scalar
-    from ddptop.protocol.vocabulary import Basis, FindingKind, OwnPlace, Sign
+    from ddptop.protocol.vocabulary import Basis, OwnPlace, Sign
 
 
 @dataclass(frozen=True, slots=True)

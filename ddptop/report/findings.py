@@ -32,9 +32,10 @@ from ddptop.report.content import Finding
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ddptop.frames.conditions import FindingKind
     from ddptop.frames.frame import Alert
     from ddptop.frames.stall import Death
-    from ddptop.protocol.vocabulary import FindingKind, Sign
+    from ddptop.protocol.vocabulary import Sign
     from ddptop.report.content import Report, StallPeriod, StragglerSummary
 
 MAX_IN_UNIT = 100.0

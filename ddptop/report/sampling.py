@@ -16,7 +16,7 @@ import numpy as np
 from ddptop.analysis.rank_messages import FEED_FAILURES
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.to_frame.tables import gpu_facts
-from ddptop.frames.conditions import condition_of
+from ddptop.frames.conditions import STALLS, condition_of
 from ddptop.frames.frame import Alert
 from ddptop.frames.stall import Stall
 from ddptop.frames.verdict import compares_own_times, skew_pct
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.conditions import AlertKind
     from ddptop.frames.frame import Frame, LoggedEvent
     from ddptop.frames.history import History
     from ddptop.frames.stall import Death
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Received
-    from ddptop.protocol.vocabulary import AlertKind
 
 SAMPLE_STEPS = 100
 """Steps between two samples. The analysis takes medians over 100 steps, so most steps are in one sample."""
@@ -64,10 +64,6 @@ FEW_HOSTS = 16
 
 LOG_FULL = 100
 """The log of the analysis drops its oldest entry when it holds more than this."""
-
-CONCLUSIVE = frozenset({"missing", "mismatch", "device", "transport"})
-"""Kinds of stalls that no later one replaces: what ranks that have exited, or hosts that are silent, show may
-follow from the stall."""
 
 SAME_STALL_S = 1.0
 """Two diagnoses whose begins are closer than this are of the same stall."""
@@ -410,15 +406,15 @@ class Incidents:
     def _was_shown(self, stall: Stall) -> bool:
         """Whether a stall was logged while the run went on, or has another entry in the log. Where steps are
         skipped, nothing of it is logged."""
-        skips = self._reducer.state.tail and stall.kind in CONCLUSIVE
-        return self._reducer.stall_is_logged or skips or stall.kind in ("dead", "unreachable")
+        skips = self._reducer.state.tail and STALLS[stall.kind].is_conclusive
+        return self._reducer.stall_is_logged or skips or STALLS[stall.kind].has_own_alert
 
     def _note_period(self, newest: StallPeriod) -> None:
         self._is_noted = True
         before = self.stalls[-1] if self.stalls else None
         if before is None or abs(before.since_s - newest.since_s) > SAME_STALL_S:
             self.stalls.append(newest)
-        elif newest.kind in CONCLUSIVE or before.kind not in CONCLUSIVE:
+        elif STALLS[newest.kind].is_conclusive or not STALLS[before.kind].is_conclusive:
             self.stalls[-1] = newest
         else:
             self.stalls[-1] = replace(before, lasted_s=newest.lasted_s)

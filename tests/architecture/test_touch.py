@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from ddptop.frames import causes, codec
+from ddptop.frames import causes, codec, conditions
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import slowest, verdict
 from ddptop.render.plain import picture
@@ -58,3 +58,17 @@ def test_only_the_declaration_and_the_rules_name_a_cause(cause: str) -> None:
     """Those that are no phase of a step: phases are figures too. `vocabulary` has the parts of own time."""
     outside = {name for name in files_that_name(cause) if not name.startswith("ddptop.analysis.")}
     assert outside - {"ddptop.protocol.vocabulary"} == {"ddptop.frames.causes"}
+
+
+def test_the_words_of_alerts_and_stalls_and_their_declarations_are_the_same() -> None:
+    assert set(get_args(conditions.AlertKind)) <= set(conditions.CONDITIONS)
+    assert set(get_args(conditions.StallKind)) == set(conditions.STALLS)
+
+
+MOST_FILES = 4
+"""Its declaration, what detects it, and the sentences that say what was seen."""
+
+
+@pytest.mark.parametrize("kind", ["mismatch", "transport", "asking", "unreachable_host", "host_lost"])
+def test_few_files_name_a_kind(kind: str) -> None:
+    assert len(files_that_name(kind)) <= MOST_FILES

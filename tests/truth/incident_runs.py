@@ -17,10 +17,10 @@ from typing import Any, get_args
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames.conditions import AlertKind
 from ddptop.frames.frame import Frame
 from ddptop.frames.verdict import verdict
 from ddptop.host.runs import read_run_file
-from ddptop.protocol.vocabulary import AlertKind
 from ddptop.recording.reader import Recording
 from ddptop.sources.live import LiveSource
 from tests.processes import DDPTOP_RUN, environment, started, until

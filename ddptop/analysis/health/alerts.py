@@ -30,9 +30,10 @@ from ddptop.analysis.health.outside_end import outside_end, outside_end_alert, u
 from ddptop.analysis.ranks import SILENT_S, PassedLoss
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.at_exit import followed_phrase
-from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
+from ddptop.analysis.stall.collectives import find_fatal_sides, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
 from ddptop.frames.calls import compiler_call, compiling, place
+from ddptop.frames.conditions import STALLS
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import counted, fixed, percent
 from ddptop.frames.phrases import blamed, ranks_phrase, repeated_phrase, which_hosts
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.stall.diagnosis import Diagnosis
     from ddptop.analysis.state import RunState
+    from ddptop.frames.conditions import AlertKind
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.messages import Scalar
-    from ddptop.protocol.vocabulary import AlertKind, RankStatus
+    from ddptop.protocol.vocabulary import RankStatus
 
 PASSED_LOSS_NS = 600 * NS
 """How long the alert of a NaN or infinite loss remains after the loss is finite again."""
@@ -228,7 +230,7 @@ def _compiling(state: RunState) -> Alert | None:
 
 
 def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
-    if diagnosis is None or diagnosis.kind in ("dead", "unreachable"):
+    if diagnosis is None or STALLS[diagnosis.kind].has_own_alert:
         return None
     rank, kept = diagnosis.ranks[0] if diagnosis.ranks else None, state.stall_at_end()
     evidence: dict[str, Scalar] = {"verdict": diagnosis.kind, "blamed": len(diagnosis.ranks)}
@@ -255,17 +257,17 @@ def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
 
 def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
     """The mismatch of a stall, or one for which gloo aborted a rank: tensors of different sizes."""
-    if diagnosis is None or diagnosis.mismatch is None:
+    if diagnosis is None or not diagnosis.sides:
         return _fatal_mismatch(state)
-    mismatch, since_ns = diagnosis.mismatch, diagnosis.since_ns
-    evidence: dict[str, Scalar] = {"group": mismatch.group, "sequence": mismatch.sequence}
-    for i, side in enumerate(mismatch.sides):
+    since_ns = diagnosis.since_ns
+    evidence: dict[str, Scalar] = {"group": diagnosis.group, "sequence": diagnosis.sequence}
+    for i, side in enumerate(diagnosis.sides):
         call = rank_position(state, side.ranks[0], since_ns, since_ns=since_ns).user_call
         evidence[f"side{i}_rank"] = side.ranks[0]
         evidence[f"side{i}_ranks"] = len(side.ranks)
         evidence[f"side{i}_operation"] = operation_phrase(side.operation)
         evidence[f"side{i}_call"] = place(call) if call is not None else None
-    rank, since_s = mismatch.sides[0].ranks[0], state.unix_s(since_ns)
+    rank, since_s = diagnosis.sides[0].ranks[0], state.unix_s(since_ns)
     kept = state.stall_at_end()
     message = sentences.sentence(state, diagnosis) if kept is None else kept.sentence
     return Alert("mismatch", "critical", rank, diagnosis.step, since_s, message, evidence)
@@ -275,7 +277,7 @@ def _fatal_mismatch(state: RunState) -> Alert | None:
     ended = unexplained_ends(state)
     if not ended:
         return None
-    sides = fatal_mismatch(state.ranks, ended, [rank for rank in ended if follows(state.ranks[rank])])
+    sides = find_fatal_sides(state.ranks, ended, [rank for rank in ended if follows(state.ranks[rank])])
     if not sides:
         return None
     evidence: dict[str, Scalar] = {}

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.stall.mismatch import operation_name, operation_of
+from ddptop.analysis.stall.collectives import operation_name, operation_of
 from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
 from ddptop.frames.phrases import (
     BY_LAUNCHER,

@@ -23,6 +23,7 @@ from ddptop.analysis.health.exits import (
     update_left_alone,
 )
 from ddptop.analysis.stall import sentences
+from ddptop.analysis.stall.collectives import operation_of
 from ddptop.analysis.stall.current import (
     COMPILE_GRACE_NS,
     STALL_STEPS,
@@ -34,7 +35,7 @@ from ddptop.analysis.stall.current import (
     stalled_since,
 )
 from ddptop.analysis.stall.diagnosis import Diagnosis, KeptStall, RankProgress, diagnose
-from ddptop.analysis.stall.mismatch import operation_of
+from ddptop.frames.conditions import STALLS
 from ddptop.frames.numbers import age
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import Stall
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.frames.stall import RankPosition
-
-KEPT_KINDS = frozenset({"missing", "mismatch", "device", "transport"})
-"""Kinds of stalls that say why the run makes no progress."""
 
 _TIMED_OUT = re.compile(r"timed out|timeout|monitoredBarrier", re.IGNORECASE)
 """Errors of a rank that has waited for as long as its process group allows."""
@@ -71,7 +69,7 @@ def keep_stall(state: RunState, t_ns: int, finished: int | None = None) -> None:
     if finished is not None and (diagnosis is None or finished not in diagnosis.waiting):
         return
     state.first_end_ns = t_ns
-    if diagnosis is not None and diagnosis.kind in KEPT_KINDS:
+    if diagnosis is not None and STALLS[diagnosis.kind].is_conclusive:
         state.kept_stall = _kept(state, diagnosis, t_ns)
 
 
@@ -146,7 +144,7 @@ def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
         for rank in there
     ]
     result = diagnose(progress, awaits_answers=False)
-    known = result.mismatch is not None or (result.kind == "missing" and not result.outside)
+    known = bool(result.sides) or (result.kind == "missing" and not result.outside)
     if not known or (result.kind == "missing" and not set(waited).isdisjoint(result.ranks)):
         return None
     waiting = tuple(rank for rank in there if rank in {*waited, *result.waiting} - {*result.ranks})

@@ -18,8 +18,8 @@ from ddptop.analysis.health.hosts import UNREACHABLE_S, host_states, reports_of_
 from ddptop.analysis.hosts import BACK_NS
 from ddptop.analysis.rank_table import STALE_S
 from ddptop.analysis.stall import sentences
+from ddptop.analysis.stall.collectives import DEFAULT_GROUP
 from ddptop.analysis.stall.diagnosis import Diagnosis, KeptStall, RankProgress, diagnose
-from ddptop.analysis.stall.mismatch import DEFAULT_GROUP
 from ddptop.analysis.stall.rank_position import (
     answer_since,
     device_since,
@@ -27,6 +27,7 @@ from ddptop.analysis.stall.rank_position import (
     sequence_of,
 )
 from ddptop.frames.calls import function_entered, in_collective
+from ddptop.frames.conditions import STALLS
 from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import MAX_POSITIONS, Stall
@@ -309,7 +310,8 @@ def _explains(result: Diagnosis, running: int) -> bool:
     """Whether a diagnosis of the ranks that report explains the stall without those that do not: some of
     them are behind the others, in another collective, or their GPU makes no progress."""
     some = 0 < len(result.ranks) < running
-    return result.kind == "mismatch" or result.unequal or (result.kind in ("missing", "device") and some)
+    stall = STALLS[result.kind]
+    return stall.has_sides or result.unequal or (stall.is_conclusive and stall.others_wait and some)
 
 
 def rank_progress(
@@ -372,8 +374,7 @@ def positions_of(state: RunState, diagnosis: Diagnosis, now_ns: int) -> tuple[Ra
 def _shown_ranks(diagnosis: Diagnosis, world: int) -> list[int]:
     """The ranks that cause the stall, one that waits, then others."""
     causes, waiting = diagnosis.ranks, diagnosis.waiting
-    if diagnosis.mismatch is not None:
-        causes = tuple(side.ranks[0] for side in diagnosis.mismatch.sides) + causes
+    causes = tuple(side.ranks[0] for side in diagnosis.sides) + causes
     first = [*dict.fromkeys(causes)][: MAX_POSITIONS - 1]
     order = [*first, *waiting[:1], *causes, *waiting[1:], *range(min(world, MAX_POSITIONS))]
     return [*dict.fromkeys(order)][:MAX_POSITIONS]
@@ -432,7 +433,7 @@ class StallLog:
         last_ns, self._last_since_ns = self._last_since_ns, diagnosis.since_ns if diagnosis else None
         if diagnosis is None or diagnosis.since_ns != last_ns:
             return
-        if diagnosis.kind in ("dead", "unreachable"):
+        if STALLS[diagnosis.kind].has_own_alert:
             return  # logged as such
         if diagnosis.kind == "asking" and diagnosis.awaits_answers:
             return
@@ -471,8 +472,7 @@ def _log_end(state: RunState, logged: Diagnosis, moved_ns: int, now_ns: int) -> 
         state.usual_pauses[logged.entered] = max(before_ns, moved_ns - logged.since_ns)
     ranks, cause = logged.ranks, ""
     if ranks:
-        words = {"missing": "missing", "mismatch": "in another collective", "device": "held up by its GPU"}
-        cause = f", {ranks_phrase(ranks, state.world)} had been {words.get(logged.kind, 'gone')}"
+        cause = f", {ranks_phrase(ranks, state.world)} had been {STALLS[logged.kind].was}"
     text = f"the run continues after {fixed((moved_ns - logged.since_ns) / NS, 0)} s without progress{cause}"
     rank = ranks[0] if len(ranks) == 1 else None
     state.log.add(state.unix_s(now_ns), "stall_end", text, rank=rank, step=logged.step)

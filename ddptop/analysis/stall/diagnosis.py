@@ -6,14 +6,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.stall.mismatch import Mismatch, find_mismatch
+from ddptop.analysis.stall.collectives import Side, find_differing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ddptop.frames.conditions import StallKind
     from ddptop.frames.stall import RankPosition
     from ddptop.protocol.evidence import Operation
-    from ddptop.protocol.vocabulary import DeviceState, StallKind
+    from ddptop.protocol.vocabulary import DeviceState
 
 STUCK = ("compute", "error")
 """States of a GPU that has not reached the collective which its host has launched."""
@@ -50,13 +51,14 @@ class Diagnosis:
 
     kind: StallKind
     ranks: tuple[int, ...] = ()
-    """The ranks that cause the stall: exited, missing, or on the smaller side of a mismatch; may be empty."""
+    """The ranks that cause the stall: exited, missing, or in another collective than most; may be empty."""
     waiting: tuple[int, ...] = ()
     """Ranks that wait in the collective."""
     group: str = "0"
     sequence: int | None = None
     """Number of the collective that `ranks` have not launched, or that differs."""
-    mismatch: Mismatch | None = None
+    sides: tuple[Side, ...] = ()
+    """For the kind `mismatch`: ranks by their collective, where these are known, the fewest first."""
     outside: bool = False
     """`ranks` are in their own code, and no rank waits in a collective."""
     entered: str = ""
@@ -97,10 +99,11 @@ def diagnose(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagn
 
     `awaits_answers`: more ranks may answer, so that nothing is concluded from a missing answer.
     """
-    mismatch = find_mismatch([(p.rank, p.operations) for p in progress])
-    if mismatch is not None:
-        rest = tuple(p.rank for p in progress if p.rank not in mismatch.ranks)
-        return Diagnosis("mismatch", mismatch.ranks, rest, mismatch.group, mismatch.sequence, mismatch)
+    differing = find_differing([(p.rank, p.operations) for p in progress])
+    if differing is not None:
+        usual = tuple(p.rank for p in progress if p.rank not in differing.ranks)
+        group, number = differing.group, differing.sequence
+        return Diagnosis("mismatch", differing.ranks, usual, group, number, differing.sides)
     if _all_gpus_in_one_collective(progress):  # the hosts may be ahead of their GPUs
         return _all_equal(progress, awaits_answers=awaits_answers)
     if _same_count_in_different_steps(progress):

@@ -17,7 +17,7 @@ from ddptop.analysis.health.exits import (
 from ddptop.analysis.health.outside_end import unexplained_ends
 from ddptop.analysis.rank_table import STALE_S
 from ddptop.analysis.ranks import DeviceReport, KernelReport
-from ddptop.analysis.stall.mismatch import DEFAULT_GROUP, operation_phrase
+from ddptop.analysis.stall.collectives import DEFAULT_GROUP, operation_phrase
 from ddptop.frames import calls
 from ddptop.frames.numbers import fixed
 from ddptop.frames.stall import MAX_POSITIONS, Call, Death, RankPosition, Trace

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import describe_exit, early_phrase
 from ddptop.analysis.health.hosts import by_host, range_phrase, silence_phrase, whole_host
-from ddptop.analysis.stall.mismatch import (
+from ddptop.analysis.stall.collectives import (
     DEFAULT_GROUP,
     called_operation,
     operation_name,
@@ -23,6 +23,7 @@ from ddptop.analysis.stall.rank_position import (
     kernel_since,
 )
 from ddptop.frames.calls import collective_called, is_users, main_stack, pending_operation, place, user_call
+from ddptop.frames.conditions import STALLS
 from ddptop.frames.numbers import fixed, percent
 from ddptop.frames.phrases import ranks_phrase, ranks_range
 from ddptop.protocol.limits import NS
@@ -31,14 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ddptop.analysis.ranks import DeviceReport, RankState
+    from ddptop.analysis.stall.collectives import Side
     from ddptop.analysis.stall.diagnosis import Diagnosis
-    from ddptop.analysis.stall.mismatch import Mismatch
     from ddptop.analysis.state import RunState
     from ddptop.frames.stall import RankPosition
     from ddptop.protocol.evidence import Evidence, Stack
-
-WAITED_FOR = ("missing", "dead", "unreachable", "device")
-"""Kinds of stalls in which the others wait for some ranks."""
 
 ANSWERS_NS = 3 * NS
 """A rank without a heartbeat for so long before the kernel's report runs no Python: six were due."""
@@ -65,8 +63,8 @@ def sentence(state: RunState, diagnosis: Diagnosis) -> str:
         answered = answer_since(state.ranks[diagnosis.ranks[0]], diagnosis.since_ns) is not None
         number = f" ({_number(diagnosis)})" if answered else ""
         return f"{who} missing: {has} not entered {_collective(state, diagnosis)}{number}"
-    if diagnosis.kind == "mismatch" and diagnosis.mismatch is not None:
-        return f"{_sides(diagnosis.mismatch, state.world)} ({_number(diagnosis)})"
+    if diagnosis.sides:
+        return f"{_sides_phrase(diagnosis.sides, state.world)} ({_number(diagnosis)})"
     if diagnosis.kind == "transport":
         everyone = ranks_phrase(diagnosis.waiting, state.world)
         number = f" ({_number(diagnosis)})" if diagnosis.sequence is not None else ""
@@ -108,8 +106,8 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     if diagnosis.kind == "device":
         return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns)
     if diagnosis.kind == "mismatch":
-        if diagnosis.mismatch is not None:
-            return _sides(diagnosis.mismatch, len(ranks))
+        if diagnosis.sides:
+            return _sides_phrase(diagnosis.sides, len(ranks))
         return _in_different_steps(state, diagnosis)
     if diagnosis.ranks[0] in state.not_initialized:
         return _before_first_group(state, diagnosis)
@@ -147,13 +145,13 @@ def detail(
     if diagnosis.restart:
         return (STALE_ADDRESSES,)
     lines = []
-    if diagnosis.waiting and diagnosis.kind in WAITED_FOR and not diagnosis.outside:
+    if diagnosis.waiting and STALLS[diagnosis.kind].others_wait and not diagnosis.outside:
         who = ranks_phrase(diagnosis.waiting, state.world)
         since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(diagnosis.since_ns)))
         verb = "waited" if ended else "waits" if len(diagnosis.waiting) == 1 else "wait"
         lines.append(f"{who} {verb} there since {since}")
     detailed = [position for position in positions if position.rank in diagnosis.ranks][:MAX_DETAILED]
-    if diagnosis.kind in ("mismatch", "transport", "asking"):
+    if STALLS[diagnosis.kind].shows_waiting:
         detailed = [*positions][:MAX_DETAILED]
     for position in detailed:
         lines.append(_where(position))
@@ -167,7 +165,7 @@ def detail(
                 )
         lines += device_lines(rank_state, diagnosis.since_ns)
     more = len(diagnosis.ranks) - MAX_DETAILED
-    if more > 0 and diagnosis.kind in WAITED_FOR:
+    if more > 0 and STALLS[diagnosis.kind].others_wait:
         lines.append(f"and {more} more rank{'s' if more > 1 else ''}")
     return tuple(line for line in lines if line)
 
@@ -254,11 +252,11 @@ def _collective_of(evidence: Evidence, group: str) -> str:
     return "" if operation is None else operation_name(operation)
 
 
-def _sides(mismatch: Mismatch, world: int) -> str:
+def _sides_phrase(sides: Sequence[Side], world: int) -> str:
     """`rank 1 calls broadcast where ranks 0 and 2 call all_reduce`; with sizes where the names are equal."""
-    names = {operation_name(side.operation) for side in mismatch.sides}
+    names = {operation_name(side.operation) for side in sides}
     parts = []
-    for side in mismatch.sides:
+    for side in sides:
         single = len(side.ranks) == 1
         what = operation_phrase(side.operation) if len(names) == 1 else operation_name(side.operation)
         parts.append(f"{ranks_phrase(side.ranks, world)} {'calls' if single else 'call'} {what}")

@@ -1,6 +1,6 @@
-"""The collectives that ranks are in, and mismatches: ranks in different ones at the same sequence number.
+"""The collectives that ranks are in, and which are in different ones at the same sequence number.
 
-A mismatch stalls the run, or kills a rank: gloo aborts where a peer sends more bytes than it expects. With
+That stalls the run, or kills a rank: gloo aborts where a peer sends more bytes than it expects. With
 torch 2.13 a gloo thread fails with `op.preamble.length <= op.nbytes. 2000 vs 1000`, and SIGABRT ends the
 process without a Python exception. The other rank then fails with `Connection reset by peer`, or torchrun
 ends it.
@@ -37,7 +37,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
+class DifferingCollectives:
     """Ranks of one process group in different collectives at one sequence number.
 
     `sides`: at least two, the smallest first.
@@ -67,7 +67,7 @@ def operation_name(op: Operation) -> str:
     return op.name.rsplit(":", 1)[-1]
 
 
-def find_mismatch(recorded: Iterable[tuple[int, Sequence[Operation]]]) -> Mismatch | None:
+def find_differing(recorded: Iterable[tuple[int, Sequence[Operation]]]) -> DifferingCollectives | None:
     """The first sequence number at which ranks of a group are in different collectives, not completed on all.
 
     `recorded`: (rank, the entries of its flight recorder). Coalesced calls share a number and are skipped.
@@ -82,7 +82,7 @@ def find_mismatch(recorded: Iterable[tuple[int, Sequence[Operation]]]) -> Mismat
             continue
         sides = _sides(entries)
         if len(sides) > 1:
-            return Mismatch(group, sequence, sides)
+            return DifferingCollectives(group, sequence, sides)
     return None
 
 
@@ -101,7 +101,7 @@ def _signature(op: Operation) -> tuple[str, ...]:
 
 
 class FatalSide(NamedTuple):
-    """The collective and the call that a rank of a fatal mismatch was in; empty: unknown."""
+    """The collective and the call that a rank was in that was killed, or differed; empty: unknown."""
 
     rank: int
     operation: str
@@ -112,10 +112,10 @@ class FatalSide(NamedTuple):
         return f"rank {self.rank} in {self.operation or 'a collective'}{at}"
 
 
-def fatal_mismatch(
+def find_fatal_sides(
     ranks: Sequence[RankState], ended: Sequence[int], followers: Sequence[int]
 ) -> list[FatalSide]:
-    """Both sides of a mismatch that killed a rank, or only that rank's; empty: no mismatch killed a rank.
+    """Both sides of different collectives that killed a rank, or only that rank's; empty: it was not that.
 
     `ended`: ranks that failed or died, the cause first; `followers`: those that failed because of it.
     The rank that gloo aborted need not be the one that differs: where the others are in collectives of

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 IN_WORDS = {
-    "ms/step": "step time", "own": "own time", "last%": "comes last", "fwd": "forward", "bwd": "backward",
-    "opt": "optimizer", "mem": "memory", "cpu%": "cpu", "gpu%": "gpu", "gpumem": "gpu memory",
-    "lost": "records lost", "dev": "device", "bkt": "bucket", "coll": "collective", "last": "comes last",
-    "rtt ms": "round trip",
+    "ms/step": "step time", "cpu%": "cpu", "gpu%": "gpu", "dev": "device", "bkt": "bucket",
+    "coll": "collective", "last": "comes last", "rtt ms": "round trip",
 }  # fmt: skip
 """Titles of columns that are shorter than the name of their figure, which is used where there is room."""
 
@@ -24,4 +22,7 @@ def word(title: str) -> str:
 
 def words(fields: Mapping[str, object]) -> set[str]:
     """What these figures may be called: by the title of their column, or by the name it is short for."""
-    return {word(name) for title in fields for name in (title, IN_WORDS.get(title, title))}
+    in_words = {
+        title: getattr(figure, "called", "") or IN_WORDS.get(title, title) for title, figure in fields.items()
+    }
+    return {word(name) for names in in_words.items() for name in names}

@@ -136,7 +136,7 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
 
 
 GPU = tuple(field.name for field in fields(GpuReading))
-MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
+MEMORY = tuple(field.name for field in fields(Memory) if field.name != "t_ns")
 
 
 def gpu_facts(state: RunState) -> tuple[GpuFacts, ...]:

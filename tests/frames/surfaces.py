@@ -1,0 +1,78 @@
+"""On which surfaces a figure is shown: `python -m tests.frames.surfaces NAME RECORDING` prints them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ddptop
+from ddptop.export.metrics import Family, families
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.figures import FIGURES
+from ddptop.frames.frame import values_of_ranks
+from ddptop.frames.schema import schema
+from ddptop.frames.snapshot import snapshot
+from ddptop.recording.reader import Recording
+from ddptop.render.context import RenderContext
+from ddptop.render.metrics import explain
+from ddptop.render.rank_table import plain_rank_columns, rank_columns
+from ddptop.report.build import read
+from ddptop.report.content import as_data
+from ddptop.report.tables import rank_table
+from ddptop.sources.replay import frame_at
+from ddptop.tui.views.compare import FIGURES_OF_RANKS
+from ddptop.tui.views.heat_figures import FIGURES as HEAT_FIGURES
+from ddptop.tui.views.rank_order import SORTS
+from tests.frames.metrics_document import metrics_document
+
+SURFACES = frozenset(
+    {
+        *("bytes", "json", "schema", "table", "once", "sort", "heat", "compare", "metrics", "export"),
+        *("report json", "report table", "help", "METRICS.md"),
+    }
+)
+
+
+def surfaces_of(name: str, path: Path) -> set[str]:
+    """The surfaces that show the figure at the end of a recording."""
+    figure = next(one for one in FIGURES if one.name == name)
+    frame = decode_frame(encode_frame(frame_at(path, None)))
+    context = RenderContext(frame)
+    ranks: Any = snapshot(frame)["ranks"]
+    declared = schema()["properties"]["ranks"]["items"]["properties"]
+    if figure.scope == "gpu":
+        ranks, declared = [rank["gpu"] for rank in ranks], declared["gpu"]["properties"]
+    with Recording.open(path) as recording:
+        report = read(recording)
+    of_rank: Any = as_data(report)["ranks"]
+    meaning = explain(figure.title)
+    document = metrics_document(
+        resources.files("ddptop").joinpath("analysis/METRICS.md").read_text(encoding="utf-8")
+    )
+    written = {one.name for one in families(frame) if isinstance(one, Family) and one.samples}
+    shown = {
+        "bytes": bool(np.isfinite(values_of_ranks(figure, frame)).all()),
+        "json": ranks[0].get(name) is not None,
+        "schema": name in declared,
+        "table": figure.title in [column.title for column in rank_columns(context)],
+        "once": figure.title in [column.title for column in plain_rank_columns(context, [0, 1])],
+        "sort": figure.title in SORTS,
+        "heat": figure in HEAT_FIGURES.values(),
+        "compare": figure in [one for one, _ in FIGURES_OF_RANKS],
+        "metrics": figure.metric is not None and figure.metric.name in written,
+        "export": bool(np.isfinite(ddptop.read(path).ranks[figure.key]).all()),
+        "report json": of_rank[0].get(figure.key) is not None,
+        "report table": figure.title in rank_table(report, 400)[0],
+        "help": meaning is not None and meaning.formula != "",
+        "METRICS.md": f"| `{figure.documented_as}` |" in document,
+    }
+    return {surface for surface, is_shown in shown.items() if is_shown}
+
+
+if __name__ == "__main__":
+    print(json.dumps(sorted(surfaces_of(sys.argv[1], Path(sys.argv[2])))))

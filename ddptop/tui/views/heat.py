@@ -5,7 +5,7 @@ Hosts are listed below each other, in several blocks beside each other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat
-    from ddptop.render.line import Role
+    from ddptop.render.line import Piece, Role
     from ddptop.tui.scene import Place, Scene
     from ddptop.tui.screen import Screen
     from ddptop.tui.views.heat_state import HeatState
@@ -44,8 +44,17 @@ FOLDED = 3
 """Cells for the number of further hosts that a row stands for."""
 
 
-def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[Shades, list[Line], Line]:
-    """The shades, the lines of the map, and the line about the cell under the cursor."""
+class DrawnMap(NamedTuple):
+    """The parts of the page that both shapes of the map have."""
+
+    shades: Shades
+    body: list[Line]
+    under: Line
+    """About the cell under the cursor."""
+
+
+def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> DrawnMap:
+    """The map of hosts x local ranks."""
     names, table = _table_by_host(scene)
     if state.count and state.first < len(names):
         stop = state.first + state.count
@@ -56,7 +65,7 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tu
     least = heat_figures.least_range(state.figure, usual, scene.frame)
     if not len(names):
         state.grid = None
-        return Shades.of(values, usual, least), [], Line("  no rank has reported yet", "dim")
+        return DrawnMap(Shades.of(values, usual, least), [], Line("  no rank has reported yet", "dim"))
     label = min(LONGEST_NAME, max(map(cells, names)) + (FOLDED if len(names) > room else 0)) + 1
     block = label + table.shape[1] * CELL + 2
     blocks = max(1, (width + GAP) // (block + GAP))
@@ -66,15 +75,34 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tu
     offset = state.first if state.count else 0
     rows, columns = value.shape
     state.grid = Grid(
-        *(1, label + 1, rows, columns, CELL, 1),
-        tuple((int(edges[i]) + offset, int(edges[i + 1]) + offset) for i in range(rows)),
-        tuple(int(who) if who >= 0 else None for who in rank.ravel().tolist()),
+        top=1,
+        left=label + 1,
+        rows=rows,
+        columns=columns,
+        cell=CELL,
+        tall=1,
+        folds=tuple((int(edges[i]) + offset, int(edges[i + 1]) + offset) for i in range(rows)),
+        worst=tuple(int(who) if who >= 0 else None for who in rank.ravel().tolist()),
         lines=room,
         block=block + GAP,
     )
     state.settle()
-    lines = _draw_hosts(scene, state, shades, names, edges, value, rank, label, room)
-    return shades, lines, _draw_under_of_hosts(scene, state, value, edges, names, width)
+    host_map = HostMap(names, edges, value, rank, shades)
+    lines = _draw_hosts(scene, state, host_map, label, room)
+    return DrawnMap(shades, lines, _draw_under_of_hosts(scene, state, host_map, width))
+
+
+class HostMap(NamedTuple):
+    """The values of hosts x local ranks; a row may stand for several hosts."""
+
+    names: list[str]
+    edges: NDArray[np.int64]
+    """(rows + 1,) the first host of every row, and the one after the last."""
+    value: NDArray[np.float64]
+    """(rows, local ranks) the worst value."""
+    rank: NDArray[np.int64]
+    """(rows, local ranks) whose value that is; -1: there is no rank."""
+    shades: Shades
 
 
 def _table_by_host(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
@@ -110,29 +138,20 @@ def _fold_cells(
     return value, np.where(np.isnan(who), first, rank)
 
 
-def _draw_hosts(
-    scene: Scene,
-    state: HeatState,
-    shades: Shades,
-    names: list[str],
-    edges: NDArray[np.int64],
-    value: NDArray[np.float64],
-    rank: NDArray[np.int64],
-    label: int,
-    room: int,
-) -> list[Line]:
+def _draw_hosts(scene: Scene, state: HeatState, host_map: HostMap, label: int, room: int) -> list[Line]:
+    names, edges, value, rank, shades = host_map
     levels = shades.levels(value)
     signs = _find_row_signs(scene, state.first if state.count else 0, edges)
     lines = [Line() for _ in range(min(room, len(value)))]
     for row in range(len(value)):
+        # Rows that do not fit below each other go on in a block to the right.
         line, has_cursor = lines[row % room], row == state.row
         line.add(" " * GAP if row >= room else "")
         first, stop = int(edges[row]), int(edges[row + 1])
         hidden = f"+{stop - first - 1}" if stop - first > 1 else ""
         name = fit_tail(names[first], label - 1 - len(hidden)) + hidden
-        line.add(*(("▸", "accent") if has_cursor else signs[row])).add(
-            name, "strong" if has_cursor else "dim"
-        )
+        sign: Piece = ("▸", "accent") if has_cursor else signs[row]
+        line.add(*sign).add(name, "strong" if has_cursor else "dim")
         local = [level if who >= 0 else None for level, who in zip(levels[row], rank[row], strict=True)]
         line.extend(shades.cells(local, CELL, state.column if has_cursor else None, scene.ascii_only))
     return lines
@@ -153,22 +172,16 @@ def _find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[
     return [worst_sign([state for host in row for state in unwell.get(host, ())]) for row in hosts]
 
 
-def _draw_under_of_hosts(
-    scene: Scene,
-    state: HeatState,
-    value: NDArray[np.float64],
-    edges: NDArray[np.int64],
-    names: list[str],
-    width: int,
-) -> Line:
-    rank = state.rank()
-    hosts = int(edges[state.row + 1] - edges[state.row])
+def _draw_under_of_hosts(scene: Scene, state: HeatState, host_map: HostMap, width: int) -> Line:
+    rank, edges = state.rank(), host_map.edges
     if rank is None:
-        where = f"{names[int(edges[state.row])]} has no local rank {state.column}"
+        where = f"{host_map.names[int(edges[state.row])]} has no local rank {state.column}"
         return gather([Line("▸", "accent"), Line(where, "dim")], width, 1)
-    return under_cursor(
-        scene, width, state.figure, rank, float(value[state.row, state.column]), hosts, " hosts"
+    hosts, value = (
+        int(edges[state.row + 1] - edges[state.row]),
+        float(host_map.value[state.row, state.column]),
     )
+    return under_cursor(scene, width, state.figure, rank, value, hosts, " hosts")
 
 
 WORST, WORST_AND_HOST = 14, 34
@@ -184,9 +197,9 @@ TALLEST = 6
 """Lines that a row takes at most, where there are few ranks."""
 
 
-def _draw_whole(
-    scene: Scene, state: HeatState, shades: Shades, body: list[Line], under: Line, width: int, height: int
-) -> list[Line]:
+def _draw_whole(scene: Scene, state: HeatState, drawn: DrawnMap, width: int, height: int) -> list[Line]:
+    """Title, map, the cell under the cursor, and the legend at the foot."""
+    shades, body, under = drawn
     shown = scene.frame.heat
     figure = state.figure if state.hosts or shown is None else shown.figure
     what = "hosts x local ranks, now"
@@ -229,54 +242,69 @@ def _make_shades(scene: Scene, heat: Heat) -> Shades:
     return Shades.of(heat.value, heat.middle, least, down=heat_figures.METRICS[heat.figure].small_is_bad)
 
 
-def _draw_steps(
-    scene: Scene,
-    state: HeatState,
-    heat: Heat,
-    shades: Shades,
-    label: int,
-    side: int,
-    room: int,
-    *,
-    axis: bool,
-) -> list[Line]:
-    rows, columns = len(heat.rows) - 1, len(heat.steps)
-    columns = min(columns, state.width)
-    rows = min(rows, room)
-    cut = len(heat.steps) - columns  # a map for a wider screen, until the next picture comes
+class MapRoom(NamedTuple):
+    """The room that a map of ranks x steps has, in cells and lines."""
+
+    label: int
+    side: int
+    """Cells at the right for the worst of a row; 0: none."""
+    rows: int
+    has_axis: bool
+
+
+def _draw_steps(scene: Scene, state: HeatState, heat: Heat, shades: Shades, room: MapRoom) -> list[Line]:
+    columns, rows = min(len(heat.steps), state.width), min(len(heat.rows) - 1, room.rows)
+    # A frame may still have a map for a wider screen, until the next one comes.
+    cut = len(heat.steps) - columns
     value = heat.value.reshape(-1, len(heat.steps))[:rows, cut:]
     rank = heat.rank.reshape(-1, len(heat.steps))[:rows, cut:]
-    cell, tall = (2 if 2 * columns <= state.width else 1), max(1, min(TALLEST, room // max(1, rows)))
     folds = tuple((heat.rows[i], heat.rows[i + 1]) for i in range(rows))
-    worst = tuple(folds[i][0] if np.isnan(who) else int(who) for i in range(rows) for who in rank[i].tolist())
-    top = 2 if axis else 1
-    state.grid = Grid(top, label + 3, rows, columns, cell, tall, folds, worst)
+    grid = Grid(
+        top=2 if room.has_axis else 1,
+        left=room.label + 3,
+        rows=rows,
+        columns=columns,
+        cell=2 if 2 * columns <= state.width else 1,
+        tall=max(1, min(TALLEST, room.rows // max(1, rows))),
+        folds=folds,
+        worst=tuple(
+            first if np.isnan(who) else int(who)
+            for (first, _), row_ranks in zip(folds, rank.tolist(), strict=True)
+            for who in row_ranks
+        ),
+    )
+    state.grid = grid
     if state.sought is not None:
-        rank_at, state.sought = state.sought, None
-        state.row = next((i for i, (first, stop) in enumerate(folds) if first <= rank_at < stop), state.row)
+        sought, state.sought = state.sought, None
+        state.row = next((i for i, (first, stop) in enumerate(folds) if first <= sought < stop), state.row)
     state.settle()
     chosen = state.column if state.column >= 0 else columns - 1
-    levels = shades.levels(value)
-    lines = [_draw_axis(heat.steps[cut:], chosen, label, cell)] if axis else []
-    if axis and side:
-        lines[0].pad(label + 4 + columns * cell).add("  worst", "dim")
-    for i in range(rows):
-        first, stop = folds[i]
-        name = f"{first}" if stop - first == 1 else f"{first}-{stop - 1}"
-        has_cursor = i == state.row
-        for j in range(tall):
-            line = Line("▸" if has_cursor and j == 0 else " ", "accent")
-            line.add(fit(name if j == 0 else "", label, right=True), "strong" if has_cursor else "dim")
-            line.add(*(scene.sign(first, stop) if j == 0 else (" ", "text")))
-            line.extend(
-                shades.cells(levels[i].tolist(), cell, chosen if has_cursor else None, scene.ascii_only)
-            )
-            if side and j == 0:
-                line.add(
-                    _describe_worst(scene, value[i], rank[i], shades, side), "strong" if has_cursor else "dim"
-                )
-            lines.append(line)
+    lines = [_draw_axis(heat.steps[cut:], chosen, room.label, grid.cell)] if room.has_axis else []
+    if room.has_axis and room.side:
+        lines[0].pad(room.label + 4 + columns * grid.cell).add("  worst", "dim")
+    for row, levels in enumerate(shades.levels(value).tolist()):
+        has_cursor = row == state.row
+        cells_of_row = shades.cells(levels, grid.cell, chosen if has_cursor else None, scene.ascii_only)
+        row_lines = [
+            Line(" " * (room.label + 2)).extend(cells_of_row)
+            if index
+            else _draw_row_label(scene, folds[row], room.label, has_cursor).extend(cells_of_row)
+            for index in range(grid.tall)
+        ]
+        if room.side:
+            worst = _describe_worst(scene, value[row], rank[row], shades, room.side)
+            row_lines[0].add(worst, "strong" if has_cursor else "dim")
+        lines += row_lines
     return lines
+
+
+def _draw_row_label(scene: Scene, ranks: tuple[int, int], label: int, has_cursor: bool) -> Line:
+    """The ranks of a row, and the sign of the worst of their states."""
+    first, stop = ranks
+    name = f"{first}" if stop - first == 1 else f"{first}-{stop - 1}"
+    line = Line("▸" if has_cursor else " ", "accent")
+    line.add(fit(name, label, right=True), "strong" if has_cursor else "dim")
+    return line.add(*scene.sign(first, stop))
 
 
 def _draw_axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
@@ -322,10 +350,8 @@ def _draw_under_cursor(scene: Scene, state: HeatState, heat: Heat, width: int) -
     value = float(heat.value[row * len(heat.steps) + column])
     first, stop = grid.folds[row]
     rank = grid.worst[cell]
-    return under_cursor(
-        *(scene, width, heat.figure, first if rank is None else rank, value, stop - first, ""),
-        step=heat.steps[column],
-    )
+    rank, step = first if rank is None else rank, heat.steps[column]
+    return under_cursor(scene, width, heat.figure, rank, value, stop - first, "", step=step)
 
 
 class HeatFigures(PageFigures):
@@ -384,8 +410,8 @@ class HeatView(View):
         extra = 2 + (height >= MIN_FOR_LEGEND) + (height >= MIN_FOR_AXIS)
         room = max(1, height - extra)
         if state.hosts:
-            shades, body, under = draw_host_cells(scene, state, width, room)
-            return Page(_draw_whole(scene, state, shades, body, under, width, height), PageLayout(heat=state))
+            drawn = draw_host_cells(scene, state, width, room)
+            return Page(_draw_whole(scene, state, drawn, width, height), PageLayout(heat=state))
         label = max(5, 2 * len(str(max(0, world - 1))) + 1)
         side = 0 if width < 60 else WORST if width < 110 else WORST_AND_HOST
         state.height, state.width = room, max(1, width - label - 4 - side)
@@ -401,9 +427,10 @@ class HeatView(View):
             lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
             return Page(lines, PageLayout(heat=state))
         shades = _make_shades(scene, heat)
-        body = _draw_steps(scene, state, heat, shades, label, side, room, axis=height >= MIN_FOR_AXIS)
-        under = _draw_under_cursor(scene, state, heat, width)
-        return Page(_draw_whole(scene, state, shades, body, under, width, height), PageLayout(heat=state))
+        room_of_map = MapRoom(label, side, room, has_axis=height >= MIN_FOR_AXIS)
+        body = _draw_steps(scene, state, heat, shades, room_of_map)
+        drawn = DrawnMap(shades, body, _draw_under_cursor(scene, state, heat, width))
+        return Page(_draw_whole(scene, state, drawn, width, height), PageLayout(heat=state))
 
     def requested_detail(self, place: Place) -> str:
         """The map of ranks by steps; the other one is in every frame."""

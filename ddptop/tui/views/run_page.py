@@ -5,6 +5,7 @@ The run's card in sections and in words: DDP's options, versions, the environmen
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,10 +36,10 @@ from ddptop.tui.view import View
 from ddptop.tui.views.text_page import count_below, draw_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import BucketFigures, Clocks
+    from ddptop.frames.frame import BucketFigures
     from ddptop.protocol.messages import Scalar
     from ddptop.render.line import Role
 
@@ -147,7 +148,7 @@ MAX_HOSTS = 64
 
 def _draw_body(scene: Scene, width: int) -> list[Line]:
     facts = card_facts(scene.frame.run.card)
-    hosts = [rule(width, "hosts and clocks"), *_draw_hosts(scene, width)]
+    hosts = [rule(width, "hosts and clocks"), *_HostTable(scene).draw_lines(width)]
     few = len(set(scene.frame.ranks.host)) <= FEW_HOSTS
     lines = [*_draw_facts(scene, _list_run_facts(scene), width), *_draw_losses(scene, width)]
     lines += [rule(width, "overhead"), *_draw_facts(scene, _list_cost_facts(scene), width)]
@@ -241,88 +242,98 @@ def _describe_devices(names: list[str]) -> str:
     return f"{parts[0][0]}:{rank_spans(sorted(set(numbers)))}"
 
 
-def _draw_hosts(scene: Scene, width: int) -> list[Line]:
-    ranks = scene.frame.ranks
-    ranks_of: dict[str, list[int]] = {}
-    for rank, host in enumerate(ranks.host):
-        ranks_of.setdefault(host, []).append(rank)
-    clocks, figures = {clock.host: clock for clock in scene.frame.clocks}, figures_by_name(scene.frame)
-    bounds = [clock.bound_ms for clock in scene.frame.clocks if clock.bound_ms is not None]
-    worst = max(bounds, default=0.0)
-    lost = np.nan_to_num(ranks.lost_records).tolist()
+class _HostTable:
+    """The hosts of a run with their clocks and records: where there are too many, those of most concern."""
 
-    def concern(host: str) -> tuple[float, float]:
-        clock = clocks.get(host)
-        bound = worst + 1 if clock is None or clock.bound_ms is None else clock.bound_ms
-        return (-sum(lost[rank] for rank in ranks_of[host]), -bound)
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._ranks = scene, scene.frame.ranks
+        self._ranks_of: dict[str, list[int]] = {}
+        for rank, host in enumerate(self._ranks.host):
+            self._ranks_of.setdefault(host, []).append(rank)
+        self._clocks = {clock.host: clock for clock in scene.frame.clocks}
+        self._figures = figures_by_name(scene.frame)
+        self._names = list(self._ranks_of)
+        if len(self._names) > MAX_HOSTS:
+            self._names = sorted(self._names, key=self._rate_concern)[:MAX_HOSTS]
 
-    names = list(ranks_of)
-    if len(names) > MAX_HOSTS:
-        names = sorted(names, key=concern)[:MAX_HOSTS]
-    if not names:
-        return [Line(" no rank has reported yet", "dim")]
+    def draw_lines(self, width: int) -> list[Line]:
+        """A line per host."""
+        if not self._names:
+            return [Line(" no rank has reported yet", "dim")]
+        columns = table.fitting(self._make_columns(), width - 1, 2)
+        lines = [*self._draw_warning(width), Line(" ").extend(table.head(columns, 2))]
+        lines += [Line(" ").extend(table.body(columns, row, 2)) for row in range(len(self._names))]
+        hidden = len(self._ranks_of) - len(self._names)
+        return lines + ([Line(f" and {counted(hidden, 'host')} more", "faint")] if hidden else [])
 
-    def texts(value: object) -> Sequence[str]:
-        return [value(host) for host in names]  # type: ignore[operator]  # a function of a host's name
+    def _rate_concern(self, host: str) -> tuple[float, float]:
+        """Least for the host that lost most records, then for the one whose clock is known worst."""
+        lost = np.nan_to_num(self._ranks.lost_records[self._ranks_of[host]]).sum()
+        clock = self._clocks.get(host)
+        return -float(lost), -math.inf if clock is None or clock.bound_ms is None else -clock.bound_ms
 
-    def devices_of(host: str) -> str:
-        return scene.clean(_describe_devices([ranks.device[rank] for rank in ranks_of[host]]))
+    def _draw_warning(self, width: int) -> list[Line]:
+        """Why arrivals are not drawn, where the clocks are too inexact."""
+        group = self._scene.frame.group
+        if not group.clock_free or len(self._ranks_of) == 1:
+            return []
+        why = (group.clock_reason or "clocks too inexact") + inexact_clock(self._scene.frame)
+        text = f"{self._scene.clean(why)}: arrivals are not drawn, and wait and transfer of buckets are the "
+        return [Line(" ").add(row, "warn") for row in wrap(f"{text}clock-free fallback (~)", width - 1)]
 
-    def clock_of(host: str) -> str:
-        clock = clocks.get(host)
+    def _make_columns(self) -> list[table.TableColumn]:
+        ranks, ranks_of = self._ranks, self._ranks_of
+
+        def make(
+            title: str, text: Callable[[str], str], keep: int, *, right: bool = True, most: int = 40
+        ) -> table.TableColumn:
+            return table.measured(title, [text(host) for host in self._names], keep, right=right, most=most)
+
+        drifts = [
+            make("drift ppm", self._describe_drift, 44),
+            make("compared", self._describe_age, 46, right=False),
+            make("round trip", self._describe_round_trip, 48),
+        ]
+        names = [self._scene.clean(host) or UNKNOWN for host in self._names]
+        return [
+            table.measured("host", names, 99, right=False, most=30, tail=True),
+            make("ranks", lambda host: rank_spans(ranks_of[host]), 90, right=False, most=24),
+            make("device", self._describe_devices, 30, right=False, most=12),
+            make("clock ms", self._describe_clock, 80),
+            *(drifts if any(clock.drift_ppm for clock in self._scene.frame.clocks) else []),
+            make("records", lambda host: count(_sum_over(ranks.records, ranks_of[host])), 60),
+            make("lost", lambda host: count(_sum_over(ranks.lost_records, ranks_of[host])), 70),
+            make("last update", lambda host: _longest_ago(ranks.age_ms, ranks_of[host]), 50),
+        ]
+
+    def _describe_devices(self, host: str) -> str:
+        return self._scene.clean(
+            _describe_devices([self._ranks.device[rank] for rank in self._ranks_of[host]])
+        )
+
+    def _describe_clock(self, host: str) -> str:
+        clock = self._clocks.get(host)
         if clock is None or clock.offset_ms is None:
             return "not compared"
-        if len(ranks_of) == 1:
+        if len(self._ranks_of) == 1:
             return "one clock"
-        if host in figures and figures[host].collector:
+        # The others are compared with this one, so it has no offset of its own.
+        if host in self._figures and self._figures[host].collector:
             return "collector's"
         return f"{signed(clock.offset_ms, RATIO)} ±{fixed(clock.bound_ms, RATIO)}"
 
-    def drift_of(clock: Clocks | None) -> str:
+    def _describe_drift(self, host: str) -> str:
+        clock = self._clocks.get(host)
         return UNKNOWN if clock is None or clock.drift_ppm is None else signed(clock.drift_ppm)
 
-    def age_of(clock: Clocks | None) -> str:
+    def _describe_age(self, host: str) -> str:
+        clock = self._clocks.get(host)
         return UNKNOWN if clock is None or clock.age_s is None else f"{duration(clock.age_s)} ago"
 
-    def round_trip_of(host: str) -> str:
-        host_figures = figures.get(host)
-        ms = None if host_figures is None else host_figures.round_trip_ms
+    def _describe_round_trip(self, host: str) -> str:
+        figures = self._figures.get(host)
+        ms = None if figures is None else figures.round_trip_ms
         return fixed(ms, RATIO, " ms") if known(ms) else UNKNOWN
-
-    columns = table.fitting(
-        [
-            table.measured(
-                "host", texts(lambda h: scene.clean(h) or UNKNOWN), 99, right=False, most=30, tail=True
-            ),
-            table.measured("ranks", texts(lambda h: rank_spans(ranks_of[h])), 90, right=False, most=24),
-            table.measured("device", texts(devices_of), 30, right=False, most=12),
-            table.measured("clock ms", texts(clock_of), 80),
-            *(
-                [
-                    table.measured("drift ppm", texts(lambda h: drift_of(clocks.get(h))), 44),
-                    table.measured("compared", texts(lambda h: age_of(clocks.get(h))), 46, right=False),
-                    table.measured("round trip", texts(round_trip_of), 48),
-                ]
-                if any(clock.drift_ppm for clock in scene.frame.clocks)
-                else []
-            ),
-            table.measured("records", texts(lambda h: count(_sum_over(ranks.records, ranks_of[h]))), 60),
-            table.measured("lost", texts(lambda h: count(_sum_over(ranks.lost_records, ranks_of[h]))), 70),
-            table.measured("last update", texts(lambda h: _longest_ago(ranks.age_ms, ranks_of[h])), 50),
-        ],
-        width - 1,
-        2,
-    )
-    lines = [Line(" ").extend(table.head(columns, 2))]
-    lines += [Line(" ").extend(table.body(columns, row, 2)) for row in range(len(names))]
-    if scene.frame.group.clock_free and len(ranks_of) > 1:
-        why = (scene.frame.group.clock_reason or "clocks too inexact") + inexact_clock(scene.frame)
-        text = f"{scene.clean(why)}: arrivals are not drawn, and wait and transfer of buckets are the "
-        text += "clock-free fallback (~)"
-        lines = [*(Line(" ").add(row, "warn") for row in wrap(text, width - 1)), *lines]
-    if len(ranks_of) > len(names):
-        lines.append(Line(f" and {counted(len(ranks_of) - len(names), 'host')} more", "faint"))
-    return lines
 
 
 def _sum_over(column: Column, ranks: list[int]) -> float | None:

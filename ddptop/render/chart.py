@@ -61,7 +61,7 @@ class Axis:
 
 
 def round_to_ladder(at_least: float) -> float:
-    """The next of the lengths that a cell may have: a chart is at least RUNGS of RUNGS + 1 parts full."""
+    """The next allowed length of a cell, in seconds: a chart is then at least RUNGS / (RUNGS + 1) full."""
     step = FINEST_S
     while 2 * step <= at_least:
         step *= 2
@@ -69,7 +69,7 @@ def round_to_ladder(at_least: float) -> float:
 
 
 def bin_values(values: Column, edges: Indices, how: str) -> Column:
-    """One figure per bin (`mean`, `min`, `max`) of what is known in it; NaN where nothing is."""
+    """(bins,) the `mean`, `min` or `max` of the finite values of each bin; NaN where it has none."""
     columns = len(edges) - 1
     result = np.full(columns, np.nan)
     filled = edges[1:] > edges[:-1]
@@ -269,7 +269,7 @@ def time_ticks(begin_s: float, end_s: float, most: int) -> list[tuple[float, str
 
 
 def step_ticks(begin: float, end: float, most: int) -> list[tuple[float, str]]:
-    """The same for numbers of steps."""
+    """At most `most` round numbers of steps between two steps, and their labels."""
     unit = max(1, round(_round_up(max(1.0, end - begin) / max(1, most))))
     return [
         (float(tick), f"{tick:,}") for tick in range(math.ceil(begin / unit) * unit, math.ceil(end), unit)
@@ -289,7 +289,7 @@ class TimeAxis:
     width: int
 
     def cell(self, ms: float) -> int:
-        """The cell edge nearest to a moment; outside of the axis below 0 or beyond its width.
+        """The cell edge nearest to a moment: below 0 before the axis, above its width behind it.
 
         A moment that is not known (NaN) lies before the axis.
         """

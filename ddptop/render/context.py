@@ -84,7 +84,7 @@ class RenderContext:
 
     @cached_property
     def gathers(self) -> bool:
-        """Whether ranks are missing that have not reported yet; the others wait for these, and are silent."""
+        """Whether some ranks have not reported yet, so that the others wait for them."""
         return run_state(self.frame) == "waiting"
 
     def state_word(self, rank: int) -> str:

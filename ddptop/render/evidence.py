@@ -140,7 +140,7 @@ def draw_evidence(context: RenderContext, width: int, *, every: bool = False) ->
 
 
 def draw_brief(context: RenderContext, width: int, most: int) -> list[Line]:
-    """Without the sentence: at most `most` calls of the ranks that cause the stall or have died."""
+    """Draw at most `most` calls of the ranks that cause the stall or have died, without the sentence."""
     return _Evidence(context, width, False, most).draw_all()
 
 

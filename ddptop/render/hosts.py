@@ -74,8 +74,7 @@ def by_host(frame: Frame, order: Sequence[int] | NDArray[np.int64]) -> ByHost:
 
 
 def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
-    """Of every host, worst first: lost and unreachable hosts, then by the worst of their ranks, then those
-    that record locally."""
+    """The figures of every host. Lost and unreachable hosts come first, then those with the worst ranks."""
     frame = context.frame
     hosts = frame.hosts or _of_ranks(context)
     index = host_index(frame.ranks.host)
@@ -116,7 +115,7 @@ def figures_by_name(frame: Frame) -> dict[str, HostFigures]:
 
 
 def host_troubles(frame: Frame) -> list[str]:
-    """What is the matter with how many hosts: silent, recording by themselves, detail left out."""
+    """How many hosts are silent, record by themselves, or leave detail out, in words."""
     counts = {state: sum(host.state == state for host in frame.hosts) for state in SILENT_STATES}
     counts["recording locally"] = sum(host.local_recording is not None for host in frame.hosts)
     counts["leaving out bucket detail"] = sum(host.thinned > 0 for host in frame.hosts)

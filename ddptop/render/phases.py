@@ -79,7 +79,7 @@ class Breakdown:
         return some_shown_ms(self.column("sync"))
 
     def mean(self, title: str) -> float | None:
-        """The same, mean over the ranks that are known; None: none is."""
+        """The mean of one part over the ranks that are known, in ms; None where none is."""
         values = self.column(title)
         finite = values[np.isfinite(values)]
         return float(finite.mean()) if len(finite) else None
@@ -220,7 +220,7 @@ def _pair_room(width: int, scale: tuple[float, float]) -> tuple[int, int]:
 def draw_pair(
     part: StepPart, rank_ms: float, usual_ms: float, scale: tuple[float, float], width: int, ascii_only: bool
 ) -> Line:
-    """One part of a rank's step and that of the others: numbers, and two bars back to back.
+    """Draw one part of a rank's step and the usual one: numbers, and two bars back to back.
 
     `scale`: the longest bar of the others and of the rank, in ms; they share the room in this ratio.
     """

@@ -235,7 +235,7 @@ def _write_run(frame: Frame) -> list[str]:
 
 
 def _describe_besides(frame: Frame, parts: Breakdown) -> str:
-    """Of transfer the broadcasts of buffers, and what is no wait of DDP's: the script's own collectives."""
+    """Write what transfer contains of buffer broadcasts, and the waits in the script's own collectives."""
     moved = frame.ranks.buffers_ms - frame.ranks.buffers_wait_ms
     moved = moved[np.isfinite(moved)]
     buffers_ms = float(moved.mean()) if len(moved) else 0.0
@@ -341,7 +341,7 @@ def bucket_table(frame: Frame, width: int) -> list[str]:
 
 
 def _worth_showing(context: RenderContext) -> list[int]:
-    """All ranks; of very many those that are not live, and those with the largest excess or lateness."""
+    """The ranks to show: all, or of very many those that are not live and the slowest ones."""
     ranks = context.frame.ranks
     total = len(ranks.host)
     if total <= MAX_RANK_ROWS:

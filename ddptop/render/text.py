@@ -32,7 +32,7 @@ def cells(text: str) -> int:
 
 
 def clean(text: str, ascii_only: bool = False) -> str:
-    """Text of others, with everything that could disturb a terminal replaced by a question mark."""
+    """A foreign text in which a question mark replaces everything that could disturb a terminal."""
     if text.isascii() and text.isprintable():
         return text
     text = "".join(map(_harmless, unicodedata.normalize("NFC", text)))
@@ -56,7 +56,7 @@ def fit(text: str, width: int, right: bool = False) -> str:
 
 
 def fit_tail(text: str, width: int) -> str:
-    """As `fit`, but cut at the front: hosts differ at their end."""
+    """A text of exactly `width` cells, cut at the front: names of hosts differ at their end."""
     if cells(text) > width > 0:
         text = "…" + text[-width:]  # no letter is narrower than a cell, so no more of them fit
         while cells(text) > width:

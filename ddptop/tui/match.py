@@ -35,7 +35,7 @@ class FilterCondition:
         return range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1) if numbers else None
 
     def pattern(self, texts: Iterable[str] | None = None) -> re.Pattern[str] | None:
-        """The expression to look for, where `texts` are all that there is to find; None: cannot be read."""
+        """The expression to look for in `texts`; None where it is no valid expression."""
         plain = re.escape(self.text)
         if self.wrapped:
             return _compile_pattern(self.text)
@@ -90,7 +90,7 @@ def error_in(typed: str) -> str | None:
 
 
 def highlight_pattern(typed: str, texts: Sequence[str] | None = None) -> re.Pattern[str] | None:
-    """What to highlight: everything that a condition without `!` found; None: nothing."""
+    """An expression for everything that conditions without `!` match; None where there is nothing to mark."""
     parts = [
         word.pattern(texts) for word in parse_conditions(typed) if not word.negated and word.span is None
     ]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PageFigures:
-    """Those of the table of ranks, by host: Enter chooses whether a column is shown."""
+    """The figures of the table of ranks. Enter chooses whether a column is shown."""
 
     fields: Mapping[str, Figure | str] = {**FIELDS, "clock": HOST_FIELDS["clock±"]}
     """By title the figure, or the name that METRICS.md has for it."""

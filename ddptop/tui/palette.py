@@ -55,13 +55,13 @@ def find_entries(
     choices: Sequence[RunChoice] = (),
     replay: bool = False,
 ) -> list[PaletteEntry]:
-    """What matches, the best first: views, what keys do in this one, themes, runs; `rank 17` if there is."""
+    """The entries that match, the best first: views, what keys do in this view, themes, runs, `rank 17`."""
     offered = [*_list_fixed(view, themes, replay), *_list_runs(choices)]
     return [*_list_ranks(typed, ranks), *rank_entries(typed, offered)]
 
 
 def rank_entries(typed: str, offered: Sequence[PaletteEntry]) -> list[PaletteEntry]:
-    """Those whose names hold the typed letters in this order, the best match first; all for no letters."""
+    """The entries whose names hold the typed letters in this order, the best match first. No letters: all."""
     if not typed.strip():
         return list(offered)
     matcher = Matcher(typed.strip())

@@ -33,7 +33,8 @@ class Runs(Protocol):
     """Finds and opens runs. Both may be slow: they are called in a thread."""
 
     def choices(self) -> Sequence[RunChoice]:
-        """All there are: live ones first, newest first. Raises ValueError with the reason for none at all."""
+        """All runs, live ones first, then the newest. Raises ValueError with the reason where there is
+        none."""
 
     def open(self, choice: RunChoice) -> Source:
         """A source of its frames, not yet started. Raises ValueError with the reason why not."""

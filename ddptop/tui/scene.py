@@ -64,7 +64,8 @@ class TableRows:
 
 @dataclass
 class HostFolds:
-    """What keys have chosen of the grouping by host; the rest is decided by how many ranks fit."""
+    """What the user has chosen about the grouping by host. Without a choice, it depends on how many ranks
+    fit."""
 
     grouped: bool | None = None
     """Whether ranks are grouped by host; None: where several hosts have more ranks than there are lines."""
@@ -143,7 +144,8 @@ class ChartState:
         return was_shown
 
     def move(self, cells: int) -> bool:
-        """The crosshair some cells of the chart with the shortest span to the right; False: there is none."""
+        """Move the crosshair to the right by some cells of the finest chart; return False without a
+        crosshair."""
         if self.at_s is None or not self.plots:
             return False
         # So that no point of any chart is passed over.
@@ -153,7 +155,7 @@ class ChartState:
         return True
 
     def hover(self, x: int, y: int) -> bool:
-        """The crosshair to a cell of the screen; True where that lies on a chart: the picture has changed."""
+        """Move the crosshair to a cell of the screen; return whether that lies on a chart."""
         for plot in self.plots:
             if plot.holds(x, y):
                 self.at_s = min(plot.begin_s + (x - plot.left + 0.5) * plot.cell_s, plot.end_s)
@@ -181,7 +183,7 @@ class HostsState:
 
     @property
     def moving(self) -> bool:
-        """Whether hosts change places as figures change; the cursor then stays in its line, as in htop."""
+        """Whether hosts change places as figures change. The cursor then stays in its line, as in htop."""
         return self.sort != "host"
 
 
@@ -304,16 +306,16 @@ class Place:
         return self.table.order
 
     def point_at(self, row: int) -> None:
-        """Move the cursor to a row of the rank table, and to the line where it is painted: rows may change
-        places before the next picture. Moving to another rank ends following."""
+        """Move the cursor to a row of the rank table. Moving to another rank ends following."""
         rank = self.table.rank(row)
+        # The line where it is painted: rows may change places before the next picture.
         if row in self.table.rows:
             self.scroll.cursor = self.table.rows.index(row)
         self.follow = self.follow and rank == self.rank
         self.rank, self.on_host, self.pointed = rank, host_of(row) is not None, True
 
     def point_at_host(self, line: int) -> None:
-        """Likewise for a line of the hosts."""
+        """Move the cursor to a line of the list of hosts."""
         self.hosts.move_to(line)
         self.scroll.cursor = max(0, min(line, len(self.hosts.order) - 1))
 

@@ -38,7 +38,8 @@ ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class LastingStream:
-    """A terminal's stream to which writing does not fail: one that was closed receives nothing.
+    """The stream of a terminal. Writing to it never fails: what is written to a closed terminal is
+    dropped.
 
     Textual's writer thread would end with the error, and its callers would wait for it forever.
     """
@@ -90,7 +91,8 @@ INPUT_WAIT_S = 0.1
 
 
 class ScreenDriver(LinuxDriver):
-    """Textual's driver, for terminals that are closed, and for SIGSTOP, which no process can prepare for."""
+    """Textual's driver, which also survives a closed terminal and SIGSTOP (no process can prepare for
+    that)."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

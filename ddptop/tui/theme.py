@@ -71,7 +71,7 @@ def own_theme_for(theme: Theme) -> Theme:
 
 
 def in_colours(theme: Theme) -> Theme:
-    """The theme; for one of Textual's that leaves its colours to the terminal, ours."""
+    """The theme itself, or one of ours where it leaves its colours to the terminal."""
     left_to_terminal = theme.name not in {our_theme.name for our_theme in THEMES} and getattr(
         theme, "ansi", False
     )

@@ -87,7 +87,7 @@ class View:
         return Page(lines[:height])
 
     def requested_detail(self, place: Place) -> str:
-        """What frames have to contain for it, a text for `Source.request`; empty: nothing."""
+        """What frames have to contain for the view, as a text for `Source.request`; empty: nothing."""
         del place
         return ""
 
@@ -124,13 +124,13 @@ class View:
     # Opening and leaving it.
 
     def on_open(self, screen: Screen) -> None:
-        """When it is opened from another view."""
+        """Prepare the place when the view is opened from another one."""
 
     def on_close(self, place: Place) -> None:
-        """When another view is opened."""
+        """Prepare the place when another view is opened."""
 
     def step_back(self, place: Place) -> bool:
-        """Esc: undo what was last chosen in it; False where there is nothing to undo, and it is left."""
+        """Undo what was last chosen in the view (Esc); return False where there is nothing to undo."""
         if not self.filters_here or not self.filter_text(place):
             return False
         self.set_filter(place, "")
@@ -186,7 +186,7 @@ class View:
     # Mouse.
 
     def hover(self, place: Place, x: int, y: int) -> bool:
-        """The mouse is at a cell of the screen, with its button held; True where the picture has changed."""
+        """Follow the mouse, whose button is held; return whether the picture has changed."""
         del place, x, y
         return False
 
@@ -209,7 +209,8 @@ class View:
         place.filter = text
 
     def go_to_match(self, screen: Screen, by: int) -> None:
-        """The next match of the last search, or the one before: on a page of text the picture finds it."""
+        """Go to the next match of the last search, or to the one before. A page of text finds it when it
+        is drawn."""
         screen.place.seek = by
         screen.repaint()
 
@@ -217,7 +218,8 @@ class View:
         """Sort what it lists; nothing where it has no order to choose."""
 
     def sorted_by(self, place: Place) -> tuple[str, bool] | None:
-        """The column that it is sorted by, and whether in reverse order; None: it has no order to choose."""
+        """The column that the view is sorted by, and whether in reverse order; None where there is no
+        choice."""
         del place
         return None
 
@@ -283,7 +285,7 @@ class Views:
         return next((key for key in keys if key.keys == name), None)
 
     def next_numbered(self, name: str, by: int) -> View:
-        """The neighbour of a view among those with a number; of any other page the first of them."""
+        """The neighbour of a view with a number; from any other page, the first view."""
         names = self.numbered_names
         index = names.index(name) + by if name in names else 0
         return self.numbered[index % len(names)]

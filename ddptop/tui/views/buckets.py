@@ -47,7 +47,7 @@ def _count_buckets(scene: Scene) -> str:
 
 
 def _describe_sum(scene: Scene) -> str:
-    """All-reduces overlap each other and compute: their sum is no part of the step."""
+    """Total wait and transfer of the buckets, marked as no part of the step: all-reduces overlap."""
     figures, sign = scene.frame.buckets, "~" if scene.frame.group.clock_free else ""
     wait, transfer = (
         sum(math.nan if ms is None else ms * launches_of(bucket) for ms, bucket in column)
@@ -76,7 +76,7 @@ class BucketColumns(PageFigures):
         return tuple(BUCKET_FIELDS)
 
     def is_on_screen(self, place: Place, title: str) -> bool:
-        """As none can be chosen, no title stands out."""
+        """Always: no title stands out, because no column can be chosen."""
         return True
 
     def choose(self, screen: Screen, title: str) -> None:

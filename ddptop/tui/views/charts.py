@@ -47,7 +47,7 @@ NEWEST = 100
 
 
 def draw_charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
-    """As many charts as are legible in the room, the most important first, and where they are.
+    """Draw as many charts as are legible in the room, the most important first.
 
     `top`: line of the screen on which they begin. While a run goes on curves are drawn once a second, in
     which one over minutes moves by a dot at most: they take half of the time of a picture. The figures in
@@ -119,14 +119,15 @@ STRIP_LABEL = 9
 
 
 def strip_size(scene: Scene, width: int, height: int) -> tuple[int, int]:
-    """Ranks and columns of the excess strip; zeros: no own times are known, or the charts need the room."""
+    """Ranks and columns of the excess strip; zeros where own times are not known or the charts need the
+    room."""
     ranks = len(scene.frame.ranks.state)
     fits = 1 < ranks <= STRIP_RANKS and height - ranks - 1 >= 2 * MIN_ROWS and width >= 2 * TWO_ABREAST
     return (ranks, min(MOST_COLUMNS, width - STRIP_LABEL)) if fits and scene.by_steps else (0, 0)
 
 
 def excess_strip(scene: Scene, size: tuple[int, int], width: int) -> list[Line]:
-    """Ranks x the last steps, one column each, by the excess of own time; its title has the shades."""
+    """Draw the excess of own time of each rank in each of the last steps, below a title with the shades."""
     heat, (ranks, columns) = scene.frame.heat, size
     title = [Line("excess ms", "dim").add(" of each rank in each step", "faint")]
     if heat is None or heat.figure != "excess" or heat.count != ranks or len(heat.rows) != ranks + 1:
@@ -172,7 +173,7 @@ def find_happened(scene: Scene) -> Happened:
 
 
 def _draw_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
-    """The parts of each chart's title with figures of the newest step, the first of the title first."""
+    """For each chart, the parts of its title that have figures of the newest step, in order."""
     group, old = scene.frame.group, as_of(scene.frame)
     worst, rank = Line(), Line()
     if known(group.loss_max):
@@ -217,7 +218,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
 
 
 def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
-    """The parts of the step over time, where they are known of every step; else the share of waiting."""
+    """The parts of the step over time; the share of waiting where parts are not known for every step."""
     history, x = scene.frame.history, scene.frame.history.time_s
     stack = np.stack([getattr(history, name) for name in STACK.values()])
     whole = stack.sum(axis=0)
@@ -264,7 +265,7 @@ LOG_FROM = 10.0
 
 
 def is_logarithmic(scene: Scene) -> bool:
-    """Whether the loss is drawn on a logarithmic axis: as a key has chosen, else where it spans decades."""
+    """Whether the axis of the loss is logarithmic: as the user chose, else where the loss spans decades."""
     if scene.place.charts.log_loss is not None:
         return scene.place.charts.log_loss
     losses = scene.frame.history.loss_mean
@@ -300,7 +301,7 @@ def _describe_moment(scene: Scene) -> Callable[[int], tuple[str, ...]]:
 
 
 def _step_reading(history: History) -> Callable[[int], str]:
-    """The step time of a point; of a bin of steps the median, with the least and the largest."""
+    """A function that writes the step time of a point; for a bin of steps, the median and the range."""
 
     def read(index: int) -> str:
         if index >= history.early:

@@ -138,7 +138,8 @@ def _describe_difference(write: Callable[[float | None], str], apart: float, bes
 
 
 def _draw_buckets(scene: Scene, left_rank: int, right_rank: int) -> list[Line]:
-    """In which buckets either is most often the last: a frame has no more of buckets by rank."""
+    """Name the buckets in which either rank is most often the last. Frames have nothing else of buckets by
+    rank."""
     lines = []
     for rank in (left_rank, right_rank):
         last_in = [bucket for bucket in scene.frame.buckets if bucket.last_arriver == rank]
@@ -310,7 +311,7 @@ def _draw_figures_of_runs(first: Frame, second: Frame, width: int, differ: bool)
 def _compare_values(
     a: float | None, b: float | None, digits: int, more_is_better: bool
 ) -> tuple[str, str, Role]:
-    """What A has more than B, the same in %; worse is amber, better green, nearly the same has no colour."""
+    """A minus B, the same in %, and a role: amber where A is worse, green where it is better."""
     if a is None or b is None or not known(a) or not known(b):
         return UNKNOWN, UNKNOWN, "dim"
     share = (a - b) / abs(b) if b else 0.0
@@ -434,5 +435,5 @@ class CompareRunsView(View):
     answers = "two recordings side by side"
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
-        """As far as there is room."""
+        """Draw figures, curves and buckets as far as there is room."""
         return draw_two_runs(scene, width, height)

@@ -194,7 +194,7 @@ def draw_chart(
 
 
 def _draw_axis(curve: Curve, axis: Axis, width: int) -> Line:
-    """Labels where they belong, none of a moment to come; the episodes of a straggler, and the events."""
+    """Draw the axis: labels up to the newest moment, the episodes of a straggler, and the events."""
     end = axis.begin_s + axis.bin_s * axis.columns
     time_axis, happened = TimeAxis(axis.begin_s, end, width), curve.happened
     points = (curve.x, curve.behind_x)
@@ -342,7 +342,7 @@ def _put_signs(line: Line, signs: dict[int, Piece]) -> Line:
 
 
 def _draw_reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float) -> list[Line]:
-    """What the crosshair reads: the point nearest to it, where its cell has any. The value comes first."""
+    """Write the value and the moment of the point nearest to the crosshair, if its cell has any."""
     begin_s = axis.begin_s + column * cell_s
     first, last = (int(np.searchsorted(curve.x, edge)) for edge in (begin_s, begin_s + cell_s))
     if first == last:

@@ -44,15 +44,14 @@ def draw_events(scene: Scene, width: int, height: int) -> list[Line]:
 
 
 def _flags_straggler(frame: Frame, event: LoggedEvent) -> bool:
-    """Whether the event is that the rank was flagged whose delay is the verdict: it has the time and the step
-    since when, which the verdict has not."""
+    """Whether the event says when the rank of the verdict was flagged: it has the time and the step."""
     late = frame.straggler
     concerns_it = late is not None and event.rank in (None, late.rank, *late.ranks)
     return event.kind == "straggler" and concerns_it and verdict(frame).kind == "straggler"
 
 
 def _in_verdict(frame: Frame, event: LoggedEvent) -> bool:
-    """Whether the event is the begin of what the verdict above says, which need not be said twice."""
+    """Whether the event is the beginning of what the verdict says: it need not be shown twice."""
     begun_alert = next(
         (alert for alert in frame.alerts if (alert.kind, alert.rank) == (event.kind, event.rank)), None
     )
@@ -107,7 +106,7 @@ NARROW = 70
 
 
 def list_events(frame: Frame, typed: str = "") -> list[Alert | LoggedEvent]:
-    """All that the cursor goes through: alerts, then events, newest first, that the filter lets pass."""
+    """The alerts, then the events (newest first) that pass the filter: the cursor goes through them."""
     alerts, happened = _filter_events(frame, typed)
     return [*alerts, *happened]
 
@@ -226,7 +225,7 @@ class EventsView(View):
 
 
 def find_next_line(scene: Scene, by: int) -> int | None:
-    """The line after (or before) the cursor that matches, round the end; None: none."""
+    """The next line that matches after (or before) the cursor, wrapping around; None where none matches."""
     events = list_events(scene.frame, scene.place.event_filter)
     hits = match.find_matches(scene.place.searched, searched_texts(events))
     cursor = scene.place.scroll.cursor

@@ -90,8 +90,7 @@ def _draw_run_state(frame: Frame, short: bool) -> Line:
 
 
 def _describe_age(frame: Frame) -> str | None:
-    """Time without progress, or since the last update: of a stale run of any rank, else of the rank that is
-    silent longest."""
+    """Time without progress of a stalled run, or since the last update; None where the state has no age."""
     run = run_state(frame)
     if run == "stalled" and frame.stall is not None:
         return age(frame.unix_s - frame.stall.since_s)

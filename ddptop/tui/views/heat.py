@@ -106,7 +106,8 @@ class HostMap(NamedTuple):
 
 
 def _table_by_host(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
-    """Names of the hosts, in order of their first rank, and (hosts, local ranks) the rank, -1: none."""
+    """Names of the hosts in order of their first ranks, and (hosts, local ranks) which rank it is; -1:
+    none."""
     ranks = scene.frame.ranks
     hosts: dict[str, list[int]] = {}
     for rank, name in enumerate(ranks.host):
@@ -129,7 +130,8 @@ def _table_by_host(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
 def _fold_cells(
     values: NDArray[np.float64], table: NDArray[np.int64], edges: NDArray[np.int64], down: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Worst value of every cell, and whose; of a cell without a known value its first rank; -1: no rank."""
+    """The worst value of every cell, and its rank: the first one where no value is known, -1 without a
+    rank."""
     by_place = np.where(table >= 0, values[np.maximum(table, 0)], np.nan)
     value, who = fold(by_place, edges, worst_is_least=down)
     columns = np.arange(table.shape[1])[None]
@@ -158,7 +160,7 @@ def _draw_hosts(scene: Scene, state: HeatState, host_map: HostMap, label: int, r
 
 
 def _find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str, Role]]:
-    """Of every row the sign of the worst state of its hosts and their ranks; blank while all are well."""
+    """For every row, the sign of the worst state of its hosts and ranks; blank while all are well."""
     index, states = host_index(scene.frame.ranks.host), scene.frame.ranks.state
     figures = figures_by_name(scene.frame)
     unwell: dict[int, list[str]] = {}
@@ -463,7 +465,7 @@ class HeatView(View):
         self.move(screen, pages * screen.place.heat.page)
 
     def open_chosen(self, screen: Screen) -> None:
-        """Unfold the cell under the cursor; open the rank of a cell that is one rank's."""
+        """Unfold the cell under the cursor; where it stands for one rank, open that rank."""
         rank = screen.place.heat.enter()
         screen.open_rank(rank) if rank is not None else screen.repaint()
 

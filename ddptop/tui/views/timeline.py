@@ -83,7 +83,8 @@ def _draw_stuck_lane(scene: Scene, stall: Stall, rank: int, text: str, label: in
 
 
 def _draw_stuck_bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
-    """The usual time of the phases it has done, then its current phase: this step has no times yet."""
+    """Draw the usual times of the phases that are done, then the current phase. This step has no times
+    yet."""
     plain = scene.ascii_only
     phase = "wait" if rank in stall.waiting else scene.frame.ranks.phase[rank]
     names = [part.name for part in PARTS]
@@ -184,7 +185,7 @@ def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple
 
 
 def _draw_lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: LanePlan, room: int) -> list[Line]:
-    """Of many lanes those of the stragglers stay on top; the others scroll with the cursor."""
+    """Draw the lanes. If they do not fit, those of stragglers stay on top and the others scroll."""
     if not shown.lanes or room < 1:
         return []
     ranks = [lane.rank for lane in shown.lanes]
@@ -216,7 +217,7 @@ def _count_leading(ranks: list[int]) -> int:
 
 
 def _cut_window(blocks: list[list[Line]], index: int, room: int) -> list[Line]:
-    """The lane under the cursor whole, where it fits, and its neighbours about it."""
+    """Cut out the lines around the lane under the cursor, which is shown whole where it fits."""
     begin, total, chosen_lines = sum(map(len, blocks[:index])), sum(map(len, blocks)), len(blocks[index])
     before = (room - chosen_lines) // 2 if chosen_lines < room else 0
     top = max(0, min(begin - before, total - room))
@@ -224,7 +225,8 @@ def _cut_window(blocks: list[list[Line]], index: int, room: int) -> list[Line]:
 
 
 def _choose_detail(lanes: tuple[Lane, ...], chosen: int, every: bool, room: int) -> list[str]:
-    """How much of every lane: all where that fits or was asked for, else of the one under the cursor."""
+    """How much to draw of each lane: everything if that fits or was asked for, else only of the chosen
+    one."""
     if every or sum(1 + len(lane.reduces) for lane in lanes) <= room:
         return ["all"] * len(lanes)
     chosen_lines = next(1 + len(lane.reduces) for lane in lanes if lane.rank == chosen)
@@ -266,7 +268,7 @@ class LanePlan:
 
     @classmethod
     def of(cls, shown: Timeline, state: TimelineState, width: int) -> LanePlan:
-        """Where the axis needs the room, figures are left out, bytes first."""
+        """The widths for a page. Figures are left out where the axis needs the room, bytes first."""
         rank = max((len(str(lane.rank)) for lane in shown.lanes), default=1)
         bucket = max((len(_name_bucket(shown, place)) for place in range(len(shown.reduces))), default=2)
         label = rank + bucket + 4
@@ -346,7 +348,7 @@ def _draw_reduce(scene: Scene, shown: Timeline, lane: Lane, index: int, plan: La
 
 
 def _draw_merged(scene: Scene, lane: Lane, plan: LanePlan) -> Line:
-    """All of a lane's all-reduces in one row: transfer where there is some, else wait."""
+    """Draw all of a lane's all-reduces in one row. Transfer covers wait."""
     line = Line(" " * (plan.rank + 3)).add(f"{len(lane.reduces)}b".ljust(plan.bucket)[: plan.bucket], "dim")
     track = Track(plan.axis)
     plain = scene.ascii_only

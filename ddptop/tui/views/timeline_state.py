@@ -51,7 +51,7 @@ class TimelineState:
         self._show_from(self.begin + by * self.share / 4)
 
     def pick(self, by: int, shown: Timeline | None, *, stuck: bool = False) -> None:
-        """Some of the steps on or back among those that are kept; it is held until `release`.
+        """Pick a kept step, some steps forward or back. It is held until `release`.
 
         `stuck`: the newest step is one that is under way, after all that are kept.
         """
@@ -77,7 +77,7 @@ class TimelineState:
         return was_held
 
     def to_hold(self, newest: Timeline) -> Timeline | None:
-        """What is held from now on: the picked step where it is the newest, none where none is picked."""
+        """The picked step to hold from now on: as the newest frame has it, else as it was; None: none."""
         if self.step is None:
             return None
         return newest if self.step == newest.step else self.held

@@ -85,7 +85,7 @@ def draw_own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[
 def _draw_pairs(
     scene: Scene, compared: tuple[Column, Column], titles: tuple[str, str, str], width: int
 ) -> list[Line]:
-    """(parts,) ms of the rank beside those that they are compared with, under their titles."""
+    """Draw each part of the rank's step beside what it is compared with, below their titles."""
     rank_ms, usual_ms = compared
     longest, own_longest = (max(np.nan_to_num(ms[: len(PARTS)]).tolist()) for ms in (usual_ms, rank_ms))
     scale, (who, compared_with, what) = (longest, own_longest), titles

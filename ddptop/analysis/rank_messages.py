@@ -186,6 +186,8 @@ class RankMessages:
             ends, begins = n_before[:, messages.begin + messages.counts] > n_before[:, messages.begin]
             special |= np.where(bad, ends, begins)
         special &= current
+        if len(rows) == 1:
+            return special
         order = stable_order(rows)
         ends_at = (messages.first_step + messages.counts)[order]
         special[order[1:][(np.diff(rows[order]) == 0) & (np.diff(ends_at) < 0)]] = True

@@ -37,7 +37,7 @@ from ddptop.protocol.messages import (
     Scalar,
     Steps,
 )
-from ddptop.transport.receiver import FEWEST_TOGETHER, MOST_DRAINED, AckedReceiver
+from ddptop.transport.receiver import MOST_DRAINED, AckedReceiver
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
@@ -48,6 +48,9 @@ recording."""
 
 TOGETHER = READINGS | {Steps}
 """Messages that only the recording and the reducer need."""
+
+FEWEST_TOGETHER = 2
+"""So many messages are taken as one run, which costs hardly more than one of them alone."""
 
 
 class Intake:
@@ -290,7 +293,7 @@ class Intake:
 
     def _introductions(self, run: EncodedRun) -> list[int]:
         """The places of the HELLOs of ranks that had sent none, and of what follows in these sessions before
-        the first steps (layouts): between them the steps of other ranks would be taken one by one."""
+        the first steps (layouts): each of them divides what is taken together."""
         known, unusual = self._reducer.state.ranks, run.unusual_within(0, len(run))
         hellos = [one for _, one in unusual if type(one.message) is Hello] if run.steps is not None else []
         fresh = [one for one in hellos if one.rank >= len(known) or known[one.rank].hello is None]

@@ -58,7 +58,7 @@ class KnownHost:
             self.addresses.update(link.own for link in usage.links)
 
     def note_out_of_reach(self, now_ns: int, *, briefly: bool) -> None:
-        """Nothing comes from it, or its agent is another. `briefly`: it is not unreachable yet."""
+        """Nothing comes from it, or its agent is another. `briefly`: for less than counts as silent."""
         if not briefly or now_ns - self.out_ns >= BACK_NS:
             self.out_since_ns = now_ns
         self.out_ns = now_ns

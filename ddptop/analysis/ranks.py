@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from ddptop.analysis.rank_table import NO_DELAY, STALE_S, UNKNOWN, Cell, CellOrNone, RankTable
+from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.phrases import ended_by_signal
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase, Progress
+from ddptop.protocol.vocabulary import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -295,7 +297,7 @@ class RankState:
         return self.hello is not None and self.bye is None and self.gone_ns is None
 
     def state(self, silent_ns: int, run_state: RunOutcome, *, host: HostState | None) -> RankStatus:
-        """waiting, live, stale, unreachable, lost, finished or failed. Whether it is stalled depends on the
+        """Its state by itself. Whether it is stalled depends on the
         whole group.
 
         `silent_ns`: time since its last message. `host`: state of its host; `lost`: nothing arrived from it
@@ -312,7 +314,7 @@ class RankState:
             return "failed"  # it has said why, though not by a BYE
         if self.gone_ns is not None or run_state == "failed":
             return "lost"
-        if host == "lost" or host == "unreachable":
+        if host is not None and host in SILENT_STATES:
             return host
         return "stale" if silent_ns > STALE_S * NS else "live"
 
@@ -328,15 +330,16 @@ def group_state(states: Sequence[RankStatus], run_state: RunOutcome, *, stalled:
 
     `stalled`: the run is stalled by the rule for the whole group, even where every stalled rank is silent.
     """
-    if run_state in ("finished", "failed"):
+    if run_state in ENDED:
         return run_state
     present = set(states)
     if "failed" in present or "lost" in present:
         return "lost"
     if stalled or "stalled" in present:
         return "stalled"
-    if "unreachable" in present:
-        return "unreachable"
+    for silent in SILENT_STATES:
+        if silent in present:
+            return silent
     if not present or "waiting" in present:
         return "waiting"
     if present == {"finished"}:

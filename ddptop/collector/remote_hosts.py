@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Message
 
 UNREACHABLE_NS = 3 * NS
-"""Silence after which a host is unreachable (METRICS.md, Health): its agent sends something every 0.5 s."""
+"""Silence after which a host is out of reach (METRICS.md, Health): its agent sends something every 0.5 s."""
 
 LOST_NS = 10 * NS
 """Silence after which a host is lost."""
@@ -206,7 +206,7 @@ class RemoteHosts:
         """Refuse a HELLO from one host for a rank whose process, on another host, still reports.
 
         The newest process has a rank once the one before it has sent BYE, is reported to have exited, or has
-        been silent for as long as makes a host unreachable; also one of a later incarnation, which any may
+        been silent for as long as puts a host out of reach; also one of a later incarnation, which any may
         claim: a restart ends the processes before it. A process that is refused tries again. Raises
         ProtocolError.
         """

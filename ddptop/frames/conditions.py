@@ -1,4 +1,4 @@
-"""What may be the matter with a run, declared once: kinds of alerts, logged events and stalls.
+"""What may be the matter with a run, declared once: kinds of alerts, logged events and stalls, states.
 
 Verdict, alerts, event log, screen, report, advice and replay bar read the words, signs and remedies of a kind
 here. To add a kind, declare it here and raise it where it is detected.
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ddptop.protocol.messages import LAUNCHER_SIGNAL
-from ddptop.protocol.vocabulary import Severity
+from ddptop.protocol.vocabulary import HostState, RankStatus, Severity
 
 AlertKind: TypeAlias = Literal[
     "ended_from_outside",
@@ -446,3 +446,70 @@ STALLS: Mapping[str, StallWords] = MappingProxyType(
     }
 )
 """By kind of stall."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateWords:
+    """How a state of a rank, of a host or of the run is shown."""
+
+    sign: str
+    tone: Tone
+    is_red: bool = False
+    is_silent: bool = False
+    """Whether nothing arrives from the host: its own state is more exact than those of its ranks."""
+    is_aged: bool = False
+    """Whether it is shown with the time since the last update, or without progress."""
+    attention: int | None = None
+    """Place of such ranks among those that need attention; None: they need none."""
+    as_of: str = ""
+    """Of which time the figures of such a run are; empty: of now."""
+    page: Page = ""
+
+
+STATES: Mapping[str, StateWords] = MappingProxyType(
+    {
+        "failed": StateWords(sign="✗", tone="bad", is_red=True, attention=1, as_of="before the end"),
+        "lost": StateWords(
+            sign="✖",
+            tone="bad",
+            is_red=True,
+            is_silent=True,
+            attention=1,
+            as_of="before the end",
+        ),
+        "stalled": StateWords(
+            sign="■",
+            tone="bad",
+            is_red=True,
+            is_aged=True,
+            attention=1,
+            as_of="before the stall",
+        ),
+        "unreachable": StateWords(
+            sign="◇",
+            tone="warn",
+            is_silent=True,
+            is_aged=True,
+            attention=2,
+            as_of="last known",
+            page="hosts",
+        ),
+        "stale": StateWords(sign="◌", tone="warn", is_aged=True, attention=4, as_of="last known"),
+        "waiting": StateWords(sign="○", tone="dim"),
+        "live": StateWords(sign="●", tone="good"),
+        "finished": StateWords(sign="✓", tone="good"),
+    }
+)
+"""By state, the worst first."""
+
+RED_STATES = tuple(state for state, words in STATES.items() if words.is_red)
+"""States of a rank that are red."""
+
+PROBLEM_STATES = tuple(state for state, words in STATES.items() if words.attention is not None)
+"""States that need attention, the worst first."""
+
+SILENT_STATES: tuple[HostState, ...] = ("unreachable", "lost")
+"""States of a host from which nothing arrives."""
+
+GRAVE_STATES: tuple[RankStatus, ...] = ("failed", "lost", "stalled", "unreachable")
+"""States of a rank that are the state of the run, the gravest first."""

@@ -6,9 +6,10 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from ddptop.frames.conditions import SAME_ORDER, STALLS, condition_of
+from ddptop.frames.conditions import SAME_ORDER, STALLS, STATES, condition_of
 from ddptop.frames.phrases import ended_by_signal, first_ranks, step_phrase
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
+from ddptop.protocol.vocabulary import FAILED_STATES
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Alert, Frame
@@ -35,7 +36,7 @@ def remedy_of_alert(alert: Alert) -> str:
 
 
 def next_action(frame: Frame) -> str:
-    """What to do next about a run that is stalled, failed, lost, stale or unreachable, waits for ranks, or
+    """What to do next about a run that is stalled, failed, lost, stale or cut off, waits for ranks, or
     has wrong numbers or a slow network.
 
     Empty of any other run. The first clause is what to do; what follows may be cut off.
@@ -48,19 +49,19 @@ def next_action(frame: Frame) -> str:
         return after_outside_end(
             str(outside.evidence.get("signal")), str(outside.evidence.get("stall") or "")
         )
-    if state in ("failed", "lost") and frame.stall is not None and frame.stall.ended_s is not None:
+    if state in FAILED_STATES and frame.stall is not None and frame.stall.ended_s is not None:
         sides = next((alert.evidence for alert in frame.alerts if condition_of(alert.kind).has_sides), {})
         if sides.get("side0_call"):  # the missing rank has come, to another collective
             return SAME_ORDER.format(see=f": see {sides['side0_call']}")
         return _in_stall(frame, frame.stall)
-    if state in ("failed", "lost") and frame.deaths:
+    if state in FAILED_STATES and frame.deaths:
         return of_death(frame.deaths[0])
     if state == "stalled" and frame.stall is not None and not STALLS[frame.stall.kind].has_own_alert:
         return _in_stall(frame, frame.stall)
     if state == "stalled" and frame.deaths:
         return of_death(frame.deaths[0])
-    if state in ("lost", "unreachable", "stalled"):
-        host = next((host.name for host in frame.hosts if host.state in ("lost", "unreachable")), "")
+    if state == "stalled" or STATES[state].is_silent:
+        host = next((host.name for host in frame.hosts if STATES[host.state].is_silent), "")
         if host:
             return f"ssh {host} uptime: is it up, does its network reach the other hosts? Read its job log."
     if state == "waiting" and frame.run.elapsed_s < LONG_WAIT_S:
@@ -71,7 +72,7 @@ def next_action(frame: Frame) -> str:
         return f"Read the output of {who}: did init_process_group return?"
     if state == "stale":
         return "Check with top if the collector has CPU time or is stopped. The training goes on without it."
-    if state in ("failed", "lost"):
+    if state in FAILED_STATES:
         gone = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
         who = _named(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
         return f"Read the output of {who} for the reason, and dmesg -T on its host for out of memory."

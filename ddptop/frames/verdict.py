@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 
 from ddptop.frames.causes import cause_phrase, words_of
-from ddptop.frames.conditions import STALLS, condition_of, kinds_of
+from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of
 from ddptop.frames.numbers import duration, fixed, percent, signed
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
@@ -55,9 +55,6 @@ ONE_RANK = "one rank: no other rank to wait for"
 WRONG_NUMBERS = kinds_of("wrong_numbers")
 """Alerts that are the verdict before any straggler, the gravest first."""
 
-GRAVE: tuple[RankStatus, ...] = ("failed", "lost", "stalled", "unreachable")
-"""States of a rank that are the state of the run, the gravest first."""
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -86,12 +83,12 @@ def verdict(frame: Frame) -> Verdict:
         "failed": _failed,
         "lost": _lost,
         "stalled": _stalled,
-        "unreachable": _unreachable,
         "waiting": _waiting,
         "finished": _finished,
         "stale": _stale,
     }
-    state = by_state.get(run_state(frame))
+    run = run_state(frame)
+    state = by_state.get(run, _silent if STATES[run].is_silent else None)
     if "ended_from_outside" in alerts and state not in (_finished, _stale):
         return _ended_from_outside(frame, alerts["ended_from_outside"])
     if state is not None:
@@ -128,7 +125,7 @@ def run_state(frame: Frame) -> RankStatus:
     if own in ("finished", "failed", "stale"):
         return own
     present = {own, *_distinct(frame.ranks.state), *(["stalled"] if frame.stall is not None else [])}
-    gravest = next((state for state in GRAVE if state in present), own)
+    gravest = next((state for state in GRAVE_STATES if state in present), own)
     return "lost" if gravest == "failed" else gravest  # its launcher may start failed ranks again
 
 
@@ -445,11 +442,13 @@ def _cause_of_stall(alerts: Mapping[str, Alert]) -> str:
     return ""
 
 
-def _unreachable(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
-    alert = alerts.get("unreachable_host")
-    who = alert.message if alert is not None else in_state(frame, "unreachable")
-    sentence = f"UNREACHABLE · {who or 'nothing arrives from a host'}"
-    return Verdict("unreachable", "warning", sentence, _last_step(frame))
+def _silent(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+    """Nothing arrives from a host, which may come back."""
+    state = run_state(frame)
+    alert = next((alert for kind, alert in alerts.items() if condition_of(kind).family == "silence"), None)
+    who = alert.message if alert is not None else in_state(frame, state)
+    sentence = f"{state.upper()} · {who or 'nothing arrives from a host'}"
+    return Verdict(cast("VerdictKind", state), "warning", sentence, _last_step(frame))
 
 
 def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:

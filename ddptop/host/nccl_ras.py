@@ -30,7 +30,7 @@ COLLECT_S = 5
 """How long NCCL waits for its other processes: its own default."""
 
 DEADLINE_S = 15.0
-"""Of one report in all. NCCL takes up to twice COLLECT_S where processes are unreachable."""
+"""Of one report in all. NCCL takes up to twice COLLECT_S where processes do not answer."""
 
 CONNECT_S = 1.0
 

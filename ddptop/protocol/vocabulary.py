@@ -23,6 +23,9 @@ HostState: TypeAlias = Literal["live", "unreachable", "lost", "finished"]
 ENDED = frozenset({"finished", "failed"})
 """States of a run that has ended."""
 
+FAILED_STATES = frozenset({"failed", "lost"})
+"""States of a run that has ended badly, of a rank that is gone."""
+
 NOT_ENDED = frozenset({"live", "stale", "stalled", "unreachable", "waiting"})
 """States of a run that goes on; a recording that ends in one of them has lost its end."""
 

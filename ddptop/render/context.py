@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.conditions import STATES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import run_state
-from ddptop.render.line import RED_STATES, worst_sign
+from ddptop.protocol.vocabulary import FAILED_STATES
+from ddptop.render.line import worst_sign
 from ddptop.render.phases import Breakdown
 from ddptop.render.text import clean
 
@@ -30,7 +32,7 @@ OF_STEP = 0.02
 CALM = 6
 """The place of a rank that needs no attention."""
 
-_PLACES = {**dict.fromkeys(RED_STATES, 1), "unreachable": 2, "stale": 4}
+_PLACES = {state: words.attention for state, words in STATES.items() if words.attention is not None}
 """Places of the states that need attention."""
 
 _MISSING = {"waiting": 4}
@@ -97,7 +99,7 @@ class RenderContext:
             return state
         if state == "stalled":
             return "waiting"
-        return "ended" if state in ("failed", "lost") and rank in self.dead else state
+        return "ended" if state in FAILED_STATES and rank in self.dead else state
 
     def sign(self, first: int, stop: int) -> Piece:
         """Sign and role of the worst state among the ranks from `first` up to `stop`; blank where all are
@@ -116,8 +118,8 @@ class RenderContext:
     def attention(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(ranks,) how soon each rank needs attention, 0 first, and within a place its size, largest first.
 
-        0: a stall is due to it. 1: failed, lost or stalled. 2: unreachable. 3: a straggler. 4: stale or
-        missing. 5: its excess is more than OF_STEP of the step. 6: none (CALM). The size is the excess in
+        0: a stall is due to it. 1: failed, lost or stalled. 2: its host is silent. 3: a straggler. 4: stale
+        or missing. 5: its excess is more than OF_STEP of the step. 6: none (CALM). The size is the excess in
         units of OF_STEP of the step, so that ranks which differ by less keep their order.
         """
         frame = self.frame

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddptop.frames.conditions import PROBLEM_STATES
 from ddptop.frames.hosts import host_index, short_names
 from ddptop.frames.numbers import RATIO, UNKNOWN, count, duration, fixed, known, signed, size
 from ddptop.render import table
 from ddptop.render.context import OF_STEP
 from ddptop.render.hosts import by_host, host_figures, worst_first
-from ddptop.render.line import PROBLEM_STATES, Piece, Role
+from ddptop.render.line import Piece, Role
 from ddptop.render.rank_table import host_state_piece, state_piece, state_width
 from ddptop.render.text import cells
 

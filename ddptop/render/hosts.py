@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.hosts import HostFigures, host_index
 from ddptop.frames.numbers import RATIO, counted, fixed
 from ddptop.frames.statistics import median
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.protocol.vocabulary import HostState, RankStatus
     from ddptop.render.context import RenderContext
-
-SILENT_STATES = ("unreachable", "lost")
-"""States of a host that are more exact than those of its ranks."""
 
 NOT_RUNNING = frozenset(("lost", "failed", "finished", "waiting"))
 """States of a rank whose process does not run, or has not reported yet."""
@@ -74,7 +72,7 @@ def by_host(frame: Frame, order: Sequence[int] | NDArray[np.int64]) -> ByHost:
 
 
 def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
-    """The figures of every host. Lost and unreachable hosts come first, then those with the worst ranks."""
+    """The figures of every host. Silent hosts come first, then those with the worst ranks."""
     frame = context.frame
     hosts = frame.hosts or _of_ranks(context)
     index = host_index(frame.ranks.host)
@@ -83,7 +81,7 @@ def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
     order = np.lexsort((-size, place))
     for rank, host in zip(order.tolist(), index.of_rank[order].tolist(), strict=True):
         worst.setdefault(index.names[host], (int(place[rank]), -int(size[rank])))
-    silent = {"lost": (-2, 0), "unreachable": (-1, 0)}
+    silent = {state: (-1 - at, 0) for at, state in enumerate(SILENT_STATES)}
 
     def trouble(host: HostFigures) -> tuple[int, int, bool]:
         place, size = silent.get(host.state) or worst.get(host.name, (CALM, 0))
@@ -116,7 +114,9 @@ def figures_by_name(frame: Frame) -> dict[str, HostFigures]:
 
 def host_troubles(frame: Frame) -> list[str]:
     """How many hosts are silent, record by themselves, or leave detail out, in words."""
-    counts = {state: sum(host.state == state for host in frame.hosts) for state in SILENT_STATES}
+    counts: dict[str, int] = {
+        state: sum(host.state == state for host in frame.hosts) for state in SILENT_STATES
+    }
     counts["recording locally"] = sum(host.local_recording is not None for host in frame.hosts)
     counts["leaving out bucket detail"] = sum(host.thinned > 0 for host in frame.hosts)
     troubles = [(count, what) for what, count in counts.items() if count]
@@ -176,10 +176,9 @@ def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
 
 
 def _worst_state(states: set[RankStatus]) -> HostState:
-    if states == {"unreachable"}:
-        return "unreachable"
-    if states == {"lost"}:
-        return "lost"
+    for silent in SILENT_STATES:
+        if states == {silent}:
+            return silent
     return "finished" if states and states <= ENDED else "live"
 
 

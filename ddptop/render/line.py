@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.cells import set_cell_size
 
-from ddptop.frames.conditions import condition_of
+from ddptop.frames.conditions import PROBLEM_STATES, STATES, condition_of
 from ddptop.protocol.outlets import ANSI_COLOURS
 from ddptop.protocol.texts import printable
 from ddptop.render.text import cells
@@ -229,19 +229,13 @@ def highlight(line: Line, pattern: re.Pattern[str] | None) -> Line:
     return result
 
 
-_STATES: dict[str, tuple[str, Role]] = {
-    "waiting": ("○", "dim"),
-    "live": ("●", "good"),
-    "stale": ("◌", "warn"),
-    "stalled": ("■", "bad"),
-    "unreachable": ("◇", "warn"),
-    "lost": ("✖", "bad"),
-    "finished": ("✓", "good"),
-    "failed": ("✗", "bad"),
+_WORDS: dict[str, tuple[str, Role]] = {
+    **{state: (words.sign, words.tone) for state, words in STATES.items()},
     "ended": ("○", "dim"),
     "here": ("●", "dim"),
     "missing": ("○", "warn"),
 }
+"""States, and words for ranks whose state is due to another rank, or while ranks are missing."""
 
 _SEVERITIES: dict[str, tuple[str, Role]] = {
     "info": ("●", "dim"),
@@ -249,16 +243,10 @@ _SEVERITIES: dict[str, tuple[str, Role]] = {
     "critical": ("■", "warn"),
 }
 
-RED_STATES = ("failed", "lost", "stalled")
-"""States of a rank that are red."""
-
-PROBLEM_STATES = (*RED_STATES, "unreachable", "stale")
-"""States that need attention, the worst first."""
-
 
 def of_state(state: str) -> tuple[str, Role]:
     """Sign and role of a run's or a rank's state."""
-    return _STATES.get(state, ("?", "warn"))
+    return _WORDS.get(state, ("?", "warn"))
 
 
 def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:

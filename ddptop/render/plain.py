@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.buckets import a_step_phrase
-from ddptop.frames.conditions import condition_of
+from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, SILENT_STATES, condition_of, kinds_of
 from ddptop.frames.numbers import (
     LEAST_SHOWN_MS,
     RATIO,
@@ -29,8 +29,8 @@ from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import draw_brief
 from ddptop.render.host_table import plain_host_table
-from ddptop.render.hosts import SILENT_STATES, by_host, worst_first
-from ddptop.render.line import RED_STATES, of_severity, of_state, paint
+from ddptop.render.hosts import by_host, worst_first
+from ddptop.render.line import of_severity, of_state, paint
 from ddptop.render.phases import draw_legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
@@ -78,20 +78,7 @@ _CLOCK_FREE = (
 NOTHING_RECORDED = ("recording stopped", "not recorded", "nothing is recorded", "nothing more is recorded")
 """Words of an alert about the recording that still applies."""
 
-GRAVE_KINDS = frozenset(
-    (
-        "failed",
-        "lost",
-        "stalled",
-        "ended_from_outside",
-        "unreachable",
-        "waiting",
-        "stale",
-        "nan",
-        "not_synchronised",
-        "replica_drift",
-    )
-)
+GRAVE_KINDS = frozenset((*GRAVE_STATES, "waiting", "stale", "ended_from_outside", *kinds_of("wrong_numbers")))
 """Kinds of verdicts that a line a second has in place of the slowest rank."""
 
 REPEATED_FOR_S = 60.0
@@ -144,7 +131,7 @@ def watch_line(frame: Frame) -> str:
 
 
 def _silent_hosts(frame: Frame) -> list[str]:
-    """`1 of 64 hosts unreachable (gpu-063)`, while some are; and how many record by themselves."""
+    """`1 of 64 hosts lost (gpu-063)`, while some are silent; and how many record by themselves."""
     texts = []
     for state in SILENT_STATES:
         names = [clean(host.name) for host in frame.hosts if host.state == state]
@@ -185,7 +172,7 @@ def _write_verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
 
     shown = verdict(frame)
     roles = {"good": "good", "warning": "warn", "doubt": "warn"}
-    role = "bad" if shown.kind in ("failed", "lost", "stalled") else roles.get(shown.sign, "")
+    role = "bad" if shown.kind in RED_STATES else roles.get(shown.sign, "")
     role = "" if shown.kind == "uneven" else role
     lines = [paint(shown.line(ascii_only=ascii_only), role, color)]
     lines += [f"  {shown.second(ascii_only=ascii_only)}"] if shown.detail else []

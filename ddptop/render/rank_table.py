@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.conditions import STATES
 from ddptop.frames.figures import figures_shown, some_known
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.hosts import host_index
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
 
 STATE_WIDTH, UNREACHABLE_WIDTH = 10, 16
-"""`◌ stale 9s`, `✓ finished`; `◇ unreachable 4s`, while a host is."""
+"""`◌ stale 9s`, `✓ finished`; wider while a host is silent, whose state is a long word."""
 
 SCREEN_COLUMNS = figures_shown(lambda figure: figure.screen)
 PLAIN_COLUMNS = figures_shown(lambda figure: figure.plain)
@@ -115,24 +116,29 @@ def _plain_state(context: RenderContext, rank: int) -> str:
     ranks, age_ms = context.frame.ranks, no_progress_ms(context.frame, rank)
     state = context.state_word(rank)
     word = "joined" if state == "live" and ranks.joined[rank] > 0 else state
-    return f"{word} {fixed(age_ms / 1e3, 0)}s" if word in AGED_STATES and known(age_ms) else word
+    return f"{word} {fixed(age_ms / 1e3, 0)}s" if _is_aged(word) and known(age_ms) else word
 
 
-AGED_STATES = ("stale", "stalled", "unreachable")
-"""States that are shown with the time since the last update, or without progress."""
+def _is_aged(word: str) -> bool:
+    """Whether it is a state that is shown with the time since the last update, or without progress."""
+    return word in STATES and STATES[word].is_aged
+
+
+LONGEST_WORD = max(len(state) for state, words in STATES.items() if not words.is_silent)
+"""Cells of the states that the narrow column holds."""
 
 
 def state_width(frame: Frame) -> int:
     """Width of the column of states."""
-    unreachable = "unreachable" in frame.ranks.state or any(h.state == "unreachable" for h in frame.hosts)
-    return UNREACHABLE_WIDTH if unreachable else STATE_WIDTH
+    states = {*frame.ranks.state, *(host.state for host in frame.hosts)}
+    return UNREACHABLE_WIDTH if max(map(len, states), default=0) > LONGEST_WORD else STATE_WIDTH
 
 
 def host_state_piece(host: HostFigures, width: int) -> Piece:
     """Sign and word of a host's state; of a silent one also for how long."""
     sign, role = of_state(host.state)
     text = f"{sign} {host.state}"
-    if host.state in ("unreachable", "lost") and known(host.age_ms):
+    if STATES[host.state].is_silent and known(host.age_ms):
         aged = f"{text} {fixed(host.age_ms / 1e3, 0)}s"
         text = aged if cells(aged) <= width else text
     return text, "dim" if host.state in ("live", "finished") else role
@@ -146,7 +152,7 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     if word == "live" and ranks.joined[rank] > 0:  # out of inputs: it only answers the others
         return f"{sign} joined", role
     text = f"{sign} {word}"
-    is_aged = word in (*AGED_STATES, "lost") and known(age)
+    is_aged = (_is_aged(word) or word == "lost") and known(age)
     if is_aged and not (word == context.frame.run.state == "stale"):  # the headline tells that age
         aged = f"{text} {fixed(age / 1e3, 0)}s"
         text = aged if cells(aged) <= width else text

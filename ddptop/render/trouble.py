@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ddptop.frames.conditions import STATES
 from ddptop.frames.numbers import age
 from ddptop.frames.verdict import LONG_WAIT_S, run_state
 from ddptop.render.text import fit_tail
@@ -17,16 +18,7 @@ if TYPE_CHECKING:
 
 def as_of(frame: Frame) -> str:
     """`before the stall`: of which time the figures of a run are that makes no steps now; empty: of now."""
-    return _AS_OF.get(run_state(frame), "")
-
-
-_AS_OF = {
-    "stalled": "before the stall",
-    "failed": "before the end",
-    "lost": "before the end",
-    "unreachable": "last known",
-    "stale": "last known",
-}
+    return STATES[run_state(frame)].as_of
 
 
 def waits_long(frame: Frame) -> bool:

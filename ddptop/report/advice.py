@@ -22,6 +22,7 @@ from ddptop.frames.remedies import (
     of_worker,
     remedy_of_alert,
 )
+from ddptop.protocol.vocabulary import FAILED_STATES
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import HEALTH, alert_phrase, amount, and_more, by_kind, listed, stall_at_end
 
@@ -342,7 +343,7 @@ def _order(suggestions: Sequence[Suggestion], suggestion: Suggestion) -> tuple[i
 def _death(report: Report) -> Iterator[Suggestion]:
     """The first death, which the others followed; nothing where all follow from a stall."""
     first = next(iter(report.deaths), None)
-    if first is not None and stall_at_end(report) is None and report.run.state in ("failed", "lost"):
+    if first is not None and stall_at_end(report) is None and report.run.state in FAILED_STATES:
         because = f"rank {first.rank} was the first to end"
         yield Suggestion("death", of_death(first), because, None, {"rank": first.rank})
 
@@ -375,7 +376,7 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
 
 def _outside_end(report: Report) -> Iterator[Suggestion]:
     for alert in report.troubles:
-        if alert.kind == "ended_from_outside" and report.run.state in ("failed", "lost"):
+        if alert.kind == "ended_from_outside" and report.run.state in FAILED_STATES:
             signal = str(alert.evidence["signal"])
             action = after_outside_end(signal, str(alert.evidence["stall"] or ""))
             figures = {"signal": signal}

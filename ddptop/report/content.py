@@ -210,7 +210,7 @@ class HostSummary:
     clock_drift_ppm: float | None
     """At the end."""
     silences: int
-    """How often it was unreachable."""
+    """How often nothing arrived from it for some time."""
 
 
 @dataclass(frozen=True, slots=True)

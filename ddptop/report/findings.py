@@ -26,7 +26,7 @@ from ddptop.frames.phrases import (
     what_if_phrase,
 )
 from ddptop.frames.verdict import ONE_RANK
-from ddptop.protocol.vocabulary import NOT_ENDED
+from ddptop.protocol.vocabulary import FAILED_STATES, NOT_ENDED
 from ddptop.report.content import Finding
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def findings(report: Report) -> tuple[Finding, ...]:
 def _end_of_run(report: Report) -> list[Finding]:
     run, deaths = report.run, report.deaths
     outside = next((alert for alert in report.troubles if alert.kind == "ended_from_outside"), None)
-    if outside is not None and run.state in ("failed", "lost"):
+    if outside is not None and run.state in FAILED_STATES:
         signal, last = str(outside.evidence["signal"]), stall_at_end(report)
         facts = [] if signal in outside.message else [f"by {signal}"]
         facts += [] if last is None else [f"stalled for {amount(last.lasted_s)}"]
@@ -120,9 +120,9 @@ def _end_of_run(report: Report) -> list[Finding]:
         detail = (", ".join(facts),) if facts else ()
         return [Finding("ended_from_outside", "critical", outside.message, detail)]
     stall = stall_at_end(report)
-    if stall is not None and run.state in ("failed", "lost"):
+    if stall is not None and run.state in FAILED_STATES:
         followed = f"; {stall.followed}" if stall.followed else ""
-        return [Finding(run.state, "critical", f"{_stalled_for(stall)}{followed}")]
+        return [Finding(cast("FindingKind", run.state), "critical", f"{_stalled_for(stall)}{followed}")]
     if run.state == "lost" and not deaths:
         alert = next((alert for alert in report.troubles if alert.kind == "lost_rank"), None)
         how = recording_stop(report.troubles) or "the recording stops in the middle of the run"
@@ -136,14 +136,18 @@ def _end_of_run(report: Report) -> list[Finding]:
             return [Finding("failed", "critical", f"the run failed{code}{who}")]
         return []
     host = next((alert for alert in report.troubles if alert.evidence.get("cause")), None)
-    if host is not None and run.state in ("failed", "lost"):  # what has exited had lost its peers
+    if host is not None and run.state in FAILED_STATES:  # what has exited had lost its peers
         return [
-            Finding(run.state, "critical", f"{host.message}; {listed([d.rank for d in deaths])} followed")
+            Finding(
+                cast("FindingKind", run.state),
+                "critical",
+                f"{host.message}; {listed([d.rank for d in deaths])} followed",
+            )
         ]
     sentence = _attempts(deaths)
-    if run.state not in ("failed", "lost"):
+    if run.state not in FAILED_STATES:
         return [Finding("death", "warning", sentence + ", the run went on")]
-    return [Finding(run.state, "critical", sentence)]
+    return [Finding(cast("FindingKind", run.state), "critical", sentence)]
 
 
 def _attempts(deaths: Sequence[Death]) -> str:

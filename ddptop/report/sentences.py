@@ -20,7 +20,7 @@ from ddptop.frames.numbers import (
     percent,
 )
 from ddptop.frames.phrases import buffers_phrase, death_phrase, recording_stop, step_phrase, what_if_phrase
-from ddptop.protocol.vocabulary import NOT_ENDED
+from ddptop.protocol.vocabulary import FAILED_STATES, NOT_ENDED
 from ddptop.render.text import clean
 from ddptop.report.findings import HEALTH, alert_phrase, amount
 
@@ -161,7 +161,7 @@ def gain(suggestion: Suggestion) -> str:
 def nothing_to_try(report: Report) -> str:
     """Why there is no suggestion."""
     cost, comm = report.cost, report.communication
-    if report.stalls or report.deaths or report.run.state in ("failed", "lost"):
+    if report.stalls or report.deaths or report.run.state in FAILED_STATES:
         return "Fix what stopped the run (above). No figure suggests anything else."
     if comm.step_ms is None:
         return "There is no suggestion before the first step is finished."

@@ -117,7 +117,7 @@ def _host_summary(
         excess_ms=None if worst is None else worst.excess_ms,
         clock_bound_ms=bound_ms,
         clock_drift_ppm=figures.clock_drift_ppm if figures is not None else None,
-        silences=sum(message.startswith(f"host {name} is unreachable") for message in silent),
+        silences=sum(message.startswith(f"host {name} is ") for message in silent),
     )
 
 

@@ -164,7 +164,7 @@ def _others_ms(report: Report, ranks: Sequence[int], phase: str) -> float:
 
 
 def host_table(report: Report, width: int) -> list[str]:
-    """The hosts, those that were unreachable first, then by the excess of their worst rank."""
+    """The hosts, those that were silent first, then by the excess of their worst rank."""
     if len(report.hosts) < 2:
         return []
     shown = worst_hosts(report)[:MAX_HOSTS]
@@ -174,7 +174,7 @@ def host_table(report: Report, width: int) -> list[str]:
 
 
 def worst_hosts(report: Report) -> list[HostSummary]:
-    """Those that were unreachable first, then by the excess of their worst rank."""
+    """Those that were silent first, then by the excess of their worst rank."""
     return sorted(report.hosts, key=lambda host: (-host.silences, -(host.excess_ms or 0.0)))
 
 

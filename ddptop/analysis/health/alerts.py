@@ -33,11 +33,12 @@ from ddptop.analysis.stall.at_exit import followed_phrase
 from ddptop.analysis.stall.collectives import find_fatal_sides, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
 from ddptop.frames.calls import compiler_call, compiling, place
-from ddptop.frames.conditions import STALLS
+from ddptop.frames.conditions import STALLS, STATES
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import counted, fixed, percent
 from ddptop.frames.phrases import blamed, ranks_phrase, repeated_phrase, which_hosts
 from ddptop.protocol.limits import NS
+from ddptop.protocol.vocabulary import FAILED_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +99,7 @@ def alerts(
 
 
 def _first_lost(state: RunState, states: Sequence[RankStatus]) -> bool:
-    ended = [rank for rank in state.ended_badly() if states[rank] in ("lost", "failed")]
+    ended = [rank for rank in state.ended_badly() if states[rank] in FAILED_STATES]
     return bool(ended) and states[ended[0]] == "lost"
 
 
@@ -153,7 +154,7 @@ def _silent_hosts(
 ) -> Alert | None:
     """The alert of hosts from which nothing arrives; of lost ones where there are any."""
     lost = {name: ranks for name, ranks in silent.items() if states[ranks[0]] == "lost"}
-    shown = lost or {name: ranks for name, ranks in silent.items() if states[ranks[0]] == "unreachable"}
+    shown = lost or {name: ranks for name, ranks in silent.items() if STATES[states[ranks[0]]].is_silent}
     if not shown:
         return None
     ranks = sorted(rank for mine in shown.values() for rank in mine)

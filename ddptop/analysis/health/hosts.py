@@ -14,6 +14,7 @@ import numpy as np
 
 from ddptop.analysis.health.links import LinkLog
 from ddptop.analysis.ranks import SILENT_S
+from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
@@ -149,7 +150,7 @@ def takes_part(state: RunState, stepped_ns: int, heard_ns: int, now_ns: int) -> 
 
 def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:
     """By host that is unreachable or lost and has an agent: its ranks whose exit is not known."""
-    silent = {name for name, own in hosts.items() if own in ("unreachable", "lost")}
+    silent = {name for name, own in hosts.items() if own in SILENT_STATES}
     names = {name for name in silent if state.hosts.is_remote(name)}
     return by_host(state, [rank for rank, one in _running(state) if one.host in names]) if names else {}
 
@@ -284,7 +285,7 @@ class HostLog:
         elif now == "lost":
             text = f"host {name} is lost, silent for more than {SILENT_S:g} s{where}"
             state.log.add(at_s, "host_lost", text, severity="critical" if ranks else "info")
-        elif before in ("unreachable", "lost") and now == "live":
+        elif before in SILENT_STATES and now == "live":
             text = f"host {name} reports again after {fixed(state.hosts.known[name].silent_ns / NS, 0)} s"
             state.log.add(at_s, "host_back", text)
 

@@ -27,7 +27,7 @@ from ddptop.analysis.stall.rank_position import (
     sequence_of,
 )
 from ddptop.frames.calls import function_entered, in_collective
-from ddptop.frames.conditions import STALLS
+from ddptop.frames.conditions import SILENT_STATES, STALLS
 from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import MAX_POSITIONS, Stall
@@ -101,7 +101,7 @@ def _may_compile(state: RunState, stalled: Sequence[RankState], since_ns: int, n
 
 
 def _silent_hosts(state: RunState, now_ns: int) -> dict[str, tuple[int, ...]]:
-    """The ranks of hosts that are unreachable or lost; of hosts without an agent nothing is known."""
+    """The ranks of silent hosts; of hosts without an agent nothing is known."""
     return silent_ranks(state, host_states(state, now_ns)) if state.hosts.known else {}
 
 
@@ -136,10 +136,9 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     states: list[RankStatus] = ["live"] * state.world
     silence_ns = state.interruptions.silence_ns
     usual = state.running & (state.table.heard_ns >= now_ns - int(STALE_S * NS))
-    silent = {"lost", "unreachable"}
-    if not silent.isdisjoint(hosts.values()):
+    if any(host in SILENT_STATES for host in hosts.values()):
         for name, mine in state.hellos.of_hosts.items():
-            if hosts.get(name) in silent:
+            if hosts.get(name) in SILENT_STATES:
                 usual[mine] = False
     if outcome != "live" or stalled:
         usual[:] = False

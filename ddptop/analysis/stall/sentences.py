@@ -98,7 +98,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         return f"no rank is behind in {step}, and no rank has answered"
     if diagnosis.kind == "dead":
         return dead_phrase(state, diagnosis.ranks)
-    if diagnosis.kind == "unreachable":
+    if STALLS[diagnosis.kind].has_own_alert:
         return silence_phrase(state, by_host(state, diagnosis.ranks), state.newest_ns, lost=False)
     if diagnosis.kind == "transport":
         why = TRANSPORT if diagnosis.on_device else _transport_or_device(state)

@@ -23,7 +23,7 @@ MOST_APART_NS = 20_000_000
 MOST_DRIFT_PPM = 40
 
 CUT_S = 8.0
-"""How long nothing arrives from one host: unreachable, and not yet lost."""
+"""How long nothing arrives from one host, which is not yet lost."""
 
 
 @dataclass(frozen=True)

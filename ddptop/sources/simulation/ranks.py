@@ -252,7 +252,7 @@ class Ranks:
         """By node: steps before this one were reported."""
         self._answered = [node.asked for node in self._nodes]
         self._cut_until_ns = 0
-        """Until then nothing arrives from the host that is unreachable for some time."""
+        """Until then nothing arrives from the host that is silent for some time."""
         # Spread over the period, as hosts that started by themselves.
         self._due_ns = [now_ns + self._report_ns * (1 + at) // count for at in range(count)]
         self._reports = 0

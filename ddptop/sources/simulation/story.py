@@ -27,7 +27,7 @@ NAN = (0.52, 0.54)
 CUT = 0.62
 DEATH = 0.75
 """Parts of the cycle: the data of one rank come late, one rank's loss is NaN, one of at least four hosts is
-unreachable for some seconds, a rank fails."""
+silent for some seconds, a rank fails."""
 
 EVEN_STEPS = 60
 """After its slow part: by then no rank is flagged any more."""
@@ -98,12 +98,12 @@ class Story:
 
     @property
     def cut_host(self) -> int:
-        """Number of the host that is unreachable temporarily; -1: there are too few."""
+        """Number of the host that is silent for some time; -1: there are too few."""
         hosts = -(-self.world // RANKS_PER_NODE)
         return hosts // 2 if hosts >= 4 else -1
 
     def is_cut_in(self, step: int) -> bool:
-        """Whether a host becomes unreachable after this step."""
+        """Whether a host becomes silent after this step."""
         return self.cut_host >= 0 and step == int(CUT * self.cycle)
 
     def is_last_of(self, step: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddptop.frames.conditions import RED_STATES, STATES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import run_state
 from ddptop.render.trouble import in_trouble
@@ -46,9 +47,9 @@ class ViewActions(ActionsBase):
         late, state = self.shown.straggler or self.shown.suspect, run_state(self.shown)
         if in_trouble(self.shown) or state == "waiting":
             self.open_view("stall")
-        elif state == "unreachable":
-            self.open_view("hosts")
-        elif state in ("stalled", "lost", "failed") and state in self.shown.ranks.state:
+        elif page := STATES[state].page:
+            self.open_view(page)
+        elif state in RED_STATES and state in self.shown.ranks.state:
             self.open_rank(self.shown.ranks.state.index(state))
         elif self.shown.straggler is not None and not blamed(self.shown.straggler):
             self.show_note("batches differ in size between ranks: no rank is to blame")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.conditions import STATES
 from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss, percent
 from ddptop.frames.verdict import restart_phrase, run_state, silent_s
 from ddptop.render.line import Line, gather, of_state
@@ -96,7 +97,7 @@ def _describe_age(frame: Frame) -> str | None:
         return age(frame.unix_s - frame.stall.since_s)
     if run == "stale":
         return duration(silent_s(frame))
-    if run in ("unreachable", "lost"):
+    if STATES[run].is_silent:
         ages = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
         if len(ages):
             return duration(float(ages.max()) / 1e3)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.frames.columns import fold, folds
+from ddptop.frames.conditions import PROBLEM_STATES, SILENT_STATES
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import UNKNOWN, counted, fixed
 from ddptop.frames.statistics import median
-from ddptop.render.hosts import SILENT_STATES, figures_by_name
-from ddptop.render.line import PROBLEM_STATES, Line, gather, worst_sign
+from ddptop.render.hosts import figures_by_name
+from ddptop.render.line import Line, gather, worst_sign
 from ddptop.render.metrics import HEAT_FIELDS
 from ddptop.render.text import cells, fit, fit_tail, wrap
 from ddptop.tui.keys import Action, PaletteEntry, ScreenKey, view_key

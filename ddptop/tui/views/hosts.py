@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import (
     RATIO,
@@ -21,7 +22,7 @@ from ddptop.frames.numbers import (
 from ddptop.frames.phrases import host_total, several_hosts
 from ddptop.render import table
 from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes
-from ddptop.render.hosts import SILENT_STATES, host_figures, host_troubles, rank_spans
+from ddptop.render.hosts import host_figures, host_troubles, rank_spans
 from ddptop.render.line import Line, Piece, gather, highlight, rule
 from ddptop.render.metrics import HOST_FIELDS
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece

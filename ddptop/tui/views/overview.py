@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ddptop.frames.causes import cause_phrase
+from ddptop.frames.conditions import GRAVE_STATES, RED_STATES
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
@@ -36,20 +37,17 @@ _ROLES: dict[str, Role] = {
     "busy": "dim",
     "doubt": "warn",
     "warning": "warn",
-    "critical": "warn",  # an alert while training continues: red is for the verdicts of `_RED`
+    "critical": "warn",  # an alert while training continues: red is for the verdicts of RED_STATES
 }
 
 _QUIET = frozenset({"even", "uneven", "recovered"})
 """Verdicts about skew that no rank can be blamed for: their figures are grey."""
 
-_RED = frozenset({"stalled", "lost", "failed"})
-"""The only verdicts in red."""
-
 
 def draw_verdict(scene: Scene, width: int, most: int) -> list[Line]:
     """At most `most` lines; a sentence that is too long for one goes on below, indented."""
     shown = verdict(scene.frame)
-    red = shown.kind in _RED
+    red = shown.kind in RED_STATES
     role: Role = "bad" if red else "warn" if waits_long(scene.frame) else _ROLES[shown.sign]
     words = _short_cause(scene, shown, width)
     sentence = _wrap_clauses(scene, words, width) if most > 1 else [_in_one_line(scene, shown, width)]
@@ -93,7 +91,7 @@ def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
         return scene.clean(shown.sentence)
     if late is not None and shown.kind == "straggler":
         return straggler_brief(late, room)
-    if shown.kind in _RED or shown.kind == "unreachable":
+    if shown.kind in GRAVE_STATES:
         return scene.clean(trouble_brief(shown, room))
     short = scene.clean(shown.sentence.removesuffix(" of each step"))
     ends = [

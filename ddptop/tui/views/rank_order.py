@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.conditions import PROBLEM_STATES, RED_STATES
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.hosts import host_index
 from ddptop.render.context import CALM
 from ddptop.render.hosts import ByHost, by_host, worst_first
-from ddptop.render.line import PROBLEM_STATES, RED_STATES
 from ddptop.render.rank_table import figure_values
 from ddptop.tui import match
 from ddptop.tui.scene import TableRows, host_row

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import RATIO, counted, fixed, known
 from ddptop.frames.phrases import host_total
+from ddptop.protocol.vocabulary import ENDED
 from ddptop.render import table
 from ddptop.render.context import CALM, OF_STEP
-from ddptop.render.hosts import NOT_RUNNING, SILENT_STATES, figures_by_name, host_troubles
+from ddptop.render.hosts import NOT_RUNNING, figures_by_name, host_troubles
 from ddptop.render.line import Line, Piece, marked
 from ddptop.render.rank_table import host_state_piece, mark, rank_columns, widest
 from ddptop.render.text import cells, fit
@@ -183,7 +185,7 @@ def grouped_columns(scene: Scene, rows: TableRows) -> list[table.TableColumn]:
     """The columns of the table with rows of hosts: those of ranks, after the host and how many ranks run."""
     figures, index = figures_by_name(scene.frame), host_index(scene.frame.ranks.host)
     running, total = _count_running(scene)
-    ended = scene.frame.run.state in ("finished", "failed")
+    ended = scene.frame.run.state in ENDED
 
     def of_host(row: int, text: Callable[[int], Piece]) -> Piece:
         host = host_of(row)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ddptop.frames.conditions import condition_of
+from ddptop.frames.conditions import SILENT_STATES, condition_of
 from ddptop.frames.numbers import count, counted, duration
 from ddptop.frames.phrases import death_phrase
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, run_state, verdict
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import draw_evidence
-from ddptop.render.hosts import SILENT_STATES
 from ddptop.render.line import Line, Piece, of_state, rule
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import wrap

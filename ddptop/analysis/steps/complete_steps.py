@@ -95,7 +95,7 @@ class CompleteStep:
         """The largest layout number of its rows."""
         if self._block is not None:
             return int(self._block.layout[self._at].max())
-        return max(piece.largest_layout for piece in self._pieces)
+        return max([piece.largest_layout for piece in self._pieces])
 
     @property
     def cells_of_first(self) -> int:
@@ -103,7 +103,7 @@ class CompleteStep:
         if self._block is not None:
             at = self._at * self.ranks
             return int(self._block.cells_at[at + 1] - self._block.cells_at[at])
-        return max(0, *(piece.cells_of_first for piece in self._pieces))
+        return max([0, *[piece.cells_of_first for piece in self._pieces]])
 
     @property
     def detailed(self) -> bool:

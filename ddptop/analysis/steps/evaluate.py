@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import CompleteStep, StepBlock
     from ddptop.analysis.steps.groups import Scope
-    from ddptop.analysis.steps.kept import Kind, Peers
+    from ddptop.analysis.steps.kept import Kind, Part, Peers
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.step_columns import Numbers
@@ -80,6 +80,9 @@ class StepEvaluation:
         self._splitter = Splitter(state.groups, state.layouts)
         self._compared: tuple[int, int] | None = None
         self._comparisons: dict[Scope, Comparison] = {}
+        self._last_scope: Scope | None = None
+        """Of the first part of the newest step; and how its parts were compared."""
+        self._last_compared: tuple[Comparison, ...] = ()
         self._peers: list[Peers] | None = None
         self.flagging = StepFlagging(state.figures.flags)
         self._compared_ranks: list[Indices] = []
@@ -99,6 +102,16 @@ class StepEvaluation:
             self._compared = self._peers = None
             self.flagging = StepFlagging(state.figures.flags)
         parts, version = self._splitter.split(step), self._splitter.version
+        compared = self._compare(parts)
+        self._waiting.append(DividedStep(step, parts, compared, version, self._splitter.peers))
+        self._completed_s.append(unix_s)
+        self._cells += self._figures.world * (ROW_INTEGERS + step.cells_of_first)
+        if len(self._waiting) >= BATCH or self._cells >= BATCH_CELLS:
+            self.settle()
+
+    def _compare(self, parts: tuple[Part, ...]) -> tuple[Comparison, ...]:
+        """How the ranks of each part can be compared at this moment."""
+        state = self._state
         versions = (state.clocks.version, state.timers.version)
         before, self._compared = self._compared, versions
         if before is None or before[1] != versions[1] or len(self._comparisons) > 2 * len(parts):
@@ -107,12 +120,11 @@ class StepEvaluation:
             self._comparisons = {
                 scope: one.with_clocks(state.clocks) for scope, one in self._comparisons.items()
             }
-        compared = tuple(self._comparison(part.scope) for part in parts)
-        self._waiting.append(DividedStep(step, parts, compared, version, self._splitter.peers))
-        self._completed_s.append(unix_s)
-        self._cells += self._figures.world * (ROW_INTEGERS + step.cells_of_first)
-        if len(self._waiting) >= BATCH or self._cells >= BATCH_CELLS:
-            self.settle()
+        elif len(parts) == 1 and parts[0].scope is self._last_scope:  # usually; a scope takes long to hash
+            return self._last_compared
+        self._last_scope = parts[0].scope if parts else None
+        self._last_compared = tuple([self._comparison(part.scope) for part in parts])
+        return self._last_compared
 
     def _comparison(self, scope: Scope) -> Comparison:
         found = self._comparisons.get(scope)

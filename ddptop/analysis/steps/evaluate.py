@@ -28,10 +28,10 @@ from ddptop.analysis.steps.windows import (
     ROW_INTEGERS,
     DetailWindow,
 )
+from ddptop.analysis.straggler.arrival_rules import FLAG_STEPS
 from ddptop.analysis.straggler.cost import figures_of, shown_place
-from ddptop.analysis.straggler.every_step import EVERY
 from ddptop.analysis.straggler.flagged import arrivals_disagree, evaluate_flag, straggler
-from ddptop.analysis.straggler.rules import FLAG_STEPS
+from ddptop.analysis.straggler.own_time_rules import EVERY
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.causes import cause_phrase
 from ddptop.frames.phrases import blamed, which_hosts

@@ -20,7 +20,7 @@ from ddptop.analysis.steps.windows import (
     WAITS,
     DetailWindow,
 )
-from ddptop.analysis.straggler.rules import EVERY, EVERY_STEPS
+from ddptop.analysis.straggler.arrival_rules import EVERY, EVERY_STEPS
 from ddptop.frames.statistics import mean, median
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.steps.windows import PLACES
-from ddptop.analysis.straggler import every_step
+from ddptop.analysis.straggler import own_time_rules
 from ddptop.frames.statistics import median, quantile
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def late_place(over: Mapping[OwnPlace, Column]) -> OwnPlace | None:
     Searched first are those whose excess hardly varies, where one of them has half of the largest of all."""
     positive = {name: ms for name, values in over.items() if (ms := float(median(values))) > 0}
     # Ranks on shared cores win or lose in backward what another does at that moment: that is no cause.
-    steady = {n: ms for n, ms in positive.items() if quantile(over[n], every_step.LOW) > ms / 2}
-    least = every_step.HALF * max(positive.values(), default=0.0)
+    steady = {n: ms for n, ms in positive.items() if quantile(over[n], own_time_rules.LOW) > ms / 2}
+    least = own_time_rules.HALF * max(positive.values(), default=0.0)
     for found in (steady, positive):
         place = max(found, key=lambda name: found[name], default=None)
-        if place is not None and found[place] >= max(least, every_step.CAUSE_SHARE * sum(found.values())):
+        if place is not None and found[place] >= max(least, own_time_rules.CAUSE_SHARE * sum(found.values())):
             return place
     return None
 
@@ -58,5 +58,5 @@ def carried(pauses: Column, lateness: Column) -> bool:
     """Whether an excess (n,) is nothing but pauses, less the others' in the same steps: at least CAUSE_SHARE
     of it, and not by a few steps."""
     pause_ms = float(median(pauses))
-    carried = pause_ms > 0 and pause_ms >= every_step.CAUSE_SHARE * float(median(lateness))
-    return carried and bool(quantile(pauses, every_step.LOW) > pause_ms / 2)
+    carried = pause_ms > 0 and pause_ms >= own_time_rules.CAUSE_SHARE * float(median(lateness))
+    return carried and bool(quantile(pauses, own_time_rules.LOW) > pause_ms / 2)

@@ -16,7 +16,7 @@ from ddptop.analysis.figures import place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
 from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
-from ddptop.analysis.straggler import causes, cpu_waits, every_step, flagged, rules, uneven_work
+from ddptop.analysis.straggler import arrival_rules, causes, cpu_waits, flagged, own_time_rules, uneven_work
 from ddptop.frames.frame import Straggler, Suspect
 from ddptop.frames.statistics import LEAST_BLOCK, interval_of_median, mean, median, quantile
 
@@ -142,8 +142,8 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
         gain = np.where(last == rank, window.group.of("recoverable", newest), 0.0)
         gain_ms = float(median(gain))
         cost_pct = 100 * float(median(formulas.share(gain, window.group.of("step", newest))))
-        worth = gain_ms >= rules.FLAG_MS and cost_pct >= rules.FLAG_PCT
-        if worth and low_ms > max(bound_ms, rules.SPREAD_SHARE * late_ms):
+        worth = gain_ms >= arrival_rules.FLAG_MS and cost_pct >= arrival_rules.FLAG_PCT
+        if worth and low_ms > max(bound_ms, arrival_rules.SPREAD_SHARE * late_ms):
             return Suspect(window.scope.ranks[rank], late_ms, bound_ms, count, steps)
     return None
 
@@ -179,7 +179,7 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
     steady = straggler is not None and own_gain is not None and straggler.pattern != "intermittent"
     if straggler is not None and steady and p50 and even_ms is not None:
         cost_pct = 100 * (1 - even_ms / p50)
-        straggler = replace(straggler, cost_pct=cost_pct) if cost_pct >= rules.KEEP_PCT else None
+        straggler = replace(straggler, cost_pct=cost_pct) if cost_pct >= arrival_rules.KEEP_PCT else None
     return found._replace(straggler=straggler, what_if=what_if)
 
 
@@ -194,7 +194,7 @@ def _flagged_gain(window: DetailWindow, world: int, straggler: Straggler, slots:
     ranks = tuple(flag.scope.ranks.index(rank) for rank in straggler.ranks or (straggler.rank,))
     if len(flag.scope.ranks) < world or len(set(ranks)) >= world:
         return None
-    return rules.gain(window.scopes[flag.scope], slots, ranks)[1]
+    return arrival_rules.gain(window.scopes[flag.scope], slots, ranks)[1]
 
 
 def _nearest(at: Column, points: Indices) -> Indices:
@@ -253,13 +253,13 @@ def _from_every_step(figures: Figures) -> FrameSteps:
 def _own_suspect(figures: Figures) -> tuple[int, Suspect] | None:
     """The slot since which a rank is clearly late, and the suspect."""
     steps = figures.steps
-    newest = steps.recent(every_step.NEWEST)
+    newest = steps.recent(own_time_rules.NEWEST)
     for members in figures.flags.groups:
         excess = steps.work_excess(newest, members)
-        if (result := every_step.suspect(excess, steps.wall(newest))) is not None:
+        if (result := own_time_rules.suspect(excess, steps.wall(newest))) is not None:
             late, last = result
             over = excess[late.ranks[0], late.first :]
-            bound_ms = ERRORS * every_step.error_of_median(over)
+            bound_ms = ERRORS * own_time_rules.error_of_median(over)
             rank = int(members[late.ranks[0]])
             return int(newest[late.first]), Suspect(
                 rank, late.excess_ms, bound_ms, last, len(over), basis="every_step"
@@ -274,8 +274,8 @@ LAST_SHARE = 0.9
 def _last_in_most(figures: Figures) -> tuple[int, Suspect] | None:
     """The slot since which a rank comes last in nearly all steps, and the suspect: its excess may vary."""
     steps = figures.steps
-    slots = steps.recent(every_step.LAST_STEPS)
-    if len(slots) < every_step.LAST_STEPS:
+    slots = steps.recent(own_time_rules.LAST_STEPS)
+    if len(slots) < own_time_rules.LAST_STEPS:
         return None
     for members in figures.flags.groups:
         excess = steps.excess(slots, members)
@@ -283,9 +283,9 @@ def _last_in_most(figures: Figures) -> tuple[int, Suspect] | None:
         last = np.bincount(latest[np.isfinite(excess).any(axis=0)], minlength=len(members))
         row = int(last.argmax())
         over = excess[row]
-        least_ms = max(every_step.FLAG_MS, every_step.WHOLE_SHARE * float(median(steps.wall(slots))))
+        least_ms = max(own_time_rules.FLAG_MS, own_time_rules.WHOLE_SHARE * float(median(steps.wall(slots))))
         if len(members) > 1 and last[row] >= LAST_SHARE * len(slots) and float(median(over)) >= least_ms:
-            bound_ms = ERRORS * every_step.error_of_median(over)
+            bound_ms = ERRORS * own_time_rules.error_of_median(over)
             return int(slots[0]), Suspect(
                 int(members[row]),
                 float(median(over)),
@@ -316,11 +316,11 @@ def _cpu_suspect(steps: StepWindow, members: Indices, sure: CpuSuspect | None) -
     waits = place_excess(steps, "cpu", newest, members)
     if sure is not None and sure.rank not in members:
         return None
-    newest_waits = np.nan_to_num(waits[:, -every_step.NEWEST :]).mean(axis=1)
+    newest_waits = np.nan_to_num(waits[:, -own_time_rules.NEWEST :]).mean(axis=1)
     row = int(newest_waits.argmax() if sure is None else np.flatnonzero(members == sure.rank)[0])
-    first = every_step.onset(waits[row])
+    first = own_time_rules.onset(waits[row])
     slots = newest[first:]
-    if len(slots) < every_step.NEWEST:
+    if len(slots) < own_time_rules.NEWEST:
         return None
     wall_ms = float(steps.wall(slots).sum())
     if sure is None and np.nan_to_num(waits[row, first:]).sum() < cpu_waits.SHARE * wall_ms:
@@ -333,7 +333,7 @@ def _cpu_suspect(steps: StepWindow, members: Indices, sure: CpuSuspect | None) -
     return int(slots[0]), Suspect(
         rank=int(members[row]),
         lateness_ms=float(median(over)),
-        bound_ms=ERRORS * every_step.error_of_median(over),
+        bound_ms=ERRORS * own_time_rules.error_of_median(over),
         last=last,
         steps=len(slots),
         basis="every_step",
@@ -405,7 +405,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         rank=flag.rank,
         pattern=flag.pattern,
         lateness_ms=float(median(lateness)),
-        bound_ms=ERRORS * every_step.error_of_median(lateness),
+        bound_ms=ERRORS * own_time_rules.error_of_median(lateness),
         recoverable_ms=known(median(gain)) or 0.0,
         cost_pct=0.0,
         last_pct=100 * float(is_last.mean()),
@@ -465,7 +465,7 @@ def _late_in(flag: StepFlag, steps: StepWindow, slots: Indices, excess: Column) 
     if flag.pattern == "persistent":
         late[np.isin(flag.members, flag.ranks)] = True
     elif flag.pattern == "intermittent":
-        is_last = flag.excess(steps, slots) > every_step.HALF * flag.level_ms
+        is_last = flag.excess(steps, slots) > own_time_rules.HALF * flag.level_ms
         late[flag.members == flag.rank] = is_last
     else:
         late[largest, np.arange(len(slots))] = is_last

@@ -1,8 +1,8 @@
 """Flags the rank that waits for a CPU longer than the others: a busy loop on its core, a CPU quota.
 
 On a busy machine every rank waits now and then, one of them for seconds while others do not. That is scatter,
-and no rank's fault: so `CpuWaits` takes far longer than the rules of `every_step`. That a quota is used up
-the kernel counts: `throttled` is as fast as they are.
+and no rank's fault: so `CpuWaits` takes far longer than the rules of `own_time_rules`. That a quota is used
+up the kernel counts: `throttled` is as fast as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ddptop.analysis.figures import CpuSuspect, StepFlag, place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_STEPS
-from ddptop.analysis.straggler import every_step
+from ddptop.analysis.straggler import own_time_rules
 from ddptop.frames.statistics import median, quantile
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class CpuWaits:
         each = formulas.share(over[:, row], wall)
         if total[row] < SHARE or float(quantile(each, EACH)) < EACH_SHARE:
             return None
-        newest = np.arange(max(0, slot + 1 - every_step.KEEP_STEPS), slot + 1)
+        newest = np.arange(max(0, slot + 1 - own_time_rules.KEEP_STEPS), slot + 1)
         level_ms = float(median(place_excess(steps, "cpu", newest, self._members)[row]))
         if level_ms < EACH_SHARE * float(median(steps.wall(newest))):  # it has ended
             return None
@@ -151,7 +151,7 @@ def throttled(
     others = np.delete(members, rows)
     others = others[np.linspace(0, len(others) - 1, min(len(others), OTHERS)).astype(np.int64)]
     found = []
-    for rank in members[rows[: every_step.CANDIDATES]].tolist():
+    for rank in members[rows[: own_time_rules.CANDIDATES]].tolist():
         over = place_excess(steps, "cpu", window, np.array([rank, *others]))[0]
         begin, end = np.searchsorted(ends, used_up[rank] or ()).tolist()
         late = waits_by_quota(over, steps.wall(window), begin, end, held=rank == held)
@@ -186,11 +186,11 @@ def waits_by_quota(
     over = np.nan_to_num(over)
     step, level_ms = float(median(wall)), float(median(over[begin:end]))
     pattern: Pattern = "persistent"
-    if level_ms < max(every_step.FLAG_MS, EACH_SHARE * step):
-        large = over > max(every_step.LARGE_MS, every_step.LARGE_SHARE * step)
+    if level_ms < max(own_time_rules.FLAG_MS, EACH_SHARE * step):
+        large = over > max(own_time_rules.LARGE_MS, own_time_rules.LARGE_SHARE * step)
         pattern, level_ms = "intermittent", float(median(over[begin:end][large[begin:end]]))
-    late = begin + np.flatnonzero(over[begin:] > every_step.HALF * level_ms)
-    if end - begin < every_step.NEWEST or len(late) < every_step.FEWEST:
+    late = begin + np.flatnonzero(over[begin:] > own_time_rules.HALF * level_ms)
+    if end - begin < own_time_rules.NEWEST or len(late) < own_time_rules.FEWEST:
         return None
     newest = max(late[0], len(over) - STILL)
     for first, share in ((late[0], WORTHWHILE), (newest, WORTHWHILE / 2 if held else WORTHWHILE)):

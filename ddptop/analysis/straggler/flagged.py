@@ -9,7 +9,7 @@ import numpy as np
 from ddptop.analysis.figures import MOVES_WITHIN, place_excess
 from ddptop.analysis.steps.groups import Flagged
 from ddptop.analysis.steps.windows import FEW_DETAILED, MOVES, PARTS, PHASES, PLACES
-from ddptop.analysis.straggler import every_step, rules, uneven_work
+from ddptop.analysis.straggler import arrival_rules, own_time_rules, uneven_work
 from ddptop.frames.frame import Straggler
 from ddptop.frames.statistics import median, quantile
 
@@ -63,7 +63,7 @@ def cause(parts: dict[StepPhase, float]) -> Cause | None:
     if not over:
         return None
     largest = max(over, key=lambda phase: over[phase])
-    return largest if over[largest] >= every_step.CAUSE_SHARE * sum(over.values()) else "mixed"
+    return largest if over[largest] >= own_time_rules.CAUSE_SHARE * sum(over.values()) else "mixed"
 
 
 FADED = 0.25
@@ -93,18 +93,20 @@ def _in(detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Flagged | 
         return None
     held = detail.flagged if detail.flagged is not None and detail.flagged.scope == window.scope else None
     rank = None if held is None else held.rank
-    measured = rules.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
+    measured = arrival_rules.persistent(
+        window, slots, rank if held is None or held.pattern == "persistent" else None
+    )
     if measured is None:
-        measured = rules.by_phase(detail, window)
+        measured = arrival_rules.by_phase(detail, window)
     if measured is not None:
         faded = held is not None and measured.lateness_ms < FADED * held.lateness_ms
-        first = held is None or held.rank != measured.ranks[0] or rules.meets_flag_threshold(measured)
+        first = held is None or held.rank != measured.ranks[0] or arrival_rules.meets_flag_threshold(measured)
         if first or not faded:
             lateness_ms = measured.lateness_ms if held is None or first else held.lateness_ms
             return Flagged(window.scope, measured.ranks[0], "persistent", measured.cost_ms, lateness_ms)
-    others: tuple[tuple[Pattern, rules.LatePattern | None], ...] = (
-        ("intermittent", rules.intermittent(window)),
-        ("rotating", rules.rotating(window, rank)),
+    others: tuple[tuple[Pattern, arrival_rules.LatePattern | None], ...] = (
+        ("intermittent", arrival_rules.intermittent(window)),
+        ("rotating", arrival_rules.rotating(window, rank)),
     )
     for pattern, found in others:
         if found is not None:
@@ -114,7 +116,7 @@ def _in(detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Flagged | 
 
 def _is_confirmed(detail: DetailWindow, flag: Flagged, slots: Indices) -> bool:
     """Whether the lateness of a flagged rank shows in its own time as well."""
-    window, newest = detail.scopes[flag.scope], detail.group.recent(rules.NEWEST)
+    window, newest = detail.scopes[flag.scope], detail.group.recent(arrival_rules.NEWEST)
     for steps in (newest, slots):
         found = _figures_of(detail, flag, steps)
         if found is not None and shows_in_own_time(detail, window, steps, flag.rank, found):
@@ -136,14 +138,14 @@ def _figures_of(detail: DetailWindow, flag: Flagged, slots: Indices) -> Straggle
     if flag.pattern == "persistent":
         return _persistent(detail, window, slots, flag)
     if flag.pattern == "intermittent":
-        found = rules.intermittent(window)
+        found = arrival_rules.intermittent(window)
     else:
-        found = rules.rotating(window, flag.rank)
+        found = arrival_rules.rotating(window, flag.rank)
     return None if found is None else _of_pattern(detail, window, slots, flag, found)
 
 
 def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged) -> Straggler | None:
-    result = rules.measure_while_late(window, slots, flag.rank)
+    result = arrival_rules.measure_while_late(window, slots, flag.rank)
     if result is None:
         return None
     measured, slots = result
@@ -171,7 +173,7 @@ def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag:
 
 
 def _of_pattern(
-    detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged, found: rules.LatePattern
+    detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged, found: arrival_rules.LatePattern
 ) -> Straggler:
     """An intermittent or rotating straggler: lateness and cause over the late steps only."""
     last = window.group.of("last", slots)
@@ -204,13 +206,16 @@ def _waited_elsewhere(steps: StepWindow, flag: StepFlag, slot: int) -> bool:
 
     Then it is slow, and all ranks' buckets arrive on time."""
     others = flag.members[~np.isin(flag.members, flag.ranks)]
-    waited = steps.waited(np.arange(max(0, slot + 1 - every_step.NEWEST), slot + 1))[others]
+    waited = steps.waited(np.arange(max(0, slot + 1 - own_time_rules.NEWEST), slot + 1))[others]
     return bool(float(median(waited.ravel())) >= ON_TIME * flag.level_ms)
 
 
 def _waits_for_cpu(steps: StepWindow, late: Flagged, slot: int) -> bool:
     """Whether the rank that arrives late has waited for a CPU: then it is not slow by itself."""
-    slots, members = np.arange(max(0, slot + 1 - every_step.KEEP_STEPS), slot + 1), np.array(late.scope.ranks)
+    slots, members = (
+        np.arange(max(0, slot + 1 - own_time_rules.KEEP_STEPS), slot + 1),
+        np.array(late.scope.ranks),
+    )
     waited = place_excess(steps, "cpu", slots, members)[late.rank]
     return bool(float(median(waited)) >= ON_TIME * late.lateness_ms)
 
@@ -222,11 +227,11 @@ def _another_is_late(
     itself. `slot`: of the newest step."""
     for scope in detail.scopes.values():
         detailed = scope.with_detail(slots)
-        few = len(detailed) < rules.FLAG_STEPS
-        if few or scope.clock_free or scope.most_lost_pct(detailed) < rules.FLAG_PCT:
+        few = len(detailed) < arrival_rules.FLAG_STEPS
+        if few or scope.clock_free or scope.most_lost_pct(detailed) < arrival_rules.FLAG_PCT:
             continue
-        measured = rules.measure(scope, detailed)
-        if measured is None or not rules.meets_flag_threshold(measured):
+        measured = arrival_rules.measure(scope, detailed)
+        if measured is None or not arrival_rules.meets_flag_threshold(measured):
             continue
         late = Flagged(scope.scope, measured.ranks[0], "persistent", measured.cost_ms, measured.lateness_ms)
         if late.global_rank in ranks or _waits_for_cpu(steps, late, slot):

@@ -10,7 +10,7 @@ import numpy as np
 from ddptop.analysis.figures import StepFlag, place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_STEPS
-from ddptop.analysis.straggler import every_step, uneven_work
+from ddptop.analysis.straggler import own_time_rules, uneven_work
 from ddptop.analysis.straggler.causes import STEADY
 from ddptop.analysis.straggler.cpu_waits import CpuWaits, throttled
 from ddptop.frames.statistics import certainty, median
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.figures import StepFlags
     from ddptop.analysis.steps.windows import StepWindow
-    from ddptop.analysis.straggler.every_step import Late
+    from ddptop.analysis.straggler.own_time_rules import Late
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.vocabulary import OwnPlace, Pattern
 
 SWITCH = 2.0
 """While a rank is flagged, another one is flagged instead when its excess is this many times as large."""
 
-SUM_STEPS = OWN_STEPS - every_step.EVERY
+SUM_STEPS = OWN_STEPS - own_time_rules.EVERY
 """Steps of the running sums: those that leave them are still kept."""
 
 
@@ -66,13 +66,13 @@ class _Group:
         self.first = slot
         self.large_ms: Column = np.zeros(len(members))
         """By member, the sum of its large excesses over SUM_STEPS steps."""
-        self.paused_ms: deque[Column] = deque(maxlen=SUM_STEPS // every_step.EVERY)
+        self.paused_ms: deque[Column] = deque(maxlen=SUM_STEPS // own_time_rules.EVERY)
         """Of the newest evaluations, by member, the pauses for garbage collection in their new steps."""
         self.most_paused_ms: deque[float] = deque(maxlen=self.paused_ms.maxlen)
         """The largest of each."""
-        self.late: deque[int] = deque(maxlen=every_step.SLOW_CORE_STEPS)
+        self.late: deque[int] = deque(maxlen=own_time_rules.SLOW_CORE_STEPS)
         """Of the newest steps the member with the largest excess, and by how much that stands out."""
-        self.gain: deque[float] = deque(maxlen=every_step.SLOW_CORE_STEPS)
+        self.gain: deque[float] = deque(maxlen=own_time_rules.SLOW_CORE_STEPS)
         self.cpu_waits = CpuWaits(members)
         self._added: _Added | None = None
         self._late: dict[int, StepFlag] = {}
@@ -119,9 +119,9 @@ class _Group:
         rows = None if len(members) == steps.world else members  # all are not copied
         excess, wall = steps.work_excess(slots, rows), steps.wall(slots)
         gone = np.arange(max(self.first, begin - SUM_STEPS), slots[-1] + 1 - SUM_STEPS)
-        late, gain = every_step.outstanding(excess)
-        due = ends[ends + 1 >= every_step.NEWEST]
-        has_places = len(members) <= every_step.PLACE_RANKS
+        late, gain = own_time_rules.outstanding(excess)
+        due = ends[ends + 1 >= own_time_rules.NEWEST]
+        has_places = len(members) <= own_time_rules.PLACE_RANKS
         return _Added(
             begin,
             wall,
@@ -141,26 +141,26 @@ class _Group:
         """`_Added.often` of the evaluations after these slots."""
         if not len(ends):
             return {}
-        newest = np.arange(1 - every_step.NEWEST, 1)
+        newest = np.arange(1 - own_time_rules.NEWEST, 1)
         slots = np.arange(ends[0] + newest[0], ends[-1] + 1)
         at = (ends - slots[0])[:, None] + newest
         wall = steps.wall(slots)[at]
         excess = steps.work_excess(slots, rows)
         # One after the other: of many ranks an array of all would be as large as all else that is kept.
         each = [
-            every_step.late_often(excess[:, of_one], of_wall)
+            own_time_rules.late_often(excess[:, of_one], of_wall)
             for of_one, of_wall in zip(at, wall, strict=True)
         ]
         often: dict[OwnPlace | None, Mask] = {None: np.array(each)}
-        if len(self.members) <= every_step.PLACE_RANKS:
+        if len(self.members) <= own_time_rules.PLACE_RANKS:
             over = _excess_in_places(steps, slots, self.members)
-            of_places = every_step.late_often(over[..., at], wall)
+            of_places = own_time_rules.late_often(over[..., at], wall)
             often |= zip(STEADY, of_places.swapaxes(1, 2), strict=True)
         return {place: late for place, late in often.items() if late.any()}
 
 
 def _large(excess: Column, wall: Column) -> Column:
-    least = np.maximum(every_step.LARGE_MS, every_step.LARGE_SHARE * wall)
+    least = np.maximum(own_time_rules.LARGE_MS, own_time_rules.LARGE_SHARE * wall)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(excess > least, excess, 0.0), np.float64)
 
@@ -172,14 +172,14 @@ def _excess_in_places(steps: StepWindow, slots: Indices, members: Indices) -> Co
 
 
 class StepFlagging:
-    """Flags ranks from every step: applies the rules of `every_step` after each EVERY-th step."""
+    """Flags ranks from every step: applies the rules of `own_time_rules` after each EVERY-th step."""
 
     def __init__(self, flags: StepFlags) -> None:
         """`flags`: where the result goes."""
         self._flags = flags
         self._groups: list[_Group] = []
         self._seen = -1
-        self._unknown: deque[bool] = deque(maxlen=every_step.NEWEST)
+        self._unknown: deque[bool] = deque(maxlen=own_time_rules.NEWEST)
         """Of the newest steps, whether a rank's last gradient is unknown."""
         self._unknown_added: tuple[int, list[bool]] = 0, []
         """The slot of the first of the steps that were added last, and the same of these."""
@@ -246,7 +246,7 @@ class StepFlagging:
         if held is not None and held.pattern == "persistent":
             slots = np.arange(max(0, held.since, slot + 1 - OWN_STEPS), slot + 1)
             over, wall, level_ms = held.excess(steps, slots), steps.wall(slots), held.level_ms
-            if every_step.still_late(over, wall, level_ms, bursts=held.place == "cpu"):
+            if own_time_rules.still_late(over, wall, level_ms, bursts=held.place == "cpu"):
                 again = next((flag for flag in found if flag.rank in held.ranks), None)
                 if best is None or best.rank in held.ranks or best.level_ms < SWITCH * level_ms:
                     if again is None or (again.place is None and held.place is not None):
@@ -255,7 +255,7 @@ class StepFlagging:
                 return best
             self._patterns_from = slot + 1
             if held.place is not None:
-                self._persistent_from = slot + 1 - every_step.OVER_STEPS
+                self._persistent_from = slot + 1 - own_time_rules.OVER_STEPS
                 best = max(self._persistent(steps, slot), key=lambda flag: flag.level_ms, default=None)
             for group in self._groups:
                 group.cpu_waits = CpuWaits(group.members)
@@ -283,23 +283,23 @@ class StepFlagging:
         flag = self._flags.flag
         held = flag is not None and flag.rank in group.members
         slots = np.arange(max(self._patterns_from, group.first, slot + 1 - OWN_STEPS), slot + 1)
-        if len(slots) < every_step.LEAST_STEPS or len(group.members) < 2:
+        if len(slots) < own_time_rules.LEAST_STEPS or len(group.members) < 2:
             return None
         wall = steps.wall(slots)
         for place, rows, over in _large_in(group, steps, slots):
-            share = every_step.LARGE_SHARE if place != "gc" else every_step.LARGE_PAUSE_SHARE
-            late = every_step.intermittent(over, wall, held=held, large_share=share)
+            share = own_time_rules.LARGE_SHARE if place != "gc" else own_time_rules.LARGE_PAUSE_SHARE
+            late = own_time_rules.intermittent(over, wall, held=held, large_share=share)
             if late is None:
                 continue
-            hits = slots[over[late.ranks[0]] > every_step.HALF * late.excess_ms]
+            hits = slots[over[late.ranks[0]] > own_time_rules.HALF * late.excess_ms]
             # A pause has what it waited for a CPU; and work is not late where the others have waited longer.
             total = steps.excess if place in (None, "gc") else steps.work_excess
             excess = total(hits, group.members[rows[list(late.ranks)]])
-            if median(excess[0]) >= every_step.AGREES * late.excess_ms:
+            if median(excess[0]) >= own_time_rules.AGREES * late.excess_ms:
                 return _flag(late, "intermittent", group, rows, slots, place)
         last, gain = np.array(group.late), np.array(group.gain)
         turning = held and flag is not None and flag.pattern == "rotating"
-        late = every_step.rotating(last, gain, wall, len(group.members), held=turning) or _uneven(
+        late = own_time_rules.rotating(last, gain, wall, len(group.members), held=turning) or _uneven(
             group, steps, slots, held
         )
         if late is None:
@@ -313,13 +313,13 @@ def _large_in(
 ) -> Iterator[tuple[OwnPlace | None, Indices, Column]]:
     """Where large excesses cost enough: the place (None: all of own time), some members and their excess."""
     wall = steps.wall(slots)
-    worth_ms = every_step.WORTH * float(wall.sum())
+    worth_ms = own_time_rules.WORTH * float(wall.sum())
     if float(group.large_ms.max()) >= worth_ms:
-        rows = np.argsort(-group.large_ms, kind="stable")[: every_step.RIVALS + 1]
+        rows = np.argsort(-group.large_ms, kind="stable")[: own_time_rules.RIVALS + 1]
         yield None, rows, steps.work_excess(slots, group.members[rows])
-        if len(group.members) <= every_step.PLACE_RANKS:
+        if len(group.members) <= own_time_rules.PLACE_RANKS:
             over = _excess_in_places(steps, slots, group.members[rows])
-            least_ms = max(every_step.LARGE_MS, every_step.LARGE_SHARE * float(median(wall)))
+            least_ms = max(own_time_rules.LARGE_MS, own_time_rules.LARGE_SHARE * float(median(wall)))
             large_ms = np.where(over > least_ms, over, 0.0).sum(axis=-1).max(axis=-1)
             for place in np.flatnonzero(large_ms >= worth_ms).tolist():
                 yield STEADY[place], rows, over[place]
@@ -327,22 +327,22 @@ def _large_in(
         paused_ms = np.sum(group.paused_ms, axis=0)
         if float(np.max(paused_ms)) < worth_ms:
             return
-        rows = np.argsort(-paused_ms, kind="stable")[: every_step.RIVALS + 1]
+        rows = np.argsort(-paused_ms, kind="stable")[: own_time_rules.RIVALS + 1]
         yield "gc", rows, place_excess(steps, "gc", slots, group.members[rows])
 
 
 def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Late | None:
     """The ranks that are late in turn because their batches differ, where that costs enough."""
-    newest, last = (one[-every_step.ROTATING_STEPS :] for one in (slots, np.array(group.late)))
+    newest, last = (one[-own_time_rules.ROTATING_STEPS :] for one in (slots, np.array(group.late)))
     gain = uneven_work.gain(steps, newest, group.members)
-    if len(last) < every_step.ROTATING_STEPS or len(gain) < len(last) or np.isnan(gain).any():
+    if len(last) < own_time_rules.ROTATING_STEPS or len(gain) < len(last) or np.isnan(gain).any():
         return None
-    worth = max(every_step.FLAG_MS, every_step.FLAG_SHARE * float(steps.wall(newest).mean()))
-    if gain.mean() < (worth * 2 / 3 if held else worth) or certainty(gain) < every_step.ERRORS:
+    worth = max(own_time_rules.FLAG_MS, own_time_rules.FLAG_SHARE * float(steps.wall(newest).mean()))
+    if gain.mean() < (worth * 2 / 3 if held else worth) or certainty(gain) < own_time_rules.ERRORS:
         return None
     counts = np.bincount(last, minlength=len(group.members))
     order = tuple(np.argsort(-counts, kind="stable")[: max(2, int((counts > 0).sum()))].tolist())
-    return every_step.Late(order, len(slots) - len(newest), float(median(gain)))
+    return own_time_rules.Late(order, len(slots) - len(newest), float(median(gain)))
 
 
 def persistent_flags(
@@ -359,10 +359,10 @@ def persistent_flags(
         whole = late.get(None, {}).get(at)
         in_places = [flags[at] for place, flags in late.items() if place is not None and at in flags]
         in_places = [flag for flag in in_places if whole is None or flag.rank in whole.ranks]
-        if whole is not None and len(members) <= every_step.PLACE_RANKS:
+        if whole is not None and len(members) <= own_time_rules.PLACE_RANKS:
             share = float(formulas.share(whole.level_ms, windows.step_ms[at]))
-            if share < every_step.WHOLE_SHARE or (
-                share < every_step.SLOW_CORE_SHARE and _brief(whole, steps, slot)
+            if share < own_time_rules.WHOLE_SHARE or (
+                share < own_time_rules.SLOW_CORE_SHARE and _brief(whole, steps, slot)
             ):
                 whole = None
         flag = max(in_places, key=lambda flag: flag.level_ms, default=whole)
@@ -378,7 +378,7 @@ class _Windows:
         """`ends`: slots of the evaluations; steps before the slot `begin` are not judged."""
         self._steps, self._members, self._ends = steps, members, ends
         begins = np.maximum(begin, ends + 1 - OWN_STEPS)
-        self._enough = ends + 1 - begins >= every_step.NEWEST
+        self._enough = ends + 1 - begins >= own_time_rules.NEWEST
         self._first = int(begins.min(initial=0 if not len(ends) else int(ends[0])))
         slots = ends[:, None] + np.arange(1 - OWN_STEPS, 1)
         self._judged = slots >= begins[:, None]
@@ -415,8 +415,8 @@ class _Windows:
         over = self._windows(excess[row_of], which)
         few = np.flatnonzero(self._fewer(over, which, rows))
         which, rows, row_of, over = which[few], rows[few], row_of[few], over[few]
-        first = every_step.onsets(over)
-        level = every_step.lasting(over, self._wall[which], first)
+        first = own_time_rules.onsets(over)
+        level = own_time_rules.lasting(over, self._wall[which], first)
         # Where all of own time is compared, the rank has to be late: not that others waited longer for a CPU.
         total = (steps.excess if place is None else steps.work_excess)(slots, members[some])
         since = np.arange(OWN_STEPS) >= first[:, None]
@@ -424,8 +424,8 @@ class _Windows:
         found: dict[int, StepFlag] = {}
         for evaluation in dict.fromkeys(which[~np.isnan(level)].tolist()):
             here = np.flatnonzero(which == evaluation)
-            late = every_step.latest_of(here, first[here], level[here], len(members))
-            if late is None or not agrees[late.ranks[0]] >= every_step.AGREES * late.excess_ms:
+            late = own_time_rules.latest_of(here, first[here], level[here], len(members))
+            if late is None or not agrees[late.ranks[0]] >= own_time_rules.AGREES * late.excess_ms:
                 continue
             ranks = tuple(members[rows[[*late.ranks]]].tolist())
             begin = int(self._ends[evaluation]) + 1 - OWN_STEPS + late.first
@@ -437,11 +437,11 @@ class _Windows:
         """(k,) which candidates are considered, at most CANDIDATES at each evaluation."""
         taken: Mask = np.ones(len(which), bool)
         numbers, counts = np.unique(which, return_counts=True)
-        for number in numbers[counts > every_step.CANDIDATES].tolist():
+        for number in numbers[counts > own_time_rules.CANDIDATES].tolist():
             here = np.flatnonzero(which == number)
-            newest = over[here, -every_step.NEWEST :]
+            newest = over[here, -own_time_rules.NEWEST :]
             taken[here] = False
-            taken[here[every_step.candidates(newest, np.ones(len(here), bool))]] = True
+            taken[here[own_time_rules.candidates(newest, np.ones(len(here), bool))]] = True
         return taken
 
 
@@ -449,11 +449,11 @@ def _brief(flag: StepFlag, steps: StepWindow, slot: int) -> bool:
     """Whether a rank is slow in several places for so short a time that its core may have been busy."""
     slots = np.arange(flag.since, slot + 1)
     lasted_s = float(np.nansum(steps.wall(slots))) / 1000.0
-    if len(slots) >= every_step.SLOW_CORE_STEPS or lasted_s >= every_step.SLOW_CORE_S:
+    if len(slots) >= own_time_rules.SLOW_CORE_STEPS or lasted_s >= own_time_rules.SLOW_CORE_S:
         return False
     row = int(np.flatnonzero(flag.members == flag.rank)[0])
     backward, waited = (place_excess(steps, place, slots, flag.members)[row] for place in ("backward", "cpu"))
-    return not float(median(backward - np.nan_to_num(waited))) >= every_step.CAUSE_SHARE * flag.level_ms
+    return not float(median(backward - np.nan_to_num(waited))) >= own_time_rules.CAUSE_SHARE * flag.level_ms
 
 
 def _flag(

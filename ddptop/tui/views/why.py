@@ -101,7 +101,7 @@ def _draw_pairs(
 
 SLOW_SHARE = 0.5
 """A step of an intermittent straggler is slow from this share of its usual excess in slow steps, as where the
-rules count its occurrences (`analysis/straggler/every_step.py`)."""
+rules count its occurrences (`analysis/straggler/own_time_rules.py`)."""
 
 
 def slow_and_normal(frame: Frame, rank: int) -> tuple[Column, Column] | None:

@@ -1,4 +1,4 @@
-"""The rules that flag a straggler, each with its thresholds and their reasons.
+"""The rules that flag a straggler from bucket arrivals, each with its thresholds and their reasons.
 
 Persistent: the others of its process group wait for the rank in most steps. By phase: one of its phases takes
 longer, and its arrivals agree. Intermittent: it is clearly late now and then. Rotating: ranks are late
@@ -13,11 +13,12 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import FEW_DETAILED, LONG, PARTS
+from ddptop.analysis.straggler.own_time_rules import occurrences
 from ddptop.frames.statistics import certainty, median, probability_of_at_least, quantile
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
-    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.frames.columns import Column, Indices
 
 EVERY, EVERY_STEPS = 16, 32
 """The rules are evaluated every EVERY detailed steps, and every EVERY_STEPS steps of any kind where fewer
@@ -263,9 +264,6 @@ OUTSTANDING = 6.0
 """A step is clearly late when it loses this many times what an ordinary step loses: with exponential noise
 one step in seventy does, with normal noise none."""
 
-APART = 4
-"""Late steps within this many steps count as one occurrence: a busy machine stays busy for some steps."""
-
 ODDS, DOUBT = 3.0, 1e-5
 """The late steps are those of one rank when chance does not explain its count. A rank with ODDS times the
 odds of the others (noise is never quite alike on two ranks) would reach it with a probability below DOUBT."""
@@ -316,14 +314,14 @@ def intermittent(window: ScopeWindow) -> LatePattern | None:
     clear = (gain > least) & (last >= 0)
     if clear.sum() < FEWEST:
         return None
-    found = np.flatnonzero(clear)
-    begins = found[_onsets(found, last[found])]
-    counts = np.bincount(last[begins].astype(np.int64), minlength=len(window.members))
-    rank, count = int(counts.argmax()), int(counts.max())
-    mine = begins[last[begins] == rank]
-    if count < FEWEST or _by_chance(count, len(begins), len(window.members)) > DOUBT:
+    begins = {
+        rank: occurrences(clear & (last == rank)) for rank in np.unique(last[clear]).astype(int).tolist()
+    }
+    rank = max(begins, key=lambda rank: len(begins[rank]))
+    count, total = len(begins[rank]), sum(map(len, begins.values()))
+    if count < FEWEST or _by_chance(count, total, len(window.members)) > DOUBT:
         return None
-    if not _lasting(mine, len(slots)):
+    if not _lasting(begins[rank], len(slots)):
         return None
     own = clear & (last == rank)
     mean, cost = float(step.mean()), float(np.where(own, gain, 0.0).mean())
@@ -331,19 +329,6 @@ def intermittent(window: ScopeWindow) -> LatePattern | None:
         return None
     recoverable = float(median(gain[own]))
     return LatePattern((rank,), float(own.mean()), recoverable, cost, 100 * cost / mean, least)
-
-
-def _onsets(found: Indices, ranks: Column) -> Mask:
-    """Which late steps begin an occurrence of their rank: those neither right after another late step of the
-    rank nor within APART steps of the begin of its last occurrence."""
-    fresh: Mask = np.zeros(len(found), bool)
-    previous: dict[float, int] = {}
-    counted: dict[float, int] = {}
-    for i, (at, rank) in enumerate(zip(found.tolist(), ranks.tolist(), strict=True)):
-        if at - previous.get(rank, -APART) > 1 and at - counted.get(rank, -APART) >= APART:
-            fresh[i], counted[rank] = True, at
-        previous[rank] = at
-    return fresh
 
 
 def _by_chance(count: int, total: int, members: int) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.straggler import every_step, flagged
+from ddptop.analysis.straggler import flagged, own_time_rules
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import interval_of_median
 
@@ -39,9 +39,9 @@ def case(own):
 def flagged_after(own, first: int):
     """Steps from `first` until a rank is flagged, evaluated as in a run."""
     excess, wall = case(own)
-    for end in range(first + every_step.EVERY, own.shape[1] + 1, every_step.EVERY):
+    for end in range(first + own_time_rules.EVERY, own.shape[1] + 1, own_time_rules.EVERY):
         begin = max(0, end - 256)
-        if (late := every_step.persistent(excess[:, begin:end], wall[begin:end])) is not None:
+        if (late := own_time_rules.persistent(excess[:, begin:end], wall[begin:end])) is not None:
             return late, end - first, begin
     return None, None, 0
 
@@ -71,7 +71,7 @@ def test_two_late_ranks_of_four_are_flagged_together_the_later_first() -> None:
     own = noise(2, 4, scale=0.05)
     own[1] += 5.0
     own[3] += 7.0
-    late = every_step.persistent(*case(own))
+    late = own_time_rules.persistent(*case(own))
     assert late is not None
     assert late.ranks == (3, 1)
 
@@ -79,20 +79,20 @@ def test_two_late_ranks_of_four_are_flagged_together_the_later_first() -> None:
 def test_a_delay_in_half_of_the_steps_is_not_persistent() -> None:
     own = noise(3, 2, scale=0.05)
     own[1, ::2] += 5.0
-    assert every_step.persistent(*case(own)) is None
+    assert own_time_rules.persistent(*case(own)) is None
 
 
 def test_equal_ranks_that_differ_a_little_are_not_flagged() -> None:
     own = noise(4, 2, scale=0.02)
     own[1] += 0.2
-    assert every_step.persistent(*case(own)) is None
+    assert own_time_rules.persistent(*case(own)) is None
 
 
 def test_a_flag_ends_with_the_delay_and_not_before() -> None:
     own = noise(5, 2, 400, scale=0.1)
     own[1, :200] += 3.0
     excess, wall = case(own)
-    kept = [every_step.still_late(excess[1, :end], wall[:end], 3.0) for end in range(100, 401, 8)]
+    kept = [own_time_rules.still_late(excess[1, :end], wall[:end], 3.0) for end in range(100, 401, 8)]
     ends = [end for end, late in zip(range(100, 401, 8), kept, strict=True) if not late]
     assert 200 < ends[0] <= 260
     assert not any(kept[kept.index(False) :])
@@ -101,16 +101,16 @@ def test_a_flag_ends_with_the_delay_and_not_before() -> None:
 def test_waits_for_a_cpu_are_cleared_after_more_steps_than_work() -> None:
     over, wall = np.full(200, 5.0), np.full(200, 10.0)
     over[-14:] = 0.0
-    assert not every_step.still_late(over, wall, 5.0)
-    assert every_step.still_late(over, wall, 5.0, bursts=True)
+    assert not own_time_rules.still_late(over, wall, 5.0)
+    assert own_time_rules.still_late(over, wall, 5.0, bursts=True)
     over[-17:] = 0.0
-    assert not every_step.still_late(over, wall, 5.0, bursts=True)
+    assert not own_time_rules.still_late(over, wall, 5.0, bursts=True)
 
 
 def test_one_step_in_twenty_is_intermittent_within_150_steps() -> None:
     own = noise(6, 2, 150, scale=0.3)
     own[1, 7::20] += 100.0
-    late = every_step.intermittent(*case(own))
+    late = own_time_rules.intermittent(*case(own))
     assert late is not None
     assert late.ranks == (1,)
     assert late.first == 7
@@ -121,24 +121,24 @@ def test_it_is_over_when_no_step_was_late_for_a_while() -> None:
     own = noise(7, 2, 256, scale=0.3)
     own[1, 7:170:20] += 100.0
     excess, wall = case(own)
-    assert every_step.intermittent(excess[:, :192], wall[:192]) is not None
-    assert every_step.intermittent(excess[:, :208], wall[:208]) is None
+    assert own_time_rules.intermittent(excess[:, :192], wall[:192]) is not None
+    assert own_time_rules.intermittent(excess[:, :208], wall[:208]) is None
 
 
 def test_it_is_over_sooner_the_more_often_it_was() -> None:
-    assert every_step.silence(np.arange(0, 100, 5)) == every_step.SOONEST
-    assert every_step.silence(np.array([0, 20, 50, 60])) == pytest.approx(1.4 * 30)
-    assert every_step.silence(np.array([0, 50])) == every_step.FRESH
+    assert own_time_rules.silence(np.arange(0, 100, 5)) == own_time_rules.SOONEST
+    assert own_time_rules.silence(np.array([0, 20, 50, 60])) == pytest.approx(1.4 * 30)
+    assert own_time_rules.silence(np.array([0, 50])) == own_time_rules.FRESH
 
 
 def test_large_excesses_of_both_ranks_or_in_one_burst_are_no_pattern() -> None:
     both = noise(8, 2, 256, scale=0.3)
     both[1, 7::20] += 100.0
     both[0, 17::40] += 100.0
-    assert every_step.intermittent(*case(both)) is None
+    assert own_time_rules.intermittent(*case(both)) is None
     burst = noise(9, 2, 256, scale=0.3)
     burst[1, 200:212] += 100.0
-    assert every_step.intermittent(*case(burst)) is None
+    assert own_time_rules.intermittent(*case(burst)) is None
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -147,22 +147,22 @@ def test_a_random_rank_late_in_each_step_is_rotating(ranks: int) -> None:
     late = np.random.default_rng(0).integers(0, ranks, 100)
     own[late, np.arange(100)] += 20.0
     excess, wall = case(own)
-    found = every_step.rotating(*every_step.outstanding(excess), wall, ranks)
+    found = own_time_rules.rotating(*own_time_rules.outstanding(excess), wall, ranks)
     assert found is not None
     assert sorted(found.ranks) == list(range(ranks))
     assert found.excess_ms == pytest.approx(20.0, rel=0.1)
-    assert every_step.persistent(excess, wall) is None
+    assert own_time_rules.persistent(excess, wall) is None
 
 
 @pytest.mark.parametrize(("step_ms", "least"), [(10.0, 192), (30.0, 116), (100.0, 80)])
 def test_ranks_a_little_late_in_turn_are_flagged_once_it_has_lasted(step_ms: float, least: int) -> None:
     """On two busy cores two healthy ranks are for a second or two."""
 
-    def late_in(steps: int, share: float = 0.15, *, held: bool = False) -> every_step.Late | None:
+    def late_in(steps: int, share: float = 0.15, *, held: bool = False) -> own_time_rules.Late | None:
         own = noise(13, 2, steps, scale=0.01 * step_ms) + step_ms - 10.0
         own[np.random.default_rng(1).integers(0, 2, steps), np.arange(steps)] += share * step_ms
         excess, wall = case(own)
-        return every_step.rotating(*every_step.outstanding(excess), wall, 2, held=held)
+        return own_time_rules.rotating(*own_time_rules.outstanding(excess), wall, 2, held=held)
 
     assert late_in(least * 9 // 10) is None
     assert late_in(least * 11 // 10) is not None
@@ -172,22 +172,22 @@ def test_ranks_a_little_late_in_turn_are_flagged_once_it_has_lasted(step_ms: flo
 
 def test_one_late_rank_and_noise_are_not_rotating() -> None:
     own = noise(11, 3, 100, scale=0.3)
-    assert every_step.rotating(*every_step.outstanding(case(own)[0]), case(own)[1], 3) is None
+    assert own_time_rules.rotating(*own_time_rules.outstanding(case(own)[0]), case(own)[1], 3) is None
     own[1] += 20.0
-    assert every_step.rotating(*every_step.outstanding(case(own)[0]), case(own)[1], 3) is None
+    assert own_time_rules.rotating(*own_time_rules.outstanding(case(own)[0]), case(own)[1], 3) is None
 
 
 def test_a_suspect_takes_fewer_steps_than_a_flag() -> None:
     own = noise(12, 2, 100, scale=0.05)
     own[1, -14:] += 3.0
-    assert every_step.persistent(*case(own)) is None
-    found = every_step.suspect(*case(own))
+    assert own_time_rules.persistent(*case(own)) is None
+    found = own_time_rules.suspect(*case(own))
     assert found is not None
     late, last = found
     assert late.ranks == (1,)
     assert last == 14
     assert late.excess_ms == pytest.approx(3.0, rel=0.1)
-    assert every_step.suspect(*case(noise(13, 2, 100))) is None
+    assert own_time_rules.suspect(*case(noise(13, 2, 100))) is None
 
 
 @pytest.mark.parametrize("delay_ms", [1.0, 5.0, 20.0])
@@ -227,15 +227,15 @@ def test_scaling_shifting_and_permuting_change_no_verdict(
     own = noise(seed, scale=0.2)
     own[1] += delay_ms
     excess, wall = case(own)
-    if wall.mean() * every_step.FLAG_SHARE * min(factor, 1.0) < every_step.FLAG_MS:
+    if wall.mean() * own_time_rules.FLAG_SHARE * min(factor, 1.0) < own_time_rules.FLAG_MS:
         factor = max(factor, 1.0)
         excess, wall = 3 * excess, 3 * wall
-    late = every_step.persistent(excess, wall)
-    scaled = every_step.persistent(excess * factor, wall * factor)
+    late = own_time_rules.persistent(excess, wall)
+    scaled = own_time_rules.persistent(excess * factor, wall * factor)
     assert (late and late.ranks) == (scaled and scaled.ranks)
     shifted = formulas.lateness((own + 5.0 * np.sin(np.arange(own.shape[1]))).T).T
     assert shifted == pytest.approx(formulas.lateness(own.T).T, abs=1e-9), "common to all ranks"
-    permuted = every_step.persistent(excess[list(order)], wall)
+    permuted = own_time_rules.persistent(excess[list(order)], wall)
     assert (late and late.ranks) == (permuted and tuple(order[rank] for rank in permuted.ranks))
 
 
@@ -245,12 +245,12 @@ def test_healthy_noise_is_never_flagged(ranks: int, memory: float) -> None:
     """20,000 steps of autocorrelated noise of a tenth of the step, with bursts."""
     own = noise(99, ranks, 20_000, scale=0.6, memory=memory)
     excess, wall = case(own)
-    last, gain = every_step.outstanding(excess)
-    for end in range(256, own.shape[1], 4 * every_step.EVERY):
+    last, gain = own_time_rules.outstanding(excess)
+    for end in range(256, own.shape[1], 4 * own_time_rules.EVERY):
         now = slice(end - 256, end)
-        assert every_step.persistent(excess[:, now], wall[now]) is None
-        assert every_step.intermittent(excess[:, now], wall[now]) is None
-        assert every_step.rotating(last[now], gain[now], wall[now], ranks) is None
+        assert own_time_rules.persistent(excess[:, now], wall[now]) is None
+        assert own_time_rules.intermittent(excess[:, now], wall[now]) is None
+        assert own_time_rules.rotating(last[now], gain[now], wall[now], ranks) is None
 
 
 def played(world, count: int, memberships=()):
@@ -320,7 +320,7 @@ def test_where_steps_are_long_it_need_not_last_so_many(make_world) -> None:
 
 
 def test_in_groups_whose_places_are_not_searched_it_need_not_be_larger(make_world, monkeypatch) -> None:
-    monkeypatch.setattr(every_step, "PLACE_RANKS", 1)
+    monkeypatch.setattr(own_time_rules, "PLACE_RANKS", 1)
     world = make_world(2, delays={(1, "data"): 480}, own=True)
     world.detail_every = 1000
     assert played(world, 160)[1].straggler.rank == 1
@@ -450,8 +450,8 @@ def gc_excess(ms: float):
 
 def test_stamped_pauses_are_large_from_a_tenth_of_the_step() -> None:
     excess, wall = gc_excess(4.0)
-    assert every_step.intermittent(excess, wall) is None
-    late = every_step.intermittent(excess, wall, large_share=every_step.LARGE_PAUSE_SHARE)
+    assert own_time_rules.intermittent(excess, wall) is None
+    late = own_time_rules.intermittent(excess, wall, large_share=own_time_rules.LARGE_PAUSE_SHARE)
     assert late is not None and late.ranks == (1,)
     excess, wall = gc_excess(1.5)
-    assert every_step.intermittent(excess, wall, large_share=every_step.LARGE_PAUSE_SHARE) is None
+    assert own_time_rules.intermittent(excess, wall, large_share=own_time_rules.LARGE_PAUSE_SHARE) is None

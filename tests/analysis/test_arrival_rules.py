@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.straggler.arrival_rules import measure
 from ddptop.analysis.straggler.flagged import cause
-from ddptop.analysis.straggler.rules import measure
 from tests.analysis.arrivals import looks
 from tests.analysis.conftest import bucket
 

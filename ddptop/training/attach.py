@@ -1,7 +1,7 @@
 """Where the recorder enters a training process: at the construction of a DistributedDataParallel model.
 
-Importing this module costs next to nothing. `patch` touches torch once its `distributed` module is loaded;
-everything else is installed when the first DDP model is built, in processes that build one.
+Importing this module costs next to nothing. `patch_ddp` touches torch once its `distributed` module is
+loaded; everything else is installed when the first DDP model is built, in processes that build one.
 
 A session begins with the first model that DDP takes, or before it refuses one (shapes that differ between
 ranks, a lazy module, nothing to train): otherwise the reason why such a process exits would not be reported.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ddptop.training.session import Session
 
 
-def enabled() -> bool:
+def is_enabled() -> bool:
     """Whether this process belongs to a run that is recorded, or has the variables of `ddptop env`."""
     switch = os.environ.get("DDPTOP")
     if switch == "0" or not (switch == "1" or os.environ.get("DDPTOP_RUN_DIR")):
@@ -83,25 +83,25 @@ def _unmark_children() -> None:
 
 def attach_when_imported() -> None:
     """Patch `torch.nn.parallel.distributed` when it is imported, or now if it already was."""
-    when_imported("torch.nn.parallel.distributed", patch)
+    when_imported("torch.nn.parallel.distributed", patch_ddp)
 
 
-def patch(module: Any) -> None:
+def patch_ddp(module: Any) -> None:
     """Have `torch.nn.parallel.distributed` report every DDP model to ddptop; a second call does nothing."""
     model = module.DistributedDataParallel
     if getattr(model, "_ddptop_patched", False):
         return
     try:
-        torch_ddp.after_construction(module, _attach)
+        torch_ddp.after_construction(module, _attach_model)
         torch_ddp.replace_comm_hooks(module.dist, _timed_hook)
-        torch_ddp.before_refusal(module, functools.partial(_begin, module.dist))
+        torch_ddp.before_refusal(module, functools.partial(_begin_session, module.dist))
         torch_ddp.around_process_groups(module.dist, _mark_initialization, _mark_met)
-        torch_ddp.before_destruction(module.dist, _leave)
+        torch_ddp.before_destruction(module.dist, _leave_group)
         keep_exceptions_of_children()
     except AttributeError as error:
         report_once(f"this torch has no {error.name}")
         return
-    warnings.listen()
+    warnings.listen_to_warnings()
     model._ddptop_patched = True
 
 
@@ -111,7 +111,7 @@ def session_at(device: Any) -> Session | None:
     `device`: where that model is; None: not known, the CPU.
     """
     global _session
-    if not enabled():
+    if not is_enabled():
         return None
     try:
         if _session is None:
@@ -136,7 +136,7 @@ def current_session() -> Session | None:
 
 
 def forget_session() -> None:
-    """As before the first model and `patch`, whose functions were taken out of torch (`attached.py`)."""
+    """As before the first model and `patch_ddp`, whose functions were taken out of torch (`attached.py`)."""
     global _session
     _session = None
     _unmark_children()
@@ -148,17 +148,17 @@ def forget_session() -> None:
 _session: Session | None = None
 
 
-def _begin(dist: Any, device: Any) -> None:
+def _begin_session(dist: Any, device: Any) -> None:
     """Begin the session of a process whose model DDP has not taken yet, and perhaps never will."""
     try:
-        if enabled() and dist.is_initialized():
+        if is_enabled() and dist.is_initialized():
             session_at(device)
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
 
 
 def _mark_initialization() -> None:
-    if enabled():
+    if is_enabled():
         from ddptop.host.rank_starts import mark_initialization  # msgpack: not in every Python that starts
 
         mark_initialization()
@@ -167,20 +167,20 @@ def _mark_initialization() -> None:
 
 
 def _mark_met() -> None:
-    if enabled():
+    if is_enabled():
         from ddptop.host.rank_starts import mark_met
 
         mark_met()
 
 
-def _leave() -> None:
+def _leave_group() -> None:
     _unmark_children()
     if _session is not None:
         _session.leave_group()
 
 
-def _attach(ddp: Any) -> None:
-    if getattr(ddp, "reducer", None) is None or not enabled():
+def _attach_model(ddp: Any) -> None:
+    if getattr(ddp, "reducer", None) is None or not is_enabled():
         return
     from ddptop.training.session import device_of
 

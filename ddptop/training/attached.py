@@ -43,19 +43,19 @@ REPORTED = 32
 
 def begin(folder: str, number: str) -> None:
     """Have this process recorded in the run `number`, once the file GO says from where on. Never raises."""
-    report = Report(Path(folder))
+    report = AttachReport(Path(folder))
     try:
         refusal = _why_not()
         if refusal:
-            report.refuse(refusal)
+            report.report_refusal(refusal)
             return
         import ddptop.training.session  # noqa: F401 - a tenth of a second, not on the training thread
 
         beginning = Beginning(report, number, _live_models())
-        report.write(state="armed")  # before the training thread writes what follows
-        AtForward(beginning.forward_begins).install()
+        report.write_facts(state="armed")  # before the training thread writes what follows
+        AtForward(beginning.forward_begins).install_wrapper()
     except Exception as error:  # noqa: BLE001 - the training boundary
-        report.refuse(f"{type(error).__name__}: {error}")
+        report.report_refusal(f"{type(error).__name__}: {error}")
     finally:
         # This thread is none of `threading`'s: what an import has noted of it would stay after its end.
         noted = vars(threading).get("_active", {})
@@ -65,22 +65,22 @@ def begin(folder: str, number: str) -> None:
 
 def end(folder: str, _number: str) -> None:
     """End the recording that `begin` has begun, at the next forward with gradients. Never raises."""
-    report = Report(Path(folder))
+    report = AttachReport(Path(folder))
     try:
         if not _attached or attach.current_session() is not _attached[0]:
-            report.write(state="detached", was=False)
+            report.write_facts(state="detached", was=False)
             return
-        report.write(state="armed")  # as above
-        AtForward(lambda _ddp: _leave(report)).install()
+        report.write_facts(state="armed")  # as above
+        AtForward(lambda _ddp: _take_recorder_out(report)).install_wrapper()
     except Exception as error:  # noqa: BLE001 - the training boundary
-        report.refuse(f"{type(error).__name__}: {error}")
+        report.report_refusal(f"{type(error).__name__}: {error}")
 
 
 def _why_not() -> str | None:
     module = sys.modules.get("torch.distributed")
     if module is None or "torch.nn.parallel.distributed" not in sys.modules or not module.is_initialized():
         return "it has no process group (yet): is it a rank of a DistributedDataParallel training?"
-    if attach.current_session() is not None or attach.enabled():
+    if attach.current_session() is not None or attach.is_enabled():
         return "it is recorded by ddptop already"
     if os.environ.get("DDPTOP") == "0":
         return "DDPTOP=0 is in its environment"
@@ -92,7 +92,7 @@ def _why_not() -> str | None:
 def _live_models() -> list[weakref.ref[Any]]:
     """The DDP models of this process, in an order that is the same on every rank. Raises ValueError."""
     kind = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
-    models = [found for found in gc.get_objects() if issubclass(type(found), kind)]
+    models = [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]
     models = [model for model in models if getattr(model, "reducer", None) is not None]
     if not models:
         raise ValueError("it has no DistributedDataParallel model (yet)")
@@ -106,23 +106,23 @@ def _description(model: Any) -> str:
     return " ".join(f"{name}{tuple(part.shape)}" for name, part in model.module.named_parameters())
 
 
-class Report:
+class AttachReport:
     """What this process reports to the command: a file that is replaced as a whole."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / f"rank-{os.getpid()}"
 
-    def write(self, **facts: Any) -> None:
+    def write_facts(self, **facts: Any) -> None:
         """Replace what was reported. Raises OSError."""
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps(facts))
         new.replace(self._path)
 
-    def refuse(self, why: str) -> None:
+    def report_refusal(self, why: str) -> None:
         """Report why nothing is recorded. Never raises."""
         try:
-            self.write(state="refused", why=why)
+            self.write_facts(state="refused", why=why)
         except OSError:
             return
 
@@ -135,7 +135,7 @@ class AtForward:
         self._owner, self._name = torch_ddp.step_functions().pre_forward
         self._original = self._following = getattr(self._owner, self._name)
 
-    def install(self) -> None:
+    def install_wrapper(self) -> None:
         """From any thread: a forward that is running is not affected."""
         import torch
 
@@ -143,13 +143,13 @@ class AtForward:
 
         def _pre_forward(ddp: Any, *inputs: Any, **kwargs: Any) -> Any:
             if self._following is self._original and grad_enabled():
-                self._call(ddp)
+                self._call_then(ddp)
             return self._following(ddp, *inputs, **kwargs)
 
         self._wrapper = seen_through(_pre_forward, self._original)
         setattr(self._owner, self._name, self._wrapper)
 
-    def _call(self, ddp: Any) -> None:
+    def _call_then(self, ddp: Any) -> None:
         try:
             if vars(self._owner).get(self._name) is not self._wrapper:
                 return  # someone has wrapped it since: it cannot be taken out
@@ -165,7 +165,7 @@ class AtForward:
 class Beginning:
     """One rank's part in the agreement where to begin. On the training thread."""
 
-    def __init__(self, report: Report, number: str, models: Sequence[weakref.ref[Any]]) -> None:
+    def __init__(self, report: AttachReport, number: str, models: Sequence[weakref.ref[Any]]) -> None:
         self._report = report
         self._number = number
         self._models = models
@@ -177,33 +177,33 @@ class Beginning:
 
     def forward_begins(self, ddp: Any) -> bool:
         """Whether this rank has begun, or will not; False: to be called again at the next forward."""
-        at = time.monotonic()
+        now_s = time.monotonic()
         from torch import distributed as dist
 
         if ddp.process_group is not dist.group.WORLD:
-            self._report.refuse(
+            self._report.report_refusal(
                 "its model has a process group of its own: only the default group can be attached to"
             )
             return True
         sequence = process_groups.sequence_of(ddp.process_group)
         before = self._forwards[-1][0] if self._forwards else None
         if sequence != before:
-            self._forwards.append((sequence, at))
+            self._forwards.append((sequence, now_s))
         if self._go is None:
             self._go = self._read_go()
             if self._go is not None and self._go >= 0 and before is not None and before >= self._go:
-                self._report.refuse("the step at which ranks begin had passed: try again")
+                self._report.report_refusal("the step at which ranks begin had passed: try again")
                 return True
-        if sequence < 0 or self._go == -1 or (self._go is None and at > self._deadline):
-            self._report.refuse("its process group does not count" if sequence < 0 else "called off")
+        if sequence < 0 or self._go == -1 or (self._go is None and now_s > self._deadline):
+            self._report.report_refusal("its process group does not count" if sequence < 0 else "called off")
             return True
         if self._go is not None and sequence >= self._go:
-            self._begin(ddp)
+            self._begin_recording(ddp)
             return True
-        if self._go is None and at - self._reported > REPORT_S:
-            self._reported = at
+        if self._go is None and now_s - self._reported > REPORT_S:
+            self._reported = now_s
             forwards = list(self._forwards)
-            self._report.write(
+            self._report.write_facts(
                 state="waiting", rank=dist.get_rank(), world=dist.get_world_size(), forwards=forwards
             )
         return False
@@ -214,29 +214,29 @@ class Beginning:
         except FileNotFoundError:
             return None if self._report.folder.is_dir() else -1
 
-    def _begin(self, ddp: Any) -> None:
+    def _begin_recording(self, ddp: Any) -> None:
         global _dumps_before
         _dumps_before = faulthandler.is_enabled()
         try:
             join_run.join_attached(self._number)
-            _record([model for model in (ref() for ref in self._models) if model is not None] or [ddp])
+            _begin_session([model for model in (ref() for ref in self._models) if model is not None] or [ddp])
         except Exception as error:
             session = attach.current_session()
             _take_out()
-            _close(session, self._report, why=f"{type(error).__name__}: {error}")
+            _end_recording(session, self._report, why=f"{type(error).__name__}: {error}")
             raise
         with suppress(OSError):
-            self._report.write(state="recording", folder=os.environ["DDPTOP_RUN_DIR"])
+            self._report.write_facts(state="recording", folder=os.environ["DDPTOP_RUN_DIR"])
 
 
-def _record(models: Sequence[Any]) -> None:
+def _begin_session(models: Sequence[Any]) -> None:
     """Begin the session, as at the construction of these models."""
     from ddptop.training.session import device_of
 
     session = attach.session_at(device_of(models[0]))
     if session is None:
         raise RuntimeError("no session can begin: the training's standard error says why")
-    attach.patch(sys.modules["torch.nn.parallel.distributed"])
+    attach.patch_ddp(sys.modules["torch.nn.parallel.distributed"])
     for number, model in enumerate(models):
         session.attach_model(model)
         for name in torch_ddp.comm_hook_names(model):
@@ -252,7 +252,7 @@ _dumps_before = False
 
 
 def _take_out() -> None:
-    """Undo what `_begin` has done to torch and to the environment."""
+    """Undo what `_begin_recording` has done to torch and to the environment."""
     torch_ddp.remove_wrappers(f"{Path(__file__).parents[1]}/")
     unwatch_collector()
     attach.forget_session()
@@ -261,22 +261,22 @@ def _take_out() -> None:
     _attached.clear()
 
 
-def _leave(report: Report) -> bool:
+def _take_recorder_out(report: AttachReport) -> bool:
     """Take the recorder out. On the training thread, between two steps."""
     session = _attached[0]
     try:
-        session.recorder.finish()
+        session.recorder.finish_step()
         session.switch_models(False)
-        session.last_gradients.remove()
+        session.last_gradients.remove_hooks()
         _take_out()
-        threading.Thread(target=_close, args=(session, report), daemon=True).start()
+        threading.Thread(target=_end_recording, args=(session, report), daemon=True).start()
     except Exception as error:
-        report.refuse(f"{type(error).__name__}: {error}")
+        report.report_refusal(f"{type(error).__name__}: {error}")
         raise
     return True
 
 
-def _close(session: Any, report: Report, why: str = "") -> None:
+def _end_recording(session: Any, report: AttachReport, why: str = "") -> None:
     """End what is no part of torch; where it waits for the collector, on a thread of its own."""
     try:
         if session is not None:
@@ -287,8 +287,8 @@ def _close(session: Any, report: Report, why: str = "") -> None:
             faulthandler.disable()
         join_run.collector_keeper.end_membership()
         if why:
-            report.refuse(why)
+            report.report_refusal(why)
         else:
-            report.write(state="detached", was=True)
+            report.write_facts(state="detached", was=True)
     except Exception as error:  # noqa: BLE001 - the training boundary
-        report.refuse(f"{type(error).__name__}: {error}")
+        report.report_refusal(f"{type(error).__name__}: {error}")

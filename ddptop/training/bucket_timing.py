@@ -9,7 +9,7 @@ the same group.
 `timed_hook` times whatever communication hook it carries, and returns that hook's own future.
 
 A `BucketTimer` measures when a bucket was ready and when its all-reduce ended, one for each kind of device:
-`HostTimer` here, those of CUDA in `device/events.py`. `TimerBounds` measures, from the timestamps
+`HostTimer` here, those of CUDA in `device/events.py`. `TimerBoundsReporter` measures, from the timestamps
 themselves, how far they may be wrong.
 """
 
@@ -137,7 +137,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
             began = cpu()
             paused = pause()  # a compiled training may be above the reducer
             try:
-                self._note(tensors[0], ready, launched, work)
+                self._note_bucket(tensors[0], ready, launched, work)
                 if cpu is not int:
                     recorder.add_cost(spent + cpu() - began - recorder.take_blocked())
             except Exception as error:  # noqa: BLE001 - the training boundary
@@ -146,7 +146,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
                 resume(paused)
         return work
 
-    def _note(self, tensor: torch.Tensor, ready: Any, launched: int, work: Any) -> None:
+    def _note_bucket(self, tensor: torch.Tensor, ready: Any, launched: int, work: Any) -> None:
         recorder = self._recorder
         if recorder.passes != self._passes:
             self._passes, self._index = recorder.passes, 0
@@ -157,7 +157,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
                 return
             key = self._new_key(index, tensor)
         self._index = index + 1
-        call = recorder.note(key, ready, launched)
+        call = recorder.note_bucket(key, ready, launched)
         if call is not None:
             self._watch(call, work.get_future())
 
@@ -206,7 +206,7 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
             try:
                 recorder.take_blocked()  # of a collective of the hook's own
                 began = cpu()
-                call = recorder.note(keys.of(bucket), ready)
+                call = recorder.note_bucket(keys.key_of(bucket), ready)
                 if call is not None:
                     timer.watch(call, future)
                 recorder.add_cost(spent + cpu() - began - recorder.take_blocked())
@@ -223,10 +223,10 @@ class _BucketKeys:
     def __init__(self, hook: Hook, model: int) -> None:
         self._name = getattr(hook, "__name__", type(hook).__name__)
         self._model = model
-        self._bits = next((bits for known, bits in _WIRE_BITS if known is hook), -1)
+        self._bits = next((bits for torch_hook, bits in _WIRE_BITS if torch_hook is hook), -1)
         self._keys: dict[tuple[int, int], BucketKey] = {}
 
-    def of(self, bucket: Any) -> BucketKey:
+    def key_of(self, bucket: Any) -> BucketKey:
         """The key of a `GradBucket`."""
         buffer = bucket.buffer()
         shape = (bucket.index(), buffer.nbytes)
@@ -260,13 +260,13 @@ class TimedModel:
         self._timed: TimedProcessGroup | None = None
         if timer is not None:
             self._timed = TimedProcessGroup(self._plain, number, recorder, timer)
-            self.switch(recorder.detail)
+            self.switch_detail(recorder.detail)
 
-    def owns(self, reducer: Any) -> bool:
+    def owns_reducer(self, reducer: Any) -> bool:
         """Whether this is the model of `reducer`."""
         return self._reducer() is reducer
 
-    def switch(self, detail: bool) -> None:
+    def switch_detail(self, detail: bool) -> None:
         """Put the recorder between reducer and group, or take it out."""
         reducer = self._reducer()
         if reducer is not None and self._timed is not None:
@@ -287,7 +287,7 @@ BOUND_LEAST_US = 5.0
 """Smaller changes of a bound are noise."""
 
 
-class TimerBounds:
+class TimerBoundsReporter:
     """Measures the bounds of the timestamps of detailed steps, and reports changes. On one thread."""
 
     def __init__(
@@ -301,7 +301,7 @@ class TimerBounds:
         self._seen = 0
         self._sent: tuple[float, float] | None = None
 
-    def take(self, records: Iterable[StepRecord]) -> None:
+    def add_steps(self, records: Iterable[StepRecord]) -> None:
         """Add the completion timestamps of finished steps."""
         for record in records:
             latest = record.backward_end
@@ -310,7 +310,7 @@ class TimerBounds:
                     self._seen += 1
                     self._late.append(max(0, end - latest))
 
-    def news(self, rank: int, step: int) -> Event | None:
+    def changed_bounds(self, rank: int, step: int) -> Event | None:
         """The bounds as an event, when they are first known and whenever one has doubled or halved."""
         if self._seen < BOUND_FIRST:
             return None
@@ -331,7 +331,7 @@ class TimerBounds:
         return Event("timer", now(), rank, step, {"ready_us": bounds[0], "end_us": bounds[1]})
 
     def forget_sent(self) -> None:
-        """Have `news` report the bounds again: the collector is another one."""
+        """Have `changed_bounds` report the bounds again: the collector is another one."""
         self._sent = None
 
 

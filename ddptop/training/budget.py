@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from ddptop.protocol.messages import Flag
 from ddptop.training.medians import median
-from ddptop.training.own_cost import clocked
+from ddptop.training.own_cost import is_clocked
 from ddptop.training.step_record import StepRecord
 
 RAREST = 8
@@ -143,7 +143,7 @@ class Budget:
         """The median step; 0 while not known."""
         return median(self._walls)
 
-    def account(self, records: Sequence[StepRecord], spent_ns: int, checks_ns: float = 0.0) -> None:
+    def account_for(self, records: Sequence[StepRecord], spent_ns: int, checks_ns: float = 0.0) -> None:
         """Account for finished steps, and for what else of ours has run.
 
         `spent_ns`: CPU time since the last call, in ns: of the publisher, and what collections have cost.
@@ -155,9 +155,9 @@ class Budget:
         for record in records:
             self._walls.append(record.end - record.begin)
             detail = bool(record.flags & Flag.DETAIL)
-            if clocked(record.step) and not record.flags & Flag.SHADOW:
-                kept = self._detail if detail else self._after if self._after_detail else self._plain
-                kept.append(record.cost * UNSEEN + WRAPPER_NS + CALL_NS * len(record.calls))
+            if is_clocked(record.step) and not record.flags & Flag.SHADOW:
+                costs = self._detail if detail else self._after if self._after_detail else self._plain
+                costs.append(record.cost * UNSEEN + WRAPPER_NS + CALL_NS * len(record.calls))
                 self._measured_here += detail
             self._after_detail = detail
         self._steps += len(records)
@@ -173,13 +173,13 @@ class Budget:
         base = in_cold_caches(plain) + median(self._publishing) * step + checks_ns
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
             base += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
-        own = base + extra / self.detail_every
-        self.cost_us = own / 1e3
-        self.cost_pct = 100.0 * own / step if step else 0.0
+        own_ns = base + extra / self.detail_every
+        self.cost_us = own_ns / 1e3
+        self.cost_pct = 100.0 * own_ns / step if step else 0.0
         if not self._full and self._steps >= FIRST_STEPS:
-            self._choose(base, extra, self.budget_pct / 100.0 * step)
+            self._choose_intervals(base, extra, self.budget_pct / 100.0 * step)
 
-    def _choose(self, base: float, extra: float, budget: float) -> None:
+    def _choose_intervals(self, base: float, extra: float, budget: float) -> None:
         """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
         # With the publisher at half its rate `base` is less: back only where that, too, is far below.
         share = TIGHT_SHARE / 2 if self.tight else TIGHT_SHARE
@@ -195,11 +195,11 @@ class Budget:
         room = max(budget - base, LEAST_SHARE * budget)
         if extra > room * self.every:
             if self.every < RAREST or (self._measured_here >= KEPT and self.every < MAX_EVERY):
-                self._change(self.every * 2)
+                self._change_interval(self.every * 2)
         elif self.every > 1 and 2 * extra <= ROOM_LEFT * room * self.every:
-            self._change(self.every // 2)
+            self._change_interval(self.every // 2)
 
-    def _change(self, every: int) -> None:
+    def _change_interval(self, every: int) -> None:
         self.every = every
         self._measured_here = 0
 

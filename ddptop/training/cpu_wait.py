@@ -66,17 +66,17 @@ class CpuWait:
         self._exposed += self._end - self._stamp
 
     def step_ends(self) -> None:
-        """The step ends here, unless this is called again before `take`; on the training thread."""
+        """The step ends here, unless this is called again before `take_wait`; on the training thread."""
         if get_ident() != self._thread:
-            self._open()
+            self._open_file()
         self._off_end = self._off_cpu()
         if self._read_steps:
             self._end = self._read_at(self._off_end)
         if self._descriptor >= 0 and (self._off_end < 0 or (self._read_steps and self._end < 0)):
-            self._open()  # that thread has ended and this one has got its number, or the file is another
-            self._off_end, self._end, self._newest = self._off_cpu(), self._read(), UNKNOWN
+            self._open_file()  # that thread has ended and this one has got its number, or the file is another
+            self._off_end, self._end, self._newest = self._off_cpu(), self._read_delay(), UNKNOWN
 
-    def take(self) -> int:
+    def take_wait(self) -> int:
         """ns in the step that has ended; UNKNOWN also in a step in which another thread takes over."""
         begin, end, exposed = self._begin, self._end, self._exposed
         waited = self._off_end - self._off_begin - self._off_exposed
@@ -87,9 +87,9 @@ class CpuWait:
         elif min(begin, end, exposed) >= 0:
             waited, self._read_steps = max(UNKNOWN, end - begin - exposed), READ_STEPS + 1
         else:  # some of the run delay since the last reading may be of exposed communication
-            newest = end if self._read_steps else self._read()
-            known = newest >= 0 and self._newest >= 0
-            waited = min(waited, newest - self._newest) if known else UNKNOWN
+            newest = end if self._read_steps else self._read_delay()
+            both_known = newest >= 0 and self._newest >= 0
+            waited = min(waited, newest - self._newest) if both_known else UNKNOWN
             self._newest, self._read_steps = newest, READ_STEPS + 1
         if self._read_steps:
             self._read_steps -= 1
@@ -121,10 +121,10 @@ class CpuWait:
     def _read_at(self, off_cpu: int) -> int:
         """Run delay so far, of a thread that was off its CPU for so long: read where that has grown."""
         if self._last < 0 or off_cpu - self._off_last >= LEAST_NS:
-            self._last, self._off_last = self._read(), off_cpu
+            self._last, self._off_last = self._read_delay(), off_cpu
         return self._last
 
-    def _read(self) -> int:
+    def _read_delay(self) -> int:
         """Run delay so far in ns."""
         if self._descriptor < 0:
             return UNKNOWN
@@ -133,7 +133,7 @@ class CpuWait:
         except (OSError, ValueError, IndexError):
             return UNKNOWN
 
-    def _open(self) -> None:
+    def _open_file(self) -> None:
         self.forget()
         self._thread = get_ident()
         try:
@@ -145,7 +145,7 @@ class CpuWait:
         except OSError:
             counted = False
         if counted:
-            self._newest = self._read()
+            self._newest = self._read_delay()
         else:
             self.forget()
             self._read_none(get_ident())  # not to be tried again in every step

@@ -83,7 +83,7 @@ class SlowCollate:
         return torch.stack(x), torch.stack(y)
 
 
-def model() -> nn.Module:
+def build_model() -> nn.Module:
     """About 1.4 million parameters: several buckets at a cap of 1 MB."""
     return nn.Sequential(
         nn.Linear(FEATURES, WIDTH), nn.ReLU(),
@@ -93,7 +93,9 @@ def model() -> nn.Module:
     )  # fmt: skip
 
 
-def batches(group: ddptop.Group, steps: tuple[int, int, int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def endless_batches(
+    group: ddptop.Group, steps: tuple[int, int, int]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Batches without end, in a new order every epoch."""
     dataset = Teacher(8192)
     sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] = DistributedSampler(dataset)
@@ -115,7 +117,7 @@ class CommonStop:
         self._request = request if rank == 0 else None
         self._store = store
 
-    def last(self, step: int) -> bool:
+    def is_beyond_last(self, step: int) -> bool:
         """Whether `step`, which has not begun, is beyond the last one."""
         if self._request is not None and self._request.is_set():
             self._store.set(LAST, str(step + AHEAD))
@@ -134,13 +136,13 @@ def main(request: InputEnd) -> None:
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
     )
     with ddptop.setup() as group:
-        ddp = group.wrap(model(), bucket_cap_mb=1)
+        ddp = group.wrap(build_model(), bucket_cap_mb=1)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
         common_stop = CommonStop(request, store, group.rank)
         request.grace_s = GRACE_S
-        endless = batches(group, tuple(options.slow))
+        endless = endless_batches(group, tuple(options.slow))
         for step, (x, y) in enumerate(itertools.islice(endless, options.steps or None)):
-            if common_stop.last(step):
+            if common_stop.is_beyond_last(step):
                 break
             loss = cross_entropy(ddp(x.to(group.device)), y.to(group.device))
             optimizer.zero_grad()

@@ -18,12 +18,12 @@ RANK_PROCESS = "DDPTOP_RANK_PROCESS"
 
 def watch_exit() -> None:
     """Have a failure of this process reported, if it is a rank's own. Called as Python starts."""
-    place = _place()
+    place = _rank_place()
     if place and os.environ.get(RANK_PROCESS, "").startswith(f"{place} "):
         return
     if place:
         os.environ[RANK_PROCESS] = f"{place} {os.getpid()}"
-    atexit.register(_report, os.getpid())
+    atexit.register(_report_failure, os.getpid())
 
 
 def watch_spawned() -> None:
@@ -32,7 +32,7 @@ def watch_spawned() -> None:
     if "multiprocessing.process" in sys.modules and _is_child():
         import multiprocessing.util
 
-        multiprocessing.util.Finalize(None, _report, (os.getpid(),), exitpriority=100)
+        multiprocessing.util.Finalize(None, _report_failure, (os.getpid(),), exitpriority=100)
 
 
 def _is_child() -> bool:
@@ -41,13 +41,13 @@ def _is_child() -> bool:
     return multiprocessing.parent_process() is not None
 
 
-def _place() -> str:
+def _rank_place() -> str:
     """The rank's place in its job by the launcher's variables; empty: it has none."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "DDPTOP_RUN_ID")
     return "/".join(os.environ.get(name, "") for name in names) if "RANK" in os.environ else ""
 
 
-def _report(pid: int) -> None:
+def _report_failure(pid: int) -> None:
     """Leave the file, where process `pid` fails and has not reported. Never raises."""
     try:
         if os.getpid() == pid and "ddptop.training.session" not in sys.modules:
@@ -71,7 +71,7 @@ def _leave_failure() -> None:
     from ddptop.training.evidence.errors import fit_evidence, with_source
     from ddptop.training.exit import exit_reason
 
-    reason, directory, numbers = exit_reason(), os.environ.get("DDPTOP_RUN_DIR"), _numbers()
+    reason, directory, numbers = exit_reason(), os.environ.get("DDPTOP_RUN_DIR"), _rank_numbers()
     if reason.reason == FINISHED or not directory or numbers is None:
         return
     rank, world_size, backend = numbers
@@ -100,7 +100,7 @@ def _leave_failure() -> None:
     leave_failure(Path(directory), hello, fit_evidence(evidence))
 
 
-def _numbers() -> tuple[int, int, str] | None:
+def _rank_numbers() -> tuple[int, int, str] | None:
     """Rank, world size and backend, by the process group or the launcher's variables; None: it is no rank."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():

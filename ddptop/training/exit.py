@@ -114,22 +114,22 @@ def wait_for_gloo(tasks: Path = Path("/proc/self/task"), deadline_s: float = DEA
     while asleep < CHECKS:
         if time.monotonic() > end:
             return False
-        asleep = 0 if _busy(tasks) else asleep + 1
+        asleep = 0 if _is_any_busy(tasks) else asleep + 1
         if asleep < CHECKS:
             time.sleep(CHECK_S)
     return True
 
 
-def _busy(tasks: Path) -> bool:
+def _is_any_busy(tasks: Path) -> bool:
     """Whether a thread of gloo runs or waits for its turn on a core."""
     try:
         threads = list(tasks.iterdir())
     except OSError:  # no /proc: not known
         return False
-    return any(_runs(thread / "stat") for thread in threads)
+    return any(_is_running(thread / "stat") for thread in threads)
 
 
-def _runs(stat: Path) -> bool:
+def _is_running(stat: Path) -> bool:
     try:
         text = stat.read_text()
     except OSError:  # it has just ended
@@ -142,7 +142,7 @@ _FATAL = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.S
 """The signals that faulthandler takes over."""
 
 
-class _Target:
+class _CrashTarget:
     """The file object given to faulthandler, which alone keeps it: freed when faulthandler gets another."""
 
     def __init__(self, descriptor: int) -> None:
@@ -161,12 +161,12 @@ class CrashFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
-        target = _Target(descriptor)
+        target = _CrashTarget(descriptor)
         self._target = weakref.ref(target)
         faulthandler.enable(file=target, all_threads=True)
 
     @classmethod
-    def open(cls, path: Path, inherited: CrashFile | None = None) -> CrashFile | None:
+    def open_file(cls, path: Path, inherited: CrashFile | None = None) -> CrashFile | None:
         """Open it, unless fatal signals are handled otherwise; None then, and where it cannot be made.
 
         A JVM or Julia in the process relies on handling SIGSEGV, and would not get it as the kernel sent it.
@@ -194,7 +194,7 @@ class CrashFile:
             if os.fstat(self._descriptor).st_size == 0:
                 self._path.unlink(missing_ok=True)
 
-    def forked(self) -> None:
+    def disconnect_in_child(self) -> None:
         """In a forked child: its crash is not the rank's, and is not written."""
         with suppress(OSError):
             null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

@@ -50,9 +50,9 @@ class GcPauses:
         self.times.clear()  # here, where no collection runs: what follows begins with a begin
         return UNKNOWN
 
-    def take(self, end: int, thread: int) -> int:
+    def take_paused(self, end: int, thread: int) -> int:
         """ns paused since the last call until `end`; UNKNOWN in a first step. `thread`: by `step_closes`."""
-        times, known, paused, cost_ns = self.times, self._known, 0, FIRST_NS
+        times, was_known, paused, cost_ns = self.times, self._known, 0, FIRST_NS
         self._known = True
         with suppress(IndexError):  # cleared just now
             while 1 < len(times) < MOST - 1 and times[1][1] <= end:  # an odd one is of one that is running
@@ -63,14 +63,14 @@ class GcPauses:
                 elif began_on == thread:
                     paused += ended[1] - began
                     self._cost_ns, cost_ns = self._cost_ns + cost_ns, MORE_NS
-        return paused if known and thread != UNKNOWN else UNKNOWN
+        return paused if was_known and thread != UNKNOWN else UNKNOWN
 
     def take_cost(self) -> int:
         """CPU time, in ns, that the training thread has spent on the times taken since the last call."""
         cost_ns, self._cost_ns = self._cost_ns, 0
         return cost_ns
 
-    def forget(self) -> None:
+    def forget_last(self) -> None:
         """The next step is a first one."""
         self._known = False
 

@@ -71,7 +71,7 @@ def run_after_fork(*steps: Callable[[], object]) -> None:
 
 def _of_a_signal_handler(error: BaseException) -> bool:
     """Whether one of Python's own signal handlers is in the traceback."""
-    handlers = {code for number in signal.valid_signals() for code in _code(signal.getsignal(number))}
+    handlers = {code for number in signal.valid_signals() for code in _code_of(signal.getsignal(number))}
     entry = error.__traceback__
     while entry is not None:
         if entry.tb_frame.f_code in handlers:
@@ -80,7 +80,7 @@ def _of_a_signal_handler(error: BaseException) -> bool:
     return False
 
 
-def _code(handler: Any) -> Iterator[CodeType]:
+def _code_of(handler: Any) -> Iterator[CodeType]:
     """The code of a function, a method, a `functools.partial` or an object with `__call__`."""
     handler = getattr(handler, "func", handler)
     code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
@@ -111,10 +111,10 @@ def report_once(text: str) -> None:
     """Print once, as one line on stderr, that ddptop cannot do its work here."""
     if text not in _reported:
         _reported.add(text)
-        report(f"{text}; training goes on without it")
+        print_line(f"{text}; training goes on without it")
 
 
-def report(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line on stderr; nothing where that is closed, which must not end a training."""
     if sys.stderr is not None:  # print would take stdout in its place
         with contextlib.suppress(OSError, ValueError):

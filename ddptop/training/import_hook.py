@@ -21,7 +21,7 @@ def when_imported(name: str, action: Action) -> None:
     """
     loaded = sys.modules.get(name)
     if loaded is not None:
-        _act(action, loaded)
+        _call_action(action, loaded)
     else:
         sys.meta_path.insert(0, _OneShotFinder(name, action))
 
@@ -43,25 +43,25 @@ class _OneShotFinder:
             sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            _follow(spec.loader, self._action)
+            _follow_execution(spec.loader, self._action)
         return spec
 
 
-def _act(action: Action, module: ModuleType) -> None:
+def _call_action(action: Action, module: ModuleType) -> None:
     try:
         action(module)
     except Exception as error:  # noqa: BLE001 - the training boundary: the caller is an `import` of the user's
         guard.caught(error)
 
 
-def _follow(loader: object, action: Action) -> None:
+def _follow_execution(loader: object, action: Action) -> None:
     execute = loader.exec_module  # type: ignore[attr-defined]  # every loader of a source module has it
 
     def exec_module(module: ModuleType) -> None:
         try:
             vars(loader).pop("exec_module", None)
             execute(module)
-            _act(action, module)
+            _call_action(action, module)
         except BaseException as error:  # Ctrl-C, or the module cannot be imported
             hide_frames(error)
             raise

@@ -48,8 +48,8 @@ def has_collector() -> bool:
 
     Never raises.
     """
-    known = os.environ.get("DDPTOP") == "0" or os.environ.get("DDPTOP_RUN_DIR")
-    if known or not os.environ.get("TORCHELASTIC_RUN_ID"):
+    is_decided = os.environ.get("DDPTOP") == "0" or os.environ.get("DDPTOP_RUN_DIR")
+    if is_decided or not os.environ.get("TORCHELASTIC_RUN_ID"):
         return False
     try:
         run = read_run_file(Path(_run_of("")["DDPTOP_RUN_DIR"]))
@@ -78,7 +78,7 @@ def join_run(
     try:
         processes.fill_standard_streams()
         if not os.environ.get("DDPTOP_RUN_DIR"):
-            _join(number, several_hosts)
+            _enter_run(number, several_hosts)
         elif os.environ.get(RESTARTED_BY):
             collector_keeper.ensure_collector()
         listen_for_models()
@@ -99,7 +99,7 @@ def join_by_store() -> None:
     if address is not None:
         store = JobStore(*address)
         try:
-            number = store.agree("ddptop/number", number)
+            number = store.agree_on("ddptop/number", number)
             if os.environ.get("TORCHELASTIC_RUN_ID"):
                 if has_collector():
                     rank_exchange.collects = True
@@ -108,10 +108,10 @@ def join_by_store() -> None:
                 store.claim(PRESENT)
         finally:
             store.close()
-    _join(number, address is not None and spans_hosts(address[0]))
+    _enter_run(number, address is not None and spans_hosts(address[0]))
 
 
-def _join(number: str, several_hosts: bool) -> None:
+def _enter_run(number: str, several_hosts: bool) -> None:
     need_threads()
     _variables.update(_variables or _run_of(number))
     if several_hosts and os.environ.get("DDPTOP_HOSTS") != "off":
@@ -130,7 +130,7 @@ def join_attached(number: str) -> None:
     folder = str(collector_start.folder_of(run_id))
     _variables.clear()
     _variables.update({"DDPTOP_RUN_DIR": folder, "DDPTOP_RUN_ID": run_id, RESTARTED_BY: "0:0"})
-    _join(number, several_hosts=False)
+    _enter_run(number, several_hosts=False)
 
 
 def leave_run() -> None:
@@ -179,10 +179,10 @@ class CollectorKeeper:
         if not read_command(folder):
             write_command(folder, sys.argv, arguments=os.environ.get("DDPTOP_ARGV") != "off")
         self._starts += collector_start.start_collector(
-            folder, _command(folder), processes.child_environment()
+            folder, _agent_command(folder), processes.child_environment()
         )
 
-    def check(self, last_ack_s: float) -> None:
+    def restart_if_exited(self, last_ack_s: float) -> None:
         """Start a collector again if it has exited; called by the publisher.
 
         `last_ack_s`: when the last ack was received, by `time.monotonic`.
@@ -209,7 +209,7 @@ collector_keeper = CollectorKeeper()
 """Of this process."""
 
 
-def _command(folder: Path) -> Sequence[str]:
+def _agent_command(folder: Path) -> Sequence[str]:
     arguments = ["-m", "ddptop.cli.agent", str(folder), os.environ["DDPTOP_RUN_ID"], os.environ[RESTARTED_BY]]
     several = ["--several-hosts"] if os.environ.get(EXCHANGED) == "1" else []
     return [sys.executable, *arguments, *several]
@@ -226,7 +226,7 @@ class RankExchange:
         self.announced = 0
         """As in `Job`."""
 
-    def begin(self) -> None:
+    def begin_exchange(self) -> None:
         """Begin it where the run has several hosts; the default process group exists. Never raises."""
         if os.environ.get(EXCHANGED) != "1" or self._exchange is not None:
             return
@@ -243,7 +243,7 @@ class RankExchange:
                 role = read_role(folder)
             self._exchange = AddressExchange(
                 folder,
-                _connect,
+                _connect_store,
                 lambda job, collects: _write_role(folder, job, collects),
                 collects=None if role is None else bool(role),
             )
@@ -251,12 +251,12 @@ class RankExchange:
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
-    def end(self) -> None:
+    def end_exchange(self) -> None:
         """End it; another rank of the host may go on with it. Waits half a second at most."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.end_thread()
-        self._release()
+        self._release_lock()
 
     def _take_lock(self, folder: Path) -> bool:
         lock = open_regular(folder / "exchange", os.O_RDWR | os.O_CREAT)
@@ -266,16 +266,16 @@ class RankExchange:
             os.close(lock)
             return False
         self._lock = lock
-        os.register_at_fork(after_in_child=partial(run_after_fork, self._release))
+        os.register_at_fork(after_in_child=partial(run_after_fork, self._release_lock))
         return True
 
-    def _release(self) -> None:
+    def _release_lock(self) -> None:
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
 
 
-def _connect(job: Job) -> Store:
+def _connect_store(job: Job) -> Store:
     return JobStore(job.address, job.port)
 
 

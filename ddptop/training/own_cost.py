@@ -3,7 +3,7 @@
 It is CPU time of the thread that runs it (CLOCK_THREAD_CPUTIME_ID): time in which the
 operating system ran another process, or a thread waited for the GIL, is never counted. Reading that clock is
 a system call of 0.4 to 1.2 us (measured; CLOCK_MONOTONIC takes 0.05 us), and a plain step would read it 16
-times. So it is read in three steps of every 32 only (`clocked`), and the cost of a step is the median over
+times. So it is read in three steps of every 32 only (`is_clocked`), and the cost of a step is the median over
 those.
 """
 
@@ -21,12 +21,12 @@ least so often, the one after it, where the recorder is taken out again, and a p
 in every 4th step or more rarely."""
 
 
-def clocked(step: int) -> bool:
+def is_clocked(step: int) -> bool:
     """Whether our own CPU time is measured in this step."""
     return step % CLOCKED in (0, 1, 3)
 
 
-class Calls:
+class RecorderCalls:
     """The recorder's methods as the wrappers call them: `recorder.on.data_begins()` and so on. In steps whose
     cost is measured each is called with its CPU time taken, in others nothing is added to the call."""
 
@@ -44,15 +44,15 @@ class Calls:
         names = [f"{phase}_{end}" for phase in phases for end in ("begins", "ends")]
         self._recorder = recorder
         self._plain = {name: getattr(recorder, name) for name in names}
-        self._clocked = {name: self._timing(method) for name, method in self._plain.items()}
-        self.use(timed=False)
+        self._clocked = {name: self._timed_method(method) for name, method in self._plain.items()}
+        self.choose_methods(timed=False)
 
-    def use(self, *, timed: bool) -> None:
+    def choose_methods(self, *, timed: bool) -> None:
         """Of the step that begins."""
         self.timed = timed
         vars(self).update(self._clocked if timed else self._plain)
 
-    def _timing(self, method: Callable[..., None]) -> Callable[..., None]:
+    def _timed_method(self, method: Callable[..., None]) -> Callable[..., None]:
         recorder = self._recorder
 
         def timing(*arguments: Any) -> None:

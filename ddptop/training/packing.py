@@ -34,7 +34,7 @@ class LayoutTracker:
         self._last_numbers: list[int] = []
         self._sent: Layout | None = None
 
-    def resolve(self, calls: Sequence[BucketCall]) -> list[int]:
+    def resolve_numbers(self, calls: Sequence[BucketCall]) -> list[int]:
         """The layout numbers of these all-reduces; a bucket not seen before starts a new generation."""
         keys = [call[0] for call in calls]
         if keys != self._last:
@@ -51,34 +51,34 @@ class LayoutTracker:
         self._numbers = {key: number for number, key in enumerate(ordered)}
         self.generation += 1
 
-    def layout(self) -> Layout:
+    def make_layout(self) -> Layout:
         """The present layout as a message."""
-        self._sent = Layout(self.generation, tuple(self._bucket(key) for key in self._numbers))
+        self._sent = Layout(self.generation, tuple(self._make_bucket(key) for key in self._numbers))
         return self._sent
 
-    def unsent(self) -> list[Layout]:
+    def unsent_layouts(self) -> list[Layout]:
         """The present layout, if it is not as last sent: its parameters may have become known."""
         sent = self._sent
-        return [] if not self.generation or self.layout() == sent else [self.layout()]
+        return [] if not self.generation or self.make_layout() == sent else [self.make_layout()]
 
     def forget_sent(self) -> None:
-        """Have `unsent` give the layout again: the collector is another one."""
+        """Have `unsent_layouts` give the layout again: the collector is another one."""
         self._sent = None
 
-    def _bucket(self, key: BucketKey) -> Bucket:
-        known = key.parameters
+    def _make_bucket(self, key: BucketKey) -> Bucket:
+        n_parameters = key.parameters
         return Bucket(
             model=key.model,
             index=key.index,
             bytes=key.bytes,
             wire_bytes=key.wire_bytes,
-            parameters=self._parameters.get((key.model, key.index)) if known is None else known,
+            parameters=self._parameters.get((key.model, key.index)) if n_parameters is None else n_parameters,
             dtype=str(key.dtype).removeprefix("torch."),
             hook=key.hook,
         )
 
 
-def pack(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layout | Steps]:
+def pack_steps(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layout | Steps]:
     """Turn finished steps into STEPS messages, with a LAYOUT before the first step of a new generation."""
     rows: list[StepRow] = []
     first = base = room = 0
@@ -87,7 +87,7 @@ def pack(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layo
         if record.calls and _is_of_two_layouts(record.calls):
             record = record._replace(calls=(), flags=record.flags & ~Flag.DETAIL)
         calls = record.calls
-        numbers = tracker.resolve(calls) if calls else ()
+        numbers = tracker.resolve_numbers(calls) if calls else ()
         room -= 3 * len(calls)
         if rows and (
             room < 0
@@ -98,10 +98,10 @@ def pack(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layo
             yield Steps(before, first, base, tuple(rows))
             rows = []
         if tracker.generation != before:
-            yield tracker.layout()
+            yield tracker.make_layout()
         if not rows:
             first, base, room = record.step, record.begin, CELLS_PER_MESSAGE - 3 * len(calls)
-        rows.append(_row(record, base, _cells(record, numbers) if calls else ()))
+        rows.append(_make_row(record, base, _make_cells(record, numbers) if calls else ()))
     if rows:
         yield Steps(tracker.generation, first, base, tuple(rows))
 
@@ -113,7 +113,7 @@ def _is_of_two_layouts(calls: Sequence[BucketCall]) -> bool:
     return len({(key.model, key.index) for key in keys}) < len(keys)
 
 
-def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
+def _make_row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
     """A step in microseconds. Positional and flat: this runs for every step, on a thread that has the GIL."""
     (
         _step, begin, end, data, forward, backward, optimizer,
@@ -125,7 +125,7 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
     if flags & Flag.SHADOW:  # only its begin and end are known; earlier versions read that own times are not
         times = (begin - base) // 1000, (end - begin) // 1000
         return StepRow(*times, 0, 0, 0, 0, -1, -1, -1, 0, flags, 0, loss, (), _UNKNOWN_OWN)
-    waited, in_buffers = _waited(waits) if waits else (_NOTHING_WAITED, 0)
+    waited, in_buffers = _waited_us(waits) if waits else (_NOTHING_WAITED, 0)
     return StepRow(
         (begin - base) // 1000,
         (end - begin) // 1000,
@@ -162,16 +162,16 @@ _NOTHING_WAITED = (0, 0, 0, 0, 0)
 _UNKNOWN_OWN = OwnTime(-1, 0, 0, 0, *_NOTHING_WAITED)
 
 
-def _waited(waits: Sequence[Wait]) -> tuple[tuple[int, ...], int]:
+def _waited_us(waits: Sequence[Wait]) -> tuple[tuple[int, ...], int]:
     """Microseconds waited while fetching data, in forward, in backward, in the optimizer and elsewhere; and
     how many of these in DDP's broadcasts of buffers."""
     phases = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER)
-    waited = tuple(sum(ns for at, ns in waits if at == phase) // 1000 for phase in phases)
-    in_buffers = sum(ns for at, ns in waits if at == IN_BUFFERS) // 1000
+    waited = tuple(sum(ns for wait_phase, ns in waits if wait_phase == phase) // 1000 for phase in phases)
+    in_buffers = sum(ns for wait_phase, ns in waits if wait_phase == IN_BUFFERS) // 1000
     return waited, max(-1, min(in_buffers, sum(waited)))
 
 
-def _cells(record: StepRecord, numbers: Sequence[int]) -> tuple[int, ...]:
+def _make_cells(record: StepRecord, numbers: Sequence[int]) -> tuple[int, ...]:
     """Number, ready and duration of each bucket all-reduce."""
     begin, latest = record.begin, record.backward_end
     cells: list[int] = []
@@ -209,14 +209,16 @@ class Identity:
             world_size=dist.get_world_size(),
             # Without a launcher's variable (mp.spawn) the ranks of one machine are numbered like the world.
             local_rank=int(local) if local and local.isdecimal() else rank,
-            incarnation=max(_number("TORCHELASTIC_RESTART_COUNT"), _number("DDPTOP_RENDEZVOUS")),
+            incarnation=max(
+                _environment_number("TORCHELASTIC_RESTART_COUNT"), _environment_number("DDPTOP_RENDEZVOUS")
+            ),
             host=socket.gethostname(),
             device=str(device),
             backend=backend_of(dist.group.WORLD),
             budget_pct=budget_pct,
         )
 
-    def hello(self, timing_path: str) -> Hello:
+    def make_hello(self, timing_path: str) -> Hello:
         """The HELLO, with both clocks read together now."""
         return Hello(
             version=VERSION,
@@ -237,6 +239,6 @@ class Identity:
         )
 
 
-def _number(variable: str) -> int:
+def _environment_number(variable: str) -> int:
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() else 0

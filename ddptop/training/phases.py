@@ -56,7 +56,7 @@ _float_at = c_float.from_address
 LATE_NO_SYNC = int(Flag.LATE_NO_SYNC)
 
 
-def install(
+def install_wrappers(
     recorder: Recorder,
     last_gradients: LastGradients,
     gradients: SynchronisationWatch,
@@ -65,22 +65,22 @@ def install(
     """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU."""
     scaled = _ScaledLoss(read_later)
     functions = step_functions()
-    _wrap(functions.pre_forward, partial(_pre_forward, recorder, gradients))
-    _wrap(functions.post_forward, partial(_post_forward, recorder))
-    _wrap(functions.backward, partial(_backward, recorder, scaled, last_gradients))
+    _wrap_function(functions.pre_forward, partial(_pre_forward, recorder, gradients))
+    _wrap_function(functions.post_forward, partial(_post_forward, recorder))
+    _wrap_function(functions.backward, partial(_make_backward, recorder, scaled, last_gradients))
     for next_data in functions.next_data:
-        _wrap(next_data, partial(_data, recorder, get_ident()))
-    _wrap(functions.scale, scaled.wrap)
+        _wrap_function(next_data, partial(_make_next_data, recorder, get_ident()))
+    _wrap_function(functions.scale, scaled.wrap_scale)
     for wait in functions.waits:
         # A class of C++ may take no attribute: those waits count as own time.
         with contextlib.suppress(TypeError):
-            _wrap(wait, partial(_wait, recorder, last_gradients, get_ident()))
+            _wrap_function(wait, partial(_make_wait, recorder, last_gradients, get_ident()))
     for broadcast in functions.buffers:
-        _wrap(broadcast, partial(_wait, recorder, last_gradients, get_ident(), of_buffers=True))
-    _wrap(functions.join_step, partial(_shadow_step, recorder))
+        _wrap_function(broadcast, partial(_make_wait, recorder, last_gradients, get_ident(), of_buffers=True))
+    _wrap_function(functions.join_step, partial(_shadow_step, recorder))
     watch_collector(recorder.gc_pauses)
     _hook_optimizers(recorder, gradients)
-    when_imported(AVERAGERS, averagers.watch)
+    when_imported(AVERAGERS, averagers.watch_module)
 
 
 def optimizer_exists() -> bool:
@@ -94,7 +94,7 @@ def optimizer_exists() -> bool:
     return False
 
 
-def _wrap(function: Function, make: Callable[[Patched], Patched]) -> None:
+def _wrap_function(function: Function, make: Callable[[Patched], Patched]) -> None:
     original = getattr(*function)
     setattr(*function, seen_through(make(original), original))
 
@@ -145,7 +145,7 @@ def _post_forward(recorder: Recorder, original: Patched) -> Patched:
     return _post_forward
 
 
-def _backward(
+def _make_backward(
     recorder: Recorder, scaled: _ScaledLoss, last_gradients: LastGradients, original: Patched
 ) -> Patched:
     on = recorder.on
@@ -155,14 +155,14 @@ def _backward(
         paused = pause()
         try:
             if recorder.wants_loss:
-                given = scaled.unscaled(tensors)
+                given = scaled.take_unscaled(tensors)
                 loss = scaled.value_of(given)
                 if loss is not None and recorder.losses.wants_divisors:
                     recorder.losses.divisors = divisors_of(given)
             else:
-                scaled.forget()
+                scaled.forget_tensors()
             if compiles_backward():
-                last_gradients.remove()
+                last_gradients.remove_hooks()
             if recorder.synchronises:
                 model = recorder.forwarded()
                 if model is not None and not model.require_backward_grad_sync:
@@ -180,7 +180,7 @@ def _backward(
         if recording:
             on.backward_begins(tensors)
         else:
-            scaled.forget()
+            scaled.forget_tensors()
         try:
             result = original(tensors, *args, **kwargs)
         except BaseException as error:
@@ -195,7 +195,7 @@ def _backward(
     return backward
 
 
-def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
+def _make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patched:
     on = recorder.on
 
     def _next_data(self: Any) -> Any:
@@ -220,7 +220,7 @@ def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
     return _next_data
 
 
-def _wait(
+def _make_wait(
     recorder: Recorder,
     last_gradients: LastGradients,
     thread: int,
@@ -267,13 +267,13 @@ def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
 def _hook_optimizers(recorder: Recorder, gradients: SynchronisationWatch) -> None:
     on = recorder.on
 
-    def before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not recorder.aside:
             on.optimizer_begins(id(optimizer))
             if gradients.has_unreduced:
                 gradients.optimizer_begins(optimizer)
 
-    def after(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         try:
             if gradients.has_unreduced and not recorder.aside:
                 gradients.optimizer_ends(optimizer)
@@ -284,8 +284,8 @@ def _hook_optimizers(recorder: Recorder, gradients: SynchronisationWatch) -> Non
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
-    register_optimizer_step_pre_hook(before)
-    register_optimizer_step_post_hook(after)
+    register_optimizer_step_pre_hook(before_step)
+    register_optimizer_step_post_hook(after_step)
 
 
 STAMP_NS = 6_000
@@ -309,7 +309,7 @@ class LastGradients:
         """The autograd engine's, where it has called last: on a GPU not the training thread."""
         self._hooks: set[Any] = set()
 
-    def watch(self, ddp: Any, note: Callable[[], None] = lambda: None) -> None:
+    def watch_model(self, ddp: Any, note: Callable[[], None] = lambda: None) -> None:
         """Watch a model, until it is gone. `note` is called with each gradient of the two parameters."""
         if not reduces_itself(ddp):
             return
@@ -318,25 +318,25 @@ class LastGradients:
             for name, parameter in ddp.module.named_parameters()
             if parameter.requires_grad and name not in ddp.parameters_to_ignore
         ]
-        hook = self._hook(note)
+        hook = self._make_hook(note)
         for parameter in {id(parameter): parameter for parameter in trained[:1] + trained[-1:]}.values():
             with no_torch_function():
                 node = get_gradient_edge(parameter).node
             # The node, and with it the hook, lives as long as someone holds it: the reducer does.
             handle = node.register_prehook(hook)
             self._hooks.add(handle)
-            weakref.finalize(ddp, self._remove, handle).atexit = False
+            weakref.finalize(ddp, self._remove_hook, handle).atexit = False
 
-    def remove(self) -> None:
+    def remove_hooks(self) -> None:
         """Watch no model any more."""
         for handle in list(self._hooks):
-            self._remove(handle)
+            self._remove_hook(handle)
 
-    def _remove(self, handle: Any) -> None:
+    def _remove_hook(self, handle: Any) -> None:
         self._hooks.discard(handle)
         handle.remove()
 
-    def _hook(self, note: Callable[[], None]) -> Callable[[Any], None]:
+    def _make_hook(self, note: Callable[[], None]) -> Callable[[Any], None]:
         """To be called with the gradients of a parameter, on a thread of the autograd engine."""
         recorder, at_end = self._recorder, end_of_gradients()
         first = True
@@ -368,7 +368,7 @@ class _ScaledLoss:
         self._scaled: Any = None
         self._unscaled: Any = None
 
-    def wrap(self, original: Patched) -> Patched:
+    def wrap_scale(self, original: Patched) -> Patched:
         """Remember the last tensor that `GradScaler.scale` was given."""
 
         def scale(scaler: Any, outputs: Any) -> Any:
@@ -378,17 +378,17 @@ class _ScaledLoss:
 
         return scale
 
-    def forget(self) -> None:
+    def forget_tensors(self) -> None:
         """Let go of the tensors, and with them of their graph."""
         self._scaled = self._unscaled = None
 
-    def unscaled(self, tensors: Any) -> Any:
+    def take_unscaled(self, tensors: Any) -> Any:
         """What `backward()` is given, before a GradScaler multiplied it."""
         given = tensors
         if self._scaled is not None:
             if given is self._scaled:
                 given = self._unscaled
-            self.forget()
+            self.forget_tensors()
         return given
 
     def value_of(self, loss: Any) -> Any:

@@ -32,14 +32,14 @@ from ddptop.protocol.messages import (
     Progress,
     Scalar,
 )
-from ddptop.training.bucket_timing import TimerBounds
+from ddptop.training.bucket_timing import TimerBoundsReporter
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.evidence.reporter import OWN, EvidenceReporter
 from ddptop.training.exit import ExitReason
 from ddptop.training.guard import guard, report_once
 from ddptop.training.join_run import collector_keeper
-from ddptop.training.packing import Identity, LayoutTracker, pack
+from ddptop.training.packing import Identity, LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.replica import SHARE, ReplicaCheck
 from ddptop.training.step_record import StepRecord
@@ -57,12 +57,12 @@ class LoggedScalars:
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, Any]] = {}
 
-    def note(self, name: str, value: Any, step: int) -> None:
+    def note_value(self, name: str, value: Any, step: int) -> None:
         """A float, or on a GPU a value that is not copied yet."""
         if name in self._newest or len(self._newest) < MAX_NAMES:
             self._newest[name] = (step, value)
 
-    def take(self, read: Callable[[Any], float | None] | None) -> Logged | None:
+    def take_values(self, read: Callable[[Any], float | None] | None) -> Logged | None:
         """What was logged since the last call. `read` gives a GPU's value, None while it is not there yet."""
         values: dict[str, Scalar] = {}
         newest = 0
@@ -114,7 +114,7 @@ class EvaluationWatch:
         self._asides = 0
         self._last_pass_s = -FRESH_S
 
-    def phase(self) -> Phase:
+    def current_phase(self) -> Phase:
         """The phase of the training thread, EVALUATE included."""
         recorder = self._recorder
         step, asides, phase, now_s = recorder.step, recorder.asides, recorder.phase, time.monotonic()
@@ -158,11 +158,11 @@ class StepHold:
     """While a launcher is about to end this process: the training thread waits between two steps until the
     step before is sent, HOLD_S at most, and a step counts as finished once it is.
 
-    So that no step is finished and not sent, whenever the signal comes. All methods but `_hold` are the
+    So that no step is finished and not sent, whenever the signal comes. All methods but `_hold_step` are the
     publisher's.
 
-    The signal comes during a `_hold`, and the script's handler may raise there. So the two threads share a
-    lock of C, and no `threading.Event`: an exception inside its methods may leave its lock locked for good.
+    The signal comes during a `_hold_step`, and the script's handler may raise there. So the two threads share
+    a lock of C, and no `threading.Event`: an exception inside its methods may leave its lock locked for good.
     """
 
     def __init__(self, recorder: Recorder, wake_up: Callable[[], None]) -> None:
@@ -177,36 +177,36 @@ class StepHold:
         self._counter = recorder.counter
         recorder.counter = [0]  # nobody reads it
 
-    def renew(self, has_notice: bool) -> bool:
+    def renew_hold(self, has_notice: bool) -> bool:
         """To be called before finished steps are taken to be sent. False: the process has not been ended, and
         goes on as before."""
         if has_notice:
             self._until_s = time.monotonic() + ENDING_S
         if time.monotonic() >= self._until_s:
-            self.end()
+            self.end_hold()
             return False
         if self._recorder.once is None:
-            self._recorder.once = self._hold
+            self._recorder.once = self._hold_step
         self._sending = self._recorder.step
         return True
 
     def note_sent(self) -> None:
-        """The steps that had finished at the last `renew` are sent."""
+        """The steps that had finished at the last `renew_hold` are sent."""
         self._n_sent = self._counter[0] = self._sending
         if self._nothing_new_sent.locked():
             self._nothing_new_sent.release()
 
-    def _hold(self) -> None:
+    def _hold_step(self) -> None:
         """On the training thread, when a step has ended."""
         end_s = time.monotonic() + HOLD_S
         self._wake_up()
         while self._n_sent < self._recorder.step and (left_s := end_s - time.monotonic()) > 0:
             self._nothing_new_sent.acquire(timeout=left_s)
 
-    def end(self) -> None:
+    def end_hold(self) -> None:
         """Training goes on as before."""
         recorder = self._recorder
-        if recorder.once == self._hold:
+        if recorder.once == self._hold_step:
             recorder.once = None
         recorder.counter = self._counter
         while self._counter[0] != recorder.step:  # the training thread may just finish a step
@@ -229,9 +229,9 @@ class Publisher(threading.Thread):
         self._sequence = sequence
         self._steps = StepTimes(session.recorder.gc_pauses)
         self._layout = LayoutTracker(session.parameters)
-        self._bounds = TimerBounds(session.recorder.handover_ns, session.device_bounds_ns)
+        self._bounds = TimerBoundsReporter(session.recorder.handover_ns, session.device_bounds_ns)
         self._evaluation = EvaluationWatch(session.recorder)
-        self._reporter = EvidenceReporter(threading.get_ident(), self._position, self._device_failed)
+        self._reporter = EvidenceReporter(threading.get_ident(), self._current_position, self._device_failed)
         self._memberships_sent: dict[int, Message] = {}
         self._described = 0
         self._epoch: int | None = None
@@ -301,14 +301,14 @@ class Publisher(threading.Thread):
             # Without it up to a quarter of a second is lost at the end.
             with suppress(OSError, AttributeError):
                 self._notices = EndNotices(self._folder, self._identity.session)
-            self._sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._hello()))
-            self._publish(self._sender)
+            self._sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._make_hello()))
+            self._publish_until_closed(self._sender)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
             report_once(f"this process is not recorded any more ({type(error).__name__}: {error})")
             self._stop_measuring()
             if self._ending is not None:
-                self._ending.end()
+                self._ending.end_hold()
             if self._notices is not None:
                 self._notices.close()
 
@@ -317,14 +317,14 @@ class Publisher(threading.Thread):
         self._recorder.detail_every = self._recorder.loss_every = self._recorder.check_every = 1 << 40
         self._recorder.marks_every = 1 << 40
 
-    def forked(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child: close its copy of the connection, which would stay open when this rank ends."""
         if self._sender is not None:
             self._sender.close_in_child()
         if self._notices is not None:
             self._notices.close_in_child()
 
-    def _publish(self, sender: AckedSender) -> None:
+    def _publish_until_closed(self, sender: AckedSender) -> None:
         beat = True
         cpu = time.thread_time_ns()
         sender.exchange_messages()  # HELLO, also of a rank that exits within the first quarter of a second
@@ -332,17 +332,17 @@ class Publisher(threading.Thread):
             if self._left_requested:
                 self._send_left(sender)
             launchers = self._take_notices()
-            records = self._take(None if self._ending is None else ENDING_DEVICE_S)
-            self._offer(sender, records)
+            records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
+            self._offer_messages(sender, records)
             if beat or self._budget.tight or launchers:
-                sender.set_heartbeat(encode(self._progress()))
+                sender.set_heartbeat(encode(self._make_progress()))
             beat = not beat
             ack = sender.exchange_messages()
             if self._ending is not None:
                 self._ending.note_sent()
             if self._notices is not None:
                 self._notices.answer_launchers(launchers)
-            evidence = self._reporter.answer(sender.asked)
+            evidence = self._reporter.answer_request(sender.asked)
             if evidence is not None:
                 if self._session.device is not None:
                     self.send(self._session.device.position_event(self._recorder, self.rank))
@@ -352,13 +352,13 @@ class Publisher(threading.Thread):
                 self._budget.device_waits = self._session.device.resolver.device_waits
             before, cpu = cpu, time.thread_time_ns()
             unseen = self._recorder.gc_pauses.take_cost()
-            self._budget.account(records, cpu - before + unseen, self._session.replicas.step_ns)
+            self._budget.account_for(records, cpu - before + unseen, self._session.replicas.step_ns)
             if ack is not None:
                 self._last_ack_s = time.monotonic()
-                self._received(ack)
+                self._note_ack(ack)
             elif self._epoch is None:
                 note_step_count(self._folder, self._identity.session, self._recorder.step)
-            collector_keeper.check(self._last_ack_s)
+            collector_keeper.restart_if_exited(self._last_ack_s)
             self._recorder.detail_every = self._budget.detail_every
             self._recorder.loss_every = self._budget.loss_every
             self._recorder.marks_every = self._budget.marks_every
@@ -379,13 +379,13 @@ class Publisher(threading.Thread):
         end_s = now_s + period_s - now_s % period_s
         step_before, self._step_seen = self._step_seen, self._recorder.step
         look_s = LOOK_S if self._step_seen == step_before else period_s
-        while not self._wait(min(look_s, max(0.0, end_s - time.monotonic()))):
+        while not self._wait_for_wake(min(look_s, max(0.0, end_s - time.monotonic()))):
             if time.monotonic() >= end_s or sender.has_arrived():
                 break
         self._wake.clear()
         return not self._closing
 
-    def _wait(self, timeout_s: float) -> bool:
+    def _wait_for_wake(self, timeout_s: float) -> bool:
         """Wait until another thread or a launcher wakes this one; returns whether one has, in this time."""
         began_s = time.monotonic()
         if self._notices is None or self._wake.is_set() or not self._notices.wait_for_notice(timeout_s):
@@ -404,14 +404,14 @@ class Publisher(threading.Thread):
         launchers = self._notices.take_notices()
         if launchers and self._ending is None:
             self._ending = StepHold(self._recorder, self._notices.end_wait)
-        if self._ending is not None and not self._ending.renew(bool(launchers)):
+        if self._ending is not None and not self._ending.renew_hold(bool(launchers)):
             self._ending = None
         return launchers
 
     def _send_left(self, sender: AckedSender) -> None:
         self._left_requested = False
         self.send(Bye(time.monotonic_ns(), LEFT, self._sequence()))
-        self._offer(sender, self._take(LAST_STEPS_S))
+        self._offer_messages(sender, self._take_steps(LAST_STEPS_S))
         sender.drain_unacked(self._drain_s)
         self._drained = not sender.pending
         self._left_sent.set()
@@ -422,20 +422,22 @@ class Publisher(threading.Thread):
         if reason != FINISHED:
             self.send(self._reporter.exit_evidence(self._exit_reason))
         self.send(Bye(time.monotonic_ns(), reason, self._sequence()))
-        self._offer(sender, self._take(LAST_STEPS_S))
-        sender.set_heartbeat(encode(self._progress()))  # the others may wait for it: this is how far it got
+        self._offer_messages(sender, self._take_steps(LAST_STEPS_S))
+        sender.set_heartbeat(
+            encode(self._make_progress())
+        )  # the others may wait for it: this is how far it got
         self._leave_step_count(sender.close(max(0.0, end - time.monotonic())))
         if self._notices is not None:
             self._notices.close()
 
     def _leave_step_count(self, unacked: int) -> None:
         """Where the last steps were not acked, leave their number in the run folder, to have them counted."""
-        leave_step_count(self._folder, self._hello(), self._recorder.step, unacked)
+        leave_step_count(self._folder, self._make_hello(), self._recorder.step, unacked)
 
-    def _hello(self) -> Hello:
-        return self._identity.hello(self._session.timing_path)
+    def _make_hello(self) -> Hello:
+        return self._identity.make_hello(self._session.timing_path)
 
-    def _received(self, ack: Ack) -> None:
+    def _note_ack(self, ack: Ack) -> None:
         if ack.epoch != self._epoch:  # another collector: without a recording this rank is new to it
             if self._epoch is not None:
                 self._bounds.forget_sent()
@@ -445,21 +447,21 @@ class Publisher(threading.Thread):
             self.card_changed = True
         self._budget.announced = ack.detail_every
 
-    def _take(self, all_within_s: float | None = None) -> list[StepRecord]:
+    def _take_steps(self, all_within_s: float | None = None) -> list[StepRecord]:
         """Finished steps; on a GPU those that the GPU has finished too. With `all_within_s` it is waited for
         so long, and then all of them."""
-        taken = self._steps.take(self._recorder.records)
+        taken = self._steps.take_steps(self._recorder.records)
         device = self._session.device
         if device is None:
             return taken
-        done = device.resolver.take(taken)
-        return done if all_within_s is None else done + device.resolver.flush(all_within_s)
+        done = device.resolver.take_done(taken)
+        return done if all_within_s is None else done + device.resolver.flush_all(all_within_s)
 
-    def _offer(self, sender: AckedSender, records: list[StepRecord]) -> None:
+    def _offer_messages(self, sender: AckedSender, records: list[StepRecord]) -> None:
         messages: list[Message] = []
         while self._before_steps:
             messages.append(self._before_steps.popleft())
-        messages += pack(records, self._layout)
+        messages += pack_steps(records, self._layout)
         if self._layout.generation != self._described:
             self._described = self._layout.generation
             self._session.request_description()
@@ -469,7 +471,7 @@ class Publisher(threading.Thread):
         if self.card_changed:
             self.card_changed = False
             messages.insert(0, Card(dict(self._session.card)))
-            messages += self._layout.unsent()
+            messages += self._layout.unsent_layouts()
             for model, membership in list(self._session.memberships.items()):
                 if self._memberships_sent.get(model) != membership:
                     self._memberships_sent[model] = membership
@@ -479,11 +481,11 @@ class Publisher(threading.Thread):
             self._memory_due = time.monotonic() + MEMORY_EVERY_S
             messages.append(memory_of(device.index))
             messages += self._device_news(device)
-        logged = self._session.scalars.take(None if device is None else device.scalars.value)
+        logged = self._session.scalars.take_values(None if device is None else device.scalars.read_value)
         if logged is not None:
             messages.append(logged)
-        self._bounds.take(records)
-        news = self._bounds.news(self.rank, self._recorder.step)
+        self._bounds.add_steps(records)
+        news = self._bounds.changed_bounds(self.rank, self._recorder.step)
         if news is not None:
             messages.append(news)
         while self._queue:
@@ -496,7 +498,7 @@ class Publisher(threading.Thread):
 
     def _device_news(self, device: DeviceTiming) -> list[Message]:
         """What has changed in the device's timing."""
-        untimed = device.untimed()
+        untimed = device.take_untimed()
         if untimed:
             self._session.card.update(untimed)
             self.card_changed = True
@@ -505,18 +507,18 @@ class Publisher(threading.Thread):
 
     def _device_failed(self) -> bool:
         device = self._session.device
-        return device is not None and device.failed()
+        return device is not None and device.has_failed()
 
-    def _position(self) -> tuple[int, int, int]:
+    def _current_position(self) -> tuple[int, int, int]:
         recorder = self._recorder
         return recorder.step, int(recorder.phase), len(recorder.calls) if recorder.detail else -1
 
-    def _progress(self) -> Progress:
-        step, _, bucket = self._position()
+    def _make_progress(self) -> Progress:
+        step, _, bucket = self._current_position()
         return Progress(
             t_ns=time.monotonic_ns(),
             step=step,
-            phase=int(self._evaluation.phase()),
+            phase=int(self._evaluation.current_phase()),
             bucket=bucket,
             sequence=self._sequence(),
             detail_every=self._budget.every,

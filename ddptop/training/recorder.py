@@ -28,7 +28,7 @@ from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import step_record
 from ddptop.training.cpu_wait import CpuWait
 from ddptop.training.gc_pauses import GcPauses
-from ddptop.training.own_cost import Calls, clocked, cpu_now
+from ddptop.training.own_cost import RecorderCalls, cpu_now, is_clocked
 from ddptop.training.shadow import ShadowBlocks
 from ddptop.training.step_record import (
     EVENT,
@@ -144,7 +144,7 @@ class Recorder:
         """Of the running step: moments of CLOCK_MONOTONIC in ns, each with its event in the lowest bits."""
         self._put = self.stamps.append
         self._entries = 0
-        self.on = Calls(self)
+        self.on = RecorderCalls(self)
         self._begin_first()
 
     def _begin_first(self) -> None:
@@ -189,15 +189,15 @@ class Recorder:
         """The batch is there, or the loader has ended."""
         self._put(now() << EVENT_BITS | STAMP_DATA_END)
         if not self.asides & EVALUATING:  # an evaluation may last for any number of batches
-            self._flush()
+            self._hand_over()
 
     def forward_begins(self, synchronises: bool, inputs: tuple[Any, ...] = (), named: Any = None) -> None:
         """A DDP forward that records gradients, with these arguments; `synchronises`: its backward will
         all-reduce."""
-        if self._stepped or (self._synchronised and self._backward_steps.ended()):
-            self._close(0, check=True)
+        if self._stepped or (self._synchronised and self._backward_steps.has_ended_step()):
+            self._close_step(0, check=True)
         elif len(self.stamps) > MANY_STAMPS:
-            self._flush()
+            self._hand_over()
         self.asides = 0
         self._has_forward = True
         if self._steps_since_forward > self._usual_steps:
@@ -208,7 +208,7 @@ class Recorder:
         self.synchronises = synchronises
         if self.marks is not None:
             self.marks(step_record.FORWARD)
-        self.elements.add(inputs, named)
+        self.elements.add_forward(inputs, named)
         self._put(now() << EVENT_BITS | STAMP_FORWARD)
 
     def forward_ends(self) -> None:
@@ -225,14 +225,14 @@ class Recorder:
             self.stamp_due = False  # all-reduces may be waited for at the end of either
             return
         if self.bypassed and self._no_forward_follows():
-            self._close(0)
+            self._close_step(0)
         elif len(self.stamps) > MANY_STAMPS:
-            self._flush()
+            self._hand_over()
         self.passes += 1
         self.stamp_due = True
         self._spoilt = self._in_optimizer = False
         if loss is not None:
-            self.losses.add(loss)
+            self.losses.add_loss(loss)
         if self.marks is not None:
             self.marks(step_record.BACKWARD)
         self._put(now() << EVENT_BITS | STAMP_BACKWARD)
@@ -256,7 +256,7 @@ class Recorder:
         if self._backward_depth > 0:
             self.stamp_due = self._backward_depth == 1
             return
-        at = now() << EVENT_BITS
+        stamp = now() << EVENT_BITS
         if self.marks is not None:
             self.marks(step_record.BACKWARD_END)
         if self.synchronises or self.several_models:
@@ -265,16 +265,16 @@ class Recorder:
             event = STAMP_SYNCHRONISED_END if self.synchronises else STAMP_WAITING_END
             if self.bypassed and not self._has_forward:  # nothing has prepared a reducer
                 event = STAMP_BACKWARD_END
-            self._put(at | event)
+            self._put(stamp | event)
             self.cpu_wait.backward_ends()
             self._synchronised |= self.synchronises
         else:
-            self._put(at | STAMP_BACKWARD_END)
+            self._put(stamp | STAMP_BACKWARD_END)
         self.stamp_due = False
         self.after_backward()
         if self._stepped_in_backward:
             self._stepped_in_backward = False
-            self._put(at | STAMP_STEP_END)
+            self._put(stamp | STAMP_STEP_END)
             self._step_ends()
 
     def _no_forward_follows(self) -> bool:
@@ -286,7 +286,7 @@ class Recorder:
 
         Returns whether it ends the step by itself: no torch optimizer will.
         """
-        self._passed = not self._has_forward and self._backward_steps.ended()
+        self._passed = not self._has_forward and self._backward_steps.has_ended_step()
         self.bypassed |= self._passed
         return self._passed
 
@@ -334,9 +334,9 @@ class Recorder:
         self._put(now() << EVENT_BITS | STAMP_ASIDE_END)
         self._aside_ends += 1
         if self._aside_ends >= MANY_ASIDE_ENDS:  # the script calls DDP's forward no more
-            self._close(0)
+            self._close_step(0)
 
-    def note(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
+    def note_bucket(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
         """A bucket was ready for its all-reduce, launched by `launched`, if known; None: the step is full."""
         if len(self.calls) >= MAX_CALLS:
             return None
@@ -359,7 +359,7 @@ class Recorder:
         if self.marks is not None:
             self.marks(step_record.WAIT_END)
         if len(self.stamps) > MANY_STAMPS:
-            self._flush()
+            self._hand_over()
 
     def take_blocked(self) -> int:
         """CPU ns in which our calls have waited for a device since the last call; the script's would have."""
@@ -372,59 +372,59 @@ class Recorder:
     def shadow_step_ends(self, began: int) -> None:
         """A rank that has run out of inputs has shadowed one step of the others under `join()`."""
         if self._stepped:
-            self._close(0)
+            self._close_step(0)
         self._put(began << EVENT_BITS | STAMP_JOINED)
         self._put(now() << EVENT_BITS | STAMP_JOINED_END)
-        self._close(Flag.JOINED)
+        self._close_step(Flag.JOINED)
 
-    def finish(self) -> None:
+    def finish_step(self) -> None:
         """Close the last step: no further forward will."""
-        if self._stepped or self._passed or (self._synchronised and self._backward_steps.ended()):
-            self._close(0)
+        if self._stepped or self._passed or (self._synchronised and self._backward_steps.has_ended_step()):
+            self._close_step(0)
 
-    def forked(self) -> None:
+    def restart_in_child(self) -> None:
         """In a forked child: if it trains, its steps begin with 0. Earlier records are its parent's."""
-        self.drop()
+        self.drop_records()
         self.step, self.counter = 0, [0]
         self._begin_first()
 
-    def drop(self) -> None:
+    def drop_records(self) -> None:
         """Drop what is recorded: in a forked child, which is not the rank, and at exit."""
         self.stamps.clear()
         self._entries = 0
         self.records, self.calls = deque(maxlen=step_record.QUEUE_STEPS), []
-        self.losses.take()
+        self.losses.take_loss()
 
     def _step_ends(self) -> None:
         self._stepped = self._backward_steps.optimizer_seen = True
         self._steps_since_forward += 1
         self.cpu_wait.step_ends()
 
-    def _flush(self, closed: tuple[Any, ...] | None = None) -> None:
+    def _hand_over(self, closed: tuple[Any, ...] | None = None) -> None:
         """Hand the stamps over; the step goes on, unless it is `closed`."""
         self._phase_before = Phase.OTHER if closed else self.phase
         self.records.append((self._entries, tuple(self.stamps), closed))
         self._entries += 1
         self.stamps.clear()
 
-    def _close(self, flags: int, *, check: bool = False) -> None:
+    def _close_step(self, flags: int, *, check: bool = False) -> None:
         """`check`: training goes on, so that the replicas should be equal now."""
         step = self.step
         check = check and self._synchronised and step % self.check_every == 0
         # Closing a step is part of the one that begins, whose clock is used from here on.
-        self.cost_clock = cpu = cpu_now if clocked(step + 1) else int
+        self.cost_clock = cpu = cpu_now if is_clocked(step + 1) else int
         began = 0 if self.on.timed else cpu()
         if self.detail:
             flags |= DETAIL
         if self.late_no_sync:
             flags |= self.late_no_sync
             self.late_no_sync = 0
-        loss, of_loss = self.losses.take()
+        loss, of_loss = self.losses.take_loss()
         marks = self.marks.take() if self.marks is not None else ()
-        self._flush(
+        self._hand_over(
             (  # in the order of `Closed`, which the publisher makes of it: naming fields costs 2 us here
                 step, flags | of_loss | self.shadow.flag, max(0, self._cost), loss, self.calls or (), marks,
-                self.cpu_wait.take(), self.elements.take(), self.gc_pauses.step_closes(),
+                self.cpu_wait.take_wait(), self.elements.take_count(), self.gc_pauses.step_closes(),
                 self._first_optimizer,
             )
         )  # fmt: skip
@@ -440,7 +440,7 @@ class Recorder:
         if step == self.shadow.next:
             seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
             allowed = seen and not running and not self._backward_depth and not self.bypassed
-            self.aside = self.shadow.begins(step, allowed)
+            self.aside = self.shadow.stands_aside_from(step, allowed)
             self.forget_gradients()
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         # Of optimizers in turn always the same one would step in every eighth step: it is another every time.
@@ -460,7 +460,7 @@ class Recorder:
         if began:
             self._cost += cpu() - began
         if self.on.timed is (cpu is int):
-            self.on.use(timed=cpu is not int)
+            self.on.choose_methods(timed=cpu is not int)
         if check and self.check is not None:
             check_began = cpu()
             self.check(step - 1)

@@ -36,7 +36,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 3, 6.4)."""
 
 
-class Slice(NamedTuple):
+class ParameterSlice(NamedTuple):
     """Consecutive bytes of one parameter."""
 
     parameter: int
@@ -58,27 +58,27 @@ class Pieces:
         shared: list[int] = []
         for number, size in enumerate(self._sizes):
             if shared and (
-                sum(self._sizes[other] for other in shared) + size > PIECE_BYTES or len(shared) == MAX_SLICES
+                sum(self._sizes[index] for index in shared) + size > PIECE_BYTES or len(shared) == MAX_SLICES
             ):
-                self._add(shared)
+                self._add_piece(shared)
                 shared = []
             shared.append(number)
         if shared:
-            self._add(shared)
+            self._add_piece(shared)
 
-    def _add(self, parameters: list[int]) -> None:
+    def _add_piece(self, parameters: list[int]) -> None:
         self._first.append(self.count)
         self._parameters.append(tuple(parameters))
         size = sum(self._sizes[number] for number in parameters)
         self.count += max(1, -(-size // PIECE_BYTES))
 
-    def slices(self, piece: int) -> Iterator[Slice]:
+    def slices_of(self, piece: int) -> Iterator[ParameterSlice]:
         """The slices of parameters in a piece."""
         entry = bisect_right(self._first, piece) - 1
         parameters = self._parameters[entry]
         offset = (piece - self._first[entry]) * PIECE_BYTES
         for number in parameters:
-            yield Slice(number, offset, min(self._sizes[number], offset + PIECE_BYTES))
+            yield ParameterSlice(number, offset, min(self._sizes[number], offset + PIECE_BYTES))
 
 
 def first_piece(step: int, count: int) -> int:
@@ -114,22 +114,22 @@ class ReplicaCheck:
     def __init__(self, recorder: Recorder, send: Callable[[Replica], None]) -> None:
         self._recorder = recorder
         self._send = send
-        self._models: dict[int, _Model] = {}
+        self._models: dict[int, _CheckedModel] = {}
         self._left_out: set[int] = set()
         self._piece_ns = 0.0
         self.step_ns = 0.0
         """CPU time that checking costs per step, all checks spread over all steps."""
         self.allowance_ns = 0.0
         """What checking may cost per step; written by the publisher, 0 while the step time is not known."""
-        recorder.check = self.check
+        recorder.check = self.check_replicas
 
-    def watch(self, ddp: Any, number: int) -> None:
+    def watch_model(self, ddp: Any, number: int) -> None:
         """Check this DDP model from now on, if its replicas are to be equal."""
         self._models.pop(number, None)
         if number in self._left_out:
             return
         if getattr(ddp, "mixed_precision", None) is None:  # it exchanges the parameters' data as it goes
-            model = _Model(ddp)
+            model = _CheckedModel(ddp)
             if model.pieces.count:
                 self._models[number] = model
 
@@ -139,11 +139,11 @@ class ReplicaCheck:
             self._left_out.add(number)
             self._models.pop(number, None)
 
-    def check(self, step: int) -> None:
+    def check_replicas(self, step: int) -> None:
         """Checksum some pieces of every model after `step`."""
         began = cpu_now()
         try:
-            pieces = self._check(step)
+            pieces = self._checksum_models(step)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
             self._models.clear()
@@ -152,29 +152,29 @@ class ReplicaCheck:
             spent = cpu_now() - began
             every = self._recorder.check_every
             self.step_ns = self.step_ns * MEMORY + spent / every * (1 - MEMORY)
-            each = spent / pieces
-            self._piece_ns = self._piece_ns * MEMORY + each * (1 - MEMORY) if self._piece_ns else each
+            piece_ns = spent / pieces
+            self._piece_ns = self._piece_ns * MEMORY + piece_ns * (1 - MEMORY) if self._piece_ns else piece_ns
             self._recorder.check_every = every_for(
                 every, self._piece_ns * len(self._models), self.allowance_ns
             )
 
-    def _check(self, step: int) -> int:
+    def _checksum_models(self, step: int) -> int:
         if not self._models:
             return 0
         room = self.allowance_ns * self._recorder.check_every / len(self._models)
-        most = min(MAX_CHECKSUMS, int(room / self._piece_ns)) if self._piece_ns else 1
+        n_pieces = min(MAX_CHECKSUMS, int(room / self._piece_ns)) if self._piece_ns else 1
         done = 0
         with no_torch_function():
             for number, model in list(self._models.items()):
                 count = model.pieces.count
                 first = first_piece(step, count)
-                values = [model.checksum((first + i) % count) for i in range(min(count, max(1, most)))]
-                known = [value for value in values if value is not None]
-                if len(known) < len(values):  # the model is freed, or has changed
+                values = [model.checksum((first + i) % count) for i in range(min(count, max(1, n_pieces)))]
+                checksums = [value for value in values if value is not None]
+                if len(checksums) < len(values):  # the model is freed, or has changed
                     del self._models[number]
                     continue
-                self._send(Replica(step, number, count, first, tuple(known)))
-                done += len(known)
+                self._send(Replica(step, number, count, first, tuple(checksums)))
+                done += len(checksums)
         return done
 
 
@@ -190,7 +190,7 @@ def every_for(every: int, cost_ns: float, allowance_ns: float) -> int:
     return every
 
 
-class _Model:
+class _CheckedModel:
     """The parameters of one DDP model that are the same on all its ranks, as long as that model exists."""
 
     def __init__(self, ddp: Any) -> None:
@@ -207,14 +207,14 @@ class _Model:
     def checksum(self, piece: int) -> int | None:
         """CRC-32 of the bytes of a piece; None where a parameter is freed or has changed."""
         value = 0
-        for part in self.pieces.slices(piece):
-            extended = self._extend(value, part)
+        for part in self.pieces.slices_of(piece):
+            extended = self._extend_checksum(value, part)
             if extended is None:
                 return None
             value = extended
         return value
 
-    def _extend(self, value: int, part: Slice) -> int | None:
+    def _extend_checksum(self, value: int, part: ParameterSlice) -> int | None:
         number = part.parameter
         # A slice: another thread's garbage collection may empty the list.
         remaining = self._parameters[number : number + 1]

@@ -80,9 +80,9 @@ class Session:
         if self._ddp_device.type == "cuda":
             self._time_device(self._ddp_device.index or 0)
         self.last_gradients = phases.LastGradients(self.recorder)
-        read_later = None if self.device is None else self.device.scalar
+        read_later = None if self.device is None else self.device.take_scalar
         self.gradients = SynchronisationWatch(self.recorder, self._report_before_step)
-        phases.install(self.recorder, self.last_gradients, self.gradients, read_later)
+        phases.install_wrappers(self.recorder, self.last_gradients, self.gradients, read_later)
         dynamo.keep_dynamo_out()
         os.register_at_fork(after_in_child=self._after_fork)
         exit.wait_for_gloo_at_exit()
@@ -94,7 +94,7 @@ class Session:
             return
         budget = Budget.from_environment()
         identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
-        self.recorder.counter = _shared_counter(identity.hello(self.timing_path))
+        self.recorder.counter = _shared_counter(identity.make_hello(self.timing_path))
         self.recorder.counter[0] = self.recorder.step
         self._publisher = Publisher(self, identity, budget, sequence=default_sequence)
         try:
@@ -102,10 +102,10 @@ class Session:
         except RuntimeError:  # no thread can be started
             self._publisher = None
             raise
-        rank_exchange.begin()
+        rank_exchange.begin_exchange()
         warnings.collected.report_to(self._send_warning)
         path = crash_file(Path(os.environ["DDPTOP_RUN_DIR"]), identity.session)
-        self._crash_file = CrashFile.open(path, self._crash_file)
+        self._crash_file = CrashFile.open_file(path, self._crash_file)
         # Children of multiprocessing leave by os._exit, past atexit, but run these.
         multiprocessing.util.Finalize(None, self.close, exitpriority=100)
 
@@ -124,13 +124,13 @@ class Session:
             return HostTimer()
         # Events can be compared within a device only.
         if device == self._ddp_device and self.device is not None:
-            return self.device.timer(backend)
+            return self.device.timer_for(backend)
         return None
 
     def _time_device(self, index: int) -> None:
         """Without events training is still recorded: steps as timed by the host, buckets untimed."""
         try:
-            self.device = DeviceTiming.of(index)
+            self.device = DeviceTiming.of_device(index)
             self.recorder.marks = self.device.marks
             self.card.update(device_card(index))
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -145,16 +145,16 @@ class Session:
 
         Models are numbered from 0 in order of construction, the same on every rank.
         """
-        known = self._models.get(ddp)
-        number = self._next_model if known is None else known.number
-        if known is None:
+        timed_model = self._models.get(ddp)
+        number = self._next_model if timed_model is None else timed_model.number
+        if timed_model is None:
             self._next_model += 1
         timer = self.timer_for(ddp)
         self._models[ddp] = TimedModel(ddp, number, self.recorder, timer)
         self._switched = [weakref.ref(model) for model in self._models.values()]
-        if known is None:
+        if timed_model is None:
             self._watch_gradients(ddp, number)
-        self.replicas.watch(ddp, number)
+        self.replicas.watch_model(ddp, number)
         # Noted while it exists: a script may destroy the group.
         self.memberships[number] = membership_of(ddp.process_group, number)
         self.describe_model(ddp, number)
@@ -164,9 +164,9 @@ class Session:
         self.recorder.several_models = len(self._models) > 1
         if all(parameter.device == self._ddp_device for parameter in ddp.module.parameters()):
             try:
-                model = self.gradients.watch(ddp, number, ddp.process_group.size())
+                model = self.gradients.watch_model(ddp, number, ddp.process_group.size())
                 note = () if model is None else (model.note_gradient,)
-                self.last_gradients.watch(ddp, *note)
+                self.last_gradients.watch_model(ddp, *note)
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
 
@@ -175,11 +175,11 @@ class Session:
         for reference in self._switched:  # to go through `_models` takes 20 us where caches are cold
             model = reference()
             if model is not None:
-                model.switch(detail)
+                model.switch_detail(detail)
 
     def timed_hook(self, reducer: Any, hook: Any) -> Any:
         """`hook` as it is registered with the reducer of one of our models: timed."""
-        model = next((model for model in self._models.values() if model.owns(reducer)), None)
+        model = next((model for model in self._models.values() if model.owns_reducer(reducer)), None)
         if model is None:
             return hook
         self.replicas.leave_out(model.number, getattr(hook, "__name__", ""))
@@ -215,11 +215,11 @@ class Session:
         for ddp, model in list(self._models.items()):
             self.describe_model(ddp, model.number)
 
-    def log(self, name: str, value: Any) -> None:
+    def log_scalar(self, name: str, value: Any) -> None:
         """Take a scalar that the script logs; on the training thread. Raises for what is not a number."""
         if isinstance(value, torch.Tensor):
             if value.is_cuda:
-                value = None if self.device is None else self.device.scalar(value)
+                value = None if self.device is None else self.device.take_scalar(value)
             else:
                 value = float(value.detach())
         else:
@@ -229,23 +229,23 @@ class Session:
         if name == "loss":
             self.recorder.losses.logged = value if isinstance(value, float) else (value,)
         else:
-            self.scalars.note(name, value, self.recorder.step)
+            self.scalars.note_value(name, value, self.recorder.step)
             if name == "tokens" and isinstance(value, float):
-                self.recorder.elements.log(value, coming=self.recorder.asides > 0)
+                self.recorder.elements.log_tokens(value, coming=self.recorder.asides > 0)
 
     @contextlib.contextmanager
     def declared_phase(self, name: str) -> Iterator[None]:
         """Report that this rank is in a phase of the user's own, in which steps need not advance."""
-        self._report("phase_begins", self.recorder.step, {"name": str(name)})
+        self._report_event("phase_begins", self.recorder.step, {"name": str(name)})
         try:
             yield
         finally:
-            self._report("phase_ends", self.recorder.step, {"name": str(name)})
+            self._report_event("phase_ends", self.recorder.step, {"name": str(name)})
 
     def _send_warning(self, text: str) -> None:
-        self._report("warning", self.recorder.step, {"message": text})
+        self._report_event("warning", self.recorder.step, {"message": text})
 
-    def _report(self, kind: str, step: int, fields: dict[str, Scalar]) -> None:
+    def _report_event(self, kind: str, step: int, fields: dict[str, Scalar]) -> None:
         """Send an event of this rank."""
         if self._publisher is not None:
             self.send(Event(kind, now(), self._publisher.rank, step, fields))
@@ -268,7 +268,7 @@ class Session:
         if self._publisher is None or exit_reason().reason != FINISHED:
             return  # an exception is in flight: it is reported when the process exits
         began = time.monotonic()
-        self.recorder.finish()
+        self.recorder.finish_step()
         self._publisher.leave_group(LEAVE_S)
         self._drain_s = max(CLOSE_S - LEAVE_S, self._drain_s - (time.monotonic() - began))
 
@@ -278,12 +278,12 @@ class Session:
         if publisher is None:
             return
         try:
-            self.recorder.finish()
-            self.last_gradients.remove()
+            self.recorder.finish_step()
+            self.last_gradients.remove_hooks()
             publisher.close(self._drain_s, exit_reason())
-            rank_exchange.end()
+            rank_exchange.end_exchange()
             if self.device is not None:
-                self.device.abandon(self.recorder)
+                self.device.abandon_device(self.recorder)
             if self._crash_file is not None:
                 self._crash_file.close()
         except KeyboardInterrupt:  # only our own last messages were waited for
@@ -296,16 +296,16 @@ class Session:
         publisher, self._publisher = self._publisher, None
         device, self.device = self.device, None
         steps: list[Callable[[], object]] = [
-            self.last_gradients.remove,
-            self.gradients.stop,
-            self.recorder.forked,
+            self.last_gradients.remove_hooks,
+            self.gradients.stop_watching,
+            self.recorder.restart_in_child,
         ]
         if publisher is not None:
-            steps.insert(0, publisher.forked)
+            steps.insert(0, publisher.close_in_child)
         if device is not None:
-            steps.insert(-1, partial(device.abandon, self.recorder))
+            steps.insert(-1, partial(device.abandon_device, self.recorder))
         if self._crash_file is not None:
-            steps.append(self._crash_file.forked)
+            steps.append(self._crash_file.disconnect_in_child)
         run_after_fork(*steps)
 
 

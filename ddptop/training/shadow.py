@@ -33,14 +33,14 @@ class ShadowBlocks:
         self.flag = 0
         """Flag.SHADOW in the steps of a block, else 0."""
         self.next = PERIOD if on else NEVER
-        """The next step at which something changes: `begins` is to be called then."""
+        """The next step at which something changes: `stands_aside_from` is to be called then."""
 
     @classmethod
     def from_environment(cls) -> ShadowBlocks:
         """DDPTOP_SHADOW (`on` or `off`), as the launcher has set it."""
         return cls(on=os.environ.get("DDPTOP_SHADOW") != "off")
 
-    def begins(self, step: int, allowed: bool) -> bool:
+    def stands_aside_from(self, step: int, allowed: bool) -> bool:
         """Whether the recorder stands aside from this step on. `allowed`: it can."""
         begin = step - step % PERIOD
         if step == begin and allowed:

@@ -86,7 +86,7 @@ class StepRecord(NamedTuple):
     micro_steps: int
     flags: int
     cost: int
-    """CPU time of our own code on the training threads; measured where `clocked(step)`."""
+    """CPU time of our own code on the training threads; measured where `is_clocked(step)`."""
     loss: Any
     """float or None; on a device a tuple of values that it has yet to write."""
     calls: Sequence[BucketCall]
@@ -148,7 +148,7 @@ class Losses:
         self._count = 0
         self._later: list[Any] = []
 
-    def add(self, loss: Any) -> None:
+    def add_loss(self, loss: Any) -> None:
         """Of one micro-step: a float, or a value that a device has yet to write."""
         if self.wants_divisors:
             self._common = {*self.divisors} if self._common is None else self._common & {*self.divisors}
@@ -159,7 +159,7 @@ class Losses:
         elif len(self._later) < MAX_LOSSES:
             self._later.append(loss)
 
-    def take(self) -> tuple[Any, int]:
+    def take_loss(self) -> tuple[Any, int]:
         """The loss of the step (the mean over its micro-steps; None: not known) with its flag. The step has
         ended."""
         loss: Any = None
@@ -202,7 +202,7 @@ MAX_WAITS = 512
 """Rows of waits kept of one step, whose phases alternate: further ones are added to the last row."""
 
 
-class Waits:
+class CollectiveWaits:
     """Waits of the training thread in the script's own collectives. A step's end is dated back: what was
     waited since belongs to the next step."""
 
@@ -211,7 +211,7 @@ class Waits:
         self._done = 0
         """Rows of the step, should it have ended where it was last dated."""
 
-    def add(self, phase: int, ns: int) -> None:
+    def add_wait(self, phase: int, ns: int) -> None:
         """The thread has waited so long in this phase."""
         rows = self._rows
         if len(rows) > self._done and rows[-1][0] == phase:
@@ -222,10 +222,10 @@ class Waits:
             rows.append([int(phase), ns])
 
     def step_ends(self) -> None:
-        """The step ends here, unless this is called again before `take`."""
+        """The step ends here, unless this is called again before `take_waits`."""
         self._done = len(self._rows)
 
-    def take(self) -> Sequence[Wait]:
+    def take_waits(self) -> Sequence[Wait]:
         """The waits of the step that has ended."""
         if not self._rows:
             return ()
@@ -233,7 +233,7 @@ class Waits:
         self._done = 0
         return rows
 
-    def forget(self) -> None:
+    def forget_waits(self) -> None:
         """Drop all."""
         self._rows, self._done = [], 0
 
@@ -258,15 +258,15 @@ class Elements:
         self._known = True
         """Whether all forwards could be counted."""
 
-    def add(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def add_forward(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """A forward that records gradients is called with these arguments."""
         self._logged += self._logged_next
         self._logged_next = 0
-        self._count(inputs)
+        self._count_tensors(inputs)
         if named:
-            self._count(named.values())
+            self._count_tensors(named.values())
 
-    def _count(self, values: Collection[Any]) -> None:
+    def _count_tensors(self, values: Collection[Any]) -> None:
         room = MOST_TENSORS - len(values)
         if room < 0:
             self._known = False
@@ -284,7 +284,7 @@ class Elements:
                     if type(inner) is Tensor:
                         self._given += inner.numel()
 
-    def log(self, tokens: float, *, coming: bool) -> None:
+    def log_tokens(self, tokens: float, *, coming: bool) -> None:
         """The script logs how many tokens a batch has: these count instead. `coming`: of the next forward."""
         if not 0 <= tokens <= MOST_ELEMENTS:
             return
@@ -293,7 +293,7 @@ class Elements:
         else:
             self._logged += int(tokens)
 
-    def take(self) -> int:
+    def take_count(self) -> int:
         """Of the step that has ended."""
         count = self._logged or (self._given if self._known else 0)
         self._given = self._logged = 0
@@ -320,7 +320,7 @@ class BackwardSteps:
         self._unstepped = 0
         self._end_steps = False
 
-    def ended(self) -> bool:
+    def has_ended_step(self) -> bool:
         """Whether the last one did; asked once, before the next forward."""
         if self.optimizer_seen:
             return False

@@ -25,9 +25,9 @@ from ddptop.training.step_record import (
     UNKNOWN_NS,
     UNSTAMPED,
     BucketCall,
+    CollectiveWaits,
     Entry,
     StepRecord,
-    Waits,
 )
 
 
@@ -55,13 +55,13 @@ class StepTimes:
         self._gc_pauses = gc_pauses
         self._next = -1
         self._events = (
-            self._data, self._data_end, self._forward, self._forward_end,
-            self._backward, self._last_gradient, self._spoil,
+            self._data_begin, self._data_end, self._forward_begin, self._forward_end,
+            self._backward_begin, self._last_gradient, self._spoil_stamp,
             self._backward_end, self._waiting_end, self._synchronised_end,
-            self._optimizer, self._optimizer_end, self._step_end_at, self._aside_end,
-            self._wait, self._joined, self._joined_end, self._buffers,
+            self._optimizer_begin, self._optimizer_end, self._step_end_at, self._aside_end,
+            self._add_wait, self._joined_begin, self._joined_end, self._add_buffers,
         )  # fmt: skip
-        """In the order of `step_record.DATA` and those that follow."""
+        """In the order of `step_record.STAMP_DATA` and those that follow."""
         self._begin_first()
 
     def _begin_first(self) -> None:
@@ -74,16 +74,16 @@ class StepTimes:
         self._ended = 0  # when the last phase ended, later by what was waited since
         self._stamp = UNSTAMPED
         self._forward_began = self._optimizer_began = self._optimizer_inner = 0
-        self._waits = Waits()
-        self._gc_pauses.forget()
-        self._clear()
+        self._waits = CollectiveWaits()
+        self._gc_pauses.forget_last()
+        self._clear_step()
 
-    def _clear(self) -> None:
+    def _clear_step(self) -> None:
         self._forward_ns = self._backward_ns = self._optimizer_ns = self._micro_steps = 0
         self._exposed = self._before_forward = self._before_backward = self._before_optimizer = 0
         self._forward_at = self._backward_at = self._optimizer_at = self._backward_ended = -1
 
-    def take(self, queue: deque[Entry]) -> list[StepRecord]:
+    def take_steps(self, queue: deque[Entry]) -> list[StepRecord]:
         """The steps of these entries, which are removed. Where entries were dropped, the first step after
         them is left out."""
         events, records = self._events, []
@@ -96,124 +96,124 @@ class StepTimes:
             for stamp in stamps:
                 events[stamp & EVENT](stamp >> EVENT_BITS)
             if closed is not None:
-                record = self._close(Closed._make(closed))
+                record = self._close_step(Closed._make(closed))
                 if self._known:
                     records.append(record)
                 self._known = True
         return records
 
-    def _data(self, at: int) -> None:
+    def _data_begin(self, at_ns: int) -> None:
         self._phase = Phase.DATA
         self._optimizing = False  # an optimizer step that raised ends here at the latest
-        self._data_at = at
+        self._data_at = at_ns
         if self._begin < 0:
-            self._waits.forget()  # of the time before the first step
+            self._waits.forget_waits()  # of the time before the first step
         elif self._after_backward:
             self._after_backward = False
-            self._data_gap = at - self._ended
+            self._data_gap = at_ns - self._ended
 
-    def _data_end(self, at: int) -> None:
-        self._ended = at
-        self._data_last = at - self._data_at
+    def _data_end(self, at_ns: int) -> None:
+        self._ended = at_ns
+        self._data_last = at_ns - self._data_at
         self._data_ns += self._data_last
         self._phase = Phase.OTHER
 
-    def _forward(self, at: int) -> None:
+    def _forward_begin(self, at_ns: int) -> None:
         if self._begin < 0:
-            self._open_first(at)
+            self._open_first(at_ns)
         self._phase = Phase.FORWARD
-        self._forward_began = at
+        self._forward_began = at_ns
         if self._forward_at < 0:
-            self._forward_at = at
+            self._forward_at = at_ns
         if not self._optimizing:
-            self._before_forward += at - self._ended
+            self._before_forward += at_ns - self._ended
             self._before_optimizer += self._data_gap  # of a micro-step before this one
         self._data_gap = 0
 
-    def _open_first(self, at: int) -> None:
+    def _open_first(self, at_ns: int) -> None:
         """The first step begins with the fetch of its batch, where there was one."""
         if self._data_at < 0:
-            self._data_at = self._ended = at
-            self._waits.forget()
+            self._data_at = self._ended = at_ns
+            self._waits.forget_waits()
         self._begin = self._data_at
         self._data_ns = self._data_last
         self._before_backward = self._before_optimizer = self._exposed = 0
 
-    def _forward_end(self, at: int) -> None:
-        self._forward_ns += at - self._forward_began
-        self._ended = at
+    def _forward_end(self, at_ns: int) -> None:
+        self._forward_ns += at_ns - self._forward_began
+        self._ended = at_ns
         self._after_backward = False
         self._phase = Phase.OTHER
 
-    def _backward(self, at: int) -> None:
+    def _backward_begin(self, at_ns: int) -> None:
         if self._begin < 0 and self._bypass_begin < 0:
-            self._bypass_begin = at if self._data_at < 0 else self._data_at
+            self._bypass_begin = at_ns if self._data_at < 0 else self._data_at
         self._stamp = UNSTAMPED
         self._phase = Phase.BACKWARD
-        self._backward_at = at
+        self._backward_at = at_ns
         if not self._optimizing:
-            self._before_backward += at - self._ended
+            self._before_backward += at_ns - self._ended
 
-    def _last_gradient(self, at: int) -> None:
+    def _last_gradient(self, at_ns: int) -> None:
         if self._stamp != SPOILT:
-            self._stamp = at
+            self._stamp = at_ns
 
-    def _spoil(self, _at: int) -> None:
+    def _spoil_stamp(self, _at_ns: int) -> None:
         self._stamp = SPOILT
 
-    def _backward_end(self, at: int) -> None:
+    def _backward_end(self, at_ns: int) -> None:
         """It waited for no all-reduce."""
-        self._backward_ns += at - self._backward_at
-        self._backward_ended = self._ended = at
+        self._backward_ns += at_ns - self._backward_at
+        self._backward_ended = self._ended = at_ns
         self._after_backward = True
         self._micro_steps += 1
         self._phase = Phase.OTHER
 
-    def _waiting_end(self, at: int) -> None:
+    def _waiting_end(self, at_ns: int) -> None:
         """It may have waited for all-reduces of another model."""
-        self._backward_end(at)
-        self._exposed += at - self._stamp if self._stamp > 0 else UNKNOWN_NS
+        self._backward_end(at_ns)
+        self._exposed += at_ns - self._stamp if self._stamp > 0 else UNKNOWN_NS
 
-    def _synchronised_end(self, at: int) -> None:
-        self._waiting_end(at)
+    def _synchronised_end(self, at_ns: int) -> None:
+        self._waiting_end(at_ns)
         if not self._stepped:
-            self._date_end(at)
+            self._date_end(at_ns)
 
-    def _optimizer(self, at: int) -> None:
+    def _optimizer_begin(self, at_ns: int) -> None:
         self._optimizing = True
         self._optimizer_inner = self._forward_ns + self._backward_ns
         self._phase = Phase.OPTIMIZER
-        self._optimizer_began = at
-        self._optimizer_gap = at - self._ended + self._data_gap if self._ended else 0
+        self._optimizer_began = at_ns
+        self._optimizer_gap = at_ns - self._ended + self._data_gap if self._ended else 0
         if self._optimizer_at < 0:
-            self._optimizer_at = at
+            self._optimizer_at = at_ns
 
-    def _optimizer_end(self, at: int) -> None:
+    def _optimizer_end(self, at_ns: int) -> None:
         self._optimizing = False
         # A closure (LBFGS) runs forward and backward inside the optimizer: they keep their own names.
         inner = self._forward_ns + self._backward_ns - self._optimizer_inner
-        self._optimizer_ns += at - self._optimizer_began - inner
+        self._optimizer_ns += at_ns - self._optimizer_began - inner
         self._before_optimizer += self._optimizer_gap
         self._data_gap = 0
-        self._ended = at
+        self._ended = at_ns
         self._after_backward = False
         self._phase = Phase.OTHER
-        self._step_end_at(at)
+        self._step_end_at(at_ns)
 
-    def _step_end_at(self, at: int) -> None:
+    def _step_end_at(self, at_ns: int) -> None:
         """The step ends here, unless another optimizer steps."""
         self._stepped = True
-        self._date_end(at)
+        self._date_end(at_ns)
 
-    def _date_end(self, at: int) -> None:
-        self._step_end, self._data_done = at, self._data_ns
+    def _date_end(self, at_ns: int) -> None:
+        self._step_end, self._data_done = at_ns, self._data_ns
         self._waits.step_ends()
 
-    def _aside_end(self, at: int) -> None:
+    def _aside_end(self, at_ns: int) -> None:
         """An optimizer has stepped while the recorder stood aside."""
-        self._stepped, self._step_end = True, at
+        self._stepped, self._step_end = True, at_ns
 
-    def _wait(self, ns: int) -> None:
+    def _add_wait(self, ns: int) -> None:
         """The thread has waited so long in a collective of the script's own."""
         phase = self._phase
         if phase is Phase.OTHER:
@@ -223,30 +223,30 @@ class StepTimes:
                 self._ended += ns
         elif phase is Phase.BACKWARD and self._stamp > 0:
             return  # a part of the exposed communication
-        self._waits.add(phase, ns)
+        self._waits.add_wait(phase, ns)
 
-    def _buffers(self, ns: int) -> None:
+    def _add_buffers(self, ns: int) -> None:
         """The thread has waited so long in DDP's broadcast of buffers."""
-        self._wait(ns)
-        self._waits.add(IN_BUFFERS, ns)
+        self._add_wait(ns)
+        self._waits.add_wait(IN_BUFFERS, ns)
 
-    def _joined(self, at: int) -> None:
+    def _joined_begin(self, at_ns: int) -> None:
         if self._begin < 0:
-            self._begin = at
+            self._begin = at_ns
 
-    def _joined_end(self, at: int) -> None:
-        self._step_end = self._ended = at
+    def _joined_end(self, at_ns: int) -> None:
+        self._step_end = self._ended = at_ns
         self._exposed = UNKNOWN_NS
 
-    def _close(self, closed: Closed) -> StepRecord:
+    def _close_step(self, closed: Closed) -> StepRecord:
         if self._begin < 0:  # a first step without any DDP forward
             self._begin = self._bypass_begin
         if self._step_end <= self._begin:  # no optimizer has stepped, and backward was not all-reduced
             self._date_end(self._backward_ended)
-        waits = self._waits.take()
+        waits = self._waits.take_waits()
         if self._forward_at < 0 and not self._exposed and not waits:  # past DDP: no rank waits for another
             self._exposed = UNKNOWN_NS
-        paused = self._gc_pauses.take(self._step_end, closed.thread)
+        paused = self._gc_pauses.take_paused(self._step_end, closed.thread)
         record = StepRecord(
             closed.step, self._begin, self._step_end,
             self._data_done, self._forward_ns, self._backward_ns, self._optimizer_ns,
@@ -259,9 +259,9 @@ class StepTimes:
         self._data_ns -= self._data_done
         self._data_done = self._data_gap = 0
         self._stepped = False
-        self._clear()
+        self._clear_step()
         if self._optimizing:  # closed in the closure of the next step's optimizer
             self._optimizer_inner, self._optimizer_at = 0, self._optimizer_began
         if closed.flags & Flag.SHADOW:
-            self._gc_pauses.forget()
+            self._gc_pauses.forget_last()
         return record

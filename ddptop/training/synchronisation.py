@@ -86,14 +86,14 @@ class WatchedModel:
             self._has_gradient = True
             self._with_gradients.append(self)
 
-    def settle(self) -> None:
+    def settle_backward(self) -> None:
         """The backward has ended."""
         self._has_gradient = self.prepared = False
         self.forwards = self.training_forwards = self.prepared_forwards = 0
 
-    def forget(self) -> None:
+    def forget_backward(self) -> None:
         """Forget what happened: some of it was not seen."""
-        self.settle()
+        self.settle_backward()
         self.unreduced, self.after_step = "", None
 
     def is_stepped_by(self, optimizer: Any) -> bool:
@@ -134,34 +134,38 @@ class SynchronisationWatch:
         self.has_unreduced = False
         """Whether an optimizer may step with unreduced gradients."""
         recorder.after_backward = self.backward_ends
-        recorder.forget_gradients = self.forget
+        recorder.forget_gradients = self.forget_backwards
 
-    def watch(self, ddp: Any, number: int, ranks: int) -> WatchedModel | None:
+    def watch_model(self, ddp: Any, number: int, ranks: int) -> WatchedModel | None:
         """Watch a model that so many ranks have; `note_gradient` of the result is to be called."""
         self._models.pop(id(ddp), None)
         if ranks < 2:
             return None
         model = WatchedModel(ddp, number, self._with_gradients)
-        for other in self._models.values():
-            if any(mine is theirs for mine in model.watched for theirs in other.watched):
-                model.sharing.append(other)
-                other.sharing.append(model)
+        for earlier_model in self._models.values():
+            if any(
+                parameter is other_parameter
+                for parameter in model.watched
+                for other_parameter in earlier_model.watched
+            ):
+                model.sharing.append(earlier_model)
+                earlier_model.sharing.append(model)
         self._models[id(ddp)] = model
         weakref.finalize(ddp, self._models.pop, id(ddp), None).atexit = False
         return model
 
-    def stop(self) -> None:
+    def stop_watching(self) -> None:
         """Watch no model any more."""
         self._models.clear()
         self._with_gradients.clear()
         self.has_unreduced = False
 
-    def forget(self) -> None:
+    def forget_backwards(self) -> None:
         """Forget what happened: some of it was not seen."""
         self._with_gradients.clear()
         self.has_unreduced = False
         for model in self._models.values():
-            model.forget()
+            model.forget_backward()
 
     def forward_begins(self, ddp: Any) -> None:
         """A DDP forward with gradients."""
@@ -181,14 +185,16 @@ class SynchronisationWatch:
         """The outermost backward has ended."""
         if self._with_gradients:
             try:
-                self._settle(self._with_gradients)
+                self._settle_models(self._with_gradients)
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
-                self.stop()
+                self.stop_watching()
 
-    def _settle(self, models: list[WatchedModel]) -> None:
+    def _settle_models(self, models: list[WatchedModel]) -> None:
         for model in models:
-            if model.prepared or (model.sharing and any(other.prepared for other in model.sharing)):
+            if model.prepared or (
+                model.sharing and any(sharing_model.prepared for sharing_model in model.sharing)
+            ):
                 model.unreduced = ""
             else:
                 self._not_reduced(model)
@@ -197,7 +203,7 @@ class SynchronisationWatch:
             elif model.training_forwards:
                 self._compare_forwards(model)
         for model in models:
-            model.settle()
+            model.settle_backward()
         models.clear()
         self.has_unreduced = any(model.unreduced for model in self._models.values())
 
@@ -237,7 +243,7 @@ class SynchronisationWatch:
                 self._report_unreduced(model)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
-            self.stop()
+            self.stop_watching()
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """`step()` has returned; likewise."""
@@ -247,7 +253,7 @@ class SynchronisationWatch:
                 model.waits_after_step = self._recorder.own_waits
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
-            self.stop()
+            self.stop_watching()
 
     def _stepped_models(self, optimizer: Any) -> Sequence[WatchedModel]:
         models = [*self._models.values()]

@@ -39,7 +39,7 @@ class WarningLog:
         self._unreported: list[str] = []
         self._report: Callable[[str], None] | None = None
 
-    def add(self, text: str) -> None:
+    def add_warning(self, text: str) -> None:
         """Add the text of a warning."""
         if text in self._seen or len(self._seen) >= MOST:
             return
@@ -61,7 +61,7 @@ collected = WarningLog()
 """Of this process."""
 
 
-def listen() -> None:
+def listen_to_warnings() -> None:
     """Receive what Python shows from now on; a second call does nothing."""
     original = getattr(warnings, "_showwarnmsg", None)
     if original is None or hasattr(original, "__wrapped__"):
@@ -74,7 +74,7 @@ def listen() -> None:
             # Another one under catch_warnings(record=True), which shows nothing.
             shown = getattr(warnings, "_showwarnmsg_impl", None) is show
             if shown and _warning_module().startswith(_OF_TORCH):
-                collected.add(_describe(message))
+                collected.add_warning(_describe(message))
         except Exception as error:  # noqa: BLE001 - the training boundary: the message is the user's object
             guard.caught(error)
         try:
@@ -90,7 +90,7 @@ def check_reducer(facts: Mapping[str, Any]) -> None:
     """Add the warnings of a model's reducer, which follow from its logging data once that has iterations."""
     searches = facts.get("find_unused_parameters") and not facts.get("static_graph")
     if searches and facts.get("iteration", 0) > 0 and facts.get("unused_parameter_size") == 0:
-        collected.add(f"UserWarning: {NEEDLESS_SEARCH}")
+        collected.add_warning(f"UserWarning: {NEEDLESS_SEARCH}")
 
 
 def _warning_module() -> str:

@@ -33,11 +33,11 @@ def test_ranks_that_are_asked_to_end_do_so_after_the_same_step() -> None:
 
     asked, store = threading.Event(), torch.distributed.HashStore()
     ranks = [CommonStop(asked, store, rank) for rank in range(3)]
-    assert not any(rank.last(step) for step in range(5) for rank in ranks)
+    assert not any(rank.is_beyond_last(step) for step in range(5) for rank in ranks)
     asked.set()
     # Rank 1 has begun step 5 before rank 0 looks.
-    assert [ranks[rank].last(5) for rank in (1, 0, 2)] == [False] * 3
-    ended = [next(step for step in range(6, 20) if rank.last(step)) for rank in reversed(ranks)]
+    assert [ranks[rank].is_beyond_last(5) for rank in (1, 0, 2)] == [False] * 3
+    ended = [next(step for step in range(6, 20) if rank.is_beyond_last(step)) for rank in reversed(ranks)]
     assert ended == [5 + AHEAD + 1] * 3
 
 

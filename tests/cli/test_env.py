@@ -10,7 +10,7 @@ import pytest
 
 from ddptop.cli.main import main
 from ddptop.cli.watched_run import INJECT
-from ddptop.training.attach import enabled
+from ddptop.training.attach import is_enabled
 from tests.processes import DDPTOP, environment, run
 
 
@@ -32,7 +32,7 @@ def test_the_variables_have_the_recorder_loaded_and_the_settings_that_are_set(
     assert f"PYTHONPATH='{INJECT}:/my own/modules'" in capsys.readouterr().out.splitlines()
     assert main(["env", "--name", "a b"]) == 2
     monkeypatch.setenv("DDPTOP", variables["DDPTOP"])
-    assert enabled()
+    assert is_enabled()
 
 
 def test_a_process_with_the_variables_that_trains_nothing_is_as_always(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Card, Event, StepRow, Steps
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at
-from ddptop.training.own_cost import clocked
+from ddptop.training.own_cost import is_clocked
 from tests.gpu.moments import apart_ns, bucket_ends
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, run
 
@@ -245,7 +245,7 @@ def test_waiting_for_the_device_is_not_told_as_our_cost(tmp_path: Path) -> None:
     """Where the device's queue is full, any launch waits for the device, the record of an event too."""
     recording = watched(tmp_path, 1, "faulty.py", "ahead", 150)
     rows = list(enumerate(rows_of(recording, 0)))[FULL_QUEUE:]
-    costs = sorted(row.cost_us for step, row in rows if clocked(step))
+    costs = sorted(row.cost_us for step, row in rows if is_clocked(step))
     walls = sorted(row.wall_us for _, row in rows)
     assert 0 < costs[len(costs) // 2] < walls[len(walls) // 2] / 10
 

@@ -56,10 +56,10 @@ def test_a_process_that_was_started_ends_with_its_input() -> None:
 FILLED = """
 import os
 from ddptop.cli.errors import note
-from ddptop.training.guard import report
+from ddptop.training.guard import print_line
 from ddptop.host.processes import fill_standard_streams
 note("of the command")
-report("of a rank")
+print_line("of a rank")
 fill_standard_streams()
 print(os.readlink("/proc/self/fd/2"), os.get_inheritable(2), os.pipe()[0] > 2)
 """

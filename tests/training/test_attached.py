@@ -20,12 +20,14 @@ class Rank:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun_at: int | None = None
         self._sequence = 0
-        self._report = attached.Report(folder)
+        self._report = attached.AttachReport(folder)
         self._beginning = attached.Beginning(self._report, "number", [])
         monkeypatch.setattr(process_groups, "sequence_of", lambda _group: self._sequence)
         monkeypatch.setattr(dist, "get_rank", lambda: 1)
         monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-        monkeypatch.setattr(self._beginning, "_begin", lambda _ddp: setattr(self, "begun_at", self._sequence))
+        monkeypatch.setattr(
+            self._beginning, "_begin_recording", lambda _ddp: setattr(self, "begun_at", self._sequence)
+        )
 
     def forward(self, sequence: int) -> bool:
         """Whether the recorder's part in this rank is over, begun or not."""
@@ -90,7 +92,7 @@ def test_forwards_call_until_it_is_over_and_then_nothing_is_left(monkeypatch: py
         called.append(model)
         return len(called) == 2
 
-    attached.AtForward(then).install()
+    attached.AtForward(then).install_wrapper()
     model = Model()
     assert [model._pre_forward(1) for _ in range(4)] == ["forward of (1,)"] * 4
     assert called == [model, model]

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from ddptop.training.bucket_timing import BOUND_FIRST, BOUND_HOOK_READY_US, TimerBounds
+from ddptop.training.bucket_timing import BOUND_FIRST, BOUND_HOOK_READY_US, TimerBoundsReporter
 from ddptop.training.medians import median, upper_median
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import StepRecord
@@ -23,8 +23,8 @@ def step(ends_after_backward_us: list[int]) -> StepRecord:
     )  # fmt: skip
 
 
-def told(bounds: TimerBounds) -> tuple[float, float] | None:
-    event = bounds.news(2, 7)
+def told(bounds: TimerBoundsReporter) -> tuple[float, float] | None:
+    event = bounds.changed_bounds(2, 7)
     if event is None:
         return None
     assert (event.kind, event.rank, event.step) == ("timer", 2, 7)
@@ -32,10 +32,10 @@ def told(bounds: TimerBounds) -> tuple[float, float] | None:
 
 
 def test_bounds_are_told_once_they_are_known() -> None:
-    bounds = TimerBounds(deque([20 * US] * 100))
-    bounds.take([step([-100] * (BOUND_FIRST - 1))])
+    bounds = TimerBoundsReporter(deque([20 * US] * 100))
+    bounds.add_steps([step([-100] * (BOUND_FIRST - 1))])
     assert told(bounds) is None
-    bounds.take([step([-100])])
+    bounds.add_steps([step([-100])])
     assert told(bounds) == (20.0, 0.0)
     assert told(bounds) is None
     bounds.forget_sent()
@@ -43,15 +43,15 @@ def test_bounds_are_told_once_they_are_known() -> None:
 
 
 def test_late_callbacks_widen_the_bound_of_ends() -> None:
-    bounds = TimerBounds(deque([20 * US]))
-    bounds.take([step([-100] * 20 + [40] * 29 + [900])])
+    bounds = TimerBoundsReporter(deque([20 * US]))
+    bounds.add_steps([step([-100] * 20 + [40] * 29 + [900])])
     assert told(bounds) == (20.0, 40.0)
 
 
 def test_they_are_told_again_when_one_has_doubled_or_halved() -> None:
     handed = deque([20 * US] * 10, maxlen=10)
-    bounds = TimerBounds(handed)
-    bounds.take([step([-1] * BOUND_FIRST)])
+    bounds = TimerBoundsReporter(handed)
+    bounds.add_steps([step([-1] * BOUND_FIRST)])
     assert told(bounds) == (20.0, 0.0)
     for us, expected in ((30, None), (45, (45.0, 0.0)), (40, None), (20, (20.0, 0.0))):
         handed.extend([us * US] * 10)
@@ -59,8 +59,8 @@ def test_they_are_told_again_when_one_has_doubled_or_halved() -> None:
 
 
 def test_where_a_hook_is_timed_the_ready_bound_is_the_one_that_analysis_assumes() -> None:
-    bounds = TimerBounds(deque())
-    bounds.take([step([-1] * BOUND_FIRST)])
+    bounds = TimerBoundsReporter(deque())
+    bounds.add_steps([step([-1] * BOUND_FIRST)])
     assert told(bounds) == (BOUND_HOOK_READY_US, 0.0)
 
 
@@ -77,6 +77,6 @@ def test_medians_without_numpy_are_those_of_python(count: int) -> None:
 @pytest.mark.parametrize("ready", [object(), None])
 def test_a_stamp_that_is_no_host_time_is_not_measured(ready: object) -> None:
     recorder = Recorder()
-    recorder.note("key", 1_000, 4_000)
-    recorder.note("key", ready, 5_000)  # type: ignore[arg-type]
+    recorder.note_bucket("key", 1_000, 4_000)
+    recorder.note_bucket("key", ready, 5_000)  # type: ignore[arg-type]
     assert list(recorder.handover_ns) == [3_000]

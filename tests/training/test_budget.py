@@ -21,7 +21,7 @@ from ddptop.training.budget import (
     Budget,
     median,
 )
-from ddptop.training.own_cost import CLOCKED, clocked
+from ddptop.training.own_cost import CLOCKED, is_clocked
 from ddptop.training.step_record import StepRecord
 
 MS = 1_000_000
@@ -61,9 +61,9 @@ class Training:
                 detailed = step % self.budget.detail_every == 0
                 cost = detail if detailed else plain
                 cost = cost if isinstance(cost, int) else cost(step)
-                batch.append(record(step, wall=wall, cost=cost if clocked(step) else 0, detail=detailed))
+                batch.append(record(step, wall=wall, cost=cost if is_clocked(step) else 0, detail=detailed))
             self.step += len(batch)
-            self.budget.account(batch, spent_ns=publisher)
+            self.budget.account_for(batch, spent_ns=publisher)
             self.seen.append(self.budget.every)
 
 
@@ -202,7 +202,7 @@ def test_a_pause_between_two_steps_makes_no_room_for_more_detail() -> None:
     budget = Budget(1.0)
     batch = [record(step, wall=3 * MS, cost=8_000, detail=False) for step in range(20)]
     batch[7] = batch[7]._replace(end=batch[7].end + 10**10)
-    budget.account(batch, spent_ns=0)
+    budget.account_for(batch, spent_ns=0)
     assert budget.cost_pct == pytest.approx(100 * (8_000 + WRAPPER_NS) / (3 * MS), rel=1e-4)
 
 
@@ -210,14 +210,14 @@ def test_what_the_publisher_takes_between_two_long_steps_is_counted() -> None:
     budget = Budget(1.0)
     for step in range(10):  # steps of 2 s: of eight rounds of the publisher seven bring no record
         for _ in range(7):
-            budget.account([], spent_ns=500_000)
-        budget.account([record(step, wall=2_000 * MS, cost=0, detail=False)], spent_ns=500_000)
+            budget.account_for([], spent_ns=500_000)
+        budget.account_for([record(step, wall=2_000 * MS, cost=0, detail=False)], spent_ns=500_000)
     assert budget.cost_us == pytest.approx(8 * 500 + WRAPPER_NS / 1e3)
 
 
 def test_replica_checks_are_counted_per_step() -> None:
     budget = Budget(1.0)
-    budget.account([record(1, wall=500 * MS, cost=0, detail=False)], spent_ns=0, checks_ns=100_000)
+    budget.account_for([record(1, wall=500 * MS, cost=0, detail=False)], spent_ns=0, checks_ns=100_000)
     assert budget.cost_us == pytest.approx(100 + WRAPPER_NS / 1e3)
 
 
@@ -231,7 +231,7 @@ def test_the_cost_of_a_step_is_near_what_was_measured_from_outside(
     budget = Budget(1.0)
     cost = round(counted_us * 1000)
     batch = [record(step, wall=5 * MS, cost=0, detail=False)._replace(cost=cost) for step in range(40)]
-    budget.account(batch, spent_ns=0)
+    budget.account_for(batch, spent_ns=0)
     assert low <= budget.cost_us <= high
 
 
@@ -261,7 +261,7 @@ def test_on_a_loaded_machine_detail_goes_on() -> None:
     budget, batch, seen, at, now = Budget(1.0), [], [], 0, 0
     for row in 4 * rows:
         if row[0] == "batch":
-            budget.account(batch, spent_ns=1_000 * int(row[1]))
+            budget.account_for(batch, spent_ns=1_000 * int(row[1]))
             seen.append(budget.every)
             batch = []
             continue

@@ -31,28 +31,28 @@ class Readings(CpuWait):
         self.off_cpu += 10**9
         return self.off_cpu
 
-    def _open(self) -> None:
+    def _open_file(self) -> None:
         self._thread, self._descriptor = threading.get_ident(), 10**6
 
-    def _read(self) -> int:
+    def _read_delay(self) -> int:
         return self.readings.pop(0)
 
 
 def test_what_was_waited_in_exposed_communication_does_not_count() -> None:
     waits = Readings(100, 130, 190, 200)
     waits.step_ends()
-    assert waits.take() == UNKNOWN  # of the first step the begin is not known
+    assert waits.take_wait() == UNKNOWN  # of the first step the begin is not known
     waits.last_gradient()
     waits.backward_ends()
     waits.step_ends()
-    assert waits.take() == 100 - 60
+    assert waits.take_wait() == 100 - 60
 
 
 def test_a_reading_that_fails_makes_its_steps_unknown() -> None:
     waits = Readings(100, UNKNOWN, UNKNOWN, 150, 170)
     for expected in (UNKNOWN, UNKNOWN, UNKNOWN, 20):
         waits.step_ends()
-        assert waits.take() == expected
+        assert waits.take_wait() == expected
 
 
 class OffCpu(Readings):
@@ -71,14 +71,14 @@ def test_the_run_delay_is_read_only_where_the_thread_was_off_its_cpu_outside_exp
     long = 10 * LEAST_NS
     waits = OffCpu([0, 0, long, long + LEAST_NS - 1, 2 * long, 3 * long, 4 * long], 100, 130, 200)
     waits.step_ends()
-    assert waits.take() == UNKNOWN
+    assert waits.take_wait() == UNKNOWN
     waits.last_gradient()
     waits.backward_ends()
     waits.step_ends()
-    assert waits.take() == 0 and len(waits.readings) == 3
+    assert waits.take_wait() == 0 and len(waits.readings) == 3
     for expected in (100, 30, 70):  # the first two: all since the last reading
         waits.step_ends()
-        assert waits.take() == expected
+        assert waits.take_wait() == expected
 
 
 def test_it_is_read_where_the_thread_was_off_its_cpu_since_the_last_reading() -> None:
@@ -86,15 +86,15 @@ def test_it_is_read_where_the_thread_was_off_its_cpu_since_the_last_reading() ->
     waits = OffCpu([0, less, more, more + less, 3 * more], 100, 170, 400)
     waits._read_steps = READ_STEPS
     waits.step_ends()
-    waits.take()
+    waits.take_wait()
     waits.last_gradient()
     waits.backward_ends()
     assert len(waits.readings) == 1, "not at the last gradient"
     waits.step_ends()
-    waits.take()
+    waits.take_wait()
     assert len(waits.readings) == 1
     waits.step_ends()
-    assert waits.take() == 400 - 170
+    assert waits.take_wait() == 400 - 170
 
 
 @counted
@@ -103,7 +103,7 @@ def test_it_is_that_of_the_thread_whose_step_ends() -> None:
 
     def step() -> None:
         waits.step_ends()
-        taken.append(waits.take())
+        taken.append(waits.take_wait())
 
     step()
     step()
@@ -121,7 +121,7 @@ def test_it_is_that_of_the_thread_whose_step_ends() -> None:
 def test_a_file_of_the_script_is_not_closed_and_no_step_is_known_from_it(tmp_path: Path) -> None:
     waits = CpuWait()
     waits.step_ends()
-    waits.take()
+    waits.take_wait()
     waits._read_steps, waits._last = READ_STEPS, UNKNOWN
     theirs = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
     os.write(theirs, b"1 2 3")
@@ -129,7 +129,7 @@ def test_a_file_of_the_script_is_not_closed_and_no_step_is_known_from_it(tmp_pat
     os.ftruncate(theirs, 0)
     number = waits._descriptor
     waits.step_ends()
-    assert waits.take() == UNKNOWN
+    assert waits.take_wait() == UNKNOWN
     os.fstat(number)
     os.close(number)
     os.close(theirs)
@@ -149,5 +149,5 @@ def test_a_kernel_that_does_not_count_is_not_asked_again(monkeypatch: pytest.Mon
         waits.last_gradient()
         waits.backward_ends()
         waits.step_ends()
-        assert waits.take() == UNKNOWN
+        assert waits.take_wait() == UNKNOWN
     assert len(asked) <= 1

@@ -32,30 +32,31 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_crash_is_written_and_stderr_stays_silent(path: Path) -> None:
-    done = run("kept = CrashFile.open(path)\nos.kill(os.getpid(), 11)", path)
+    done = run("kept = CrashFile.open_file(path)\nos.kill(os.getpid(), 11)", path)
     assert (done.returncode, done.stderr) == (-signal.SIGSEGV, "")
     assert path.read_text().startswith("Fatal Python error: Segmentation fault")
 
 
 def test_an_orderly_end_leaves_no_empty_file_and_what_is_in_one_stays(path: Path) -> None:
-    assert run("CrashFile.open(path).close()", path).returncode == 0
+    assert run("CrashFile.open_file(path).close()", path).returncode == 0
     assert not path.exists()
-    run("kept = CrashFile.open(path)\nos.write(kept._descriptor, b'words')\nkept.close()", path)
+    run("kept = CrashFile.open_file(path)\nos.write(kept._descriptor, b'words')\nkept.close()", path)
     assert path.read_text() == "words"
 
 
 def test_a_crash_after_the_orderly_end_harms_no_other_file(path: Path) -> None:
     other = path.with_name("other")
-    code = f"kept = CrashFile.open(path)\nkept.close()\nopened = open({str(other)!r}, 'w')\nos.abort()"
+    code = f"kept = CrashFile.open_file(path)\nkept.close()\nopened = open({str(other)!r}, 'w')\nos.abort()"
     assert run(code, path).returncode == -signal.SIGABRT
     assert other.read_text() == ""
 
 
 def test_the_users_own_faulthandler_wins_before_and_after(path: Path) -> None:
-    before = run("faulthandler.enable()\nassert CrashFile.open(path) is None\nos.abort()", path)
+    before = run("faulthandler.enable()\nassert CrashFile.open_file(path) is None\nos.abort()", path)
     assert "Fatal Python error: Aborted" in before.stderr
     assert not path.exists()
-    later = "kept = CrashFile.open(path)\nassert kept.in_use\nfaulthandler.enable()\nassert not kept.in_use\n"
+    later = "kept = CrashFile.open_file(path)\nassert kept.in_use\n"
+    later += "faulthandler.enable()\nassert not kept.in_use\n"
     after = run(later + "os.abort()", path)
     assert "Fatal Python error: Aborted" in after.stderr
     assert path.read_text() == ""
@@ -63,8 +64,8 @@ def test_the_users_own_faulthandler_wins_before_and_after(path: Path) -> None:
 
 def test_what_a_forked_child_dies_of_is_not_the_ranks(path: Path) -> None:
     code = """
-kept = CrashFile.open(path)
-os.register_at_fork(after_in_child=kept.forked)
+kept = CrashFile.open_file(path)
+os.register_at_fork(after_in_child=kept.disconnect_in_child)
 child = os.fork()
 if not child:
     os.abort()
@@ -78,11 +79,11 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -6
 def test_a_forked_child_that_trains_itself_has_a_file_of_its_own(path: Path) -> None:
     own = path.with_name("crash-2.txt")
     code = f"""
-kept = CrashFile.open(path)
-os.register_at_fork(after_in_child=kept.forked)
+kept = CrashFile.open_file(path)
+os.register_at_fork(after_in_child=kept.disconnect_in_child)
 child = os.fork()
 if not child:
-    kept = CrashFile.open(Path({str(own)!r}), kept)
+    kept = CrashFile.open_file(Path({str(own)!r}), kept)
     os.abort()
 os.waitpid(child, 0)
 """
@@ -94,7 +95,8 @@ os.waitpid(child, 0)
 def test_a_file_that_is_already_there_is_left_alone(path: Path) -> None:
     path.write_text("not ours")
     assert (
-        run("assert CrashFile.open(path) is None\nassert not faulthandler.is_enabled()", path).returncode == 0
+        run("assert CrashFile.open_file(path) is None\nassert not faulthandler.is_enabled()", path).returncode
+        == 0
     )
     assert path.read_text() == "not ours"
 
@@ -104,7 +106,7 @@ def test_a_process_that_lives_on_catching_fatal_signals_is_left_alone(path: Path
 import ctypes
 handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
 ctypes.CDLL(None).signal(11, handler)  # as a JVM does, where Python does not see it
-assert CrashFile.open(path) is None
+assert CrashFile.open_file(path) is None
 os.kill(os.getpid(), 11)
 """
     done = run(code, path)

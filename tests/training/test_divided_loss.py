@@ -79,7 +79,7 @@ class Training:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.scaled = phases._ScaledLoss()
-        self.backward = phases._backward(
+        self.backward = phases._make_backward(
             self.recorder, self.scaled, phases.LastGradients(self.recorder), lambda tensors: None
         )
 
@@ -99,7 +99,7 @@ class Training:
 
     def records(self) -> list[StepRecord]:
         before = guard.count
-        self.recorder.finish()
+        self.recorder.finish_step()
         assert guard.count == before
         return records_of(self.recorder)
 
@@ -134,7 +134,7 @@ def test_without_micro_steps_the_graph_is_not_read_for_long(monkeypatch: pytest.
 @reads
 def test_a_loss_that_a_scaler_multiplied_was_divided_before() -> None:
     training = Training()
-    scale = training.scaled.wrap(lambda _scaler, outputs: outputs * 1024)
+    scale = training.scaled.wrap_scale(lambda _scaler, outputs: outputs * 1024)
     for _ in range(3):
         for _ in range(2):
             training.forward()

@@ -37,27 +37,27 @@ class Subclass(torch.Tensor):
 )
 def test_the_elements_of_tensors_are_counted(inputs: Any, named: Any, elements: int) -> None:
     given = Elements()
-    given.add(inputs, named)
-    assert given.take() == elements
+    given.add_forward(inputs, named)
+    assert given.take_count() == elements
 
 
 def test_they_are_those_of_all_forwards_of_a_step() -> None:
     given = Elements()
-    given.add((X,), {})
-    given.add((X,), {})
-    assert given.take() == 64
-    given.add((X,), {})
-    assert given.take() == 32
+    given.add_forward((X,), {})
+    given.add_forward((X,), {})
+    assert given.take_count() == 64
+    given.add_forward((X,), {})
+    assert given.take_count() == 32
 
 
 def test_logged_tokens_count_instead_in_the_step_of_their_batch() -> None:
     given = Elements()
-    given.add((X,), {})
-    given.log(10.0, coming=False)
-    given.log(20.0, coming=True)  # the next batch has been fetched, its forward not begun
-    assert given.take() == 10
-    given.add((X,), {})
-    assert given.take() == 20
-    given.log(float("nan"), coming=False)
-    given.add((X,), {})
-    assert given.take() == 32
+    given.add_forward((X,), {})
+    given.log_tokens(10.0, coming=False)
+    given.log_tokens(20.0, coming=True)  # the next batch has been fetched, its forward not begun
+    assert given.take_count() == 10
+    given.add_forward((X,), {})
+    assert given.take_count() == 20
+    given.log_tokens(float("nan"), coming=False)
+    given.add_forward((X,), {})
+    assert given.take_count() == 32

@@ -34,7 +34,7 @@ class Training:
 
     def beat(self, after_s: float = 0.5) -> Phase:
         self.now_s += after_s
-        return self.watch.phase()
+        return self.watch.current_phase()
 
 
 @pytest.fixture

@@ -34,20 +34,20 @@ def reporter() -> EvidenceReporter:
 
 
 def answer(one: EvidenceReporter, asked: int) -> Evidence:
-    found = until(lambda: one.answer(asked), "an answer")
+    found = until(lambda: one.answer_request(asked), "an answer")
     assert isinstance(found, Evidence)
     return found
 
 
 def test_every_question_is_answered_once(fresh_guard: Guard) -> None:
     one = reporter()
-    assert one.answer(0) is None, "nobody has asked"
+    assert one.answer_request(0) is None, "nobody has asked"
     first = answer(one, 111)
     assert (first.number, first.step, first.phase, first.bucket, first.reason) == (111, *PLACE, "")
     functions = [call.function for call in first.stacks[0].frames]
     assert "test_every_question_is_answered_once" in functions
     assert any("answer(one, 111)" in call.code for call in first.stacks[0].frames)
-    assert one.answer(111) is None
+    assert one.answer_request(111) is None
     assert answer(one, 222).number == 222
     assert fresh_guard.count == 0
     assert decode(encode(first)) == first
@@ -57,10 +57,12 @@ def test_what_blocks_is_left_out_and_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch, fresh_guard: Guard
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr(flight_recorder, "read", lambda _now: release.wait() and flight_recorder.NOTHING)
+    monkeypatch.setattr(
+        flight_recorder, "read_flight", lambda _now: release.wait() and flight_recorder.NOTHING
+    )
     monkeypatch.setattr(module, "DEADLINE_S", 0.1)
     one = reporter()
-    assert one.answer(5) is None, "it does not wait itself"
+    assert one.answer_request(5) is None, "it does not wait itself"
     found = answer(one, 5)
     assert found.stacks and not found.operations
     again = answer(one, 6)
@@ -93,7 +95,7 @@ def test_a_completed_collective_counts_where_a_late_thread_wrote_an_older_number
         entries = [entry(23 + i, done=is_done) for i, is_done in enumerate(done)]
         dump = {"entries": entries, "pg_status": {"0": {"last_completed_collective": last}}}
         monkeypatch.setattr(flight_recorder, "flight_dumps", lambda: [dump])
-        return flight_recorder.read(10**9).completed["0"]
+        return flight_recorder.read_flight(10**9).completed["0"]
 
     assert completed(23, True, True, True) == 25
     assert completed(25, True, True, True) == 25
@@ -106,7 +108,7 @@ def test_what_fails_is_counted_and_left_out(monkeypatch: pytest.MonkeyPatch, fre
     def fail(_now: int) -> Any:
         raise RuntimeError("no flight recorder")
 
-    monkeypatch.setattr(flight_recorder, "read", fail)
+    monkeypatch.setattr(flight_recorder, "read_flight", fail)
     assert answer(reporter(), 5).stacks
     assert fresh_guard.count == 1
 
@@ -116,7 +118,9 @@ def test_of_a_device_in_error_the_flight_recorder_is_not_read(
 ) -> None:
     """NCCL's queries an event for each of its entries, and prints a trace for each error that it gets."""
     asked: list[int] = []
-    monkeypatch.setattr(flight_recorder, "read", lambda _now: asked.append(1) or flight_recorder.NOTHING)
+    monkeypatch.setattr(
+        flight_recorder, "read_flight", lambda _now: asked.append(1) or flight_recorder.NOTHING
+    )
     for failed in (True, False):
         one = EvidenceReporter(threading.get_ident(), lambda: PLACE, lambda failed=failed: failed)
         assert answer(one, 1).stacks

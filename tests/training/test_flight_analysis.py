@@ -13,14 +13,14 @@ import pytest
 from ddptop.host.folders import RunDirectoryError, open_private
 from ddptop.training.evidence.flight_analysis import (
     NUMBER,
-    analysed,
+    analyse_dumps,
     dump_name,
     format_ranks,
-    keep,
-    read,
+    keep_dumps,
+    read_dumps,
     under_way,
 )
-from ddptop.training.evidence.flight_recorder import MAX_BYTES, NEWEST_DUMPED, fitted
+from ddptop.training.evidence.flight_recorder import MAX_BYTES, NEWEST_DUMPED, pack_fitting
 
 NAMES = {"0": "default_pg", "5": "metrics"}
 
@@ -111,32 +111,34 @@ DONE = [entry(1), entry(2)]
     ],
 )  # fmt: skip
 def test_missing_ranks_and_unlike_calls_are_told(ranks: list[Any], lines: list[str]) -> None:
-    assert analysed(dumps(*ranks)) == lines
+    assert analyse_dumps(dumps(*ranks)) == lines
 
 
 @pytest.mark.usefixtures("analyser")
 def test_what_all_have_completed_and_what_a_full_buffer_forgot_accuses_nobody() -> None:
     oldest = [entry(n) for n in range(100, 120)]
     later = [entry(n) for n in range(105, 120)]
-    assert analysed(dumps([*oldest, waits(120)], [*later, waits(120)])) == []
+    assert analyse_dumps(dumps([*oldest, waits(120)], [*later, waits(120)])) == []
     # Rank 0 has had more to do in other groups, and torch's analyser compares places in the buffer.
     far = [{**one, "record_id": one["record_id"] + 500} for one in (*oldest, waits(120))]
-    assert analysed(dumps(far, [*later, waits(120)])) == []
+    assert analyse_dumps(dumps(far, [*later, waits(120)])) == []
     # What torch's analyser ends at, and ends of sends that it does not put together.
     odd = [
         entry(118, "sparse_all_reduce", retired=False),
         entry(119, "send 0->1", is_p2p=True, retired=False),
     ]
-    assert analysed(dumps([*odd, waits(120)], [waits(120)])) == []
-    assert analysed(dumps([*odd, waits(120)], [*later])) == ["rank 1 has not joined all_reduce: sequence 120"]
+    assert analyse_dumps(dumps([*odd, waits(120)], [waits(120)])) == []
+    assert analyse_dumps(dumps([*odd, waits(120)], [*later])) == [
+        "rank 1 has not joined all_reduce: sequence 120"
+    ]
 
 
 @pytest.mark.usefixtures("analyser")
 def test_ranks_that_gave_no_dump_are_not_accused() -> None:
     told = dumps([*DONE, waits(3)], [*DONE, waits(3)], [*DONE])
     del told[2]
-    assert analysed(told) == []
-    assert analysed(dumps([*DONE, waits(1, group="5")], DONE, DONE, members="[0, 1]")) == [
+    assert analyse_dumps(told) == []
+    assert analyse_dumps(dumps([*DONE, waits(1, group="5")], DONE, DONE, members="[0, 1]")) == [
         "rank 1 has not joined all_reduce: sequence 1 of group 5 (metrics)"
     ]
 
@@ -155,20 +157,20 @@ def test_dumps_of_another_question_are_left_out_and_replaced_where_they_are_kept
     for rank, dump in dumps(DONE, DONE, DONE).items():
         path = folder / dump_name("gloo", rank)
         path.touch(mode=0o600)
-        path.write_bytes(fitted({**dump, NUMBER: 6 if rank == 1 else 7}))
+        path.write_bytes(pack_fitting({**dump, NUMBER: 6 if rank == 1 else 7}))
     (folder / "notes.txt").write_text("the user's own")
-    assert {name: set(ranks) for name, ranks in read(folder, 7).items()} == {"gloo": {0, 2}}
+    assert {name: set(ranks) for name, ranks in read_dumps(folder, 7).items()} == {"gloo": {0, 2}}
     with open_private(kept, create=True) as opened:
-        keep(read(folder, 6), opened)
+        keep_dumps(read_dumps(folder, 6), opened)
         assert sorted(path.name for path in kept.iterdir()) == ["ddptop_gloo_rank_1"]
         (kept / "model_rank_1").write_text("the user's own")
-        keep(read(folder, 7), opened)
-        keep({}, opened)
+        keep_dumps(read_dumps(folder, 7), opened)
+        keep_dumps({}, opened)
     assert (kept / "model_rank_1").read_text() == "the user's own"
     found = sorted(kept.glob("ddptop_*"))
     assert [path.name for path in found] == ["ddptop_gloo_rank_0", "ddptop_gloo_rank_2"]
     assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
-    assert read(kept, 7) == read(folder, 7)
+    assert read_dumps(kept, 7) == read_dumps(folder, 7)
 
 
 @pytest.mark.parametrize("spoil", ["link", "open", "fifo"])
@@ -184,15 +186,15 @@ def test_a_dump_that_another_user_could_have_put_there_is_not_unpickled(tmp_path
         path.write_bytes(pickle.dumps({NUMBER: 7}))
         path.chmod(0o666)
     with pytest.raises((OSError, RunDirectoryError)):
-        read(folder, 7)
+        read_dumps(folder, 7)
 
 
 def test_a_dump_that_is_too_large_keeps_its_newest_entries() -> None:
     (dump,) = dumps([entry(n) for n in range(1, NEWEST_DUMPED + 100)]).values()
-    cut = pickle.loads(fitted(dump))
+    cut = pickle.loads(pack_fitting(dump))
     assert [e["collective_seq_id"] for e in cut["entries"]] == list(range(100, NEWEST_DUMPED + 100))
     wide = {**dump, "entries": [entry(n, input_sizes=[[n]] * 2000) for n in range(1, 1000)]}
-    packed = fitted(wide)
+    packed = pack_fitting(wide)
     assert len(packed) <= MAX_BYTES
     assert pickle.loads(packed)["entries"][-1] == wide["entries"][-1]
 

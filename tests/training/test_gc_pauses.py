@@ -29,7 +29,7 @@ def pauses() -> Iterator[GcPauses]:
 def step(pauses: GcPauses, *, collections: int = 0) -> int:
     for _ in range(collections):
         gc.collect()
-    return pauses.take(time.monotonic_ns(), pauses.step_closes())
+    return pauses.take_paused(time.monotonic_ns(), pauses.step_closes())
 
 
 def test_the_pauses_of_a_step_are_those_of_its_collections(pauses: GcPauses) -> None:
@@ -55,7 +55,7 @@ def test_what_comes_after_the_step_has_ended_belongs_to_the_next_one(pauses: GcP
         step(pauses)
         end = time.monotonic_ns()
         gc.collect()
-        assert pauses.take(end, pauses.step_closes()) == 0
+        assert pauses.take_paused(end, pauses.step_closes()) == 0
         assert step(pauses) > 0
     finally:
         gc.enable()
@@ -94,8 +94,8 @@ def test_times_cleared_while_a_pair_is_taken_leave_the_later_ones_paired(pauses:
 
     step(pauses)
     pauses.times = Cleared([(1, 10), (1, 20)])
-    assert pauses.take(end=100, thread=1) == 0
-    assert pauses.take(end=2000, thread=1) == 7
+    assert pauses.take_paused(end=100, thread=1) == 0
+    assert pauses.take_paused(end=2000, thread=1) == 7
 
 
 def test_a_signal_during_a_collection_still_interrupts_training(pauses: GcPauses) -> None:

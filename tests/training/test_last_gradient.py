@@ -40,7 +40,7 @@ class Watched:
         self.recorder = Recorder()
         self.watch = LastGradients(self.recorder)
         self.model = DDP(module)
-        self.watch.watch(self.model)
+        self.watch.watch_model(self.model)
         self.calls: list[str] = []
         for name in ("last_gradient", "spoil_stamp"):
             setattr(self.recorder, name, self._noting(name))
@@ -69,7 +69,7 @@ class Watched:
         """End the step: its exposed communication."""
         self.recorder.optimizer_begins(1)
         self.recorder.optimizer_ends(1)
-        self.recorder.finish()
+        self.recorder.finish_step()
         return records_of(self.recorder)[-1].exposed
 
 
@@ -145,7 +145,7 @@ def test_a_gradient_is_taken_over_and_not_copied() -> None:
     plain, module = layers(), layers()
     expected = address_kept(plain)
     watch = LastGradients(Recorder())
-    watch.watch(Wrapped(module))
+    watch.watch_model(Wrapped(module))
     assert address_kept(module) is expected
 
 
@@ -154,11 +154,11 @@ def test_it_ends_with_the_model_and_at_the_end_of_the_session() -> None:
     module = layers()
     watched = Watched(module)
     watched.step()
-    watched.watch.remove()
+    watched.watch.remove_hooks()
     assert watched.step() == []
     nodes = [get_gradient_edge(parameter).node for parameter in module.parameters()]
     other = DDP(module)
-    watched.watch.watch(other)
+    watched.watch.watch_model(other)
     gone = weakref.ref(other)
     del other
     gc.collect()
@@ -183,7 +183,7 @@ def test_a_model_is_freed_as_without_it() -> None:
 def test_a_backward_that_is_compiled_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(layers())
     watched.step()
-    backward = phases._backward(
+    backward = phases._make_backward(
         watched.recorder, phases._ScaledLoss(), watched.watch, lambda loss: torch.autograd.backward(loss)
     )
     monkeypatch.setattr(phases, "compiles_backward", lambda: True)

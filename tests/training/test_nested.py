@@ -111,19 +111,19 @@ def test_what_a_rank_starts_is_told_by_its_variables(
     for name, value in started_by(os.getppid(), **changes).items():
         of_a_run.setenv(name, value)
     assert attach.is_nested() is nested
-    assert attach.enabled() is not nested
+    assert attach.is_enabled() is not nested
 
 
 def test_a_rank_itself_and_what_outlives_it_may_train(of_a_run: pytest.MonkeyPatch) -> None:
     attach._mark_children()
     assert os.environ[attach.STARTED_BY] == started_by(os.getpid())[attach.STARTED_BY]
     assert not attach.is_nested()
-    attach._leave()
+    attach._leave_group()
     assert attach.STARTED_BY not in os.environ
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         of_a_run.setenv(attach.STARTED_BY, started_by(child.pid)[attach.STARTED_BY])
     assert not attach.is_nested()
-    attach._leave()  # not its own: it stays
+    attach._leave_group()  # not its own: it stays
     assert attach.STARTED_BY in os.environ
 
 

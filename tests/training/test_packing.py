@@ -5,7 +5,7 @@ from ddptop.protocol.decoding import decode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Flag, Layout, Message, OwnTime, Phase, Steps
 from ddptop.training.bucket_timing import BucketKey
-from ddptop.training.packing import LayoutTracker, pack
+from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.step_record import UNKNOWN_NS, StepRecord
 
 MS = 1_000_000
@@ -26,7 +26,7 @@ def step(number: int, keys: list[BucketKey], *, detail: bool = True, late: int =
 
 
 def packed(records: list[StepRecord], tracker: LayoutTracker | None = None) -> list[Message]:
-    return list(pack(records, tracker or LayoutTracker({})))
+    return list(pack_steps(records, tracker or LayoutTracker({})))
 
 
 def test_a_step_in_which_ddp_rebuilds_its_buckets_has_no_detail() -> None:

@@ -56,10 +56,10 @@ def test_what_is_no_scalar_loss_is_unknown(tensors: Any) -> None:
 
 def test_a_scaled_loss_is_read_before_scaling_and_only_once() -> None:
     scaled = phases._ScaledLoss()
-    scale = scaled.wrap(lambda _scaler, outputs: outputs * 1024)
+    scale = scaled.wrap_scale(lambda _scaler, outputs: outputs * 1024)
     result = scale(None, torch.tensor(0.5))
-    assert scaled.value_of(scaled.unscaled(result)) == 0.5
-    assert scaled.value_of(scaled.unscaled(result)) == 512.0
+    assert scaled.value_of(scaled.take_unscaled(result)) == 0.5
+    assert scaled.value_of(scaled.take_unscaled(result)) == 512.0
 
 
 def watch_of(recorder: Recorder) -> SynchronisationWatch:
@@ -69,7 +69,7 @@ def watch_of(recorder: Recorder) -> SynchronisationWatch:
 
 def wrapped_backward(recorder: Recorder, original: Callable[..., Any], scaled: Any = None) -> Any:
     """`torch.autograd.backward` as the recorder wraps it."""
-    return phases._backward(
+    return phases._make_backward(
         recorder, scaled or phases._ScaledLoss(), phases.LastGradients(recorder), original
     )
 
@@ -90,9 +90,11 @@ def test_a_loss_that_cannot_be_read_is_counted_and_the_steps_go_on(fresh_guard: 
         raise RuntimeError("no storage")
 
     called = []
-    backward = wrapped_backward(recorder, lambda *a, **k: called.append(a), SimpleNamespace(unscaled=refuse))
+    backward = wrapped_backward(
+        recorder, lambda *a, **k: called.append(a), SimpleNamespace(take_unscaled=refuse)
+    )
     loop(recorder, backward, 4)
-    recorder.finish()
+    recorder.finish_step()
     records = records_of(recorder)
     assert [(record.step, record.loss) for record in records] == [(n, None) for n in range(4)]
     assert len(called) == 4
@@ -114,7 +116,7 @@ def test_an_exception_of_the_user_passes_through_and_the_next_step_counts() -> N
         backward(torch.tensor(1.0))
     fail.append(False)
     loop(recorder, backward, 1)
-    recorder.finish()
+    recorder.finish_step()
     assert len(recorder.records) == 1
 
 
@@ -172,7 +174,7 @@ def test_a_forward_is_timed_also_after_one_that_raised_and_around_one_without_gr
         backward(torch.tensor(1.0))
         recorder.optimizer_begins(1)
         recorder.optimizer_ends(1)
-    recorder.finish()
+    recorder.finish_step()
     records = records_of(recorder)
     assert [record.step for record in records] == [0, 1]
     assert all(0 < record.forward < record.end - record.begin for record in records)
@@ -200,7 +202,7 @@ class Waiting:
         self.recorder = Recorder()
         self.recorder.forward_begins(True)
         self.watch = phases.LastGradients(self.recorder)
-        self.wait = phases._wait(self.recorder, self.watch, threading.get_ident(), original)
+        self.wait = phases._make_wait(self.recorder, self.watch, threading.get_ident(), original)
 
     def noted(self) -> list[int]:
         """The phases of the waits so far."""

@@ -93,7 +93,7 @@ def test_steps_that_were_not_acked_are_left_as_a_number(
     session.recorder.step = 41
     session.timing_path = "hook"
     hello = Hello(1, "run", 77, 0, 2, 0, 0, "host", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
-    identity: Any = SimpleNamespace(rank=0, session=77, hello=lambda _: hello)
+    identity: Any = SimpleNamespace(rank=0, session=77, make_hello=lambda _: hello)
     publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
     monkeypatch.delenv("DDPTOP_RUN_DIR")  # the script has left its run
     publisher._leave_step_count(1)
@@ -121,11 +121,11 @@ def test_until_the_launcher_ends_a_rank_a_step_is_finished_once_it_is_sent() -> 
     def publish() -> None:
         for hold in sending:
             assert counter[0] == recorder.step - 1  # were it killed now, nothing finished would be lost
-            assert hold.renew(False)
+            assert hold.renew_hold(False)
             hold.note_sent()
 
     hold = StepHold(recorder, publish)
-    assert hold.renew(True)
+    assert hold.renew_hold(True)
     hold.note_sent()
     assert counter == [1]
     sending.append(hold)
@@ -133,10 +133,10 @@ def test_until_the_launcher_ends_a_rank_a_step_is_finished_once_it_is_sent() -> 
         close_step(recorder)
         assert counter == [steps]
     sending.clear()  # a publisher that cannot run
-    hold.renew(True)
+    hold.renew_hold(True)
     close_step(recorder)
     assert (recorder.step, counter) == (4, [3])
-    hold.end()
+    hold.end_hold()
     close_step(recorder)
     assert (counter, recorder.once) == ([5], None)
 

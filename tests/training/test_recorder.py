@@ -7,8 +7,8 @@ import pytest
 from ddptop.protocol.messages import Flag, Phase, Steps
 from ddptop.training import own_cost
 from ddptop.training import recorder as module
-from ddptop.training.own_cost import clocked
-from ddptop.training.packing import LayoutTracker, pack
+from ddptop.training.own_cost import is_clocked
+from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import (
     MAX_CALLS,
@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def records_of(recorder: Recorder) -> list[StepRecord]:
     """What the publisher makes of all steps so far; the recorder keeps them."""
-    return StepTimes(recorder.gc_pauses).take(deque(recorder.records))
+    return StepTimes(recorder.gc_pauses).take_steps(deque(recorder.records))
 
 
 class Loop:
@@ -99,7 +99,7 @@ def test_a_plain_step_is_dated_from_optimizer_end_to_optimizer_end(clock: Clock)
         loop.backward(30, loss=0.25)
         loop.optimizer(5)
         clock.pass_(4)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     first, second, third = loop.records()
     assert [first.step, second.step, third.step] == [0, 1, 2]
     assert first.end - first.begin == 10 + 1 + 20 + 2 + 30 + 5
@@ -123,7 +123,7 @@ def test_accumulation_is_one_step_with_its_micro_steps(clock: Clock) -> None:
             loop.forward(2, synchronises=micro == 3)
             loop.backward(3, loss=float(micro))
         loop.optimizer(4)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     for record in loop.records():
         assert (record.micro_steps, record.data, record.forward, record.backward) == (4, 4, 8, 12)
         assert record.loss == 1.5, "mean over the micro-steps"
@@ -136,7 +136,7 @@ def test_a_step_that_a_scaler_skips_belongs_to_the_next_one(clock: Clock) -> Non
         loop.backward(1)
         if stepped:
             loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [record.micro_steps for record in loop.records()] == [1, 2]
 
 
@@ -147,7 +147,7 @@ def test_several_optimizers_make_one_step(clock: Clock) -> None:
         loop.backward(1)
         loop.optimizer(3, which=1)
         loop.optimizer(4, which=2)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [record.optimizer for record in loop.records()] == [7, 7]
 
 
@@ -159,7 +159,7 @@ def test_an_optimizer_inside_another_is_counted_once(clock: Clock) -> None:
     loop.optimizer(5, which=2)
     clock.pass_(1)
     loop.recorder.optimizer_ends(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     (record,) = loop.records()
     assert record.optimizer == 6
 
@@ -187,7 +187,7 @@ def test_an_optimizer_step_that_raised_does_not_stop_the_count(clock: Clock) -> 
     loop.forward(1)
     loop.backward(1)
     loop.optimizer(2, which=2)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert len(loop.records()) == 1
 
 
@@ -201,7 +201,7 @@ def test_another_optimizer_takes_over_from_one_that_raised_without_any_loader(cl
         loop.forward(1)
         loop.backward(1)
         loop.optimizer(2, which=2)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert len(loop.records()) == 2
 
 
@@ -214,7 +214,7 @@ def test_a_closure_keeps_forward_and_backward_out_of_the_optimizer(clock: Clock)
             loop.backward(20)
         clock.pass_(7)
         loop.recorder.optimizer_ends(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [(r.forward, r.backward, r.optimizer) for r in loop.records()] == [(30, 60, 7), (30, 60, 7)]
 
 
@@ -227,7 +227,7 @@ def test_an_optimizer_inside_backward_ends_the_step_with_it(clock: Clock) -> Non
         loop.optimizer(3)
         clock.pass_(2)
         loop.recorder.backward_ends()
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [(r.backward, r.optimizer, r.end - r.begin) for r in loop.records()] == [(10, 0, 20), (10, 0, 20)]
 
 
@@ -236,7 +236,7 @@ def test_without_any_optimizer_a_synchronised_backward_ends_the_step(clock: Cloc
     for micro in range(6):
         loop.forward(1, synchronises=micro % 2 == 1)
         loop.backward(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [record.micro_steps for record in loop.records()] == [2, 2, 2]
 
 
@@ -245,7 +245,7 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever(clock: Clock) 
     for _ in range(PATIENCE_STEPS + 2):
         loop.forward(1)
         loop.backward(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [record.micro_steps for record in loop.records()] == [PATIENCE_STEPS, 1, 1]
 
 
@@ -257,7 +257,7 @@ def test_nested_backward_belongs_to_the_outermost(clock: Clock) -> None:
     clock.pass_(1)
     loop.recorder.backward_ends()
     loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     (record,) = loop.records()
     assert (record.backward, record.micro_steps, record.loss) == (6, 1, 2.0)
 
@@ -268,7 +268,7 @@ def test_a_logged_loss_replaces_the_one_of_backward(clock: Clock) -> None:
     loop.backward(1, loss=128.0)
     loop.optimizer(1)
     loop.recorder.losses.logged = 0.125
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     (record,) = loop.records()
     assert record.loss == 0.125
     assert record.flags & Flag.LOSS_LOGGED
@@ -283,7 +283,7 @@ def test_detail_is_taken_where_the_step_number_says(clock: Clock) -> None:
         loop.forward(1)
         loop.backward(1)
         loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [bool(r.flags & Flag.DETAIL) for r in loop.records()] == [True, False, False, False] * 2
     assert switched == [False, True, False, True]
 
@@ -295,10 +295,10 @@ def test_a_step_without_detail_has_no_buckets_of_a_later_one(clock: Clock) -> No
     for _ in range(9):
         loop.forward(1)
         if loop.recorder.detail:
-            loop.recorder.note("key", clock(), clock())
+            loop.recorder.note_bucket("key", clock(), clock())
         loop.backward(1)
         loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [len(record.calls) for record in loop.records()] == [1, 0, 0, 0, 1, 0, 0, 0, 1]
 
 
@@ -320,7 +320,7 @@ def test_a_joined_rank_counts_the_steps_it_shadows(clock: Clock) -> None:
 
 def test_calls_of_a_step_are_bounded(clock: Clock) -> None:
     recorder = Recorder()
-    noted = [recorder.note("key", 0) for _ in range(MAX_CALLS + 1)]
+    noted = [recorder.note_bucket("key", 0) for _ in range(MAX_CALLS + 1)]
     assert noted[-1] is None
     assert len(recorder.calls) == MAX_CALLS
 
@@ -333,7 +333,7 @@ def test_a_task_runs_once_between_two_steps(clock: Clock) -> None:
         loop.forward(1)
         loop.backward(1)
         loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert done == [1]
 
 
@@ -399,13 +399,13 @@ def test_a_forked_child_that_trains_counts_its_own_steps(clock: Clock) -> None:
         loop.optimizer(1)
     loop.recorder.forward_begins(True)
     loop.recorder.backward_begins(0.5)
-    loop.recorder.forked()
+    loop.recorder.restart_in_child()
     clock.pass_(100)
     for _ in range(2):
         loop.forward(1)
         loop.backward(1)
         loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     records = loop.records()
     assert [record.step for record in records] == [0, 1]
     assert [record.end - record.begin for record in records] == [3, 3]
@@ -430,8 +430,8 @@ def test_own_cost_is_cpu_time_of_three_steps_in_32(clock: Clock, monkeypatch: py
         loop.forward(1)
         loop.backward(1)
         loop.optimizer(1)
-        loop.recorder.add_cost(5_000 if clocked(loop.recorder.step) else 0)
-    loop.recorder.finish()
+        loop.recorder.add_cost(5_000 if is_clocked(loop.recorder.step) else 0)
+    loop.recorder.finish_step()
     costs = [record.cost for record in loop.records()]
     stretches = 8  # begins and ends of data, forward (with the close), backward, optimizer
     measured = 5_000 + 400 * stretches
@@ -455,7 +455,7 @@ def test_backward_is_divided_at_its_last_gradient(clock: Clock) -> None:
         loop.forward(5)
         loop.backward(20, exposed=exposed)
         loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [(record.exposed, record.backward) for record in loop.records()] == [(0, 20), (4, 20), (9, 20)]
 
 
@@ -468,7 +468,7 @@ def test_exposed_communication_is_that_of_the_backwards_that_synchronise(clock: 
     loop.forward(5, synchronises=False)
     loop.backward(20)
     loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [record.exposed for record in loop.records()] == [3, 0]
 
 
@@ -485,7 +485,7 @@ def test_without_a_stamp_in_each_of_them_it_is_not_known(clock: Clock) -> None:
     loop.recorder.last_gradient()
     loop.recorder.backward_ends()
     loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [max(-1, record.exposed) for record in loop.records()] == [-1, -1, 7, -1]
 
 
@@ -496,7 +496,7 @@ def test_with_several_models_any_backward_may_wait(clock: Clock) -> None:
         loop.forward(5, synchronises=False)
         loop.backward(20, exposed=exposed)
         loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [max(-1, record.exposed) for record in loop.records()] == [3, -1]
 
 
@@ -519,7 +519,7 @@ def test_a_stamp_before_a_backward_inside_backward_does_not_count(clock: Clock) 
         clock.pass_(2)
         recorder.backward_ends()
         loop.optimizer(1)
-    recorder.finish()
+    recorder.finish_step()
     assert [max(-1, record.exposed) for record in loop.records()] == [-1, 2]
 
 
@@ -534,7 +534,7 @@ def test_what_lies_outside_the_phases_is_told_by_what_comes_next(clock: Clock) -
         loop.backward(30)
         clock.pass_(3)
         loop.optimizer(5)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [places(record) for record in loop.records()] == [(1, 2, 3, 0), (1, 2, 3, 7), (1, 2, 3, 7)]
 
 
@@ -554,7 +554,7 @@ def test_places_of_micro_steps_evaluations_and_several_optimizers(clock: Clock) 
         for _ in range(2):  # an evaluation
             clock.pass_(100)
             loop.data(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [places(record) for record in loop.records()] == [(3, 6, 20, 0), (3, 6, 20, 200)]
 
 
@@ -569,7 +569,7 @@ def test_a_batch_fetched_before_the_optimizer_steps_divides_its_place_no_further
         clock.pass_(4)
         loop.optimizer(5)
         clock.pass_(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [places(record) for record in loop.records()] == [(0, 0, 7, 0), (1, 0, 7, 0), (1, 0, 7, 0)]
 
 
@@ -586,7 +586,7 @@ def test_places_around_a_closure(clock: Clock) -> None:
             clock.pass_(2)
             loop.backward(20)
         loop.recorder.optimizer_ends(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     first, *others = loop.records()
     assert [places(record) for record in others] == [(0, 0, 3, 7), (0, 0, 3, 7)]
     assert [record.optimizer for record in others] == [6, 6]
@@ -600,7 +600,7 @@ def test_without_any_optimizer_what_follows_backward_belongs_to_the_next_step(cl
         loop.forward(20)
         loop.backward(30)
         clock.pass_(9)  # the script's own update of its weights
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [places(record) for record in loop.records()] == [(0, 0, 0, 0), (0, 0, 0, 9), (0, 0, 0, 9)]
 
 
@@ -622,7 +622,7 @@ def test_waits_in_collectives_of_the_script_lie_in_no_place(clock: Clock) -> Non
         loop.optimizer(5)
         clock.pass_(3)
         loop.waits(7)  # a metric after the step: part of the next one
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     first, second = loop.records()
     other, forward = int(Phase.OTHER), int(Phase.FORWARD)
     waits = [[other, 100], [forward, 50], [other, 30], [other, 20 + 20]]
@@ -644,14 +644,16 @@ def test_broadcasts_of_buffers_are_told_apart_from_collectives_of_the_script(clo
         clock.pass_(1_000 * micro_step)
     loop.optimizer(5_000)
     loop.waits(9_000, of_buffers=True)  # an evaluation after the step: part of the next one
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     (record,) = loop.records()
-    rows = [row for message in pack([record], LayoutTracker({})) for row in getattr(message, "rows", ())]
+    rows = [
+        row for message in pack_steps([record], LayoutTracker({})) for row in getattr(message, "rows", ())
+    ]
     (own,) = (row.own for row in rows)
     assert own is not None
     assert (own.waited_forward, own.waited_other, own.buffers) == (100, 40, 100)
     unknown = record._replace(waits=without_buffers(record.waits))
-    (row,) = next(m for m in pack([unknown], LayoutTracker({})) if isinstance(m, Steps)).rows
+    (row,) = next(m for m in pack_steps([unknown], LayoutTracker({})) if isinstance(m, Steps)).rows
     assert row.own is not None
     assert (row.own.waited_forward, row.own.buffers) == (100, -1), "a host that runs ahead of its device"
 
@@ -666,7 +668,7 @@ def test_a_wait_after_the_last_gradient_is_exposed_communication_already(clock: 
     loop.waits(8)
     loop.recorder.backward_ends()
     loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     (record,) = loop.records()
     assert (record.exposed, list(record.waits)) == (8, [[int(Phase.BACKWARD), 6]])
 
@@ -679,7 +681,7 @@ def test_a_wait_between_the_phases_of_a_closure_is_the_optimizers(clock: Clock) 
         loop.waits(4)
         loop.backward(20)
         loop.recorder.optimizer_ends(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     assert [list(record.waits) for record in loop.records()] == [[[int(Phase.OPTIMIZER), 4]]] * 2
 
 
@@ -694,7 +696,7 @@ def test_rows_of_waits_are_bounded_and_none_is_lost(clock: Clock) -> None:
         loop.recorder.data_ends()
     loop.backward(1)
     loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     (record,) = loop.records()
     assert len(record.waits) == MAX_WAITS
     assert sum(ns for _, ns in record.waits) == 2 * MAX_WAITS
@@ -713,7 +715,7 @@ def test_a_joined_rank_says_nothing_of_exposed_communication(clock: Clock) -> No
     loop.forward(1)
     loop.backward(1, exposed=1)
     loop.optimizer(1)
-    loop.recorder.finish()
+    loop.recorder.finish_step()
     records = loop.records()
     assert [max(-1, record.exposed) for record in records] == [1, -1, -1, 1]
     assert records[-1].before_forward == 5

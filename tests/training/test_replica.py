@@ -49,7 +49,7 @@ class Rank:
         self.said: list[Replica] = []
         self.recorder = Recorder()
         self.checks = ReplicaCheck(self.recorder, self.said.append)
-        self.checks.watch(self.ddp, 0)
+        self.checks.watch_model(self.ddp, 0)
 
     def step(self, *, synchronises: bool = True) -> None:
         self.recorder.forward_begins(synchronises)
@@ -63,7 +63,7 @@ class Rank:
         """The checksums of the whole model."""
         self.checks.allowance_ns = 1e12
         self.checks._piece_ns = 1.0
-        self.checks.check(0)
+        self.checks.check_replicas(0)
         message = self.said.pop()
         assert len(message.values) == message.pieces
         return message.values
@@ -125,7 +125,7 @@ def test_steps_without_a_synchronised_backward_are_not_checked() -> None:
 def test_shadow_steps_and_the_end_of_training_are_not_checked() -> None:
     rank = Rank(net())
     rank.step()
-    rank.recorder.finish()
+    rank.recorder.finish_step()
     assert not rank.said, "what the user does with the model after training is theirs"
     for _ in range(40):
         rank.recorder.shadow_step_ends(0)
@@ -148,18 +148,18 @@ def test_only_what_ddp_keeps_equal_is_looked_at() -> None:
 def test_models_whose_hook_lets_replicas_differ_are_left_out(hook: str) -> None:
     rank = Rank(net())
     rank.checks.leave_out(0, "allreduce_hook")
-    rank.checks.check(0)
+    rank.checks.check_replicas(0)
     assert len(rank.said) == 1
     rank.checks.leave_out(0, hook)
-    rank.checks.watch(rank.ddp, 0)
-    rank.checks.check(16)
+    rank.checks.watch_model(rank.ddp, 0)
+    rank.checks.check_replicas(16)
     assert len(rank.said) == 1
 
 
 def test_mixed_precision_models_and_models_without_a_plain_parameter_are_left_out() -> None:
     ranks = [Rank(net(), mixed_precision=object()), Rank(nn.ReLU()), Rank(net().to("meta"))]
     for rank in ranks:
-        rank.checks.check(0)
+        rank.checks.check_replicas(0)
         assert not rank.said
 
 
@@ -180,7 +180,7 @@ def test_nobody_sees_a_check() -> None:
     random = torch.get_rng_state()
     versions = [parameter._version for parameter in rank.ddp.module.parameters()]
     with Functions(), Operators():
-        rank.checks.check(0)
+        rank.checks.check_replicas(0)
     assert rank.said
     assert not seen
     assert torch.equal(torch.get_rng_state(), random)
@@ -200,8 +200,8 @@ def test_a_model_that_is_gone_or_changed_is_given_up_and_not_kept_alive() -> Non
         else:
             for parameter in rank.ddp.module.parameters():
                 parameter.untyped_storage().resize_(0)
-        rank.checks.check(0)
-        rank.checks.check(16)
+        rank.checks.check_replicas(0)
+        rank.checks.check_replicas(16)
         assert not rank.said, change
 
 
@@ -210,8 +210,8 @@ def test_a_failure_is_counted_and_ends_the_checks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(replica, "guard", fresh)
     rank = Rank(net())
     rank.checks._send = None  # type: ignore[assignment]
-    rank.checks.check(0)
-    rank.checks.check(16)
+    rank.checks.check_replicas(0)
+    rank.checks.check_replicas(16)
     assert fresh.count == 1
 
 
@@ -228,7 +228,7 @@ def test_more_pieces_are_taken_where_there_is_room() -> None:
     rank = Rank(net())
     rank.checks._piece_ns = 50_000.0
     rank.checks.allowance_ns = 50_000 * 2.5 / 16
-    rank.checks.check(0)
+    rank.checks.check_replicas(0)
     assert len(rank.said[0].values) == 2
 
 
@@ -236,10 +236,10 @@ def test_a_module_that_outlives_its_ddp_model_is_its_owners_alone() -> None:
     rank = Rank(net())
     module = rank.ddp.module
     assert not any(weakref.getweakrefcount(parameter) for parameter in module.parameters())
-    rank.checks.check(0)
+    rank.checks.check_replicas(0)
     known = len(rank.said)
     del rank.ddp
-    rank.checks.check(16)
+    rank.checks.check_replicas(16)
     assert len(rank.said) == known, "trained on alone, it need not be equal any more"
     parameter = weakref.ref(module[0].weight)
     del module
@@ -261,7 +261,7 @@ def test_every_byte_of_every_parameter_is_in_one_piece(sizes: list[int]) -> None
     pieces = Pieces(sizes)
     covered = [bytearray(size) for size in sizes]
     for piece in range(pieces.count):
-        parts = list(pieces.slices(piece))
+        parts = list(pieces.slices_of(piece))
         assert 0 < sum(part.end - part.begin for part in parts) <= PIECE_BYTES
         assert len(parts) <= MAX_SLICES
         for part in parts:

@@ -6,7 +6,7 @@ import pytest
 
 from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import recorder as module
-from ddptop.training.packing import LayoutTracker, pack
+from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.shadow import LENGTH, NEVER, PERIOD, ShadowBlocks
 from ddptop.training.step_record import StepRecord
@@ -25,9 +25,9 @@ def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_block_that_is_not_allowed_is_left_out() -> None:
     blocks = ShadowBlocks(on=True)
-    assert not blocks.begins(PERIOD, False)
+    assert not blocks.stands_aside_from(PERIOD, False)
     assert (blocks.flag, blocks.next) == (0, 2 * PERIOD)
-    assert blocks.begins(2 * PERIOD, True)
+    assert blocks.stands_aside_from(2 * PERIOD, True)
 
 
 def train(clock: Clock, steps: int) -> list[StepRecord]:
@@ -54,7 +54,7 @@ def train(clock: Clock, steps: int) -> list[StepRecord]:
             recorder.aside_step_ends()
         else:
             recorder.optimizer_ends(1)
-    recorder.finish()
+    recorder.finish_step()
     return records_of(recorder)
 
 
@@ -67,7 +67,7 @@ def test_steps_of_a_block_have_begin_and_end_and_the_others_all(monkeypatch: pyt
     assert {record.end - record.begin for record in records} == {100_000}
     marked = [record.step for record in records if record.flags & Flag.SHADOW]
     assert marked == [*range(PERIOD, PERIOD + LENGTH)]
-    rows = [row for message in pack(records, LayoutTracker({})) for row in message.rows]  # type: ignore[union-attr]
+    rows = [row for message in pack_steps(records, LayoutTracker({})) for row in message.rows]  # type: ignore[union-attr]
     for step, row in enumerate(rows):
         assert row.wall_us == 100 and row.own is not None
         if step in marked:

@@ -12,7 +12,7 @@ import pytest
 from ddptop.host.runs import flight_folder
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Bye, Hello, Membership, Phase, Progress, Replica
-from ddptop.training.evidence.flight_analysis import analysed, read
+from ddptop.training.evidence.flight_analysis import analyse_dumps, read_dumps
 from tests.processes import DEADLINE_S, environment, free_port, run
 from tests.training.conftest import Ear, Ranks
 
@@ -60,7 +60,7 @@ def test_ranks_asleep_and_in_a_collective_answer_with_their_stacks(ear: Ear, ran
             "ddptop_gloo_rank_0": 0o600,
             "ddptop_gloo_rank_1": 0o600,
         }
-        assert analysed(read(dumps, 111)["gloo"]) in (
+        assert analyse_dumps(read_dumps(dumps, 111)["gloo"]) in (
             [],  # before torch 2.10 there is no analyser
             [f"rank 1 has not joined all_reduce: sequence 1 of group {metrics} (metrics)"],
         )
@@ -76,8 +76,8 @@ def test_ranks_asleep_and_in_a_collective_answer_with_their_stacks(ear: Ear, ran
     assert ear.next_said(0, Evidence, already=1).number == 222
     ear.next_said(0, Progress, already=beats + 1)
     if waiting.operations:
-        assert {rank for number in (111, 222) for rank in read(dumps, number)["gloo"]} == {0, 1}
-        assert set(read(dumps, 222)["gloo"]) == {0}
+        assert {rank for number in (111, 222) for rank in read_dumps(dumps, number)["gloo"]} == {0, 1}
+        assert set(read_dumps(dumps, 222)["gloo"]) == {0}
     assert len(ear.said(1, Evidence)) == 1, "asked once, answered once"
     assert all(process.poll() is None for process in processes)
 

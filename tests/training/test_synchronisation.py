@@ -52,9 +52,9 @@ class Script:
         self.models = [DDP(module, **options) for module in modules or (Net(),)]
         self.optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in self.models]
         for number, model in enumerate(self.models):
-            watched = self.watch.watch(model, number, 2)
+            watched = self.watch.watch_model(model, number, 2)
             assert watched is not None
-            self.last_gradients.watch(model, watched.note_gradient)
+            self.last_gradients.watch_model(model, watched.note_gradient)
 
     def forward(self, model: int = 0) -> torch.Tensor:
         """The loss of a DDP forward."""
@@ -114,7 +114,7 @@ def test_a_forward_past_ddp_is_reported_in_each_of_the_first_steps_and_ends_step
     assert script.reasons() == [(0, 0, "bypass"), (1, 0, "bypass"), (2, 0, "bypass")]
     first = script.reports[0][2]
     assert (first["name"], first["count"], first["averaged"]) == ("Net", 1, False)
-    script.recorder.finish()
+    script.recorder.finish_step()
     assert script.recorder.step == 3
     first_record, second, third = records_of(script.recorder)
     assert 0 < first_record.begin < first_record.end == second.begin < second.end == third.begin
@@ -127,7 +127,7 @@ def test_a_script_that_no_longer_calls_ddps_forward_goes_on_with_its_steps() -> 
     for step in range(6):
         script.backward(script.forward() if step < 3 else script.bypass())
         script.step()
-    script.recorder.finish()
+    script.recorder.finish_step()
     assert script.recorder.step == 5, "the first bypass is not known before its optimizer's step"
     assert script.reasons() == [(2, 0, "bypass"), (3, 0, "bypass"), (4, 0, "bypass")]
 
@@ -340,14 +340,14 @@ def test_what_happened_while_the_recorder_stood_aside_is_forgotten() -> None:
     script = Script()
     with script.models[0].no_sync():
         script.backward(script.forward())
-    script.watch.forget()
+    script.watch.forget_backwards()
     script.step()
     assert not script.reports
 
 
 def test_a_rank_alone_is_not_watched() -> None:
     watch = SynchronisationWatch(Recorder(), lambda *_: pytest.fail("nothing is to be reported"))
-    assert watch.watch(DDP(Net()), 0, 1) is None
+    assert watch.watch_model(DDP(Net()), 0, 1) is None
 
 
 def test_the_watch_keeps_no_model_alive_and_is_not_copied() -> None:
@@ -366,12 +366,12 @@ def test_without_a_torch_optimizer_a_backward_past_ddp_ends_a_step() -> None:
     script = Script()
     script.recorder = Recorder(optimizer_exists=lambda: False)
     script.watch = SynchronisationWatch(script.recorder, lambda *report: script.reports.append(report))
-    watched = script.watch.watch(script.models[0], 0, 2)
+    watched = script.watch.watch_model(script.models[0], 0, 2)
     assert watched is not None
-    script.last_gradients.watch(script.models[0], watched.note_gradient)
+    script.last_gradients.watch_model(script.models[0], watched.note_gradient)
     for _ in range(4):
         script.backward(script.bypass())
-    script.recorder.finish()
+    script.recorder.finish_step()
     assert script.recorder.step == 4
     assert script.reasons() == [(step, 0, "bypass") for step in range(4)]
     for record in records_of(script.recorder):

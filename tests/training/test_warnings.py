@@ -17,8 +17,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(warnings, "_showwarnmsg_impl", lambda _: None)
     monkeypatch.setattr(warnings, "_showwarnmsg", warnings._showwarnmsg)  # put back at the end
     monkeypatch.setattr(warned, "collected", WarningLog())
-    warned.listen()
-    warned.listen()
+    warned.listen_to_warnings()
+    warned.listen_to_warnings()
     told: list[str] = []
     warned.collected.report_to(told.append)
     return told
@@ -59,10 +59,10 @@ def test_what_the_filters_hold_back_is_not_told(heard: list[str]) -> None:
 def test_warnings_wait_for_somebody_to_tell_them_to_and_are_bounded() -> None:
     collected = WarningLog()
     for number in range(MOST + 5):
-        collected.add(f"warning {number}")
+        collected.add_warning(f"warning {number}")
     told: list[str] = []
     collected.report_to(told.append)
-    collected.add("one more")
+    collected.add_warning("one more")
     assert told == [f"warning {number}" for number in range(MOST)]
 
 

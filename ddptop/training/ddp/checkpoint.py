@@ -129,7 +129,7 @@ def load(
     try:
         if checkpoint is None:
             raise FileNotFoundError(f"no checkpoint-*.pt in {path}")
-        result = _load(checkpoint, model, optimizer, strict, weights_only)
+        result = _load_file(checkpoint, model, optimizer, strict, weights_only)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         failure = error
     errors = _all_objects(group, None if failure is None else f"{type(failure).__name__}: {failure}")
@@ -146,8 +146,8 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     directory = Path(folder)
     if not directory.is_dir():
         return None
-    known = [(match, file) for file in directory.iterdir() if (match := _NAME.fullmatch(file.name))]
-    best = max(known, key=lambda pair: (int(pair[0][1]), int(pair[0][2])), default=None)
+    checkpoints = [(match, file) for file in directory.iterdir() if (match := _NAME.fullmatch(file.name))]
+    best = max(checkpoints, key=lambda pair: (int(pair[0][1]), int(pair[0][2])), default=None)
     return None if best is None else best[1]
 
 
@@ -166,7 +166,7 @@ def resume(
     return Checkpoint() if newest is None else load(group, newest, model, optimizer)
 
 
-def _load(
+def _load_file(
     path: Path,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
@@ -257,12 +257,12 @@ def fitted_names(model: torch.nn.Module, state: Mapping[str, T]) -> dict[str, T]
     A name that fits nothing is kept as it is, for `load_state_dict` to report.
     """
     paths = wrapper_paths(model)
-    own = {without_wrappers(name, paths): name for name in model.state_dict()}
-    matches = match(list(state), own)
-    return {own.get(matches[name], matches[name]): value for name, value in state.items()}
+    own_names = {without_wrappers(name, paths): name for name in model.state_dict()}
+    matches = match_names(list(state), own_names)
+    return {own_names.get(matches[name], matches[name]): value for name, value in state.items()}
 
 
-def match(names: Collection[str], targets: Collection[str]) -> dict[str, str]:
+def match_names(names: Collection[str], targets: Collection[str]) -> dict[str, str]:
     """Each of `names` to the one of `targets` (names without wrappers) that it means, or to itself.
 
     First the same wrappers before all names are tried, from none up, and the one that fits most is taken:
@@ -283,14 +283,14 @@ def match(names: Collection[str], targets: Collection[str]) -> dict[str, str]:
     taken = set(best.values())
     for name in names:
         if name not in best:
-            meant = next((short for short in _shorter(name) if short in targets), name)
+            meant = next((short for short in _shorter_names(name) if short in targets), name)
             if meant not in taken:
                 best[name] = meant
                 taken.add(meant)
     return {name: best.get(name, name) for name in names}
 
 
-def _shorter(name: str) -> Iterator[str]:
+def _shorter_names(name: str) -> Iterator[str]:
     """`name` with fewer and fewer of its wrapper-like components, as many as possible kept first."""
     parts = name.split(".")
     wrappers = [i for i, part in enumerate(parts[:-1]) if part in WRAPPERS][:MAX_REMOVED]

@@ -45,7 +45,7 @@ def gather(group: GroupInfo, tensor: torch.Tensor, *, dst: int | None = None) ->
     if any(layout != layouts[0] for layout in layouts):
         given = ", ".join(f"rank {rank} {shape} {dtype}" for rank, (shape, dtype) in enumerate(layouts))
         raise ValueError(f"gather() needs one shape and dtype; gather_list() takes any: {given}")
-    rows = _gather_bytes(group, _bytes(tensor), dst)
+    rows = _gather_bytes(group, _as_bytes(tensor), dst)
     if rows is None:
         return None
     gathered = torch.stack([_from_bytes(row, layouts[0]) for row in rows])
@@ -74,9 +74,9 @@ def gather_list(
         dst: the rank that gets them, the others getting None; None: all ranks do.
     """
     layouts: list[list[Layout]] = _all_objects(group, [(tuple(t.shape), t.dtype) for t in tensors])
-    most = max(sum(_size(layout) for layout in of_rank) for of_rank in layouts)
-    block = torch.zeros(most, dtype=torch.uint8)
-    parts = [_bytes(tensor).cpu() for tensor in tensors]
+    largest = max(sum(_size_bytes(layout) for layout in of_rank) for of_rank in layouts)
+    block = torch.zeros(largest, dtype=torch.uint8)
+    parts = [_as_bytes(tensor).cpu() for tensor in tensors]
     if parts:
         together = torch.cat(parts)
         block[: len(together)] = together
@@ -84,7 +84,7 @@ def gather_list(
     if rows is None:
         return None
     return [
-        [tensor.to(group.device) for tensor in _split(row, of_rank)]
+        [tensor.to(group.device) for tensor in _split_block(row, of_rank)]
         for row, of_rank in zip(rows, layouts, strict=True)
     ]
 
@@ -95,7 +95,7 @@ def gather_object(group: GroupInfo, value: T, *, dst: None = None) -> list[T]: .
 def gather_object(group: GroupInfo, value: T, *, dst: int) -> list[T] | None: ...
 def gather_object(group: GroupInfo, value: T, *, dst: int | None = None) -> list[T] | None:
     """The values of all ranks in rank order, pickled on the way; None on ranks other than `dst`."""
-    if dst is None or not _many(group):
+    if dst is None or not _has_others(group):
         return _all_objects(group, value)
     values: list[Any] | None = [None] * group.world_size if group.rank == dst else None
     dist.gather_object(value, values, dst=dst)
@@ -104,7 +104,7 @@ def gather_object(group: GroupInfo, value: T, *, dst: int | None = None) -> list
 
 def broadcast_object(group: GroupInfo, value: T, *, src: int = 0) -> T:
     """The value of rank `src`, on all ranks; what the others pass is ignored."""
-    if not _many(group):
+    if not _has_others(group):
         return value
     values = [value]
     dist.broadcast_object_list(values, src=src)
@@ -113,7 +113,7 @@ def broadcast_object(group: GroupInfo, value: T, *, src: int = 0) -> T:
 
 def barrier(group: GroupInfo) -> None:
     """Wait until all ranks have called it."""
-    if not _many(group):
+    if not _has_others(group):
         return
     if "nccl" in group.backend and group.device.type == "cuda":
         dist.barrier(device_ids=[group.device.index])
@@ -121,12 +121,12 @@ def barrier(group: GroupInfo) -> None:
         dist.barrier()
 
 
-def _many(group: GroupInfo) -> bool:
+def _has_others(group: GroupInfo) -> bool:
     return group.world_size > 1 and bool(dist.is_initialized())
 
 
 def _all_objects(group: GroupInfo, value: T) -> list[T]:
-    if not _many(group):
+    if not _has_others(group):
         return [value]
     values: list[Any] = [None] * group.world_size
     dist.all_gather_object(values, value)
@@ -136,7 +136,7 @@ def _all_objects(group: GroupInfo, value: T) -> list[T]:
 def _gather_bytes(group: GroupInfo, block: torch.Tensor, dst: int | None) -> list[torch.Tensor] | None:
     """Blocks of one size, in rank order; bytes, because not every backend knows every dtype."""
     receives = dst is None or group.rank == dst
-    if not _many(group) or block.numel() == 0:
+    if not _has_others(group) or block.numel() == 0:
         return [block] * group.world_size if receives else None
     block = block.to(group.device if "nccl" in group.backend else "cpu")
     rows = [torch.empty_like(block) for _ in range(group.world_size)] if receives else None
@@ -147,7 +147,7 @@ def _gather_bytes(group: GroupInfo, block: torch.Tensor, dst: int | None) -> lis
     return rows
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -156,15 +156,15 @@ def _from_bytes(block: torch.Tensor, layout: Layout) -> torch.Tensor:
     return block.clone().view(dtype).reshape(shape)  # a view must start at a multiple of its item's size
 
 
-def _split(row: torch.Tensor, layouts: Sequence[Layout]) -> list[torch.Tensor]:
-    tensors, at = [], 0
+def _split_block(row: torch.Tensor, layouts: Sequence[Layout]) -> list[torch.Tensor]:
+    tensors, offset = [], 0
     for layout in layouts:
-        tensors.append(_from_bytes(row[at : at + _size(layout)], layout))
-        at += _size(layout)
+        tensors.append(_from_bytes(row[offset : offset + _size_bytes(layout)], layout))
+        offset += _size_bytes(layout)
     return tensors
 
 
-def _size(layout: Layout) -> int:
+def _size_bytes(layout: Layout) -> int:
     """Bytes."""
     shape, dtype = layout
     return math.prod(shape) * int(dtype.itemsize)
@@ -200,14 +200,18 @@ def mean(
         raise ValueError(f"weight must not be negative, but is {weight}")
     single = not isinstance(metrics, Mapping)
     named: Mapping[str, Number] = {"": metrics} if not isinstance(metrics, Mapping) else metrics
-    own = {name: float(value) for name, value in named.items()} if weight else dict.fromkeys(named, 0.0)
-    of_ranks = _all_objects(group, (own, float(weight)))
+    own_values = (
+        {name: float(value) for name, value in named.items()} if weight else dict.fromkeys(named, 0.0)
+    )
+    of_ranks = _all_objects(group, (own_values, float(weight)))
     names = dict.fromkeys(name for values, _ in of_ranks for name in values)
     means = {}
     for name in names:
-        pairs = [(values[name], each) for values, each in of_ranks if name in values]
-        total = math.fsum(each for _, each in pairs)
-        means[name] = math.fsum(value * each for value, each in pairs) / total if total else math.nan
+        pairs = [(values[name], rank_weight) for values, rank_weight in of_ranks if name in values]
+        total = math.fsum(rank_weight for _, rank_weight in pairs)
+        means[name] = (
+            math.fsum(value * rank_weight for value, rank_weight in pairs) / total if total else math.nan
+        )
     return means[""] if single else means
 
 
@@ -230,7 +234,7 @@ def first(group: GroupInfo, *, local: bool = False) -> Iterator[None]:
         yield
         return
     store = process_groups.default_store()
-    key = f"first/{number}/{rendezvous.host()}" if local else f"first/{number}"
+    key = f"first/{number}/{rendezvous.host_name()}" if local else f"first/{number}"
     if (group.local_rank if local else group.rank) != 0:
         with phase("waiting for rank 0"):
             rendezvous.wait_for_keys(

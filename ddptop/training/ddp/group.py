@@ -46,12 +46,12 @@ class Group(GroupInfo):
     ) -> None:
 
         if error is None or teardown.exit_code(error) == 0:
-            teardown.end(failed=False)
+            teardown.end_group(failed=False)
             return
         teardown.note_failure(error)
-        first = teardown.is_first_failure()
-        teardown.end(failed=True)
-        if not first and not isinstance(error, KeyboardInterrupt):
+        is_first = teardown.is_first_failure()
+        teardown.end_group(failed=True)
+        if not is_first and not isinstance(error, KeyboardInterrupt):
             time.sleep(teardown.STAY_S)
 
     @property

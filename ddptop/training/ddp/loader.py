@@ -105,7 +105,7 @@ def loader(
     for name in {"sampler", "batch_sampler"} & options.keys():
         raise ValueError(f"group.loader() makes the DistributedSampler itself; for a {name} use DataLoader")
     cuda = group.device.type == "cuda"
-    workers = _workers(group, dataset) if num_workers is None else num_workers
+    workers = _default_workers(group, dataset) if num_workers is None else num_workers
     if workers:
         options.setdefault("persistent_workers", True)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -128,7 +128,7 @@ def loader(
     )
 
 
-def _workers(group: GroupInfo, dataset: Dataset[Any]) -> int:
+def _default_workers(group: GroupInfo, dataset: Dataset[Any]) -> int:
     if group.device.type != "cuda" or isinstance(dataset, TensorDataset):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -26,7 +26,7 @@ def log(**scalars: float | torch.Tensor | None) -> None:
     for name, value in scalars.items():
         try:
             if value is not None:
-                session.log(name, value)
+                session.log_scalar(name, value)
         except Exception as error:  # noqa: BLE001 - the training boundary: what is not a number is not logged
             guard.caught(error)
 
@@ -69,7 +69,7 @@ class RankZero(logging.Filter):
 def rank_logger(group: GroupInfo, name: str | None = None) -> logging.Logger:
     """`logging.getLogger(name)`, silent on all ranks but 0; level and handlers are the script's to set."""
     logger = logging.getLogger(name or "train")
-    for known in [known for known in logger.filters if isinstance(known, RankZero)]:
-        logger.removeFilter(known)
+    for rank_filter in [rank_filter for rank_filter in logger.filters if isinstance(rank_filter, RankZero)]:
+        logger.removeFilter(rank_filter)
     logger.addFilter(RankZero(group.rank))
     return logger

@@ -20,20 +20,21 @@ MAX_HOSTS = 65536
 """Hosts that one list may name: above Slurm's own limit, below what a typing error could mean."""
 
 
-def hosts(text: str) -> list[str]:
+def expand_hosts(text: str) -> list[str]:
     """The hosts of a node list such as `node[01-03,07],gpu5`, in its order.
 
     Raises:
         ValueError: for brackets that do not match, an empty name, a range that runs backwards.
     """
     names: list[str] = []
-    for entry in _split(text):
+    for entry in _split_entries(text):
         # "rack[1-2]n[3-4]" has odd pieces in brackets, even ones as they are.
         pieces = re.split(r"\[([^\[\]]*)\]", entry)
         if any(mark in piece for piece in pieces[::2] for mark in "[]") or not entry:
             raise ValueError(f"not a Slurm node list: {text!r}")
         choices = [
-            _numbers(piece, text) if odd else [piece] for odd, piece in zip(itertools.cycle((0, 1)), pieces)
+            _expand_range(piece, text) if odd else [piece]
+            for odd, piece in zip(itertools.cycle((0, 1)), pieces)
         ]
         for parts in itertools.product(*choices):
             names.append("".join(parts))
@@ -57,7 +58,7 @@ def tasks_per_node(text: str) -> list[int]:
     return counts
 
 
-def _split(text: str) -> list[str]:
+def _split_entries(text: str) -> list[str]:
     """Split at the commas that are not inside brackets."""
     entries, depth = [""], 0
     for character in text.strip():
@@ -69,7 +70,7 @@ def _split(text: str) -> list[str]:
     return entries
 
 
-def _numbers(piece: str, text: str) -> list[str]:
+def _expand_range(piece: str, text: str) -> list[str]:
     """`01-03,07` as written out, with the zeros that it was written with."""
     numbers: list[str] = []
     for part in piece.split(","):
@@ -104,7 +105,7 @@ class Placement:
     """`torchrun` (or any other that sets its variables), `slurm`, `explicit`, or `alone`."""
 
     @classmethod
-    def read(
+    def from_environment(
         cls,
         rank: int | None = None,
         world_size: int | None = None,
@@ -116,11 +117,11 @@ class Placement:
             ValueError: where some of them are set and others missing, naming both.
         """
         if rank is not None or world_size is not None:
-            placement = _explicit(rank, world_size, environment)
+            placement = _from_arguments(rank, world_size, environment)
         elif any(name in environment for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
-            placement = _torchrun(environment)
+            placement = _from_torchrun(environment)
         elif "SLURM_PROCID" in environment:
-            placement = _slurm(environment)
+            placement = _from_slurm(environment)
         else:
             return cls(0, 1, 0, 1, "127.0.0.1", DEFAULT_PORT, "alone")
         if not 0 <= placement.rank < placement.world_size:
@@ -129,7 +130,7 @@ class Placement:
             )
         return placement
 
-    def variables(self) -> dict[str, str]:
+    def launcher_variables(self) -> dict[str, str]:
         """The variables that torchrun would have set: other libraries read them."""
         return {
             "RANK": str(self.rank),
@@ -141,47 +142,47 @@ class Placement:
         }
 
 
-def _explicit(rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> Placement:
+def _from_arguments(rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> Placement:
     if rank is None or world_size is None:
         given, missing = ("rank", "world_size") if world_size is None else ("world_size", "rank")
         raise ValueError(f"ddptop.setup({given}=...) needs {missing}= as well")
     return Placement(
         rank,
         world_size,
-        _number(environment, "LOCAL_RANK", rank),
-        _number(environment, "LOCAL_WORLD_SIZE", world_size),
+        _whole_number(environment, "LOCAL_RANK", rank),
+        _whole_number(environment, "LOCAL_WORLD_SIZE", world_size),
         environment.get("MASTER_ADDR", "127.0.0.1"),
-        _number(environment, "MASTER_PORT", DEFAULT_PORT),
+        _whole_number(environment, "MASTER_PORT", DEFAULT_PORT),
         "explicit",
     )
 
 
-def _torchrun(environment: Mapping[str, str]) -> Placement:
+def _from_torchrun(environment: Mapping[str, str]) -> Placement:
     needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     _all_there(environment, needed, "torchrun or ddptop-run sets all of them")
-    rank = _number(environment, "RANK")
-    world_size = _number(environment, "WORLD_SIZE")
+    rank = _whole_number(environment, "RANK")
+    world_size = _whole_number(environment, "WORLD_SIZE")
     return Placement(
         rank,
         world_size,
-        _number(environment, "LOCAL_RANK", rank),
-        _number(environment, "LOCAL_WORLD_SIZE", world_size),
+        _whole_number(environment, "LOCAL_RANK", rank),
+        _whole_number(environment, "LOCAL_WORLD_SIZE", world_size),
         environment["MASTER_ADDR"],
-        _number(environment, "MASTER_PORT"),
+        _whole_number(environment, "MASTER_PORT"),
         "torchrun",
     )
 
 
-def _slurm(environment: Mapping[str, str]) -> Placement:
+def _from_slurm(environment: Mapping[str, str]) -> Placement:
     _all_there(environment, ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), "srun sets all of them")
-    world_size = _number(environment, "SLURM_NTASKS")
+    world_size = _whole_number(environment, "SLURM_NTASKS")
     return Placement(
-        _number(environment, "SLURM_PROCID"),
+        _whole_number(environment, "SLURM_PROCID"),
         world_size,
-        _number(environment, "SLURM_LOCALID"),
+        _whole_number(environment, "SLURM_LOCALID"),
         _slurm_local_world_size(environment, world_size),
         environment.get("MASTER_ADDR") or _slurm_first_host(environment),
-        _number(environment, "MASTER_PORT", _slurm_port(environment)),
+        _whole_number(environment, "MASTER_PORT", _slurm_port(environment)),
         "slurm",
     )
 
@@ -190,16 +191,16 @@ def _slurm_local_world_size(environment: Mapping[str, str], world_size: int) -> 
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
         if environment.get(name):
             counts = tasks_per_node(environment[name])
-            node = _number(environment, "SLURM_NODEID", 0)
+            node = _whole_number(environment, "SLURM_NODEID", 0)
             if node < len(counts):
                 return counts[node]
-    return _number(environment, "SLURM_NTASKS_PER_NODE", world_size)
+    return _whole_number(environment, "SLURM_NTASKS_PER_NODE", world_size)
 
 
 def _slurm_first_host(environment: Mapping[str, str]) -> str:
     for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
         if environment.get(name):
-            return hosts(environment[name])[0]
+            return expand_hosts(environment[name])[0]
     raise ValueError(
         "Slurm's task is set (SLURM_PROCID) but no SLURM_JOB_NODELIST: set MASTER_ADDR to a host"
     )
@@ -207,22 +208,22 @@ def _slurm_first_host(environment: Mapping[str, str]) -> str:
 
 def _slurm_port(environment: Mapping[str, str]) -> int:
     """The same on all ranks of a job step, and seldom the same for two jobs on one host."""
-    job = _number(environment, "SLURM_JOB_ID", 0)
-    step = _number(environment, "SLURM_STEP_ID", 0)
+    job = _whole_number(environment, "SLURM_JOB_ID", 0)
+    step = _whole_number(environment, "SLURM_STEP_ID", 0)
     return SLURM_PORTS[(job + 7919 * step) % len(SLURM_PORTS)]  # a prime: steps of one job get distant ports
 
 
 def _all_there(environment: Mapping[str, str], names: tuple[str, ...], who: str) -> None:
     missing = [name for name in names if not environment.get(name)]
     if missing:
-        there = [name for name in (*names, "LOCAL_RANK") if environment.get(name)]
+        present = [name for name in (*names, "LOCAL_RANK") if environment.get(name)]
         raise ValueError(
-            f"the environment is half set: {', '.join(there)} without {', '.join(missing)} ({who}). "
+            f"the environment is half set: {', '.join(present)} without {', '.join(missing)} ({who}). "
             "Start the script by its launcher, unset them, or give ddptop.setup() rank= and world_size="
         )
 
 
-def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+def _whole_number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
     text = environment.get(name, "").strip()
     if text.isdecimal():
         return int(text)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from ddptop.training.ddp.placement import Placement
-from ddptop.training.guard import report
+from ddptop.training.guard import print_line
 
 FIRST_S, LONGEST_S = 0.005, 0.5
 """Pauses between two polls: short for what is nearly there, long for a download, a compile, a slow node."""
@@ -43,10 +43,10 @@ class WaitNotice:
         """To be called repeatedly: the first text after NOTICE_S is printed."""
         if self._due is not None and time.monotonic() >= self._due:
             self._due = None
-            report(text)
+            print_line(text)
 
 
-def pauses(within_s: float | None = None) -> Iterator[None]:
+def growing_pauses(within_s: float | None = None) -> Iterator[None]:
     """Yield at once, then after longer and longer pauses, for `within_s` seconds (None: without end)."""
     end = None if within_s is None else time.monotonic() + within_s
     pause = FIRST_S
@@ -60,7 +60,7 @@ def pauses(within_s: float | None = None) -> Iterator[None]:
 
 def wait_for_keys(store: Any, keys: Sequence[str], within_s: float | None = None) -> bool:
     """Wait until a store has all keys; False when `within_s` seconds were not enough."""
-    return any(store.check(list(keys)) for _ in pauses(within_s))
+    return any(store.check(list(keys)) for _ in growing_pauses(within_s))
 
 
 GRACE = timedelta(seconds=10)
@@ -68,7 +68,7 @@ GRACE = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
-class Card:
+class RankCard:
     """What one rank is, and what it was asked for."""
 
     rank: int
@@ -102,7 +102,7 @@ class Agreement(NamedTuple):
     """Address of the host that has the run's collector already; empty: none has."""
 
 
-def meet(store: Any, card: Card, timeout: timedelta) -> Agreement:
+def meet_ranks(store: Any, card: RankCard, timeout: timedelta) -> Agreement:
     """Wait until all ranks are here; returns what they all do.
 
     torchrun keeps its store over restarts, so it may contain entries of ranks that have exited. A card
@@ -113,9 +113,11 @@ def meet(store: Any, card: Card, timeout: timedelta) -> Agreement:
         ValueError: where the ranks do not fit together: twice the same rank, different world sizes or
             seeds, two ranks on one GPU under NCCL.
     """
-    store.set(_card(card.rank), json.dumps(asdict(card)))
+    store.set(_card_key(card.rank), json.dumps(asdict(card)))
     decision = (
-        _decide(store, card, timeout) if card.rank == 0 else _receive_decision(store, card, timeout + GRACE)
+        _decide_for_all(store, card, timeout)
+        if card.rank == 0
+        else _receive_decision(store, card, timeout + GRACE)
     )
     if "missing" in decision:
         raise RuntimeError(decision["missing"])
@@ -125,75 +127,81 @@ def meet(store: Any, card: Card, timeout: timedelta) -> Agreement:
     return Agreement(decision["backend"], addresses, decision["number"], collector)
 
 
-def _decide(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
+def _decide_for_all(store: Any, own_card: RankCard, timeout: timedelta) -> dict[str, Any]:
     """Rank 0's part: decide anew for every change of the cards, until all ranks have acknowledged."""
-    ranks = range(own.world_size)
+    ranks = range(own_card.world_size)
     number, nonces, acknowledged = "", [""], [0]
     note = WaitNotice()
-    for _ in pauses(timeout.total_seconds()):
+    for _ in growing_pauses(timeout.total_seconds()):
         cards = _cards_here(store, ranks)
-        _refuse_a_second(cards.get(own.rank, own), own)
+        _refuse_a_second(cards.get(own_card.rank, own_card), own_card)
         present = [card.nonce for card in cards.values()]
         if present != nonces:
             number, nonces, acknowledged = secrets.token_hex(8), present, [0]
-            decision = decide(list(cards.values())) if len(cards) == own.world_size else {}
+            decision = decide_group(list(cards.values())) if len(cards) == own_card.world_size else {}
             if decision:
                 store.set("decision", json.dumps(decision | {"nonces": nonces, "number": number}))
         acknowledged = [0, *(rank for rank in ranks[1:] if store.check([f"ack/{number}/{rank}"]))]
-        if decision and len(acknowledged) == own.world_size:
+        if decision and len(acknowledged) == own_card.world_size:
             store.set(f"go/{number}", "")
             return decision | {"number": number}
         came = acknowledged if decision else list(cards)
-        note.when_long(f"still waiting: {_absent(came, own.world_size)}")
-    missing = {"missing": _missing(came, own.world_size, timeout)}
+        note.when_long(f"still waiting: {_absent_text(came, own_card.world_size)}")
+    missing = {"missing": _missing_text(came, own_card.world_size, timeout)}
     every = [cards[rank].nonce if rank in cards else "" for rank in ranks]
     store.set("decision", json.dumps(missing | {"nonces": every, "number": number}))
     return missing
 
 
-def _receive_decision(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
+def _receive_decision(store: Any, own_card: RankCard, timeout: timedelta) -> dict[str, Any]:
     """The other ranks' part."""
-    why = f"nothing for {_seconds(timeout)}"
+    why = f"nothing for {_seconds_text(timeout)}"
     acknowledged = ""
     try:
-        for _ in pauses(timeout.total_seconds()):
-            _refuse_a_second(Card(**json.loads(store.get(_card(own.rank)))), own)
+        for _ in growing_pauses(timeout.total_seconds()):
+            _refuse_a_second(RankCard(**json.loads(store.get(_card_key(own_card.rank)))), own_card)
             decision = json.loads(store.get("decision")) if store.check(["decision"]) else {}
-            if decision and decision["nonces"][own.rank : own.rank + 1] == [own.nonce]:
+            if decision and decision["nonces"][own_card.rank : own_card.rank + 1] == [own_card.nonce]:
                 if "missing" in decision:
                     return dict(decision)
                 if decision["number"] != acknowledged:
                     acknowledged = decision["number"]
-                    store.set(f"ack/{acknowledged}/{own.rank}", "")
+                    store.set(f"ack/{acknowledged}/{own_card.rank}", "")
                 if store.check([f"go/{acknowledged}"]):
                     return dict(decision)
     except (dist.DistStoreError, dist.DistNetworkError) as error:
         why = str(error)
-    raise RuntimeError(f"rank {own.rank} has waited in vain for rank 0, whose own error may say why ({why})")
+    raise RuntimeError(
+        f"rank {own_card.rank} has waited in vain for rank 0, whose own error may say why ({why})"
+    )
 
 
-def _card(rank: int) -> str:
+def _card_key(rank: int) -> str:
     return f"card/{rank}"
 
 
-def _cards_here(store: Any, ranks: range) -> dict[int, Card]:
+def _cards_here(store: Any, ranks: range) -> dict[int, RankCard]:
     """In rank order."""
-    return {rank: Card(**json.loads(store.get(_card(rank)))) for rank in ranks if store.check([_card(rank)])}
+    return {
+        rank: RankCard(**json.loads(store.get(_card_key(rank))))
+        for rank in ranks
+        if store.check([_card_key(rank)])
+    }
 
 
-def _refuse_a_second(written: Card, own: Card) -> None:
+def _refuse_a_second(written: RankCard, own_card: RankCard) -> None:
     """Raise ValueError where another process has overwritten this rank's card: it has the same rank."""
-    if written.nonce != own.nonce:
+    if written.nonce != own_card.nonce:
         raise ValueError(
-            f"two processes say that they are rank {own.rank}: {_name(own)} and {_name(written)}. "
-            "Give each its own rank, or this training another MASTER_PORT"
+            f"two processes say that they are rank {own_card.rank}: {_process_text(own_card)} "
+            f"and {_process_text(written)}. Give each its own rank, or this training another MASTER_PORT"
         )
 
 
-def decide(cards: list[Card]) -> dict[str, Any]:
+def decide_group(cards: list[RankCard]) -> dict[str, Any]:
     """The backend for ranks that are all present, or a text of what is `wrong` with them."""
     for what in ("world_size", "seed", "backend"):
-        given: dict[object, Card] = {}
+        given: dict[object, RankCard] = {}
         for card in cards:
             given.setdefault(getattr(card, what), card)
         if len(given) > 1:
@@ -205,46 +213,52 @@ def decide(cards: list[Card]) -> dict[str, Any]:
     backend = cards[0].backend or ("gloo" if shared or without else "nccl")
     if "nccl" in backend and without is not None:
         has = "sees none" if without.device is None else f"was given device {without.device!r}"
-        return {"wrong": f"NCCL needs a GPU for each rank and {_name(without)} {has}; use backend='gloo'"}
-    if "nccl" in backend and shared is not None:
-        one, other = shared
         return {
-            "wrong": f"{_name(one)} and {_name(other)} are on one GPU, and NCCL needs one for each rank. "
-            "Start fewer ranks, give each its own by CUDA_VISIBLE_DEVICES, or use backend='gloo'"
+            "wrong": f"NCCL needs a GPU for each rank and {_process_text(without)} {has}; use backend='gloo'"
         }
-    if "nccl" not in backend and (mixed := _mixed(cards)) is not None:
-        one, other = mixed
+    if "nccl" in backend and shared is not None:
+        first_card, second_card = shared
         return {
-            "wrong": f"{_name(one)} would train on {one.device or 'cpu'} and {_name(other)} on "
-            f"{other.device or 'cpu'}: give all ranks a device= of one kind, or none"
+            "wrong": f"{_process_text(first_card)} and {_process_text(second_card)} are on one GPU, "
+            "and NCCL needs one for each rank. Start fewer ranks, give each its own by "
+            "CUDA_VISIBLE_DEVICES, or use backend='gloo'"
+        }
+    if "nccl" not in backend and (mixed := _mixed_devices(cards)) is not None:
+        first_card, second_card = mixed
+        return {
+            "wrong": f"{_process_text(first_card)} would train on {first_card.device or 'cpu'} "
+            f"and {_process_text(second_card)} on {second_card.device or 'cpu'}: "
+            "give all ranks a device= of one kind, or none"
         }
     collector = next((card.address for card in cards if card.has_collector), "")
     decided = {"backend": backend, "addresses": sorted({card.address for card in cards})}
     return decided | ({"collector": collector} if collector else {})
 
 
-def _mixed(cards: list[Card]) -> tuple[Card, Card] | None:
+def _mixed_devices(cards: list[RankCard]) -> tuple[RankCard, RankCard] | None:
     """Two ranks whose models would be on devices of different kinds, each on the one that it was given."""
-    other = next((card for card in cards if (card.device or "cpu") != (cards[0].device or "cpu")), None)
-    return None if other is None else (cards[0], other)
+    different_card = next(
+        (card for card in cards if (card.device or "cpu") != (cards[0].device or "cpu")), None
+    )
+    return None if different_card is None else (cards[0], different_card)
 
 
-def _shared_gpu(cards: list[Card]) -> tuple[Card, Card] | None:
-    owners: dict[str, Card] = {}
+def _shared_gpu(cards: list[RankCard]) -> tuple[RankCard, RankCard] | None:
+    owners: dict[str, RankCard] = {}
     for card in cards:
         if card.gpu is not None and owners.setdefault(card.gpu, card) is not card:
             return owners[card.gpu], card
     return None
 
 
-def _missing(came: list[int], world_size: int, timeout: timedelta) -> str:
+def _missing_text(came: list[int], world_size: int, timeout: timedelta) -> str:
     return (
-        f"after {_seconds(timeout)} {_absent(came, world_size)}. "
+        f"after {_seconds_text(timeout)} {_absent_text(came, world_size)}. "
         f"Here: {_list_of(came)}. Look for their errors, or start as many ranks as the world size says"
     )
 
 
-def _absent(came: list[int], world_size: int) -> str:
+def _absent_text(came: list[int], world_size: int) -> str:
     missing = sorted(set(range(world_size)) - set(came))
     return f"{len(missing)} of {world_size} ranks have not come: {_list_of(missing)}"
 
@@ -254,15 +268,15 @@ def _list_of(ranks: list[int], most: int = 16) -> str:
     return listed if len(ranks) <= most else f"{listed} and {len(ranks) - most} more"
 
 
-def _name(card: Card) -> str:
+def _process_text(card: RankCard) -> str:
     return f"rank {card.rank} (process {card.pid} on {card.host})"
 
 
-def _seconds(timeout: timedelta) -> str:
+def _seconds_text(timeout: timedelta) -> str:
     return f"{timeout.total_seconds():g} s"
 
 
-def host() -> str:
+def host_name() -> str:
     """This machine's name, as it appears in messages."""
     return socket.gethostname()
 
@@ -296,7 +310,7 @@ def _served_by_rank_0(placement: Placement, timeout: timedelta) -> Any:
     if point in _stores:
         return _stores[point]
     serves = placement.rank == 0
-    if not serves and not _answers(point, timeout):
+    if not serves and not _wait_for_server(point, timeout):
         raise RuntimeError(
             f"rank {placement.rank} reached no store at {point[0]}:{point[1]} within "
             f"{timeout.total_seconds():g} s: rank 0 has not come. Start all ranks, with MASTER_ADDR the host "
@@ -319,10 +333,10 @@ def _served_by_rank_0(placement: Placement, timeout: timedelta) -> Any:
     return _stores[point]
 
 
-def _answers(point: tuple[str, int], timeout: timedelta) -> bool:
+def _wait_for_server(point: tuple[str, int], timeout: timedelta) -> bool:
     """Whether a server listens at rank 0's address within the timeout."""
     note = WaitNotice()
-    for _ in pauses(timeout.total_seconds()):
+    for _ in growing_pauses(timeout.total_seconds()):
         note.when_long(f"still waiting for rank 0: no answer from {point[0]}:{point[1]}")
         with contextlib.suppress(OSError), socket.create_connection(point, timeout=CONNECT_S):
             return True

@@ -52,8 +52,8 @@ def _address_of_own_name() -> str:
 
 
 def _interface_with(address: str) -> str | None:
-    for name, known in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == address for entry in known):
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in entries):
             return str(name)
     return None
 
@@ -95,11 +95,11 @@ def setup(
         RuntimeError: for a port in use, ranks that do not start (naming them), a group that exists already.
     """
     _refuse_where_impossible()
-    placement = Placement.read(rank, world_size)
+    placement = Placement.from_environment(rank, world_size)
     target = _device_of_rank(backend, device, placement.local_rank)
     store = rendezvous.store_of(placement, start_timeout)
-    card = _card(placement, target, device, backend, seed)
-    chosen, addresses, number, collector = rendezvous.meet(store, card, start_timeout)
+    card = _own_card(placement, target, device, backend, seed)
+    chosen, addresses, number, collector = rendezvous.meet_ranks(store, card, start_timeout)
     if "nccl" not in chosen and device is None:
         target = torch.device("cpu")
     if target.type == "cuda":  # before anything else makes a context on GPU 0
@@ -132,7 +132,7 @@ def cleanup() -> None:
 
     In an `except` or `finally` that an exception has led to, it does not wait for collectives under way.
     """
-    teardown.end(failed=sys.exc_info()[0] is not None)
+    teardown.end_group(failed=sys.exc_info()[0] is not None)
 
 
 def _refuse_where_impossible() -> None:
@@ -141,20 +141,20 @@ def _refuse_where_impossible() -> None:
     refuse_while_importing("ddptop.setup()")
 
 
-def _card(
+def _own_card(
     placement: Placement,
     target: torch.device,
     device: str | torch.device | None,
     backend: str | None,
     seed: int | None,
-) -> rendezvous.Card:
+) -> rendezvous.RankCard:
     """The card of this rank for the others."""
-    return rendezvous.Card(
+    return rendezvous.RankCard(
         placement.rank,
         placement.world_size,
-        rendezvous.host(),
+        rendezvous.host_name(),
         os.getpid(),
-        _gpu(target),
+        _gpu_uuid(target),
         backend,
         seed,
         source_address(placement.master_addr),
@@ -185,13 +185,13 @@ def _device_of_rank(backend: str | None, device: str | torch.device | None, loca
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     # Where a launcher shows each rank one device only, it is number 0 on all of them.
-    own = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+    rank_device = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
     if device is not None:
-        return _given(torch.device(device), own, gpus)
-    return torch.device("cpu") if backend is not None and "nccl" not in backend else own
+        return _chosen_device(torch.device(device), rank_device, gpus)
+    return torch.device("cpu") if backend is not None and "nccl" not in backend else rank_device
 
 
-def _given(device: torch.device, own: torch.device, gpus: int) -> torch.device:
+def _chosen_device(device: torch.device, own: torch.device, gpus: int) -> torch.device:
     """The user's own choice; without a number, of its kind the one of this rank."""
     if device.type != "cuda":
         return device
@@ -203,7 +203,7 @@ def _given(device: torch.device, own: torch.device, gpus: int) -> torch.device:
     return own if device.index is None else device
 
 
-def _gpu(device: torch.device) -> str | None:
+def _gpu_uuid(device: torch.device) -> str | None:
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
 
 
@@ -211,7 +211,7 @@ def _set_variables(placement: Placement, addresses: tuple[str, ...]) -> None:
     """Set the variables that torchrun would have set, and gloo's; `cleanup` removes them."""
     if placement.launcher == "alone":
         return
-    variables = placement.variables()
+    variables = placement.launcher_variables()
     name_for_gloo = for_gloo(addresses)
     if name_for_gloo is not None:
         variables["GLOO_SOCKET_IFNAME"] = name_for_gloo

@@ -22,7 +22,7 @@ GRACE_S = 5.0
 """After the first failure the other ranks have this long to end by themselves, before they are terminated."""
 
 
-class Ranks:
+class SpawnedRanks:
     """The processes that `spawn(join=False)` has started."""
 
     def __init__(self, context: Any, reserved: contextlib.ExitStack, failures: Path) -> None:
@@ -45,7 +45,7 @@ class Ranks:
             done = bool(self._context.join(timeout, GRACE_S))
         except mp.ProcessRaisedException as error:
             # Of several failures the one that torch reports need not be the first.
-            first = self._killed() or self._failed_first()
+            first = self._killed_rank_error() or self._failed_first()
             self._reserved.close()
             raise first or error from None
         except mp.ProcessExitedException:
@@ -55,7 +55,7 @@ class Ranks:
             self._reserved.close()
         return done
 
-    def _killed(self) -> Exception | None:
+    def _killed_rank_error(self) -> Exception | None:
         """The error of a rank ended by a signal, other than the SIGTERM that ends the remaining ranks."""
         for rank, process in enumerate(self._context.processes):
             code = process.exitcode
@@ -93,7 +93,7 @@ def spawn(
     join: bool = True,
     daemon: bool = False,
     start_method: str = "spawn",
-) -> Ranks | None:
+) -> SpawnedRanks | None:
     """Run `fn(rank, *args)` in `world_size` processes on this machine, and wait for them.
 
     Each has the environment that torchrun would give it, on a port that is free, so that `ddptop.setup()`
@@ -128,14 +128,14 @@ def spawn(
         failures = Path(tempfile.mkdtemp(prefix="ddptop-spawn-"))
         stack.callback(shutil.rmtree, failures, ignore_errors=True)
         context = mp.start_processes(
-            _rank,
+            _run_rank,
             args=(fn, world_size, port, failures, args),
             nprocs=world_size,
             join=False,
             daemon=daemon,
             start_method=start_method,
         )
-        ranks = Ranks(context, stack.pop_all(), failures)
+        ranks = SpawnedRanks(context, stack.pop_all(), failures)
     if not join:
         return ranks
     while not ranks.join():
@@ -143,7 +143,7 @@ def spawn(
     return None
 
 
-def _rank(
+def _run_rank(
     rank: int, fn: Callable[..., object], world_size: int, port: int, failures: Path, args: tuple[Any, ...]
 ) -> None:
     """In the child."""
@@ -151,7 +151,7 @@ def _rank(
         "TORCHELASTIC_USE_AGENT_STORE", None
     )  # of a launcher above this process: its store is not for this group
     placement = Placement(rank, world_size, rank, world_size, "127.0.0.1", port, "torchrun")
-    os.environ.update(placement.variables())
+    os.environ.update(placement.launcher_variables())
     if not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(max(1, torch.get_num_threads() // world_size))
     teardown.write_failure_to(failures / str(rank))

@@ -34,7 +34,7 @@ from ddptop.training.exit import wait_for_gloo
 from ddptop.training.torch_compat import process_groups
 
 
-class Failure(NamedTuple):
+class RankFailure(NamedTuple):
     """How one rank has failed."""
 
     moment_ns: int
@@ -74,14 +74,14 @@ def note_failure(error: BaseException) -> None:
         return
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     with contextlib.suppress(OSError):
-        _path.write_bytes(pickle.dumps(Failure(time.monotonic_ns(), text, exit_code(error))))
+        _path.write_bytes(pickle.dumps(RankFailure(time.monotonic_ns(), text, exit_code(error))))
 
 
-def read_failure(path: Path) -> Failure | None:
+def read_failure(path: Path) -> RankFailure | None:
     """How a process has failed; None if it has not."""
     with contextlib.suppress(OSError, pickle.UnpicklingError, EOFError):
         failure = pickle.loads(path.read_bytes())
-        return failure if isinstance(failure, Failure) else None
+        return failure if isinstance(failure, RankFailure) else None
     return None
 
 
@@ -120,11 +120,11 @@ class Connections:
         yield
         self._sockets = {fd: name for fd, name in _open_sockets().items() if before.get(fd) != name}
 
-    def shut(self) -> None:
+    def shut_connections(self) -> None:
         """Shut those that are still the same connections; listening sockets stay (gloo aborts otherwise)."""
-        now = _open_sockets()
+        sockets_now = _open_sockets()
         for fd, name in self._sockets.items():
-            if now.get(fd) != name:
+            if sockets_now.get(fd) != name:
                 continue
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
                 connection.getpeername()  # raises where it is not connected
@@ -148,7 +148,7 @@ connections = Connections()
 """Of the default process group, as `setup` made it."""
 
 
-def destroy(*, failed: bool) -> None:
+def destroy_groups(*, failed: bool) -> None:
     """Destroy all process groups; `failed`: without waiting for collectives that will not complete."""
     if not dist.is_initialized():
         return
@@ -160,9 +160,9 @@ def destroy(*, failed: bool) -> None:
         return
     for group in process_groups.all_groups():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # a destructor at exit would wait
-    connections.shut()
+    connections.shut_connections()
     if "nccl" in str(dist.get_backend_config()):
-        process_groups.abort()
+        process_groups.abort_groups()
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -171,10 +171,10 @@ variables_set: list[str] = []
 """Environment variables that `setup` has set, to be removed with the group."""
 
 
-def end(*, failed: bool) -> None:
+def end_group(*, failed: bool) -> None:
     """Destroy the process group; `failed`: without waiting for collectives under way."""
     atexit.unregister(_at_exit)
-    destroy(failed=failed)
+    destroy_groups(failed=failed)
     while variables_set:
         os.environ.pop(variables_set.pop(), None)
     join_run.leave_run()
@@ -182,7 +182,7 @@ def end(*, failed: bool) -> None:
 
 def _at_exit() -> None:
     """For a script that ended without `cleanup()`; after an exception Python keeps its type in `sys`."""
-    end(failed=getattr(sys, "last_type", None) is not None)
+    end_group(failed=getattr(sys, "last_type", None) is not None)
 
 
 def end_at_exit() -> None:

@@ -135,8 +135,8 @@ def wrap(
     named_powersgd, named_bf16 = comm_hook == "powersgd", comm_hook == "bf16"
     if comm_hook is not None:
         hook_state, comm_hook = hook_and_state(comm_hook, hook_state, process_group)
-    if attach.enabled():
-        attach.patch(ddp_module)
+    if attach.is_enabled():
+        attach.patch_ddp(ddp_module)
     devices = devices_of(model)
     if device is not None and len(devices) <= 1:
         model = model.to(device)
@@ -247,10 +247,12 @@ def _is_rank_0() -> bool:
 
 def _all_below(model: torch.nn.Module, ignored: Iterable[str]) -> list[str]:
     """Full names of the parameters and buffers that are named, or in a submodule that is."""
-    known = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    model_names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     names: list[str] = []
     for ignored_name in ignored:
-        matching = [name for name in known if name == ignored_name or name.startswith(ignored_name + ".")]
+        matching = [
+            name for name in model_names if name == ignored_name or name.startswith(ignored_name + ".")
+        ]
         if not matching:
             raise ValueError(f"ignore: the model has no parameter, buffer or submodule {ignored_name!r}")
         names += matching

@@ -96,7 +96,7 @@ class DeviceClock:
         at_ns = max(self._now(), self._references[-1].at_ns + RENEW_NS)
         return min(reference.bound_at(at_ns, self._drift) for reference in self._references)
 
-    def renew(self) -> bool:
+    def renew_reference(self) -> bool:
         """Take a new reference where the last is old; returns whether there is one at all.
 
         The one before is kept: events that were recorded near it are read against it.
@@ -107,7 +107,7 @@ class DeviceClock:
             return newest is not None
         best: Reference | None = None
         for number in range(ATTEMPTS):
-            reference = self._attempt(patient=number == ATTEMPTS - 1 and best is None)
+            reference = self._attempt_reference(patient=number == ATTEMPTS - 1 and best is None)
             if reference is None:
                 continue
             if best is None or reference.bound_ns < best.bound_ns:
@@ -134,12 +134,12 @@ class DeviceClock:
         at_ns = self._references[-1].host_ns(event)
         return min(self._references, key=lambda reference: reference.bound_at(at_ns, self._drift))
 
-    def _attempt(self, *, patient: bool) -> Reference | None:
+    def _attempt_reference(self, *, patient: bool) -> Reference | None:
         if self._stream is None:
             self._stream = self._device.side_stream()
         before = self._now()
         try:
-            event = self._pool.mark(self._stream, int)
+            event = self._pool.mark_event(self._stream, int)
         except NoEvent:
             return None
         end, patience = before + WATCH_NS, before + (PATIENT_NS if patient else 0)

@@ -57,7 +57,7 @@ class CudaEvent(Protocol):
         """Milliseconds from this event to `end_event`; both must have happened."""
 
     recorded_ns: int
-    """When the host had recorded it (`EventPool.mark`), on CLOCK_MONOTONIC."""
+    """When the host had recorded it (`EventPool.mark_event`), on CLOCK_MONOTONIC."""
 
 
 class Device(Protocol):
@@ -91,7 +91,7 @@ class CudaDevice:
         self._cuda = torch.cuda
         self._index = index
         self._streams = Streams(index)
-        self.capturing, self.stream = self._streams.capturing, self._streams.current
+        self.capturing, self.stream = self._streams.capturing, self._streams.current_stream
 
     def new_event(self) -> CudaEvent:
         event: CudaEvent = self._cuda.Event(enable_timing=True)
@@ -136,7 +136,7 @@ class EventPool:
         """Whether none can be taken now."""
         return not self._idle and len(self._all) >= MAX_EVENTS
 
-    def take(self) -> CudaEvent:
+    def take_event(self) -> CudaEvent:
         """An event that is not in use. Raises NoEvent where too many are under way."""
         try:
             return self._idle.popleft()
@@ -150,12 +150,12 @@ class EventPool:
         self._first = self._first or event
         return event
 
-    def mark(self, stream: Any = None, clock: Callable[[], int] | None = None) -> CudaEvent:
+    def mark_event(self, stream: Any = None, clock: Callable[[], int] | None = None) -> CudaEvent:
         """An event recorded now, on `stream` or the current one. Raises NoEvent, or what CUDA raises.
 
         `clock`: to count what it waits; None: that of the step.
         """
-        event = self.take()
+        event = self.take_event()
         clock = clock or self.cost_clock
         began = clock()
         try:
@@ -163,20 +163,21 @@ class EventPool:
             # that never calls `set_device`, beside autograd's threads), and an event stays with its first.
             event.record(self._device.stream() if stream is None else stream)
         except BaseException:
-            # Not dropped: after an error of the device's its destructor may end the process (see `keep`).
+            # Not dropped: after an error of the device's its destructor may end the process (see
+            # `keep_forever`).
             self._idle.append(event)
             raise
         event.recorded_ns = self._now()
-        self.called(clock, began)
+        self.note_call(clock, began)
         return event
 
-    def called(self, clock: Callable[[], int], began: int) -> None:
+    def note_call(self, clock: Callable[[], int], began: int) -> None:
         """A call of CUDA has returned that began then, by this clock: by `cost_clock` as it was then."""
         spent = clock() - began
         if spent > BLOCKED_NS:
             self.blocked_ns += spent
 
-    def give(self, *events: CudaEvent) -> None:
+    def give_back(self, *events: CudaEvent) -> None:
         """Take back events that have happened and have been read."""
         self._idle.extend(events)
 
@@ -190,13 +191,13 @@ class EventPool:
             return True
         return False
 
-    def caught(self, error: Exception) -> None:
+    def note_error(self, error: Exception) -> None:
         """Count an error as a failure of ours, unless it is the device's: training gets that one too."""
         if not self.failed:
             guard.caught(error)
 
 
-def keep(*things: object) -> None:
+def keep_forever(*things: object) -> None:
     """Let these, and the events in them, never be destroyed.
 
     The destructor of a CUDA event asks CUDA for the current device. In a forked child, and after an error of
@@ -237,20 +238,20 @@ class CudaTimer:
 
     def ready(self) -> CudaEvent | None:
         """An event on the compute stream; None while a graph is captured, where nothing may be recorded."""
-        return _marked(self._device, self._pool)
+        return _mark_ready(self._device, self._pool)
 
     def watch(self, call: BucketCall, future: Any) -> None:
         """Record the end on the side stream."""
         if future.done():
-            self._ended(call, future)
+            self._note_end(call, future)
         else:  # a hook of the user's that works on the host: waiting here would delay the next bucket
-            future.add_done_callback(partial(self._ended, call))
+            future.add_done_callback(partial(self._note_end, call))
 
-    def _ended(self, call: BucketCall, future: Any) -> None:
+    def _note_end(self, call: BucketCall, future: Any) -> None:
         try:
             self._mark_end(call, future)
         except Exception as error:  # noqa: BLE001 - the training boundary
-            self._pool.caught(error)
+            self._pool.note_error(error)
 
     def _mark_end(self, call: BucketCall, future: Any) -> None:
         end: Any = UNTIMED
@@ -261,8 +262,8 @@ class CudaTimer:
                 clock = self._pool.cost_clock
                 began = clock()
                 future.wait()
-                self._pool.called(clock, began)
-                end = self._pool.mark(self._side)
+                self._pool.note_call(clock, began)
+                end = self._pool.mark_event(self._side)
         except NoEvent:
             pass
         finally:  # whatever CUDA or the hook raises: its step is not sent before the call has an end
@@ -281,22 +282,22 @@ class GlooCudaTimer:
 
     def ready(self) -> CudaEvent | None:
         """As `CudaTimer.ready`."""
-        return _marked(self._device, self._pool)
+        return _mark_ready(self._device, self._pool)
 
     def watch(self, call: BucketCall, future: Any) -> None:
         """Note the end in the future's callback, on a gloo thread."""
-        future.add_done_callback(partial(self._ended, call))
+        future.add_done_callback(partial(self._note_end, call))
 
-    def _ended(self, call: BucketCall, _future: Any) -> None:
+    def _note_end(self, call: BucketCall, _future: Any) -> None:
         call[2] = now()
 
 
-def _marked(device: Device, pool: EventPool) -> CudaEvent | None:
+def _mark_ready(device: Device, pool: EventPool) -> CudaEvent | None:
     """An event on the compute stream, or None: whatever CUDA raises, the collective must be launched."""
     try:
-        return None if device.capturing() else pool.mark()
+        return None if device.capturing() else pool.mark_event()
     except NoEvent:
         return None
     except Exception as error:  # noqa: BLE001 - the training boundary
-        pool.caught(error)
+        pool.note_error(error)
         return None

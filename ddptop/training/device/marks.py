@@ -64,11 +64,11 @@ class PhaseMarks:
                 self.captured += 1
             elif len(self._marks) < MAX_MARKS and not self._refused:
                 self._stream = self._device.stream()
-                self._marks.append((mark, self._pool.mark(self._stream)))
+                self._marks.append((mark, self._pool.mark_event(self._stream)))
         except NoEvent:
             self._refused = True
         except Exception as error:  # noqa: BLE001 - the training boundary
-            self._pool.caught(error)
+            self._pool.note_error(error)
 
     def take(self) -> list[tuple[int, CudaEvent]]:
         """The marks since the last call; none where one of them could not be recorded."""
@@ -93,7 +93,7 @@ class PhaseMarks:
         with self._device.on(self._stream):
             return self._device.capturing() or bool(self._stream.query())
 
-    def pending(self) -> list[tuple[int, CudaEvent]]:
+    def pending_marks(self) -> list[tuple[int, CudaEvent]]:
         """A copy of the marks so far, for another thread."""
         return list(self._marks)
 
@@ -120,7 +120,7 @@ class DevicePhases(NamedTuple):
     waits: tuple[Wait, ...]
 
 
-def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases | None:
+def device_phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases | None:
     """Phases from (mark, moment) pairs in order; `before` is when the step before ended on the device.
 
     Optimizer steps nested in one another (a closure) count with what is theirs alone: a forward or backward
@@ -139,40 +139,40 @@ def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases
     wait_at: int | None = None
     of_buffers = False
     waits: list[Wait] = []
-    for mark, at in marks:
+    for mark, moment in marks:
         if mark == Mark.LAST_GRADIENT:
-            stamp = at
+            stamp = moment
         elif mark in (Mark.WAIT, Mark.BUFFERS):
-            wait_at, of_buffers = at, mark == Mark.BUFFERS
+            wait_at, of_buffers = moment, mark == Mark.BUFFERS
         elif mark == Mark.WAIT_END:
             if wait_at is not None and stamp < 0:  # after the last gradient it is exposed communication
-                waits.append([_PHASES[opened[-1][0]] if opened else Phase.OTHER, max(0, at - wait_at)])
+                waits.append([_PHASES[opened[-1][0]] if opened else Phase.OTHER, max(0, moment - wait_at)])
                 if of_buffers:
-                    waits.append([IN_BUFFERS, max(0, at - wait_at)])
+                    waits.append([IN_BUFFERS, max(0, moment - wait_at)])
                 if not opened:
-                    ended += max(0, at - wait_at)
+                    ended += max(0, moment - wait_at)
             wait_at = None
         elif mark % 2 == 0:
             stamp = -1  # of a backward that raised
             if not opened:
-                outside[mark] += max(0, at - ended)
-            opened.append([mark, at, 0])
-            first.setdefault(mark, at)
-            last[mark] = at
+                outside[mark] += max(0, moment - ended)
+            opened.append([mark, moment, 0])
+            first.setdefault(mark, moment)
+            last[mark] = moment
         elif opened and opened[-1][0] == mark - 1:
             begun, since, inside = opened.pop()
-            took = max(0, at - since)
+            took = max(0, moment - since)
             spans[begun] += max(0, took - inside)
-            last[mark] = at
+            last[mark] = moment
             if begun == Mark.BACKWARD and stamp >= 0:
-                exposed = max(0, exposed) + max(0, at - stamp)
+                exposed = max(0, exposed) + max(0, moment - stamp)
                 stamp = -1
             if opened:
                 opened[-1][2] += took
             else:
-                ended = at
+                ended = moment
     begin = before if before is not None else marks[0][1]
-    ends = [at for mark, at in last.items() if mark % 2]
+    ends = [moment for mark, moment in last.items() if mark % 2]
     return DevicePhases(
         begin=begin,
         end=last.get(Mark.OPTIMIZER_END, max(ends, default=marks[-1][1])),

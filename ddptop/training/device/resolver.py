@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ddptop.protocol.messages import Flag
 from ddptop.training.device.clock import DeviceClock
-from ddptop.training.device.events import UNTIMED, CudaEvent, EventPool, keep
-from ddptop.training.device.marks import Mark, phases
+from ddptop.training.device.events import UNTIMED, CudaEvent, EventPool, keep_forever
+from ddptop.training.device.marks import Mark, device_phases
 from ddptop.training.step_record import BucketCall, LaterLosses, StepRecord, without_buffers
 
 SLOTS = 256
@@ -72,26 +72,26 @@ class DeviceScalars:
         """Values under way or not yet asked for, by number, oldest first."""
         self._next = 0
 
-    def take(self, tensor: Any) -> Pending | None:
+    def take_scalar(self, tensor: Any) -> Pending | None:
         """Enqueue the copy of a scalar tensor; None where no slot or no event is free."""
-        if self._pool.exhausted or (not self._free and not self._reclaim()):
+        if self._pool.exhausted or (not self._free and not self._reclaim_slot()):
             return None
         slot = self._free.popleft()
         clock = self._pool.cost_clock
         began = clock()
         try:
             self._slots.copy(slot, tensor)
-            self._pool.called(clock, began)
-            pending = Pending(self._next, slot, self._pool.mark())
+            self._pool.note_call(clock, began)
+            pending = Pending(self._next, slot, self._pool.mark_event())
         except RuntimeError as error:
             self._free.append(slot)
-            self._pool.caught(error)
+            self._pool.note_error(error)
             return None
         self._next += 1
         self._out[pending.number] = pending
         return pending
 
-    def value(self, pending: Pending) -> float | None:
+    def read_value(self, pending: Pending) -> float | None:
         """The value, and its slot is free again; None while it is not written yet, or where it is lost."""
         try:
             if pending.number not in self._out or not pending.event.query():
@@ -101,11 +101,11 @@ class DeviceScalars:
         value = self._slots.read(pending.slot)
         if self._out.pop(pending.number, None) is None:
             return None  # taken back meanwhile by the training thread
-        self._pool.give(pending.event)
+        self._pool.give_back(pending.event)
         self._free.append(pending.slot)
         return value
 
-    def _reclaim(self) -> bool:
+    def _reclaim_slot(self) -> bool:
         """Take back the oldest slot, if the device is done with it. Its event is not used again."""
         # A copy, made in one go: the publisher may take a value out of it at any moment.
         oldest = next(iter(list(self._out.values())), None)
@@ -140,7 +140,7 @@ WAITS_NS, WAITS_SHARE = 100_000, 0.01
 less than makes a rank slow (3 % of a step, and 0.3 ms)."""
 
 
-class _Held(NamedTuple):
+class _HeldStep(NamedTuple):
     record: StepRecord
     since_ns: int
 
@@ -160,7 +160,7 @@ class StepResolver:
         self._pool = pool
         self._scalars = scalars
         self._now = now
-        self._held: deque[_Held] = deque()
+        self._held: deque[_HeldStep] = deque()
         self._ended: int | None = None
         """When the step before ended on the device."""
         self._floor = 0
@@ -189,46 +189,46 @@ class StepResolver:
         """The first of them."""
         return self._held[0].record if self._held else None
 
-    def take(self, records: Iterable[StepRecord]) -> list[StepRecord]:
+    def take_done(self, records: Iterable[StepRecord]) -> list[StepRecord]:
         """Add finished steps; returns those that the device has done by now, oldest first.
 
         After an error of the device's it is not queried any more: steps are sent with the times of the host.
         """
         now_ns = self._now()
-        self._held.extend(_Held(record, now_ns) for record in records)
+        self._held.extend(_HeldStep(record, now_ns) for record in records)
         done: list[StepRecord] = []
         try:
             if not self.broken:
-                self._drain(done, now_ns)
+                self._drain_done(done, now_ns)
         except RuntimeError as error:
-            self._pool.caught(error)
+            self._pool.note_error(error)
             self.broken = True
         if self.broken:
-            keep(*self._held)
-            done += [self._in_order(self._given_up(held.record)) for held in self._held]
+            keep_forever(*self._held)
+            done += [self._in_order(self._given_up(held_step.record)) for held_step in self._held]
             self._held.clear()
         return done
 
-    def _drain(self, done: list[StepRecord], now_ns: int) -> None:
-        known = not self._held or self._clock.renew()
+    def _drain_done(self, done: list[StepRecord], now_ns: int) -> None:
+        has_reference = not self._held or self._clock.renew_reference()
         while self._held:
             record, since_ns = self._held[0]
-            if known and _happened(record):
-                done.append(self._in_order(self._resolved(record)))
+            if has_reference and _has_happened(record):
+                done.append(self._in_order(self._resolve_step(record)))
             elif now_ns - since_ns > GIVE_UP_NS or len(self._held) > MAX_HELD:
                 done.append(self._in_order(self._given_up(record)))
             else:
                 break
             self._held.popleft()
 
-    def flush(self, patience_s: float = 0.0) -> list[StepRecord]:
+    def flush_all(self, patience_s: float = 0.0) -> list[StepRecord]:
         """All remaining steps, as far as the device finishes them in that time: training has ended."""
-        done = self.take(())
+        done = self.take_done(())
         end = time.monotonic() + patience_s
         while self._held and time.monotonic() < end:
             time.sleep(POLL_S)
-            done += self.take(())
-        done += [self._in_order(self._given_up(held.record)) for held in self._held]
+            done += self.take_done(())
+        done += [self._in_order(self._given_up(held_step.record)) for held_step in self._held]
         self._held.clear()
         return done
 
@@ -240,22 +240,22 @@ class StepResolver:
         """
         late = self._floor - record.begin
         self._floor = max(self._floor, record.begin)
-        return record if late <= 0 else _later(record, late)
+        return record if late <= 0 else _move_later(record, late)
 
-    def _resolved(self, record: StepRecord) -> StepRecord:
-        moment = self._moments(record)
+    def _resolve_step(self, record: StepRecord) -> StepRecord:
+        moment = self._moment_reader(record)
         if record.marks and record.marks[0][0] == Mark.BACKWARD_END:  # the host's times are the device's
             return self._as_the_host_saw(record, moment)
-        calls = [self._call(call, moment) for call in record.calls]
+        calls = [self._resolve_call(call, moment) for call in record.calls]
         if any(call[2] == UNTIMED for call in calls):  # a step with some of its buckets only would mislead
             calls, record = [], record._replace(flags=record.flags & ~Flag.DETAIL)
         marks = [(mark, moment(event)) for mark, event in record.marks]
         if self._ended is not None and marks:
             self._ended = min(self._ended, marks[0][1])
-        times = phases(marks, self._ended)
-        loss = self._loss(record)
-        self._see_lag(record, [at for _, at in marks])
-        self._pool.give(*_events(record))
+        times = device_phases(marks, self._ended)
+        loss = self._read_loss(record)
+        self._see_lag(record, [at_ns for _, at_ns in marks])
+        self._pool.give_back(*_step_events(record))
         if times is None:
             self._ended = None
             waits = without_buffers(record.waits)
@@ -264,7 +264,7 @@ class StepResolver:
         exposed = record.exposed
         if exposed > 0:  # the host has stamped it, and runs ahead of the device
             exposed = times.exposed
-        first = min(at for at in (times.forward_at, times.optimizer_at, times.end) if at >= 0)
+        first = min(at_ns for at_ns in (times.forward_at, times.optimizer_at, times.end) if at_ns >= 0)
         data = min(record.data, max(0, first - times.begin))
         return record._replace(
             begin=times.begin,
@@ -292,19 +292,19 @@ class StepResolver:
         events = [event for _, event in record.marks]
         moments = [moment(event) for event in events]
         self._see_lag(record, moments)
-        self._pool.give(*events)
+        self._pool.give_back(*events)
         self._ended = max(record.end, *moments)
         exposed = record.exposed if self._waited[-1] else -1
         waits = without_buffers(record.waits)
-        return record._replace(loss=self._loss(record), marks=(), exposed=exposed, waits=waits)
+        return record._replace(loss=self._read_loss(record), marks=(), exposed=exposed, waits=waits)
 
     def _see_lag(self, record: StepRecord, moments: list[int]) -> None:
         """Note whether the device reached the marks of a step as soon as they were recorded."""
-        lags = [at - event.recorded_ns for at, (_, event) in zip(moments, record.marks, strict=True)]
+        lags = [at_ns - event.recorded_ns for at_ns, (_, event) in zip(moments, record.marks, strict=True)]
         if lags:
             self._waited.append(max(lags) <= max(WAITS_NS, (record.end - record.begin) * WAITS_SHARE))
 
-    def _call(self, call: BucketCall, moment: Callable[[CudaEvent], int]) -> BucketCall:
+    def _resolve_call(self, call: BucketCall, moment: Callable[[CudaEvent], int]) -> BucketCall:
         key, ready, end = call
         moments = [stamp if isinstance(stamp, int) else moment(stamp) for stamp in (ready, end)]
         if not isinstance(ready, int) and not isinstance(end, int):
@@ -313,9 +313,9 @@ class StepResolver:
             self.late_ns.append(end.recorded_ns - ready.recorded_ns if at_once else 0)
         return [key, *moments]
 
-    def _moments(self, record: StepRecord) -> Callable[[CudaEvent], int]:
+    def _moment_reader(self, record: StepRecord) -> Callable[[CudaEvent], int]:
         """What gives the moments of the events of a step, all of which have happened."""
-        first = next(iter(_events(record)), None)
+        first = next(iter(_step_events(record)), None)
         if first is None:
             return _no_moment
         reference = self._clock.reference_for(first)
@@ -324,14 +324,14 @@ class StepResolver:
         at_ns = reference.host_ns(first)
         return lambda event: at_ns + round(first.elapsed_time(event) * 1e6)
 
-    def _loss(self, record: StepRecord) -> float | None:
+    def _read_loss(self, record: StepRecord) -> float | None:
         if not isinstance(record.loss, tuple):
             loss: float | None = record.loss
             return loss
-        values = [self._scalars.value(pending) for pending in record.loss]
-        known = [value for value in values if value is not None]
+        values = [self._scalars.read_value(pending) for pending in record.loss]
+        losses = [value for value in values if value is not None]
         factor = record.loss.factor if isinstance(record.loss, LaterLosses) else 1
-        return factor * sum(known) / len(known) if known and len(known) == len(values) else None
+        return factor * sum(losses) / len(losses) if losses and len(losses) == len(values) else None
 
     def _given_up(self, record: StepRecord) -> StepRecord:
         """With the times of the host: neither its buckets nor its end on the device are known."""
@@ -341,7 +341,7 @@ class StepResolver:
         return record._replace(calls=[], marks=(), loss=loss, flags=record.flags & ~Flag.DETAIL, exposed=-1)
 
 
-def _events(record: StepRecord) -> list[CudaEvent]:
+def _step_events(record: StepRecord) -> list[CudaEvent]:
     events = [event for _, event in record.marks]
     return events + [stamp for call in record.calls for stamp in call[1:] if not isinstance(stamp, int)]
 
@@ -350,15 +350,17 @@ def _no_moment(_event: CudaEvent) -> int:
     raise AssertionError  # of a step without events
 
 
-def _later(record: StepRecord, ns: int) -> StepRecord:
+def _move_later(record: StepRecord, ns: int) -> StepRecord:
     """The step as if it had happened so much later; unknown moments stay unknown."""
     names = ("begin", "end", "forward_at", "backward_at", "optimizer_at", "backward_end")
-    moments = {name: at + ns if (at := getattr(record, name)) >= 0 else at for name in names}
+    moments = {
+        name: moment_ns + ns if (moment_ns := getattr(record, name)) >= 0 else moment_ns for name in names
+    }
     calls = [[key, ready + ns, end + ns if end > 0 else end] for key, ready, end in record.calls]
     return record._replace(calls=calls, **moments)
 
 
-def _happened(record: StepRecord) -> bool:
+def _has_happened(record: StepRecord) -> bool:
     """Whether the device has done everything in a step. Newest events first: mostly one query is enough."""
     stamps = [event for _, event in reversed(record.marks)]
     stamps += [stamp for call in reversed(record.calls) for stamp in (call[2], call[1])]

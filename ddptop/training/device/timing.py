@@ -23,7 +23,7 @@ from ddptop.training.device.events import (
     Device,
     EventPool,
     GlooCudaTimer,
-    keep,
+    keep_forever,
 )
 from ddptop.training.device.marks import Mark, PhaseMarks
 from ddptop.training.device.resolver import DeviceScalars, PinnedSlots, Slots, StepResolver
@@ -60,13 +60,13 @@ def device_position(marks: Sequence[tuple[int, CudaEvent]], calls: Sequence[Buck
     marks = [(mark, event) for mark, event in marks if mark not in _MOMENTS]
     number = next((i for i, (_, event) in enumerate(marks) if not event.query()), len(marks))
     pending = marks[number][0] if number < len(marks) else None
-    phase = _phase(marks[number - 1][0] if number else None, pending)
+    phase = _phase_between(marks[number - 1][0] if number else None, pending)
     if pending is not None and pending != Mark.BACKWARD_END:
         return DevicePosition(COMPUTE, phase)
     for bucket, (_key, ready, end) in enumerate(calls):
-        if not _happened(ready):
+        if not _has_stamp_happened(ready):
             return DevicePosition(COMPUTE, "backward", bucket)
-        if not _happened(end):
+        if not _has_stamp_happened(end):
             return DevicePosition(COLLECTIVE, "backward", bucket)
     if pending is None:
         return DevicePosition(IDLE)
@@ -83,14 +83,14 @@ def _last_gradient_reached(marks: Sequence[tuple[int, CudaEvent]]) -> bool | Non
     return None
 
 
-def _phase(before: int | None, pending: int | None) -> str:
+def _phase_between(before: int | None, pending: int | None) -> str:
     """Between these two marks."""
     if pending is not None and pending % 2:
         return _NAMES[Mark(pending - 1)]
     return _NAMES[Mark(before)] if before is not None and before % 2 == 0 else ""
 
 
-def _happened(stamp: Any) -> bool:
+def _has_stamp_happened(stamp: Any) -> bool:
     """A host's stamp is 0 until it is filled in."""
     if isinstance(stamp, int):
         return stamp != 0
@@ -114,7 +114,7 @@ class GraphWatch:
         self._step: int | None = None
         """In which the last capture was seen, while the phase lasts."""
 
-    def news(self, rank: int) -> Event | None:
+    def changed_phase(self, rank: int) -> Event | None:
         """The beginning or the end of the phase, when it is due."""
         captured, step = self._marks.captured, self._recorder.step
         if captured != self._captured:
@@ -150,24 +150,24 @@ class DeviceTiming:
         self.device.make_current()
 
     @classmethod
-    def of(cls, index: int) -> DeviceTiming:
+    def of_device(cls, index: int) -> DeviceTiming:
         """Of a real device. Raises RuntimeError where CUDA refuses (no pinned memory left, say)."""
         return cls(CudaDevice(index), PinnedSlots(), index=index)
 
-    def timer(self, backend: str) -> BucketTimer:
+    def timer_for(self, backend: str) -> BucketTimer:
         """The bucket timer for a process group's backend on this device."""
         if "nccl" in backend:
             return CudaTimer(self.device, self.pool)
         return GlooCudaTimer(self.device, self.pool)
 
-    def scalar(self, tensor: Any) -> Any:
+    def take_scalar(self, tensor: Any) -> Any:
         """Have a scalar tensor's value read later; None in a graph, where too many are waiting, or for a
         tensor on another device, whose copy an event of this one does not follow."""
         if tensor.get_device() != self.index or self.device.capturing():
             return None
-        return self.scalars.take(tensor)
+        return self.scalars.take_scalar(tensor)
 
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the device has reported an error. From any thread, whose current device it becomes."""
         try:
             self.device.make_current()
@@ -175,11 +175,12 @@ class DeviceTiming:
             return True
         return self.pool.failed
 
-    def abandon(self, recorder: Recorder) -> None:
-        """Never use CUDA again: the process is a forked child, or exits. No event is destroyed (`keep`)."""
-        keep(self, recorder.records, recorder.calls, recorder.marks)
+    def abandon_device(self, recorder: Recorder) -> None:
+        """Never use CUDA again: the process is a forked child, or exits. No event is destroyed
+        (`keep_forever`)."""
+        keep_forever(self, recorder.records, recorder.calls, recorder.marks)
         recorder.marks = None
-        recorder.drop()
+        recorder.drop_records()
 
     # -- on the publisher's thread ----------------------------------------------
 
@@ -194,7 +195,7 @@ class DeviceTiming:
             return None
         return bound_ns, bound_ns + upper_median(self.resolver.late_ns)
 
-    def untimed(self) -> dict[str, Scalar]:
+    def take_untimed(self) -> dict[str, Scalar]:
         """For the run's card: counts of what was not timed, those that have changed since the last call."""
         counts: dict[str, Scalar] = {
             "gpu.steps_given_up": self.resolver.lost,
@@ -211,7 +212,7 @@ class DeviceTiming:
         """The beginning or the end of steps that run inside a CUDA graph, unrecorded."""
         if self._graphs is None:
             self._graphs = GraphWatch(recorder, self.marks)
-        return self._graphs.news(rank)
+        return self._graphs.changed_phase(rank)
 
     def position_event(self, recorder: Recorder, rank: int) -> Event:
         """The position of the device, as Event("device"): in the oldest step that it has not finished."""
@@ -219,7 +220,7 @@ class DeviceTiming:
         if oldest is not None:
             step, marks, calls = oldest.step, oldest.marks, oldest.calls
         else:
-            step, marks, calls = recorder.step, self.marks.pending(), list(recorder.calls)
+            step, marks, calls = recorder.step, self.marks.pending_marks(), list(recorder.calls)
         try:
             position = device_position(marks, calls)
             if position.state == IDLE and not self.marks.device_is_idle():

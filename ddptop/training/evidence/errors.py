@@ -62,21 +62,21 @@ class ErrorReport(NamedTuple):
 
 def describe_error(error: BaseException) -> ErrorReport:
     """The report of an exception, and of the one that it was raised from."""
-    chain = _chain(error)
+    chain = _exception_chain(error)
     first = chain[0]
-    head = first.summary()
-    reason = shorten(head, HEAD_CHARACTERS)
+    head = first.summary_line()
+    reason = shorten_text(head, HEAD_CHARACTERS)
     causes = [link for link in chain[1:] if link.text]
     if causes:
         words = "from" if causes[-1].explicit else "while handling"
-        reason += f" ({words} {shorten(causes[-1].summary(remote=False), CAUSE_CHARACTERS)})"
-    lines = [*first.lines()]
+        reason += f" ({words} {shorten_text(causes[-1].summary_line(remote=False), CAUSE_CHARACTERS)})"
+    lines = [*first.message_lines()]
     for link in causes:
         how = "raised from" if link.explicit else "raised while handling"
-        lines.append(f"{how} {link.summary(remote=False)}")
+        lines.append(f"{how} {link.summary_line(remote=False)}")
     complete = len(head) <= HEAD_CHARACTERS and len(lines) <= 1 + len(causes)
     trace = Stack(f"traceback{first.where}", True, tuple(_joined_frames(chain)[:MAIN_FRAMES]))
-    return ErrorReport(reason[:REASON_CHARACTERS], () if complete else _bounded(lines), trace)
+    return ErrorReport(reason[:REASON_CHARACTERS], () if complete else _bound_lines(lines), trace)
 
 
 def traceback_stack(trace: TracebackType | None) -> Stack:
@@ -93,12 +93,14 @@ def stack_frame(frame: FrameType, line: int | None) -> StackFrame:
 def with_source(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
     """The stacks with the source line of every call. Reads files: on a dead network drive it may block."""
     return tuple(
-        stack._replace(frames=tuple(call._replace(code=_code(call) or call.code) for call in stack.frames))
+        stack._replace(
+            frames=tuple(call._replace(code=_source_code(call) or call.code) for call in stack.frames)
+        )
         for stack in stacks
     )
 
 
-def _code(call: StackFrame) -> str:
+def _source_code(call: StackFrame) -> str:
     return linecache.getline(call.file, call.line).strip()[:CODE_CHARACTERS]
 
 
@@ -117,13 +119,13 @@ def fit_evidence(evidence: Evidence) -> Evidence:
     return evidence
 
 
-def shorten(text: str, most: int) -> str:
+def shorten_text(text: str, most: int) -> str:
     """`text` in at most so many characters."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 @dataclass(slots=True)
-class _Link:
+class _ChainLink:
     """One exception of a chain."""
 
     kind: str
@@ -138,22 +140,22 @@ class _Link:
     explicit: bool = False
     """It was named by `raise ... from`; False: another one was raised while it was handled."""
 
-    def summary(self, *, remote: bool = True) -> str:
+    def summary_line(self, *, remote: bool = True) -> str:
         """`KeyError in a DataLoader worker: 'image'`, in a line; without the place if not `remote`."""
         kind = f"{self.kind}{self.where if remote else ''}{self.group}"
         text = " ".join(self.text.split())
         return f"{kind}: {text}" if text else kind
 
-    def lines(self) -> list[str]:
+    def message_lines(self) -> list[str]:
         """The same with the message's own lines."""
         kind = f"{self.kind}{self.where}{self.group}"
-        head, *rest = [line.rstrip() for line in self.text.strip().splitlines() if line.strip()] or [""]
-        return [f"{kind}: {head}" if head else kind, *rest]
+        head, *more_lines = [line.rstrip() for line in self.text.strip().splitlines() if line.strip()] or [""]
+        return [f"{kind}: {head}" if head else kind, *more_lines]
 
 
-def _chain(error: BaseException) -> list[_Link]:
+def _exception_chain(error: BaseException) -> list[_ChainLink]:
     """The exception, and those that it was raised from, the first cause last."""
-    links: list[_Link] = []
+    links: list[_ChainLink] = []
     seen: set[int] = set()
     current: BaseException | None = error
     explicit = False
@@ -168,9 +170,9 @@ def _chain(error: BaseException) -> list[_Link]:
     return links[:MAX_LINKS]
 
 
-def _links_of(error: BaseException) -> tuple[list[_Link], BaseException | None, bool]:
+def _links_of(error: BaseException) -> tuple[list[_ChainLink], BaseException | None, bool]:
     """What is known of an exception of this process, the next of its chain, and whether `from` named that."""
-    text, frames = _text(error), _frames_of(error.__traceback__)
+    text, frames = _message_text(error), _frames_of(error.__traceback__)
     cause, explicit = error.__cause__, True
     if cause is None:
         cause, explicit = (None if error.__suppress_context__ else error.__context__), False
@@ -186,14 +188,14 @@ def _links_of(error: BaseException) -> tuple[list[_Link], BaseException | None, 
     if type(cause).__name__.endswith("RemoteTraceback") and isinstance(remote_text, str):
         remote = parse_traceback(_cut_middle(remote_text))
         calls = (remote[0].frames if remote else []) + frames
-        first = _Link(kind, text, calls, " in a worker process")
+        first = _ChainLink(kind, text, calls, " in a worker process")
         return [first, *remote[1:]], None, False
-    leaves = _leaves(error)
+    leaves = _first_leaf(error)
     if leaves:
         leaf, number = leaves
         links, following, following_explicit = _links_of(leaf)
         links[0].group = f" ({'the first of ' if number > 1 else ''}{number} in an {kind})"
-        links[0].frames = _enclosed(links[0].frames, frames)
+        links[0].frames = _enclose_frames(links[0].frames, frames)
         return links, following, following_explicit
     notes = getattr(error, "__notes__", None)
     for note in notes if isinstance(notes, list) else ():
@@ -201,10 +203,10 @@ def _links_of(error: BaseException) -> tuple[list[_Link], BaseException | None, 
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         code = (error.text or "").strip()
         frames.insert(0, StackFrame(error.filename, error.lineno, "<module>", code))
-    return [_Link(kind, text, frames)], cause, explicit
+    return [_ChainLink(kind, text, frames)], cause, explicit
 
 
-def _leaves(error: BaseException) -> tuple[BaseException, int] | None:
+def _first_leaf(error: BaseException) -> tuple[BaseException, int] | None:
     """The first exception in an ExceptionGroup that is no group, and how many there are; None: no group."""
     group = getattr(sys.modules["builtins"], "BaseExceptionGroup", None)
     if group is None or not isinstance(error, group):
@@ -220,7 +222,7 @@ def _leaves(error: BaseException) -> tuple[BaseException, int] | None:
     return (leaves[0], len(leaves)) if leaves else None
 
 
-def _text(error: BaseException) -> str:
+def _message_text(error: BaseException) -> str:
     text = ""
     with suppress(Exception):  # the user's __str__ may do anything
         text = _cut_middle(str(error))
@@ -235,18 +237,18 @@ def _frames_of(trace: TracebackType | None) -> list[StackFrame]:
     return [stack_frame(frame, line) for frame, line in reversed([*traceback.walk_tb(trace)])]
 
 
-def _joined_frames(chain: Sequence[_Link]) -> list[StackFrame]:
+def _joined_frames(chain: Sequence[_ChainLink]) -> list[StackFrame]:
     """The calls that led to the first cause that `raise ... from` names: it is what went wrong."""
     frames = chain[0].frames
     for link in chain[1:]:
         if not link.explicit:
             break
         if link.text and link.frames:
-            frames = _enclosed(link.frames, frames)
+            frames = _enclose_frames(link.frames, frames)
     return frames
 
 
-def _enclosed(inner: list[StackFrame], outer: list[StackFrame]) -> list[StackFrame]:
+def _enclose_frames(inner: list[StackFrame], outer: list[StackFrame]) -> list[StackFrame]:
     """`inner`, whose outermost call has caught the exception, with the calls around that call in `outer`."""
     if not inner:
         return outer
@@ -257,7 +259,7 @@ def _enclosed(inner: list[StackFrame], outer: list[StackFrame]) -> list[StackFra
     return inner
 
 
-def _bounded(lines: Sequence[str]) -> tuple[str, ...]:
+def _bound_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """The lines in pieces of LINE_CHARACTERS at most; of too many those at both ends."""
     pieces = [
         line[begin : begin + LINE_CHARACTERS]
@@ -284,9 +286,9 @@ _EXPLICIT = "The above exception was the direct cause of the following exception
 _IMPLICIT = "During handling of the above exception, another exception occurred:"
 
 
-def parse_traceback(text: str) -> list[_Link]:
+def parse_traceback(text: str) -> list[_ChainLink]:
     """The exceptions of a traceback that Python has formatted, the last one first; empty: there is none."""
-    links: list[_Link] = []
+    links: list[_ChainLink] = []
     following = False
     """Whether the exception before was named by the `from` of the one that comes."""
     lines = iter(text.splitlines())
@@ -307,7 +309,7 @@ def parse_traceback(text: str) -> list[_Link]:
     return links
 
 
-def _parse_one(lines: Iterator[str]) -> tuple[_Link, str] | None:
+def _parse_one(lines: Iterator[str]) -> tuple[_ChainLink, str] | None:
     """One traceback after its first line, and the line before the next one; None: there is none."""
     frames: list[StackFrame] = []
     kind, message, separator = "", [], ""
@@ -326,7 +328,7 @@ def _parse_one(lines: Iterator[str]) -> tuple[_Link, str] | None:
             frames[-1] = frames[-1]._replace(code=line.strip(" |"))
     if not kind:
         return None
-    return _Link(kind, "\n".join(message).strip(), frames[::-1]), separator
+    return _ChainLink(kind, "\n".join(message).strip(), frames[::-1]), separator
 
 
 _PLACES = (
@@ -352,7 +354,7 @@ _WORKER = re.compile(
 _KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)\.")
 
 
-def _name_signal(links: list[_Link], exit_codes: dict[int, int]) -> None:
+def _name_signal(links: list[_ChainLink], exit_codes: dict[int, int]) -> None:
     """Have the first exception say which signal has killed a worker, where that or its cause tells it."""
     worker = _WORKER.search(links[0].text)
     if worker is None:

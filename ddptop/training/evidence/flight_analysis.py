@@ -30,51 +30,56 @@ SIZES_CHARACTERS = 60
 """Of the sizes of one side."""
 
 
-def describe(found: Any) -> str:
+def describe_collective(collective: Any) -> str:
     """A `Collective` of torch's analyser as text; empty where nothing is wrong with it."""
-    missing, others = set(found.missing_ranks or ()), found.mismatch_collectives or {}
+    missing, mismatches = set(collective.missing_ranks or ()), collective.mismatch_collectives or {}
     parts = []
     if missing:
         has = "has" if len(missing) == 1 else "have"
-        parts.append(f"{format_ranks(missing)} {has} not joined {_name(found)}")
+        parts.append(f"{format_ranks(missing)} {has} not joined {_call_name(collective)}")
     alike: dict[tuple[str, ...], list[int]] = {}
-    for rank, other in sorted(others.items()):
-        call = _name(other), str(other.input_sizes), str(other.collective_state)
+    for rank, mismatch in sorted(mismatches.items()):
+        call = _call_name(mismatch), str(mismatch.input_sizes), str(mismatch.collective_state)
         alike.setdefault(call, []).append(rank)
-    rest = set(found.expected_ranks) - set(others) - missing
+    agreeing = set(collective.expected_ranks) - set(mismatches) - missing
     for ranks in alike.values():
-        parts.append(_difference(others[ranks[0]], format_ranks(ranks), found, format_ranks(rest)))
-    group, _, description = str(found.pg_desc).partition(":")
+        parts.append(
+            _describe_difference(
+                mismatches[ranks[0]], format_ranks(ranks), collective, format_ranks(agreeing)
+            )
+        )
+    group, _, description = str(collective.pg_desc).partition(":")
     where = "" if group == "0" else f" of group {group}" + (f" ({description})" if description else "")
-    return f"{', '.join(parts)}: sequence {found.collective_seq_id:,}{where}" if parts else ""
+    return f"{', '.join(parts)}: sequence {collective.collective_seq_id:,}{where}" if parts else ""
 
 
-def _difference(other: Any, whose: str, found: Any, rest: str) -> str:
+def _describe_difference(mismatch: Any, whose: str, collective: Any, agreeing: str) -> str:
     """How the calls of some ranks differ from those of the others."""
-    kind = other.type_of_mismatch.state.name
-    call = f"{whose} {'call' if whose.startswith('ranks') else 'calls'} {_name(other)}"
+    kind = mismatch.type_of_mismatch.state.name
+    call = f"{whose} {'call' if whose.startswith('ranks') else 'calls'} {_call_name(mismatch)}"
     if kind == "COLLECTIVE_TYPE_MISMATCH":
-        return f"{call}, {rest} {_name(found)}"
+        return f"{call}, {agreeing} {_call_name(collective)}"
     if kind == "COLLECTIVE_STATE_MISMATCH":
-        return f"{_name(other)} is {other.collective_state} on {whose}, {found.collective_state} on {rest}"
+        states = f"is {mismatch.collective_state} on {whose}, {collective.collective_state} on {agreeing}"
+        return f"{_call_name(mismatch)} {states}"
     if kind == "COLLECTIVE_DTYPE_MISMATCH":
-        return f"{call} with other data types than {rest}"
-    return f"{call} of {_sizes(other)}, {rest} of {_sizes(found)}"
+        return f"{call} with other data types than {agreeing}"
+    return f"{call} of {_input_sizes(mismatch)}, {agreeing} of {_input_sizes(collective)}"
 
 
-def _name(found: Any) -> str:
-    return str(found.collective_name).rpartition(":")[2]
+def _call_name(collective: Any) -> str:
+    return str(collective.collective_name).rpartition(":")[2]
 
 
-def _sizes(found: Any) -> str:
-    return str(found.input_sizes)[:SIZES_CHARACTERS]
+def _input_sizes(collective: Any) -> str:
+    return str(collective.input_sizes)[:SIZES_CHARACTERS]
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
     """`rank 1`, `ranks 0 2 3`, `ranks 0 1 2 3 4 5 6 7 and 4 more`."""
     numbers = sorted(ranks)
-    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
-    return ("rank " if len(numbers) == 1 else "ranks ") + " ".join(map(str, numbers[:NAMED])) + more
+    more_text = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    return ("rank " if len(numbers) == 1 else "ranks ") + " ".join(map(str, numbers[:NAMED])) + more_text
 
 
 NICENESS = 5
@@ -99,24 +104,24 @@ Entry = dict[str, Any]
 def main(arguments: list[str]) -> int:
     """Copy, analyse, print. Raises what torch's analyser raises."""
     os.nice(NICENESS)
-    dumps = read(Path(arguments[0]), int(arguments[1]))
+    dumps = read_dumps(Path(arguments[0]), int(arguments[1]))
     if len(arguments) > 2:
-        keep(dumps, int(arguments[2]))
-    lines = [line for ranks in dumps.values() for line in analysed(ranks)]
+        keep_dumps(dumps, int(arguments[2]))
+    lines = [line for ranks in dumps.values() for line in analyse_dumps(ranks)]
     print(json.dumps({"lines": lines[:MAX_LINES]}))
     return 0
 
 
-def read(folder: Path, number: int) -> dict[str, dict[int, Dump]]:
+def read_dumps(folder: Path, number: int) -> dict[str, dict[int, Dump]]:
     """The dumps written for this ASK: backend -> rank -> dump."""
-    found: dict[str, dict[int, Dump]] = {}
+    dumps: dict[str, dict[int, Dump]] = {}
     with open_private(folder) as opened:
         names = sorted(os.listdir(opened))  # noqa: PTH208 - pathlib takes no descriptor
         for name in filter(None, map(_FILE.fullmatch, names)):
             dump = pickle.loads(_read_own(name[0], opened))
             if dump.get(NUMBER) == number:
-                found.setdefault(name["backend"], {})[int(name["rank"])] = dump
-    return found
+                dumps.setdefault(name["backend"], {})[int(name["rank"])] = dump
+    return dumps
 
 
 def _read_own(name: str, folder: int) -> bytes:
@@ -129,7 +134,7 @@ def _read_own(name: str, folder: int) -> bytes:
         return file.read(MAX_BYTES)
 
 
-def keep(dumps: Mapping[str, Mapping[int, Dump]], folder: int) -> None:
+def keep_dumps(dumps: Mapping[str, Mapping[int, Dump]], folder: int) -> None:
     """Write these dumps to the opened folder, in place of others: those of two stalls do not fit together.
 
     The folder was made for them (`ddptop.collector.flight_analyser`).
@@ -149,7 +154,7 @@ def dump_name(backend: str, rank: int) -> str:
     return f"ddptop_{backend}_rank_{rank}"
 
 
-def analysed(dumps: Mapping[int, Dump]) -> list[str]:
+def analyse_dumps(dumps: Mapping[int, Dump]) -> list[str]:
     """What torch's analyser finds in the dumps of one backend (by rank): of each process group the first."""
     try:
         from torch.distributed.flight_recorder.components.builder import build_db
@@ -157,8 +162,8 @@ def analysed(dumps: Mapping[int, Dump]) -> list[str]:
         from torch.distributed.flight_recorder.components.types import COLLECTIVES
     except ImportError:
         return []
-    known = {rank: _known(dump["entries"], COLLECTIVES) for rank, dump in dumps.items()}
-    entries = under_way(known, _members(dumps))
+    known_entries = {rank: _drop_unknown(dump["entries"], COLLECTIVES) for rank, dump in dumps.items()}
+    entries = under_way(known_entries, _group_members(dumps))
     version = str(next(iter(dumps.values()))["version"])
     details = {
         str(rank): {**dump, "rank": rank, "entries": entries[rank]} for rank, dump in sorted(dumps.items())
@@ -166,24 +171,24 @@ def analysed(dumps: Mapping[int, Dump]) -> list[str]:
     options = JobConfig().parse_args(["--allow-incomplete-ranks"])
     first: dict[str, str] = {}
     for collective in build_db(details, options, version).collectives:
-        line = describe(collective)
+        line = describe_collective(collective)
         if line:
             first.setdefault(str(collective.group_id), line)
     return list(first.values())
 
 
-def _known(entries: Iterable[Entry], collectives: Iterable[str]) -> list[Entry]:
+def _drop_unknown(entries: Iterable[Entry], collectives: Iterable[str]) -> list[Entry]:
     """Without what the analyser fails at (gloo's sparse all-reduce), and without point-to-point, whose two
     ends it does not take for one operation."""
-    known = {*collectives, "coalesced"}
+    known_names = {*collectives, "coalesced"}
     return [
         entry
         for entry in entries
-        if not entry["is_p2p"] and str(entry["profiling_name"]).partition(":")[2] in known
+        if not entry["is_p2p"] and str(entry["profiling_name"]).partition(":")[2] in known_names
     ]
 
 
-def _members(dumps: Mapping[int, Dump]) -> dict[str, set[int]]:
+def _group_members(dumps: Mapping[int, Dump]) -> dict[str, set[int]]:
     """Ranks by name of the process group."""
     return {
         str(name): set(ast.literal_eval(config["ranks"]))
@@ -202,30 +207,32 @@ def under_way(
     begins, counts the entries of all groups together: they are numbered anew.
     """
     begins: dict[str, int] = {}
-    for group in {_group(entry) for own in entries.values() for entry in own}:
+    for group in {_group_name(entry) for rank_entries in entries.values() for entry in rank_entries}:
         progress, cuts = [], [0]
         for rank in entries.keys() & set(members[group]):
-            of_group = [entry for entry in entries[rank] if _group(entry) == group]
-            reached = _sequence(of_group[-1]) if of_group else 0
-            waiting = [_sequence(entry) for entry in of_group if not is_done(entry)]
+            of_group = [entry for entry in entries[rank] if _group_name(entry) == group]
+            reached = _sequence_number(of_group[-1]) if of_group else 0
+            waiting = [_sequence_number(entry) for entry in of_group if not is_done(entry)]
             progress.append(min(waiting, default=reached + 1))
             if of_group and entries[rank][0]["record_id"] > 0:
-                cuts.append(_sequence(of_group[0]))
+                cuts.append(_sequence_number(of_group[0]))
         begins[group] = max(min(progress), *cuts)
     return {
         rank: [
             {**entry, "record_id": number}
-            for number, entry in enumerate(e for e in own if _sequence(e) >= begins[_group(e)])
+            for number, entry in enumerate(
+                e for e in rank_entries if _sequence_number(e) >= begins[_group_name(e)]
+            )
         ]
-        for rank, own in entries.items()
+        for rank, rank_entries in entries.items()
     }
 
 
-def _group(entry: Entry) -> str:
+def _group_name(entry: Entry) -> str:
     return str(entry["process_group"][0])
 
 
-def _sequence(entry: Entry) -> int:
+def _sequence_number(entry: Entry) -> int:
     return int(entry["collective_seq_id"])
 
 

@@ -46,7 +46,7 @@ class Flight(NamedTuple):
 NOTHING = Flight({}, ())
 
 
-def read(now_unix_ns: int) -> Flight:
+def read_flight(now_unix_ns: int) -> Flight:
     """Read it; NOTHING where torch keeps none. May raise what torch raises, and in theory block."""
     completed: dict[str, int] = {}
     entries: list[dict[str, Any]] = []
@@ -56,11 +56,11 @@ def read(now_unix_ns: int) -> Flight:
     for dump in flight_dumps():
         dumps.append(dump)
         entries += dump.get("entries", ())
-        completed |= _completed(dump)
-    return Flight(completed, _newest(entries, now_unix_ns), tuple(dumps))
+        completed |= _completed_by_group(dump)
+    return Flight(completed, _newest_operations(entries, now_unix_ns), tuple(dumps))
 
 
-def _completed(dump: dict[str, Any]) -> dict[str, int]:
+def _completed_by_group(dump: dict[str, Any]) -> dict[str, int]:
     """Last completed collective by group: from the recorder's status or from its entries, whichever is later.
 
     gloo completes collectives in several threads, and each writes its own number into the status: a thread
@@ -74,20 +74,22 @@ def _completed(dump: dict[str, Any]) -> dict[str, int]:
         for group, status in dump.get("pg_status", {}).items()
     }
     for group in set(names.values()) & completed.keys():
-        own = [e for e in entries if str(e["process_group"][0]) == group and not e.get("is_p2p")]
-        pending = [int(e["collective_seq_id"]) - 1 for e in own if not is_done(e)]
-        shown = min(pending) if pending else max((int(e["collective_seq_id"]) for e in own), default=-1)
+        group_entries = [e for e in entries if str(e["process_group"][0]) == group and not e.get("is_p2p")]
+        pending = [int(e["collective_seq_id"]) - 1 for e in group_entries if not is_done(e)]
+        shown = (
+            min(pending) if pending else max((int(e["collective_seq_id"]) for e in group_entries), default=-1)
+        )
         completed[group] = max(completed[group], shown)
     return completed
 
 
-def _newest(entries: list[dict[str, Any]], now_unix_ns: int) -> tuple[Operation, ...]:
+def _newest_operations(entries: list[dict[str, Any]], now_unix_ns: int) -> tuple[Operation, ...]:
     collectives = [entry for entry in entries if not entry.get("is_p2p")]
     collectives.sort(key=lambda entry: (entry["time_created_ns"], entry["record_id"]))
-    return tuple(_operation(entry, now_unix_ns) for entry in collectives[-NEWEST:])
+    return tuple(_make_operation(entry, now_unix_ns) for entry in collectives[-NEWEST:])
 
 
-def _operation(entry: dict[str, Any], now_unix_ns: int) -> Operation:
+def _make_operation(entry: dict[str, Any], now_unix_ns: int) -> Operation:
     return Operation(
         group=str(entry["process_group"][0]),
         sequence=int(entry["collective_seq_id"]),
@@ -105,7 +107,7 @@ NEWEST_DUMPED = 2000
 Dump = dict[str, Any]
 
 
-def write(run_directory: Path, dumps: Iterable[Dump], number: int) -> None:
+def write_dumps(run_directory: Path, dumps: Iterable[Dump], number: int) -> None:
     """Write the dumps as files of this rank; none where torch has recorded nothing.
 
     Raises OSError, and RunDirectoryError where the run's folder is not this user's alone.
@@ -115,10 +117,12 @@ def write(run_directory: Path, dumps: Iterable[Dump], number: int) -> None:
     rank = dist.get_rank()
     for dump in dumps:
         for backend, entries in _by_backend(dump.get("entries", ())).items():
-            _write(run_directory, dump_name(backend, rank), fitted(readable(dump, entries, number)))
+            _write_dump(
+                run_directory, dump_name(backend, rank), pack_fitting(make_readable(dump, entries, number))
+            )
 
 
-def readable(dump: Dump, entries: list[Dump], number: int) -> Dump:
+def make_readable(dump: Dump, entries: list[Dump], number: int) -> Dump:
     """The dump as torch's analyser takes it, with the groups of this process in it.
 
     gloo (torch 2.13) names one group without a name and without ranks. Entries of groups that are destroyed
@@ -131,7 +135,7 @@ def readable(dump: Dump, entries: list[Dump], number: int) -> Dump:
     return {**dump, "pg_config": config, "entries": entries, NUMBER: number}
 
 
-def fitted(dump: Dump) -> bytes:
+def pack_fitting(dump: Dump) -> bytes:
     """The pickle, without the oldest entries where it would be too large."""
     dump = {**dump, "entries": dump["entries"][-NEWEST_DUMPED:]}
     while len(packed := pickle.dumps(dump)) > MAX_BYTES and dump["entries"]:
@@ -144,10 +148,10 @@ def _by_backend(entries: Iterable[Dump]) -> dict[str, list[Dump]]:
     backends: dict[str, list[Dump]] = {}
     for entry in entries:
         backends.setdefault(str(entry["profiling_name"]).partition(":")[0], []).append(entry)
-    return {backend: own for backend, own in backends.items() if backend.isidentifier()}
+    return {backend: its_entries for backend, its_entries in backends.items() if backend.isidentifier()}
 
 
-def _write(run_directory: Path, name: str, packed: bytes) -> None:
+def _write_dump(run_directory: Path, name: str, packed: bytes) -> None:
     with (
         open_private(run_directory) as run,
         open_private(flight_folder(run_directory).name, create=True, inside=run) as folder,

@@ -52,21 +52,21 @@ def thread_stacks(training_thread: int) -> tuple[Stack, ...]:
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
-    others = [ident for ident in sorted(frames) if ident != training_thread]
+    other_threads = [ident for ident in sorted(frames) if ident != training_thread]
     stacks: list[Stack] = []
-    for ident in [training_thread, *others]:
+    for ident in [training_thread, *other_threads]:
         frame, name = frames.get(ident), names.get(ident, f"thread {ident}")
         if frame is None or name.startswith(OWN):
             continue
         main = ident == training_thread
-        most = MAIN_FRAMES if main else OTHER_FRAMES
-        stacks.append(Stack(name, main, tuple(islice(_outwards(frame), most))))
+        max_frames = MAIN_FRAMES if main else OTHER_FRAMES
+        stacks.append(Stack(name, main, tuple(islice(_walk_outwards(frame), max_frames))))
         if len(stacks) == MAX_THREADS:
             break
     return tuple(stacks)
 
 
-def _outwards(frame: FrameType | None) -> Iterator[StackFrame]:
+def _walk_outwards(frame: FrameType | None) -> Iterator[StackFrame]:
     while frame is not None:
         yield stack_frame(frame, frame.f_lineno)
         frame = frame.f_back
@@ -97,24 +97,24 @@ class EvidenceDraft:
         self._request = request
         self._device_failed = device_failed
 
-    def gather(self) -> None:
+    def gather_evidence(self) -> None:
         """Read everything, the most reliable first; what fails is counted and left out."""
         if not self.stacks:
-            self._try(self._read_stacks)
-        self._try(self._read_groups)
-        self._try(self._read_flight_recorder)
-        self._try(self._read_groups)
-        self._try(self._add_source)
-        self._try(self._write_dumps)
+            self._try_read(self._read_stacks)
+        self._try_read(self._read_groups)
+        self._try_read(self._read_flight_recorder)
+        self._try_read(self._read_groups)
+        self._try_read(self._add_source)
+        self._try_read(self._write_dumps)
         self.complete = True
 
     def take_over(self, blocked: EvidenceDraft) -> None:
         """Take what the blocked thread has read into `blocked`, and read the stacks, which cannot block."""
         self.groups, self.flight = blocked.groups, blocked.flight._replace(dumps=())
-        self._try(self._read_stacks)
+        self._try_read(self._read_stacks)
         self.complete = True
 
-    def _try(self, read: Callable[[], None]) -> None:
+    def _try_read(self, read: Callable[[], None]) -> None:
         try:
             read()
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -129,7 +129,7 @@ class EvidenceDraft:
     def _read_flight_recorder(self) -> None:
         if self._device_failed():  # NCCL's would print that error with a trace for each of its entries
             return
-        self.flight = flight_recorder.read(time.time_ns())
+        self.flight = flight_recorder.read_flight(time.time_ns())
 
     def _add_source(self) -> None:
         self.stacks = with_source(self.stacks)
@@ -139,9 +139,9 @@ class EvidenceDraft:
         dumps, self.flight = self.flight.dumps, self.flight._replace(dumps=())
         directory = os.environ.get("DDPTOP_RUN_DIR")
         if self._request and directory is not None:
-            flight_recorder.write(Path(directory), dumps, self._request)
+            flight_recorder.write_dumps(Path(directory), dumps, self._request)
 
-    def message(
+    def make_message(
         self, number: int, position: tuple[int, int, int], reason: str = "", message: tuple[str, ...] = ()
     ) -> Evidence:
         """What has been read; `position` is (step, phase, bucket), the others as in `ExitReason`."""
@@ -175,28 +175,28 @@ class EvidenceReporter:
         self._gathering: tuple[threading.Thread, EvidenceDraft] | None = None
         self._deadline = 0.0
 
-    def answer(self, request: int) -> Evidence | None:
+    def answer_request(self, request: int) -> Evidence | None:
         """To be called repeatedly with the newest ASK's number; the evidence once it is gathered."""
         if self._draft is None:
             if request == self._answered:
                 return None
             self._answered = request
-            self._begin()
+            self._begin_gathering()
         draft = self._draft
         if draft is None or not (draft.complete or time.monotonic() > self._deadline):
             return None
         self._draft = None
-        return draft.message(self._answered, self._position())
+        return draft.make_message(self._answered, self._position())
 
     def exit_evidence(self, exit_reason: ExitReason) -> Evidence:
         """What is sent without an ASK at an abnormal exit. Gathered on the publisher's thread itself: no
         other can be started while the interpreter exits. `Publisher.close` limits the time."""
         trace = exit_reason.trace
         draft = self._new_draft((trace,) if trace is not None else ())
-        draft.gather()
-        return draft.message(0, self._position(), exit_reason.reason, exit_reason.message)
+        draft.gather_evidence()
+        return draft.make_message(0, self._position(), exit_reason.reason, exit_reason.message)
 
-    def _begin(self) -> None:
+    def _begin_gathering(self) -> None:
         """Have evidence gathered, by one thread at most: the last one may be blocked for good."""
         self._deadline = time.monotonic() + DEADLINE_S
         if self._gathering is not None and self._gathering[0].is_alive():
@@ -204,7 +204,7 @@ class EvidenceReporter:
             self._draft.take_over(self._gathering[1])
             return
         draft = self._new_draft(request=self._answered)
-        thread = threading.Thread(target=draft.gather, name="ddptop-evidence", daemon=True)
+        thread = threading.Thread(target=draft.gather_evidence, name="ddptop-evidence", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # no thread can be started: the process is at its limits, or exiting

@@ -11,8 +11,8 @@ import sys
 
 def _step_aside() -> bool:
     """Load the user's own sitecustomize; False where there is none."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    for entry in [entry for entry in sys.path if os.path.abspath(entry or os.curdir) == here]:
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    for entry in [entry for entry in sys.path if os.path.abspath(entry or os.curdir) == own_folder]:
         sys.path.remove(entry)
         sys.path_importer_cache.pop(entry, None)
     sys.modules.pop("sitecustomize", None)
@@ -30,7 +30,7 @@ def _watch_for_ddp() -> None:
         from ddptop.training import attach, early_exit
     except ImportError:  # another Python than ddptop's own: the launcher reports that no rank was seen
         return
-    if attach.enabled():
+    if attach.is_enabled():
         attach.attach_when_imported()
         early_exit.watch_exit()
 

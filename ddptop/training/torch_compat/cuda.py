@@ -22,18 +22,18 @@ class Streams:
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._known: dict[tuple[int, int, int], Any] = {}
+        self._stream_by_key: dict[tuple[int, int, int], Any] = {}
         self.capturing = _CAPTURING or torch.cuda.is_current_stream_capturing
         """Whether the current stream is being captured into a graph."""
 
-    def current(self) -> Any:
+    def current_stream(self) -> Any:
         """The calling thread's current stream of this device."""
         if _CURRENT is None:
             return torch.cuda.current_stream(self._index)
         key = _CURRENT(self._index)
-        stream = self._known.get(key)
+        stream = self._stream_by_key.get(key)
         if stream is None:
-            stream = self._known[key] = torch.cuda.current_stream(self._index)
+            stream = self._stream_by_key[key] = torch.cuda.current_stream(self._index)
         return stream
 
     def on(self, stream: Any) -> Any:
@@ -51,14 +51,14 @@ class _On:
         self._before = before
 
     def __enter__(self) -> None:
-        _set(self._stream)
+        _set_stream(self._stream)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _set(self._before)
+        _set_stream(self._before)
 
 
-def _set(stream: tuple[int, int, int]) -> None:
+def _set_stream(stream: tuple[int, int, int]) -> None:
     assert _SET is not None
     _SET(stream_id=stream[0], device_index=stream[1], device_type=stream[2])

@@ -193,11 +193,11 @@ class ModelAveragers:
 
     made = False
 
-    def watch(self, module: Any) -> None:
+    def watch_module(self, module: Any) -> None:
         """`module`: torch.distributed.algorithms.model_averaging.averagers, which has been imported."""
-        _call_before(module.ModelAverager, "__init__", self._note)
+        _call_before(module.ModelAverager, "__init__", self._note_made)
 
-    def _note(self, *_: Any) -> None:
+    def _note_made(self, *_: Any) -> None:
         self.made = True
 
 
@@ -255,7 +255,7 @@ def remove_wrappers(folder: str) -> None:
         return type(value) is FunctionType and value.__code__.co_filename.startswith(folder)
 
     dist, model = torch.distributed, distributed.DistributedDataParallel
-    wrapped = [owner for owner, _name in _flat(step_functions())]
+    wrapped = [owner for owner, _name in _flat_functions(step_functions())]
     if AVERAGERS in sys.modules:
         wrapped.append(sys.modules[AVERAGERS].ModelAverager)
     for owner in (model, distributed, dist, dist.distributed_c10d, BaseProcess, warnings, *wrapped):
@@ -270,7 +270,7 @@ def remove_wrappers(folder: str) -> None:
             del hooks[key]
 
 
-def _flat(functions: StepFunctions) -> Iterator[Function]:
+def _flat_functions(functions: StepFunctions) -> Iterator[Function]:
     for entry in functions:
         yield from (entry,) if isinstance(entry, Function) else entry
 

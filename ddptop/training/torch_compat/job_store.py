@@ -66,7 +66,7 @@ class JobStore:
         """Set the value of a key."""
         self._reachable().set(key, value)
 
-    def agree(self, key: str, value: str) -> str:
+    def agree_on(self, key: str, value: str) -> str:
         """The value of a key that all who call this agree on: that of the first."""
         return bytes(self._reachable().compare_set(key, "", value)).decode()
 

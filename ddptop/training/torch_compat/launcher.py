@@ -78,15 +78,15 @@ def reporting_exits(
 def _report_exited(context: Any, report: Report) -> None:
     """Report each process once. No broad `except`: the launcher's signal handlers raise exceptions."""
     try:
-        known = context.__dict__.setdefault("_ddptop_reported", set())
+        reported = context.__dict__.setdefault("_ddptop_reported", set())
         processes = [handler.proc for handler in context.subprocess_handlers.values()]
         exited = [
             (process.pid, process.returncode)
             for process in processes
-            if process.returncode is not None and process.pid not in known
+            if process.returncode is not None and process.pid not in reported
         ]
         if exited:
-            known.update(pid for pid, _ in exited)
+            reported.update(pid for pid, _ in exited)
             report(exited)
     except (AttributeError, TypeError, OSError):
         return
@@ -135,7 +135,7 @@ def reporting_rendezvous(report: Callable[[Job], None]) -> Iterator[None]:
         def reporting(*args: Any, **kwargs: Any) -> Any:
             info = next_rendezvous(*args, **kwargs)
             _count_rendezvous(handler)
-            job = _job(handler, info)
+            job = _job_of(handler, info)
             if job is not None:
                 report(job)
             return info
@@ -164,7 +164,7 @@ def _count_rendezvous(handler: Any) -> None:
         os.environ["DDPTOP_RENDEZVOUS"] = str(number)
 
 
-def _job(handler: Any, info: Any) -> Job | None:
+def _job_of(handler: Any, info: Any) -> Job | None:
     """By the store of the rendezvous, which elastic restarts keep; where it is no TCPStore, by the ranks'."""
     try:
         bootstrap = info.bootstrap_store_info

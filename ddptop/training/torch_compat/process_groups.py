@@ -72,7 +72,7 @@ def all_groups() -> list[Any]:
     return list(distributed_c10d._world.pg_map)
 
 
-def abort() -> None:
+def abort_groups() -> None:
     """End NCCL's collectives under way and destroy all groups."""
     distributed_c10d._abort_process_group()
 
@@ -96,11 +96,11 @@ def backend_of(group: Any) -> str:
 
     Where `init_process_group()` was left to choose, torch gives `undefined`: then the one that it has chosen.
     """
-    name = _backend(group)
+    name = _backend_name(group)
     return str(group.name()) if name == "undefined" else name
 
 
-def _backend(group: Any) -> str:
+def _backend_name(group: Any) -> str:
     try:
         return str(dist.get_backend(group))
     except (ValueError, RuntimeError, AssertionError):  # destroyed meanwhile

@@ -42,9 +42,9 @@ class Recorder:
         self._last_gradients: Any = current_session().last_gradients
 
     def use(self, yes: bool, model: DDP) -> None:
-        self._last_gradients.remove()
+        self._last_gradients.remove_hooks()
         if yes:
-            self._last_gradients.watch(model)
+            self._last_gradients.watch_model(model)
         for (owner, name), wrapped in zip(self._places, self._wrapped, strict=True):
             setattr(owner, name, wrapped if yes else wrapped.__wrapped__)
         for hooks, kept in self._hooks:

@@ -66,16 +66,16 @@ def main() -> None:
     recorder, budget = session.recorder, session._publisher._budget
     kind = type(recorder)
     kind.last_gradient = timed("last gradient", 1, kind.last_gradient)
-    budget._choose = lambda *_: None
+    budget._choose_intervals = lambda *_: None
     budget.every = recorder.detail_every = NEVER
     counted: list[float] = []
-    account = budget.account
+    account = budget.account_for
 
     def accounting(records: Any, *words: Any) -> None:
         counted.extend(record.cost for record in records if record.step > WARM_UP_STEPS and record.cost)
         account(records, *words)
 
-    budget.account = accounting
+    budget.account_for = accounting
     rows: dict[bool, list[dict[str, int]]] = {False: [], True: []}
     walls = []
     for step in range(STEPS):

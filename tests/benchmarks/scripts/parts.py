@@ -54,7 +54,7 @@ class Parts:
         self._budget = session._publisher._budget
         self.counted: dict[bool, list[int]] = {False: [], True: []}
         """By whether all-reduces were timed, what the recorder's clocks counted, where they were read."""
-        account = self._budget.account
+        account = self._budget.account_for
 
         def accounting(records: Any, *words: Any) -> None:
             for record in records:
@@ -62,7 +62,7 @@ class Parts:
                     self.counted[bool(record.calls)].append(record.cost)
             account(records, *words)
 
-        self._budget.account = accounting
+        self._budget.account_for = accounting
         self._switch: Callable[[bool], None] = session.switch_models
         self._last_gradients = session.last_gradients
         self._wrapped = {
@@ -83,18 +83,18 @@ class Parts:
         names = ("data", "forward", "forward", "backward")
         for part, (place, wrapped) in zip(names, self._wrapped.items(), strict=True):
             setattr(*place, wrapped if part in has else wrapped.__wrapped__)
-        self._last_gradients.remove()
+        self._last_gradients.remove_hooks()
         if "last gradient" in has:
-            self._last_gradients.watch(self._model)
+            self._last_gradients.watch_model(self._model)
         for hooks, kept in self._hooks:
             hooks.clear()
             hooks.update(kept if "optimizer, record" in has else {})
         recorder, budget = self._recorder, self._budget
-        recorder.finish()
+        recorder.finish_step()
         recorder._begin_first()
         recorder._entries += 1  # the publisher begins anew, too
         recorder.cost_clock = int  # without a record per step nothing else would set it
-        recorder.on.use(timed=False)
+        recorder.on.choose_methods(timed=False)
         recorder.check = self._check if "replica check" in has else None
         budget.loss_every = recorder.loss_every = 1 if "loss" in has else NEVER
         recorder.wants_loss = "loss" in has
@@ -170,7 +170,7 @@ def median_of_differences(these: Iterable[float], those: Iterable[float]) -> flo
 
 def _hold_settings(budget: Any) -> None:
     """Neither the publisher nor the collector changes what is measured."""
-    budget._choose = lambda *_: None
+    budget._choose_intervals = lambda *_: None
     type(budget).detail_every = property(lambda self: self.every)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DataParallel
 
-from ddptop.training.ddp.checkpoint import fitted_names, match, unwrapped_names, wrapper_paths
+from ddptop.training.ddp.checkpoint import fitted_names, match_names, unwrapped_names, wrapper_paths
 
 COMPONENTS = ("module", "submodule", "module2", "_orig_mod", "a", "b")
 
@@ -65,13 +65,13 @@ dotted = st.lists(st.sampled_from(COMPONENTS), min_size=1, max_size=5).map(".".j
 
 @given(dotted, dotted)
 def test_a_name_that_fits_is_not_touched(name: str, other: str) -> None:
-    assert match([name], {name, other})[name] == name
+    assert match_names([name], {name, other})[name] == name
 
 
 @example({"module.module", "_orig_mod.module"}, {"module"})
 @given(st.sets(dotted, max_size=6), st.sets(dotted, max_size=6))
 def test_no_two_names_come_to_mean_the_same(names: set[str], wanted: set[str]) -> None:
-    found = match(sorted(names), wanted)
+    found = match_names(sorted(names), wanted)
     assert set(found) == names
     assert len(set(found.values())) == len(names)
 
@@ -91,7 +91,7 @@ def test_no_two_names_come_to_mean_the_same(names: set[str], wanted: set[str]) -
 def test_only_whole_components_are_taken_away(
     names: list[str], wanted: list[str], expected: list[str]
 ) -> None:
-    assert list(match(names, wanted).values()) == expected
+    assert list(match_names(names, wanted).values()) == expected
 
 
 def test_compiled_models_are_known_by_their_type() -> None:

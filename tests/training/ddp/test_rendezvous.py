@@ -13,48 +13,48 @@ import torch.distributed as dist
 
 from ddptop.training.ddp import rendezvous
 from ddptop.training.ddp.placement import Placement
-from ddptop.training.ddp.rendezvous import Card, decide, meet, store_of
+from ddptop.training.ddp.rendezvous import RankCard, decide_group, meet_ranks, store_of
 from tests.processes import free_port, until
 
 SOON = timedelta(seconds=0.2)
 
 
-def card(rank: int, **changes: object) -> Card:
-    made = Card(
+def card(rank: int, **changes: object) -> RankCard:
+    made = RankCard(
         rank, world_size=2, host="h", pid=100 + rank, gpu=f"GPU-{rank}", backend=None, seed=0, nonce=str(rank)
     )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
 def test_nccl_where_each_rank_has_its_own_gpu() -> None:
-    assert decide([card(0), card(1)]) == {"backend": "nccl", "addresses": [""]}
+    assert decide_group([card(0), card(1)]) == {"backend": "nccl", "addresses": [""]}
 
 
 def test_gloo_where_ranks_share_a_gpu_or_have_none() -> None:
-    assert decide([card(0), card(1, gpu="GPU-0")])["backend"] == "gloo"
-    assert decide([card(0), card(1, gpu=None)])["backend"] == "gloo"
-    assert decide([card(0, backend="gloo"), card(1, backend="gloo")])["backend"] == "gloo"
+    assert decide_group([card(0), card(1, gpu="GPU-0")])["backend"] == "gloo"
+    assert decide_group([card(0), card(1, gpu=None)])["backend"] == "gloo"
+    assert decide_group([card(0, backend="gloo"), card(1, backend="gloo")])["backend"] == "gloo"
 
 
 def test_two_ranks_on_one_gpu_under_nccl_are_named() -> None:
-    wrong = decide([card(0, backend="nccl"), card(1, gpu="GPU-0", backend="nccl")])["wrong"]
+    wrong = decide_group([card(0, backend="nccl"), card(1, gpu="GPU-0", backend="nccl")])["wrong"]
     assert "rank 0 (process 100 on h) and rank 1 (process 101 on h) are on one GPU" in wrong
     assert "CUDA_VISIBLE_DEVICES" in wrong
 
 
 def test_a_rank_without_a_gpu_under_nccl_is_named() -> None:
-    wrong = decide([card(0, backend="nccl"), card(1, gpu=None, backend="nccl")])["wrong"]
+    wrong = decide_group([card(0, backend="nccl"), card(1, gpu=None, backend="nccl")])["wrong"]
     assert "rank 1 (process 101 on h) sees none" in wrong
-    wrong = decide([card(0, backend="nccl"), card(1, gpu=None, backend="nccl", device="cpu")])["wrong"]
+    wrong = decide_group([card(0, backend="nccl"), card(1, gpu=None, backend="nccl", device="cpu")])["wrong"]
     assert "rank 1 (process 101 on h) was given device 'cpu'" in wrong
 
 
 def test_ranks_on_devices_of_different_kinds_are_named() -> None:
     on_gpu = {"backend": "gloo", "device": "cuda"}
-    assert decide([card(0, **on_gpu), card(1, **on_gpu, gpu="GPU-0")])["backend"] == "gloo"
-    wrong = decide([card(0, **on_gpu), card(1, gpu=None, backend="gloo")])["wrong"]
+    assert decide_group([card(0, **on_gpu), card(1, **on_gpu, gpu="GPU-0")])["backend"] == "gloo"
+    wrong = decide_group([card(0, **on_gpu), card(1, gpu=None, backend="gloo")])["wrong"]
     assert "rank 0 (process 100 on h) would train on cuda and rank 1 (process 101 on h) on cpu" in wrong
-    wrong = decide([card(0, gpu=None, device="cpu"), card(1, device="cuda")])["wrong"]
+    wrong = decide_group([card(0, gpu=None, device="cpu"), card(1, device="cuda")])["wrong"]
     assert "rank 0 (process 100 on h) would train on cpu and rank 1 (process 101 on h) on cuda" in wrong
 
 
@@ -67,10 +67,10 @@ def test_ranks_on_devices_of_different_kinds_are_named() -> None:
     ],
 )
 def test_ranks_that_were_told_different_things_are_refused(change: dict[str, object], words: str) -> None:
-    assert words in decide([card(0), card(1, **change)])["wrong"]
+    assert words in decide_group([card(0), card(1, **change)])["wrong"]
 
 
-def put(store: dist.Store, made: Card) -> None:
+def put(store: dist.Store, made: RankCard) -> None:
     store.set(f"card/{made.rank}", json.dumps(dataclasses.asdict(made)))
 
 
@@ -78,9 +78,9 @@ def test_ranks_that_never_come_are_named() -> None:
     store = dist.HashStore()
     put(store, card(2, world_size=4))
     with pytest.raises(RuntimeError, match=r"after 0.2 s 2 of 4 ranks have not come: 1, 3. Here: 0, 2"):
-        meet(store, card(0, world_size=4), SOON)
+        meet_ranks(store, card(0, world_size=4), SOON)
     with pytest.raises(RuntimeError, match="2 of 4 ranks have not come"):
-        meet(store, card(2, world_size=4), SOON)  # in the same words
+        meet_ranks(store, card(2, world_size=4), SOON)  # in the same words
 
 
 def test_what_ranks_before_a_restart_have_left_does_not_count() -> None:
@@ -88,16 +88,16 @@ def test_what_ranks_before_a_restart_have_left_does_not_count() -> None:
     with ThreadPoolExecutor(2) as pool:
         for attempt in ("before", "after"):
             cards = [card(rank, nonce=f"{attempt} {rank}", seed=len(attempt)) for rank in range(2)]
-            first, second = [pool.submit(meet, store, each, 50 * SOON) for each in cards]
+            first, second = [pool.submit(meet_ranks, store, each, 50 * SOON) for each in cards]
             assert first.result() == second.result()
     with pytest.raises(RuntimeError, match="1 of 2 ranks have not come: 1"):
-        meet(store, card(0, nonce="alone"), SOON)
+        meet_ranks(store, card(0, nonce="alone"), SOON)
 
 
 def test_two_processes_of_one_rank_are_named() -> None:
     store = dist.HashStore()
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(meet, store, card(1), 50 * SOON)
+        waits = pool.submit(meet_ranks, store, card(1), 50 * SOON)
         until(lambda: store.check(["card/1"]), "the first one's card")
         put(store, card(1, pid=7, nonce="other"))
         with pytest.raises(ValueError, match=r"rank 1 \(process 101 on h\) and rank 1 \(process 7 on h\)"):
@@ -115,7 +115,7 @@ def test_a_long_wait_says_what_for(
 ) -> None:
     monkeypatch.setattr(rendezvous, "NOTICE_S", 0.0)
     with pytest.raises(RuntimeError):
-        meet(dist.HashStore(), card(0), SOON)
+        meet_ranks(dist.HashStore(), card(0), SOON)
     assert capsys.readouterr().err == "ddptop: still waiting: 1 of 2 ranks have not come: 1\n"
     with pytest.raises(RuntimeError):
         store_of(Placement(1, 2, 1, 2, "127.0.0.1", free_port(), "explicit"), SOON)

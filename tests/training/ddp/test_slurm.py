@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptop.training.ddp.placement import hosts, tasks_per_node
+from ddptop.training.ddp.placement import expand_hosts, tasks_per_node
 
 
 @pytest.mark.parametrize(
@@ -22,19 +22,19 @@ from ddptop.training.ddp.placement import hosts, tasks_per_node
     ],
 )
 def test_a_node_list_is_its_hosts_in_order(text: str, expected: list[str]) -> None:
-    assert hosts(text) == expected
+    assert expand_hosts(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "a,,b", "n[1-", "n]1[", "n[]", "n[a-b]", "n[3-1]", "n[1-2-3]", "n[1,]"])
 def test_what_is_no_node_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"host|node list"):
-        hosts(text)
+        expand_hosts(text)
 
 
 @pytest.mark.parametrize("text", ["n[0-99999999999]", "n[0-999][0-999][0-999]"])
 def test_a_list_of_more_hosts_than_any_cluster_has_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host"):
-        hosts(text)
+        expand_hosts(text)
 
 
 numbers = st.integers(0, 120)
@@ -62,13 +62,13 @@ def test_ranges_stand_for_what_was_folded_into_them(
             inside.append(first if length == 0 else f"{first}-{last}")
             expected += [f"{name}{str(n).zfill(width)}" for n in range(start, start + length + 1)]
         words.append(f"{name}[{','.join(inside)}]")
-    assert hosts(",".join(words)) == expected
+    assert expand_hosts(",".join(words)) == expected
 
 
 @given(st.text(alphabet="n1-9[],x ", max_size=20))
 def test_any_text_gives_hosts_or_a_value_error(text: str) -> None:
     try:
-        found = hosts(text)
+        found = expand_hosts(text)
     except ValueError:
         return
     assert found

@@ -27,15 +27,15 @@ def test_without_a_reference_nothing_is_said() -> None:
     device = FakeDevice()
     clock, pool = clock_of(device)
     assert clock.bound_ns is None
-    assert host_ns(clock, pool.mark()) is None
+    assert host_ns(clock, pool.mark_event()) is None
 
 
 def test_a_moment_is_known_within_the_bound() -> None:
     device = FakeDevice(look_ns=7_000)
     clock, pool = clock_of(device)
-    assert clock.renew()
+    assert clock.renew_reference()
     device.compute(12_345_678)
-    event = pool.mark()
+    event = pool.mark_event()
     device.now_ns += 20_000_000
     assert clock.bound_ns is not None and clock.bound_ns <= 7_000 + RENEW_NS * DRIFT
     found = host_ns(clock, event)
@@ -46,9 +46,9 @@ def test_a_moment_is_known_within_the_bound() -> None:
 def test_a_moment_before_the_reference_is_known_too() -> None:
     device = FakeDevice()
     clock, pool = clock_of(device)
-    event = pool.mark()
+    event = pool.mark_event()
     device.now_ns += 5_000_000
-    clock.renew()
+    clock.renew_reference()
     found = host_ns(clock, event)
     assert found is not None and event.at_ns is not None
     assert abs(found - event.at_ns) <= 2_000
@@ -58,12 +58,12 @@ def test_an_hour_later_float32_has_not_eaten_the_microseconds() -> None:
     device = FakeDevice()
     clock, pool = clock_of(device)
     for _ in range(HOUR_NS // RENEW_NS):
-        clock.renew()
+        clock.renew_reference()
         device.now_ns += RENEW_NS
     device.compute(3_000_000)
-    event = pool.mark()
+    event = pool.mark_event()
     device.now_ns += 3_000_000
-    clock.renew()
+    clock.renew_reference()
     found = host_ns(clock, event)
     assert found is not None and event.at_ns is not None
     assert abs(found - event.at_ns) <= 3_000
@@ -72,10 +72,10 @@ def test_an_hour_later_float32_has_not_eaten_the_microseconds() -> None:
 def test_a_young_reference_is_not_renewed() -> None:
     device = FakeDevice()
     clock, pool = clock_of(device)
-    clock.renew()
+    clock.renew_reference()
     made = pool.made
     device.now_ns += RENEW_NS // 2
-    clock.renew()
+    clock.renew_reference()
     assert pool.made == made
 
 
@@ -91,26 +91,26 @@ def test_a_device_that_is_held_up_gives_no_reference_and_does_not_hold_up_the_ho
 
     device.side_stream = stuck  # type: ignore[method-assign]
     before = device.now_ns
-    assert not clock.renew()
+    assert not clock.renew_reference()
     assert device.now_ns - before < 60_000_000
     assert len(device.streams) == ATTEMPTS, "another stream may lie in another hardware queue"
     before = device.now_ns
-    assert not clock.renew()
+    assert not clock.renew_reference()
     assert device.now_ns == before, "it looked again at once"
     device.now_ns += PAUSE_NS
     device.side_stream = original  # type: ignore[method-assign]
-    assert clock.renew()
+    assert clock.renew_reference()
 
 
 @pytest.mark.parametrize("lag_ns", [0, 5_000_000, 900_000_000])
 def test_events_that_run_behind_the_host_keep_their_own_moments(lag_ns: int) -> None:
     device = FakeDevice()
     clock, pool = clock_of(device)
-    clock.renew()
+    clock.renew_reference()
     device.compute(lag_ns)
-    first = pool.mark()
+    first = pool.mark_event()
     device.compute(2_000_000)
-    second = pool.mark()
+    second = pool.mark_event()
     device.now_ns += lag_ns + 10_000_000
     a, b = host_ns(clock, first), host_ns(clock, second)
     assert a is not None and b is not None
@@ -121,17 +121,17 @@ def test_a_reference_that_is_worse_than_the_old_one_is_not_taken() -> None:
     """Where the thread gets no CPU between two queries, or another process has the GPU."""
     device = FakeDevice()
     clock, _ = clock_of(device)
-    assert clock.renew()
+    assert clock.renew_reference()
     device.now_ns += RENEW_NS
     device.look_ns = 1_500_000
     before = clock.bound_ns
     assert before is not None
-    assert clock.renew()
+    assert clock.renew_reference()
     assert clock.bound_ns is not None
     assert clock.bound_ns < before + PAUSE_NS * DRIFT
     device.look_ns = 1_000
     device.now_ns += PAUSE_NS
-    assert clock.renew()
+    assert clock.renew_reference()
     assert clock.bound_ns < before
 
 
@@ -146,7 +146,7 @@ def test_on_a_gpu_that_others_use_the_last_attempt_waits_for_its_time_slice() ->
         return stream
 
     device.side_stream = shared  # type: ignore[method-assign]
-    assert clock.renew()
+    assert clock.renew_reference()
     assert clock.bound_ns is not None
     assert clock.bound_ns < 200_000 + RENEW_NS * DRIFT
 
@@ -162,11 +162,11 @@ def test_the_second_reference_measures_how_far_the_clocks_drift_apart(apart: flo
     device = FakeDevice()
     device.new_event = lambda: Drifting(device)  # type: ignore[method-assign]
     clock, pool = clock_of(device)
-    assert clock.renew()
+    assert clock.renew_reference()
     device.now_ns += RENEW_NS
-    assert clock.renew()
+    assert clock.renew_reference()
     device.now_ns += RENEW_NS - 10_000_000
-    event = pool.mark()
+    event = pool.mark_event()
     found, bound_ns = host_ns(clock, event), clock.bound_ns
     assert found is not None and event.at_ns is not None and bound_ns is not None
     assert abs(found - event.at_ns) <= bound_ns

@@ -47,9 +47,9 @@ class Step:
 
     def bucket(self, *, compute_ns: int = MS, reduce_ns: int = MS) -> None:
         self.device.compute(compute_ns)
-        ready = self.pool.mark()
+        ready = self.pool.mark_event()
         self.side.busy_ns = max(self.side.busy_ns, ready.at_ns or 0) + reduce_ns  # type: ignore[attr-defined]
-        self.calls.append(["key", ready, self.pool.mark(self.side)])
+        self.calls.append(["key", ready, self.pool.mark_event(self.side)])
 
     def end_backward(self) -> None:
         self.device.current.busy_ns = max(self.device.current.busy_ns, self.side.busy_ns)
@@ -57,7 +57,7 @@ class Step:
 
     def found(self) -> DevicePosition:
         self.device.now_ns += 100 * MS
-        return device_position(self.marks.pending(), self.calls)
+        return device_position(self.marks.pending_marks(), self.calls)
 
 
 def test_a_device_that_has_done_all_is_idle() -> None:
@@ -155,9 +155,9 @@ def test_the_position_is_of_the_oldest_step_that_the_device_has_not_done() -> No
         recorder.backward_ends()
         recorder.optimizer_begins(1)
         recorder.optimizer_ends(1)
-    timing.resolver.take([])
+    timing.resolver.take_done([])
     assert timing.position_event(recorder, 3).step == 2, "the step that the host is in, nothing is held"
-    timing.resolver.take(records_of(recorder))
+    timing.resolver.take_done(records_of(recorder))
     told = timing.position_event(recorder, 3)
     assert (told.kind, told.rank, told.step) == ("device", 3, 0)
     assert told.fields == {"state": COMPUTE, "phase": "forward", "bucket": -1}
@@ -216,30 +216,30 @@ def test_steps_inside_a_graph_are_declared_until_steps_go_on() -> None:
     recorder = Recorder()
     marks = PhaseMarks(device, EventPool(device))
     watch = GraphWatch(recorder, marks)
-    assert watch.news(2) is None
+    assert watch.changed_phase(2) is None
     device.captures = True
     marks(Mark.FORWARD)
-    began = watch.news(2)
+    began = watch.changed_phase(2)
     assert began is not None
     assert (began.kind, began.rank, began.fields) == ("phase_begins", 2, {"name": NAME})
     marks(Mark.FORWARD_END)
-    assert watch.news(2) is None, "one capture is one phase"
+    assert watch.changed_phase(2) is None, "one capture is one phase"
     recorder.step += 1
-    assert watch.news(2) is None, "the captured step is closed by the next one"
+    assert watch.changed_phase(2) is None, "the captured step is closed by the next one"
     recorder.step += 1
-    ended = watch.news(2)
+    ended = watch.changed_phase(2)
     assert ended is not None and ended.kind == "phase_ends"
-    assert watch.news(2) is None
+    assert watch.changed_phase(2) is None
 
 
 def test_what_could_not_be_timed_is_told_once() -> None:
     device = FakeDevice()
     timing = DeviceTiming(device, FakeSlots())
-    assert timing.untimed() == {}
+    assert timing.take_untimed() == {}
     device.captures = True
     timing.marks(Mark.FORWARD)
-    assert timing.untimed() == {"gpu.captured_in_graphs": 1}
-    assert timing.untimed() == {}
+    assert timing.take_untimed() == {"gpu.captured_in_graphs": 1}
+    assert timing.take_untimed() == {}
 
 
 def test_no_event_is_destroyed_in_a_forked_child_or_at_the_end() -> None:
@@ -255,16 +255,16 @@ def test_no_event_is_destroyed_in_a_forked_child_or_at_the_end() -> None:
     recorder = Recorder()
     recorder.marks = timing.marks
     recorder.forward_begins(True)
-    recorder.note("key", timing.pool.mark())
+    recorder.note_bucket("key", timing.pool.mark_event())
     recorder.forward_ends()
-    recorder.backward_begins((timing.scalars.take(0.5),))
+    recorder.backward_begins((timing.scalars.take_scalar(0.5),))
     recorder.backward_ends()
     recorder.optimizer_begins(1)
     recorder.optimizer_ends(1)
-    recorder.finish()
+    recorder.finish_step()
     assert len(recorder.records) == 1
-    timing.pool.give(timing.pool.mark())
-    timing.abandon(recorder)
+    timing.pool.give_back(timing.pool.mark_event())
+    timing.abandon_device(recorder)
     assert not recorder.records
     assert recorder.marks is None
     del timing, recorder

@@ -41,7 +41,7 @@ class Training:
         self.scalars = DeviceScalars(self.pool, FakeSlots())
         self.marks = PhaseMarks(self.device, self.pool)
         self.resolver = StepResolver(self.clock, self.pool, self.scalars, now=self.device.now)
-        self.clock.renew()
+        self.clock.renew_reference()
         self.steps = 0
 
     def phase(self, begin: Mark, ns: int) -> None:
@@ -54,15 +54,15 @@ class Training:
     ) -> StepRecord:
         begin = self.device.now_ns
         self.phase(Mark.FORWARD, FORWARD)
-        taken = None if loss is None else (self.scalars.take(loss),)
+        taken = None if loss is None else (self.scalars.take_scalar(loss),)
         self.device.compute(loss_ns)
         self.marks(Mark.BACKWARD)
         self.device.compute(BACKWARD)
-        ready = self.pool.mark()
+        ready = self.pool.mark_event()
         if stamped:
             self.marks(Mark.LAST_GRADIENT)
         self.device.compute(ALL_REDUCE)
-        call: list[Any] = ["key", ready, self.pool.mark()]
+        call: list[Any] = ["key", ready, self.pool.mark_event()]
         self.marks(Mark.BACKWARD_END)
         self.phase(Mark.OPTIMIZER, OPTIMIZER)
         record = StepRecord(
@@ -87,11 +87,11 @@ def near(found: int, expected: int) -> bool:
 def test_a_step_goes_out_when_the_device_has_done_it_and_not_before() -> None:
     training = Training()
     record = training.step()
-    assert training.resolver.take([record]) == []
+    assert training.resolver.take_done([record]) == []
     training.wait(STEP - MS)
-    assert training.resolver.take([]) == []
+    assert training.resolver.take_done([]) == []
     training.wait(MS)
-    (done,) = training.resolver.take([])
+    (done,) = training.resolver.take_done([])
     assert done.step == 0
     assert training.resolver.waiting == 0
 
@@ -101,7 +101,7 @@ def test_phases_and_buckets_are_the_devices() -> None:
     begin = training.device.now_ns
     records = [training.step(), training.step(loss=0.25)]
     training.wait(2 * STEP)
-    first, second = training.resolver.take(records)
+    first, second = training.resolver.take_done(records)
     for done in (first, second):
         assert near(done.forward, FORWARD)
         assert near(done.backward, BACKWARD + ALL_REDUCE)
@@ -119,10 +119,10 @@ def test_phases_and_buckets_are_the_devices() -> None:
 def test_losses_that_were_divided_by_their_number_are_multiplied_when_they_are_there() -> None:
     training = Training()
     record = training.step(loss=0.25)
-    losses = LaterLosses((*record.loss, training.scalars.take(0.75)))
+    losses = LaterLosses((*record.loss, training.scalars.take_scalar(0.75)))
     losses.factor = 2
     training.wait(2 * STEP)
-    (done,) = training.resolver.take([record._replace(loss=losses)])
+    (done,) = training.resolver.take_done([record._replace(loss=losses)])
     assert done.loss == 1.0
 
 
@@ -133,7 +133,7 @@ def test_exposed_communication_and_the_places_are_the_devices() -> None:
     records.append(training.step()._replace(exposed=0))
     records.append(training.step()._replace(exposed=17))
     training.wait(7 * STEP)
-    first, second, unstamped, unknown, unsynchronised, unmarked = training.resolver.take(records)
+    first, second, unstamped, unknown, unsynchronised, unmarked = training.resolver.take_done(records)
     for done in (first, second):
         assert near(done.exposed, ALL_REDUCE), "whatever the host, which runs ahead, has seen of it"
         assert (done.before_forward, done.before_optimizer) == (0, 0)
@@ -148,8 +148,8 @@ def test_what_only_the_host_has_timed_says_nothing_of_exposed_communication() ->
     lost = training.step(stamped=True)
     lost.calls[0][2].at_ns = None
     training.wait(3 * STEP)
-    done = training.resolver.take([record, unmarked, lost])
-    done += training.resolver.flush()
+    done = training.resolver.take_done([record, unmarked, lost])
+    done += training.resolver.flush_all()
     assert [near(found.exposed, ALL_REDUCE) for found in done] == [True, False, False]
     assert [found.exposed for found in done[1:]] == [-1, -1]
 
@@ -160,13 +160,13 @@ def test_a_fetch_that_the_host_hides_is_no_data_time() -> None:
     training.wait(5 * MS)  # the host blocks on its loader while the device still computes
     records.append(training.step(data=5 * MS))
     training.wait(2 * STEP)
-    _, hidden = training.resolver.take(records)
+    _, hidden = training.resolver.take_done(records)
     assert near(hidden.data, 0)
     late = [training.step()]
     training.wait(STEP + 7 * MS)  # here the device has run dry for 7 ms
     late.append(training.step(data=STEP + 7 * MS))
     training.wait(2 * STEP)
-    _, bare = training.resolver.take(late)
+    _, bare = training.resolver.take_done(late)
     assert near(bare.data, 7 * MS)
     assert near(bare.end - bare.begin, STEP + 7 * MS)
 
@@ -177,9 +177,9 @@ def test_steps_keep_their_order() -> None:
     training.wait(2 * STEP)
     lost = first.marks[0][1]
     lost.at_ns = training.device.now_ns + 10 * STEP  # type: ignore[attr-defined]
-    assert training.resolver.take([first, second]) == []
+    assert training.resolver.take_done([first, second]) == []
     training.wait(10 * STEP)
-    assert [done.step for done in training.resolver.take([])] == [0, 1]
+    assert [done.step for done in training.resolver.take_done([])] == [0, 1]
 
 
 def test_a_lost_event_costs_one_steps_device_times_and_no_more() -> None:
@@ -187,9 +187,9 @@ def test_a_lost_event_costs_one_steps_device_times_and_no_more() -> None:
     first, second = training.step(), training.step()
     first.calls[0][2].at_ns = None
     training.wait(2 * STEP)
-    assert training.resolver.take([first, second]) == []
+    assert training.resolver.take_done([first, second]) == []
     training.wait(GIVE_UP_NS + MS)
-    given_up, kept = training.resolver.take([])
+    given_up, kept = training.resolver.take_done([])
     assert given_up.calls == []
     assert len(kept.calls) == 1
     assert training.resolver.lost == 1
@@ -211,21 +211,21 @@ def test_an_error_of_the_device_leaves_what_the_host_saw_and_is_asked_about_no_m
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     lost.marks[-1][1].query = refuse
-    done = training.resolver.take([kept, lost])
+    done = training.resolver.take_done([kept, lost])
     assert [record.step for record in done] == [0, 1]
     assert len(done[0].calls) == 1
     assert (done[1].calls, done[1].marks, done[1].loss) == ([], (), None)
     assert not done[1].flags & Flag.DETAIL
-    assert [record.step for record in training.resolver.take([later])] == [2]
+    assert [record.step for record in training.resolver.take_done([later])] == [2]
     assert (len(asked), fresh.count, training.resolver.lost) == (1, 1, 2)
 
 
 def test_a_step_of_which_one_end_could_not_be_recorded_shows_no_buckets() -> None:
     training = Training()
     record = training.step()
-    record.calls.append(["other", training.pool.mark(), UNTIMED])
+    record.calls.append(["other", training.pool.mark_event(), UNTIMED])
     training.wait(2 * STEP)
-    (done,) = training.resolver.take([record])
+    (done,) = training.resolver.take_done([record])
     assert done.calls == []
     assert not done.flags & Flag.DETAIL
     assert near(done.forward, FORWARD)
@@ -239,9 +239,9 @@ def test_where_no_event_is_left_for_a_reference_steps_are_given_up_all_the_same(
     record = training.step()
     monkeypatch.setattr(events, "MAX_EVENTS", training.pool.made)
     training.clock._references.clear()
-    assert training.resolver.take([record]) == []
+    assert training.resolver.take_done([record]) == []
     training.wait(GIVE_UP_NS + MS)
-    assert [done.step for done in training.resolver.take([])] == [0]
+    assert [done.step for done in training.resolver.take_done([])] == [0]
 
 
 def test_a_stalled_device_does_not_fill_the_memory() -> None:
@@ -249,10 +249,10 @@ def test_a_stalled_device_does_not_fill_the_memory() -> None:
     training.device.compute(10**18)
     done = []
     for _ in range(MAX_HELD + 10):
-        done += training.resolver.take([training.step()])
+        done += training.resolver.take_done([training.step()])
     assert len(done) == 10
     assert training.resolver.waiting == MAX_HELD
-    begins = [record.begin for record in [*done, *training.resolver.flush()]]
+    begins = [record.begin for record in [*done, *training.resolver.flush_all()]]
     assert begins == sorted(begins)
 
 
@@ -260,8 +260,8 @@ def test_the_end_waits_a_little_for_a_device_that_is_behind_its_host(monkeypatch
     training = Training()
     records = [training.step(), training.step()]
     monkeypatch.setattr(resolver.time, "sleep", lambda _: training.wait(STEP))
-    assert training.resolver.take(records) == []
-    assert [len(done.calls) for done in training.resolver.flush(60.0)] == [1, 1]
+    assert training.resolver.take_done(records) == []
+    assert [len(done.calls) for done in training.resolver.flush_all(60.0)] == [1, 1]
     assert training.resolver.lost == 0
 
 
@@ -269,8 +269,8 @@ def test_the_end_of_training_leaves_nothing_behind() -> None:
     training = Training()
     records = [training.step(), training.step()]
     training.wait(STEP)
-    assert [done.step for done in training.resolver.take(records)] == [0]
-    assert [done.step for done in training.resolver.flush()] == [1]
+    assert [done.step for done in training.resolver.take_done(records)] == [0]
+    assert [done.step for done in training.resolver.flush_all()] == [1]
     assert training.resolver.waiting == 0
 
 
@@ -279,9 +279,9 @@ def test_gloo_that_has_not_called_back_yet_is_waited_for() -> None:
     record = training.step()
     record.calls[0][2] = 0
     training.wait(STEP)
-    assert training.resolver.take([record]) == []
+    assert training.resolver.take_done([record]) == []
     record.calls[0][2] = training.device.now_ns
-    (done,) = training.resolver.take([])
+    (done,) = training.resolver.take_done([])
     assert done.calls[0][2] == training.device.now_ns
 
 
@@ -291,7 +291,7 @@ def test_events_are_used_again_from_step_to_step(steps: int) -> None:
     for _ in range(steps):
         record = training.step(loss=1.0)
         training.wait(STEP)
-        assert len(training.resolver.take([record])) == 1
+        assert len(training.resolver.take_done([record])) == 1
     assert training.pool.made <= 12
 
 
@@ -299,7 +299,7 @@ def test_a_step_in_a_graph_has_no_marks_and_keeps_the_hosts_times() -> None:
     training = Training()
     record = training.step()._replace(marks=[], calls=[])
     training.wait(STEP)
-    (done,) = training.resolver.take([record])
+    (done,) = training.resolver.take_done([record])
     assert (done.begin, done.end) == (record.begin, record.end)
 
 
@@ -308,7 +308,7 @@ def test_an_error_of_the_device_itself_is_no_failure_of_ours(monkeypatch: pytest
     monkeypatch.setattr(events, "guard", fresh)
     training = Training()
     assert not training.pool.failed
-    training.pool.caught(RuntimeError("ours"))
+    training.pool.note_error(RuntimeError("ours"))
     assert fresh.count == 1
     lost = training.step()
     training.wait(STEP)
@@ -317,7 +317,7 @@ def test_an_error_of_the_device_itself_is_no_failure_of_ours(monkeypatch: pytest
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(FakeEvent, "query", refuse)
-    assert [record.step for record in training.resolver.take([lost])] == [0]
+    assert [record.step for record in training.resolver.take_done([lost])] == [0]
     assert training.pool.failed
     assert (fresh.count, training.resolver.lost) == (1, 1)
 
@@ -329,11 +329,11 @@ def test_a_step_given_up_is_moved_as_a_whole_where_the_device_is_ahead_of_its_be
     training.wait(7 * STEP)
     late = training.step()  # begins on the device when the one before has ended
     training.wait(STEP)
-    (done,) = training.resolver.take([first])
+    (done,) = training.resolver.take_done([first])
     lost = late._replace(
         begin=done.begin - MS, forward_at=done.begin, backward_at=-1, end=done.begin + 3 * MS
     )
-    (given_up,) = training.resolver.take([lost]) or training.resolver.flush()
+    (given_up,) = training.resolver.take_done([lost]) or training.resolver.flush_all()
     assert given_up.begin >= done.begin
     assert given_up.forward_at - given_up.begin >= 0
 
@@ -343,10 +343,10 @@ def test_between_two_references_no_moment_lies_before_its_step() -> None:
     training = Training()
     records = [training.step() for _ in range(3)]
     training.wait(3 * STEP)
-    sent = training.resolver.take(records[:2])
+    sent = training.resolver.take_done(records[:2])
     for reference in list(training.clock._references):
         training.clock._references.append(reference._replace(at_ns=reference.at_ns - 2 * STEP, bound_ns=0))
-    sent += training.resolver.take(records[2:])
+    sent += training.resolver.take_done(records[2:])
     assert [record.step for record in sent] == [0, 1, 2]
     for before, after in pairwise(sent):
         assert after.begin >= before.begin
@@ -361,17 +361,17 @@ def test_only_an_end_that_the_host_records_late_widens_its_bound() -> None:
     training = Training()
     record = training.step()
     training.wait(STEP)
-    training.resolver.take([record])
+    training.resolver.take_done([record])
     assert list(training.resolver.late_ns) == [0]
-    ready, launched_ns = training.pool.mark(), training.device.now_ns
+    ready, launched_ns = training.pool.mark_event(), training.device.now_ns
     ready.recorded_ns = launched_ns
     training.wait(80_000)  # the collective has long ended
-    end = training.pool.mark()
+    end = training.pool.mark_event()
     end.recorded_ns = training.device.now_ns
     training.wait(STEP)
     record = training.step()._replace(calls=[["key", ready, end]])
     training.wait(STEP)
-    training.resolver.take([record])
+    training.resolver.take_done([record])
     assert list(training.resolver.late_ns) == [0, 80_000]
 
 
@@ -394,35 +394,35 @@ def test_where_the_device_waits_for_the_host_a_step_need_not_be_marked() -> None
     training = Training()
     assert not training.resolver.device_waits
     records = [hosted(training, 3 * MS) for _ in range(WAITED_STEPS)]
-    training.resolver.take(records)
+    training.resolver.take_done(records)
     assert training.resolver.device_waits
     training.marks.wanted = False
     record = hosted(training, 3 * MS)
     assert [mark for mark, _ in record.marks] == [Mark.BACKWARD_END]
-    (done,) = training.resolver.take([record])
+    (done,) = training.resolver.take_done([record])
     assert (done.forward, done.backward, done.optimizer, done.exposed, done.marks) == (11, 12, 13, 17, ())
     training.marks.wanted = True
-    (marked,) = training.resolver.take([hosted(training, 3 * MS)])
+    (marked,) = training.resolver.take_done([hosted(training, 3 * MS)])
     assert near(marked.begin, done.end)
     made = training.pool.made
     for _ in range(5):
-        training.resolver.take([hosted(training, 3 * MS)])
+        training.resolver.take_done([hosted(training, 3 * MS)])
     assert training.pool.made == made, "the events of a step without marks are used again"
 
 
 def test_a_device_that_falls_behind_is_seen_in_a_step_without_marks() -> None:
     training = Training()
-    training.resolver.take([hosted(training, 3 * MS) for _ in range(WAITED_STEPS)])
+    training.resolver.take_done([hosted(training, 3 * MS) for _ in range(WAITED_STEPS)])
     training.marks.wanted = False
     begin = training.device.now_ns
     training.device.compute(STEP)  # or it waits for another rank
     record = hosted(training, 3 * MS)
     training.wait(2 * STEP)
-    (done,) = training.resolver.take([record])
+    (done,) = training.resolver.take_done([record])
     assert done.exposed == -1, "the host does not know how long the device has waited"
     assert not training.resolver.device_waits
     training.marks.wanted = True
-    (next_one,) = training.resolver.take([hosted(training, 3 * MS)])
+    (next_one,) = training.resolver.take_done([hosted(training, 3 * MS)])
     assert next_one.begin >= begin + STEP
 
 
@@ -451,10 +451,12 @@ def test_no_event_of_a_step_is_given_back_while_others_are_read_from_it() -> Non
                 self.popleft().at_ns = training.device.now_ns + 10 * STEP
 
     record = training.step()._replace(marks=[])
-    record = record._replace(calls=[*record.calls, ["key", training.pool.mark(), training.pool.mark()]])
+    record = record._replace(
+        calls=[*record.calls, ["key", training.pool.mark_event(), training.pool.mark_event()]]
+    )
     training.wait(2 * STEP)
     training.pool._idle = Greedy()
-    (done,) = training.resolver.take([record])
+    (done,) = training.resolver.take_done([record])
     assert not training.resolver.broken
     assert [end >= ready for _key, ready, end in done.calls] == [True, True]
 
@@ -476,7 +478,7 @@ def test_a_broadcast_of_buffers_takes_what_the_device_takes_for_it() -> None:
         None, [], training.marks.take(), 17, waits=host_waits,
     )  # fmt: skip
     training.wait(STEP)
-    (done,) = training.resolver.take([record])
+    (done,) = training.resolver.take_done([record])
     waits = dict(done.waits)
     assert near(waits[int(Phase.FORWARD)], 3 * MS) and near(waits[IN_BUFFERS], 3 * MS)
     training.marks.wanted = False
@@ -484,5 +486,5 @@ def test_a_broadcast_of_buffers_takes_what_the_device_takes_for_it() -> None:
     training.marks(Mark.WAIT_END)
     training.marks(Mark.BACKWARD_END)
     bare = record._replace(step=1, marks=training.marks.take())
-    (seen,) = training.resolver.take([bare])
+    (seen,) = training.resolver.take_done([bare])
     assert [ns < 0 for phase, ns in seen.waits if phase == IN_BUFFERS] == [True], "not known without marks"

@@ -13,7 +13,7 @@ from ddptop.training.bucket_timing import timed_hook
 from ddptop.training.device import events
 from ddptop.training.device import events as cuda_timer
 from ddptop.training.device.events import MAX_EVENTS, UNTIMED, CudaTimer, EventPool, GlooCudaTimer, NoEvent
-from ddptop.training.device.marks import MAX_MARKS, Mark, PhaseMarks, phases
+from ddptop.training.device.marks import MAX_MARKS, Mark, PhaseMarks, device_phases
 from ddptop.training.device.resolver import SLOTS, DeviceScalars
 from ddptop.training.device.timing import DeviceTiming
 from ddptop.training.guard import Guard
@@ -129,21 +129,21 @@ def test_gloo_with_cuda_tensors_ends_on_the_hosts_clock() -> None:
 def test_events_are_used_again() -> None:
     pool = EventPool(FakeDevice())
     for _ in range(100):
-        pool.give(pool.mark(), pool.mark())
+        pool.give_back(pool.mark_event(), pool.mark_event())
     assert pool.made == 2
 
 
 def test_where_nobody_takes_finished_steps_no_more_events_are_made_than_may_be() -> None:
     device = FakeDevice()
     pool = EventPool(device)
-    under_way = [pool.mark() for _ in range(MAX_EVENTS)]
+    under_way = [pool.mark_event() for _ in range(MAX_EVENTS)]
     with pytest.raises(NoEvent):
-        pool.take()
+        pool.take_event()
     assert (pool.made, pool.refused) == (MAX_EVENTS, 1)
-    pool.give(under_way.pop())
-    assert pool.take() is not None
+    pool.give_back(under_way.pop())
+    assert pool.take_event() is not None
     under_way.pop()  # a step that was dropped takes its events along
-    assert pool.take() is not None
+    assert pool.take_event() is not None
 
 
 def test_without_events_a_step_is_timed_by_the_host_alone_and_nothing_counts_as_a_failure(
@@ -183,10 +183,10 @@ def test_an_event_that_cannot_be_recorded_is_not_dropped() -> None:
     device = FakeDevice()
     pool = EventPool(device)
     event = Refusing(device)
-    pool.give(event)
+    pool.give_back(event)
     with pytest.raises(RuntimeError):
-        pool.mark()
-    assert pool.take() is event
+        pool.mark_event()
+    assert pool.take_event() is event
 
 
 def test_marks_become_phases_on_the_devices_line() -> None:
@@ -195,7 +195,7 @@ def test_marks_become_phases_on_the_devices_line() -> None:
         (Mark.FORWARD, 26), (Mark.FORWARD_END, 30), (Mark.BACKWARD, 31), (Mark.BACKWARD_END, 43),
         (Mark.OPTIMIZER, 44), (Mark.OPTIMIZER_END, 49),
     ]  # fmt: skip
-    found = phases(marks, before=7)
+    found = device_phases(marks, before=7)
     assert found is not None
     assert (found.begin, found.end) == (7, 49)
     assert (found.forward, found.backward, found.optimizer) == (8, 22, 5)
@@ -208,7 +208,7 @@ def test_a_closure_inside_the_optimizer_keeps_its_own_names() -> None:
         (Mark.OPTIMIZER, 0), (Mark.FORWARD, 1), (Mark.FORWARD_END, 4), (Mark.BACKWARD, 4),
         (Mark.BACKWARD_END, 9), (Mark.OPTIMIZER_END, 12),
     ]  # fmt: skip
-    found = phases(marks, before=None)
+    found = device_phases(marks, before=None)
     assert found is not None
     assert (found.forward, found.backward, found.optimizer) == (3, 5, 4)
 
@@ -218,7 +218,7 @@ def test_a_phase_that_raised_does_not_spoil_the_others() -> None:
         (Mark.FORWARD, 0), (Mark.FORWARD, 5), (Mark.FORWARD_END, 9),
         (Mark.BACKWARD, 9), (Mark.BACKWARD_END, 12),
     ]  # fmt: skip
-    found = phases(marks, before=None)
+    found = device_phases(marks, before=None)
     assert found is not None
     assert (found.forward, found.backward, found.end) == (4, 3, 12)
 
@@ -229,23 +229,23 @@ def test_backward_is_divided_by_its_last_gradient_and_the_rest_by_what_comes_nex
         (Mark.FORWARD, 31), (Mark.FORWARD_END, 40), (Mark.BACKWARD, 42), (Mark.LAST_GRADIENT, 50),
         (Mark.BACKWARD_END, 57), (Mark.OPTIMIZER, 61), (Mark.OPTIMIZER_END, 70),
     ]  # fmt: skip
-    found = phases(moments, before=4)
+    found = device_phases(moments, before=4)
     assert found is not None
     assert found.exposed == 7
     assert (found.before_forward, found.before_backward, found.before_optimizer) == (6 + 1, 3 + 2, 4)
-    unstamped = phases([moment for moment in moments if moment[0] != Mark.LAST_GRADIENT], before=4)
+    unstamped = device_phases([moment for moment in moments if moment[0] != Mark.LAST_GRADIENT], before=4)
     assert unstamped is not None
     assert unstamped.exposed == -1
     assert unstamped._replace(exposed=7) == found
 
 
 def test_the_last_of_two_stamps_counts_and_one_of_a_backward_that_raised_does_not() -> None:
-    found = phases(
+    found = device_phases(
         [(Mark.BACKWARD, 1), (Mark.LAST_GRADIENT, 2), (Mark.BACKWARD, 3), (Mark.BACKWARD_END, 10)], before=0
     )
     assert found is not None
     assert found.exposed == -1
-    found = phases(
+    found = device_phases(
         [(Mark.BACKWARD, 1), (Mark.LAST_GRADIENT, 2), (Mark.LAST_GRADIENT, 4), (Mark.BACKWARD_END, 10)],
         before=0,
     )
@@ -254,7 +254,7 @@ def test_the_last_of_two_stamps_counts_and_one_of_a_backward_that_raised_does_no
 
 
 def test_waits_of_the_script_are_noted_by_phase_and_lie_in_no_place() -> None:
-    found = phases(
+    found = device_phases(
         [
             (Mark.WAIT, 2), (Mark.WAIT_END, 5),
             (Mark.FORWARD, 10), (Mark.WAIT, 11), (Mark.WAIT_END, 13), (Mark.FORWARD_END, 20),
@@ -271,7 +271,7 @@ def test_waits_of_the_script_are_noted_by_phase_and_lie_in_no_place() -> None:
 
 
 def test_no_marks_no_phases() -> None:
-    assert phases([], before=3) is None
+    assert device_phases([], before=3) is None
 
 
 def test_marks_are_bounded_and_skipped_in_a_graph() -> None:
@@ -290,32 +290,32 @@ def test_a_scalar_is_read_when_the_device_has_it_and_not_before() -> None:
     device = FakeDevice(look_ns=0)
     scalars = DeviceScalars(EventPool(device), FakeSlots())
     device.compute(5 * MS)
-    pending = scalars.take(0.25)
+    pending = scalars.take_scalar(0.25)
     assert pending is not None
-    assert scalars.value(pending) is None
+    assert scalars.read_value(pending) is None
     device.now_ns += 5 * MS
-    assert scalars.value(pending) == 0.25
+    assert scalars.read_value(pending) == 0.25
 
 
 def test_without_a_free_slot_a_scalar_is_left_unread() -> None:
     device = FakeDevice(look_ns=0)
     scalars = DeviceScalars(EventPool(device), FakeSlots())
     device.compute(5 * MS)
-    taken = [scalars.take(float(i)) for i in range(SLOTS + 1)]
+    taken = [scalars.take_scalar(float(i)) for i in range(SLOTS + 1)]
     assert taken[-1] is None
     device.now_ns += 5 * MS
-    assert taken[1] is not None and scalars.value(taken[1]) == 1.0
-    assert scalars.take(7.0) is not None
+    assert taken[1] is not None and scalars.read_value(taken[1]) == 1.0
+    assert scalars.take_scalar(7.0) is not None
 
 
 def test_a_value_that_nobody_asks_for_gives_its_slot_back_when_they_run_short() -> None:
     device = FakeDevice(look_ns=0)
     scalars = DeviceScalars(EventPool(device), FakeSlots())
-    taken = [scalars.take(float(i)) for i in range(SLOTS + 3)]
+    taken = [scalars.take_scalar(float(i)) for i in range(SLOTS + 3)]
     assert None not in taken
-    assert taken[0] is not None and scalars.value(taken[0]) is None
-    assert taken[3] is not None and scalars.value(taken[3]) == 3.0
-    assert taken[-1] is not None and scalars.value(taken[-1]) == SLOTS + 2.0
+    assert taken[0] is not None and scalars.read_value(taken[0]) is None
+    assert taken[3] is not None and scalars.read_value(taken[3]) == 3.0
+    assert taken[-1] is not None and scalars.read_value(taken[-1]) == SLOTS + 2.0
 
 
 def test_a_hook_that_works_on_the_host_is_not_waited_for() -> None:
@@ -352,7 +352,7 @@ def test_events_are_recorded_on_the_devices_own_stream_whatever_device_the_threa
 
     device = Elsewhere()
     device.own.busy_ns = device.now_ns + 7 * MS
-    event = EventPool(device).mark()
+    event = EventPool(device).mark_event()
     assert isinstance(event, FakeEvent)
     assert event.at_ns == device.own.busy_ns
 
@@ -386,9 +386,9 @@ def test_losses_of_a_step_that_never_ends_do_not_grow() -> None:
 
 def test_a_scalar_of_another_device_is_left_unread() -> None:
     timing = DeviceTiming(FakeDevice(), FakeSlots(), index=-1)  # a CPU tensor says -1
-    assert timing.scalar(torch.tensor(1.5)) is not None
+    assert timing.take_scalar(torch.tensor(1.5)) is not None
     timing.index = 0
-    assert timing.scalar(torch.tensor(1.5)) is None
+    assert timing.take_scalar(torch.tensor(1.5)) is None
 
 
 def test_waiting_for_a_full_queue_of_the_device_is_none_of_our_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,10 +404,10 @@ def test_waiting_for_a_full_queue_of_the_device_is_none_of_our_cost(monkeypatch:
     recorder = Recorder()
     recorder.marks = marks = PhaseMarks(device, pool)
     monkeypatch.setattr(own_cost, "cpu_now", device.now)
-    recorder.on.use(timed=True)
+    recorder.on.choose_methods(timed=True)
     pool.cost_clock = device.now  # as in a step whose cost is measured
     for counted in (True, False):
-        pool.give(Full(device))
+        pool.give_back(Full(device))
         if counted:
             recorder.on.forward_begins(True)
         else:
@@ -432,8 +432,8 @@ def test_the_time_of_another_clock_is_no_wait() -> None:
             pool.cost_clock = device.now
             super().record(stream)
 
-    pool.give(Meanwhile(device))
-    pool.mark()
+    pool.give_back(Meanwhile(device))
+    pool.mark_event()
     assert pool.blocked_ns == 0
 
 
@@ -455,7 +455,7 @@ def test_a_scalar_that_the_device_refuses_costs_no_slot(fresh: Guard) -> None:
 
     scalars = DeviceScalars(EventPool(FakeDevice()), Refused())
     for _ in range(SLOTS + 1):
-        assert scalars.take(0.5) is None
+        assert scalars.take_scalar(0.5) is None
     assert fresh.count == SLOTS + 1
 
 
@@ -475,7 +475,7 @@ def test_what_a_hook_itself_waits_for_is_taken_from_no_cost(
     recorder = Recorder()
     recorder.marks = marks = PhaseMarks(device, pool)
     recorder.cost_clock = pool.cost_clock = device.now
-    pool.give(FakeEvent(device) if own else Full(device), Full(device) if own else FakeEvent(device))
+    pool.give_back(FakeEvent(device) if own else Full(device), Full(device) if own else FakeEvent(device))
 
     def hook(_state: object, _bucket: object) -> NcclFuture:
         marks(Mark.WAIT)
@@ -486,7 +486,7 @@ def test_what_a_hook_itself_waits_for_is_taken_from_no_cost(
         device.now_ns += 7_000
         return "key"
 
-    monkeypatch.setattr(bucket_timing._BucketKeys, "of", key)
+    monkeypatch.setattr(bucket_timing._BucketKeys, "key_of", key)
     timed_hook(hook, 0, recorder, CudaTimer(device, pool))(None, None)
     recorder.shadow_step_ends(0)
     (_, _, closed) = recorder.records[-1]
@@ -497,10 +497,10 @@ def test_what_a_hook_itself_waits_for_is_taken_from_no_cost(
 def test_a_device_that_refuses_even_to_be_the_current_one_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     device = FakeDevice()
     timing = DeviceTiming(device, FakeSlots())
-    assert not timing.failed()
+    assert not timing.has_failed()
 
     def refuse() -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(device, "make_current", refuse)
-    assert timing.failed()
+    assert timing.has_failed()

@@ -35,8 +35,8 @@ while len(sockets() - sockets_before) < 2 and time.monotonic() < end:
     time.sleep(0.01)
 session = current_session()
 dealer = session._publisher._sender._dealer
-remove = session.last_gradients.remove
-session.last_gradients.remove = None  # a step of the work after a fork that fails
+remove = session.last_gradients.remove_hooks
+session.last_gradients.remove_hooks = None  # a step of the work after a fork that fails
 # As while the publisher's thread is in a system call. That thread must not run: it would fail.
 sys.setswitchinterval(60)
 with memoryview(dealer._unsent):
@@ -45,7 +45,7 @@ with memoryview(dealer._unsent):
         inherits = session._publisher is not None or session.recorder.counter != [0]
         os._exit(10 * inherits + len(sockets() - sockets_before))
 sys.setswitchinterval(0.005)
-session.last_gradients.remove = remove
+session.last_gradients.remove_hooks = remove
 figures = {
     "threads": threads() - threads_before,
     "sockets": len(sockets() - sockets_before),

@@ -44,7 +44,7 @@ def main() -> None:
 
     def gather() -> None:
         while True:
-            EvidenceDraft(threading.main_thread().ident or 0).gather()
+            EvidenceDraft(threading.main_thread().ident or 0).gather_evidence()
             begun.set()
 
     threading.Thread(target=gather, name="ddptop-evidence", daemon=True).start()

@@ -241,7 +241,7 @@ def main() -> None:
         begin = recorder.step
         LOGGED.clear()
         WAYS[way]()
-        recorder.finish()
+        recorder.finish_step()
         losses[way] = [*LOGGED]
         steps[way] = begin, recorder.step
     (folder / f"steps-{dist.get_rank()}.json").write_text(json.dumps(steps))

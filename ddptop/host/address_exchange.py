@@ -128,6 +128,7 @@ class AddressExchange:
     def _run_exchange(self) -> None:
         job, pause_s = self._job, 0.0
         while not self._ending.wait(pause_s):
+            # After a restart the hosts may have met at another store.
             if job is not self._job:
                 job = self._job
                 self._forget_store()
@@ -136,6 +137,7 @@ class AddressExchange:
                 if self._store is None:
                     self._store = self._connect(job)
                 pause_s = self._exchange_once(job, self._store)
+            # The store ends with the process that serves it: it is tried again until the launcher ends.
             except (RunDirectoryError, OSError, RuntimeError, ValueError):  # torch's are RuntimeError
                 self._forget_store()
                 pause_s = min(MOST_PAUSE_S, max(0.2, 2 * pause_s))

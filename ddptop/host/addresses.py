@@ -32,6 +32,7 @@ def stays_here(name: str) -> bool:
 
 def is_own_address(name: str) -> bool:
     """Whether a host name or address is one of this host's. May ask the name service."""
+    # First what needs no name service, which may take seconds to say that it knows nothing.
     if stays_here(name) or name in (socket.gethostname(), socket.getfqdn()):
         return True
     host_addresses = {

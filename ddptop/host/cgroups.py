@@ -18,6 +18,7 @@ class CpuQuota:
     def throttled_pct(self) -> float | None:
         """Share of the periods since the last call in which it was used up; None: not known."""
         before, self._before = self._before, self._read_counts()
+        # No period has ended since then: there is nothing to take a share of.
         if before is None or self._before is None or self._before[0] <= before[0]:
             return None
         return 100.0 * max(0, self._before[1] - before[1]) / (self._before[0] - before[0])
@@ -67,6 +68,7 @@ class OutOfMemoryKills:
 
     def watch_process(self, pid: int, now_ns: int) -> None:
         """Watch the cgroup of this process, which runs."""
+        # Now, while the process runs: /proc/PID/cgroup is gone with it.
         file = _cgroup_file(pid, "memory", ("memory.events", "memory.oom_control")) or Path("/proc/vmstat")
         self._file_of[pid] = file
         if file not in self._seen:
@@ -99,4 +101,5 @@ class OutOfMemoryKills:
         except (OSError, ValueError, IndexError):
             return
         before, grown_ns = self._seen.get(file, (count, None))
+        # Kills before the process was watched are not its own: the first count only sets the begin.
         self._seen[file] = count, now_ns if count > before else grown_ns

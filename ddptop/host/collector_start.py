@@ -135,6 +135,7 @@ def start_collector(folder: Path, command: Sequence[str], env: Mapping[str, str]
             shell = ["/bin/sh", "-c", f"exec 3<&0; {_IN_BACKGROUND}", "sh", *command]
             process = subprocess.Popen(
                 shell,
+                # Inherited, the lock lasts until the collector ends, whatever ends it.
                 stdin=lock,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -116,6 +116,7 @@ def _count_since(old: Connection, new: Connection) -> Connection | None:
     )
     if old[:3] != new[:3] or sent < 0 or silent_ms < 0:
         return None
+    # Where all that was sent again had arrived, the timeouts are those of a busy processor.
     silent_ms *= resent > 0
     few = sent < LEAST_SEGMENTS  # 3 of 4 lost are no 75 % of a link
     return new._replace(sent=0 if few else sent, resent=0 if few else resent, silent_ms=silent_ms)
@@ -123,6 +124,7 @@ def _count_since(old: Connection, new: Connection) -> Connection | None:
 
 def _counter_rise(old: int, new: int) -> int:
     """By how much a counter has risen that starts again at 0 after 2**32 - 1; negative: it has fallen."""
+    # The kernel's counters are of 32 bits: one that has passed 2**32 has risen, not fallen.
     return (new - old + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
@@ -167,6 +169,7 @@ def _read_replies(link: socket.socket) -> Iterator[bytes]:
         data, offset = link.recv(1 << 18), 0
         while offset + _HEADER.size <= len(data):
             length, kind, *_ = _HEADER.unpack_from(data, offset)
+            # An error ends a dump as well: a kernel without the module answers with one.
             if kind in (_DONE, _ERROR) or length < _HEADER.size:
                 return
             yield data[offset + _HEADER.size : offset + length]

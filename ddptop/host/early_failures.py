@@ -32,6 +32,7 @@ def leave_failure(directory: Path, hello: Hello, evidence: Evidence) -> None:
     unfinished = path.with_name(f".{path.name}")
     with os.fdopen(open_regular(unfinished, NEW_FILE), "wb") as file:
         file.write(_HELLO_BYTES.pack(len(head)) + head + body)
+    # Under its own name only when it is complete: it is read once a second.
     unfinished.rename(path)
 
 

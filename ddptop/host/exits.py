@@ -230,6 +230,7 @@ def _make_stack(head: re.Match[str], frames: list[StackFrame]) -> Stack:
 
 def _in_order(stacks: list[tuple[bool, Stack]]) -> list[Stack]:
     """The main thread's first, then the one that crashed."""
+    # False sorts first: the main thread, then the one that crashed.
     ordered = sorted(stacks, key=lambda entry: (not entry[1].main, not entry[0]))
     return [stack if index == 0 else stack._replace(main=False) for index, (_, stack) in enumerate(ordered)]
 

@@ -38,6 +38,7 @@ def open_private(path: Path | str, *, create: bool = False, inside: int | None =
         except OSError as error:
             raise RunDirectoryError(f"cannot make {path}: {error.strerror}") from error
     try:
+        # By descriptor from here on: between a check by path and the use another user could swap the folder.
         descriptor = os.open(path, _OPEN, dir_fd=inside)
     except FileNotFoundError:
         raise
@@ -69,6 +70,7 @@ def open_regular(
     A file that is made gets mode 0600. `follow`: the path may be a link to one. Raises OSError for anything
     else; never waits for a FIFO.
     """
+    # Opening a FIFO would wait for its other end for ever.
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags, 0o600, dir_fd=inside)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -91,6 +93,7 @@ def write_private(folder: int, name: str, data: bytes) -> None:
     with os.fdopen(open_regular(unfinished, flags, inside=folder), "wb") as file:
         file.write(data)
         file.flush()
+        # Before the rename: after a power cut the name must not lead to an empty file.
         os.fsync(file.fileno())
     os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
 

@@ -44,6 +44,7 @@ def inject_file(pid: int, file: Path) -> None:
     remote: Callable[[int, str], None] | None = getattr(sys, "remote_exec", None)
     if remote is not None and _python_of(pid) == f"{sys.version_info[0]}.{sys.version_info[1]}":
         stub = file.with_name(f"{file.name}.begin")
+        # `sys.remote_exec` runs its file on the main thread: this one only starts a thread for the other.
         stub.write_text(_python_line(file))
         try:
             remote(pid, str(stub))

@@ -124,6 +124,7 @@ class UsageSampler:
             except (psutil.Error, OSError):
                 continue
             self._processes[rank.session] = process
+            # CPU time is a difference of two readings: the first one has nothing to compare with.
             if rank.session in before:
                 readings.append((rank, usage))
         return readings

@@ -75,6 +75,7 @@ def query_ras(where: tuple[str, int], pids: Collection[int]) -> str:
             exchange = _RasExchange(connection, end)
             if not exchange.ask_line(f"CLIENT PROTOCOL {PROTOCOL}").upper().startswith("SERVER PROTOCOL "):
                 raise RasError("what listens there is no RAS service")
+            # The port is shared by all jobs of the user on this host.
             if not _is_ours(connection, pids):
                 continue
             exchange.ask_line(f"TIMEOUT {COLLECT_S}")

@@ -138,6 +138,7 @@ def start_after(pid: int, unix_s: float) -> bool | None:
 
 
 def _start_without_proc(pid: int) -> int | None:
+    # There is a /proc, and the process is not in it: it has ended.
     if Path("/proc/self/stat").exists() or pid <= 0:
         return None
     import psutil

@@ -168,11 +168,13 @@ class ProcessWatch:
             if watched.exited_ns is not None:
                 continue
             status = process_status(watched.process.pid)
+            # Without a pidfd a pid is all there is, and that is reused: the start time tells.
             if watched.descriptor is None and process_start(watched.process.pid) != watched.start:
                 self._note_exited(watched, now_ns)
             elif status is not None and status.start == watched.start and not watched.said_bye:
                 watched.checks_stopped = watched.checks_stopped + 1 if status.state in "Tt" else 0
                 stopped = watched.checks_stopped >= STOPPED_CHECKS
+                # What was reported as stopped stays so until a check finds that it runs.
                 stopped = stopped or (watched.stopped and watched.checks_stopped > 0)
                 if stopped != watched.stopped:
                     watched.stopped = stopped

@@ -117,6 +117,7 @@ class RankStarts:
             return []
         ranks = {pid: place for pid in children_of(self._launcher) if (place := self._read_place(pid))}
         missing = [pid for pid in ranks if pid not in marks]
+        # The first that came: how long the others have waited, not how late the last one is.
         since_s = min((marks[pid] for pid in ranks if pid in marks), default=time.time())
         if not missing:
             self._complete = {*marks}

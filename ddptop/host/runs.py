@@ -108,6 +108,7 @@ def live_runs() -> list[RunFile]:
             continue
         run_files = (read_run_file(root / name) for name in names)
         runs += [run for run in run_files if run is not None and is_alive(run)]
+    # Another folder may hold the user's runs: only where there are none is the refusal the answer.
     if refused is not None and not runs:
         raise refused
     return sorted(runs, key=lambda run: run.started_at, reverse=True)
@@ -333,6 +334,7 @@ def hold_folder_again(directory: Path, lock: int) -> bool:
         return False
     try:
         fcntl.flock(new_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Under the number by which the rest of this process knows the lock.
         os.dup2(new_lock, lock, inheritable=False)
     except BlockingIOError:
         raise RunDirectoryError(f"another process serves {directory}") from None

@@ -59,6 +59,8 @@ def new_step_counter(directory: Path, hello: Hello) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         file = open_regular(directory / step_counter_name(hello.session), flags)
         try:
+            # Head and HELLO in one write: a process that is killed between two would leave a file that names
+            # nobody.
             os.write(file, _HEAD.pack(0, in_memory, False) + encode(hello))
             if in_memory:
                 return os.dup(file)

@@ -161,6 +161,7 @@ def innermost_call(dump: str, pid: int) -> str:
         calls = [(str(frame["filename"]), int(frame["line"]), str(frame["name"])) for frame in frames]
     except (ValueError, TypeError, KeyError):
         return ""
+    # A forked worker still has its parent's calls below the fork.
     calls = [*takewhile(lambda call: not (call[0].endswith(_PROCESS) and call[2] == "_bootstrap"), calls)]
     user_calls = [call for call in calls if not any(part in call[0] for part in _NOT_THE_USERS)]
     if not user_calls:

@@ -53,6 +53,7 @@ def is_nested() -> bool:
     _, pid, start, job, place = marker
     from ddptop.host.processes import process_start
 
+    # `exec` keeps the pid: a rank that executes another program has left the marker for itself.
     if pid == str(os.getpid()) or not pid.isdecimal() or str(process_start(int(pid))) != start:
         return False
     own_job, own_place = _place_in_job()
@@ -125,6 +126,7 @@ def session_at(device: Any) -> Session | None:
         _mark_children()  # again: the run may have got its id just now
     except Exception as error:  # noqa: BLE001 - the training boundary
         report_once(f"cannot record this process ({type(error).__name__}: {error})")
+        # Also for the processes that this one starts: they would fail alike, each with a line on stderr.
         os.environ["DDPTOP"] = "0"
         return None
     return _session

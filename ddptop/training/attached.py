@@ -185,6 +185,7 @@ class Beginning:
                 "its model has a process group of its own: only the default group can be attached to"
             )
             return True
+        # Torch counts the collectives of a group alike on every rank, and is asked without one.
         sequence = process_groups.sequence_of(ddp.process_group)
         before = self._forwards[-1][0] if self._forwards else None
         if sequence != before:

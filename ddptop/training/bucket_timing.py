@@ -128,8 +128,10 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
         cpu = recorder.cost_clock
         recorder.take_blocked()
         began = cpu()
+        # As late as possible: what lies between this stamp and the launch counts as communication.
         ready = self._ready()
         spent = cpu() - began - recorder.take_blocked()
+        # Not guarded: what the collective raises is the user's, and reaches backward as without ddptop.
         work = self._allreduce(tensors, opts)
         if recorder.detail and ready is not None:
             launched = 0 if cpu is int else now()  # a median needs few
@@ -198,6 +200,7 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
         ready = timer.ready() if recorder.detail else None
         spent = cpu() - began - recorder.take_blocked()
         try:
+            # As above: an error of the hook is the user's.
             future = hook(state, bucket)
         except BaseException as error:
             hide_frame(error)

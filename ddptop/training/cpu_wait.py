@@ -67,6 +67,7 @@ class CpuWait:
 
     def step_ends(self) -> None:
         """The step ends here, unless this is called again before `take_wait`; on the training thread."""
+        # A script may train in another thread than the one before.
         if get_ident() != self._thread:
             self._open_file()
         self._off_end = self._off_cpu()

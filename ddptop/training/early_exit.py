@@ -19,6 +19,7 @@ RANK_PROCESS = "DDPTOP_RANK_PROCESS"
 def watch_exit() -> None:
     """Have a failure of this process reported, if it is a rank's own. Called as Python starts."""
     place = _rank_place()
+    # A process that a rank has started has inherited RANK, but is not the rank.
     if place and os.environ.get(RANK_PROCESS, "").startswith(f"{place} "):
         return
     if place:

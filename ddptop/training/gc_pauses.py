@@ -45,6 +45,7 @@ class GcPauses:
 
     def step_closes(self) -> int:
         """The number of the training thread, on which this is called; UNKNOWN where times were lost."""
+        # A full deque drops its oldest entry: begins and ends would no longer be pairs.
         if len(self.times) < MOST:
             return get_ident()
         self.times.clear()  # here, where no collection runs: what follows begins with a begin

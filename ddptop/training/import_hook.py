@@ -41,6 +41,7 @@ class _OneShotFinder:
             return None
         if self in sys.meta_path:
             sys.meta_path.remove(self)
+        # This finder has left `sys.meta_path`: the module is found as without it.
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             _follow_execution(spec.loader, self._action)

@@ -173,6 +173,7 @@ class CollectorKeeper:
         ensure_run_directory(folder)
         self.end_membership()  # the folder may be another by now
         self._member = collector_start.become_member(folder)
+        # `register_at_fork` cannot be undone: once is enough, whatever folder comes next.
         if not self._watching_forks:
             self._watching_forks = True
             os.register_at_fork(after_in_child=partial(run_after_fork, self.end_membership))

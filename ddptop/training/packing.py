@@ -88,6 +88,7 @@ def pack_steps(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterato
             record = record._replace(calls=(), flags=record.flags & ~Flag.DETAIL)
         calls = record.calls
         numbers = tracker.resolve_numbers(calls) if calls else ()
+        # Before the row is added: a message must not exceed what the link takes.
         room -= 3 * len(calls)
         if rows and (
             room < 0

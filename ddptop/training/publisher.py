@@ -357,6 +357,7 @@ class Publisher(threading.Thread):
                 self._last_ack_s = time.monotonic()
                 self._note_ack(ack)
             elif self._epoch is None:
+                # Nobody else could count the steps of a rank that is killed before a collector has met it.
                 note_step_count(self._folder, self._identity.session, self._recorder.step)
             collector_keeper.restart_if_exited(self._last_ack_s)
             self._recorder.detail_every = self._budget.detail_every
@@ -376,6 +377,8 @@ class Publisher(threading.Thread):
         """
         period_s = TIGHT_PERIOD_S if self._budget.tight else REPORT_S
         now_s = time.monotonic()
+        # A multiple of the period: all ranks of a host send at the same moment, and their agent wakes up
+        # once.
         end_s = now_s + period_s - now_s % period_s
         step_before, self._step_seen = self._step_seen, self._recorder.step
         look_s = LOOK_S if self._step_seen == step_before else period_s
@@ -475,6 +478,7 @@ class Publisher(threading.Thread):
             for model, membership in list(self._session.memberships.items()):
                 if self._memberships_sent.get(model) != membership:
                     self._memberships_sent[model] = membership
+                    # Behind the card, before the steps that are reduced in this group.
                     messages.insert(1, membership)
         device = self._session.device
         if device is not None and time.monotonic() >= self._memory_due:

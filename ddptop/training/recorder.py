@@ -254,6 +254,7 @@ class Recorder:
         """`backward()` has returned or raised."""
         self._backward_depth -= 1
         if self._backward_depth > 0:
+            # Back in the outermost backward, whose last gradient is still to come.
             self.stamp_due = self._backward_depth == 1
             return
         stamp = now() << EVENT_BITS
@@ -315,6 +316,7 @@ class Recorder:
         if self._backward_depth:  # optimizer-in-backward: the step ends with the backward
             self._stepped_in_backward = True
             return
+        # An optimizer that ran inside another one: it belongs to the outer.
         if self._optimizer_running != optimizer:
             return
         if self._optimizer_depth:

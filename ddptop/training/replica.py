@@ -161,6 +161,7 @@ class ReplicaCheck:
     def _checksum_models(self, step: int) -> int:
         if not self._models:
             return 0
+        # What all steps since the last check may cost together is spent in this one.
         room = self.allowance_ns * self._recorder.check_every / len(self._models)
         n_pieces = min(MAX_CHECKSUMS, int(room / self._piece_ns)) if self._piece_ns else 1
         done = 0

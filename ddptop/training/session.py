@@ -149,6 +149,7 @@ class Session:
         number = self._next_model if timed_model is None else timed_model.number
         if timed_model is None:
             self._next_model += 1
+        # Again with each group: its backend may be another one.
         timer = self.timer_for(ddp)
         self._models[ddp] = TimedModel(ddp, number, self.recorder, timer)
         self._switched = [weakref.ref(model) for model in self._models.values()]

@@ -176,6 +176,7 @@ class BundleReceiver(Refusals):
         HELD_NS unless `at_once`. Without, acks wait; what is missing and what is asked is sent.
         """
         now_ns = time.monotonic_ns()
+        # An ack that is held says more when it comes: the sessions' numbers have gone on meanwhile.
         safe &= at_once or len(self._agents) <= MANY_AGENTS or now_ns >= self._held_until_ns
         if safe:
             self._held_until_ns = now_ns + HELD_NS
@@ -357,6 +358,7 @@ class BundleReceiver(Refusals):
         return message if known_rank is None else None
 
     def _note_nack(self, route: bytes, session: int) -> None:
+        # A set: an agent sends hundreds of messages of one session before the nack reaches it.
         names = self._unknown.setdefault(route, set())
         if len(names) < MAX_UNKNOWN:
             names.add(session)

@@ -306,6 +306,7 @@ class BundleSender:
             reply = unpack_reply(data)
         except ProtocolError:
             return
+        # On a new connection everything is sent again in any case.
         restarted = not self._is_new and reply.epoch != self.epoch
         self._is_new = False
         self.epoch, self.detail_every, self.thin = reply.epoch, reply.detail_every, reply.thin
@@ -313,6 +314,7 @@ class BundleSender:
         if reply.t0_ns:
             answers.clock.append(ClockSample(reply.t0_ns, reply.t1_ns, reply.t2_ns, back_ns))
         for name, seq in reply.acks:
+            # An ack that is late, after a rewind, takes nothing off: it is no progress.
             if self._unacked.note_ack(name, seq):
                 answers.acked.append((name, seq))
                 self._advanced_ns = self.acked_ns = back_ns
@@ -325,6 +327,7 @@ class BundleSender:
     def _rewind_nacked(self, now_ns: int) -> None:
         """Send again what is missing. Many nacks about one hole are on their way at a time."""
         for name in [*self._nacked]:
+            # INTRODUCE stands for all sessions; the agent's own one tells when that was last done.
             session = self._unacked.sessions.get(self._own_session if name == INTRODUCE else name)
             if session is not None and now_ns - session.rewound_ns < REWIND_NS:
                 continue

@@ -251,6 +251,7 @@ def _places_of_usual(accepted: AcceptedEntries) -> dict[type[Message], Integers]
     """The places of those messages that are decoded together."""
     rank, _, seq = accepted.heads
     codes = message_codes(accepted.bodies).astype(np.int64)
+    # One number for type, sender and whether it is numbered: compared at once for all messages.
     alike = codes * 4 + (rank >= 0) * 2 + (seq > 0)
     places_by_kind = {}
     for sender, number, kind in _USUAL:
@@ -278,6 +279,7 @@ def _unwrap_abouts(
             wrapped.append((place, about.rank, about.session))
             bodies[place] = about.body
     about_places, rank, session = np.array(wrapped, np.int64).reshape(-1, 3).T
+    # Number 0: of an agent's reading the ABOUT was acked, under the agent's own session.
     heads[:, about_places] = rank, session, np.zeros_like(about_places)
     of_kind |= {kind: np.array(its_places, np.int64) for kind, its_places in unwrapped.items()}
     return accepted._replace(heads=heads, bodies=bodies), of_kind

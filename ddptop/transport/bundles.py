@@ -96,6 +96,7 @@ class Reply(NamedTuple):
 def pack_bundle(t0_ns: int, entries: Sequence[BundleEntry]) -> bytes:
     """The frame of a bundle; the caller keeps to its limits."""
     n = len(entries)
+    # Without entries `zip` would give nothing to unpack: such a bundle compares clocks.
     sessions, ranks, seqs, backs, bodies = zip(*entries, strict=True) if n else ((), (), (), (), ())
     heads = struct.pack(_heads_format(n), *sessions, *seqs, *ranks, *backs, *map(len, bodies))
     return cast(bytes, msgpack.packb((BUNDLE, t0_ns, heads, b"".join(bodies))))

@@ -95,6 +95,7 @@ class ClockFilter:
         for old in self._kept:
             highest = old.upper + (t3 - old.t0) * high
             lowest = old.lower + (t0 - old.t3) * (low if t0 >= old.t3 else high)
+            # The limits contradict each other: the rate of a clock has changed by more than WANDER.
             if new.lower > highest or new.upper < lowest:
                 self._begin_anew(new)
                 return
@@ -117,6 +118,7 @@ class ClockFilter:
         """
         if not self._kept or self._newest is None:
             return None
+        # Never back in time: the limits are moved forward only.
         now_ns = max(now_ns, self._newest.t3)
         self._drift = self._drift_between()
         if self._drift[0] > self._drift[1]:

@@ -112,6 +112,7 @@ class CreditServer:
         if self._port is not None:
             self._port.serve_gate()
             self._drain_socket(self._port.socket, OVER_TCP, now_ns, limit)
+        # libzmq reports no closed connection: a viewer that is gone is only silent.
         silent = [name for name, viewer in self._viewers.items() if now_ns - viewer.received_ns > FORGET_NS]
         for name in silent:
             del self._viewers[name]

@@ -212,6 +212,7 @@ class AckedReceiver(Refusals):
         return receive_frames(self.socket)
 
     def _accept_message(self, frames: list[zmq.Frame]) -> AcceptedMessage | None:
+        # The route comes first, from libzmq; head and body are the rank's.
         if len(frames) != 3:
             raise ProtocolError(f"{len(frames)} frames")
         route, body = frames[0].bytes, frames[2].bytes
@@ -223,6 +224,7 @@ class AckedReceiver(Refusals):
         if session.rank != head.rank:
             raise ProtocolError("session of another rank")
         self._sessions.note_route(head.session, route)
+        # Before `accept_next`: what the rank has dropped must not keep this message out.
         session.give_up(head.base)
         # Counted as seen before it is decoded: what is refused now would be refused again every time.
         return AcceptedMessage(head, body, None) if session.accept_next(head.seq, head.seq - 1) else None

@@ -76,6 +76,7 @@ class AckedSender:
         if len(body) > MAX_RANK_MESSAGE_BYTES:  # the collector would close the connection over it, every time
             self.dropped += 1
             return
+        # The wait for an ack begins with the first message that can be acked, not with the last ack.
         if not self._window:
             self._advanced = time.monotonic()
         self._window[self._next] = body
@@ -157,6 +158,7 @@ class AckedSender:
             self._forget_oldest()
         restarted = self._epoch is not None and ack.epoch != self._epoch
         self._epoch = ack.epoch
+        # A collector that has restarted knows nothing: all is sent again, from the HELLO on.
         if restarted or (ack.nack and now - self._rewound > REWIND_S):
             self._rewind_to_oldest(now)
 

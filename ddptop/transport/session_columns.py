@@ -127,10 +127,13 @@ class SessionColumns:
         all of them are the next one of their session. `which`: (n,) over which of `routes` each came."""
         if not len(slots):
             return True
+        # Stable: messages of one session stay in their order, which the rule is about.
         order = np.argsort(slots, kind="stable")
         slot, seq = slots[order], seqs[order]
         first = np.flatnonzero(np.diff(slot, prepend=-1))
         seen = np.empty_like(seq)
+        # The message before each, within its session; the first of each session is compared with what is
+        # kept.
         seen[1:] = seq[:-1]
         seen[first] = self._seen[slot[first]]
         if not ((after[order] <= seen) & (seen < seq)).all():
@@ -206,6 +209,7 @@ class SessionColumns:
         n_added = max(64, before)
         self._numbers = np.pad(self._numbers, ((0, 0), (0, n_added)))
         self._flags = np.pad(self._flags, ((0, 0), (0, n_added)))
+        # Descending, as `pop` takes the last: slots are then given in ascending order.
         self._free = [*range(before + n_added - 1, before - 1, -1)]
         self._name_columns()
 

@@ -50,6 +50,7 @@ class ReceivedSession:
         if after <= self.seen < seq:
             self.seen = seq
             return True
+        # A message that comes twice is no hole: only one that lies ahead is answered by a nack.
         self.nack |= seq > self.seen
         return False
 
@@ -125,5 +126,6 @@ class ReceivedSessions:
         self._waiting.discard(name)
         if session.seen:
             self._before[name] = session.seen
+        # Dictionaries keep their order: the first one has been unknown for longest.
         if len(self._before) > FORGOTTEN:
             del self._before[next(iter(self._before))]

@@ -115,6 +115,7 @@ def connect_dealer(
     socket.sndhwm = send_high
     socket.rcvhwm = receive_high
     socket.set(zmq.MAXMSGSIZE, max_bytes)
+    # Without it, libzmq queues messages for a collector that never answers, and sends them stale later.
     socket.set(zmq.IMMEDIATE, 1)
     socket.set(zmq.RECONNECT_IVL, RECONNECT_MS[0])
     socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
@@ -149,8 +150,10 @@ def bind_router(
     socket.sndhwm = high
     socket.rcvhwm = high
     socket.set(zmq.MAXMSGSIZE, max_bytes)
+    # A connection that never says who it is would hold a descriptor for good.
     socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     if endpoint.startswith("ipc:"):
+        # The folder is 0700; this holds where a user has opened it.
         socket.set(zmq.IPC_FILTER_UID, os.getuid())
     else:
         socket.set(zmq.IPV6, not _IPV4.match(endpoint))

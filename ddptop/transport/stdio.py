@@ -140,6 +140,7 @@ class FrameReader:
             del self._data[: begin + len(GREETING)]
             self.greeted = True
             return True
+        # The greeting may be cut in two by the pipe: its possible begin stays.
         passed = max(0, len(self._data) - len(GREETING) + 1)
         del self._data[:passed]  # its beginning may be at the end of these bytes
         self._passed += passed
@@ -157,6 +158,7 @@ class FrameReader:
         end = _HEAD.size + length
         if len(self._data) <= end:
             return None
+        # It costs a byte, and finds at once that the two ends have lost each other's borders.
         if self._data[end : end + 1] != b"\n":
             raise ProtocolError("a frame without its end")
         payload = bytes(self._data[_HEAD.size : end])

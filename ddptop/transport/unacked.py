@@ -114,6 +114,7 @@ class Unacked:
     def keep_message(self, name: int, seq: int, body: bytes) -> None:
         """Keep a message of a session that has begun; numbers ascend, a second one is ignored."""
         session = self.sessions[name]
+        # A rank sends all again where an ack is late: what is here already is not kept twice.
         if session.kept and seq <= session.kept[-1].seq:
             return
         self._order += 1
@@ -147,7 +148,10 @@ class Unacked:
             n += 1
         del session.kept[:n]
         session.cursor = max(0, session.cursor - n)
+        # It takes them again: all of the others follow.
         session.probes &= n == 0
+        # Acked messages in the middle stay until those before them go: each is removed once, not searched
+        # for.
         while self._in_memory and self._in_memory[0][1].body is None:
             self._in_memory.popleft()
         return n > 0

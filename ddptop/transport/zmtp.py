@@ -71,6 +71,7 @@ class ZmtpFrame(NamedTuple):
 
 def pack_frame(flags: int, body: bytes) -> bytes:
     """The frame as bytes; `flags` without LONG."""
+    # The short form has one byte for the size: most messages of a rank need the long one.
     if len(body) > 255:
         return bytes((flags | LONG,)) + len(body).to_bytes(8, "big") + body
     return bytes((flags, len(body))) + body
@@ -149,6 +150,7 @@ class Dealer:
     def receive_messages(self) -> list[list[bytes]]:
         """The messages that have arrived, as their frames. Connects, and writes what waits, where it can."""
         messages: list[list[bytes]] = []
+        # A script that daemonises closes every descriptor: this number may be its log file by now.
         if self._socket is not None and not self._is_ours(self._socket):
             self._disconnect()
         if self._socket is None:
@@ -298,6 +300,7 @@ class Dealer:
                 raise ProtocolError(f"{name!r} before READY")
             self.is_ready = True
             self.connections += 1
+        # Unanswered where much waits: a peer that sends PINGs without reading would fill the memory.
         elif name == b"PING" and len(self._unsent) < QUEUE_BYTES:
             self._unsent += pack_command(b"PONG", data[TTL_BYTES:][:MAX_CONTEXT_BYTES])
 

@@ -207,6 +207,7 @@ def write_whole(path: Path, write: Callable[[Any], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        # In the same folder, so in one step: a reader finds the old file or the new one.
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)

@@ -97,6 +97,7 @@ def gather_object(group: GroupInfo, value: T, *, dst: int | None = None) -> list
     """The values of all ranks in rank order, pickled on the way; None on ranks other than `dst`."""
     if dst is None or not _has_others(group):
         return _all_objects(group, value)
+    # torch takes a list on the receiving rank only, and refuses one elsewhere.
     values: list[Any] | None = [None] * group.world_size if group.rank == dst else None
     dist.gather_object(value, values, dst=dst)
     return values

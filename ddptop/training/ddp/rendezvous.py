@@ -140,6 +140,7 @@ def _decide_for_all(store: Any, own_card: RankCard, timeout: timedelta) -> dict[
             number, nonces, acknowledged = secrets.token_hex(8), present, [0]
             decision = decide_group(list(cards.values())) if len(cards) == own_card.world_size else {}
             if decision:
+                # With the nonces: a decision about an earlier process of the same rank is not for this one.
                 store.set("decision", json.dumps(decision | {"nonces": nonces, "number": number}))
         acknowledged = [0, *(rank for rank in ranks[1:] if store.check([f"ack/{number}/{rank}"]))]
         if decision and len(acknowledged) == own_card.world_size:

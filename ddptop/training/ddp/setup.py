@@ -99,6 +99,7 @@ def setup(
     target = _device_of_rank(backend, device, placement.local_rank)
     store = rendezvous.store_of(placement, start_timeout)
     card = _own_card(placement, target, device, backend, seed)
+    # Only here is the backend decided: one rank without a GPU makes all of them take gloo.
     chosen, addresses, number, collector = rendezvous.meet_ranks(store, card, start_timeout)
     if "nccl" not in chosen and device is None:
         target = torch.device("cpu")

@@ -127,6 +127,7 @@ def spawn(
         port = stack.enter_context(contextlib.closing(_reserve_port())).getsockname()[1]
         failures = Path(tempfile.mkdtemp(prefix="ddptop-spawn-"))
         stack.callback(shutil.rmtree, failures, ignore_errors=True)
+        # The port stays reserved until all ranks have ended: no other job gets it between two of them.
         context = mp.start_processes(
             _run_rank,
             args=(fn, world_size, port, failures, args),

@@ -160,6 +160,7 @@ def destroy_groups(*, failed: bool) -> None:
         return
     for group in process_groups.all_groups():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # a destructor at exit would wait
+    # Before the groups are destroyed: gloo joins its threads, which wait for these connections.
     connections.shut_connections()
     if "nccl" in str(dist.get_backend_config()):
         process_groups.abort_groups()

@@ -139,6 +139,7 @@ class DeviceClock:
             self._stream = self._device.side_stream()
         before = self._now()
         try:
+            # `int` counts nothing: the CPU time of the publisher's thread is measured as a whole.
             event = self._pool.mark_event(self._stream, int)
         except NoEvent:
             return None
@@ -148,6 +149,7 @@ class DeviceClock:
             if event.query():
                 after = self._now()
                 return Reference(event, (before + after) // 2, (after - before) // 2)
+            # Another stream next time: this one may share a hardware queue with a kernel that does not end.
             if queried > max(end, patience):
                 self._stream = None
                 return None  # the event has not happened yet: the garbage collector frees it

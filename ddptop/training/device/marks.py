@@ -134,6 +134,7 @@ def device_phases(marks: Sequence[tuple[int, int]], before: int | None) -> Devic
     opened: list[list[int]] = []
     """[mark, moment, time of the phases inside it]"""
     outside = dict.fromkeys(spans, 0)
+    # The first step has no step before it on the device: it begins with its own first mark.
     ended = before if before is not None else marks[0][1]
     stamp = exposed = -1
     wait_at: int | None = None

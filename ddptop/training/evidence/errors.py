@@ -159,6 +159,7 @@ def _exception_chain(error: BaseException) -> list[_ChainLink]:
     seen: set[int] = set()
     current: BaseException | None = error
     explicit = False
+    # A chain may lead back to where it began.
     while current is not None and id(current) not in seen and len(links) < MAX_LINKS:
         seen.add(id(current))
         new, current, next_explicit = _links_of(current)

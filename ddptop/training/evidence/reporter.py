@@ -51,6 +51,7 @@ def thread_stacks(training_thread: int) -> tuple[Stack, ...]:
     Without source lines, so that no file is read: `with_source` adds them.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
+    # Of all threads at one moment: the GIL is held for this call alone.
     frames = sys._current_frames()
     other_threads = [ident for ident in sorted(frames) if ident != training_thread]
     stacks: list[Stack] = []

@@ -180,6 +180,7 @@ def before_destruction(dist: Any, leave: Callable[[], None]) -> None:
             hide_frame(error)
             raise
 
+    # Both have the name: a script may call it in either.
     for module in (dist, dist.distributed_c10d):
         if getattr(module, name, None) is original:
             setattr(module, name, destroy_process_group)

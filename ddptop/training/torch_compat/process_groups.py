@@ -24,6 +24,7 @@ MAX_GROUPS = 64
 
 def group_states(completed: Mapping[str, int]) -> tuple[GroupState, ...]:
     """Every process group of this process, from any thread; `completed` comes from the flight recorder."""
+    # A copy: the training thread may make or destroy a group meanwhile.
     names = list(distributed_c10d._world.pg_names.items())[:MAX_GROUPS]
     return tuple(
         GroupState(

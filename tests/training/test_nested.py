@@ -19,7 +19,7 @@ from ddptop.training import attach
 from tests.processes import DDPTOP_RUN, environment, run
 
 NESTED = """
-import os, sys, torch, torch.distributed as dist
+import os, sys, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 def train(rank, world, kind):
     how = dict(rank=rank, world_size=world, init_method=f"file://{os.getcwd()}/{kind}")
@@ -29,6 +29,7 @@ def train(rank, world, kind):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(7):
         optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+    time.sleep(0.1)  # torch's last work may end: without that its thread can abort or hang the process
     dist.destroy_process_group()
     print("nested", flush=True)
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ def environment(home: Path, *, gpus: bool = False) -> dict[str, str]:
     none, the variable is left alone: with another value than torch was loaded with, a start is cold.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DDPTOP", "XDG_"))}
-    kept.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "PYTHONUNBUFFERED"):  # what a stream could not write is kept, as a user's is
+        kept.pop(name, None)
     runtime = home / "r"
     runtime.mkdir(parents=True, exist_ok=True)
     runtime.chmod(0o700)

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from ddptop.cli.commands import COMMANDS, LOOK, Command
@@ -36,14 +36,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _run(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as end:
         if argv is None:
+            _discard_unwritten()
             gc.freeze()
             if isinstance(end.code, int):
                 leave_process(end.code)
         raise
     if argv is None:  # the process ends: it need not look for cycles in all that a report has read
+        _discard_unwritten()
         gc.freeze()
         leave_process(code)
     return code
+
+
+def _discard_unwritten() -> None:
+    """Let Python end with our exit code also where a stream cannot be written any more: a terminal that is
+    gone. It would end with 120 otherwise."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except ValueError:  # it is closed
+            pass
+        except OSError:
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(argv: list[str]) -> int:

@@ -8,8 +8,10 @@ letters. What writes in a way of its own, and why, is in `tests/architecture/tes
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ddptop.protocol.texts import printable
@@ -58,7 +60,11 @@ def print_text(
     color: bool = False,
 ) -> None:
     """As `print`, of one text, by default to stdout. `color`: as of `safe_text`. Raises OSError."""
-    print(safe_text(f"{text}{end}", color=color), end="", file=file or sys.stdout, flush=flush)
+    cleaned, stream = safe_text(f"{text}{end}", color=color), file or sys.stdout
+    if stream is sys.stderr:
+        _print_on_stderr(cleaned)
+    else:
+        print(cleaned, end="", file=stream, flush=flush)
 
 
 def print_json(data: Mapping[str, Any], *, indent: int | None = 2, allow_nan: bool = False) -> None:
@@ -68,7 +74,24 @@ def print_json(data: Mapping[str, Any], *, indent: int | None = 2, allow_nan: bo
 
 def print_over(text: str) -> None:
     """Replace the present line of the terminal on stderr; an empty text erases it."""
-    print(f"\r\x1b[K{printable(text)}", end="", file=sys.stderr, flush=True)
+    _print_on_stderr(f"\r\x1b[K{printable(text)}")
+
+
+def _print_on_stderr(text: str) -> None:
+    """Print without a buffer. Raises OSError, and ValueError where stderr is closed.
+
+    A stream keeps what it could not write and tries again at the end of the process. Python then exits with
+    code 120: a text of ours would change the exit code of a training whose stderr nobody reads any more.
+    """
+    stream = sys.stderr
+    if type(stream) is not TextIOWrapper:  # a script has put something of its own in its place
+        print(text, end="", file=stream, flush=True)
+        return
+    descriptor = stream.fileno()
+    stream.flush()
+    unwritten = text.encode(stream.encoding, stream.errors or "backslashreplace")
+    while unwritten:
+        unwritten = unwritten[os.write(descriptor, unwritten) :]
 
 
 def write_text(file: Path | TextIO, text: str) -> None:

@@ -67,8 +67,8 @@ class Screen:
         """Do what a key, a click or a line of the palette stands for."""
         raise NotImplementedError
 
-    def open_view(self, name: str) -> None:
-        """Open a view, and request what its frames need."""
+    def open_view(self, name: str, *, rank: int | None = None) -> None:
+        """Open a view, and request what its frames need. `rank`: put the cursor on this one."""
         raise NotImplementedError
 
     @property
@@ -83,5 +83,4 @@ class Screen:
 
     def open_rank(self, rank: int) -> None:
         """Open the page of a rank."""
-        self.place.rank, self.place.pointed = rank, True
-        self.open_view("rank")
+        self.open_view("rank", rank=rank)

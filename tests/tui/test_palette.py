@@ -58,6 +58,13 @@ def test_a_rank_by_its_number() -> None:
     assert "── rank 7 and rank 2050 ──" in sketch.press("colon", *"compare", "space", "7", "enter")
 
 
+def test_on_the_timeline_as_well() -> None:
+    """The lane under the cursor is another rank's."""
+    sketch = Sketch(FakeSource(live()), SIZE)
+    sketch.press("2")
+    assert "── rank 3 ──" in sketch.press("colon", *"rank", "space", "3", "enter")
+
+
 def test_nothing_is_called_so() -> None:
     assert "no match" in Sketch(FakeSource(live()), SIZE).press("colon", *"zzzz")
     assert "no match" in Sketch(FakeSource(live()), SIZE).press("colon", *"zzzz", "enter")

@@ -34,11 +34,13 @@ class ActionsBase(Screen):
         """Quit; training continues."""
         self.finish()
 
-    def open_view(self, name: str) -> None:
-        """Open a view, and request what its frames need."""
+    def open_view(self, name: str, *, rank: int | None = None) -> None:
+        """Open a view, and request what its frames need. `rank`: put the cursor on this one."""
         place, before, after = self.place, self.view, VIEWS[name]
         # First, because the view that opens may take over the cursor that this one leaves.
         before.on_close(place)
+        if rank is not None:
+            place.rank, place.pointed = rank, True
         if after is not before:
             after.on_open(self)
         place.open(name)

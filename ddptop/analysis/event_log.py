@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import LoggedEvent
 from ddptop.frames.phrases import ranks_phrase
 
@@ -49,12 +50,13 @@ class EventLog:
         kind: str,
         message: str,
         *,
-        severity: Severity = "info",
+        severity: Severity | None = None,
         rank: int | None = None,
         step: int | None = None,
     ) -> None:
-        """Add an event. `message` is its whole text."""
+        """Add an event. `message` is its whole text; `severity`: None, as declared for its kind."""
         ranks = [] if rank is None else [rank]
+        severity = severity or condition_of(kind).severity
         self._put(_Entry(unix_s, kind, severity, ranks, step, message, self.incarnation))
 
     def add_rank(
@@ -65,7 +67,7 @@ class EventLog:
         rank: int,
         world: int,
         *,
-        severity: Severity = "info",
+        severity: Severity | None = None,
         step: int | None = None,
     ) -> None:
         """Add an event of one rank. Several ranks with the same `text` (`joined`) share one line."""
@@ -80,6 +82,7 @@ class EventLog:
                 return
             if kind not in UNORDERED:
                 break
+        severity = severity or condition_of(kind).severity
         self._put(_Entry(unix_s, kind, severity, [rank], step, text, self.incarnation, world, {rank}))
 
     def _put(self, entry: _Entry) -> None:

@@ -111,7 +111,7 @@ def note_left_early(state: RunState, t_ns: int) -> None:
         return
     for rank in update_left_early(state.ranks):
         text = describe_exit(state.ranks[rank])
-        state.log.add_rank(state.unix_s(t_ns), "failed_rank", text, rank, state.world, severity="critical")
+        state.log.add_rank(state.unix_s(t_ns), "failed_rank", text, rank, state.world)
 
 
 def note_compiling(state: RunState, rank: int, evidence: Evidence, t_ns: int) -> None:
@@ -237,7 +237,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         text = _text(event) or "the recording is incomplete"
         if state.recording_trouble is None or state.recording_trouble[1] != text:
             state.recording_trouble = (t_ns, text)
-            state.log.add(state.unix_s(t_ns), "recording", text, severity="warning")
+            state.log.add(state.unix_s(t_ns), "recording", text)
     elif event.kind == "rank_returned":
         return_to_session(state, _whole(event.fields.get("session")) or 0, t_ns)
         _log(state, event, "reports again: the process that replaced it has exited", t_ns)
@@ -260,7 +260,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         )
     elif event.kind == "interruption":
         state.interruptions.add(_whole(event.fields.get("from_ns")) or t_ns, t_ns)
-        state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning")
+        state.log.add(state.unix_s(t_ns), event.kind, _text(event))
     elif event.kind == "detail_thinned":
         thins = _whole(event.fields.get("thin")) is not None
         state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning" if thins else "info")
@@ -268,21 +268,19 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         state.interruptions.add(state.newest_ns, t_ns)
         state.restarted_ns = t_ns
         text = _text(event) or "collector restarted, the run went on"
-        state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
+        state.log.add(state.unix_s(t_ns), event.kind, text)
     elif event.kind not in NOT_LOGGED:
         text = event.kind.replace("_", " ") + (f": {_text(event)}" if _text(event) else "")
         if rank_state is not None:
-            _log(state, event, text, t_ns)
+            _log(state, event, text, t_ns, severity="info")
         else:
             step = event.step if event.step >= 0 else None
-            state.log.add(state.unix_s(t_ns), event.kind, text, step=step)
+            state.log.add(state.unix_s(t_ns), event.kind, text, severity="info", step=step)
 
 
 def _on_launcher_signal(state: RunState, event: Event, t_ns: int) -> None:
     name, host = str(event.fields.get("signal")), str(event.fields.get("host") or "")
-    state.log.add(
-        state.unix_s(t_ns), event.kind, f"the launcher on {host} has received {name}", severity="warning"
-    )
+    state.log.add(state.unix_s(t_ns), event.kind, f"the launcher on {host} has received {name}")
     if state.launcher_signal is not None and outside_end(state) is not None:
         return  # of several launchers, or several signals, the first
     sent_ns = state.clocks.to_collector(host, event.t_ns) if state.hosts.is_remote(host) else event.t_ns
@@ -297,7 +295,7 @@ def _on_refused(state: RunState, event: Event, t_ns: int) -> None:
     if first:
         reason = event.fields.get("reason")
         text = "messages were refused" + (f": {reason}" if reason else "")
-        state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
+        state.log.add(state.unix_s(t_ns), event.kind, text)
 
 
 def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -308,7 +306,7 @@ def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) ->
     state.presence_changed()
     _note_exit(state, event, rank_state, t_ns)
     text = describe_exit(rank_state) if exit_known(rank_state) else "lost: no process any more"
-    _log(state, event, text, t_ns, severity="critical")
+    _log(state, event, text, t_ns)
     note_left_early(state, t_ns)
 
 
@@ -319,11 +317,12 @@ def _on_exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     _note_exit(state, event, rank_state, t_ns)
     if event.fields.get("left"):
         if rank_state.signal is not None or rank_state.exit_code:
-            _log(state, event, f"{process_phrase(rank_state)}, after it had left its group", t_ns)
+            text = f"{process_phrase(rank_state)}, after it had left its group"
+            _log(state, event, text, t_ns, severity="info")
     elif rank_state.signal is not None:
-        _log(state, event, f"was ended by {rank_state.signal}", t_ns, severity="critical")
+        _log(state, event, f"was ended by {rank_state.signal}", t_ns)
     elif rank_state.exit_code and (rank_state.exit_code != PLAIN_FAILURE or not reason(rank_state)):
-        _log(state, event, f"exited with code {rank_state.exit_code}", t_ns, severity="critical")
+        _log(state, event, f"exited with code {rank_state.exit_code}", t_ns)
 
 
 def _note_exit(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -502,7 +501,7 @@ _OF_RANKS = {
 }
 
 
-def _log(state: RunState, event: Event, text: str, t_ns: int, *, severity: Severity = "info") -> None:
+def _log(state: RunState, event: Event, text: str, t_ns: int, *, severity: Severity | None = None) -> None:
     world = state.world
     state.log.add_rank(state.unix_s(t_ns), event.kind, text, event.rank, world, severity=severity)
 

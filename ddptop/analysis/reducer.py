@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Alert, Frame
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Message, Received
-    from ddptop.protocol.vocabulary import FrameSource, Severity
+    from ddptop.protocol.vocabulary import FrameSource
 
 
 def _raise_again() -> None:
@@ -224,8 +224,7 @@ class Reducer:
         if run.state != "live" and state.ended_ns is None:
             state.ended_ns = t_ns
             code = "" if run.exit_code is None else f", exit code {run.exit_code}"
-            severity: Severity = "info" if run.state == "finished" else "critical"
-            state.log.add(state.unix_s(t_ns), run.state, f"run {run.state}{code}", severity=severity)
+            state.log.add(state.unix_s(t_ns), run.state, f"run {run.state}{code}")
             self._checks.due_at_end()
 
     def _on_session(self, message: Message, session: Session, number: int, t_ns: int) -> None:
@@ -248,7 +247,7 @@ class Reducer:
         elif isinstance(message, Bye) and message.reason not in WELL:
             # Its successor's HELLO has overtaken it: the rank is live, but the failure is still to be known.
             text, at_s, world = exit_phrase(None, None, message.reason), state.unix_s(t_ns), state.world
-            state.log.add_rank(at_s, "failed_rank", text, session.rank, world, severity="critical")
+            state.log.add_rank(at_s, "failed_rank", text, session.rank, world)
 
     def _on_complete(self, done: CompleteStep, t_ns: int) -> None:
         state = self._state
@@ -287,7 +286,7 @@ class Reducer:
         at_s, world = state.unix_s(t_ns), state.world
         if failed:
             text = describe_exit(rank_state)
-            state.log.add_rank(at_s, "failed_rank", text, rank, world, severity="critical")
+            state.log.add_rank(at_s, "failed_rank", text, rank, world)
         else:
             state.log.add_rank(at_s, "finished", "finished", rank, world)
         note_left_early(state, t_ns)

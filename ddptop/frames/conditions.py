@@ -127,7 +127,7 @@ class Condition:
     title: str
     """In words, where its message is not shown; a filter finds it by these."""
     severity: Severity = "info"
-    """Of its alerts and events, where the place that raises them does not say otherwise."""
+    """Of its alerts and events. A place that raises one names another where this one depends on the case."""
     sign: str = "┴"
     """On the bar of a replay."""
     tone: Tone = "dim"
@@ -326,7 +326,11 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "disk": Condition(title="disk full", severity="warning", sign="▲", tone="warn", in_report="passing"),
         "restart": Condition(title="restart", letter="R", letter_title="restart", marks_events=True),
         "collector_restart": Condition(
-            title="collector restart", letter="C", letter_title="collector restart", marks_events=True
+            title="collector restart",
+            severity="warning",
+            letter="C",
+            letter_title="collector restart",
+            marks_events=True,
         ),
         "compiling": Condition(
             title="a rank compiles", letter="M", letter_title="compiling", in_report="from_log"
@@ -347,10 +351,12 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         LAUNCHER_SIGNAL: Condition(
             title="launcher received a signal", severity="warning", sign="✗", tone="warn"
         ),
-        "exit": Condition(title="process ended", sign="✗", tone="bad", is_red=True, page="stall"),
+        "exit": Condition(
+            title="process ended", severity="critical", sign="✗", tone="bad", is_red=True, page="stall"
+        ),
         "process": Condition(title="process stopped or running again", sign="◌", tone="warn"),
-        "failed": Condition(title="failed", sign="✗", tone="bad", is_red=True),
-        "slower": Condition(title="all ranks slower"),
+        "failed": Condition(title="failed", severity="critical", sign="✗", tone="bad", is_red=True),
+        "slower": Condition(title="all ranks slower", severity="warning"),
         "faster": Condition(title="all ranks faster"),
         "host_unreachable": Condition(
             title="host unreachable", severity="warning", sign="◇", tone="warn", page="hosts"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.conditions import condition_of
 from ddptop.protocol.machine import GpuReading
 from ddptop.protocol.messages import Scalar
 
@@ -266,6 +267,19 @@ class Alert:
     evidence: Mapping[str, Scalar] = field(default_factory=dict)
     incarnation: int = 0
     """In a report: elastic restarts before it."""
+
+    @classmethod
+    def declared(
+        cls,
+        kind: AlertKind,
+        rank: int | None,
+        step: int | None,
+        since_s: float,
+        message: str,
+        evidence: Mapping[str, Scalar] | None = None,
+    ) -> Alert:
+        """An alert of the severity that is declared for its kind."""
+        return cls(kind, condition_of(kind).severity, rank, step, since_s, message, evidence or {})
 
 
 @dataclass(frozen=True, slots=True)

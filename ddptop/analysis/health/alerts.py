@@ -146,7 +146,7 @@ def _of_death(
     evidence |= {"exit_code": rank_state.exit_code, "signal": rank_state.signal}
     evidence["call"] = place(call) if call is not None else None
     since_s = state.unix_s(ended_ns(rank_state))
-    return Alert(kind, "critical", rank, ended_step(state, rank), since_s, message, evidence)
+    return Alert.declared(kind, rank, ended_step(state, rank), since_s, message, evidence)
 
 
 def _silent_hosts(
@@ -170,7 +170,7 @@ def _silent_hosts(
     }
     message = silence_phrase(state, shown, now_ns, lost=bool(lost))
     kind: AlertKind = "lost_rank" if lost else "unreachable_host"
-    return Alert(kind, "critical" if lost else "warning", first, step, since_s, message, evidence)
+    return Alert.declared(kind, first, step, since_s, message, evidence)
 
 
 def _lost(
@@ -203,7 +203,7 @@ def _silent(state: RunState, ranks: list[int]) -> Alert:
     message = f"{ranks_phrase(ranks, state.world)} lost: {how}"
     since_s = state.unix_s(rank_state.heard_ns + int(SILENT_S * NS))
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": rank_state.step}
-    return Alert("lost_rank", "critical", first, rank_state.step, since_s, message, evidence)
+    return Alert.declared("lost_rank", first, rank_state.step, since_s, message, evidence)
 
 
 def _compiling(state: RunState) -> Alert | None:
@@ -227,7 +227,7 @@ def _compiling(state: RunState) -> Alert | None:
     message = f"{ranks_phrase(ranks, state.world)} {verb} compiling in step {first.step:,}"
     message += ", the others wait" if len(ranks) < state.world else ""
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "call": place(call) if call is not None else None}
-    return Alert("compiling", "info", ranks[0], first.step, state.unix_s(first.moved_ns), message, evidence)
+    return Alert.declared("compiling", ranks[0], first.step, state.unix_s(first.moved_ns), message, evidence)
 
 
 def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
@@ -253,7 +253,7 @@ def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
         if position.waits_for:
             evidence["waits_for"] = position.waits_for.partition(", which ")[0]
     message = sentences.short_sentence(state, diagnosis) if kept is None else kept.short_sentence
-    return Alert("stall", "critical", rank, step, state.unix_s(since_ns), message, evidence)
+    return Alert.declared("stall", rank, step, state.unix_s(since_ns), message, evidence)
 
 
 def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
@@ -271,7 +271,7 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
     rank, since_s = diagnosis.sides[0].ranks[0], state.unix_s(since_ns)
     kept = state.stall_at_end()
     message = sentences.sentence(state, diagnosis) if kept is None else kept.sentence
-    return Alert("mismatch", "critical", rank, diagnosis.step, since_s, message, evidence)
+    return Alert.declared("mismatch", rank, diagnosis.step, since_s, message, evidence)
 
 
 def _fatal_mismatch(state: RunState) -> Alert | None:
@@ -289,7 +289,7 @@ def _fatal_mismatch(state: RunState) -> Alert | None:
     rank_state = state.ranks[sides[0].rank]
     message = "mismatch: " + ", ".join(side.words() for side in sides)
     since_s = state.unix_s(ended_ns(state.ranks[ended[0]]))
-    return Alert("mismatch", "critical", sides[0].rank, rank_state.step, since_s, message, evidence)
+    return Alert.declared("mismatch", sides[0].rank, rank_state.step, since_s, message, evidence)
 
 
 def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
@@ -304,7 +304,7 @@ def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
         return None  # a rank that has not reported the step before may have made it
     others = f" and {counted(len(bad) - 1, 'other')}" if len(bad) > 1 else ""
     message = f"the loss of rank {rank}{others} is NaN or infinite since step {step:,}"
-    return Alert("nan", "critical", rank, step, state.unix_s(since_ns), message, {"ranks": len(bad)})
+    return Alert.declared("nan", rank, step, state.unix_s(since_ns), message, {"ranks": len(bad)})
 
 
 def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
@@ -345,7 +345,7 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
     if s.place is not None:
         evidence["place"] = s.place
     since_s = state.figures.straggler_since_s
-    return Alert("straggler", "warning", s.rank if ranks else None, None, since_s, message, evidence)
+    return Alert.declared("straggler", s.rank if ranks else None, None, since_s, message, evidence)
 
 
 def _lost_records(state: RunState) -> Alert | None:
@@ -356,14 +356,14 @@ def _lost_records(state: RunState) -> Alert | None:
     total, (worst, most) = lost.total(), lost.most_common(1)[0]
     message = f"{total:,} step record{'s' if total > 1 else ''} lost, {most:,} of them of rank {worst}"
     since = state.unix_s(state.lost_since_ns or 0)
-    return Alert("lost_records", "warning", worst, None, since, message, {"lost": total, "ranks": len(lost)})
+    return Alert.declared("lost_records", worst, None, since, message, {"lost": total, "ranks": len(lost)})
 
 
 def _recording(state: RunState) -> Alert | None:
     if state.recording_trouble is None:
         return None
     t_ns, message = state.recording_trouble
-    return Alert("recording", "warning", None, None, state.unix_s(t_ns), message)
+    return Alert.declared("recording", None, None, state.unix_s(t_ns), message)
 
 
 def _refused(state: RunState) -> Alert | None:
@@ -376,7 +376,7 @@ def _refused(state: RunState) -> Alert | None:
     reason = event.fields.get("reason")
     message = f"messages to the collector: {', '.join(words)}" + (f" ({reason})" if reason else "")
     since_s = state.unix_s(since_ns)
-    return Alert("refused_messages", "warning", None, None, since_s, message, {**counts, "reason": reason})
+    return Alert.declared("refused_messages", None, None, since_s, message, {**counts, "reason": reason})
 
 
 def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) -> None:
@@ -391,4 +391,4 @@ def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) ->
         rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
         what = "NaN" if isnan(loss) else "infinite"
         text, world = f": loss is {what} since step {step:,}", state.world
-        state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, world, severity="critical", step=step)
+        state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, world, step=step)

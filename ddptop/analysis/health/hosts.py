@@ -53,12 +53,12 @@ def on_full_disk(state: RunState, event: Event, rank_state: RankState, t_ns: int
     where = f"{folder} on host {host}" if host else folder
     if not event.fields.get("full"):
         if known.pop((host, folder), None) is not None:
-            state.log.add(at_s, "disk", f"disk no longer full: {where}")
+            state.log.add(at_s, "disk", f"disk no longer full: {where}", severity="info")
     elif (host, folder) in known:
         known[host, folder] = (*known[host, folder][:2], t_ns)
     elif len(known) < MAX_DISKS:
         known[host, folder] = f"disk full: {where}", at_s, t_ns
-        state.log.add(at_s, "disk", known[host, folder][0], severity="warning")
+        state.log.add(at_s, "disk", known[host, folder][0])
 
 
 def disks_alert(state: RunState, now_ns: int) -> Alert | None:
@@ -71,7 +71,7 @@ def disks_alert(state: RunState, now_ns: int) -> Alert | None:
     (host, folder), (text, since_s, _) = next(iter(full.items()))
     more = f", and {len(full) - 1} more" if len(full) > 1 else ""
     evidence: dict[str, Scalar] = {"host": host, "folder": folder, "folders": len(full)}
-    return Alert("disk", "warning", None, None, since_s, text + more, evidence)
+    return Alert.declared("disk", None, None, since_s, text + more, evidence)
 
 
 def find_own_host(state: RunState) -> str | None:
@@ -246,7 +246,7 @@ class HostLog:
                 self._log_thinned(state, name, now_ns)
         self._before |= {name: now[name] for name in remote}
         for text in self._links.check(state.hosts, state.unix_s(now_ns)):
-            state.log.add(state.unix_s(now_ns), "network", text, severity="warning")
+            state.log.add(state.unix_s(now_ns), "network", text)
 
     def is_news(self, host: str | None, thinned: int) -> bool:
         """Whether the first rows without bucket detail are to be logged, or none is left out any more: a new
@@ -281,10 +281,10 @@ class HostLog:
         where = f": {position_phrase(state, ranks)}" if ranks else ""
         if now == "unreachable":
             text = f"host {name} is unreachable{where}"
-            state.log.add(at_s, "host_unreachable", text, severity="warning")
+            state.log.add(at_s, "host_unreachable", text)
         elif now == "lost":
             text = f"host {name} is lost, silent for more than {SILENT_S:g} s{where}"
-            state.log.add(at_s, "host_lost", text, severity="critical" if ranks else "info")
+            state.log.add(at_s, "host_lost", text, severity=None if ranks else "info")
         elif before in SILENT_STATES and now == "live":
             text = f"host {name} reports again after {fixed(state.hosts.known[name].silent_ns / NS, 0)} s"
             state.log.add(at_s, "host_back", text)
@@ -293,4 +293,4 @@ class HostLog:
         self._thinned ^= {name}
         if name in self._thinned:
             text = f"host {name} leaves out bucket detail, because the collector asked for it"
-            state.log.add(state.unix_s(now_ns), "host_thinned", text, severity="warning")
+            state.log.add(state.unix_s(now_ns), "host_thinned", text)

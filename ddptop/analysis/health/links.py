@@ -84,7 +84,7 @@ def alert(hosts: Hosts) -> Alert | None:
     more = f", and {n_links - 1} more link{'s' * (n_links > 2)}" if n_links > 1 else ""
     end = names_of_addresses(hosts).get(peer, peer)
     evidence: dict[str, Scalar] = {"host": host, "peer": end, "links": n_links, "lost": lost}
-    return Alert("network", "warning", None, None, since_s, text + more, evidence)
+    return Alert.declared("network", None, None, since_s, text + more, evidence)
 
 
 def explain(hosts: Hosts, straggler: Straggler | None, host_of: Sequence[str]) -> bool:

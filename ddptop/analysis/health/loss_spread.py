@@ -177,7 +177,7 @@ class LossSpread:
         if not before and now:
             self._since_s = unix_s
             rank = self._apart[0].rank if len(now) == 1 else None
-            self._log.add(unix_s, "loss_spread", self._words(), severity="warning", rank=rank, step=step)
+            self._log.add(unix_s, "loss_spread", self._words(), rank=rank, step=step)
         elif before and not now:
             self._log.add(unix_s, "loss_spread_end", "the ranks' losses agree again", step=step)
 
@@ -192,7 +192,7 @@ class LossSpread:
             "steps": first.steps,
             "ranks": len(self._apart),
         }
-        return Alert("loss_spread", "warning", first.rank, None, self._since_s, self._words(), evidence)
+        return Alert.declared("loss_spread", first.rank, None, self._since_s, self._words(), evidence)
 
     def _words(self) -> str:
         first, world = self._apart[0], self._losses.shape[1]

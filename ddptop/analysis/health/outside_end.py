@@ -100,7 +100,7 @@ def outside_end_alert(state: RunState) -> Alert | None:
     evidence: dict[str, Scalar] = {"signal": end.signal, "host": end.host or None, "stall": end.stall or None}
     step = state.complete_step
     message = _sentence(state, end)
-    return Alert("ended_from_outside", "critical", None, step, state.unix_s(end.t_ns), message, evidence)
+    return Alert.declared("ended_from_outside", None, step, state.unix_s(end.t_ns), message, evidence)
 
 
 def _sentence(state: RunState, end: OutsideEnd) -> str:

@@ -115,7 +115,7 @@ class Pace:
         times = f"{fixed(before_ms + _change(wall))} ms a step, {fixed(before_ms)} ms before"
         since = f"become {kind}, since about step" if drifts else f"are {kind} since step"
         text = f"all ranks {since} {first:,}: {times}"
-        log.add(unix_s, kind, text, severity="warning" if slower else "info", step=first)
+        log.add(unix_s, kind, text, step=first)
         self._blocks = self._blocks[BEFORE:]
 
 

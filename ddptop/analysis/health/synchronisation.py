@@ -166,7 +166,7 @@ class Synchronisation:
         }
         rank = fault.ranks[0] if len(fault.ranks) == 1 else None
         text = fault_phrase(fault, key, self._world)
-        return Alert("not_synchronised", "critical", rank, fault.since, fault.since_s, text, evidence)
+        return Alert.declared("not_synchronised", rank, fault.since, fault.since_s, text, evidence)
 
     def _compare(
         self, key: ModelKey, model: _Model, step: int, reports: Mapping[int, Unreduced], unix_s: float
@@ -222,7 +222,7 @@ class Synchronisation:
         model.fault = Fault(report.name, report.why, ranks, since, differ, unix_s)
         text = fault_phrase(model.fault, key, self._world)
         rank = ranks[0] if len(ranks) == 1 else None
-        self._log.add(unix_s, "not_synchronised", text, severity="critical", rank=rank, step=since)
+        self._log.add(unix_s, "not_synchronised", text, rank=rank, step=since)
 
     def _excuse(self, model: _Model, text: str, step: int, unix_s: float) -> None:
         if not model.is_excused:
@@ -296,7 +296,7 @@ class SkippedBackwards:
         rank = ranks[0] if len(ranks) == 1 else None
         text = _skipped_phrase(ranks, step, self._world)
         evidence: dict[str, Scalar] = {"ranks": len(ranks)}
-        return Alert("skipped_backward", "warning", rank, step, since_s, text, evidence)
+        return Alert.declared("skipped_backward", rank, step, since_s, text, evidence)
 
     def _evaluate(self, step: int, key: ModelKey, reports: Mapping[int, _Skipped], unix_s: float) -> None:
         by_kind: dict[Callable[..., str], list[int]] = {}
@@ -312,7 +312,7 @@ class SkippedBackwards:
         for phrase, ranks in by_kind.items():
             text = phrase(tuple(ranks), step, self._world)
             only = ranks[0] if len(ranks) == 1 else None
-            self._log.add(unix_s, "skipped_backward", text, severity="warning", rank=only, step=step)
+            self._log.add(unix_s, "skipped_backward", text, rank=only, step=step)
         for rank in by_kind.get(_skipped_phrase, ()):
             self._ahead[key.model, rank] = self._ahead.get((key.model, rank), 0) + reports[rank].prepared
             if self._first is None:

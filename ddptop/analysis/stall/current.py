@@ -457,7 +457,7 @@ def _log_stall(state: RunState, diagnosis: Diagnosis, now_ns: int, sentence: str
     rank = diagnosis.ranks[0] if len(diagnosis.ranks) == 1 else None
     text = f"stall: {sentence or sentences.short_sentence(state, diagnosis)}"
     at_s = state.unix_s(now_ns)
-    state.log.add(at_s, "stall", text, severity="critical", rank=rank, step=diagnosis.step)
+    state.log.add(at_s, "stall", text, rank=rank, step=diagnosis.step)
 
 
 def _log_end(state: RunState, logged: Diagnosis, moved_ns: int, now_ns: int) -> None:

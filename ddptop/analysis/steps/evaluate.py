@@ -347,7 +347,7 @@ class StepEvaluation:
                 are = "became slow"
             figures.straggler_logged = f"{who} {'are' if slow is None else 'is'}", slow
             text = f"{who} {are}{f': {cause}' if cause else ''} (step {int(step):,})"
-            log.add(now_s, "straggler", text, severity="warning", rank=slow, step=int(step))
+            log.add(now_s, "straggler", text, rank=slow, step=int(step))
 
     def _check_no_sync(self, flags: Numbers, numbers: Column, end_s: Column) -> None:
         """Log when `no_sync()` begins to enclose backward alone. `flags`: (n, ranks); the others (n,)."""
@@ -377,7 +377,7 @@ class StepEvaluation:
             flag = figures.flags.at(slot).flag
             who = "no rank" if flag is None else f"rank {flag.rank}"
             text = f"bucket arrivals contradict the own times, which flag {who}"
-            self._state.log.add(now_s, "disagreement", text, severity="info", step=int(step))
+            self._state.log.add(now_s, "disagreement", text, step=int(step))
         figures.flags.disagrees = now
 
     def _check_clocks(self, window: DetailWindow, step: float, time_s: float) -> None:

@@ -21,7 +21,6 @@ import threading
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from textual._xterm_parser import XTermParser
@@ -125,11 +124,13 @@ class ScreenDriver(LinuxDriver):
                     if not received:  # the terminal has gone: the app notices, and ends the screen
                         self.exit_event.wait(INPUT_WAIT_S)
                     text = decoder.decode(received)
-                try:
-                    for event in chain(parser.feed(text) if text else (), parser.tick()):
-                        self.process_message(event)
-                except (ArithmeticError, LookupError, ValueError):
-                    parser = _new_parser(parser, self._debug)
+                # Letter by letter: the keys behind one that the parser fails on are keys, too.
+                for character in (*text, None):
+                    try:
+                        for event in parser.tick() if character is None else parser.feed(character):
+                            self.process_message(event)
+                    except (ArithmeticError, LookupError, ValueError):
+                        parser = _new_parser(parser, self._debug)
 
     # Textual's own handlers write to the terminal at once: a signal that comes while the screen is
     # being written would wait for ever for the lock of the queue that it has interrupted. So the event loop

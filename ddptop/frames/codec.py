@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import msgpack
 import numpy as np
 
-from ddptop.frames import causes, conditions, detail, frame, hosts, overhead, stall
+from ddptop.frames import causes, conditions, detail, frame, hosts, ledger, overhead, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.figures import RANK_FIGURES, Ranks
 from ddptop.frames.history import WIDE as HISTORY_WIDE
@@ -173,6 +173,8 @@ PARTS: Mapping[str, Any] = {
     "LoggedScalar": frame.LoggedScalar,
     "Span": detail.Span,
     "Reduce": detail.Reduce,
+    "SkewCost": ledger.SkewCost,
+    "WaitedFor": ledger.WaitedFor,
 }
 """Dataclasses whose fields are values or other parts, by name."""
 
@@ -182,6 +184,7 @@ COLUMN_PARTS: Mapping[str, Any] = {
     "RankMinutes | None": RankMinutes,
     "Lane": detail.Lane,
     "Heat | None": detail.Heat,
+    "LedgerRanks": ledger.LedgerRanks,
 }
 """Dataclasses with columns, by annotation. The columns of one object have the same length."""
 
@@ -196,6 +199,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Timeline | None": detail.Timeline,
     "Heat | None": detail.Heat,
     "MeasuredCost | None": overhead.MeasuredCost,
+    "Ledger | None": ledger.Ledger,
 }
 """Dataclasses that may be None, by annotation."""
 

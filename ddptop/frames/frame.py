@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ddptop.frames.figures import Figure, Ranks
     from ddptop.frames.history import History, RankSteps
     from ddptop.frames.hosts import HostFigures
+    from ddptop.frames.ledger import Ledger
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.stall import Death, Stall
     from ddptop.protocol.vocabulary import (
@@ -352,6 +353,8 @@ class Frame:
     """None while a rank is flagged (`straggler`)."""
     hosts: tuple[HostFigures, ...] = ()
     """In order of their lowest rank; empty: no host has been named yet."""
+    ledger: Ledger | None = None
+    """None: no rank has reported yet."""
 
 
 def rate_without_stalls(frame: Frame) -> float | None:

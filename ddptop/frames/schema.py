@@ -11,7 +11,18 @@ from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from ddptop.frames import causes, conditions, figures, frame, hosts, overhead, snapshot, stall, verdict
+from ddptop.frames import (
+    causes,
+    conditions,
+    figures,
+    frame,
+    hosts,
+    ledger,
+    overhead,
+    snapshot,
+    stall,
+    verdict,
+)
 from ddptop.protocol import machine, messages, vocabulary
 from ddptop.protocol.outlets import print_json
 
@@ -70,6 +81,13 @@ def schema() -> Node:
     alert = _part(frame.Alert, ("kind", "severity", "rank", "step", "since_s", "message", "evidence"))
     cost = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason")
     stalled = _part(stall.Stall, (*snapshot.STALL_FIELDS, "ranks", "waiting", "detail"))
+    waited_for = _with(
+        _part(ledger.WaitedFor, (*snapshot.WAITED_FIELDS, "dear_steps")), seconds={"type": "number"}
+    )
+    skew = _with(_part(ledger.SkewCost, snapshot.SKEW_FIELDS), waited_for=_list(waited_for))
+    seconds = _object(**dict.fromkeys(ledger.LEDGER_CLASSES, number))
+    of_rank = _object(rank={"type": "integer"}, elapsed_s=number, seconds=seconds)
+    whole_ledger = _with(skew, elapsed_s=number, scaled_s=number, ranks=_list(of_rank), recent=skew)
     whole_snapshot = _object(
         schema={"const": snapshot.SCHEMA},
         source={"enum": [*get_args(vocabulary.FrameSource)]},
@@ -83,6 +101,7 @@ def schema() -> Node:
         alerts=_list(alert),
         hosts=_list(_part(hosts.HostFigures, snapshot.HOST_FIELDS)),
         clocks=_list(_part(frame.Clocks, ("host", "offset_ms", "bound_ms", "drift_ppm", "age_s"))),
+        ledger=_or_null(whole_ledger),
         overhead=_with(
             _part(overhead.Overhead, cost),
             measured=_or_null(_part(overhead.MeasuredCost, ("pct", "low", "high", "blocks"))),

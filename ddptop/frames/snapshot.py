@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ddptop.frames.figures import RANK_FIGURES
+from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import run_state, verdict
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Alert, Frame, GpuFacts
+    from ddptop.frames.ledger import Ledger, SkewCost
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.stall import RankPosition
     from ddptop.protocol.messages import Scalar
@@ -86,6 +88,10 @@ POSITION_FIELDS = (
     ),
 )
 
+SKEW_FIELDS = ("over_s", "rank_seconds", "lost_pct", "low_pct", "high_pct", "steps")
+
+WAITED_FIELDS = (*("rank", "place", "share_pct", "steps", "longest_s", "longest_step", "dear_s", "n_dear"),)
+
 CALL_FIELDS = ("file", "line", "function", "code")
 
 DDP = "ddp."
@@ -111,12 +117,47 @@ def snapshot(frame: Frame) -> dict[str, object]:
         "alerts": [alert_fields(alert) for alert in frame.alerts],
         "hosts": [_fields(host, HOST_FIELDS) for host in frame.hosts],
         "clocks": _clocks(frame),
+        "ledger": None if frame.ledger is None else _ledger(frame.ledger),
         "overhead": _overhead(frame.overhead),
         "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall(frame),
         # Public keys of schema 1 (`testimony`, below `testimonies`); `position` everywhere else.
         "deaths": [
             {**_fields(death, DEATH_FIELDS), "testimony": _position(death.position)} for death in frame.deaths
+        ],
+    }
+
+
+def _ledger(ledger: Ledger) -> dict[str, object]:
+    """Its figures over the whole run, and below `recent` over the last minutes."""
+    columns = [[tidy("_s", value) for value in ledger.seconds_of(name).tolist()] for name in LEDGER_CLASSES]
+    by_rank = zip(ledger.ranks.elapsed_s.tolist(), zip(*columns, strict=True), strict=True)
+    return {
+        **_fields(ledger, ("elapsed_s", "scaled_s")),
+        "ranks": [
+            {
+                "rank": rank,
+                "elapsed_s": tidy("_s", elapsed_s),
+                "seconds": dict(zip(LEDGER_CLASSES, seconds, strict=True)),
+            }
+            for rank, (elapsed_s, seconds) in enumerate(by_rank)
+        ],
+        **_skew_cost(ledger.run),
+        "recent": _skew_cost(ledger.recent),
+    }
+
+
+def _skew_cost(cost: SkewCost) -> dict[str, object]:
+    return {
+        **_fields(cost, SKEW_FIELDS),
+        "rank_seconds": tidy("_s", cost.rank_seconds),
+        "waited_for": [
+            {
+                **_fields(waited, WAITED_FIELDS),
+                "seconds": tidy("_s", waited.rank_seconds),
+                "dear_steps": list(waited.dear_steps),
+            }
+            for waited in cost.waited_for
         ],
     }
 

@@ -54,6 +54,9 @@ backward (the loss); `after_optimizer`: until the next batch is fetched. `cpu`: 
 training thread waited for a CPU, or `gc`: was paused by Python's garbage collection;
 `uneven_work`: its batch was larger."""
 
+LedgerPlace: TypeAlias = Literal[OwnPlace, "first_batch", "evaluation", "phase", "unknown"]
+"""Where a rank was while others waited for it. `unknown`: in no place longer than the others."""
+
 Basis: TypeAlias = Literal["every_step", "arrivals"]
 """What a verdict rests on: the own times of every step, or the arrivals of buckets in detailed steps."""
 
@@ -77,7 +80,7 @@ SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving"
 
 NAMES = (
     frozenset(("RunOutcome", "RankStatus", "HostState", "RankPhase", "StepPhase", "Pattern", "Severity"))
-    | {"DeviceState", "FrameSource", "SpanName", "OwnPlace", "Basis"}
+    | {"DeviceState", "FrameSource", "SpanName", "OwnPlace", "LedgerPlace", "Basis"}
     | {"Sign"}
 )
 """The sets by name, as annotations of dataclasses have them."""

@@ -1,0 +1,128 @@
+"""The ledger: in which class every second of every rank lies, and which rank the others have waited for.
+
+All figures are sums over the whole run, or over the last minutes, never medians times a number of steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Column
+    from ddptop.protocol.vocabulary import LedgerPlace
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRanks:
+    """Seconds of each rank by class, (ranks,) each. The classes of a rank add up to `elapsed_s`."""
+
+    elapsed_s: Column
+    """Its life: from the launch of the run to the end of its process, or to now."""
+    start_s: Column
+    """From the launch to the begin of its first step: process, imports, process group, model."""
+    data_s: Column
+    """Blocked on the next batch."""
+    first_batch_s: Column
+    """`data` of steps in which a DataLoader began anew."""
+    forward_s: Column
+    own_backward_s: Column
+    """Backward up to the last gradient."""
+    optimizer_s: Column
+    between_s: Column
+    """Outside the phases of a step."""
+    gc_s: Column
+    """Pauses for Python's garbage collection, in whatever place."""
+    transfer_s: Column
+    """Exposed communication that nobody's lateness explains: that of the last arriver."""
+    waiting_s: Column
+    """Waited for a later rank, in all-reduces and in the script's own collectives."""
+    evaluation_s: Column
+    """Forwards without gradients, between steps."""
+    phase_s: Column
+    """In phases that the script has declared (`ddptop.phase`)."""
+    stalled_s: Column
+    """From the begin of a stall to its end, in a step that never became complete or that is running."""
+    restart_s: Column
+    """From the last complete step before a restart to the first step after it."""
+    end_s: Column
+    """After the last step, until the process ended."""
+    unknown_s: Column
+    """The running step, lost records, and what steps without phases take longer than usual."""
+
+
+LEDGER_CLASSES = tuple(field.name.removesuffix("_s") for field in fields(LedgerRanks))[1:]
+"""The classes in the order of a step's life, as the JSON names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitedFor:
+    """What the other ranks have waited for one rank in one place."""
+
+    rank: int
+    place: LedgerPlace
+    """Where it took longer than the others."""
+    rank_seconds: float
+    """Summed over the ranks that waited."""
+    share_pct: float
+    """Of the rank-seconds of all ranks in the same time."""
+    steps: int
+    """Steps in which it was so."""
+    longest_s: float
+    """The longest that any rank has waited for it in one step."""
+    longest_step: int
+    dear_steps: tuple[int, ...]
+    """The newest of the steps that hold most of the waiting, oldest first."""
+    dear_s: float
+    """What a rank has waited in such a step: a mean over them."""
+    n_dear: int
+    """How many there are, those that are not listed among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkewCost:
+    """What ranks lost by waiting for each other, over some time."""
+
+    over_s: float
+    """Length of that time."""
+    rank_seconds: float
+    """That all ranks have waited."""
+    lost_pct: float | None
+    """Of the rank-seconds of all ranks; None: no step is known."""
+    low_pct: float | None
+    """Interval of 95 % by block bootstrap; None: too short a time to tell."""
+    high_pct: float | None
+    steps: int
+    """Complete steps in this time."""
+    waited_for: tuple[WaitedFor, ...]
+    """Largest first; their sum is `rank_seconds` where all are here (`MAX_WAITED_FOR`)."""
+
+
+MAX_WAITED_FOR = 32
+"""Most (rank, place) in a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Where the seconds of all ranks went."""
+
+    elapsed_s: float
+    """Of the run."""
+    ranks: LedgerRanks
+    run: SkewCost
+    """Over the whole run."""
+    recent: SkewCost
+    """Over the last minutes."""
+    scaled_s: float
+    """Rank-seconds of steps without phases that are in the classes by the shares of recorded steps."""
+
+    def seconds_of(self, name: str) -> Column:
+        """(ranks,) seconds of one of LEDGER_CLASSES."""
+        return np.asarray(getattr(self.ranks, f"{name}_s"))
+
+    @property
+    def total_s(self) -> float:
+        """Rank-seconds of all ranks: what the classes of all ranks add up to."""
+        return float(np.sum(self.ranks.elapsed_s))

@@ -134,10 +134,10 @@ STEPS_AT_AN_AGENT = """
 import sys
 from pathlib import Path
 import msgpack, zmq
-from ddptop.agent.ranks import HostRanks
+from ddptop.agent.local_ranks import LocalRanks
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Hello, StepRow, Steps
-from ddptop.transport.receiver import FEWEST_TOGETHER, AckedReceiver
+from ddptop.transport.receiver import FEWEST_TOGETHER
 from ddptop.transport.sockets import new_context
 
 hello = Hello(1, "run", 5, 0, 1, 0, 0, "node", 1, "cuda:0", "nccl", "reducer", 0, 10**18, 1.0)
@@ -152,11 +152,12 @@ def receive():
     return sent.pop(0)
 
 context = new_context()
-receiver = AckedReceiver(context, "ipc://ranks", epoch=1)
-HostRanks(Path("."), receiver, None, None, None, None)
-receiver._receive_frames = receive
-assert len(receiver.drain_messages(1)) == len(messages), receiver.refused_why
-receiver.close()
+ranks = LocalRanks.bind(
+    context, Path("."), None, lambda hello, peer: None, run_id="run", epoch=1, one_part=True
+)
+ranks._receiver._receive_frames = receive
+assert len(ranks.receive_messages(1)) == len(messages), ranks.take_refused(1)
+ranks.close()
 context.term()
 assert 'numpy' not in sys.modules
 """

@@ -17,8 +17,9 @@ from ddptop.agent.admission import Admission
 from ddptop.agent.host_usage import HostClock, HostSampler, describe_host
 from ddptop.agent.host_watch import HostWatch
 from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
+from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.outbox import MEMORY_BYTES, Outbox
-from ddptop.agent.ranks import HostRanks
+from ddptop.agent.rank_relay import RankRelay
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role, write_address
 from ddptop.host.folders import RunDirectoryError, state_directory
@@ -30,7 +31,6 @@ from ddptop.host.runs import (
     hold_folder_again,
     hold_lock,
     holds_folder,
-    ingest_endpoint,
     read_run_file,
     remove_run_directory,
 )
@@ -40,8 +40,7 @@ from ddptop.protocol.messages import Run
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.curve import KeyPair
-from ddptop.transport.receiver import AckedReceiver
-from ddptop.transport.sockets import bind_again, new_context
+from ddptop.transport.sockets import new_context
 
 TICK_MS = 250
 """Longest sleep: bundles go out so often."""
@@ -130,7 +129,7 @@ class Agent:
         """Until the next round; clocks are compared meanwhile, where that is due."""
         now_ns = time.monotonic_ns()
         pause_s = REPORT_S - (now_ns / NS - READ_AT_S) % REPORT_S
-        if self._ranks.any_ends(now_ns):
+        if self._relay.any_ends(now_ns):
             pause_s = LAST_PAUSE_S
         elif self._watch and self._clock.is_due(now_ns):
             self._sender.compare_clocks(pause_s)
@@ -174,17 +173,18 @@ class Agent:
         self._outbox = Outbox(self._sender, session, run, recording, self._tell)
         launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
         admission = Admission(launcher=launcher, most_ranks=arguments.most_ranks)
-        self._receiver = AckedReceiver(
+        self._ranks = LocalRanks.bind(
             context,
-            ingest_endpoint(self._directory),
-            epoch=random.SystemRandom().getrandbits(62),
+            self._directory,
+            watch,
+            admission,
             run_id=arguments.run_id,
-            hold_acks=True,
-            admit=admission,
+            epoch=random.SystemRandom().getrandbits(62),
+            one_part=True,
         )
-        stack.callback(self._receiver.close)
-        self._ranks = HostRanks(self._directory, self._receiver, self._sender, self._outbox, watch, admission)
-        self._own_watch = HostWatch(self._directory, arguments.run_id, self._ranks, watch, gpus, recording)
+        stack.callback(self._ranks.close)
+        self._relay = RankRelay(self._directory, self._ranks, self._sender, self._outbox)
+        self._own_watch = HostWatch(self._directory, arguments.run_id, self._relay, watch, gpus, recording)
         self._sampler = HostSampler(watch.living_processes)
         self._run_file = KeptRunFile(
             self._directory,
@@ -193,11 +193,11 @@ class Agent:
             script=arguments.script,
             started_at=self._started_at,
         )
-        for source in (self._pipe.descriptor, self._receiver.socket):
+        for source in (self._pipe.descriptor, self._ranks.socket):
             self._poller.register(source, zmq.POLLIN)
         if before is not None and before.recording is not None and before.collector_host is not None:
             self._outbox.resume(Path(before.recording))
-        self._ranks.recall(now_ns)
+        self._relay.recall(now_ns)
         self._check_address()
         self._update_run_file(now_ns)
 
@@ -222,7 +222,7 @@ class Agent:
         now_ns = time.monotonic_ns()
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)
-        arrived = self._ranks.drain(now_ns)
+        arrived = self._relay.drain(now_ns)
         if self._pipe.descriptor in ready:
             self._read_launcher(now_ns)
         self._own_watch.report_exits(now_ns)
@@ -242,18 +242,16 @@ class Agent:
         if self._outbox.local_recording != before:  # ranks are acked after it: this process may be killed
             self._update_run_file(now_ns)
         for session, seq in answers.acked:
-            self._receiver.mark_safe(session, seq)
-            self._ranks.note_acked(seq if session == self._session else 0)
+            self._ranks.mark_safe(session, seq)
+            self._relay.note_acked(seq if session == self._session else 0)
         for session, number in answers.asked:
-            self._receiver.ask_rank(session, number)
-            self._ranks.asked.add(session)
+            self._ranks.ask_rank(session, number)
         # Not once the ranks are gone: the collector, which needs no clock then, may have ended.
         if answers.clock and not self._pipe.ended and (self._watch or self._clock.is_new):
             clock = self._clock.note(answers.clock, time.monotonic_ns())
             if clock is not None:
                 self._outbox.report(clock, now_ns)
-        self._receiver.detail_every = self._sender.detail_every
-        self._receiver.acknowledge(safe=self._outbox.safe)
+        self._ranks.acknowledge(safe=self._outbox.safe, detail_every=self._sender.detail_every)
 
     def _check_second(self, now_ns: int) -> None:
         self._is_replaced = self.is_to_collect or not self._holds_folder()
@@ -267,10 +265,10 @@ class Agent:
                 round_trip_ns=self._clock.round_trip_ns,
                 kept=self._outbox.kept,
                 local_recording=self._outbox.local_recording,
-                thinned=self._ranks.thinned + self._outbox.without_detail,
+                thinned=self._relay.thinned + self._outbox.without_detail,
             )
         )
-        self._ranks.report_refused(now_ns)
+        self._relay.report_refused(now_ns)
         self._update_run_file(now_ns)
         if self._outbox.lost_rows and not self._loss_is_reported:
             self._loss_is_reported = True  # how many is said by the collector, from the recording
@@ -288,7 +286,7 @@ class Agent:
         try:
             if not hold_folder_again(self._directory, self._lock):
                 return True
-            bind_again(self._receiver.socket, ingest_endpoint(self._directory))
+            self._ranks.bind_again(self._directory)
             if self._address is not None:
                 write_address(self._directory, self._address)
         except (OSError, RunDirectoryError, zmq.ZMQError):

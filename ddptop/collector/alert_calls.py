@@ -25,8 +25,8 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from ddptop.agent.internal_errors import InternalErrors
 from ddptop.collector.incidents import Change, Incidents
-from ddptop.collector.internal_errors import InternalErrors
 from ddptop.frames.frame import Alert
 from ddptop.frames.snapshot import alert_fields
 from ddptop.host import processes

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.agent.admission import Admission
+from ddptop.agent.local_ranks import LocalRanks
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.internal_errors import InternalErrors
 from ddptop.collector.new_history import NewHistory
 from ddptop.collector.record import Record
 from ddptop.collector.remote_hosts import RemoteHosts
@@ -20,13 +19,10 @@ from ddptop.host.exits import RankProcess
 from ddptop.host.rank_processes import ProcessWatch
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
-from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import HOST_END, About
-from ddptop.protocol.limits import MAX_TEXT, NS
 from ddptop.protocol.message_run import READINGS, EncodedRun
 from ddptop.protocol.messages import (
-    LEFT,
     WELL,
     Bye,
     Event,
@@ -37,14 +33,10 @@ from ddptop.protocol.messages import (
     Scalar,
     Steps,
 )
-from ddptop.transport.receiver import MOST_DRAINED, AckedReceiver
+from ddptop.transport.receiver import MOST_DRAINED
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
-
-REPORT_REFUSED_NS = 10 * NS
-"""Least time between two reports of refused messages: a process that sends them in a loop must not fill the
-recording."""
 
 TOGETHER = READINGS | {Steps}
 """Messages that only the recording and the reducer need."""
@@ -54,42 +46,31 @@ FEWEST_TOGETHER = 2
 
 
 class Intake:
-    """Feeds recording and reducer. `watched` is False where pids mean nothing (simulated ranks)."""
+    """Feeds recording and reducer."""
 
     def __init__(
         self,
-        receiver: AckedReceiver,
+        ranks: LocalRanks,
         record: Record,
         reducer: Reducer,
         watch: ProcessWatch,
         stalls: StallWatch,
-        admission: Admission,
-        *,
-        watched: bool,
         hosts: RemoteHosts | None = None,
     ) -> None:
-        """`hosts`: the other hosts of the run, where there are any."""
-        self._receiver = receiver
+        """`ranks`: those of this host; `hosts`: the other hosts of the run, where there are any."""
+        self._ranks = ranks
         self._record = record
         self._reducer = reducer
         self._watch = watch
         self._stalls = stalls
-        self._admission = admission
-        self._watched = watched
         self._hosts = hosts
         self._simulated_hosts = SimulatedHosts()
-        self._session_of: dict[int, int] = {}
-        self.world_size = 0
-        """0: no rank has reported it yet."""
-        self.asked: set[int] = set()
-        """Sessions that were asked; emptied by `HostWatch`."""
+        self.asked = ranks.asked
         self.emptied = True
         """Whether all that had arrived was read at the last `drain`."""
         self._awaited = False
         """A process may wait for its last ack."""
-        self._errors = InternalErrors()
-        self._reported_refused = (0, 0)
-        self._report_refused_ns = 0
+        self._errors = ranks.errors
         record.set_history(NewHistory(reducer))
 
     @property
@@ -102,7 +83,7 @@ class Intake:
         together, unless `at_once`."""
         # Other hosts first: their agents compare clocks by when their bundles are read.
         relayed = None if self._hosts is None else self._hosts.drain(now_ns, at_once=at_once)
-        arrived = self._receiver.drain_messages(now_ns)
+        arrived = self._ranks.receive_messages(now_ns)
         self.emptied = len(arrived) < MOST_DRAINED
         if len(arrived) < FEWEST_TOGETHER:
             self._take_each(arrived, now_ns)
@@ -124,23 +105,18 @@ class Intake:
 
     def report_refused(self, now_ns: int, *, final: bool = False) -> None:
         """Report how many messages were refused or failed, where that has changed since the last time."""
-        refused, why = self._receiver.refused, self._receiver.refused_why
-        if self._hosts is not None:
-            refused, why = refused + self._hosts.refused, self._hosts.refused_why or why
-        counts = (refused, self._errors.count)
-        if counts == self._reported_refused or (now_ns < self._report_refused_ns and not final):
-            return
-        self._reported_refused, self._report_refused_ns = counts, now_ns + REPORT_REFUSED_NS
-        fields: dict[str, Scalar] = {"refused": counts[0], "failed": counts[1], "reason": why[:MAX_TEXT]}
-        self.report(Event("refused_messages", now_ns, -1, -1, fields), now_ns)
+        elsewhere = (0, "") if self._hosts is None else (self._hosts.refused, self._hosts.refused_why)
+        event = self._ranks.take_refused(now_ns, refused_elsewhere=elsewhere, final=final)
+        if event is not None:
+            self.report(event, now_ns)
 
     def acknowledge(self, now_ns: int, *, at_once: bool = False) -> None:
         """Let the recording write what is due, and ack what it has written; `at_once`: as the run ends."""
         self._record.tick(now_ns)
-        self._receiver.detail_every = self._reducer.state.detail_every
-        self._receiver.acknowledge(safe=(safe := self._record.safe))
+        safe, detail_every = self._record.safe, self._reducer.state.detail_every
+        self._ranks.acknowledge(safe=safe, detail_every=detail_every)
         if self._hosts is not None:
-            self._hosts.receiver.detail_every = self._receiver.detail_every
+            self._hosts.receiver.detail_every = detail_every
             self._hosts.receiver.acknowledge(safe=safe, at_once=at_once or self._awaited)
             self._awaited &= not safe
 
@@ -164,9 +140,7 @@ class Intake:
         ranks = self._reducer.state.ranks
         if hello.rank < len(ranks) and ranks[hello.rank].running:
             return False
-        try:
-            self._admission(hello, None)
-        except ProtocolError:
+        if not self._ranks.admit_unread(hello):
             return False
         self._take(Received(now_ns, hello.rank, hello.session, 0, hello), encode(hello), now_ns)
         return True
@@ -218,8 +192,7 @@ class Intake:
 
     def ask(self, session: int, number: int) -> None:
         """Ask the rank behind a session for EVIDENCE; may get lost."""
-        self.asked.add(session)
-        self._receiver.ask_rank(session, number)
+        self._ranks.ask_rank(session, number)
         if self._hosts is not None:
             self._hosts.receiver.ask_rank(session, number)
 
@@ -240,7 +213,9 @@ class Intake:
             self.report(event, now_ns, keep=False)
 
     def _is_quiet(self, received: Received) -> bool:
-        return type(received.message) in TOGETHER and received.session == self._session_of.get(received.rank)
+        if received.session != self._ranks.session_of(received.rank):
+            return False
+        return type(received.message) in TOGETHER
 
     def _take_together(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
         noted = [(self._noted(received, now_ns), body) for received, body in messages]
@@ -260,21 +235,20 @@ class Intake:
                 self._take(received, body, now_ns)
 
     def _take(self, received: Received, body: bytes, now_ns: int) -> None:
-        rank, session = received.rank, received.session
-        if session != self._session_of.get(rank) and not isinstance(received.message, Hello):
-            hello = self._admission.returning(rank, session)
-            if hello is not None:
-                self._note(Received(now_ns, rank, session, 0, hello), now_ns)
-                self.report(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
+        hello = self._ranks.find_returning(received)
+        if hello is not None:
+            rank, session = received.rank, received.session
+            self._ranks.note_sender(Received(now_ns, rank, session, 0, hello), now_ns)
+            self.report(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
         self._keep(self._noted(received, now_ns), body)
         self._note_failure(received, now_ns)
 
     def _noted(self, received: Received, now_ns: int) -> Received:
         """The message as it is kept, once it is noted who has sent it; it is kept where that fails, too."""
-        of_agent = None if self._watched else self._simulated_hosts.of_agent(received)
+        of_agent = self._simulated_hosts.of_agent(received)
         if of_agent is None:
             with self._errors:
-                self._note(received, now_ns)
+                self._ranks.note_sender(received, now_ns)
         return of_agent or received
 
     def _take_all_relayed(self, relayed: EncodedRun, now_ns: int) -> None:
@@ -314,7 +288,7 @@ class Intake:
         """A message that came through an agent: its rank's process is watched there."""
         message = received.message
         if isinstance(message, Hello):
-            self._note_remote(message)
+            self._ranks.note_remote(message)
         elif isinstance(message, About):
             about = decode(message.body)
             if isinstance(about, Event):
@@ -330,29 +304,6 @@ class Intake:
         self._keep(received, body)
         self._note_failure(received, now_ns)
 
-    def _note_remote(self, hello: Hello) -> None:
-        self.world_size = hello.world_size
-        self._watch.forget_session(self._session_of.get(hello.rank, 0))
-        self._session_of[hello.rank] = hello.session
-
-    def _note(self, received: Received, now_ns: int) -> None:
-        message, session = received.message, received.session
-        if isinstance(message, Hello):
-            self.world_size = message.world_size
-            self._watch.forget_session(self._session_of.get(message.rank, 0))
-            self._session_of[message.rank] = session
-            if self._watched:
-                process = RankProcess(session, message.rank, message.pid)
-                self._watch.watch_process(process, message.unix_ns / NS, now_ns)
-        elif isinstance(message, Bye):
-            self._watch.note_bye(session, left_group=message.reason == LEFT)
-            self._admission.note_bye(received.rank, session)
-        else:
-            trains = isinstance(message, Steps)
-            self._watch.note_message(session, now_ns, trains=trains)
-            if trains:
-                self._admission.note_bye(received.rank, session, sent=False)
-
     def _note_failure(self, received: Received, now_ns: int) -> None:
         """Note what decides which ranks are asked for evidence; called once the reducer has the message."""
         message = received.message
@@ -367,11 +318,9 @@ class Intake:
         if hosts is not None:
             hosts.recall(received)
         if hosts is not None and isinstance(message, Hello) and hosts.is_remote(message):
-            self._note_remote(message)
+            self._ranks.note_remote(message)
         else:
-            self._note(received, now_ns)
-            if isinstance(message, Hello):
-                self._admission.recall(message)
+            self._ranks.recall_sender(received, now_ns)
         self._record.recall(received)
         self.recall_number(received.session, received.seq)
         if isinstance(message, Evidence):
@@ -382,7 +331,7 @@ class Intake:
 
     def recall_number(self, session: int, seq: int) -> None:
         """An earlier collector has recorded a session up to this number."""
-        self._receiver.note_recorded(session, seq)
+        self._ranks.recall_number(session, seq)
         if self._hosts is not None:
             self._hosts.receiver.note_recorded(session, seq)
 

@@ -22,8 +22,8 @@ from ddptop.recording.writer import HistorySource, Writer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ddptop.agent.internal_errors import InternalErrors
     from ddptop.analysis.state import RunState
-    from ddptop.collector.internal_errors import InternalErrors
     from ddptop.protocol.message_run import EncodedRun
 
 PROGRESS_EVERY_NS = 1_000_000_000

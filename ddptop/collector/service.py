@@ -15,6 +15,7 @@ import zmq
 from ddptop.agent.admission import Admission
 from ddptop.agent.host_watch import HostWatch
 from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
+from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.agent_port import Listen
@@ -40,7 +41,6 @@ from ddptop.host.runs import (
     hold_folder_again,
     hold_lock,
     holds_folder,
-    ingest_endpoint,
     remove_run_directory,
     view_endpoint,
     write_command,
@@ -49,7 +49,6 @@ from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
 from ddptop.protocol.messages import Event, Hello, Run, Scalar
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
-from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import bind_again, new_context
 
 TICK_MS = 100
@@ -161,30 +160,29 @@ class Collector:
         if hosts is not None:
             stack.callback(hosts.close)
 
-        def admit(hello: Hello, peer: int | None) -> None:
+        def check_hello(hello: Hello) -> None:
             if hosts is not None:
                 hosts.check_rank(hello, hello.host)
-            admission(hello, peer)
 
-        receiver = AckedReceiver(
+        ranks = LocalRanks.bind(
             context,
-            ingest_endpoint(self._directory),
-            epoch=epoch,
+            self._directory,
+            watch,
+            admission,
             run_id=arguments.run_id,
-            hold_acks=True,
-            admit=admit,
-            also=MESSAGES if arguments.simulated else (),
+            epoch=epoch,
+            check_hello=check_hello,
+            simulated_types=MESSAGES if arguments.simulated else (),
         )
-        stack.callback(receiver.close)
-        self._receiver = receiver
+        stack.callback(ranks.close)
+        self._ranks = ranks
         self._server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
         stack.callback(self._server.close, LAST_FRAME_NS // 1_000_000)
         self._frames = LiveFrames(self._reducer, self._record, "simulated" if arguments.simulated else "live")
         self._viewers = Viewers(self._server, self._frames, epoch=epoch)
         self._watch = watch
         self._stalls = StallWatch(lambda session, number: self._intake.ask(session, number))
-        parts = (receiver, self._record, self._reducer, watch, self._stalls, admission)
-        self._intake = Intake(*parts, watched=not arguments.simulated, hosts=hosts)
+        self._intake = Intake(ranks, self._record, self._reducer, watch, self._stalls, hosts)
         self._hosts = hosts
         self._only_host: OwnHost | None = None
         flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
@@ -195,7 +193,7 @@ class Collector:
         self._calls = AlertCalls(os.environ.get(VARIABLE, ""), self._reducer, self._intake.report)
         stack.callback(self._calls.close)
         of_hosts = () if hosts is None else hosts.sockets
-        for source in (self._pipe.descriptor, receiver.socket, *self._server.sockets, *of_hosts):
+        for source in (self._pipe.descriptor, ranks.socket, *self._server.sockets, *of_hosts):
             self._poller.register(source, zmq.POLLIN)
 
     def _remote_hosts(
@@ -320,7 +318,7 @@ class Collector:
         try:
             if not hold_folder_again(self._directory, self._lock):
                 return True
-            bind_again(self._receiver.socket, ingest_endpoint(self._directory))
+            self._ranks.bind_again(self._directory)
             bind_again(self._server.socket, view_endpoint(self._directory))
         except (RunDirectoryError, zmq.ZMQError):
             return False
@@ -339,7 +337,7 @@ class Collector:
             self._only_host = OwnHost(self._arguments.run_id, self._intake.report, tuple)
 
     def _update_run_file(self) -> None:
-        self._run_file.update(world_size=self._intake.world_size, recording=self._record.existing)
+        self._run_file.update(world_size=self._ranks.world_size, recording=self._record.existing)
 
     def _notify_losses(self) -> None:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.agent.internal_errors import InternalErrors
 from ddptop.analysis.health.exits import LEFT_NS
 from ddptop.collector.intake import Intake
-from ddptop.collector.internal_errors import InternalErrors
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Progress
 

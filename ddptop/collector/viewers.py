@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from ddptop.agent.internal_errors import InternalErrors
 from ddptop.analysis.stall.current import rank_states, stall_diagnosis
 from ddptop.analysis.to_frame.frame import with_reports
-from ddptop.collector.internal_errors import InternalErrors
 from ddptop.frames.codec import POINTS, encode_frame
 from ddptop.frames.verdict import WINDOW
 from ddptop.protocol.messages import State

@@ -25,6 +25,7 @@ from typing import Any
 import msgpack
 import zmq
 
+from ddptop.agent.local_ranks import LocalRanks
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector import viewers
 from ddptop.collector.__main__ import ALLOCATIONS
@@ -171,7 +172,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
         forget_session=lambda session: None,
         note_recorded=lambda *_: None, refused=0, refused_why="", sessions=(),
     )  # fmt: skip
-    intake = Intake(none, record, reducer, none, none, none, watched=False, hosts=hosts)  # type: ignore[arg-type]
+    intake = Intake(LocalRanks(none, none, none), record, reducer, none, none, hosts)  # type: ignore[arg-type]
     intake.report(Run(1, "run", "bench", "train.py", (), 10**18, 0, "live", None, False), 0)
     agents = Agents(world, detail_every)
     spent: Counter[str] = Counter()

@@ -4,6 +4,7 @@ import msgpack
 import pytest
 import zmq
 
+from ddptop.agent.local_ranks import LocalRanks
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
@@ -143,7 +144,8 @@ def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4)
     feed = reducer.feed
     reducer.feed = lambda one: (alone.append(type(one.message)), feed(one))
     noted = Noted()
-    intake = Intake(receiver, record, reducer, noted, noted, noted, watched=False)
+    ranks = LocalRanks(receiver, noted, noted, watches_processes=False)
+    intake = Intake(ranks, record, reducer, noted, noted)
     note_what_is_written(record._writer, link)
     spoil(record, reducer, noted, monkeypatch)
     intake.report(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from ddptop.agent.launcher import LINGER_NS, Arguments, LauncherPipe, parse, ranks_started
+from ddptop.agent.local_ranks import LocalRanks
 from ddptop.collector import supervisor as supervisor_module
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import PROGRESS_EVERY_NS, KeptBeats
@@ -396,9 +397,8 @@ def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_ta
     record = SimpleNamespace(add=lambda received, _: kept.append(received), set_history=lambda _: None)
     reducer = SimpleNamespace(feed=said.append)
     admission = SimpleNamespace(returning=lambda *_: None)
-    intake = Intake(
-        receiver, record, reducer, SimpleNamespace(note_message=heard), None, admission, watched=True
-    )
+    ranks = LocalRanks(receiver, SimpleNamespace(note_message=heard), admission)
+    intake = Intake(ranks, record, reducer, None, None)
     assert intake.drain(1) == 3
     assert kept == [arriving[0][0], None, arriving[1][0], arriving[2][0]]  # that one, too
     intake.report_refused(1)

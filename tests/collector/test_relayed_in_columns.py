@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ddptop.agent.local_ranks import LocalRanks
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
@@ -59,7 +60,7 @@ def received(path, world=WORLD, after_each=lambda *_: None):
         forget_session=lambda session: None,
         note_recorded=lambda *_: None, refused=0, refused_why="", sessions=(),
     )  # fmt: skip
-    intake = Intake(none, record, reducer, none, none, none, watched=False, hosts=hosts)
+    intake = Intake(LocalRanks(none, none, none), record, reducer, none, none, hosts)
     intake.report(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
     agents = Agents(world, 1)
     for at in range(1, 13):

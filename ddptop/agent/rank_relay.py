@@ -1,4 +1,4 @@
-"""The ranks of this host as their agent knows them: who reports, how far each is, and what is relayed of it.
+"""What an agent relays of its host's ranks, and how far each of them is.
 
 What a next agent must know, should this one be killed, is in the file `agent-ranks` of the run's folder: the
 HELLOs of processes whose exit the collector does not know, and which of them have sent BYE.
@@ -7,8 +7,6 @@ HELLOs of processes whose exit the collector does not know, and which of them ha
 from __future__ import annotations
 
 import socket
-import sys
-import traceback
 from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,9 +20,9 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import About
-from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_TEXT, NS
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
 from ddptop.protocol.messages import (
-    LEFT,
+    FINISHED,
     Bye,
     Card,
     Event,
@@ -33,27 +31,20 @@ from ddptop.protocol.messages import (
     Message,
     Progress,
     Received,
-    Scalar,
     Steps,
 )
-from ddptop.protocol.outlets import print_text
 from ddptop.transport.bundles import MAX_THIN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ddptop.agent.admission import Admission
+    from ddptop.agent.local_ranks import LocalRanks
     from ddptop.agent.outbox import Outbox
-    from ddptop.host.rank_processes import ProcessWatch
     from ddptop.transport.bundle_sender import BundleSender
-    from ddptop.transport.receiver import AckedReceiver
 
 RANKS_FILE = "agent-ranks"
 
 MAX_FILE_BYTES = 4 << 20
-
-REPORT_REFUSED_NS = 10 * NS
-"""Least time between two reports of refused messages."""
 
 END_NS = NS
 """So long a process waits for the ack of its BYE."""
@@ -63,7 +54,7 @@ FINAL = frozenset({"lost_rank", "exit"})
 
 
 @dataclass(slots=True)
-class _Session:
+class _RelayedSession:
     hello: Hello
     next_step: int = 0
     """Steps whose rows have arrived."""
@@ -74,50 +65,28 @@ class _Session:
     said_bye: bool = False
 
 
-class HostRanks:
+class RankRelay:
     """Takes what ranks send into the outbox; implements `RanksOfHost` for what is watched from outside."""
 
-    def __init__(
-        self,
-        directory: Path,
-        receiver: AckedReceiver,
-        sender: BundleSender,
-        outbox: Outbox,
-        watch: ProcessWatch,
-        admission: Admission,
-    ) -> None:
+    def __init__(self, directory: Path, ranks: LocalRanks, sender: BundleSender, outbox: Outbox) -> None:
         self._directory = directory
-        self._receiver = receiver
-        receiver.one_part = True
+        self._ranks = ranks
         self._sender = sender
         self._outbox = outbox
-        self._watch = watch
-        self._admission = admission
-        self._sessions: dict[int, _Session] = {}
-        self._session_of: dict[int, int] = {}
+        self._sessions: dict[int, _RelayedSession] = {}
         self._ends_until_ns = 0
-        self._failed = 0
-        """Messages that an error of our own has cost."""
-        self._reported_refused = (0, 0)
-        self._report_refused_ns = 0
         self._changed = False
         """The file is out of date."""
-        self.world_size = 0
-        """0: no rank has reported it yet."""
-        self.asked: set[int] = set()
+        self.asked = ranks.asked
         self.thinned = 0
         """Step rows whose bucket detail was left out, because the collector asked for it."""
 
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""
-        arrived = self._receiver.drain_messages(now_ns)
+        arrived = self._ranks.receive_messages(now_ns)
         for received, body in arrived:
-            try:
+            with self._ranks.errors:  # an error costs one message, not the agent
                 self._take(received, body, now_ns)
-            except Exception:  # noqa: BLE001 - an error costs one message, not the agent
-                self._failed += 1
-                if self._failed == 1:
-                    print_text(traceback.format_exc(), file=sys.stderr, end="")
         if self._changed:
             self._changed = False
             self._write()
@@ -125,16 +94,9 @@ class HostRanks:
 
     def report_refused(self, now_ns: int) -> None:
         """Report how many messages were refused or failed, where that has changed since the last time."""
-        counts = (self._receiver.refused, self._failed)
-        if counts == self._reported_refused or now_ns < self._report_refused_ns:
-            return
-        self._reported_refused, self._report_refused_ns = counts, now_ns + REPORT_REFUSED_NS
-        fields: dict[str, Scalar] = {
-            "refused": counts[0],
-            "failed": counts[1],
-            "reason": f"{socket.gethostname()}: {self._receiver.refused_why}"[:MAX_TEXT],
-        }
-        self._outbox.report(Event("refused_messages", now_ns, -1, -1, fields), now_ns)
+        event = self._ranks.take_refused(now_ns, reason_prefix=f"{socket.gethostname()}: ")
+        if event is not None:
+            self._outbox.report(event, now_ns)
 
     def any_ends(self, now_ns: int) -> bool:
         """Whether a process has sent BYE just now, and waits for its ack before it ends."""
@@ -143,11 +105,12 @@ class HostRanks:
     def recall(self, now_ns: int) -> None:
         """Watch the processes that an agent before this one has watched."""
         for hello, said_bye in _read(self._directory):
-            self._admission.recall(hello)
-            self._note_hello(hello, now_ns)
-            if said_bye:
-                self._note_bye(hello.rank, hello.session)
             received = Received(now_ns, hello.rank, hello.session, 0, hello)
+            self._note_hello(hello)
+            self._ranks.recall_sender(received, now_ns)
+            if said_bye:
+                self._sessions[hello.session].said_bye = True
+                self._ranks.recall_sender(received._replace(message=Bye(now_ns, FINISHED)), now_ns)
             self._outbox.take(received, encode(hello))
 
     def note_acked(self, number: int) -> None:
@@ -203,12 +166,10 @@ class HostRanks:
 
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
         """Take the HELLO of a process that exited before it was read; False where its rank is another's."""
-        holder = self._sessions.get(self._session_of.get(hello.rank, 0))
+        holder = self._sessions.get(self._ranks.session_of(hello.rank))
         if holder is not None and holder.reported == 0 and not holder.said_bye:
             return False
-        try:
-            self._admission(hello, None)
-        except ProtocolError:
+        if not self._ranks.admit_unread(hello):
             return False
         self._take(Received(now_ns, hello.rank, hello.session, 0, hello), encode(hello), now_ns)
         return True
@@ -221,58 +182,40 @@ class HostRanks:
     # -- inside -----------------------------------------------------------------
 
     def _take(self, received: Received, body: bytes, now_ns: int) -> None:
-        message, session = received.message, received.session
-        known = self._sessions.get(session)
+        hello = self._ranks.find_returning(received)
+        if hello is not None:  # the collector, which has the other process's HELLO, learns it again
+            self._take(Received(now_ns, received.rank, received.session, 0, hello), encode(hello), now_ns)
+        message = received.message
         if isinstance(message, Hello):
-            self._note_hello(message, now_ns)
-            self._changed = True
-        elif isinstance(message, Bye):
-            self._note_bye(received.rank, session, left_group=message.reason == LEFT)
-            self._changed = True
+            self._note_hello(message)
+        self._ranks.note_sender(received, now_ns)
+        session = self._sessions.get(received.session)
+        if session is not None:
+            self._note_message(session, message)
+        if isinstance(message, Bye):
             self._sender.flush()
             self._ends_until_ns = now_ns + END_NS
-        else:
-            if session != self._session_of.get(received.rank):
-                self._note_returning(received.rank, session, now_ns)
-            trains = isinstance(message, Steps)
-            self._watch.note_message(session, now_ns, trains=trains)
-            if trains:
-                self._admission.note_bye(received.rank, session, sent=False)
-                if known is not None:
-                    known.said_bye = False
-        if known is not None:
-            if isinstance(message, Steps):
-                known.next_step = max(known.next_step, message.first_step + len(message.rows))
-                received, body = self._thinned(received, message, body)
-            elif isinstance(message, Progress):
-                known.progress = message
-            elif isinstance(message, Card):
-                known.bus_id = str(message.entries.get("gpu.bus_id") or known.bus_id)
+        if session is not None and isinstance(message, Steps):
+            received, body = self._thinned(received, message, body)
         self._outbox.take(received, body)
 
-    def _note_hello(self, hello: Hello, now_ns: int) -> None:
-        self.world_size = hello.world_size
-        before = self._session_of.get(hello.rank, 0)
-        self._watch.forget_session(before)
-        if before in self._sessions:
+    def _note_hello(self, hello: Hello) -> None:
+        before = self._ranks.session_of(hello.rank)
+        if before != hello.session and before in self._sessions:
             self._sessions[before].reported = -1
-        self._session_of[hello.rank] = hello.session
-        self._sessions.setdefault(hello.session, _Session(hello))
-        process = RankProcess(hello.session, hello.rank, hello.pid)
-        self._watch.watch_process(process, hello.unix_ns / NS, now_ns)
+        self._sessions.setdefault(hello.session, _RelayedSession(hello))
+        self._changed = True
 
-    def _note_bye(self, rank: int, session: int, *, left_group: bool = False) -> None:
-        self._watch.note_bye(session, left_group=left_group)
-        self._admission.note_bye(rank, session)
-        if session in self._sessions:
-            self._sessions[session].said_bye = True
-
-    def _note_returning(self, rank: int, session: int, now_ns: int) -> None:
-        """A process still reports after the one that replaced it has ended: the collector learns it again."""
-        hello = self._admission.returning(rank, session)
-        if hello is not None:
-            self._note_hello(hello, now_ns)
-            self._outbox.take(Received(now_ns, rank, session, 0, hello), encode(hello))
+    def _note_message(self, session: _RelayedSession, message: Message) -> None:
+        if isinstance(message, Steps):
+            session.said_bye = False
+            session.next_step = max(session.next_step, message.first_step + len(message.rows))
+        elif isinstance(message, Progress):
+            session.progress = message
+        elif isinstance(message, Card):
+            session.bus_id = str(message.entries.get("gpu.bus_id") or session.bus_id)
+        elif isinstance(message, Bye):
+            session.said_bye = self._changed = True
 
     def _thinned(self, received: Received, steps: Steps, body: bytes) -> tuple[Received, bytes]:
         """Without the bucket detail that the collector does not want at present."""

@@ -1,4 +1,4 @@
-"""Failures of our own: they cost what was being done, not the collector."""
+"""Errors of our own: they cost what was being done, not the collector or the agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddptop.protocol.outlets import print_text
 
 
 class InternalErrors:
-    """Counts exceptions of our own that were caught; prints the first to stderr, the collector's log.
+    """Counts exceptions of our own that were caught, and prints the first to stderr, the log of this process.
 
     A context manager: an exception within it is caught and counted.
     """

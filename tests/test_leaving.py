@@ -39,7 +39,7 @@ SHOWN = {
 """By mode of the far end: what is on the screen then."""
 
 LONG_BYTES = 1_500_000
-"""Of a recording that is within all limits, and takes a minute to be read."""
+"""Of a recording that takes some seconds to be read, before it is refused."""
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def _run_of_blocks(
     records, begins = found
     taken = selected[records.kinds] & (records.heads[0] < before_ns)
     if clocks is not None:
-        of_clocks = records.kinds == Type.CLOCK
+        of_clocks = records.kinds == int(Type.CLOCK)
         for record in records.single(np.flatnonzero(taken & of_clocks)):
             clocks.pop(record[2], None)
             clocks[record[2]] = record
@@ -152,9 +152,11 @@ def _run_of(records: _Records) -> Iterator[MessageRun]:
     kinds = records.kinds
     if not len(kinds):
         return
-    at = np.flatnonzero(kinds == Type.STEPS)
+    # Plain numbers: numpy looks for attributes of an enum's member, and drops a Ctrl-C that comes meanwhile.
+    are_steps = kinds == int(Type.STEPS)
+    at = np.flatnonzero(are_steps)
     steps = StepMessages.decoded(records.bodies_at(at))
-    rest = np.full(len(kinds), True) if steps is None else kinds != Type.STEPS
+    rest = np.full(len(kinds), True) if steps is None else ~are_steps
     readings = [*_readings(records)]
     for one in readings:
         rest[one.places] = False

@@ -1,6 +1,7 @@
 """Blocks read together give the same frame as their messages one by one."""
 
 import math
+import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import chain, groupby
@@ -14,6 +15,7 @@ from ddptop.analysis import rank_messages
 from ddptop.analysis.health.alerts import check_loss
 from ddptop.analysis.health.hosts import HostLog
 from ddptop.analysis.reducer import Reducer
+from ddptop.cli.main import main
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import Host, HostLink, HostUsage
@@ -323,3 +325,25 @@ def test_records_are_found_whatever_is_in_them(tmp_path, begin_ns, inside):
     with Recording.open(path) as recording:
         (run,) = recording.runs()
         assert [run.received(place) for place in range(len(run))] == messages
+
+
+@pytest.mark.parametrize("command", [["report"], ["replay", "--json"], ["check", "--against", "run.ddptop"]])
+def test_no_interrupt_is_lost_in_a_comparison(command, tmp_path, monkeypatch, capsys):
+    """numpy looks for attributes of an enum's member, in Python 3.11 by code of Python, and drops what that
+    raises: a Ctrl-C that came there was ignored, in one of eight commands."""
+    monkeypatch.chdir(tmp_path)
+    write(Path("run.ddptop"), a_run(300, world=4))
+    looked_up = []
+
+    def note_call(frame, event, _argument):
+        code = frame.f_code
+        if event == "call" and code.co_name == "__getattr__" and Path(code.co_filename).name == "enum.py":
+            looked_up.append((frame.f_back.f_code.co_filename, frame.f_back.f_lineno))
+
+    sys.setprofile(note_call)
+    try:
+        main([command[0], "run.ddptop", *command[1:]])
+    finally:
+        sys.setprofile(None)
+    capsys.readouterr()
+    assert not [place for place in looked_up if "ddptop" in place[0]]

@@ -161,7 +161,8 @@ class RankMessages:
             messages, places, senders = messages.part(known), places[known], senders.part(known)
         expected, begun = table.next_step[senders.rows], table.begun[senders.rows] > 0
         order = stable_order(senders.rows)
-        again = np.flatnonzero(np.diff(senders.rows[order]) == 0)  # another one of the same session follows
+        in_order = senders.rows[order]
+        again = np.flatnonzero(in_order[1:] == in_order[:-1])  # another one of the same session follows
         if len(again):
             ends = (messages.first_step + messages.counts)[order[again]]
             expected[order[again + 1]] = np.maximum(expected[order[again + 1]], ends)
@@ -230,7 +231,7 @@ class RankMessages:
         state, sessions = self._state, self._state.session_table
         messages = batch.messages
         # Rows that have come before, as after a restart of the collector, are not taken again.
-        n_old = np.clip(batch.expected - messages.first_step, 0, messages.counts)
+        n_old = np.minimum(np.maximum(batch.expected - messages.first_step, 0), messages.counts)
         fresh = messages
         if n_old.any():
             fresh = messages._replace(
@@ -284,8 +285,7 @@ class RankMessages:
         own_inputs = (micro_steps > 0) & (columns.integers[FLAGS, last] & _JOINED == 0)
         table.micro_steps[ranks[own_inputs]] = micro_steps[own_inputs]
         next_step = messages.first_step + messages.counts
-        not_compared = np.full(len(ranks), NO_DELAY)
-        return np.stack([ranks, batch.places, batch.t_ns, ended_ns, next_step, not_compared])
+        return _readings_of_clocks(ranks, batch.places, batch.t_ns, ended_ns, next_step, NO_DELAY)
 
     # -- readings, and what is taken in order -------------------------------------------------------
 
@@ -293,13 +293,11 @@ class RankMessages:
         """Who sent the messages at these places."""
         state, sessions = self._state, run.heads[2, places]
         rows = state.rows_of(sessions.tolist())
-        ranks = np.full(len(rows), UNKNOWN)
-        known = np.flatnonzero(rows >= 0)
-        ranks[known] = state.session_table.rank[rows[known]]
+        if not state.world or not state.session_table.size:
+            return _Senders(rows, np.full(len(rows), UNKNOWN), np.zeros(len(rows), bool))
+        ranks = np.where(rows >= 0, state.session_table.rank[rows], UNKNOWN)
         ranks[ranks >= state.world] = UNKNOWN
-        current = ranks >= 0
-        current[current] = state.table.session[ranks[current]] == sessions[current]
-        return _Senders(rows, ranks, current)
+        return _Senders(rows, ranks, (ranks >= 0) & (state.table.session[ranks] == sessions))
 
     def _take_others(
         self,
@@ -317,7 +315,9 @@ class RankMessages:
         readings = [part for each in run.readings if len((part := each.within(begin, stop)).places)]
         of_ranks = [(part, self._senders(run, part.places)) for part in readings if part.kind in OF_RANKS]
         of_hosts = [part for part in readings if part.kind in OF_AGENTS]
-        offsets = BatchOffsets(self._state) if any(part.kind is Progress for part, _ in of_ranks) else None
+        beats = any(part.kind is Progress for part, _ in of_ranks)
+        remote = beats and any(map(self._state.hosts.is_remote, self._state.hellos.of_hosts))
+        offsets = BatchOffsets(self._state) if remote else None
         in_order: list[tuple[int, Callable[[], None]]] = [
             (place, partial(self._take_single, place, received, offsets))
             for place, received in run.others_within(begin, stop)
@@ -398,9 +398,16 @@ class RankMessages:
             if excused.any():
                 state.excused_ns = int(t_ns[excused][-1])
             own_ns, step = readings.field("t_ns"), readings.field("step")
-            assert offsets is not None
-            delays = offsets.delays(ranks, readings.places, own_ns)
-            yield np.stack([ranks, readings.places, t_ns, own_ns, step, delays])
+            delays = NO_DELAY if offsets is None else offsets.delays(ranks, readings.places, own_ns)
+            yield _readings_of_clocks(ranks, readings.places, t_ns, own_ns, step, delays)
+
+
+def _readings_of_clocks(ranks: Integers, *columns: Integers | int) -> Integers:
+    """(6, n) of ranks' clocks, as `RankTable.read_clocks` takes them."""
+    readings = np.empty((6, len(ranks)), np.int64)
+    for row, column in zip(readings, (ranks, *columns), strict=True):
+        row[:] = column
+    return readings
 
 
 OFFSET_FIELDS = ("t_ns", "offset_ns", "drift_ppb")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ddptop.analysis.steps.pairing import stable_order
+from ddptop.analysis.steps.pairing import begins_of_runs, stable_order
 from ddptop.protocol.limits import NS
 from ddptop.protocol.message_run import FIELD_TYPES, OF_RANKS
 from ddptop.protocol.messages import NAMES
@@ -139,16 +139,17 @@ class RankTable(_Columns):
         if not readings.shape[1]:
             return
         rank, place = readings[:2]
-        order = stable_order(place)
-        order = order[stable_order(rank[order])]
-        begins = np.flatnonzero(np.diff(rank[order], prepend=-1))
-        counts = np.diff(begins, append=len(order))
-        ranks = rank[order[begins]]
+        if not (rank[1:] > rank[:-1]).all():  # several of a rank, or not in the order of the ranks
+            order = stable_order(place)
+            readings = readings[:, order[stable_order(rank[order])]]
+        begins = begins_of_runs(readings[0])
+        counts = np.concatenate([begins[1:], [readings.shape[1]]]) - begins
+        ranks = readings[0, begins]
         columns = self.own_ns, self.delay_ns, self.stood_ns, self.step, self.moved_ns
         own, delay, stood, step, moved = (column[ranks] for column in columns)
         for number in range(int(counts.max())):  # the first reading of each rank, the second, ...
             r = np.flatnonzero(counts > number) if number else slice(None)
-            t_ns, own_ns, in_step, of_host = readings[2:, order[begins[r] + number]]
+            t_ns, own_ns, in_step, of_host = readings[2:, begins[r] + number]
             least = np.minimum(np.where(of_host == NO_DELAY, delay[r], of_host), t_ns - own_ns)
             passed = own_ns - own[r]
             later = passed > 0

@@ -132,8 +132,8 @@ class Readings(NamedTuple):
 
     def within(self, begin: int, stop: int) -> Readings:
         """Those from place `begin` to before `stop`."""
-        part = slice(*np.searchsorted(self.places, (begin, stop)).tolist())
-        return self.at(part)
+        first = bisect_left(self.places, begin)
+        return self.at(slice(first, bisect_left(self.places, stop, first)))
 
     def at(self, part: slice | Integers) -> Readings:
         """Some of them."""
@@ -151,7 +151,7 @@ class Readings(NamedTuple):
 
     def sorted(self) -> Readings:
         """The same with ascending places."""
-        ascending = (np.diff(self.places) > 0).all()
+        ascending = (self.places[1:] > self.places[:-1]).all()
         return self if ascending else self.at(np.argsort(self.places, kind="stable"))
 
     def messages(self) -> Iterator[Message]:
@@ -286,8 +286,8 @@ class MessageRun:
 
     def steps_within(self, begin: int, stop: int) -> tuple[int, int]:
         """Of the messages in `steps` the first from place `begin` on, and the first from `stop` on."""
-        low, high = np.searchsorted(self.places, (begin, stop)).tolist()
-        return low, high
+        low = bisect_left(self.places, begin)
+        return low, bisect_left(self.places, stop, low)
 
     def received(self, place: int) -> Received:
         """The message at a place."""
@@ -351,7 +351,7 @@ class EncodedRun(MessageRun):
 
     def sorted_by(self, key: Integers) -> EncodedRun:
         """The same by ascending `key`, (n,); those of the same key in their order, among them all STEPS."""
-        if (np.diff(key) >= 0).all():
+        if (key[1:] >= key[:-1]).all():
             return self
         order = np.argsort(key, kind="stable")
         place = np.empty_like(order)

@@ -354,7 +354,10 @@ def _on_warned(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
 
 
 def _on_phase(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
-    rank_state.declare(event.kind == "phase_begins", t_ns)
+    begins = event.kind == "phase_begins"
+    if begins:
+        rank_state.phase_name = str(event.fields.get("name") or "")
+    rank_state.declare(begins, t_ns)
     state.excused_ns = t_ns
 
 

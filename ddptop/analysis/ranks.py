@@ -179,6 +179,8 @@ class RankState:
     """Evidence at its exit, sent by itself or read from its crash file."""
     bad_loss_ns: int = 0
     """When the row of `bad_loss_step` arrived."""
+    phase_name: str = ""
+    """Of the phase that its script has declared last (`ddptop.phase`)."""
     bad_loss_before: PassedLoss | None = None
     """The newest period with NaN or infinite losses that has ended."""
 

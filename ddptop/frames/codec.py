@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import msgpack
 import numpy as np
 
-from ddptop.frames import causes, conditions, detail, frame, hosts, ledger, overhead, stall
+from ddptop.frames import activity, causes, conditions, detail, frame, hosts, ledger, overhead, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.figures import RANK_FIGURES, Ranks
 from ddptop.frames.history import WIDE as HISTORY_WIDE
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 
 CLOSED_SETS = {
-    name: getattr(module, name) for module in (vocabulary, causes, conditions) for name in module.NAMES
+    name: getattr(module, name)
+    for module in (vocabulary, activity, causes, conditions)
+    for name in module.NAMES
 }
 """The closed sets of texts, by their names in annotations."""
 
@@ -171,6 +173,7 @@ PARTS: Mapping[str, Any] = {
     "Death": stall.Death,
     "GpuFacts": frame.GpuFacts,
     "LoggedScalar": frame.LoggedScalar,
+    "LongActivity": activity.LongActivity,
     "Span": detail.Span,
     "Reduce": detail.Reduce,
     "SkewCost": ledger.SkewCost,
@@ -200,6 +203,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Heat | None": detail.Heat,
     "MeasuredCost | None": overhead.MeasuredCost,
     "Ledger | None": ledger.Ledger,
+    "EpochProgress | None": activity.EpochProgress,
 }
 """Dataclasses that may be None, by annotation."""
 

@@ -18,6 +18,7 @@ from ddptop.protocol.machine import GpuReading
 from ddptop.protocol.messages import Scalar
 
 if TYPE_CHECKING:
+    from ddptop.frames.activity import EpochProgress, LongActivity
     from ddptop.frames.causes import Cause
     from ddptop.frames.columns import Column
     from ddptop.frames.conditions import AlertKind
@@ -355,6 +356,11 @@ class Frame:
     """In order of their lowest rank; empty: no host has been named yet."""
     ledger: Ledger | None = None
     """None: no rank has reported yet."""
+    activities: tuple[LongActivity, ...] = ()
+    """While a step lasts far longer than usual: what the ranks do in it, those first that the others wait
+    for."""
+    progress: EpochProgress | None = None
+    """None: no rank trains on a DataLoader, as far as is known."""
 
 
 def rate_without_stalls(frame: Frame) -> float | None:

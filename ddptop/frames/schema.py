@@ -12,6 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from ddptop.frames import (
+    activity,
     causes,
     conditions,
     figures,
@@ -107,6 +108,8 @@ def schema() -> Node:
             measured=_or_null(_part(overhead.MeasuredCost, ("pct", "low", "high", "blocks"))),
             collector_pct=_typed("collector_pct", float),
         ),
+        activities=_list(_part(activity.LongActivity, ("kind", "name", "ranks", "since_s"))),
+        progress=_or_null(_part(activity.EpochProgress, snapshot.PROGRESS_FIELDS)),
         logged={"type": "object", "additionalProperties": logged},
         stall=_or_null(_with(stalled, testimonies=_list(position))),
         deaths=_list(_with(_part(stall.Death, snapshot.DEATH_FIELDS), testimony=position)),
@@ -123,6 +126,7 @@ def _part(kind: type, names: Iterable[str]) -> Node:
     """Some fields of a dataclass as an object."""
     known = {
         **vars(vocabulary),
+        **vars(activity),
         **vars(causes),
         **vars(conditions),
         **vars(messages),

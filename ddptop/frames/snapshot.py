@@ -58,6 +58,8 @@ SUSPECT_FIELDS = (
     *("cause", "so_far_s", "needed_s"),
 )
 
+PROGRESS_FIELDS = ("epoch", "batch", "batches", "epoch_left_s")
+
 LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
 
 HOST_FIELDS = (
@@ -119,6 +121,11 @@ def snapshot(frame: Frame) -> dict[str, object]:
         "clocks": _clocks(frame),
         "ledger": None if frame.ledger is None else _ledger(frame.ledger),
         "overhead": _overhead(frame.overhead),
+        "activities": [
+            {**_fields(activity, ("kind", "name", "since_s")), "ranks": list(activity.ranks)}
+            for activity in frame.activities
+        ],
+        "progress": None if frame.progress is None else _fields(frame.progress, PROGRESS_FIELDS),
         "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall(frame),
         # Public keys of schema 1 (`testimony`, below `testimonies`); `position` everywhere else.

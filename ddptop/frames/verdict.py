@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
+from ddptop.frames.activity import activities_phrase
 from ddptop.frames.causes import cause_phrase, words_of
 from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of
 from ddptop.frames.numbers import duration, fixed, percent, signed
@@ -98,6 +99,8 @@ def verdict(frame: Frame) -> Verdict:
             return _wrong_numbers(frame, alerts[kind])
     if "compiling" in alerts:
         return _compiling(frame, alerts["compiling"])
+    if frame.activities:
+        return _in_long_step(frame)
     late = frame.straggler
     if frame.group.cpu_shortage and (
         late is None or (late.cause is not None and words_of(late.cause).by_few_cpus)
@@ -171,6 +174,18 @@ def _compiling(frame: Frame, alert: Alert) -> Verdict:
     call = alert.evidence.get("call")
     detail = f"called at {call} · {_last_step(frame)}" if call else _last_step(frame)
     return Verdict("compiling", "busy", f"{alert.message}, for {for_s}", detail)
+
+
+_ACTIVITY_KINDS: Mapping[str, VerdictKind] = {"evaluate": "evaluating", "save": "saving"}
+
+
+def _in_long_step(frame: Frame) -> Verdict:
+    """A step lasts far longer than usual, and it is no stall: what the ranks do in it."""
+    sentence = activities_phrase(frame.activities, frame.run.world_size, frame.unix_s)
+    usual = median_phrase(frame.group.step_ms_p50, None) if frame.group.step_ms_p50 is not None else ""
+    detail = " · ".join(part for part in (_last_step(frame), usual) if part)
+    kind: VerdictKind = _ACTIVITY_KINDS.get(frame.activities[0].kind, "long_step")
+    return Verdict(kind, "busy", sentence, detail)
 
 
 def step_line(frame: Frame) -> str:

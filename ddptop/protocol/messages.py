@@ -15,6 +15,7 @@ from ddptop.protocol.evidence import Ask, Evidence
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.ranges import (
+    ActivityNumber,
     BucketNumber,
     Count,
     CountOrNone,
@@ -84,6 +85,35 @@ class Phase(IntEnum):
     OPTIMIZER = 4
     EVALUATE = 5
     """Batches or forwards without gradients go on while the step does not change."""
+
+
+class Activity(IntEnum):
+    """What a rank's training thread does at this moment, beside its `Phase`. Numbers from WAIT on: it waits in
+    a collective."""
+
+    TRAINING = 0
+    """It is in a phase, or nothing is known."""
+    EVALUATE = 1
+    """Since the last training forward it has fetched batches, run forwards without gradients, or put its
+    model in evaluation mode."""
+    SAVE = 2
+    """It is in `torch.save`."""
+    BEFORE_FORWARD = 3
+    BEFORE_BACKWARD = 4
+    BEFORE_OPTIMIZER = 5
+    AFTER_OPTIMIZER = 6
+    WAIT = 16
+    """In a collective whose name is not known."""
+    ALL_REDUCE = 17
+    BARRIER = 18
+    BROADCAST = 19
+    ALL_GATHER = 20
+    REDUCE = 21
+    GATHER = 22
+    SCATTER = 23
+    REDUCE_SCATTER = 24
+    ALL_TO_ALL = 25
+    RECV = 26
 
 
 class Flag(IntEnum):
@@ -280,6 +310,16 @@ class Progress:
     """The same as a share of the step time."""
     failures: Count
     """Exceptions of our own that were caught at the training boundary."""
+    activity: ActivityNumber = 0
+    """An `Activity`; a later version may have more."""
+    since_ns: Nanoseconds = 0
+    """Since when it is in this phase or activity, by the clock of `t_ns`; 0: not known."""
+    epoch: CountOrNone = -1
+    """Which pass over its DataLoader the rank trains on, from 0; -1: it trains on no DataLoader."""
+    batch: CountOrNone = -1
+    """Batches of this pass that the script has taken."""
+    batches: CountOrNone = -1
+    """Batches that this pass has; -1: not known. A message has at most 15 elements: this is the last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ WorldSize: TypeAlias = Annotated[int, Range(1, limits.MAX_WORLD)]
 BucketNumber: TypeAlias = Annotated[int, Range(0, limits.MAX_BUCKETS - 1)]
 PhaseNumber: TypeAlias = Annotated[int, Range(0, 5)]
 """A `messages.Phase`."""
+ActivityNumber: TypeAlias = Annotated[int, Range(0, 255)]
+"""A `messages.Activity`."""
 Identifier: TypeAlias = Annotated[int, Range(0, 2**63 - 1)]
 Version: TypeAlias = Annotated[int, Range(0, 65_535)]
 ProcessId: TypeAlias = Annotated[int, Range(0, 2**31 - 1)]

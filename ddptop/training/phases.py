@@ -78,6 +78,7 @@ def install_wrappers(
     for broadcast in functions.buffers:
         _wrap_function(broadcast, partial(_make_wait, recorder, last_gradients, get_ident(), of_buffers=True))
     _wrap_function(functions.join_step, partial(_shadow_step, recorder))
+    _wrap_function(functions.save, partial(_make_save, recorder, get_ident()))
     watch_collector(recorder.gc_pauses)
     _hook_optimizers(recorder, gradients)
     when_imported(AVERAGERS, averagers.watch_module)
@@ -196,12 +197,13 @@ def _make_backward(
 
 
 def _make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patched:
-    on = recorder.on
+    on, loader = recorder.on, recorder.loader
 
     def _next_data(self: Any) -> Any:
         if get_ident() != thread:  # a thread that fetches ahead does not block training
             return original(self)
         recording = not recorder.aside
+        loader.note_batch(self)
         if recording:
             on.data_begins()
         else:
@@ -243,6 +245,23 @@ def _make_wait(
                 recorder.wait_ends(began, of_buffers=of_buffers)
 
     return wait
+
+
+def _make_save(recorder: Recorder, thread: int, original: Patched) -> Patched:
+    def save(*args: Any, **kwargs: Any) -> Any:
+        training = get_ident() == thread and not recorder.saving_since
+        if training:
+            recorder.saving_since = now()
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            if training:
+                recorder.saving_since = 0
+
+    return save
 
 
 def _shadow_step(recorder: Recorder, original: Patched) -> Patched:

@@ -28,10 +28,10 @@ from ddptop.protocol.messages import (
     Logged,
     Membership,
     Message,
-    Phase,
     Progress,
     Scalar,
 )
+from ddptop.training.activity import ActivityWatch
 from ddptop.training.bucket_timing import TimerBoundsReporter
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
@@ -96,36 +96,6 @@ class Published(Protocol):
 
     def request_description(self) -> None:
         """Have the training thread describe the models again."""
-
-
-MIN_PASSES = 2
-"""Batches or forwards since the last training forward: the next step begins with one batch."""
-
-FRESH_S = 5.0
-"""An evaluation whose batches take longer than this is not recognised; declare it with `ddptop.phase`."""
-
-
-class EvaluationWatch:
-    """Whether this rank evaluates: it fetches batches or runs forwards without gradients in the same step."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._step = -1
-        self._asides = 0
-        self._last_pass_s = -FRESH_S
-
-    def current_phase(self) -> Phase:
-        """The phase of the training thread, EVALUATE included."""
-        recorder = self._recorder
-        step, asides, phase, now_s = recorder.step, recorder.asides, recorder.phase, time.monotonic()
-        same_step = step == self._step
-        if asides != self._asides:
-            self._last_pass_s = now_s
-        self._step, self._asides = step, asides
-        training = phase not in (Phase.OTHER, Phase.DATA)
-        if training or not same_step or asides < MIN_PASSES or now_s - self._last_pass_s > FRESH_S:
-            return phase
-        return Phase.EVALUATE
 
 
 MEMORY_EVERY_S = 2.0
@@ -230,7 +200,7 @@ class Publisher(threading.Thread):
         self._steps = StepTimes(session.recorder.gc_pauses)
         self._layout = LayoutTracker(session.parameters)
         self._bounds = TimerBoundsReporter(session.recorder.handover_ns, session.device_bounds_ns)
-        self._evaluation = EvaluationWatch(session.recorder)
+        self._activity = ActivityWatch(session.recorder, threading.get_ident())
         self._reporter = EvidenceReporter(threading.get_ident(), self._current_position, self._device_failed)
         self._memberships_sent: dict[int, Message] = {}
         self._described = 0
@@ -519,14 +489,21 @@ class Publisher(threading.Thread):
 
     def _make_progress(self) -> Progress:
         step, _, bucket = self._current_position()
+        phase, activity, since_ns = self._activity.read()
+        epoch, batch, batches = self._recorder.loader.read()
         return Progress(
             t_ns=time.monotonic_ns(),
             step=step,
-            phase=int(self._evaluation.current_phase()),
+            phase=int(phase),
             bucket=bucket,
             sequence=self._sequence(),
             detail_every=self._budget.every,
             cost_us=self._budget.cost_us,
             cost_pct=self._budget.cost_pct,
             failures=guard.count,
+            activity=int(activity),
+            since_ns=since_ns,
+            epoch=epoch,
+            batch=batch,
+            batches=batches,
         )

@@ -28,6 +28,7 @@ from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import step_record
 from ddptop.training.cpu_wait import CpuWait
 from ddptop.training.gc_pauses import GcPauses
+from ddptop.training.loader_position import LoaderPosition
 from ddptop.training.own_cost import RecorderCalls, cpu_now, is_clocked
 from ddptop.training.shadow import ShadowBlocks
 from ddptop.training.step_record import (
@@ -127,6 +128,9 @@ class Recorder:
         a step where no forward does."""
         self.own_waits = 0
         """Waits in collectives of the script's own so far."""
+        self.waiting_since = self.saving_since = 0
+        """When the training thread entered such a collective, or `torch.save`; 0: it is in none."""
+        self.loader = LoaderPosition()
         self.after_backward: Callable[[], None] = _do_nothing
         """Called at the end of the outermost backward. It must not raise."""
         self.forget_gradients: Callable[[], None] = _do_nothing
@@ -199,6 +203,7 @@ class Recorder:
         elif len(self.stamps) > MANY_STAMPS:
             self._hand_over()
         self.asides = 0
+        self.loader.note_forward()
         self._has_forward = True
         if self._steps_since_forward > self._usual_steps:
             self._usual_steps = min(self._steps_since_forward, MOST_OPTIMIZERS)
@@ -352,10 +357,12 @@ class Recorder:
         """A wait in a collective of the script's own begins, or DDP's broadcast `of_buffers`; when."""
         if self.marks is not None:
             self.marks(step_record.BUFFERS if of_buffers else step_record.WAIT)
-        return now()
+        self.waiting_since = began = now()
+        return began
 
     def wait_ends(self, began: int, *, of_buffers: bool = False) -> None:
         """It has ended, on the training thread or, in backward, on the engine's."""
+        self.waiting_since = 0
         self.own_waits += not of_buffers
         self._put((now() - began) << EVENT_BITS | (STAMP_BUFFERS if of_buffers else STAMP_WAIT))
         if self.marks is not None:

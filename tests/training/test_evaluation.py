@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddptop.protocol.messages import Phase
-from ddptop.training import publisher
-from ddptop.training.publisher import FRESH_S, EvaluationWatch
+from ddptop.training import activity
+from ddptop.training.activity import FRESH_S, EvaluationWatch
 from ddptop.training.recorder import Recorder
 
 
@@ -17,7 +17,7 @@ class Training:
         self.now_s = 100.0
         self.recorder = Recorder()
         self.watch = EvaluationWatch(self.recorder)
-        monkeypatch.setattr(publisher.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(activity.time, "monotonic", lambda: self.now_s)
 
     def fetch(self) -> None:
         self.recorder.data_begins()

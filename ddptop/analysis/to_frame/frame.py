@@ -17,6 +17,7 @@ from ddptop.analysis.stall.rank_position import deaths
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
+from ddptop.analysis.to_frame.activity import epoch_progress, long_activities
 from ddptop.analysis.to_frame.cpus import cpu_shortage, cpu_wait_pct
 from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
 from ddptop.analysis.to_frame.tables import (
@@ -80,11 +81,13 @@ def build(
     # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
     clocks = clocks_at(state, sorted(state.hellos.of_hosts), now_ns)
     in_world = focus is not None and 0 <= focus < figures.world
+    group = _group(state, shown, buckets := bucket_figures(state, detail))
+    live = outcome == "live" and diagnosis is None and kept is None
     return Frame(
         source="simulated" if simulated else source,
         unix_s=state.unix_s(now_ns),
         run=_run(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording),
-        group=_group(state, shown, buckets := bucket_figures(state, detail)),
+        group=group,
         ranks=columns,
         buckets=buckets,
         straggler=with_reasons(straggler, state),
@@ -102,6 +105,8 @@ def build(
         gpus=gpu_facts(state) if gpus else (),
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
         hosts=host_figures(state, columns, straggler, clocks, now_ns) if hosts else (),
+        activities=long_activities(state, group.step_ms_p50) if live else (),
+        progress=epoch_progress(state, group),
     )
 
 
@@ -121,6 +126,8 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
         history=state.history.since(cursor),
         records=int(ranks.records.sum()),
         lost_records=int(ranks.lost_records.sum()),
+        activities=long_activities(state, frame.group.step_ms_p50) if frame.run.state == "live" else (),
+        progress=epoch_progress(state, frame.group),
     )
 
 

@@ -58,6 +58,7 @@ class StepFunctions(NamedTuple):
     """Where DDP's forward sends the buffers of rank 0 to all, if this torch has it."""
     join_step: Function
     """One step of the others, shadowed under `join()` by a rank that has run out of inputs."""
+    save: Function
 
 
 def step_functions() -> StepFunctions:
@@ -83,6 +84,7 @@ def step_functions() -> StepFunctions:
         tuple(wait for wait in waits if hasattr(*wait)),
         tuple(broadcast for broadcast in buffers if hasattr(*broadcast)),
         Function(distributed._DDPJoinHook, "main_hook"),
+        Function(torch, "save"),
     )
 
 

@@ -1,0 +1,100 @@
+"""What the ranks do while a step lasts far longer than usual, and how far they are in their DataLoader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+
+from ddptop.analysis.ranks import PHASE_NAMES
+from ddptop.frames.activity import ActivityKind, EpochProgress, LongActivity
+from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Activity, Phase, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ddptop.analysis.state import RunState
+    from ddptop.frames.frame import Group
+
+LONG_STEP_NS = NS
+"""Below this no step is called long: a person would not notice it."""
+
+LONG_STEPS = 10
+"""In median steps, how long a step must last to be called long."""
+
+_KINDS: Mapping[int, ActivityKind] = {
+    Activity.EVALUATE: "evaluate",
+    Activity.SAVE: "save",
+    Activity.BEFORE_FORWARD: "before_forward",
+    Activity.BEFORE_BACKWARD: "before_backward",
+    Activity.BEFORE_OPTIMIZER: "before_optimizer",
+    Activity.AFTER_OPTIMIZER: "after_optimizer",
+}
+
+_ORDER: Mapping[str, int] = {kind: place for place, kind in enumerate(get_args(ActivityKind))}
+
+
+def long_activities(state: RunState, median_step_ms: float | None) -> tuple[LongActivity, ...]:
+    """The activities of the running ranks, those that the others wait for first; empty: steps go on as usual.
+
+    A step is long by the ranks' own clocks, so that late messages make none.
+    """
+    table = state.table
+    running = np.flatnonzero(state.running & table.newest[Progress].is_known)
+    if (
+        state.complete_step is None
+        or median_step_ms is None
+        or len(running) < np.count_nonzero(state.running)
+    ):
+        return ()
+    limit_ns = max(LONG_STEP_NS, LONG_STEPS * median_step_ms * 1e6)
+    if not len(running) or table.stood_ns[running].min() < limit_ns:
+        return ()
+    beats = table.newest[Progress]
+    activity, phase, since_ns = (beats.field(name) for name in ("activity", "phase", "since_ns"))
+    ranks_of: dict[tuple[ActivityKind, str], list[int]] = {}
+    for rank in running.tolist():
+        kind = _kind_of(int(activity[rank]), int(phase[rank]), bool(table.declared[rank]))
+        ranks_of.setdefault((kind, _name_of(state, rank, kind, int(activity[rank]))), []).append(rank)
+    here_ns = np.where(since_ns > 0, since_ns + table.delay_ns, table.moved_ns)
+    return tuple(
+        LongActivity(kind, name, tuple(ranks), state.unix_s(int(here_ns[ranks].min())))
+        for (kind, name), ranks in sorted(ranks_of.items(), key=lambda item: _ORDER[item[0][0]])
+    )
+
+
+def _kind_of(activity: int, phase: int, declared: bool) -> ActivityKind:
+    """What a rank does, by its newest heartbeat; before this was sent, by its phase alone."""
+    if activity >= Activity.WAIT:
+        return "wait"
+    if declared:
+        return "declared"
+    if activity in _KINDS:
+        return _KINDS[activity]
+    return PHASE_NAMES.get(phase) or "other" if phase != Phase.EVALUATE else "evaluate"
+
+
+def _name_of(state: RunState, rank: int, kind: ActivityKind, activity: int) -> str:
+    if kind == "declared":
+        return state.ranks[rank].phase_name or "a declared phase"
+    if kind == "wait" and activity in list(Activity) and activity != Activity.WAIT:
+        return Activity(activity).name.lower()
+    return ""
+
+
+def epoch_progress(state: RunState, group: Group) -> EpochProgress | None:
+    """Of the lowest rank that trains on a DataLoader; None: none does, or it is not known."""
+    epochs = state.table.newest_values(Progress, "epoch")
+    ranks = np.flatnonzero(epochs >= 0)
+    if not len(ranks):
+        return None
+    rank = int(ranks[0])
+    beat = state.ranks[rank].progress
+    assert beat is not None
+    batches = beat.batches if beat.batches >= beat.batch else None
+    micro_steps = max(1, int(state.table.micro_steps[rank]))
+    rate, left = group.steps_per_s, None
+    if batches is not None and rate:
+        left = (batches - beat.batch) / micro_steps / rate
+    return EpochProgress(beat.epoch, max(0, beat.batch), batches, left)

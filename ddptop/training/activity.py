@@ -1,0 +1,182 @@
+"""What the training thread does outside the phases of its steps, as the publisher reads it: it evaluates, saves,
+waits in a collective, or is between two phases. Nothing of it costs the training thread more than a count."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, NamedTuple
+
+from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Activity, Phase
+from ddptop.training.recorder import Recorder
+from ddptop.training.step_record import (
+    EVENT,
+    EVENT_BITS,
+    PHASES,
+    STAMP_ASIDE_END,
+    STAMP_BACKWARD_END,
+    STAMP_DATA_END,
+    STAMP_FORWARD_END,
+    STAMP_LAST_GRADIENT,
+    STAMP_OPTIMIZER_END,
+    STAMP_STEP_END,
+    STAMP_SYNCHRONISED_END,
+    STAMP_WAITING_END,
+)
+
+MIN_PASSES = 2
+"""Batches or forwards since the last training forward: the next step begins with one batch."""
+
+FRESH_S = 5.0
+"""A rank whose batches take longer than this is no longer excused from stalls; declare it with
+`ddptop.phase`."""
+
+NAMED_AFTER_NS = NS
+"""How long a wait must last until the stack is read for the name of its collective."""
+
+_AFTER = {
+    STAMP_DATA_END: Activity.BEFORE_FORWARD,
+    STAMP_FORWARD_END: Activity.BEFORE_BACKWARD,
+    **dict.fromkeys(
+        (STAMP_BACKWARD_END, STAMP_WAITING_END, STAMP_SYNCHRONISED_END), Activity.BEFORE_OPTIMIZER
+    ),
+    **dict.fromkeys((STAMP_OPTIMIZER_END, STAMP_STEP_END, STAMP_ASIDE_END), Activity.AFTER_OPTIMIZER),
+}
+"""Where the training thread is after an event."""
+
+_TRAINED = frozenset(_AFTER) - {STAMP_DATA_END}
+"""Events that only training has."""
+
+_COLLECTIVES = (
+    ("all_reduce", Activity.ALL_REDUCE),
+    ("barrier", Activity.BARRIER),
+    ("broadcast", Activity.BROADCAST),
+    ("all_gather", Activity.ALL_GATHER),
+    ("reduce_scatter", Activity.REDUCE_SCATTER),
+    ("all_to_all", Activity.ALL_TO_ALL),
+    ("gather", Activity.GATHER),
+    ("scatter", Activity.SCATTER),
+    ("reduce", Activity.REDUCE),
+    ("recv", Activity.RECV),
+)
+"""By what the name of a function of `torch.distributed` contains: the first that fits."""
+
+
+class EvaluationWatch:
+    """Whether this rank evaluates: it fetches batches or runs forwards without gradients in the same step."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._step = -1
+        self._asides = 0
+        self._last_pass_s = -FRESH_S
+
+    def current_phase(self) -> Phase:
+        """The phase of the training thread, EVALUATE included."""
+        recorder = self._recorder
+        step, asides, phase, now_s = recorder.step, recorder.asides, recorder.phase, time.monotonic()
+        same_step = step == self._step
+        if asides != self._asides:
+            self._last_pass_s = now_s
+        self._step, self._asides = step, asides
+        training = phase not in (Phase.OTHER, Phase.DATA)
+        if training or not same_step or asides < MIN_PASSES or now_s - self._last_pass_s > FRESH_S:
+            return phase
+        return Phase.EVALUATE
+
+
+class CurrentActivity(NamedTuple):
+    """As in PROGRESS."""
+
+    phase: Phase
+    activity: Activity
+    since_ns: int
+
+
+class ActivityWatch:
+    """Reads the phase and the activity of the training thread."""
+
+    def __init__(self, recorder: Recorder, thread: int) -> None:
+        """`thread`: the training thread's identifier."""
+        self._recorder = recorder
+        self._thread = thread
+        self._evaluation = EvaluationWatch(recorder)
+        self._was_in_training_mode = False
+        self._evaluates: tuple[int, int] | None = None
+        """The step in which this rank evaluates, and since when."""
+
+    def read(self) -> CurrentActivity:
+        """What the training thread does now."""
+        recorder = self._recorder
+        phase, step = self._evaluation.current_phase(), recorder.step
+        event, since_ns = self._newest_stamp()
+        saving_ns, wait_ns = recorder.saving_since, recorder.waiting_since
+        if event == STAMP_LAST_GRADIENT and phase == Phase.BACKWARD:
+            wait_ns = since_ns
+        evaluates = self._evaluates_since(phase, step)
+        if saving_ns:
+            return CurrentActivity(phase, Activity.SAVE, saving_ns)
+        if wait_ns:
+            return CurrentActivity(phase, self._collective_of(wait_ns, phase), wait_ns)
+        if evaluates:
+            return CurrentActivity(phase, Activity.EVALUATE, evaluates)
+        if phase == Phase.OTHER:
+            return CurrentActivity(phase, _AFTER.get(event, Activity.TRAINING), since_ns)
+        return CurrentActivity(phase, Activity.TRAINING, since_ns)
+
+    def _newest_stamp(self) -> tuple[int, int]:
+        """The newest event that is a moment, and when it was; (-1, 0): none is left of the running step."""
+        for stamp in reversed(self._recorder.stamps):
+            event = stamp & EVENT
+            if event == STAMP_LAST_GRADIENT or PHASES.get(event, Phase.OTHER) is not None:
+                return event, stamp >> EVENT_BITS
+        return -1, 0
+
+    def _evaluates_since(self, phase: Phase, step: int) -> int:
+        """Since when this rank evaluates; 0: it does not. Once it does, it goes on until it trains: its
+        batches may be slow."""
+        if phase not in (Phase.OTHER, Phase.DATA, Phase.EVALUATE):
+            self._evaluates = None
+        in_training_mode = self._is_in_training_mode()
+        if in_training_mode:
+            self._was_in_training_mode = True
+        leaves_training = self._was_in_training_mode and not in_training_mode
+        begun = self._evaluates is not None and self._evaluates[0] == step
+        if not begun:
+            self._evaluates = None
+            if phase == Phase.EVALUATE or (leaves_training and phase in (Phase.OTHER, Phase.DATA)):
+                self._evaluates = step, self._trained_last() or time.monotonic_ns()
+        return 0 if self._evaluates is None else self._evaluates[1]
+
+    def _is_in_training_mode(self) -> bool:
+        """Whether the model that was trained last is in training mode: `model.eval()` ends it."""
+        model = self._recorder.forwarded()
+        return model is not None and bool(getattr(model.module, "training", True))
+
+    def _trained_last(self) -> int:
+        """When a phase of training ended last; 0: that is not known any more."""
+        for stamp in reversed(self._recorder.stamps):
+            if stamp & EVENT in _TRAINED:
+                return stamp >> EVENT_BITS
+        return 0
+
+    def _collective_of(self, since_ns: int, phase: Phase) -> Activity:
+        """The collective that the training thread waits in; the stack is read where it waits for long."""
+        if phase == Phase.BACKWARD:
+            return Activity.ALL_REDUCE
+        if time.monotonic_ns() - since_ns < NAMED_AFTER_NS:
+            return Activity.WAIT
+        return _collective_in(sys._current_frames().get(self._thread))
+
+
+def _collective_in(frame: Any) -> Activity:
+    """The outermost function of `torch.distributed` on a stack, as a collective."""
+    name = ""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            name = frame.f_code.co_name
+        elif name:
+            break
+        frame = frame.f_back
+    return next((activity for part, activity in _COLLECTIVES if part in name), Activity.WAIT)

@@ -1,0 +1,58 @@
+"""Which pass over its DataLoader a rank trains on, and which batch of it: `epoch 3, batch 120 of 400`."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+from ddptop.training.torch_compat.loader import batches_in_all, batches_taken
+
+
+class Position(NamedTuple):
+    """As in PROGRESS; -1: not known."""
+
+    epoch: int = -1
+    batch: int = -1
+    batches: int = -1
+
+
+class LoaderPosition:
+    """Counts the passes over DataLoaders whose batches are trained on; those of an evaluation do not count.
+
+    The training thread only notes which iterator it has taken a batch from. The publisher reads the rest.
+    """
+
+    def __init__(self) -> None:
+        self._epoch = -1
+        # Weak references: an iterator that is kept alive would keep its workers.
+        self._newest: weakref.ref[Any] | None = None
+        self._begun: weakref.ref[Any] | None = None
+        self._trained: weakref.ref[Any] | None = None
+        self._of_pass: tuple[Any, int] = None, -1
+        self._last = Position()
+
+    def note_batch(self, iterator: Any) -> None:
+        """The training thread asks this iterator for a batch."""
+        self._newest = weakref.ref(iterator)
+        if batches_taken(iterator) == 0:  # a loader that keeps its workers keeps its iterator, too
+            self._begun = self._newest
+
+    def note_forward(self) -> None:
+        """A forward that records gradients begins: the newest batch is trained on."""
+        newest = self._newest
+        if newest is not self._trained or newest is self._begun:
+            self._trained = newest
+            if newest is not None and newest is self._begun:
+                self._epoch += 1
+                self._begun = None
+
+    def read(self) -> Position:
+        """The position now; for any thread. After the end of a pass it is that of its end."""
+        iterator = None if self._trained is None else self._trained()
+        if iterator is None:
+            return self._last
+        epoch = self._epoch
+        if self._of_pass[0] != (self._trained, epoch):
+            self._of_pass = (self._trained, epoch), batches_in_all(iterator)
+        self._last = Position(epoch, batches_taken(iterator), self._of_pass[1])
+        return self._last

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from ddptop.frames.activity import activities_phrase
+from ddptop.frames.activity_words import activities_phrase
 from ddptop.frames.causes import cause_phrase, words_of
 from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of
 from ddptop.frames.numbers import duration, fixed, percent, signed

@@ -88,8 +88,10 @@ class Phase(IntEnum):
 
 
 class Activity(IntEnum):
-    """What a rank's training thread does at this moment, beside its `Phase`. Numbers from WAIT on: it waits in
-    a collective."""
+    """What a rank's training thread does at this moment, beside its `Phase`.
+
+    Numbers from WAIT on: it waits in a collective.
+    """
 
     TRAINING = 0
     """It is in a phase, or nothing is known."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.activity_words import SHORT_WORDS
 from ddptop.frames.conditions import STATES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import run_state
@@ -18,7 +19,7 @@ from ddptop.render.phases import Breakdown
 from ddptop.render.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -88,6 +89,15 @@ class RenderContext:
     def gathers(self) -> bool:
         """Whether some ranks have not reported yet, so that the others wait for them."""
         return run_state(self.frame) == "waiting"
+
+    @cached_property
+    def activity_words(self) -> Mapping[int, str]:
+        """By rank what it does in a step that lasts far longer than usual, in a word."""
+        return {
+            rank: SHORT_WORDS.get(activity.kind, "busy")
+            for activity in self.frame.activities
+            for rank in activity.ranks
+        }
 
     def state_word(self, rank: int) -> str:
         """The state of a rank in a word. Those that only wait in a stall are `waiting`, those that have ended

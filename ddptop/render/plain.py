@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.activity_words import epoch_phrase, state_word
 from ddptop.frames.buckets import a_step_phrase
 from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, SILENT_STATES, condition_of, kinds_of
 from ddptop.frames.numbers import (
@@ -78,7 +79,9 @@ _CLOCK_FREE = (
 NOTHING_RECORDED = ("recording stopped", "not recorded", "nothing is recorded", "nothing more is recorded")
 """Words of an alert about the recording that still applies."""
 
-GRAVE_KINDS = frozenset((*GRAVE_STATES, "waiting", "stale", "ended_from_outside", *kinds_of("wrong_numbers")))
+GRAVE_KINDS = frozenset(
+    (*GRAVE_STATES, "waiting", "stale", "ended_from_outside", *kinds_of("wrong_numbers"))
+) | {"evaluating", "saving", "long_step"}
 """Kinds of verdicts that a line a second has in place of the slowest rank."""
 
 REPEATED_FOR_S = 60.0
@@ -117,7 +120,7 @@ def watch_line(frame: Frame) -> str:
             clock(frame.unix_s),
             f"{state:<8}",
             f"step {count(step_now(frame)):>9}{restart_phrase(group.incarnation)}",
-            f"{UNKNOWN if state in RED_STATES else fixed(group.steps_per_s):>6}/s",
+            f"{UNKNOWN if state in RED_STATES or frame.activities else fixed(group.steps_per_s):>6}/s",
             f"loss {loss(group.loss_mean):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(RenderContext(frame).breakdown.mean('wait')):>6} ms",
@@ -155,12 +158,17 @@ def _write_head(frame: Frame, color: bool) -> list[str]:
 
     group, state = frame.group, run_state(frame)
     sign, role = of_state(state)
-    parts = [f"ddptop {clean(frame.run.name)}", paint(f"{sign} {state.upper()}", role, color)]
+    word = state.upper()
+    goes_on = state not in RED_STATES
+    if state == "live" and frame.activities:
+        sign, role, goes_on = "○", "accent", False
+        word = f"{clean(state_word(frame.activities))} {age(frame.unix_s - frame.activities[0].since_s)}"
+    parts = [f"ddptop {clean(frame.run.name)}", paint(f"{sign} {word}", role, color)]
     if frame.source != "live":
         parts.append(frame.source.upper())
     parts += [
         f"step {count(step_now(frame))}{restart_phrase(group.incarnation)}",
-        *([f"{fixed(group.steps_per_s)}/s"] if state not in RED_STATES else []),
+        *([f"{fixed(group.steps_per_s)}/s"] if goes_on else []),
         f"loss {loss(group.loss_mean)}",
         f"overhead {percent(frame.overhead.measured_pct)}",
     ]
@@ -216,6 +224,8 @@ def _write_run(frame: Frame) -> list[str]:
             f"busbw {fixed(group.busbw_gbps, RATIO)} GB/s"
             f"{a_step_phrase(group.all_reduces, group.wire_bytes)}",
         ]
+    if frame.progress is not None:
+        lines.append(epoch_phrase(frame.progress))
     if note := loss_note(group):
         lines.append(f"loss {note}")
     return lines

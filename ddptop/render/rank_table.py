@@ -116,6 +116,7 @@ def _plain_state(context: RenderContext, rank: int) -> str:
     ranks, age_ms = context.frame.ranks, no_progress_ms(context.frame, rank)
     state = context.state_word(rank)
     word = "joined" if state == "live" and ranks.joined[rank] > 0 else state
+    word = context.activity_words.get(rank, word) if word == "live" else word
     return f"{word} {fixed(age_ms / 1e3, 0)}s" if _is_aged(word) and known(age_ms) else word
 
 
@@ -151,6 +152,9 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     sign, role = of_state(word)
     if word == "live" and ranks.joined[rank] > 0:  # out of inputs: it only answers the others
         return f"{sign} joined", role
+    if word == "live" and rank in context.activity_words:
+        does = context.activity_words[rank]
+        return f"○ {does}", "dim" if does == "waits" else "accent"
     text = f"{sign} {word}"
     is_aged = (_is_aged(word) or word == "lost") and known(age)
     if is_aged and not (word == context.frame.run.state == "stale"):  # the headline tells that age

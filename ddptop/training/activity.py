@@ -1,5 +1,8 @@
-"""What the training thread does outside the phases of its steps, as the publisher reads it: it evaluates, saves,
-waits in a collective, or is between two phases. Nothing of it costs the training thread more than a count."""
+"""What the training thread does outside the phases of its steps, as the publisher reads it.
+
+It evaluates, saves, waits in a collective, or is between two phases. Nothing of it costs the training thread
+more than a count.
+"""
 
 from __future__ import annotations
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
 
-from ddptop.protocol.messages import Phase
+import pytest
+import torch.distributed as dist
+
+from ddptop.protocol.messages import Activity, Phase
 from ddptop.training import activity
-from ddptop.training.activity import FRESH_S, EvaluationWatch
+from ddptop.training.activity import FRESH_S, ActivityWatch, EvaluationWatch
 from ddptop.training.recorder import Recorder
 
 
@@ -85,3 +88,116 @@ def test_training_that_goes_on_is_no_evaluation(training: Training) -> None:
     training.step()
     training.recorder.forward_begins(True)
     assert training.beat() == Phase.FORWARD
+
+
+class Watched:
+    """A recorder, and what the watch reads of it."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.watch = ActivityWatch(self.recorder, threading.get_ident())
+
+    def step(self) -> None:
+        Training.step(self)  # type: ignore[arg-type]
+
+    def fetch(self) -> None:
+        Training.fetch(self)  # type: ignore[arg-type]
+
+    def activity(self) -> Activity:
+        return self.watch.read().activity
+
+
+@pytest.fixture
+def watched() -> Watched:
+    made = Watched()
+    for _ in range(3):
+        made.step()
+    return made
+
+
+def test_the_place_between_two_phases(watched: Watched) -> None:
+    recorder = watched.recorder
+    assert watched.activity() == Activity.AFTER_OPTIMIZER
+    assert watched.watch.read().since_ns == recorder.stamps[-1] >> 5
+    watched.fetch()
+    assert watched.activity() == Activity.BEFORE_FORWARD
+    recorder.forward_begins(True)
+    assert watched.activity() == Activity.TRAINING
+    recorder.forward_ends()
+    assert watched.activity() == Activity.BEFORE_BACKWARD
+    recorder.backward_begins(None)
+    assert watched.activity() == Activity.TRAINING
+    recorder.last_gradient()
+    assert watched.activity() == Activity.ALL_REDUCE, "it waits for the others"
+    recorder.backward_ends()
+    assert watched.activity() == Activity.BEFORE_OPTIMIZER
+
+
+def test_an_evaluation_lasts_from_the_last_step_until_it_trains(watched: Watched) -> None:
+    ended = watched.recorder.stamps[-1] >> 5
+    watched.activity()
+    watched.fetch()
+    watched.fetch()
+    read = watched.watch.read()
+    assert (read.phase, read.activity, read.since_ns) == (Phase.EVALUATE, Activity.EVALUATE, ended)
+    for _ in range(100):  # their stamps are handed over
+        watched.fetch()
+    assert watched.watch.read().since_ns == ended
+    watched.step()
+    watched.recorder.forward_begins(True)
+    assert watched.activity() == Activity.TRAINING
+
+
+class InMode:
+    """A DDP model in training mode or not."""
+
+    def __init__(self, training: bool) -> None:
+        self.module = self
+        self.training = training
+
+
+def test_a_model_in_evaluation_mode_evaluates(watched: Watched) -> None:
+    model = InMode(True)
+    watched.recorder.forwarded = lambda: model
+    assert watched.activity() == Activity.AFTER_OPTIMIZER
+    model.training = False
+    assert watched.activity() == Activity.EVALUATE
+    watched.step()
+    model.training = True
+    assert watched.activity() == Activity.AFTER_OPTIMIZER
+
+
+def test_a_model_that_is_never_in_training_mode_tells_nothing(watched: Watched) -> None:
+    model = InMode(False)
+    watched.recorder.forwarded = lambda: model
+    assert watched.activity() == Activity.AFTER_OPTIMIZER
+
+
+def test_saving_and_waiting_come_first(watched: Watched) -> None:
+    watched.recorder.saving_since = 77
+    assert watched.watch.read()[1:] == (Activity.SAVE, 77)
+    watched.recorder.saving_since = 0
+    began = watched.recorder.wait_begins()
+    assert watched.watch.read()[1:] == (Activity.WAIT, began)
+    watched.recorder.wait_ends(began)
+    assert watched.activity() == Activity.AFTER_OPTIMIZER
+
+
+def test_a_long_wait_has_the_name_of_its_collective(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    monkeypatch.setattr(activity, "NAMED_AFTER_NS", 0)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    read = []
+
+    class Waited:
+        def wait(self, *_args) -> None:
+            watched.recorder.wait_begins()
+            read.append(watched.activity())
+
+    try:
+        monkeypatch.setattr(dist.ProcessGroup, "barrier", lambda *_args, **_options: Waited())
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    assert read == [Activity.BARRIER]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.activity_words import epoch_phrase, state_word
 from ddptop.frames.conditions import STATES
 from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss, percent
 from ddptop.frames.verdict import restart_phrase, run_state, silent_s
@@ -80,6 +81,9 @@ def draw_state(scene: Scene, short: bool = False) -> Line:
 
 def _draw_run_state(frame: Frame, short: bool) -> Line:
     run = run_state(frame)
+    if run == "live" and frame.activities:
+        since_s = frame.activities[0].since_s
+        return Line(f"○ {state_word(frame.activities)} {age(frame.unix_s - since_s)}", "accent")
     sign, role = of_state(run)
     role = "warn" if waits_long(frame) else role
     word = Line(f"{sign} {run.upper()}", role)
@@ -112,15 +116,18 @@ def _draw_figures(scene: Scene) -> list[Line]:
     if group.step is None:
         return [Line("no step yet", "dim"), *_draw_facts(scene)]
     over_budget = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has checked
+    goes_on = run_state(frame) == "live" and not frame.activities
     figures = [
         Line("step ", "dim")
         .add(count(step_now(frame)), "strong" if frame.stall is None else "bad")
         .add(restart_phrase(group.incarnation), "dim"),
         # Without progress the rate of the last steps would be wrong.
-        Line(fixed(rate, digits), "strong").add("/s", "dim") if run_state(frame) == "live" else Line(),
+        Line(fixed(rate, digits), "strong").add("/s", "dim") if goes_on else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
         Line("overhead ", "dim").add(percent(cost.measured_pct), "warn" if over_budget else "strong"),
     ]
+    if frame.progress is not None:
+        figures.append(Line(epoch_phrase(frame.progress, short=True), "dim"))
     return figures + _draw_facts(scene)
 
 

@@ -1,0 +1,137 @@
+"""While a step lasts far longer than usual and it is no stall, the frame says what each rank does in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.frame import Frame
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import verdict
+from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Activity, Event, Phase, Progress, Received
+from ddptop.render.plain import picture, watch_line
+from tests.recording.made_up import START_NS, START_UNIX_NS, STEP_US, a_run
+
+STEPS, WORLD = 100, 4
+TRAINED_NS = START_NS + STEPS * STEP_US * 1000
+
+
+class Standing:
+    """Four ranks that have trained 100 steps of 20 ms, and send heartbeats from the next one."""
+
+    def __init__(self) -> None:
+        self.reducer = Reducer()
+        for received in a_run(STEPS, world=WORLD, ending=False):
+            self.reducer.feed(received)
+
+    def beat(self, after_s: float, *beats: Progress) -> Frame:
+        now_ns = TRAINED_NS + int(after_s * NS)
+        for rank, beat in enumerate(beats):
+            self.reducer.feed(Received(now_ns, rank, 1000 + rank, 0, replace(beat, t_ns=now_ns)))
+        return self.reducer.frame(now_ns)
+
+    def declare(self, rank: int, name: str) -> None:
+        event = Event("phase_begins", TRAINED_NS, rank, STEPS, {"name": name})
+        self.reducer.feed(Received(TRAINED_NS, rank, 1000 + rank, 1_000, event))
+
+
+def beat(
+    activity: Activity = Activity.TRAINING, phase: Phase = Phase.OTHER, since_s: float = 0.1
+) -> Progress:
+    since_ns = TRAINED_NS + int(since_s * NS)
+    return Progress(0, STEPS, int(phase), -1, 9, 1, 25.0, 0.1, 0, int(activity), since_ns, 3, 120, 400)
+
+
+EVALUATES, IN_BARRIER = beat(Activity.EVALUATE, Phase.EVALUATE), beat(Activity.BARRIER)
+
+
+@pytest.fixture
+def standing() -> Standing:
+    return Standing()
+
+
+def test_who_evaluates_and_who_waits_where(standing: Standing) -> None:
+    standing.beat(1.0, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    frame = standing.beat(18.1, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    shown = verdict(frame)
+    assert shown.kind == "evaluating"
+    assert shown.sentence == "rank 0 evaluates for 18 s · ranks 1 to 3 wait in barrier"
+    assert shown.detail == "last complete step 99 · median step 20.0 ms"
+    evaluates, waits = frame.activities
+    assert evaluates.since_s == pytest.approx(START_UNIX_NS / NS + STEPS * STEP_US / 1e6 + 0.1)
+    assert (waits.kind, waits.name, waits.ranks) == ("wait", "barrier", (1, 2, 3))
+
+
+def test_every_outlet_has_it_in_place_of_live_with_an_old_rate(standing: Standing) -> None:
+    frame = standing.beat(18.1, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    frame = decode_frame(encode_frame(frame))
+    head = picture(frame, 100).splitlines()[0]
+    assert "EVALUATING 18 s" in head and "LIVE" not in head and "/s" not in head
+    assert "rank 0 evaluates for 18 s" in watch_line(frame)
+    assert snapshot(frame)["activities"] == [
+        {"kind": "evaluate", "name": "", "since_s": 1700000002.1, "ranks": [0]},
+        {"kind": "wait", "name": "barrier", "since_s": 1700000002.1, "ranks": [1, 2, 3]},
+    ]
+
+
+def test_how_far_it_is_in_its_data_loader(standing: Standing) -> None:
+    assert standing.reducer.frame(TRAINED_NS).progress is None, "not known before a rank says it"
+    frame = standing.beat(0.1, beat())
+    assert snapshot(frame)["progress"] == {"epoch": 3, "batch": 120, "batches": 400, "epoch_left_s": 5.6}
+    assert "epoch 3 · batch 120/400 · 5.6 s left in it" in picture(frame, 100)
+
+
+@pytest.mark.parametrize(
+    ("first", "kind", "sentence"),
+    [
+        (beat(Activity.SAVE), "saving", "rank 0 saves (torch.save) for 4.9 s · ranks 1 to 3 wait in barrier"),
+        (
+            beat(Activity.AFTER_OPTIMIZER),
+            "long_step",
+            "rank 0 is after its optimizer step for 4.9 s · ranks 1 to 3 wait in barrier",
+        ),
+        (
+            beat(phase=Phase.DATA),
+            "long_step",
+            "rank 0 waits for its next batch for 4.9 s · ranks 1 to 3 wait in barrier",
+        ),
+    ],
+)
+def test_other_long_steps(standing: Standing, first: Progress, kind: str, sentence: str) -> None:
+    shown = verdict(standing.beat(5.0, first, IN_BARRIER, IN_BARRIER, IN_BARRIER))
+    assert (shown.kind, shown.sentence) == (kind, sentence)
+
+
+def test_a_declared_phase_has_its_own_name(standing: Standing) -> None:
+    for rank in range(WORLD):
+        standing.declare(rank, "generate samples")
+    shown = verdict(standing.beat(5.0, *[beat(since_s=1.0)] * WORLD))
+    assert shown.sentence == 'all 4 ranks are in "generate samples" for 4.0 s'
+
+
+def test_steps_that_go_on_are_no_long_one(standing: Standing) -> None:
+    frame = standing.beat(0.9, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    assert frame.activities == (), "below a second"
+    moved = replace(IN_BARRIER, step=STEPS + 50)
+    frame = standing.beat(5.0, EVALUATES, IN_BARRIER, moved, IN_BARRIER)
+    assert frame.activities == (), "one of them has moved on"
+
+
+def test_a_stall_is_a_stall(standing: Standing) -> None:
+    after = beat(Activity.AFTER_OPTIMIZER)
+    standing.beat(1.0, after, IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    frame = standing.beat(40.0, after, IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    assert verdict(frame).kind == "stalled"
+    assert frame.activities == ()
+
+
+def test_heartbeats_of_an_earlier_version_have_their_phase(standing: Standing) -> None:
+    old = [
+        Progress(0, STEPS, phase, -1, 9, 1, 25.0, 0.1, 0) for phase in (Phase.EVALUATE, *[Phase.BACKWARD] * 3)
+    ]
+    shown = verdict(standing.beat(5.0, *old))
+    assert shown.sentence == "rank 0 evaluates for 5.0 s · ranks 1 to 3 are in backward"

@@ -186,15 +186,22 @@ class LauncherPipe:
     """
 
     def __init__(
-        self, ranks_present: Callable[[], bool], ranks_well: Callable[[], bool], descriptor: int = 0
+        self,
+        run_id: str,
+        ranks_present: Callable[[], bool],
+        ranks_well: Callable[[], bool],
+        descriptor: int = 0,
     ) -> None:
-        """`ranks_present`: whether there are processes of ranks on this host; `ranks_well`: whether all have
+        """`ranks_present`: whether ranks that have reported run on this host; `ranks_well`: whether all have
         exited without failure."""
+        self._run_id = run_id
         self.descriptor = descriptor
         self.ended = False
         """The run has ended, and the collector is to end."""
         self.killed = False
         """The launcher has exited without reporting how the run ended."""
+        self._left_behind: list[tuple[int, int]] = []
+        """Pid and start of the ranks that a killed launcher has left, reported or not."""
         self._ranks_present = ranks_present
         self._ranks_well = ranks_well
         self._linger = Linger()
@@ -212,7 +219,10 @@ class LauncherPipe:
     def check(self, now_ns: int) -> None:
         """Where the launcher was killed, check whether the run has ended; to be called once a second."""
         if self.killed:
-            self.ended = self._linger.is_over(self._ranks_present(), now_ns, LINGER_NS)
+            present = self._ranks_present() or any(
+                process_start(pid) == start for pid, start in self._left_behind
+            )
+            self.ended = self._linger.is_over(present, now_ns, LINGER_NS)
 
     def close(self) -> None:
         """Standard input stays open."""
@@ -230,6 +240,8 @@ class LauncherPipe:
         self._data = self._data[-MAX_LINE_BYTES:]
         for line in lines:
             self._parse(line)
+        if self.killed:
+            self._left_behind = ranks_started(self._run_id)
 
     def take_exits(self) -> list[tuple[int, int]]:
         """Processes that have exited since the last call: pid, and exit code or -signal."""
@@ -254,6 +266,15 @@ class LauncherPipe:
             )
             if type(pid) is int and pid > 0 and code is not None:
                 self._exits.append((pid, code))
+
+
+def open_launcher(
+    arguments: Arguments, ranks_present: Callable[[], bool], ranks_well: Callable[[], bool]
+) -> LauncherPipe | RunWithoutLauncher:
+    """What says when the run ends: its launcher, or its processes where it has no launcher of ours."""
+    if arguments.alone is None:
+        return LauncherPipe(arguments.run_id, ranks_present, ranks_well)
+    return RunWithoutLauncher(arguments.run_dir, arguments.alone, ranks_well)
 
 
 def _code(value: object) -> int | None:

@@ -18,10 +18,10 @@ import msgpack
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Received
 from ddptop.recording.disk import numbered
 from ddptop.recording.format import BLOCK, MAGIC, RecordingError, block_records, walk
+from ddptop.recording.records import record_unpacker
 from ddptop.recording.writer import Writer
 
 if TYPE_CHECKING:
@@ -153,19 +153,9 @@ def _open(path: Path, limit_bytes: int, *, resume: bool) -> Writer:
 
 def _messages(records: bytes) -> Iterator[Kept]:
     """The messages of a block, still encoded; not those of the agent's own recording (session 0)."""
-    unpacker = msgpack.Unpacker(
-        use_list=False,
-        max_buffer_size=max(1, len(records)),
-        max_bin_len=MAX_RANK_MESSAGE_BYTES,
-        max_array_len=len(Received._fields),
-        max_str_len=0,
-        max_map_len=0,
-        max_ext_len=0,
-    )
-    unpacker.feed(records)
     record: Any
     with suppress(ValueError, TypeError, msgpack.UnpackException):
-        for record in unpacker:
+        for record in record_unpacker(records):
             kept = Kept(*record)
             if kept.session:
                 yield kept

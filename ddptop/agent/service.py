@@ -16,7 +16,7 @@ import zmq
 from ddptop.agent.admission import Admission
 from ddptop.agent.host_usage import HostClock, HostSampler, describe_host
 from ddptop.agent.host_watch import HostWatch
-from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
+from ddptop.agent.launcher import Arguments, open_launcher
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.outbox import MEMORY_BYTES, Outbox
 from ddptop.agent.rank_relay import RankRelay
@@ -24,7 +24,6 @@ from ddptop.agent.run_file import KeptRunFile
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role, write_address
 from ddptop.host.folders import RunDirectoryError, state_directory
 from ddptop.host.gpus import GpuSampler
-from ddptop.host.processes import process_start
 from ddptop.host.rank_processes import ProcessWatch
 from ddptop.host.runs import (
     ensure_run_directory,
@@ -91,8 +90,6 @@ class Agent:
         self._address: CollectorAddress | None = None
         self._clock = HostClock(self._host)
         self._second_due_ns = 0
-        self._left_behind: list[tuple[int, int]] = []
-        """Pid and start of ranks whose launcher was killed."""
         self._summary_sent = False
         self._is_replaced = False
         """This process is to become the collector, or the run's folder was removed."""
@@ -151,7 +148,7 @@ class Agent:
         self._watch = watch
         gpus = GpuSampler()
         stack.callback(gpus.close)
-        self._pipe = self._open_pipe()
+        self._pipe = open_launcher(arguments, watch.any_present, lambda: True)
         stack.callback(self._pipe.close)
         session = random.SystemRandom().getrandbits(62) + 1
         self._session = session
@@ -200,11 +197,6 @@ class Agent:
         self._relay.recall(now_ns)
         self._check_address()
         self._update_run_file(now_ns)
-
-    def _open_pipe(self) -> LauncherPipe | RunWithoutLauncher:
-        if self._arguments.alone is None:
-            return LauncherPipe(self._ranks_present, lambda: True)
-        return RunWithoutLauncher(self._directory, self._arguments.alone, lambda: True)
 
     def _recording_path(self, name: str) -> Path | None:
         """Of a local recording: in the folder of recordings, named after run and host."""
@@ -333,13 +325,6 @@ class Agent:
             self._watch.note_exit_code(pid, code, now_ns)
         if self._pipe.ended or self._pipe.killed:
             self._poller.unregister(self._pipe.descriptor)
-        if self._pipe.killed:
-            self._left_behind = ranks_started(self._arguments.run_id)
-
-    def _ranks_present(self) -> bool:
-        if self._watch.any_present():
-            return True
-        return any(process_start(pid) == start for pid, start in self._left_behind)
 
     def _deliver(self) -> None:
         """Receive the last messages, and go on until the collector has everything, or record it here.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import threading
 import time
@@ -22,19 +21,18 @@ from ddptop.cli.watched_run import (
     collector_arguments,
     describe_summary,
     how_to_watch,
+    new_run_folder,
     prepare_ranks,
     recording_path,
     where_recorded,
 )
 from ddptop.collector.supervisor import EXIT_S, CollectorSupervisor
-from ddptop.host import collector_start
 from ddptop.host.address_exchange import AddressExchange, Job, Store, serve_argument
 from ddptop.host.collector_address import CollectorAddress
 from ddptop.host.end_notices import give_notice
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.launcher_signal import note_launcher_signal
-from ddptop.host.processes import need_threads
-from ddptop.host.runs import create_run_directory, remove_run_directory, write_command
+from ddptop.host.runs import remove_run_directory
 
 
 class RunOverHosts:
@@ -63,16 +61,8 @@ class RunOverHosts:
     @classmethod
     def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> RunOverHosts:
         """Make the run's folder and set the ranks' environment. Where it raises, everything is undone."""
-        need_threads()
-        run_id = secrets.token_hex(6)
-        with contextlib.ExitStack() as undo:
-            directory = create_run_directory(run_id)
-            undo.callback(remove_run_directory, directory)
-            # Until a process of ours serves the folder, no other run may take it for stale.
-            member = collector_start.become_member(directory)
-            write_command(directory, script, arguments=options.argv)
+        with new_run_folder(script, arguments=options.argv) as (run_id, directory, member, _):
             prepare_ranks(options, directory, run_id)
-            undo.pop_all()
         return cls(options, name, directory, run_id, member)
 
     def close_when_started(self, starting: contextlib.ExitStack) -> None:

@@ -15,7 +15,7 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddptop.cli.errors import note
@@ -49,18 +49,9 @@ class WatchedRun:
     @classmethod
     def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun:
         """Start the collector and set the ranks' environment. Where it raises, everything is undone."""
-        need_threads()
-        run_id = secrets.token_hex(6)
-        with contextlib.ExitStack() as undo:
-            directory = create_run_directory(run_id)
-            undo.callback(remove_run_directory, directory)
-            # While a failed collector is being replaced, no other run may take the folder for stale.
-            member = collector_start.become_member(directory)
-            if member is not None:
-                undo.callback(os.close, member)
+        with new_run_folder(script, arguments=options.argv) as (run_id, directory, member, undo):
             record = recording_path(options, name)
             arguments = collector_arguments(options, name, run_id, directory, record)
-            write_command(directory, script, arguments=options.argv)
             log, variables = directory / "collector.log", options.variables_for("collector in secret")
             supervisor = CollectorSupervisor(
                 arguments, log, lambda text: note(f"run {name}: {text}"), variables=variables
@@ -68,7 +59,6 @@ class WatchedRun:
             supervisor.start()
             undo.callback(supervisor.finish, 0)
             prepare_ranks(options, directory, run_id)
-            undo.pop_all()
         note(f"run {name}: {how_to_watch(name, listen=options.listen)}")
         return cls(name, directory, supervisor, member)
 
@@ -95,6 +85,29 @@ class WatchedRun:
             note(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
         else:
             note(f"run {self._name}: {describe_summary(summary, exit_code)}")
+
+
+@contextlib.contextmanager
+def new_run_folder(
+    script: Sequence[str], *, arguments: bool
+) -> Iterator[tuple[str, Path, int | None, contextlib.ExitStack]]:
+    """Make the folder of a new run; yields the run's id, the folder, this launcher's lock in it, and a stack.
+
+    Where the block raises, all is undone, with what the block has put on the stack. `arguments`: as in
+    `write_command`.
+    """
+    need_threads()
+    run_id = secrets.token_hex(6)
+    with contextlib.ExitStack() as undo:
+        directory = create_run_directory(run_id)
+        undo.callback(remove_run_directory, directory)
+        # While no process of ours serves the folder, no other run may take it for stale.
+        member = collector_start.become_member(directory)
+        if member is not None:
+            undo.callback(os.close, member)
+        write_command(directory, script, arguments=arguments)
+        yield run_id, directory, member, undo
+        undo.pop_all()
 
 
 def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:

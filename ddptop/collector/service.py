@@ -14,7 +14,7 @@ import zmq
 
 from ddptop.agent.admission import Admission
 from ddptop.agent.host_watch import HostWatch
-from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
+from ddptop.agent.launcher import Arguments, open_launcher
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.analysis.reducer import Reducer
@@ -33,7 +33,6 @@ from ddptop.frames.numbers import counted
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasClient
-from ddptop.host.processes import process_start
 from ddptop.host.rank_processes import ProcessWatch
 from ddptop.host.runs import (
     ensure_run_directory,
@@ -98,8 +97,6 @@ class Collector:
         self._directory = arguments.run_dir
         self._remark: str | None = None
         """About the port for other hosts, for a person."""
-        self._left_behind: list[tuple[int, int]] = []
-        """Pid and start of ranks whose launcher was killed."""
         with ExitStack() as stack:
             ensure_run_directory(self._directory)
             self._lock = hold_lock(self._directory)
@@ -150,7 +147,7 @@ class Collector:
         self._gpus = GpuSampler()
         stack.callback(self._gpus.close)
         self._reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
-        self._pipe = self._open_pipe()
+        self._pipe = open_launcher(arguments, watch.any_present, self._ranks_well)
         stack.callback(self._pipe.close)
         launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
         admission = Admission(
@@ -210,11 +207,6 @@ class Collector:
             return None
         self._remark = hosts.remark
         return hosts
-
-    def _open_pipe(self) -> LauncherPipe | RunWithoutLauncher:
-        if self._arguments.alone is None:
-            return LauncherPipe(self._ranks_present, self._ranks_well)
-        return RunWithoutLauncher(self._directory, self._arguments.alone, self._ranks_well)
 
     def _ranks_well(self) -> bool:
         members = self._reducer.state.ranks
@@ -356,14 +348,8 @@ class Collector:
         if self._pipe.ended or self._pipe.killed:
             self._poller.unregister(self._pipe.descriptor)
         if self._pipe.killed:
-            self._left_behind = ranks_started(self._arguments.run_id)
             event = Event("launcher_killed", now_ns, -1, -1, {"message": "recorded until its ranks end"})
             self._intake.report(event, now_ns)
-
-    def _ranks_present(self) -> bool:
-        if self._watch.any_present():
-            return True
-        return any(process_start(pid) == start for pid, start in self._left_behind)
 
     def _receive_last_messages(self, most_ns: int, other_hosts_ns: int) -> None:
         """Go on until every rank has sent BYE or exited, and no more messages arrive.

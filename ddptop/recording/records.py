@@ -187,8 +187,8 @@ def parse(raw: bytes, selects: Selector, most: int = MAX_RAW) -> Iterator[Receiv
         raise damage
 
 
-def _unpacked(raw: bytes, most: int = MAX_RAW) -> tuple[list[tuple[Any, ...]], RecordingError | None]:
-    """What is in a block up to the first damage, unchecked, and that damage; `most` records at most."""
+def record_unpacker(raw: bytes) -> msgpack.Unpacker:
+    """An unpacker that yields what is in a block, unchecked; nothing in it can be larger than a record."""
     unpacker = msgpack.Unpacker(
         use_list=False,
         max_buffer_size=max(1, len(raw)),
@@ -199,6 +199,12 @@ def _unpacked(raw: bytes, most: int = MAX_RAW) -> tuple[list[tuple[Any, ...]], R
         max_ext_len=0,
     )
     unpacker.feed(raw)
+    return unpacker
+
+
+def _unpacked(raw: bytes, most: int = MAX_RAW) -> tuple[list[tuple[Any, ...]], RecordingError | None]:
+    """What is in a block up to the first damage, unchecked, and that damage; `most` records at most."""
+    unpacker = record_unpacker(raw)
     records: list[tuple[Any, ...]] = []
     try:
         records.extend(islice(unpacker, most))

@@ -52,6 +52,21 @@ class Source(Protocol):
         `threads.LEAVE_S` is not waited for."""
 
 
+class WithoutPlayback:
+    """A source that shows what is now: it cannot be held, played or moved."""
+
+    def play(self, playing: bool | None = None) -> None:
+        """Nothing to play."""
+
+    def set_speed(self, factor: float) -> None:
+        """Nothing to play."""
+
+    def seek(
+        self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
+    ) -> None:
+        """Nothing to play."""
+
+
 def is_over(run: RunInfo) -> bool:
     """Whether nothing follows. Failed ranks may be started again: only the exit code is final."""
     return run.state == "finished" or (run.state == "failed" and run.exit_code is not None)

@@ -17,7 +17,7 @@ from ddptop.frames.history import HistoryStore
 from ddptop.host.runs import is_alive, read_run_file, view_endpoint
 from ddptop.protocol.messages import Credit
 from ddptop.protocol.vocabulary import ENDED
-from ddptop.sources.base import Source, error_line, is_over
+from ddptop.sources.base import Source, WithoutPlayback, error_line, is_over
 from ddptop.sources.threads import new_thread, wait_for_ends
 from ddptop.transport.credit import CreditClient
 from ddptop.transport.curve import ConnectionMonitor, make_client
@@ -109,7 +109,7 @@ class Link(Protocol):
         """Close it; may be called twice."""
 
 
-class CollectorSource(Source):
+class CollectorSource(WithoutPlayback, Source):
     """Reads one run in a thread of its own. `start` and `close` once each; the rest from any thread."""
 
     def __init__(self, name: str, recording: str | None) -> None:
@@ -176,17 +176,6 @@ class CollectorSource(Source):
     def request(self, text: str) -> None:
         """Ask for one more part of coming frames."""
         self._want = text
-
-    def play(self, playing: bool | None = None) -> None:
-        """Nothing: a live run cannot be held."""
-
-    def set_speed(self, factor: float) -> None:
-        """Nothing: a live run has one speed."""
-
-    def seek(
-        self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
-    ) -> None:
-        """Nothing: a live run is always at its end."""
 
     def close(self) -> None:
         """End the thread."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ddptop.sources.base import WithoutPlayback
+
 if TYPE_CHECKING:
     from ddptop.sources.base import Source
 
@@ -40,7 +42,7 @@ class Runs(Protocol):
         """A source of its frames, not yet started. Raises ValueError with the reason why not."""
 
 
-class NoSource:
+class NoSource(WithoutPlayback):
     """The source before a run is chosen: no frames, and a line with what to do."""
 
     def __init__(self, text: str = "choose a run: Enter opens it") -> None:
@@ -65,17 +67,6 @@ class NoSource:
 
     def request(self, text: str) -> None:
         """Nothing to ask for."""
-
-    def play(self, playing: bool | None = None) -> None:
-        """Nothing to play."""
-
-    def set_speed(self, factor: float) -> None:
-        """Nothing to play."""
-
-    def seek(
-        self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
-    ) -> None:
-        """Nothing to play."""
 
     def close(self) -> None:
         """Nothing to end."""

@@ -60,7 +60,7 @@ def test_arguments_have_defaults_and_checks(capsys):
 @pytest.fixture
 def pipe():
     reading, writing = os.pipe()
-    made = LauncherPipe(lambda: False, lambda: False, reading)
+    made = LauncherPipe("run", lambda: False, lambda: False, reading)
     yield made, writing
     os.close(reading)
 
@@ -103,7 +103,7 @@ def test_other_words_are_passed_over_and_the_end_is_the_end(pipe):
 def test_without_its_launcher_a_run_ends_a_moment_after_its_last_rank():
     reading, writing = os.pipe()
     ranks = [4711]
-    launcher = LauncherPipe(lambda: bool(ranks), lambda: True, reading)
+    launcher = LauncherPipe("run", lambda: bool(ranks), lambda: True, reading)
     launcher.check(0)
     assert not launcher.ended
     os.close(writing)

@@ -58,6 +58,8 @@ class CpuWaits:
         self._members = members
         self._blocks: deque[tuple[Column, float, int]] = deque()
         """Of each block (members,) ms waited longer than the median of the others, its ms and its steps."""
+        self._suspect: tuple[int, float] | None = None
+        """Its row, and for how long it has waited through all blocks, in ms."""
         self._begin_block()
 
     def _begin_block(self) -> None:
@@ -69,18 +71,22 @@ class CpuWaits:
         """Steps in the present block."""
         return self._block_steps
 
-    def take(self, over: Column, wall: Column) -> None:
-        """Steps that are new since the last evaluation: (members, n) ms waited longer than the median of the
-        others, (n,) ms of the step."""
-        if np.isnan(over).all():  # not known: nothing is kept
-            return
-        self._block_over += np.nan_to_num(over).sum(axis=1)
-        self._block_wall += float(wall.sum())
-        self._block_steps += len(wall)
+    def take(self, over_ms: Column, steps_ms: float, steps: int) -> None:
+        """Steps that are new since the last evaluation: (members,) ms waited longer than the median of the
+        others, the time that the steps took, and how many they are."""
+        self._block_over += over_ms
+        self._block_wall += steps_ms
+        self._block_steps += steps
 
     def suspect(self) -> CpuSuspect | None:
         """The rank that has waited long in all of the newest blocks, which are too few to flag it; None: none
         has, in LEAST_SUSPECT_BLOCKS of them."""
+        if self._suspect is None:
+            return None
+        row, waited_ms = self._suspect
+        return CpuSuspect(int(self._members[row]), (waited_ms + self._block_wall) / 1e3)
+
+    def _find_suspect(self) -> tuple[int, float] | None:
         if len(self._blocks) < LEAST_SUSPECT_BLOCKS:
             return None
         over, wall = np.array([ms for ms, _, _ in self._blocks]), np.array([ms for _, ms, _ in self._blocks])
@@ -90,7 +96,7 @@ class CpuWaits:
         first = int(short[-1]) + 1 if len(short) else 0
         if len(wall) - first < LEAST_SUSPECT_BLOCKS or over[first:, row].sum() < SHARE * wall[first:].sum():
             return None
-        return CpuSuspect(int(self._members[row]), float(wall[first:].sum() + self._block_wall) / 1e3)
+        return row, float(wall[first:].sum())
 
     def flag(self, steps: StepWindow, slot: int) -> StepFlag | None:
         """The rank to flag at a step; evaluated whenever a block is complete."""
@@ -101,10 +107,12 @@ class CpuWaits:
         self._begin_block()
         wall = np.array([ms for _, ms, _ in blocks])
         needed = max(LEAST_BLOCKS, int(np.searchsorted(np.cumsum(wall[::-1]), LEAST_MS)) + 1)
-        if len(blocks) < needed:
-            return None
+        enough = len(blocks) >= needed
         while len(blocks) > needed:
             blocks.popleft()
+        self._suspect = self._find_suspect()
+        if not enough:
+            return None
         over, wall = np.array([ms for ms, _, _ in blocks]), wall[-needed:]
         total = over.sum(axis=0) / wall.sum()
         row = int(total.argmax())

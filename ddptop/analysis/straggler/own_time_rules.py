@@ -12,6 +12,7 @@ scatter without any of these costs is in `cost.py`: a figure, not a flag. METRIC
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ from ddptop.frames.statistics import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.columns import Column, Indices, Mask
 
 EVERY = 8
@@ -144,23 +147,23 @@ def persistent(excess: Column, wall: Column) -> Late | None:
     over = excess[rows]
     first = onsets(over)
     level = lasting(over, np.broadcast_to(wall, over.shape), first)
-    return latest_of(rows, first, level, len(excess))
+    return latest_of(rows.tolist(), first.tolist(), level.tolist(), len(excess))
 
 
-def latest_of(rows: Indices, first: Indices, level: Column, ranks: int) -> Late | None:
+def latest_of(rows: Sequence[int], first: Sequence[int], level: Sequence[float], ranks: int) -> Late | None:
     """The ranks that are late together, of candidates among so many ranks; None: none of them is late.
 
     `rows`, `first`, `level`: (k,) the candidates' numbers, the steps since which they are late, and their
     `lasting` excess."""
-    late = np.flatnonzero(~np.isnan(level))
-    if not len(late):
+    late = [candidate for candidate, level_ms in enumerate(level) if not isnan(level_ms)]
+    if not late:
         return None
-    late = late[np.argsort(-level[late], kind="stable")]
-    main = int(late[0])
-    together = late[level[late] >= TOGETHER_SHARE * level[main]]
+    late.sort(key=level.__getitem__, reverse=True)
+    main = late[0]
+    together = [rows[candidate] for candidate in late if level[candidate] >= TOGETHER_SHARE * level[main]]
     if 2 * len(together) > ranks:
         together = together[:1]
-    return Late(tuple(rows[together].tolist()), int(first[main]), float(level[main]))
+    return Late(tuple(together), first[main], level[main])
 
 
 def candidates(newest: Column, often: Mask) -> Indices:
@@ -207,15 +210,41 @@ def lasting(over: Column, wall: Column, first: Indices) -> Column:
     return levels
 
 
+class NewestExcess(NamedTuple):
+    """What decides whether a flagged rank stays flagged, at k evaluations; (k,) each, in ms."""
+
+    kept_ms: Column
+    """Median excess of the newest KEEP_STEPS."""
+    step_ms: Column
+    """Median of these steps."""
+    high_ms: Column
+    """The excess that is exceeded in one of five of the newest OVER_STEPS."""
+
+    def is_late(self, evaluation: int, level_ms: float) -> bool:
+        """Whether a rank that was flagged with a median excess of `level_ms` stays flagged."""
+        worth_ms = max(FLAG_MS, FLAG_SHARE * float(self.step_ms[evaluation]))
+        if not self.kept_ms[evaluation] >= max(KEEP_SHARE * level_ms, 0.5 * worth_ms):
+            return False
+        return not self.high_ms[evaluation] < OVER_SHARE * level_ms
+
+
+def newest_steps(*, bursts: bool) -> tuple[int, int]:
+    """KEEP_STEPS and OVER_STEPS; `bursts`: of a rank that waits for a CPU."""
+    factor = BURSTS if bursts else 1
+    return int(factor * KEEP_STEPS), int(factor * OVER_STEPS)
+
+
+def newest_excess(over: Column, wall: Column, *, bursts: bool = False) -> NewestExcess:
+    """`over`, `wall`: (k, n) a rank's excess and the steps up to each evaluation; NaN: not judged."""
+    keep, newest = newest_steps(bursts=bursts)
+    return NewestExcess(
+        median(over[:, -keep:]), median(wall[:, -keep:]), quantile(over[:, -newest:], 1 - LOW)
+    )
+
+
 def still_late(over: Column, wall: Column, level_ms: float, *, bursts: bool = False) -> bool:
     """Whether a rank flagged with a median excess of `level_ms` stays flagged. `over`: (n,) its excess."""
-    factor = BURSTS if bursts else 1
-    kept, newest = (over[-int(factor * steps) :] for steps in (KEEP_STEPS, OVER_STEPS))
-    step = float(median(wall[-len(kept) :]))
-    least = max(KEEP_SHARE * level_ms, 0.5 * max(FLAG_MS, FLAG_SHARE * step))
-    if not float(median(kept)) >= least:
-        return False
-    return not float(quantile(newest, 1 - LOW)) < OVER_SHARE * level_ms
+    return newest_excess(over[None], wall[None], bursts=bursts).is_late(0, level_ms)
 
 
 def error_of_median(values: Column) -> float:
@@ -378,8 +407,6 @@ def rotating(
     if min(len(wall), len(last)) < steps or ranks < 2:
         return None
     ease = 2 / 3 if held else 1.0
-    if 2 * (gain >= ease * FLAG_MS).sum() < np.isfinite(gain).sum():  # the median is less
-        return None
     step, middle = float(median(wall)), float(quantile(gain, 0.5))
     if not middle >= ease * max(FLAG_MS, ROTATING_SHARE * step):
         return None
@@ -396,6 +423,15 @@ def rotating(
         if steps < min(SLOW_CORE_STEPS, lasting):
             return rotating(*all_steps, ranks, steps=min(SLOW_CORE_STEPS, lasting))
     return Late(tuple(order), first, middle)
+
+
+def may_rotate(gain: Column, ends: Indices) -> Mask:
+    """(k,) whether `rotating` may find anything in the steps up to the indices `ends`, (k,): the median gain
+    of the newest ROTATING_STEPS is large enough. This costs less."""
+    large = np.concatenate([[0], (gain >= 2 / 3 * FLAG_MS).cumsum()])
+    known = np.concatenate([[0], np.isfinite(gain).cumsum()])
+    begins = np.maximum(ends + 1 - ROTATING_STEPS, 0)
+    return np.asarray(2 * (large[ends + 1] - large[begins]) >= known[ends + 1] - known[begins])
 
 
 def outstanding(excess: Column) -> tuple[Indices, Column]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -32,29 +34,59 @@ SUM_STEPS = OWN_STEPS - own_time_rules.EVERY
 
 
 class _Added(NamedTuple):
-    """Figures of n steps that were added at once, for one process group: for all of them together they take
-    hardly longer than for those between two evaluations."""
+    """Figures of steps that were added at once, for one process group: for all of them together they take
+    hardly longer than for those between two evaluations.
+
+    k evaluations are due in these steps. Each takes the steps since the one before it."""
 
     begin: int
     """Slot of the first step."""
-    wall: Column
-    """(n,) and `large`, `paused`, `cpu`: (members, n), all in ms."""
-    large: Column
-    """Large excesses, else 0."""
-    gone: Column
-    """(members, n or less) those of the steps that leave the running sums meanwhile."""
-    paused: Column | None
+    stop: int
+    """Slot after the last step."""
+    ends: list[int]
+    """(k,) slots of the steps after which the rules are evaluated."""
+    n_steps: list[int]
+    """(k,) how many steps each evaluation takes."""
+    wall_ms: list[float]
+    """(k,) how long these took; and `large_ms`, `paused_ms`, `cpu_ms`: (k, members)."""
+    large_ms: Column
+    """Large excesses."""
+    paused_ms: Column | None
     """In pauses for garbage collection."""
-    cpu: Column
+    most_paused_ms: list[float]
+    """(k,) the longest of each evaluation."""
+    cpu_ms: Column
     """Waited for a CPU longer than the median of the others."""
-    late: list[int]
-    """(n,) the member with the largest excess, and by how much that stands out."""
-    gain: list[float]
-    ends: Indices
-    """Slots of the evaluations that are due in these steps."""
+    knows_cpu: list[bool]
+    """(k,) whether that is known of any step."""
+    gone_ms: Column | None
+    """(members, n or less) large excesses of the steps that leave the running sums meanwhile; None: there are
+    none."""
+    wall: Column
+    """(n,) ms of these steps and of those before them that are judged with them, from slot `first` on."""
+    first: int
+    late: Indices
+    """(n,) the member with the largest excess of these steps and of some before them, and by how much that
+    stands out, from slot `late_from` on."""
+    gain: Column
+    late_from: int
+    may_rotate: list[bool]
+    """(k,) `own_time_rules.may_rotate`."""
+    sizes_vary: bool
+    """`uneven_work.sizes_vary` of these steps and those judged with them."""
     often: dict[OwnPlace | None, Mask]
-    """(ends, members) by place (None: own time as a whole) which members are late in most of the newest steps
-    at each evaluation; without places in which no member is: mostly all."""
+    """(k, members) by place (None: own time as a whole) which members are late in most of the newest steps at
+    each evaluation that has so many; without places in which no member is: mostly all."""
+
+    def wall_of(self, slots: range) -> Column:
+        """(n,) ms of some steps."""
+        return self.wall[slots.start - self.first : slots.stop - self.first]
+
+    def late_until(self, slot: int) -> tuple[Indices, Column]:
+        """`late` and `gain` of the newest steps up to a slot."""
+        stop = slot + 1 - self.late_from
+        newest = slice(max(0, stop - own_time_rules.SLOW_CORE_STEPS), stop)
+        return self.late[newest], self.gain[newest]
 
 
 class _Group:
@@ -70,34 +102,44 @@ class _Group:
         """Of the newest evaluations, by member, the pauses for garbage collection in their new steps."""
         self.most_paused_ms: deque[float] = deque(maxlen=self.paused_ms.maxlen)
         """The largest of each."""
-        self.late: deque[int] = deque(maxlen=own_time_rules.SLOW_CORE_STEPS)
-        """Of the newest steps the member with the largest excess, and by how much that stands out."""
-        self.gain: deque[float] = deque(maxlen=own_time_rules.SLOW_CORE_STEPS)
         self.cpu_waits = CpuWaits(members)
         self._added: _Added | None = None
+        self._number = 0
+        """Of the present evaluation among those that are due in the added steps."""
         self._late: dict[int, StepFlag] = {}
         """By slot, what `persistent` finds at the evaluations in the added steps, of steps since
         `_late_from`."""
         self._late_from = -1
 
+    @property
+    def added(self) -> _Added:
+        """The steps that were added last."""
+        assert self._added is not None
+        return self._added
+
+    @property
+    def may_rotate(self) -> bool:
+        """Whether ranks may be late in turn at this evaluation."""
+        return self.added.may_rotate[self._number]
+
     def take(self, steps: StepWindow, fresh: range, slots: Indices) -> None:
         """Steps that are new since the last evaluation. `slots`: as in `StepFlagging.evaluate`."""
-        added = self._added
-        if added is None or fresh.stop > added.begin + len(added.wall):
-            added = self._added = self._figures(steps, fresh.start, slots)
+        if self._added is None or fresh.stop > self._added.stop:
+            self._added, self._number = self._figures(steps, fresh.start, slots), 0
             self._late_from = -1
-        part = slice(fresh.start - added.begin, fresh.stop - added.begin)
-        self.cpu_waits.take(added.cpu[:, part], added.wall[part])
-        self.large_ms += added.large[:, part].sum(axis=1)
-        if added.paused is not None:
-            self.paused_ms.append(added.paused[:, part].sum(axis=1))
-            self.most_paused_ms.append(float(self.paused_ms[-1].max()))
-        oldest = max(self.first, added.begin - SUM_STEPS)
-        gone = [max(0, at - SUM_STEPS - oldest) for at in (fresh.start, fresh.stop)]
-        if gone[0] < gone[1]:
-            self.large_ms -= added.gone[:, gone[0] : gone[1]].sum(axis=1)
-        self.late.extend(added.late[part])
-        self.gain.extend(added.gain[part])
+        else:
+            self._number += 1
+        added, number = self._added, self._number
+        if added.knows_cpu[number]:
+            self.cpu_waits.take(added.cpu_ms[number], added.wall_ms[number], added.n_steps[number])
+        self.large_ms += added.large_ms[number]
+        if added.paused_ms is not None:
+            self.paused_ms.append(added.paused_ms[number])
+            self.most_paused_ms.append(added.most_paused_ms[number])
+        if added.gone_ms is not None:
+            oldest = max(self.first, added.begin - SUM_STEPS)
+            gone = [max(0, at - SUM_STEPS - oldest) for at in (fresh.start, fresh.stop)]
+            self.large_ms -= added.gone_ms[:, gone[0] : gone[1]].sum(axis=1)
 
     def persistent(self, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
         """The members that are late in most steps from slot `begin` on, at the evaluation after a slot whose
@@ -105,40 +147,67 @@ class _Group:
 
         This is found for all evaluations that are due in the added steps at once, as a matrix of the
         candidates at each and their newest steps: numpy's cost is by call."""
-        assert self._added is not None
         begin = max(self.first, begin)
         if self._late_from != begin:
-            self._late_from, added = begin, self._added
-            self._late = persistent_flags(
-                steps, self.members, added.ends[added.ends >= slot], added.often, begin
-            )
+            self._late_from, ends = begin, np.array(self.added.ends[self._number :])
+            ends = ends[ends + 1 >= own_time_rules.NEWEST]
+            self._late = persistent_flags(steps, self.members, ends, self.added.often, begin)
         return self._late.get(slot)
 
     def _figures(self, steps: StepWindow, begin: int, ends: Indices) -> _Added:
+        """Of the steps from slot `begin` on, with evaluations after the slots `ends`."""
         slots, members = np.arange(begin, steps.ranks.count), self.members
         rows = None if len(members) == steps.world else members  # all are not copied
-        excess, wall = steps.work_excess(slots, rows), steps.wall(slots)
+        excess, first = steps.work_excess(slots, rows), max(0, begin + 1 - OWN_STEPS)
+        wall = steps.wall(np.arange(first, slots[-1] + 1))
+        step_ms = wall[begin - first :]
         gone = np.arange(max(self.first, begin - SUM_STEPS), slots[-1] + 1 - SUM_STEPS)
+        gone_ms = _large(steps.work_excess(gone, rows), steps.wall(gone)) if len(gone) else None
         late, gain = own_time_rules.outstanding(excess)
-        due = ends[ends + 1 >= own_time_rules.NEWEST]
+        late_from = begin
+        if self._added is not None:
+            late_from = self._added.late_from
+            before = slice(max(0, begin - late_from - own_time_rules.SLOW_CORE_STEPS), begin - late_from)
+            late_from = begin - (before.stop - before.start)
+            late = np.concatenate([self._added.late[before], late])
+            gain = np.concatenate([self._added.gain[before], gain])
+        begins = np.concatenate([[0], ends[:-1] + 1 - begin])  # of the steps of each evaluation
+        until = int(ends[-1]) + 1 - begin
+
+        def summed(values: Column) -> Column:
+            return np.asarray(np.add.reduceat(values[..., :until], begins, axis=-1).T)
+
+        over = place_excess(steps, "cpu", slots, rows)
+        known: Mask = ~np.isnan(over)
         has_places = len(members) <= own_time_rules.PLACE_RANKS
+        paused_ms = summed(np.nan_to_num(steps.place("gc", slots)[members])) if has_places else None
+        judged = np.arange(max(0, begin - own_time_rules.ROTATING_STEPS), slots[-1] + 1)
         return _Added(
-            begin,
-            wall,
-            _large(excess, wall),
-            _large(steps.work_excess(gone, rows), steps.wall(gone)) if len(gone) else excess[:, :0],
-            np.nan_to_num(steps.place("gc", slots)[members]) if has_places else None,
-            place_excess(steps, "cpu", slots, rows),
-            late.tolist(),
-            gain.tolist(),
-            due,
-            self._late_often(steps, due, rows),
+            begin=begin,
+            stop=int(slots[-1]) + 1,
+            ends=ends.tolist(),
+            n_steps=(ends + 1 - begin - begins).tolist(),
+            wall_ms=summed(step_ms).tolist(),
+            large_ms=summed(_large(excess, step_ms)),
+            paused_ms=paused_ms,
+            most_paused_ms=[] if paused_ms is None else paused_ms.max(axis=1).tolist(),
+            cpu_ms=summed(np.where(known, over, 0.0)),
+            knows_cpu=np.logical_or.reduceat(np.any(known, axis=0)[:until], begins).tolist(),
+            gone_ms=gone_ms if gone_ms is not None and gone_ms.any() else None,
+            wall=wall,
+            first=first,
+            late=late,
+            gain=gain,
+            late_from=late_from,
+            may_rotate=own_time_rules.may_rotate(gain, ends - late_from).tolist(),
+            sizes_vary=uneven_work.sizes_vary(steps, judged, members),
+            often=self._late_often(steps, ends[ends + 1 >= own_time_rules.NEWEST], rows),
         )
 
     def _late_often(
         self, steps: StepWindow, ends: Indices, rows: Indices | None
     ) -> dict[OwnPlace | None, Mask]:
-        """`_Added.often` of the evaluations after these slots."""
+        """`_Added.often`, of the evaluations after these slots."""
         if not len(ends):
             return {}
         newest = np.arange(1 - own_time_rules.NEWEST, 1)
@@ -146,12 +215,11 @@ class _Group:
         at = (ends - slots[0])[:, None] + newest
         wall = steps.wall(slots)[at]
         excess = steps.work_excess(slots, rows)
-        # One after the other: of many ranks an array of all would be as large as all else that is kept.
-        each = [
-            own_time_rules.late_often(excess[:, of_one], of_wall)
-            for of_one, of_wall in zip(at, wall, strict=True)
-        ]
-        often: dict[OwnPlace | None, Mask] = {None: np.array(each)}
+        # Of many ranks an array of all evaluations would be as large as all else that is kept.
+        together = max(1, own_time_rules.PLACE_RANKS // len(self.members))
+        parts = [slice(begin, begin + together) for begin in range(0, len(ends), together)]
+        each = [own_time_rules.late_often(excess[:, at[part]], wall[part]) for part in parts]
+        often: dict[OwnPlace | None, Mask] = {None: np.concatenate(each, axis=1).T}
         if len(self.members) <= own_time_rules.PLACE_RANKS:
             over = _excess_in_places(steps, slots, self.members)
             of_places = own_time_rules.late_often(over[..., at], wall)
@@ -169,6 +237,13 @@ def _excess_in_places(steps: StepWindow, slots: Indices, members: Indices) -> Co
     """(STEADY, members, n) of each place."""
     own = np.stack([steps.place(place, slots)[members] for place in STEADY])
     return np.asarray(formulas.lateness(own.swapaxes(1, 2)).swapaxes(1, 2), np.float64)
+
+
+_NO_EXCESS: tuple[object, Indices, own_time_rules.NewestExcess] = (
+    None,
+    np.arange(0),
+    own_time_rules.NewestExcess(*np.empty((3, 0))),
+)
 
 
 class StepFlagging:
@@ -189,6 +264,10 @@ class StepFlagging:
         """Likewise those that are persistent, once a delay in one place has ended: scatter elsewhere, which
         alone flags no rank, would keep a rank flagged as long as these steps are kept."""
         self._last: StepFlag | None = None
+        self._ends: Indices = np.arange(0)
+        """Slots of this evaluation and the next ones over steps that are added already."""
+        self._newest = _NO_EXCESS
+        """Of a flagged rank: which one and where, the slots of evaluations, and its excess at each."""
 
     def remembered(self) -> tuple[object, ...]:
         """What the next flag depends on besides the newest steps: the present one, since when flags are
@@ -206,10 +285,10 @@ class StepFlagging:
         `slots`: this one, and those of the next evaluations over steps that are added already; `groups`: the
         ranks that are compared with each other.
         """
-        slot = int(slots[0])
+        slot, self._ends = int(slots[0]), slots
         flags = self._flags
         if groups is not flags.groups:
-            flags.groups = groups
+            flags.groups, self._newest = groups, _NO_EXCESS
             self._groups = [_Group(group, self._seen + 1) for group in groups]
         fresh = range(self._seen + 1, slot + 1)
         for group in self._groups:
@@ -244,11 +323,9 @@ class StepFlagging:
         best = max(found, key=lambda flag: flag.level_ms, default=None)
         held = self._flags.flag
         if held is not None and held.pattern == "persistent":
-            slots = np.arange(max(0, held.since, slot + 1 - OWN_STEPS), slot + 1)
-            over, wall, level_ms = held.excess(steps, slots), steps.wall(slots), held.level_ms
-            if own_time_rules.still_late(over, wall, level_ms, bursts=held.place == "cpu"):
+            if self._is_still_late(steps, slot, held):
                 again = next((flag for flag in found if flag.rank in held.ranks), None)
-                if best is None or best.rank in held.ranks or best.level_ms < SWITCH * level_ms:
+                if best is None or best.rank in held.ranks or best.level_ms < SWITCH * held.level_ms:
                     if again is None or (again.place is None and held.place is not None):
                         return held
                     return again.led_by(held.rank)
@@ -273,6 +350,27 @@ class StepFlagging:
                 return flag if held is None else flag.led_by(held.rank)
         return None
 
+    def _is_still_late(self, steps: StepWindow, slot: int, flag: StepFlag) -> bool:
+        """Whether the flagged rank stays flagged.
+
+        If the newest steps are all since it began, this is found for all evaluations in the added steps."""
+        bursts = flag.place == "cpu"
+        keep, _ = own_time_rules.newest_steps(bursts=bursts)
+        begin = max(0, flag.since, slot + 1 - OWN_STEPS)
+        if begin > slot + 1 - keep:
+            slots = np.arange(begin, slot + 1)
+            over, wall = flag.excess(steps, slots), steps.wall(slots)
+            return own_time_rules.still_late(over, wall, flag.level_ms, bursts=bursts)
+        of_rank, ends, newest = self._newest
+        if of_rank != (flag.rank, flag.place) or slot not in ends:
+            ends = self._ends
+            slots = np.arange(slot + 1 - keep, ends[-1] + 1)
+            windows = ends[:, None] - slots[0] + np.arange(1 - keep, 1)
+            over, wall = flag.excess(steps, slots), steps.wall(slots)
+            newest = own_time_rules.newest_excess(over[windows], wall[windows], bursts=bursts)
+            self._newest = (flag.rank, flag.place), ends, newest
+        return newest.is_late(int(np.searchsorted(ends, slot)), flag.level_ms)
+
     def _persistent(self, steps: StepWindow, slot: int) -> list[StepFlag]:
         """Of each process group the ranks that are late in most steps."""
         found = (group.persistent(steps, slot, self._persistent_from) for group in self._groups)
@@ -282,11 +380,12 @@ class StepFlagging:
         """An intermittent or rotating straggler of a process group."""
         flag = self._flags.flag
         held = flag is not None and flag.rank in group.members
-        slots = np.arange(max(self._patterns_from, group.first, slot + 1 - OWN_STEPS), slot + 1)
-        if len(slots) < own_time_rules.LEAST_STEPS or len(group.members) < 2:
+        judged = range(max(self._patterns_from, group.first, slot + 1 - OWN_STEPS), slot + 1)
+        if len(judged) < own_time_rules.LEAST_STEPS or len(group.members) < 2:
             return None
-        wall = steps.wall(slots)
-        for place, rows, over in _large_in(group, steps, slots):
+        wall = group.added.wall_of(judged)
+        slots = np.arange(judged.start, judged.stop)
+        for place, rows, over in _large_in(group, steps, slots, wall):
             share = own_time_rules.LARGE_SHARE if place != "gc" else own_time_rules.LARGE_PAUSE_SHARE
             late = own_time_rules.intermittent(over, wall, held=held, large_share=share)
             if late is None:
@@ -297,11 +396,13 @@ class StepFlagging:
             excess = total(hits, group.members[rows[list(late.ranks)]])
             if median(excess[0]) >= own_time_rules.AGREES * late.excess_ms:
                 return _flag(late, "intermittent", group, rows, slots, place)
-        last, gain = np.array(group.late), np.array(group.gain)
-        turning = held and flag is not None and flag.pattern == "rotating"
-        late = own_time_rules.rotating(last, gain, wall, len(group.members), held=turning) or _uneven(
-            group, steps, slots, held
-        )
+        late = None
+        if group.may_rotate:
+            turning = held and flag is not None and flag.pattern == "rotating"
+            last, gain = group.added.late_until(slot)
+            late = own_time_rules.rotating(last, gain, wall, len(group.members), held=turning)
+        if late is None and group.added.sizes_vary:
+            late = _uneven(group, steps, slots, held)
         if late is None:
             return None
         found = _flag(late, "rotating", group, np.arange(len(group.members)), slots)
@@ -309,10 +410,11 @@ class StepFlagging:
 
 
 def _large_in(
-    group: _Group, steps: StepWindow, slots: Indices
+    group: _Group, steps: StepWindow, slots: Indices, wall: Column
 ) -> Iterator[tuple[OwnPlace | None, Indices, Column]]:
-    """Where large excesses cost enough: the place (None: all of own time), some members and their excess."""
-    wall = steps.wall(slots)
+    """Where large excesses cost enough: the place (None: all of own time), some members and their excess.
+
+    `wall`: (n,) ms of the steps in these slots."""
     worth_ms = own_time_rules.WORTH * float(wall.sum())
     if float(group.large_ms.max()) >= worth_ms:
         rows = np.argsort(-group.large_ms, kind="stable")[: own_time_rules.RIVALS + 1]
@@ -333,7 +435,8 @@ def _large_in(
 
 def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> Late | None:
     """The ranks that are late in turn because their batches differ, where that costs enough."""
-    newest, last = (one[-own_time_rules.ROTATING_STEPS :] for one in (slots, np.array(group.late)))
+    last, _ = group.added.late_until(int(slots[-1]))
+    newest, last = (values[-own_time_rules.ROTATING_STEPS :] for values in (slots, last))
     gain = uneven_work.gain(steps, newest, group.members)
     if len(last) < own_time_rules.ROTATING_STEPS or len(gain) < len(last) or np.isnan(gain).any():
         return None
@@ -422,14 +525,16 @@ class _Windows:
         since = np.arange(OWN_STEPS) >= first[:, None]
         agrees = median(np.where(since, self._windows(total[row_of], which), np.nan))
         found: dict[int, StepFlag] = {}
-        for evaluation in dict.fromkeys(which[~np.isnan(level)].tolist()):
-            here = np.flatnonzero(which == evaluation)
-            late = own_time_rules.latest_of(here, first[here], level[here], len(members))
+        ranks, agrees = members[rows].tolist(), agrees.tolist()
+        candidates = zip(which.tolist(), range(len(which)), first.tolist(), level.tolist(), strict=True)
+        for evaluation, at_evaluation in groupby(candidates, key=itemgetter(0)):
+            _, numbers, firsts, levels = zip(*at_evaluation, strict=True)
+            late = own_time_rules.latest_of(numbers, firsts, levels, len(members))
             if late is None or not agrees[late.ranks[0]] >= own_time_rules.AGREES * late.excess_ms:
                 continue
-            ranks = tuple(members[rows[[*late.ranks]]].tolist())
+            late_ranks = tuple([ranks[candidate] for candidate in late.ranks])
             begin = int(self._ends[evaluation]) + 1 - OWN_STEPS + late.first
-            found[evaluation] = StepFlag(ranks, "persistent", begin, late.excess_ms, members, place)
+            found[evaluation] = StepFlag(late_ranks, "persistent", begin, late.excess_ms, members, place)
         return found
 
     @staticmethod

@@ -39,10 +39,21 @@ CARRIED = 0.6
 work noise adds most."""
 
 
+def sizes_vary(steps: StepWindow, slots: Indices, members: Indices) -> bool:
+    """Whether sizes differ at all: else `gain` knows nothing of any of these steps."""
+    sizes = steps.elements(slots, _compared(members))
+    return bool(np.fmax.reduce(sizes, axis=None) > np.fmin.reduce(sizes, axis=None))
+
+
+def _compared(members: Indices) -> Indices:
+    if len(members) <= COMPARED:
+        return members
+    return members[np.linspace(0, len(members) - 1, COMPARED).astype(np.int64)]
+
+
 def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float | None:
     """What an element more adds to a rank's own time; None: own times do not follow the sizes."""
-    if len(members) > COMPARED:
-        members = members[np.linspace(0, len(members) - 1, COMPARED).astype(np.int64)]
+    members = _compared(members)
     sizes = steps.elements(slots, members)
     if len(slots) < LEAST_STEPS or len(members) < 2 or np.isnan(sizes).any() or np.ptp(sizes) == 0:
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ddptop.frames.figures import figures_shown
+from ddptop.frames.figures import GROUP_FIGURES, figures_shown
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.phrases import blamed
 from ddptop.protocol.outlets import safe_data
@@ -71,37 +71,22 @@ class Histogram:
     """Sum of the values."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Total:
-    name: str
-    unit: str
-    field: str
-    """Of Group."""
-    factor: float
-    help: str
-
-
-GROUP = (
-    _Total("step", "", "step", 1.0, "Newest step that every rank has completed"),
-    _Total("steps_per_second", "", "steps_per_s", 1.0, "Steps per second of the group"),
-    _Total("step_without_straggler", "seconds", "no_straggler_ms", MS, "Median step if no rank were slower"),
-    _Total("step_without_exposed", "seconds", "no_exposed_comm_ms", MS, "Median step, all-reduces hidden"),
-    _Total("exposed_wait", "seconds", "exposed_wait_ms", MS, "Wait for slower ranks, mean over ranks"),
-    _Total("exposed_transfer", "seconds", "exposed_transfer_ms", MS, "Transfer not hidden behind compute"),
-    _Total("exposed_communication", "ratio", "exposed_comm_pct", PCT, "Exposed communication per step"),
-    _Total("all_reduces", "", "all_reduces", 1.0, "All-reduces of gradients in a step, all backward passes"),
-    _Total("all_reduced", "bytes", "wire_bytes", 1.0, "Bytes that a rank gives to them in a step"),
-    _Total("overlap", "ratio", "overlap_pct", PCT, "Share of communication that is hidden behind compute"),
-    _Total("bus_bandwidth", "bytes_per_second", "busbw_gbps", 1e9, "Bus bandwidth, as nccl-tests counts it"),
-    _Total("loss", "", "loss_mean", 1.0, "Loss of the newest step, mean over ranks"),
-)  # fmt: skip
-
 PHASES = ("data", "forward", "backward", "optimizer", "other")
+
+GROUP = figures_shown(lambda figure: figure.metric, GROUP_FIGURES)
+"""Metrics of the whole group."""
 
 RANK = figures_shown(lambda figure: figure.metric)
 """Metrics of each rank; names of its GPU are those of OpenTelemetry's semantic conventions for hardware."""
 
-BASE_UNITS = {"ms": ("seconds", MS), "%": ("ratio", PCT), "°C": ("celsius", 1.0), "W": ("watts", 1.0)}
+BASE_UNITS = {
+    "ms": ("seconds", MS),
+    "%": ("ratio", PCT),
+    "°C": ("celsius", 1.0),
+    "W": ("watts", 1.0),
+    "GB/s": ("bytes_per_second", 1e9),
+    "1/s": ("", 1.0),
+}
 """By unit of a figure: the unit of its metric, and how many of these it is."""
 
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, math.inf)
@@ -123,9 +108,9 @@ def _safe(sample: Sample) -> Sample:
 
 def _families(frame: Frame) -> Iterator[Family | Histogram]:
     yield from _of_run(frame)
-    for figure in GROUP:
-        value = getattr(frame.group, figure.field)
-        yield _family(figure, [Sample(value * figure.factor)] if _known(value) else [])
+    for figure, how in GROUP:
+        value, (unit, factor) = getattr(frame.group, figure.name), base_unit(figure)
+        yield Family(how.name, unit, how.help, (Sample(value * factor),) if _known(value) else ())
     quantiles = (("0.5", frame.group.step_ms_p50), ("0.95", frame.group.step_ms_p95))
     steps = tuple(Sample(ms * MS, {"quantile": of}) for of, ms in quantiles if ms is not None)
     yield Family("step_duration", "seconds", "Step of the group over the last 100 steps", steps)
@@ -233,10 +218,6 @@ def _histograms(frame: Frame) -> Iterator[Histogram]:
             counts = tuple(int((values <= bound).sum()) for bound in BOUNDS)
             name = how.name.replace("rank_", "ranks_")
             yield Histogram(name, unit, f"{how.help}, over all ranks", BOUNDS, counts, float(values.sum()))
-
-
-def _family(figure: _Total, samples: list[Sample]) -> Family:
-    return Family(figure.name, figure.unit, figure.help, tuple(samples))
 
 
 def _known(value: float | None) -> bool:

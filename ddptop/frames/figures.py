@@ -1,26 +1,43 @@
-"""What every figure of a rank is, declared once: `FIGURES`. What shows figures iterates over it.
+"""What every figure is, declared once. What shows figures iterates over the declarations.
 
-That is: frames as bytes, JSON and its schema, tables of ranks and their order, the heat map, the comparison
-of ranks, metrics, the exported ranks, the report, F1 and METRICS.md. To add a figure, declare it here, give
-`Ranks` a field of its name, and measure it.
+`FIGURES` has those of a rank, `HOST_FIGURES`, `BUCKET_FIGURES` and `GROUP_FIGURES` those of a host, of a
+bucket and of the whole group. Frames as bytes, JSON and its schema, tables and their order, the heat map,
+the comparison of ranks, metrics, the exported ranks, the report, F1 and METRICS.md are derived from them.
+
+To add a figure, declare it here, give `Ranks` (`HostFigures`, `BucketFigures`, `Group`) a field of its name,
+and measure it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from ddptop.frames.numbers import LEAST_SHOWN_MS, count, fixed, loss, plus_minus, ratio, size, whole
+from ddptop.frames.buckets import times_a_step
+from ddptop.frames.numbers import (
+    LEAST_SHOWN_MS,
+    UNKNOWN,
+    count,
+    fixed,
+    loss,
+    plus_minus,
+    ratio,
+    signed,
+    size,
+    whole,
+)
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
+    from ddptop.frames.hosts import HostFigures
     from ddptop.protocol.vocabulary import RankPhase, RankStatus
 
-Scope: TypeAlias = Literal["rank", "gpu", "computed"]
-"""What has the values: `Ranks`, `GpuFacts` of the rank, or a formula over `Ranks`."""
+Scope: TypeAlias = Literal["rank", "gpu", "computed", "host", "bucket", "group"]
+"""What has the values: `Ranks`, `GpuFacts` of the rank, or a formula over `Ranks`; `HostFigures`,
+`BucketFigures`, `Group`."""
 
 Emphasis: TypeAlias = Literal["text", "dim", "faint"]
 """How loud the values of a column are."""
@@ -117,7 +134,7 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureColumn:
-    """The column of a figure in a table of ranks."""
+    """The column of a figure in a table."""
 
     place: int
     """Columns stand in this order, from the left."""
@@ -131,6 +148,12 @@ class FigureColumn:
     """Empty: that of the figure."""
     shown: Callable[[Column], bool] | None = None
     """Whether a table of ranks with these values has the column; None: always."""
+    width: int = 0
+    """Of hosts: its cells, so that columns do not move."""
+    most: int | None = None
+    """Of buckets: cells that it takes at most."""
+    empty: str = UNKNOWN
+    """Of buckets: what stands for a text that is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +192,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A figure as a metric of each rank, in base units, for Prometheus and OTLP."""
+    """A figure as a metric of each rank or of the group, in base units, for Prometheus and OTLP."""
 
     place: int
     """Metrics come in this order."""
@@ -182,7 +205,12 @@ class Metric:
 
 UNITS = {
     "_ms": "ms",
+    "_p50": "ms",
+    "_p95": "ms",
     "_pct": "%",
+    "%": "%",
+    "_per_s": "1/s",
+    "_bytes_s": "bytes/s",
     "_s": "s",
     "_ppm": "ppm",
     "bytes": "bytes",
@@ -196,7 +224,7 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure of every rank: what it is, and where it is shown."""
+    """A figure of every rank, host or bucket, or of the group: what it is, and where it is shown."""
 
     name: str
     """In JSON. It ends with the unit, which says how many decimals it has there."""
@@ -222,8 +250,14 @@ class Figure:
     """It is unknown where the clocks of several hosts are not synchronized well enough."""
     has_fallback: bool = False
     """There it has a fallback that needs no clocks, which is marked by `~`."""
+    host_value: Callable[[HostFigures], float | None] | None = None
+    """Of a host: what its column is sorted by, where that is not the value itself."""
+    is_text: bool = False
+    """Whether tables have it in words, which begin at the left."""
     in_json: bool = True
     """Whether the JSON snapshot has it."""
+    json_path: str = ""
+    """Where JSON has it, `step_ms.p50`; empty: under its name."""
     integer: bool = False
     """Whether it is an integer in JSON."""
     as_float64: bool = False
@@ -263,12 +297,17 @@ class Figure:
     @property
     def documented_as(self) -> str:
         """Its name in METRICS.md and F1."""
-        return f"gpu.{self.name}" if self.scope == "gpu" else self.name
+        return f"gpu.{self.name}" if self.scope == "gpu" else self.path
 
     @property
     def called(self) -> str:
         """Its name in words."""
         return self.words or self.title
+
+    @property
+    def path(self) -> str:
+        """Where JSON has it, a dot between the keys."""
+        return self.json_path or self.name
 
 
 FIGURES = (
@@ -435,7 +474,7 @@ FIGURES = (
     ),
     Figure(
         name="transfer_ms",
-        formula=("length of the union of the intervals [A, e]. With two lanes wait and transfer may overlap"),
+        formula="length of the union of the intervals [A, e]. With two lanes wait and transfer may overlap",
         source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
     Figure(
@@ -872,12 +911,910 @@ FIGURES = (
         source="ddptop/training/device/timing.py",
     ),
 )
-"""Those of `Ranks` in the order of the JSON snapshot."""
+"""Those of a rank; of these, those of `Ranks` are in the order of the JSON snapshot."""
+
+TEXT_FIGURES = (
+    Figure(
+        name="host",
+        title="host",
+        is_text=True,
+        formula=(
+            "as the rank reports at its start; of a missing rank presumed from its neighbours' local ranks"
+        ),
+        source="ddptop/frames/hosts.py",
+    ),
+    Figure(
+        name="device",
+        title="dev",
+        words="device",
+        is_text=True,
+        formula="as the rank reports at its start",
+        source="ddptop/training/packing.py",
+    ),
+    Figure(
+        name="state",
+        title="state",
+        is_text=True,
+        formula=(
+            'what the rank does now, by the rules of "Health": live, stale, unreachable, lost, stalled, '
+            "finished, failed, or waiting where it has not reported yet"
+        ),
+        source="ddptop/analysis/ranks.py",
+    ),
+)
+"""Words about a rank that tables have."""
 
 RANK_FIGURES = {figure.name: figure for figure in FIGURES if figure.scope == "rank"}
 """Those that are columns of `Ranks`."""
 
 BY_TITLE = {figure.title: figure for figure in FIGURES if figure.title}
+
+
+def _n_not_running(host: HostFigures) -> float:
+    """How many of its ranks do not run, below 0: the host that misses most of them comes first."""
+    return host.running - host.ranks
+
+
+def _size_of_offset(host: HostFigures) -> float | None:
+    return None if host.clock_offset_ms is None else abs(host.clock_offset_ms)
+
+
+def _memory_pct(host: HostFigures) -> float | None:
+    used, whole_bytes = host.memory_used_bytes, host.memory_bytes
+    return 100 * used / whole_bytes if used is not None and whole_bytes else None
+
+
+def _above_zero(name: str) -> Callable[[HostFigures], float | None]:
+    """A count, where it is not 0: a table without any such count has no column of it."""
+    return lambda host: getattr(host, name) or None
+
+
+def _plus_minus_ratio(value: float | None) -> str:
+    text = ratio(value)
+    return text if text == UNKNOWN else f"±{text}"
+
+
+def _signed(value: float | None) -> str:
+    return UNKNOWN if value is None else signed(value)
+
+
+def _seconds(value: float | None) -> str:
+    return fixed(value, 1, " s")
+
+
+def always(values: Column) -> bool:
+    """Whether or not any value is known."""
+    return True
+
+
+HOST_FIGURES = (
+    Figure(
+        name="name",
+        scope="host",
+        is_text=True,
+        formula="as its agent and its ranks report it",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="state",
+        scope="host",
+        is_text=True,
+        formula='by the rules of "Health": live, unreachable, lost or finished',
+        source="ddptop/analysis/health/hosts.py",
+    ),
+    Figure(
+        name="ranks",
+        scope="host",
+        integer=True,
+        formula="ranks whose present process runs, or ran, on it",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="running",
+        scope="host",
+        title="ranks",
+        host_value=_n_not_running,
+        integer=True,
+        largest_first=False,
+        screen=FigureColumn(place=10, keep=95, width=7, shown=always),
+        formula="how many of its ranks run",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="age_ms",
+        scope="host",
+        formula="time since the newest message from it",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="worst_rank",
+        scope="host",
+        title="worst",
+        text=count,
+        largest_first=False,
+        integer=True,
+        screen=FigureColumn(place=20, keep=92, width=5, shown=always),
+        formula="of its ranks the flagged one, or the one with the largest excess",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="excess_ms",
+        scope="host",
+        title="excess",
+        largest_first=True,
+        screen=FigureColumn(place=30, keep=93, width=7, shown=always),
+        formula="excess of its worst rank",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="step_ms",
+        scope="host",
+        title="ms/step",
+        words="step time",
+        largest_first=True,
+        screen=FigureColumn(place=40, keep=60, width=8),
+        formula="median over its ranks of their step time",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="clock_offset_ms",
+        scope="host",
+        title="clock ms",
+        host_value=_size_of_offset,
+        largest_first=True,
+        screen=FigureColumn(place=60, keep=62, width=11),
+        formula="middle of the limits of the offset",
+        source="ddptop/transport/clock_filter.py",
+    ),
+    Figure(
+        name="clock_bound_ms",
+        scope="host",
+        title="clock±",
+        text=_plus_minus_ratio,
+        emphasis="dim",
+        largest_first=True,
+        screen=FigureColumn(place=70, keep=73, width=7),
+        formula="half the distance of the limits of the offset + what the drift may be wrong by × 2 s",
+        source="ddptop/transport/clock_filter.py",
+    ),
+    Figure(
+        name="clock_drift_ppm",
+        scope="host",
+        title="drift ppm",
+        text=_signed,
+        emphasis="dim",
+        largest_first=True,
+        screen=FigureColumn(place=80, keep=50, width=9),
+        formula="middle of the limits of the drift; 0 while it may be wrong by more than 100 ppm",
+        source="ddptop/transport/clock_filter.py",
+    ),
+    Figure(
+        name="clock_age_s",
+        scope="host",
+        title="compared",
+        text=_seconds,
+        emphasis="dim",
+        largest_first=True,
+        screen=FigureColumn(place=90, keep=51, width=8),
+        formula="time since the clock was compared",
+        source="ddptop/transport/clock_filter.py",
+    ),
+    Figure(
+        name="round_trip_ms",
+        scope="host",
+        title="rtt ms",
+        words="round trip",
+        text=ratio,
+        largest_first=True,
+        screen=FigureColumn(place=50, keep=82, width=6),
+        formula="of the newest exchange between its agent and the collector: (t3 − t0) − (t2 − t1)",
+        source="ddptop/agent/host_usage.py",
+    ),
+    Figure(
+        name="cpu_pct",
+        scope="host",
+        title="cpu%",
+        words="cpu",
+        text=whole,
+        largest_first=True,
+        screen=FigureColumn(place=100, keep=78, width=4),
+        formula="of all its processors, since the reading before",
+        source="ddptop/agent/host_usage.py",
+    ),
+    Figure(
+        name="cores",
+        scope="host",
+        integer=True,
+        formula="processors that it has",
+        source="ddptop/agent/service.py",
+    ),
+    Figure(
+        name="memory_used_bytes",
+        scope="host",
+        title="mem%",
+        host_value=_memory_pct,
+        text=whole,
+        largest_first=True,
+        screen=FigureColumn(place=110, keep=72, width=4),
+        formula="memory in use; in tables a share of `memory_bytes`",
+        source="ddptop/agent/host_usage.py",
+    ),
+    Figure(name="memory_bytes", scope="host", formula="memory that it has", source="ddptop/agent/service.py"),
+    Figure(
+        name="received_bytes_s",
+        scope="host",
+        title="in/s",
+        text=size,
+        largest_first=True,
+        screen=FigureColumn(place=140, keep=81, width=8),
+        formula="per second, received through all network interfaces but the loopback",
+        source="ddptop/agent/host_usage.py",
+    ),
+    Figure(
+        name="sent_bytes_s",
+        scope="host",
+        title="out/s",
+        text=size,
+        largest_first=True,
+        screen=FigureColumn(place=150, keep=80, width=8),
+        formula="per second, sent through all network interfaces but the loopback",
+        source="ddptop/agent/host_usage.py",
+    ),
+    Figure(
+        name="gpus",
+        scope="host",
+        title="gpus",
+        host_value=_above_zero("gpus"),
+        text=count,
+        emphasis="dim",
+        integer=True,
+        largest_first=True,
+        screen=FigureColumn(place=120, keep=55, width=4),
+        formula="GPUs that its ranks use",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="gpu_util_pct",
+        scope="host",
+        title="gpu%",
+        words="gpu",
+        text=whole,
+        largest_first=True,
+        screen=FigureColumn(place=130, keep=77, width=4),
+        formula="mean over its GPUs of the share of time in which a kernel ran",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="kept",
+        scope="host",
+        title="kept",
+        host_value=_above_zero("kept"),
+        text=count,
+        integer=True,
+        largest_first=True,
+        screen=FigureColumn(place=160, keep=65, width=6),
+        formula="messages that its agent keeps because the collector has not acknowledged them",
+        source="ddptop/transport/unacked.py",
+    ),
+    Figure(
+        name="local_recording",
+        scope="host",
+        is_text=True,
+        formula="the file that its agent writes while it cannot reach the collector",
+        source="ddptop/agent/local_recording.py",
+    ),
+    Figure(
+        name="thinned",
+        scope="host",
+        title="thinned",
+        host_value=_above_zero("thinned"),
+        text=count,
+        integer=True,
+        largest_first=True,
+        screen=FigureColumn(place=170, keep=64, width=7),
+        formula="step rows without bucket detail because the collector asked for it",
+        source="ddptop/collector/backlog.py",
+    ),
+    Figure(
+        name="collector",
+        scope="host",
+        is_text=True,
+        formula="whether the collector runs on it",
+        source="ddptop/analysis/to_frame/hosts.py",
+    ),
+    Figure(
+        name="link_peer",
+        scope="host",
+        is_text=True,
+        formula=(
+            "of the TCP connections of its ranks, the other host of the worst: the one with most "
+            "lost segments, else with the longest least round trip"
+        ),
+        source="ddptop/host/connections.py",
+    ),
+    Figure(
+        name="link_round_trip_ms",
+        scope="host",
+        formula="least round trip of the connections to `link_peer` (`tcpi_min_rtt`)",
+        source="ddptop/host/connections.py",
+    ),
+    Figure(
+        name="link_lost_pct",
+        scope="host",
+        formula=(
+            "segments sent again and not received twice, as a share of those with data sent in 5 "
+            "s, of connections that sent 10 or more"
+        ),
+        source="ddptop/host/connections.py",
+    ),
+)
+"""Of a host: all fields of `HostFigures`, in the order of the JSON snapshot."""
+
+BUCKET_FIGURES = (
+    Figure(
+        name="index",
+        scope="bucket",
+        title="bkt",
+        words="bucket",
+        integer=True,
+        text=count,
+        screen=FigureColumn(place=30, keep=99),
+        plain=FigureColumn(place=30, keep=99, title="bucket"),
+        formula="number of the bucket in its model",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="generation",
+        scope="bucket",
+        integer=True,
+        formula="layout of buckets",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="model",
+        scope="bucket",
+        title="model",
+        integer=True,
+        text=count,
+        screen=FigureColumn(place=10, keep=97),
+        plain=FigureColumn(place=10, keep=98),
+        formula="DDP model of the process in order of construction",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="group",
+        scope="bucket",
+        title="group",
+        is_text=True,
+        screen=FigureColumn(place=20, keep=96, most=40),
+        plain=FigureColumn(place=20, keep=96),
+        formula="process group (`0`: the default group)",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="bytes",
+        scope="bucket",
+        title="size",
+        text=size,
+        screen=FigureColumn(place=40, keep=98),
+        plain=FigureColumn(place=40, keep=97),
+        formula="S: what each rank gives to the all-reduce, after compression (null where a hook hides it)",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="parameters",
+        scope="bucket",
+        title="params",
+        text=count,
+        integer=True,
+        screen=FigureColumn(place=60, keep=70),
+        formula="number of parameters",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="dtype",
+        scope="bucket",
+        title="dtype",
+        is_text=True,
+        screen=FigureColumn(place=70, keep=65, most=9),
+        plain=FigureColumn(place=60, keep=20),
+        formula="type of the gradients",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="hook",
+        scope="bucket",
+        title="hook",
+        is_text=True,
+        screen=FigureColumn(place=80, keep=60, most=14, empty="none"),
+        plain=FigureColumn(place=70, keep=10),
+        formula="name of the communication hook (empty: DDP's own all-reduce)",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="collective_ms",
+        scope="bucket",
+        title="coll",
+        words="collective",
+        text=ratio,
+        screen=FigureColumn(place=90, keep=49),
+        plain=FigureColumn(place=80, keep=50, title="collective ms"),
+        formula="median over steps of the mean over ranks of D = e − s",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="wait_ms",
+        scope="bucket",
+        title="wait",
+        text=ratio,
+        bound="bound_ms",
+        has_fallback=True,
+        screen=FigureColumn(place=100, keep=95),
+        plain=FigureColumn(place=90, keep=90, title="wait ms"),
+        report=FigureColumn(place=20, keep=50, title="wait ms"),
+        formula="median over steps of the mean over ranks of W = max(0, A − s)",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="transfer_ms",
+        scope="bucket",
+        title="transfer",
+        text=ratio,
+        bound="transfer_bound_ms",
+        has_fallback=True,
+        screen=FigureColumn(place=110, keep=94),
+        plain=FigureColumn(place=100, keep=89, title="transfer ms"),
+        report=FigureColumn(place=10, keep=60, title="transfer ms"),
+        formula="median over steps of the mean over ranks of X = e − A",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="algbw_gbps",
+        scope="bucket",
+        title="algbw",
+        text=ratio,
+        report=FigureColumn(place=30, keep=40, title="algbw GB/s"),
+        formula="S / `transfer_ms`",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="busbw_gbps",
+        scope="bucket",
+        title="busbw",
+        text=ratio,
+        screen=FigureColumn(place=130, keep=90),
+        plain=FigureColumn(place=120, keep=80, title="busbw GB/s"),
+        report=FigureColumn(place=40, keep=30, title="busbw GB/s"),
+        formula=(
+            "algbw × 2(n−1)/n, the all-reduce factor of "
+            "[nccl-tests](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md)"
+        ),
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="effective_busbw_gbps",
+        scope="bucket",
+        title="eff",
+        text=ratio,
+        screen=FigureColumn(place=150, keep=80),
+        formula="the same with `collective_ms` in place of `transfer_ms`: waiting included",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="skew_ms",
+        scope="bucket",
+        title="skew",
+        text=ratio,
+        bound="bound_ms",
+        compares_clocks=True,
+        screen=FigureColumn(place=160, keep=50),
+        plain=FigureColumn(place=130, keep=40, title="skew ms"),
+        formula="max s − min s over ranks, median over steps",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="bound_ms",
+        scope="bucket",
+        title="±",
+        text=_plus_minus_ratio,
+        screen=FigureColumn(place=170, keep=46),
+        plain=FigureColumn(place=140, keep=38),
+        formula="how far its skew and wait may be wrong: the largest `bound_ms` of its ranks",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="transfer_bound_ms",
+        scope="bucket",
+        title="±",
+        text=_plus_minus_ratio,
+        screen=FigureColumn(place=120, keep=45),
+        plain=FigureColumn(place=110, keep=36),
+        formula=(
+            "how far its transfer may be wrong: `bound_ms` plus the delay of the callbacks as in "
+            "Bounds, a mean over ranks"
+        ),
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="last_arriver",
+        scope="bucket",
+        is_text=True,
+        title="last",
+        words="comes last",
+        integer=True,
+        compares_clocks=True,
+        screen=FigureColumn(place=180, keep=75),
+        plain=FigureColumn(place=150, keep=70, title="comes last"),
+        formula=(
+            "the rank that comes last most often; on the screen with the share of the steps "
+            "(`last_arriver_pct`)"
+        ),
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="launches",
+        scope="bucket",
+        title="a step",
+        text=times_a_step,
+        screen=FigureColumn(place=50, keep=93),
+        plain=FigureColumn(place=50, keep=88),
+        formula=(
+            "all-reduces of the bucket in a step, mean over steps: more than 1 where gradients "
+            "are accumulated without `no_sync()`. The times and bandwidths above are then means "
+            "over them"
+        ),
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="last_arriver_pct",
+        scope="bucket",
+        in_json=False,
+        formula="share of the steps in which `last_arriver` comes last",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+    Figure(
+        name="best%",
+        scope="bucket",
+        title="best%",
+        text=whole,
+        in_json=False,
+        screen=FigureColumn(place=140, keep=72),
+        formula="on the screen: `busbw_gbps` in % of the highest of any bucket now and of any step kept",
+        source="ddptop/analysis/to_frame/tables.py",
+    ),
+)
+"""Of a bucket: all fields of `BucketFigures`, in the order of the JSON snapshot, and `best%` of tables."""
+
+GROUP_FIGURES = (
+    Figure(
+        name="step",
+        scope="group",
+        integer=True,
+        metric=Metric(place=10, name="step", help="Newest step that every rank has completed"),
+        formula=(
+            "number of the newest complete step. In a live frame of 1,024 ranks and more the "
+            "other figures, hosts, GPUs and logged values may be those of up to two seconds ago "
+            "(`ddptop/collector/viewers.py`)"
+        ),
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="incarnation",
+        scope="group",
+        integer=True,
+        formula="elastic restarts before it. Steps of different incarnations are never compared",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="window_steps",
+        scope="group",
+        integer=True,
+        formula="number of steps of the window",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="steps_per_s",
+        scope="group",
+        metric=Metric(place=20, name="steps_per_second", help="Steps per second of the group"),
+        formula=(
+            "(last − first step number) / (time between their ends on rank 0), over the window: "
+            "of the mean step, which the screen tells beside the median where the two differ by "
+            "more than 15 %"
+        ),
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="step_ms_p50",
+        scope="group",
+        json_path="step_ms.p50",
+        formula="median over the window of the median over ranks of `step_ms`",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="step_ms_p95",
+        scope="group",
+        json_path="step_ms.p95",
+        formula="95 % quantile over the window of the median over ranks of `step_ms`",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="loss_mean",
+        scope="group",
+        json_path="loss.mean",
+        metric=Metric(place=120, name="loss", help="Loss of the newest step, mean over ranks"),
+        formula="mean over ranks of the newest known losses; null where one of them is not finite",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="loss_min",
+        scope="group",
+        json_path="loss.min",
+        formula="least of the newest known losses of the ranks",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="loss_max",
+        scope="group",
+        json_path="loss.max",
+        formula="largest of the newest known losses of the ranks",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="loss_min_rank",
+        scope="group",
+        json_path="loss.min_rank",
+        integer=True,
+        formula="the rank with the least loss",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="loss_max_rank",
+        scope="group",
+        json_path="loss.max_rank",
+        integer=True,
+        formula="the rank with the largest loss",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="loss_as_given",
+        scope="group",
+        json_path="loss.as_given",
+        integer=True,
+        formula=(
+            "backward passes whose mean the loss is, as `backward()` was given it: the script may"
+            " divide it by their number, or not. 0: it is of one pass, or known"
+        ),
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="optimizers_in_turn",
+        scope="group",
+        json_path="loss.optimizers_in_turn",
+        integer=True,
+        formula=(
+            "how many optimizers step in turn, as in a GAN: the losses are of the first one's steps. 0: one"
+        ),
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="loss_of_other",
+        scope="group",
+        json_path="loss.of_other_optimizer",
+        formula="newest loss of a step of another of these optimizers, mean over ranks",
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="collective_ms",
+        scope="group",
+        formula="mean over ranks",
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="wait_ms",
+        scope="group",
+        formula="mean over ranks",
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="transfer_ms",
+        scope="group",
+        formula="mean over ranks",
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="exposed_comm_ms",
+        scope="group",
+        formula="mean over ranks",
+        source="ddptop/analysis/steps/evaluate.py",
+    ),
+    Figure(
+        name="overlap_pct",
+        scope="group",
+        metric=Metric(place=100, name="overlap", help="Share of communication that is hidden behind compute"),
+        formula=(
+            "100 × (1 − sum over ranks of exposed communication / sum over ranks of collective "
+            "time). In a step of several backward passes the exposed communication from the last "
+            "gradients counts where it is larger: it also has the passes of different models"
+        ),
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="busbw_gbps",
+        scope="group",
+        metric=Metric(place=110, name="bus_bandwidth", help="Bus bandwidth, as nccl-tests counts it"),
+        formula=(
+            "bytes of all buckets / mean over ranks of the transfer time × 2(n−1)/n; mean over process groups"
+        ),
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="bound_ms",
+        scope="group",
+        formula="the largest over ranks",
+        source="ddptop/analysis/steps/clocks.py",
+    ),
+    Figure(
+        name="transfer_bound_ms",
+        scope="group",
+        formula="the largest over ranks",
+        source="ddptop/analysis/steps/clocks.py",
+    ),
+    Figure(
+        name="clock_free",
+        scope="group",
+        formula="whether wait and transfer of buckets are the clock-free fallback",
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="clock_reason",
+        scope="group",
+        is_text=True,
+        formula="why `clock_free` is set: the bound and the skew; null: it is not known yet",
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="exposed_wait_ms",
+        scope="group",
+        metric=Metric(place=50, name="exposed_wait", help="Wait for slower ranks, mean over ranks"),
+        formula="mean over ranks",
+        source="ddptop/analysis/steps/evaluate.py",
+    ),
+    Figure(
+        name="exposed_transfer_ms",
+        scope="group",
+        metric=Metric(place=60, name="exposed_transfer", help="Transfer not hidden behind compute"),
+        formula="transfer of the step (mean over process groups, weighted by their ranks)",
+        source="ddptop/analysis/steps/evaluate.py",
+    ),
+    Figure(
+        name="exposed_comm_pct",
+        scope="group",
+        metric=Metric(place=70, name="exposed_communication", help="Exposed communication per step"),
+        formula="mean over ranks of exposed communication / median over ranks of the step",
+        source="ddptop/analysis/steps/evaluate.py",
+    ),
+    Figure(
+        name="all_reduces",
+        scope="group",
+        metric=Metric(
+            place=80, name="all_reduces", help="All-reduces of gradients in a step, all backward passes"
+        ),
+        formula="all-reduces of the step: sum of `launches` over `buckets`",
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="wire_bytes",
+        scope="group",
+        metric=Metric(place=90, name="all_reduced", help="Bytes that a rank gives to them in a step"),
+        formula=(
+            "bytes that a rank gives to the all-reduces of the step: sum of `launches` × `bytes` over "
+            "`buckets`"
+        ),
+        source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="late_no_sync",
+        scope="group",
+        formula=(
+            "whether `no_sync()` enclosed a backward and not its forward in the newest steps. DDP"
+            " decides in forward whether backward all-reduces, so that this one did. The event "
+            "`no_sync` is logged"
+        ),
+        source="ddptop/analysis/to_frame/frame.py",
+    ),
+    Figure(
+        name="cpu_wait_pct",
+        scope="group",
+        formula=(
+            "what a rank waited for a CPU / its steps, of the rank for which this is least: "
+            "outside exposed communication, over the steps of the window. Null where it is not "
+            "known"
+        ),
+        source="ddptop/analysis/to_frame/cpus.py",
+    ),
+    Figure(
+        name="cpu_shortage",
+        scope="group",
+        is_text=True,
+        formula=(
+            "`3 ranks may use core 0 only`: the ranks of a host begin at the same lowest "
+            "processor and may use fewer than they are, and fewer than the host has "
+            "(`sched_getaffinity` of their main threads, once a second); or more than half of "
+            "them have a CPU quota that is used up. It is the verdict where no rank is flagged "
+            "for something else (`ddptop/analysis/to_frame/cpus.py`)"
+        ),
+        source="ddptop/analysis/to_frame/cpus.py",
+    ),
+    Figure(
+        name="no_straggler_ms",
+        scope="group",
+        json_path="what_if.no_straggler_ms",
+        metric=Metric(place=30, name="step_without_straggler", help="Median step if no rank were slower"),
+        formula=(
+            "gain of the flagged ranks, had they come no later than the latest of the others; "
+            "where none is flagged, of the last arriver"
+        ),
+        source="ddptop/analysis/straggler/cost.py",
+    ),
+    Figure(
+        name="no_exposed_comm_ms",
+        scope="group",
+        json_path="what_if.no_exposed_comm_ms",
+        metric=Metric(place=40, name="step_without_exposed", help="Median step, all-reduces hidden"),
+        formula="all communication hidden: the gain is the smallest exposed communication of any rank",
+        source="ddptop/analysis/straggler/cost.py",
+    ),
+    Figure(
+        name="both_ms",
+        scope="group",
+        json_path="what_if.both_ms",
+        formula="both, counted once where they overlap; on the screen `with communication hidden too`",
+        source="ddptop/analysis/straggler/cost.py",
+    ),
+    Figure(
+        name="no_straggler_low_ms",
+        scope="group",
+        json_path="what_if.no_straggler_low_ms",
+        formula="lower end of the 95 % interval of `no_straggler_ms`",
+        source="ddptop/analysis/straggler/cost.py",
+    ),
+    Figure(
+        name="no_straggler_high_ms",
+        scope="group",
+        json_path="what_if.no_straggler_high_ms",
+        formula="upper end of the 95 % interval of `no_straggler_ms`",
+        source="ddptop/analysis/straggler/cost.py",
+    ),
+    Figure(
+        name="no_exposed_comm_low_ms",
+        scope="group",
+        json_path="what_if.no_exposed_comm_low_ms",
+        formula="lower end of the 95 % interval of `no_exposed_comm_ms`",
+        source="ddptop/analysis/straggler/cost.py",
+    ),
+    Figure(
+        name="no_exposed_comm_high_ms",
+        scope="group",
+        json_path="what_if.no_exposed_comm_high_ms",
+        formula="upper end of the 95 % interval of `no_exposed_comm_ms`",
+        source="ddptop/analysis/straggler/cost.py",
+    ),
+    Figure(
+        name="both_low_ms",
+        scope="group",
+        json_path="what_if.both_low_ms",
+        formula="lower end of the 95 % interval of `both_ms`",
+        source="ddptop/analysis/straggler/cost.py",
+    ),
+    Figure(
+        name="both_high_ms",
+        scope="group",
+        json_path="what_if.both_high_ms",
+        formula="upper end of the 95 % interval of `both_ms`",
+        source="ddptop/analysis/straggler/cost.py",
+    ),
+)
+"""Of the whole group: all fields of `Group`, in the order of the JSON snapshot."""
 
 
 class HasPlace(Protocol):
@@ -890,7 +1827,9 @@ class HasPlace(Protocol):
 Surface = TypeVar("Surface", bound=HasPlace)
 
 
-def figures_shown(how_shown: Callable[[Figure], Surface | None]) -> list[tuple[Figure, Surface]]:
+def figures_shown(
+    how_shown: Callable[[Figure], Surface | None], figures: Sequence[Figure] = FIGURES
+) -> list[tuple[Figure, Surface]]:
     """The figures that a surface shows and how, in the order of their places."""
-    shown = [(figure, how) for figure in FIGURES if (how := how_shown(figure)) is not None]
+    shown = [(figure, how) for figure in figures if (how := how_shown(figure)) is not None]
     return sorted(shown, key=lambda figure_and_how: figure_and_how[1].place)

@@ -38,21 +38,11 @@ COLUMN = float
 def schema() -> Node:
     """The schema of what `snapshot` returns."""
     number = {"type": ["number", "null"]}
-    whole = {"type": ["integer", "null"]}
     call = _part(stall.Call, snapshot.CALL_FIELDS)
     trace = _object(thread={"type": "string"}, main={"type": "boolean"}, calls=_list(call))
     position = _part(stall.RankPosition, snapshot.POSITION_FIELDS)
     position = _with(position, user_call=_or_null(call), traces=_list(trace))
-    group = _with(
-        _part(frame.Group, ("step", "incarnation", "window_steps", "steps_per_s", *snapshot.GROUP_FIELDS)),
-        step_ms=_object(p50=number, p95=number),
-        loss=_object(
-            **dict.fromkeys(("mean", "min", "max"), number),
-            **dict.fromkeys(("min_rank", "max_rank", "as_given", "optimizers_in_turn"), whole),
-            of_other_optimizer=number,
-        ),
-        what_if=_part(frame.Group, snapshot.WHAT_IF_FIELDS),
-    )
+    group = _group()
     run = (
         "name",
         "id",
@@ -120,6 +110,14 @@ def schema() -> Node:
         "description": "Units are part of the names. Figures: ddptop/analysis/METRICS.md. Null: not known.",
         **whole_snapshot,
     }
+
+
+def _group() -> Node:
+    """The figures of the group, some of them in objects of their own."""
+    paths = {figure.name: figure.path for figure in figures.GROUP_FIGURES}
+    kinds = _part(frame.Group, paths)["properties"]
+    nodes = snapshot.nested({path: kinds[name] for name, path in paths.items()})
+    return _object(**{key: node if "type" in node else _object(**node) for key, node in nodes.items()})
 
 
 def _part(kind: type, names: Iterable[str]) -> Node:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ddptop.frames.figures import RANK_FIGURES
+from ddptop.frames.figures import BUCKET_FIGURES, GROUP_FIGURES, HOST_FIGURES, RANK_FIGURES
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import run_state, verdict
@@ -34,24 +34,9 @@ COUNTS = frozenset(name for name, figure in RANK_FIGURES.items() if figure.integ
 
 RANK_COLUMNS = tuple(name for name, figure in RANK_FIGURES.items() if figure.in_json)
 
-BUCKET_FIELDS = (
-    *("index", "generation", "model", "group", "bytes", "parameters", "dtype", "hook"),
-    *("collective_ms", "wait_ms", "transfer_ms", "algbw_gbps", "busbw_gbps", "effective_busbw_gbps"),
-    *("skew_ms", "bound_ms", "transfer_bound_ms", "last_arriver", "launches"),
-)
+HOST_FIELDS = tuple(figure.name for figure in HOST_FIGURES)
 
-GROUP_FIELDS = (
-    *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),
-    *("bound_ms", "transfer_bound_ms", "clock_free", "clock_reason"),
-    *("exposed_wait_ms", "exposed_transfer_ms", "exposed_comm_pct"),
-    *("all_reduces", "wire_bytes", "late_no_sync", "cpu_wait_pct", "cpu_shortage"),
-)
-
-WHAT_IF_FIELDS = (
-    *("no_straggler_ms", "no_exposed_comm_ms", "both_ms"),
-    *("no_straggler_low_ms", "no_straggler_high_ms"),
-    *("no_exposed_comm_low_ms", "no_exposed_comm_high_ms", "both_low_ms", "both_high_ms"),
-)
+BUCKET_FIELDS = tuple(figure.name for figure in BUCKET_FIGURES if figure.in_json)
 
 SUSPECT_FIELDS = (
     *("rank", "lateness_ms", "bound_ms", "last", "steps", "basis"),
@@ -61,14 +46,6 @@ SUSPECT_FIELDS = (
 PROGRESS_FIELDS = ("epoch", "batch", "batches", "epoch_left_s")
 
 LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
-
-HOST_FIELDS = (
-    *("name", "state", "ranks", "running", "age_ms", "worst_rank", "excess_ms", "step_ms"),
-    *("clock_offset_ms", "clock_bound_ms", "clock_drift_ppm", "clock_age_s", "round_trip_ms"),
-    *("cpu_pct", "cores", "memory_used_bytes", "memory_bytes", "received_bytes_s", "sent_bytes_s"),
-    *("gpus", "gpu_util_pct", "kept", "local_recording", "thinned", "collector"),
-    *("link_peer", "link_round_trip_ms", "link_lost_pct"),
-)
 
 STALL_FIELDS = ("kind", "since_s", "step", "sentence", "ended_s", "followed")
 
@@ -222,24 +199,24 @@ def _run(frame: Frame) -> dict[str, object]:
 
 
 def _group(frame: Frame) -> dict[str, object]:
-    group = frame.group
-    return {
-        **_fields(group, ("step", "incarnation", "window_steps")),
-        "steps_per_s": tidy("steps_per_s", group.steps_per_s),
-        "step_ms": {"p50": tidy("p50_ms", group.step_ms_p50), "p95": tidy("p95_ms", group.step_ms_p95)},
-        "loss": {
-            "mean": tidy("loss", group.loss_mean),
-            "min": tidy("loss", group.loss_min),
-            "max": tidy("loss", group.loss_max),
-            "min_rank": group.loss_min_rank,
-            "max_rank": group.loss_max_rank,
-            "as_given": group.loss_as_given,
-            "optimizers_in_turn": group.optimizers_in_turn,
-            "of_other_optimizer": tidy("loss", group.loss_of_other),
-        },
-        **_fields(group, GROUP_FIELDS),
-        "what_if": _fields(group, WHAT_IF_FIELDS),
-    }
+    values = {figure: getattr(frame.group, figure.name) for figure in GROUP_FIGURES}
+    # The names of quantiles do not end with their unit: `step_ms_p95`.
+    ends = {figure: "_ms" if figure.unit == "ms" else "" for figure in GROUP_FIGURES}
+    return nested(
+        {figure.path: tidy(f"{figure.name}{ends[figure]}", value) for figure, value in values.items()}
+    )
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by their paths as objects in objects: `{"step_ms.p50": 1.5}` as `{"step_ms": {"p50": 1.5}}`."""
+    outer: dict[str, Any] = {}
+    for path, value in values.items():
+        *parents, key = path.split(".")
+        inner = outer
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[key] = value
+    return outer
 
 
 def _ranks(frame: Frame) -> list[dict[str, object]]:

@@ -1,78 +1,30 @@
-"""The table of gradient buckets: its texts, and the columns of them on the screen and in `--once`."""
+"""The table of gradient buckets: the columns of them on the screen and in `--once`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.buckets import launches_of, times_a_step
-from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, percent, size
+from ddptop.frames.buckets import launches_of
+from ddptop.frames.figures import BUCKET_FIGURES, figures_shown
+from ddptop.frames.numbers import RATIO, UNKNOWN, fixed, known, percent
 from ddptop.render import table
 
 if TYPE_CHECKING:
+    from ddptop.frames.figures import Figure, FigureColumn
     from ddptop.frames.frame import BucketFigures
     from ddptop.render.context import RenderContext
 
-BOUND = "±"
-"""Title of a column that bounds the error of the one before it."""
+SCREEN_COLUMNS = figures_shown(lambda figure: figure.screen, BUCKET_FIGURES)
+PLAIN_COLUMNS = figures_shown(lambda figure: figure.plain, BUCKET_FIGURES)
 
+BY_NAME = {figure.name: figure for figure in BUCKET_FIGURES}
+BEST, LAST = BY_NAME["best%"], BY_NAME["last_arriver"]
+"""Figures that depend on more than the field of a bucket."""
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    """A column: which text of a bucket, under which title."""
-
-    text: str
-    """A key of `bucket_texts`."""
-    title: str
-    keep: int
-    """Where the width does not suffice, columns of the smallest number are left out first."""
-    right: bool = True
-    most: int | None = None
-    """Cells that it takes at most."""
-    empty: str = UNKNOWN
-
-
-SCREEN = (
-    _Spec("model", "model", 97),
-    _Spec("group", "group", 96, right=False, most=40),
-    _Spec("index", "bkt", 99),
-    _Spec("size", "size", 98),
-    _Spec("launches", "a step", 93),
-    _Spec("params", "params", 70),
-    _Spec("dtype", "dtype", 65, right=False, most=9),
-    _Spec("hook", "hook", 60, right=False, most=14, empty="none"),
-    _Spec("collective", "coll", 49),
-    _Spec("wait", "wait", 95),
-    _Spec("transfer", "transfer", 94),
-    _Spec("transfer_bound", BOUND, 45),
-    _Spec("busbw", "busbw", 90),
-    _Spec("best", "best%", 72),
-    _Spec("effective", "eff", 80),
-    _Spec("skew", "skew", 50),
-    _Spec("bound", BOUND, 46),
-    _Spec("last", "last", 75, right=False),
-)
-
-PLAIN = (
-    _Spec("model", "model", 98),
-    _Spec("group", "group", 96, right=False),
-    _Spec("index", "bucket", 99),
-    _Spec("size", "size", 97),
-    _Spec("launches", "a step", 88),
-    _Spec("dtype", "dtype", 20, right=False),
-    _Spec("hook", "hook", 10, right=False),
-    _Spec("collective", "collective ms", 50),
-    _Spec("wait", "wait ms", 90),
-    _Spec("transfer", "transfer ms", 89),
-    _Spec("transfer_bound", BOUND, 36),
-    _Spec("busbw", "busbw GB/s", 80),
-    _Spec("skew", "skew ms", 40),
-    _Spec("bound", BOUND, 38),
-    _Spec("last_in_words", "comes last", 70, right=False),
-)
+BOUNDS = frozenset(name for name, figure in BY_NAME.items() if figure.title == "±")
+"""Figures that bound the error of another."""
 
 
 def bucket_columns(
@@ -83,51 +35,41 @@ def bucket_columns(
     Model and group are left out where all buckets have the same one, bounds where none is known, and how
     often a bucket is reduced in a step where that is once.
     """
-    buckets, texts = context.frame.buckets, bucket_texts(context)
+    buckets = context.frame.buckets
     once = set() if max(map(launches_of, buckets), default=1.0) > 1 else {"launches"}
     alike = once | {name for name in ("model", "group") if len({getattr(b, name) for b in buckets}) == 1}
-    rows = buckets[:most]
-    columns = {
-        spec: [texts[spec.text](bucket) or spec.empty for bucket in rows]
-        for spec in (PLAIN if plain else SCREEN)
-        if spec.text not in alike
+    shown = {
+        figure.name: (figure, column, _column_texts(context, figure, column)[:most])
+        for figure, column in (PLAIN_COLUMNS if plain else SCREEN_COLUMNS)
+        if figure.name not in alike
     }
-    bounds = {spec: any(text != UNKNOWN for text in columns[spec]) for spec in columns if spec.title == BOUND}
-    if not plain and any(bounds.values()):
-        bounds = dict.fromkeys(bounds, True)
+    known_bounds = {name for name in BOUNDS if any(text != UNKNOWN for text in shown[name][2])}
+    if known_bounds and not plain:
+        known_bounds = set(BOUNDS)
     return [
-        table.measured(spec.title, column, spec.keep, right=spec.right, most=spec.most)
-        for spec, column in columns.items()
-        if bounds.get(spec, True)
+        table.measured(
+            column.title or figure.title, texts, column.keep, right=not figure.is_text, most=column.most
+        )
+        for figure, column, texts in shown.values()
+        if figure.name not in BOUNDS - known_bounds
     ]
 
 
-def bucket_texts(context: RenderContext) -> dict[str, Callable[[BucketFigures], str]]:
-    """The texts of the cells; empty or a dash where not known. `~`: of the clock-free fallback."""
-    free = context.frame.group.clock_free
-    sign = "~" if free else ""
-    shares = dict(zip(map(id, context.frame.buckets), shares_of_best(context), strict=True))
-    return {
-        "model": lambda b: str(b.model),
-        "group": lambda b: context.clean(b.group),
-        "index": lambda b: str(b.index),
-        "size": lambda b: size(b.bytes),
-        "launches": lambda b: times_a_step(b.launches),
-        "params": lambda b: count(b.parameters),
-        "dtype": lambda b: context.clean(b.dtype),
-        "hook": lambda b: context.clean(b.hook),
-        "collective": lambda b: fixed(b.collective_ms, RATIO),
-        "wait": lambda b: with_sign(sign, b.wait_ms),
-        "transfer": lambda b: with_sign(sign, b.transfer_ms),
-        "transfer_bound": lambda b: with_sign("±", b.transfer_bound_ms),
-        "busbw": lambda b: fixed(b.busbw_gbps, RATIO),
-        "best": lambda b: fixed(shares[id(b)], 0),
-        "effective": lambda b: fixed(b.effective_busbw_gbps, RATIO),
-        "skew": lambda b: fixed(None if free else b.skew_ms, RATIO),
-        "bound": lambda b: with_sign("±", b.bound_ms),
-        "last": lambda b: UNKNOWN if free else _last(b, "r", " "),
-        "last_in_words": lambda b: UNKNOWN if free else _last(b, "rank ", " in "),
-    }
+def _column_texts(context: RenderContext, figure: Figure, column: FigureColumn) -> list[str]:
+    """The texts of a column; a dash where not known. `~`: of the clock-free fallback."""
+    buckets, is_clock_free = context.frame.buckets, context.frame.group.clock_free
+    if figure.compares_clocks and is_clock_free:
+        return [UNKNOWN] * len(buckets)
+    if figure is BEST:
+        return [figure.text(share) for share in shares_of_best(context)]
+    if figure is LAST:
+        before, between = ("r", " ") if column is figure.screen else ("rank ", " in ")
+        return [_last(bucket, before, between) for bucket in buckets]
+    values = [getattr(bucket, figure.name) for bucket in buckets]
+    if figure.is_text:
+        return [context.clean(text) or column.empty for text in values]
+    sign = "~" if figure.has_fallback and is_clock_free else ""
+    return [f"{sign if known(value) else ''}{figure.text(value)}" for value in values]
 
 
 def shares_of_best(context: RenderContext) -> list[float]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ddptop.frames.conditions import PROBLEM_STATES
+from ddptop.frames.figures import HOST_FIGURES, always, figures_shown
 from ddptop.frames.hosts import host_index, short_names
-from ddptop.frames.numbers import RATIO, UNKNOWN, count, duration, fixed, known, signed, size
+from ddptop.frames.numbers import RATIO, UNKNOWN, duration, known, signed
 from ddptop.render import table
 from ddptop.render.context import OF_STEP
 from ddptop.render.hosts import by_host, host_figures, worst_first
-from ddptop.render.line import Piece, Role
+from ddptop.render.line import Piece
 from ddptop.render.rank_table import host_state_piece, state_piece, state_width
 from ddptop.render.text import cells
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.frames.figures import Figure, FigureColumn
     from ddptop.frames.hosts import HostFigures
     from ddptop.render.context import RenderContext
 
@@ -30,55 +33,28 @@ MAX_ROWS = 16
 LONG_OFFSET_MS = 100_000.0
 """An offset from here on is written as a duration: clocks count from when their host was started."""
 
-ALWAYS = ("ranks", "worst", "excess")
-"""Columns that are there whether anything is known or not."""
+COLUMNS = figures_shown(lambda figure: figure.screen, HOST_FIGURES)
+"""The columns of figures, and their figures."""
 
+FIGURES = {figure.title: figure for figure, _ in COLUMNS}
+"""By title."""
 
-class Figure(NamedTuple):
-    """A column of numbers."""
+RUNNING, OFFSET = FIGURES["ranks"], FIGURES["clock ms"]
+"""Figures whose cells have words of their own."""
 
-    width: int
-    keep: int
-    """Columns of the lowest number are left out first."""
-    value: Callable[[HostFigures], float | None]
-    text: Callable[[float], str]
-    role: Role = "text"
-    falling: bool = True
-    """The largest comes first."""
-
-
-def _memory_pct(host: HostFigures) -> float | None:
-    used, whole = host.memory_used_bytes, host.memory_bytes
-    return 100 * used / whole if used is not None and whole else None
-
-
-def _offset(host: HostFigures) -> float | None:
-    return None if host.clock_offset_ms is None else abs(host.clock_offset_ms)
-
-
-FIGURES: dict[str, Figure] = {
-    "ranks": Figure(7, 95, lambda h: h.running - h.ranks, str, falling=False),
-    "worst": Figure(5, 92, lambda h: h.worst_rank, str, falling=False),
-    "excess": Figure(7, 93, lambda h: h.excess_ms, fixed),
-    "ms/step": Figure(8, 60, lambda h: h.step_ms, fixed),
-    "rtt ms": Figure(6, 82, lambda h: h.round_trip_ms, lambda v: fixed(v, RATIO)),
-    "clock ms": Figure(11, 62, _offset, str),
-    "clock±": Figure(7, 73, lambda h: h.clock_bound_ms, lambda v: f"±{fixed(v, RATIO)}", "dim"),
-    "drift ppm": Figure(9, 50, lambda h: h.clock_drift_ppm, signed, "dim"),
-    "compared": Figure(8, 51, lambda h: h.clock_age_s, lambda v: f"{fixed(v)} s", "dim"),
-    "cpu%": Figure(4, 78, lambda h: h.cpu_pct, lambda v: fixed(v, 0)),
-    "mem%": Figure(4, 72, _memory_pct, lambda v: fixed(v, 0)),
-    "gpus": Figure(4, 55, lambda h: h.gpus or None, count, "dim"),
-    "gpu%": Figure(4, 77, lambda h: h.gpu_util_pct, lambda v: fixed(v, 0)),
-    "in/s": Figure(8, 81, lambda h: h.received_bytes_s, size),
-    "out/s": Figure(8, 80, lambda h: h.sent_bytes_s, size),
-    "kept": Figure(6, 65, lambda h: h.kept or None, count),
-    "thinned": Figure(7, 64, lambda h: h.thinned or None, count),
-}
-"""By title. `ranks` is sorted by how many do not run, `clock ms` by the size of the offset."""
+EXCESS = FIGURES["excess"]
+WORST = (FIGURES["worst"], EXCESS)
+"""Figures of the worst rank of each host."""
 
 SORTS = ("host", "state", *FIGURES)
 """Everything that the hosts can be sorted by."""
+
+
+def host_value(figure: Figure, host: HostFigures) -> float | None:
+    """What the table shows of a figure, and is sorted by: `ranks` by how many do not run, `clock ms` by the
+    size of the offset. None: not known."""
+    value: float | None = getattr(host, figure.name) if figure.host_value is None else figure.host_value(host)
+    return value if known(value) else None
 
 
 def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: int) -> list[table.TableColumn]:
@@ -91,7 +67,11 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
     longest = max(map(cells, names), default=0)
     states, leads = state_width(context.frame), _leads(context)
     matters_ms = OF_STEP * (context.frame.group.step_ms_p50 or 0.0)
-    shown = [title for title, figure in FIGURES.items() if title in ALWAYS or any(map(_known(figure), hosts))]
+    shown = [
+        (figure, column)
+        for figure, column in COLUMNS
+        if column.shown is always or any(host_value(figure, host) is not None for host in hosts)
+    ]
     columns = [
         table.TableColumn(
             "host",
@@ -104,7 +84,7 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
         table.TableColumn(
             "state", states, lambda row: _state(context, hosts[row], leads, states), 98, right=False
         ),
-        *(_number(title, FIGURES[title], hosts, matters_ms) for title in shown),
+        *(_number(figure, column, hosts, matters_ms) for figure, column in shown),
     ]
     notes = [", ".join(host_notes(host)) for host in hosts]
     if any(notes):
@@ -131,30 +111,28 @@ def _state(context: RenderContext, host: HostFigures, leads: dict[str, int], wid
     return host_state_piece(host, width)
 
 
-def _known(figure: Figure) -> Callable[[HostFigures], bool]:
-    return lambda host: figure.value(host) is not None
-
-
-def _number(title: str, figure: Figure, hosts: Sequence[HostFigures], matters_ms: float) -> table.TableColumn:
+def _number(
+    figure: Figure, column: FigureColumn, hosts: Sequence[HostFigures], matters_ms: float
+) -> table.TableColumn:
     """`matters_ms`: an excess below this is not emphasized, nor whose it is."""
-    width = figure.width
-    if title == "clock ms":
+    width = column.width
+    if figure is OFFSET:
         width = max([width, *(cells(_clock(host)[0]) for host in hosts)])
 
-    def cell(at: int) -> Piece:
-        host = hosts[at]
-        if title == "ranks":
+    def cell(row: int) -> Piece:
+        host = hosts[row]
+        if figure is RUNNING:
             missing = host.running < host.ranks and host.state != "finished"
             return f"{host.running}/{host.ranks}", "warn" if missing else "dim"
-        if title == "clock ms":
+        if figure is OFFSET:
             return _clock(host)
-        value = figure.value(host)
-        if value is None or not known(value):
+        value = host_value(figure, host)
+        if value is None:
             return UNKNOWN, "faint"
-        calm = title in ("worst", "excess") and (host.excess_ms or 0.0) < matters_ms
-        return figure.text(value), "faint" if calm else figure.role
+        is_calm = figure in WORST and (host_value(EXCESS, host) or 0.0) < matters_ms
+        return figure.text(value), "faint" if is_calm else figure.emphasis
 
-    return table.TableColumn(title, width, cell, figure.keep)
+    return table.TableColumn(figure.title, width, cell, column.keep)
 
 
 def _clock(host: HostFigures) -> Piece:

@@ -11,7 +11,7 @@ import numpy as np
 from ddptop.frames.buckets import times_a_step
 from ddptop.frames.causes import blamed_ranks
 from ddptop.frames.differences import events_near
-from ddptop.frames.figures import RANK_FIGURES, figures_shown
+from ddptop.frames.figures import BUCKET_FIGURES, RANK_FIGURES, figures_shown
 from ddptop.frames.numbers import LEAST_SHOWN_MS, RATIO, UNKNOWN, bounded, clock, fixed, size
 from ddptop.frames.statistics import median
 from ddptop.render.phases import PARTS, draw_pair, pairs_head, rank_parts
@@ -43,13 +43,8 @@ MOST_OF_RUN_PCT = 80.0
 
 HOST_WIDTH = 12
 
-BUCKET_FIGURES = (
-    ("transfer ms", "transfer_ms", 60),
-    ("wait ms", "wait_ms", 50),
-    ("algbw GB/s", "algbw_gbps", 40),
-    ("busbw GB/s", "busbw_gbps", 30),
-)
-"""Title, field of BucketSummary, and which columns are kept longest on a narrow page."""
+BUCKET_COLUMNS = figures_shown(lambda figure: figure.report, BUCKET_FIGURES)
+"""Columns of buckets, beside those that say which they are."""
 
 COLUMNS = figures_shown(lambda figure: figure.report)
 LATENESS = RANK_FIGURES["lateness_ms"]
@@ -255,8 +250,8 @@ def bucket_columns(buckets: Sequence[BucketSummary]) -> tuple[list[TableColumn],
         *_launches(groups),
         measured("dtype", [clean(group[0].dtype) or UNKNOWN for group in groups], 70, right=False),
         *(
-            measured(title, [fixed(_mean(group, name), RATIO) for group in groups], keep)
-            for title, name, keep in BUCKET_FIGURES
+            measured(column.title, [figure.text(_mean(group, figure.name)) for group in groups], column.keep)
+            for figure, column in BUCKET_COLUMNS
         ),
     ]
     return columns, len(groups)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class PageFigures:
     """The figures of the table of ranks. Enter chooses whether a column is shown."""
 
-    fields: Mapping[str, Figure | str] = {**FIELDS, "clock": HOST_FIELDS["clock±"]}
-    """By title the figure, or the name that METRICS.md has for it."""
+    fields: Mapping[str, Figure] = {**FIELDS, "clock": HOST_FIELDS["clock±"]}
+    """By title the figure."""
     hint = " · Enter: + always  - never  blank: where it fits"
     chooses_columns = True
 

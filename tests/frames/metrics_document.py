@@ -3,38 +3,74 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from ddptop.frames.figures import FIGURES, Figure
-from ddptop.render.metrics import TEXT_FIELDS
+from ddptop.frames.figures import (
+    BUCKET_FIGURES,
+    FIGURES,
+    GROUP_FIGURES,
+    HOST_FIGURES,
+    TEXT_FIGURES,
+    Figure,
+)
 
-HEAD = re.compile(r"\| figure(?:, in one step| of a rank)? \|")
-"""How tables of a rank's figures begin. Of each figure the first row is made from its declaration."""
+TABLES: tuple[tuple[str, tuple[Figure, ...], bool], ...] = (
+    (r"\| figure(?:, in one step)? \|", FIGURES, False),
+    (r"\| figure of a rank \|", (*TEXT_FIGURES, *FIGURES), True),
+    (r"\| field of `hosts` \|", HOST_FIGURES, True),
+    (r"\| field of `buckets` \|", BUCKET_FIGURES, True),
+    (r"\| figure of `group` \|", GROUP_FIGURES, False),
+    (r"\| other figure of `group` \|", GROUP_FIGURES, True),
+)
+"""How tables of figures begin, the figures that they may have, and whether one that has no row yet gets it
+there, at the end."""
 
 ROW = re.compile(r"\| (`([^`]+)`(?: of a rank)?) \|")
 NAMES = "| name | column | in words |\n|---|---|---|\n"
 
 
 def metrics_document(text: str) -> str:
-    """The document with the formulas and names of all declared figures. One that has no row yet gets it at
-    the end of the table of ranks and processes."""
-    unwritten = {figure.documented_as: figure for figure in FIGURES if figure.formula}
-    listed = {match[2] for line in text.splitlines() if (match := ROW.match(line))}
+    """The document with the formulas and names of all declared figures, each in the first row of its name."""
+    listed = set(_declared_rows(text))
+    written: set[int] = set()
     lines: list[str] = []
-    n_columns, in_table, is_of_processes = 0, False, False
+    table: tuple[tuple[Figure, ...], bool] | None = None
+    n_columns = 0
     for line in text.splitlines():
-        if HEAD.match(line):
-            in_table, n_columns, is_of_processes = True, line.count(" | ") + 1, "of a rank" in line
-        elif in_table and not line.startswith("|"):
-            new = [figure for name, figure in unwritten.items() if name not in listed and is_of_processes]
+        for head, figures, takes_new in TABLES:
+            if re.match(head, line):
+                table, n_columns = (figures, takes_new), line.count(" | ") + 1
+        if table is not None and not line.startswith("|"):
+            new = [one for one in table[0] if table[1] and one.formula and id(one) not in listed]
             lines += [_row(f"`{figure.documented_as}`", figure, n_columns) for figure in new]
-            in_table = False
-        match = ROW.match(line) if in_table else None
-        figure = unwritten.pop(match[2], None) if match else None
-        lines.append(_row(match[1], figure, n_columns) if match and figure else line)
+            listed |= {id(figure) for figure in new}
+            table = None
+        match = ROW.match(line) if table is not None else None
+        figure = _figure_of(table[0], match[2]) if table is not None and match else None
+        if match and figure is not None and figure.formula and id(figure) not in written:
+            written.add(id(figure))
+            line = _row(match[1], figure, n_columns)
+        lines.append(line)
     before, _, after = "\n".join([*lines, ""]).partition(NAMES)
-    names = [f"| `{one.documented_as}` | {one.title} | {one.called} |" for one in FIGURES if one.title]
-    names += [f"| `{name}` | {title} | {name} |" for title, name in TEXT_FIELDS.items()]
+    named = [figure for figure in (*FIGURES, *TEXT_FIGURES) if figure.title]
+    names = [f"| `{figure.documented_as}` | {figure.title} | {figure.called} |" for figure in named]
     return before + NAMES + "\n".join(names) + after[after.index("\n\n") :]
+
+
+def _declared_rows(text: str) -> Iterator[int]:
+    """The ids of the figures that have a row of their own."""
+    figures: tuple[Figure, ...] = ()
+    for line in text.splitlines():
+        begun = [declared for head, declared, _ in TABLES if re.match(head, line)]
+        figures = begun[0] if begun else figures if line.startswith("|") else ()
+        match = ROW.match(line)
+        figure = _figure_of(figures, match[2]) if match else None
+        if figure is not None:
+            yield id(figure)
+
+
+def _figure_of(figures: tuple[Figure, ...], name: str) -> Figure | None:
+    return next((figure for figure in figures if figure.documented_as == name), None)
 
 
 def _row(name: str, figure: Figure, n_columns: int) -> str:

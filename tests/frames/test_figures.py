@@ -7,8 +7,20 @@ from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 
-from ddptop.frames.figures import FIGURES, RANK_FIGURES, Ranks, figures_shown
-from ddptop.frames.frame import GpuFacts
+import pytest
+
+from ddptop.frames.figures import (
+    BUCKET_FIGURES,
+    FIGURES,
+    GROUP_FIGURES,
+    HOST_FIGURES,
+    RANK_FIGURES,
+    Figure,
+    Ranks,
+    figures_shown,
+)
+from ddptop.frames.frame import BucketFigures, GpuFacts, Group
+from ddptop.frames.hosts import HostFigures
 from tests.frames.metrics_document import metrics_document
 
 
@@ -17,6 +29,19 @@ def test_every_column_of_the_ranks_is_declared_and_every_declared_one_is_there()
     assert columns == RANK_FIGURES.keys()
     of_gpus = {figure.name for figure in FIGURES if figure.scope == "gpu"}
     assert of_gpus <= {field.name for field in fields(GpuFacts)}
+
+
+@pytest.mark.parametrize(
+    ("figures", "kind"),
+    [(HOST_FIGURES, HostFigures), (BUCKET_FIGURES, BucketFigures), (GROUP_FIGURES, Group)],
+)
+def test_every_field_of_a_host_a_bucket_and_the_group_is_declared(
+    figures: tuple[Figure, ...], kind: type[HostFigures | BucketFigures | Group]
+) -> None:
+    names = [figure.name for figure in figures]
+    assert len(names) == len(set(names))
+    assert set(names) - {"best%"} == {field.name for field in fields(kind)}
+    assert all(figure.formula and figure.source for figure in figures)
 
 
 def test_names_titles_and_places_are_unique() -> None:

@@ -38,7 +38,7 @@ DECLARATION = """
 
 CHANGES = {
     "frames/figures.py": {
-        "FIGURES = (": f"FIGURES = ({DECLARATION}",
+        "\nFIGURES = (": f"\nFIGURES = ({DECLARATION}",
         "    individual_score: Column": "    individual_score: Column\n    dummy_ms: Column",
     },
     "analysis/to_frame/tables.py": {

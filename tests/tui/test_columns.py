@@ -12,7 +12,7 @@ from ddptop.render.host_table import FIGURES, host_columns
 from ddptop.render.hosts import host_figures
 from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
 from ddptop.render.rank_table import plain_rank_columns, rank_columns
-from ddptop.report.tables import BUCKET_FIGURES
+from ddptop.report.tables import BUCKET_COLUMNS
 from ddptop.report.tables import host_columns as report_hosts
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.compare import FIGURES_OF_RANKS, figure_name
@@ -50,7 +50,7 @@ def test_every_figure_has_a_formula_and_a_source() -> None:
 
 def test_the_buckets_have_their_own_figures_and_no_columns_to_choose() -> None:
     sketch = Sketch(FakeSource(straggler()), (80, 24))
-    text = sketch.press("3", "f1", *["down"] * 6)
+    text = sketch.press("3", "f1", *["down"] * 9)
     assert "▸  wait      median over steps of the mean over ranks of W = max(0, A − s)" in text
     assert "wait  unit ms  bound ± bound_ms  name wait_ms" in text.replace("Code", "")
     assert "from ddptop/analysis/to_frame/tables.py" in text
@@ -104,7 +104,7 @@ def test_a_figure_has_one_name_on_every_view() -> None:
         "buckets of --once": (buckets, [column.title for column in bucket_columns(scene, plain=True)]),
         "hosts": (hosts, [column.title for column in host_columns(scene, host_figures(scene), 200)]),
         "hosts of the report": (hosts | {"unreachable"}, [one.title for one in report_hosts(())]),
-        "buckets of the report": (buckets, [title for title, *_ in BUCKET_FIGURES]),
+        "buckets of the report": (buckets, [column.title for _, column in BUCKET_COLUMNS]),
     }
     others = {
         name: [title for title in titles if word(title) not in known]

@@ -21,7 +21,7 @@ from ddptop.frames.numbers import (
 )
 from ddptop.frames.phrases import host_total, several_hosts
 from ddptop.render import table
-from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes
+from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes, host_value
 from ddptop.render.hosts import host_figures, host_troubles, rank_spans
 from ddptop.render.line import Line, Piece, gather, highlight, rule
 from ddptop.render.metrics import HOST_FIELDS
@@ -69,11 +69,11 @@ def _sort_hosts(scene: Scene, hosts: list[HostFigures]) -> list[HostFigures]:
     state = scene.place.hosts
     figure = FIGURES.get(state.sort)
     if figure is not None:
-        sign = -1.0 if figure.falling != state.inverted else 1.0
+        sign = -1.0 if figure.largest_first != state.inverted else 1.0
 
         def key(host: HostFigures) -> tuple[bool, float]:
-            value = figure.value(host)
-            return (False, sign * value) if value is not None and known(value) else (True, 0.0)
+            value = host_value(figure, host)
+            return (True, 0.0) if value is None else (False, sign * value)
 
         return sorted(hosts, key=key)
     if state.sort == "host":
@@ -208,7 +208,7 @@ class HostsView(View):
         columns = table.chosen(host_columns(scene, hosts, width), scene.place.columns)
         columns = table.fitting(columns, width - 1)
         titles = tuple(column.title for column in columns if column.title in SORTS)
-        sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].falling) != state.inverted else "▴"
+        sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].largest_first) != state.inverted else "▴"
         head = Line(" ").extend(table.head(columns, 1, state.sort or None, sign, Do.SORT_BY))
         lines = [rule(width, _count_hosts(scene, hosts)), head]
         pattern = match.highlight_pattern(scene.place.searched)

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from ddptop.agent.launcher import parse, send
+from ddptop.agent.launcher import parse_arguments, send_line
 from ddptop.protocol.outlets import print_text
 
 NICENESS = 10
@@ -24,7 +24,7 @@ AGAIN = 75
 
 def main(
     argv: Sequence[str] | None = None,
-    notify: Callable[[Mapping[str, object]], None] = send,
+    notify: Callable[[Mapping[str, object]], None] = send_line,
     *,
     collector: Sequence[str] = (),
 ) -> int:
@@ -34,7 +34,7 @@ def main(
     where the collector of the run is to be on this host (`write_role`); it keeps its standard streams and
     the locks of the process that started it.
     """
-    arguments = parse(argv)
+    arguments = parse_arguments(argv)
     for number in (signal.SIGINT, signal.SIGTERM):
         # For the training, whose end is to be recorded; this process ends when the launcher's pipe closes.
         signal.signal(number, signal.SIG_IGN)
@@ -52,7 +52,7 @@ def main(
         return 1
     with agent:
         notify({"ready": True})
-        ended = agent.run()
+        ended = agent.serve_run()
         collects = not ended and agent.is_to_collect
     if collects and collector:
         sys.stdout.flush()

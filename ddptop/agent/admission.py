@@ -33,12 +33,12 @@ class _Process:
     sent_bye: bool = False
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has sent BYE, or is known to have exited."""
         return self.sent_bye or (self.pid is not None and not self._is_there)
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it is known to run, and has not sent BYE."""
         return not self.sent_bye and self._is_there
 
@@ -75,18 +75,18 @@ class Admission:
             raise ProtocolError(f"HELLO of process {hello.pid} was sent by process {peer}")
         before, holder = self._before.get(hello.rank), self._holders.get(hello.rank)
         if before is not None and before.hello.session == hello.session:
-            return  # it reconnects after it was replaced: see `returning`
-        newcomer = self._process(hello, peer)
+            return  # it reconnects after it was replaced: see `find_returning`
+        newcomer = self._describe_process(hello, peer)
         self._check_starter(newcomer)
-        if holder is not None and holder.hello.session != hello.session and holder.lives:
+        if holder is not None and holder.hello.session != hello.session and holder.is_alive:
             self._check_holder(newcomer, holder)
         self._make_holder(newcomer)
 
-    def recall(self, hello: Hello) -> None:
+    def recall_hello(self, hello: Hello) -> None:
         """Take over a HELLO that an earlier collector admitted; its pid counts if it is of this user."""
         if not self._simulated:
             ours = is_own_process(hello.pid) and start_after(hello.pid, hello.unix_ns / 1e9) is False
-            self._make_holder(self._process(hello, hello.pid if ours else None))
+            self._make_holder(self._describe_process(hello, hello.pid if ours else None))
 
     def note_bye(self, rank: int, session: int, *, sent: bool = True) -> None:
         """A rank's process has sent BYE (or, with `sent` False, trains on after it)."""
@@ -94,15 +94,15 @@ class Admission:
             if process is not None and process.hello.session == session:
                 process.sent_bye = sent
 
-    def returning(self, rank: int, session: int) -> Hello | None:
+    def find_returning(self, rank: int, session: int) -> Hello | None:
         """The HELLO of a process that still reports after the one that replaced it has ended, else None.
 
         That process has its rank again from now on.
         """
         before, holder = self._before.get(rank), self._holders.get(rank)
-        if before is None or holder is None or before.hello.session != session or not holder.ended:
+        if before is None or holder is None or before.hello.session != session or not holder.has_ended:
             return None
-        if not before.lives or before.hello.incarnation < holder.hello.incarnation:
+        if not before.is_alive or before.hello.incarnation < holder.hello.incarnation:
             return None
         self._make_holder(before)
         return before.hello
@@ -120,7 +120,7 @@ class Admission:
         above = set() if newcomer.pid is None else ancestor_pids(newcomer.pid)
         for holder in self._holders.values() if above else ():
             other_world = holder.hello.world_size != newcomer.hello.world_size
-            if holder.pid in above and other_world and holder.lives:
+            if holder.pid in above and other_world and holder.is_alive:
                 world, rank = newcomer.hello.world_size, holder.hello.rank
                 raise ProtocolError(f"a world of {world:,} ranks that rank {rank} has started for itself")
 
@@ -134,7 +134,7 @@ class Admission:
         rank = holder.hello.rank
         raise ProtocolError(f"HELLO of process {newcomer.pid} as rank {rank}, which is process {holder.pid}")
 
-    def _process(self, hello: Hello, pid: int | None) -> _Process:
+    def _describe_process(self, hello: Hello, pid: int | None) -> _Process:
         if pid is None:
             return _Process(hello, None, None, of_launcher=False)
         of_launcher = self._launcher > 1 and belongs_to(pid, self._launcher)

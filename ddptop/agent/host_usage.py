@@ -30,7 +30,7 @@ CLOCKS_AT_START = 8
 """Exchanges after each of which there is a CLOCK; later there is one a second."""
 
 
-class Reading(NamedTuple):
+class HostReading(NamedTuple):
     """One reading of a host: fields of HOSTUSAGE. None: not known."""
 
     cpu_pct: float | None
@@ -57,11 +57,13 @@ def describe_host(name: str, run_id: str, session: int, clocks: Callable[[], tup
         pid=os.getpid(),
         monotonic_ns=monotonic_ns,
         unix_ns=unix_ns,
-        cores=_cores(),
-        memory_bytes=_memory()[1],
+        cores=_count_cores(),
+        memory_bytes=_read_memory()[1],
         boot_id=boot_and_namespace(),
         addresses=tuple(
-            [one for one in own_addresses(also_down=True) if not is_loopback(one)][:MOST_ADDRESSES]
+            [address for address in own_addresses(also_down=True) if not is_loopback(address)][
+                :MOST_ADDRESSES
+            ]
         ),
     )
 
@@ -76,22 +78,22 @@ class HostSampler:
         self._before_ns: int | None = None
         self._counters: tuple[int, int] | None = None
 
-    def sample(self, now_ns: int) -> Reading:
+    def read_usage(self, now_ns: int) -> HostReading:
         """Read now. Never raises."""
         before_ns, self._before_ns = self._before_ns, now_ns
         before, self._counters = self._counters, _network_counters()
         cpu_pct = _cpu_pct()
-        used = _memory()[0]
+        used = _read_memory()[0]
         links = self._links.sample_links([process.pid for process in self._processes()], now_ns)
         if before_ns is None or now_ns <= before_ns:
-            return Reading(None, used, None, None, links)
+            return HostReading(None, used, None, None, links)
         if before is None or self._counters is None:
-            return Reading(cpu_pct, used, None, None, links)
+            return HostReading(cpu_pct, used, None, None, links)
         seconds = (now_ns - before_ns) / NS
         received, sent = (
             max(0, new - old) / seconds for new, old in zip(self._counters, before, strict=True)
         )
-        return Reading(cpu_pct, used, received, sent, links)
+        return HostReading(cpu_pct, used, received, sent, links)
 
 
 class HostClock:
@@ -117,7 +119,7 @@ class HostClock:
         """Whether there were so few exchanges that each of them counts."""
         return self._exchanges <= CLOCKS_AT_START
 
-    def note(self, samples: Sequence[ClockSample], now_ns: int) -> Clock | None:
+    def note_exchanges(self, samples: Sequence[ClockSample], now_ns: int) -> Clock | None:
         """Take these exchanges; returns the CLOCK that is to be sent, None where none is due."""
         for sample in samples:
             self._filter.add_exchange(*sample)
@@ -140,7 +142,7 @@ class HostClock:
         )
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     """Processors that this process, and so the run, may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -154,7 +156,7 @@ def _cpu_pct() -> float | None:
         return None
 
 
-def _memory() -> tuple[int | None, int]:
+def _read_memory() -> tuple[int | None, int]:
     """Bytes that are used, and that there are; (None, 0) where that cannot be read."""
     try:
         memory = psutil.virtual_memory()
@@ -169,5 +171,7 @@ def _network_counters() -> tuple[int, int] | None:
         counters = psutil.net_io_counters(pernic=True)
     except (psutil.Error, OSError):
         return None
-    others = [counter for name, counter in counters.items() if name != "lo"]
-    return sum(counter.bytes_recv for counter in others), sum(counter.bytes_sent for counter in others)
+    counters_by_interface = [counter for name, counter in counters.items() if name != "lo"]
+    return sum(counter.bytes_recv for counter in counters_by_interface), sum(
+        counter.bytes_sent for counter in counters_by_interface
+    )

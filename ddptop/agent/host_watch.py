@@ -51,7 +51,7 @@ class RanksOfHost(Protocol):
     asked: set[int]
     """Sessions that were asked what they are doing; emptied once what the kernel shows is reported."""
 
-    def report(
+    def report_message(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
     ) -> None:
         """Take a message about one rank's process, or an event of the host as a whole.
@@ -123,9 +123,9 @@ class HostWatch:
                 remove_step_count(self._directory, rank_exit.process.session)
             if rank_exit.reported or rank_exit.said_bye:
                 if rank_exit.exit_code is not None:
-                    self._ranks.report(rank_exit.to_event("exit"), now_ns, about=rank_exit.process)
+                    self._ranks.report_message(rank_exit.to_event("exit"), now_ns, about=rank_exit.process)
                 continue
-            self._ranks.report(rank_exit.to_event("lost_rank"), now_ns, about=rank_exit.process)
+            self._ranks.report_message(rank_exit.to_event("lost_rank"), now_ns, about=rank_exit.process)
             self._ranks.note_death(now_ns)
 
     def _report_launcher_signal(self, now_ns: int) -> None:
@@ -133,7 +133,7 @@ class HostWatch:
         if newest is not None and newest != self._launcher_signal:
             self._launcher_signal = newest
             fields: dict[str, Scalar] = {"signal": newest.name, "host": socket.gethostname()}
-            self._ranks.report(Event(LAUNCHER_SIGNAL, newest.t_ns, -1, -1, fields), now_ns)
+            self._ranks.report_message(Event(LAUNCHER_SIGNAL, newest.t_ns, -1, -1, fields), now_ns)
 
     def report_unaccounted(self, now_ns: int) -> None:
         """At the end of the run: report missing steps of processes whose exit, or HELLO, was not noticed."""
@@ -141,13 +141,13 @@ class HostWatch:
         for rank_exit in self._processes.unaccounted_exits(now_ns):
             self._report_unsent(rank_exit, now_ns)
             if rank_exit.exit_code is not None:
-                self._ranks.report(rank_exit.to_event("lost_rank"), now_ns, about=rank_exit.process)
+                self._ranks.report_message(rank_exit.to_event("lost_rank"), now_ns, about=rank_exit.process)
         for hello, count in unread_counts(self._directory, self._run_id, self._ranks.known_sessions):
             if count.ended and self._ranks.take_unread(hello, now_ns):
                 fields: dict[str, Scalar] = {"session": hello.session, "steps": count.steps, "exact": True}
                 process = RankProcess(hello.session, hello.rank, hello.pid)
                 event = Event("unsent", now_ns, hello.rank, count.steps, fields)
-                self._ranks.report(event, now_ns, about=process)
+                self._ranks.report_message(event, now_ns, about=process)
 
     def take_unread(self, now_ns: int) -> None:
         """Take the HELLOs of processes that were killed before they were read, and the failures of ranks that
@@ -159,10 +159,10 @@ class HostWatch:
         for hello, evidence in take_failures(self._directory, self._run_id, self._ranks.known_sessions):
             if self._ranks.take_unread(hello, now_ns):
                 process = RankProcess(hello.session, hello.rank, hello.pid)
-                self._ranks.report(evidence, now_ns, about=process)
+                self._ranks.report_message(evidence, now_ns, about=process)
                 self._without_steps.add(hello.session)
 
-    def check(self, now_ns: int) -> bool:
+    def check_each_second(self, now_ns: int) -> bool:
         """Check everything else, if a second has passed; whether it has."""
         if now_ns < self._due_ns:
             return False
@@ -177,7 +177,7 @@ class HostWatch:
         self._report_gpus(now_ns, keep)
         for process, usage in self._usage.sample_usage(self._processes.living_processes(), now_ns):
             throttled = bool(usage.throttled_pct)  # the verdict rests on each of these readings
-            self._ranks.report(usage, now_ns, about=process, keep=keep or throttled)
+            self._ranks.report_message(usage, now_ns, about=process, keep=keep or throttled)
             self._keep_usage_ns = now_ns + USAGE_KEPT_NS if keep else self._keep_usage_ns
         return True
 
@@ -188,7 +188,7 @@ class HostWatch:
             return
         evidence = crash_evidence(text, now_ns, *self._ranks.progress_of(process))
         if evidence is not None:
-            self._ranks.report(evidence, now_ns, about=process)
+            self._ranks.report_message(evidence, now_ns, about=process)
 
     def _report_unsent(self, rank_exit: RankExit, now_ns: int) -> None:
         """How many steps the process had finished, where some of them have not arrived and never will."""
@@ -204,27 +204,29 @@ class HostWatch:
         if steps > arrived or (not exact and not rank_exit.said_bye):
             fields: dict[str, Scalar] = {"session": process.session, "steps": steps, "exact": exact}
             event = Event("unsent", rank_exit.noticed_ns, process.rank, steps, fields)
-            self._ranks.report(event, now_ns, about=process)
+            self._ranks.report_message(event, now_ns, about=process)
 
     def _report_stopped(self, now_ns: int) -> None:
         """Processes that a signal has stopped, or continued."""
         for process, stopped in self._processes.check_processes(now_ns):
             state = "stopped" if stopped else "running"
             fields: dict[str, Scalar] = {"session": process.session, "state": state}
-            self._ranks.report(Event("process", now_ns, process.rank, -1, fields), now_ns, about=process)
+            self._ranks.report_message(
+                Event("process", now_ns, process.rank, -1, fields), now_ns, about=process
+            )
 
     def _report_late(self, now_ns: int) -> None:
         """Ranks that others wait for in `init_process_group`, and those that do not meet after a restart."""
         meeting = self._starts.find_meeting()
         if meeting is not None:
             about: dict[str, Scalar] = {**meeting._asdict(), "ranks": " ".join(map(str, meeting.ranks))}
-            self._ranks.report(Event(IN_INITIALIZATION, now_ns, -1, -1, about), now_ns)
+            self._ranks.report_message(Event(IN_INITIALIZATION, now_ns, -1, -1, about), now_ns)
         for late in self._starts.find_late():
-            rest: dict[str, Scalar] = {"world": late.world, "late_s": late.late_s, "torch": late.torch}
-            rest |= {"waiting": " ".join(map(str, late.waiting))} | dict(late.view._asdict())
-            event = Event("not_initialized", now_ns, late.rank, -1, rest)
+            fields: dict[str, Scalar] = {"world": late.world, "late_s": late.late_s, "torch": late.torch}
+            fields |= {"waiting": " ".join(map(str, late.waiting))} | dict(late.view._asdict())
+            event = Event("not_initialized", now_ns, late.rank, -1, fields)
             process = RankProcess(0, late.rank, late.view.pid)
-            self._ranks.report(event, now_ns, about=process)
+            self._ranks.report_message(event, now_ns, about=process)
             self._calls.request_calls(process, [late.view.pid], now_ns)
 
     def _report_asked(self, now_ns: int) -> None:
@@ -242,9 +244,11 @@ class HostWatch:
             silent = [process.pid] if self._is_silent(process, now_ns) else []
             self._calls.request_calls(process, (*silent, *(worker.pid for worker in ordered)), now_ns)
             self._calls.request_calls(process, silent if view.state not in "Tt" else [], now_ns, native=True)
-            for prefix, one in [("", view), *((f"worker{i}_", w) for i, w in enumerate(workers))]:
-                fields |= {f"{prefix}{name}": value for name, value in one._asdict().items()}
-            self._ranks.report(Event("kernel", now_ns, process.rank, -1, fields), now_ns, about=process)
+            for prefix, kernel_process in [("", view), *((f"worker{i}_", w) for i, w in enumerate(workers))]:
+                fields |= {f"{prefix}{name}": value for name, value in kernel_process._asdict().items()}
+            self._ranks.report_message(
+                Event("kernel", now_ns, process.rank, -1, fields), now_ns, about=process
+            )
 
     def _is_silent(self, process: RankProcess, now_ns: int) -> bool:
         """Whether a rank sends no heartbeats: it runs no Python, and will not answer."""
@@ -253,22 +257,28 @@ class HostWatch:
 
     def _report_calls(self, now_ns: int) -> None:
         """Where in their code workers and silent ranks are that have been read."""
-        for process, found in self._calls.take_calls(now_ns):
-            fields: dict[str, Scalar] = {"session": process.session, **found}
+        for process, call in self._calls.take_calls(now_ns):
+            fields: dict[str, Scalar] = {"session": process.session, **call}
             event = Event("worker_call", now_ns, process.rank, -1, fields)
-            self._ranks.report(event, now_ns, about=process)
+            self._ranks.report_message(event, now_ns, about=process)
 
     def _report_disks(self, now_ns: int) -> None:
         """Folders of the ranks, and of recordings, that are full, or no longer."""
         living, recording = self._processes.living_processes(), self._recording
 
         def folders() -> dict[str, str]:
-            found = {} if recording is None else {f"{recording.parent} (recordings)": str(recording.parent)}
-            return found | {name: path for one in living for name, path in folders_of(one.pid).items()}
+            folder_paths = (
+                {} if recording is None else {f"{recording.parent} (recordings)": str(recording.parent)}
+            )
+            return folder_paths | {
+                name: path for process in living for name, path in folders_of(process.pid).items()
+            }
 
         for name, full in self._disks.check_folders(folders, now_ns) if living else ():
             fields: dict[str, Scalar] = {"session": living[0].session, "folder": name, "full": full}
-            self._ranks.report(Event("disk", now_ns, living[0].rank, -1, fields), now_ns, about=living[0])
+            self._ranks.report_message(
+                Event("disk", now_ns, living[0].rank, -1, fields), now_ns, about=living[0]
+            )
 
     def _report_gpus(self, now_ns: int, keep: bool) -> None:
         """The newest NVML readings of the GPUs that the ranks of this host use."""
@@ -277,4 +287,6 @@ class HostWatch:
         for process, bus_id in used.items():
             reading = self._gpus.newest_reading(bus_id)
             if reading is not None:
-                self._ranks.report(Gpu(**asdict(reading), t_ns=now_ns), now_ns, about=process, keep=keep)
+                self._ranks.report_message(
+                    Gpu(**asdict(reading), t_ns=now_ns), now_ns, about=process, keep=keep
+                )

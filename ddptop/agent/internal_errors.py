@@ -22,10 +22,10 @@ class InternalErrors:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, Exception):
-            self.note()
+            self.note_exception()
         return isinstance(error, Exception)
 
-    def note(self) -> None:
+    def note_exception(self) -> None:
         """Count the exception that is being handled."""
         self.count += 1
         if self.count == 1:

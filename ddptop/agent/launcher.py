@@ -57,19 +57,19 @@ class Arguments:
         return self.alone is not None and self.serve is None and bool(read_role(self.run_dir))
 
 
-def parse(argv: Sequence[str] | None = None) -> Arguments:
+def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
     """Arguments from a command line; argparse ends the process with code 2 where they are wrong."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--run-id", required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--record", type=_path_or_off, required=True, metavar="PATH|off")
-    parser.add_argument("--record-limit", type=_positive, default=1 << 30, metavar="BYTES")
+    parser.add_argument("--record-limit", type=_positive_number, default=1 << 30, metavar="BYTES")
     parser.add_argument("--stall", type=float, default=15.0, metavar="SECONDS", dest="stall_s")
     parser.add_argument("--script", default="")
     parser.add_argument("--simulated", action="store_true")
-    parser.add_argument("--most-ranks", type=_positive, default=None, metavar="N")
-    parser.add_argument("--alone", type=_process, default=None, metavar="PID:START")
+    parser.add_argument("--most-ranks", type=_positive_number, default=None, metavar="N")
+    parser.add_argument("--alone", type=_pid_and_start, default=None, metavar="PID:START")
     parser.add_argument("--listen", default=None, metavar="HOST:PORT")
     parser.add_argument("--serve", default=None, metavar="HOST:PORT")
     parsed = vars(parser.parse_args(argv))
@@ -82,14 +82,14 @@ def _path_or_off(text: str) -> Path | None:
     return None if text == "off" else Path(text)
 
 
-def _positive(text: str) -> int:
+def _positive_number(text: str) -> int:
     number = int(text)
     if number <= 0:
         raise argparse.ArgumentTypeError("must be positive")
     return number
 
 
-def _process(text: str) -> tuple[int, int]:
+def _pid_and_start(text: str) -> tuple[int, int]:
     pid, _, start = text.partition(":")
     return int(pid), int(start)
 
@@ -149,11 +149,11 @@ class RunWithoutLauncher:
         """Always None: no launcher reports it."""
 
     @property
-    def well(self) -> bool:
+    def ended_well(self) -> bool:
         """Whether the run has ended without failure."""
         return self._ranks_well()
 
-    def check(self, now_ns: int) -> None:
+    def check_end(self, now_ns: int) -> None:
         """Check whether the run has ended; to be called once a second."""
         pid, start = self._launcher
         present = has_members(self._folder) or (pid > 0 and process_start(pid) == start)
@@ -161,7 +161,7 @@ class RunWithoutLauncher:
             present, now_ns, 0 if pid or end_requested(self._folder) else LINGER_NS
         )
 
-    def read(self) -> None:
+    def read_lines(self) -> None:
         """There is nothing to read."""
 
     def take_exits(self) -> list[tuple[int, int]]:
@@ -212,11 +212,11 @@ class LauncherPipe:
         os.set_blocking(descriptor, False)
 
     @property
-    def well(self) -> bool:
+    def ended_well(self) -> bool:
         """Whether the run has ended without failure."""
         return self._ranks_well() if self.exit_code is None else self.exit_code == 0
 
-    def check(self, now_ns: int) -> None:
+    def check_end(self, now_ns: int) -> None:
         """Where the launcher was killed, check whether the run has ended; to be called once a second."""
         if self.killed:
             present = self._ranks_present() or any(
@@ -227,7 +227,7 @@ class LauncherPipe:
     def close(self) -> None:
         """Standard input stays open."""
 
-    def read(self) -> None:
+    def read_lines(self) -> None:
         """Read what has arrived. Unknown lines are ignored."""
         try:
             data = os.read(self.descriptor, MAX_LINE_BYTES)
@@ -239,7 +239,7 @@ class LauncherPipe:
         *lines, self._data = (self._data + data).split(b"\n")
         self._data = self._data[-MAX_LINE_BYTES:]
         for line in lines:
-            self._parse(line)
+            self._parse_line(line)
         if self.killed:
             self._left_behind = ranks_started(self._run_id)
 
@@ -248,21 +248,23 @@ class LauncherPipe:
         exits, self._exits = self._exits, []
         return exits
 
-    def _parse(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         try:
             fields = json.loads(line)
         except ValueError:
             return
         if not isinstance(fields, dict):
             return
-        code = _code(fields.get("exit_code"))
+        code = _exit_code_in(fields.get("exit_code"))
         if code is not None:
             self.exit_code = code
             self.ended = True
         exits = fields.get("exits")
-        for one in exits if isinstance(exits, list) else ():
+        for entry in exits if isinstance(exits, list) else ():
             pid, code = (
-                (one.get("pid"), _code(one.get("exit_code"))) if isinstance(one, dict) else (None, None)
+                (entry.get("pid"), _exit_code_in(entry.get("exit_code")))
+                if isinstance(entry, dict)
+                else (None, None)
             )
             if type(pid) is int and pid > 0 and code is not None:
                 self._exits.append((pid, code))
@@ -277,11 +279,11 @@ def open_launcher(
     return RunWithoutLauncher(arguments.run_dir, arguments.alone, ranks_well)
 
 
-def _code(value: object) -> int | None:
+def _exit_code_in(value: object) -> int | None:
     return value if type(value) is int and -(2**31) <= value < 2**31 else None
 
 
-def send(line: Mapping[str, object]) -> None:
+def send_line(line: Mapping[str, object]) -> None:
     """Send one JSON line to the launcher, which may be gone. In one piece: another thread may send too."""
     try:
         sys.stdout.write(json.dumps(line) + "\n")

@@ -123,7 +123,7 @@ class LocalRanks:
         """
         if isinstance(received.message, Hello) or received.session == self.session_of(received.rank):
             return None
-        return self._admission.returning(received.rank, received.session)
+        return self._admission.find_returning(received.rank, received.session)
 
     def note_sender(self, received: Received, now_ns: int) -> None:
         """Note what a message says about the process that sent it."""
@@ -153,7 +153,7 @@ class LocalRanks:
         """As `note_sender`, for a message that a collector or an agent before this one has received."""
         self.note_sender(received, now_ns)
         if isinstance(received.message, Hello):
-            self._admission.recall(received.message)
+            self._admission.recall_hello(received.message)
 
     def recall_number(self, session: int, seq: int) -> None:
         """A collector before this one has recorded a session up to this number."""

@@ -43,26 +43,26 @@ class Kept(NamedTuple):
 
 
 class LocalRecording:
-    """One file; it exists from the first message until `delete`. Errors of the disk are noted as text."""
+    """One file, from the first message until `delete_file`. Errors of the disk are noted as text."""
 
     def __init__(self, path: Path, *, limit_bytes: int, resume: bool = False) -> None:
         """`resume`: continue the file of an agent before this one; all of it is unread.
 
         Raises OSError or RecordingError where the file cannot be opened.
         """
-        self._writer = _open(path, limit_bytes, resume=resume)
+        self._writer = _open_writer(path, limit_bytes, resume=resume)
         self.path = self._writer.path
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._read_to = len(MAGIC)
         """Up to where the file has been read."""
 
     @property
-    def note(self) -> str | None:
+    def trouble_note(self) -> str | None:
         """What is wrong with it, for a person."""
         return self._writer.note
 
     @property
-    def missing(self) -> int:
+    def missing_rows(self) -> int:
         """Step records that are not in it for lack of room: on the disk, or below its limit."""
         return self._writer.unwritten + self._writer.left_out
 
@@ -72,26 +72,26 @@ class LocalRecording:
         return self._writer.without_detail
 
     @property
-    def fails(self) -> bool:
+    def is_failing(self) -> bool:
         """Whether the disk takes nothing at present, or the file was deleted."""
         return self._writer.fails
 
     @property
-    def removed(self) -> bool:
+    def is_removed(self) -> bool:
         """Whether it was deleted for good; its content is lost."""
         return self._writer.removed
 
     @property
-    def safe(self) -> bool:
+    def is_safe(self) -> bool:
         """Whether all that was added is in the file."""
-        return not self.fails and self._writer.buffered == 0
+        return not self.is_failing and self._writer.buffered == 0
 
     @property
-    def size(self) -> int:
+    def size_bytes(self) -> int:
         """Size of the file."""
         return os.fstat(self._descriptor).st_size
 
-    def add(self, kept: Kept) -> None:
+    def add_message(self, kept: Kept) -> None:
         """Add a message; one that this version cannot decode is left out."""
         with suppress(ProtocolError):
             self._writer.add(Received(*kept[:4], decode(kept.body)), kept.body)
@@ -100,33 +100,33 @@ class LocalRecording:
         """Add the RUN message that every recording begins with; once more at the end of the run."""
         self._writer.add(Received(now_ns, -1, 0, 0, run), encode(run))
 
-    def tick(self, now_ns: int) -> None:
+    def write_due(self, now_ns: int) -> None:
         """Write what is due."""
         self._writer.tick(now_ns)
 
-    def flush(self) -> None:
+    def write_all(self) -> None:
         """Write everything."""
         self._writer.flush()
 
-    def skip(self) -> None:
+    def skip_to_end(self) -> None:
         """What is in the file up to here need not be read back."""
         self._writer.flush()
-        self._read_to = self.size
+        self._read_to = self.size_bytes
 
     def read_next(self) -> list[Kept] | None:
         """The messages of the next block that was not read yet; None at the end of the file."""
         self._writer.flush()
-        for found in walk(self._descriptor, self._read_to, self.size):
-            self._read_to = found.end
-            if found.kind == BLOCK:
+        for frame in walk(self._descriptor, self._read_to, self.size_bytes):
+            self._read_to = frame.end
+            if frame.kind == BLOCK:
                 with suppress(RecordingError):
-                    return list(_messages(block_records(found.payload)))
+                    return list(_messages_of_block(block_records(frame.payload)))
         return None
 
-    def check(self) -> None:
+    def check_file(self) -> None:
         """Write the file again where it was deleted by somebody else; to be called once a second."""
         self._writer.check()
-        if os.fstat(self._descriptor).st_nlink == 0 and not self.removed:
+        if os.fstat(self._descriptor).st_nlink == 0 and not self.is_removed:
             os.close(self._descriptor)
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
@@ -135,7 +135,7 @@ class LocalRecording:
         self._writer.close()
         os.close(self._descriptor)
 
-    def delete(self) -> None:
+    def delete_file(self) -> None:
         """Delete it: the collector has all of it."""
         with suppress(OSError):
             if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
@@ -144,14 +144,14 @@ class LocalRecording:
         os.close(self._descriptor)
 
 
-def _open(path: Path, limit_bytes: int, *, resume: bool) -> Writer:
+def _open_writer(path: Path, limit_bytes: int, *, resume: bool) -> Writer:
     for name in numbered(path):
         with suppress(FileExistsError):
             return Writer(name, limit_bytes=limit_bytes, resume=resume)
     raise AssertionError("there is always another number")
 
 
-def _messages(records: bytes) -> Iterator[Kept]:
+def _messages_of_block(records: bytes) -> Iterator[Kept]:
     """The messages of a block, still encoded; not those of the agent's own recording (session 0)."""
     record: Any
     with suppress(ValueError, TypeError, msgpack.UnpackException):

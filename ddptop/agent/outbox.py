@@ -126,14 +126,14 @@ class Outbox:
         """Messages that are in the local recording and not in memory."""
 
     @property
-    def kept(self) -> int:
+    def n_kept(self) -> int:
         """Messages that the collector has not acked."""
         return self._sender.kept + self.in_file
 
     @property
-    def delivered(self) -> bool:
+    def is_delivered(self) -> bool:
         """Whether the collector has acked everything but the report of this agent's end."""
-        return self.kept <= bool(self._end_number)
+        return self.n_kept <= bool(self._end_number)
 
     @property
     def local_recording(self) -> str | None:
@@ -141,16 +141,16 @@ class Outbox:
         return None if self._local is None else str(self._local.path)
 
     @property
-    def note(self) -> str | None:
+    def trouble_note(self) -> str | None:
         """What is wrong with it, for a person."""
-        return None if self._local is None else self._local.note
+        return None if self._local is None else self._local.trouble_note
 
     @property
-    def safe(self) -> bool:
+    def is_safe(self) -> bool:
         """Whether all that was taken would survive this process, as it is in the local recording."""
-        return self._local is not None and self._local.safe
+        return self._local is not None and self._local.is_safe
 
-    def resume(self, path: Path) -> None:
+    def resume_recording(self, path: Path) -> None:
         """Send what an agent before this one has recorded and the collector may not have."""
         try:
             self._local = LocalRecording(path, limit_bytes=self._limit_bytes, resume=True)
@@ -160,7 +160,7 @@ class Outbox:
         self._overflows = True
         self._numbered = FIRST_NUMBER
 
-    def take(self, received: Received, body: bytes) -> None:
+    def take_message(self, received: Received, body: bytes) -> None:
         """A message that a rank of this host has sent."""
         message = received.message
         kept = Kept(*received[:4], body)
@@ -174,9 +174,9 @@ class Outbox:
         elif isinstance(message, LASTING):
             key = (type(message), *(getattr(message, name, 0) for name in ("generation", "model")))
             self._lasting.setdefault(received.session, {})[key] = kept
-        self._keep(received, kept)
+        self._keep_message(received, kept)
 
-    def report(self, message: About | Clock | Event, now_ns: int, *, urgent: bool = False) -> int:
+    def report_message(self, message: About | Clock | Event, now_ns: int, *, urgent: bool = False) -> int:
         """A message of the agent's own; returns its number, 0 where it is too large to be sent."""
         body = encode(message)
         if len(body) > MAX_RANK_MESSAGE_BYTES:
@@ -185,20 +185,20 @@ class Outbox:
         kept = Kept(now_ns, -1, self._session, self._numbered, body)
         if isinstance(message, Clock):
             self._clock = kept
-        self._keep(Received(*kept[:4], message), kept)
+        self._keep_message(Received(*kept[:4], message), kept)
         if urgent:
             self._sender.flush()
         return self._numbered
 
     def report_end(self, now_ns: int) -> None:
         """Report that this agent ends; the collector, which has everything, need not wait for it any more."""
-        self._end_number = self.report(Event(HOST_END, now_ns, -1, -1, {}), now_ns, urgent=True)
+        self._end_number = self.report_message(Event(HOST_END, now_ns, -1, -1, {}), now_ns, urgent=True)
 
-    def work(self, now_ns: int, answers: Answers) -> None:
+    def update_recording(self, now_ns: int, answers: Answers) -> None:
         """Begin, write, read back or delete the local recording, as is due."""
         if any(name == self._session and number >= self._end_number for name, number in answers.acked):
             self._end_number = 0
-        if self.delivered:
+        if self.is_delivered:
             self._waiting_ns = None
         elif answers.acked or self._waiting_ns is None:
             self._waiting_ns = now_ns
@@ -207,26 +207,26 @@ class Outbox:
             if waits or self._sender.memory_bytes > self._overflow_bytes:
                 self.begin_local_recording(now_ns)
             return
-        self._local.tick(now_ns)
+        self._local.write_due(now_ns)
         self._count_missing()
         if not self._overflows and self._sender.memory_bytes > self._overflow_bytes:
             self._begin_overflow()
         if self._overflows and self._sender.memory_bytes <= self._refill_bytes:
             self._read_back()
-        if self.delivered and not self._overflows:
-            self._local.delete()
+        if self.is_delivered and not self._overflows:
+            self._local.delete_file()
             self._local = None
             self._notify("local end", "the collector has all that this host had recorded by itself")
 
-    def check(self) -> None:
+    def check_recording(self) -> None:
         """Check once a second that the local recording has not been deleted."""
         if self._local is None:
             return
-        self._local.check()
-        if self._local.note is not None:
-            self._notify(self._local.note, self._local.note)
-        if self._local.removed:
-            self._local.delete()
+        self._local.check_file()
+        if self._local.trouble_note is not None:
+            self._notify(self._local.trouble_note, self._local.trouble_note)
+        if self._local.is_removed:
+            self._local.delete_file()
             self._local, self._retry_ns, self._overflows, self.in_file = None, None, False, 0
 
     def note_dropped(self, messages: Sequence[KeptMessage]) -> bool:
@@ -239,7 +239,7 @@ class Outbox:
 
     def begin_local_recording(self, now_ns: int) -> None:
         """Record from now on, and first of all what waits; nothing happens where nothing does."""
-        if self.delivered or self._local is not None or self.path is None:
+        if self.is_delivered or self._local is not None or self.path is None:
             return
         if self._retry_ns is None or now_ns < self._retry_ns:
             return
@@ -256,23 +256,23 @@ class Outbox:
         waiting = self._sender.unacked_messages()
         in_order = {(message.session, message.seq) for message in waiting}
         for session, rank, hello in self._sender.session_hellos():
-            local.add(Kept(now_ns, rank, session, 0, hello))
+            local.add_message(Kept(now_ns, rank, session, 0, hello))
             for kept in self._lasting.get(session, {}).values():
                 # Before those with lower numbers it would stand for them where the file is read back.
                 if (session, kept.seq) not in in_order:
-                    local.add(kept)
+                    local.add_message(kept)
         if self._clock is not None:
-            local.add(self._clock)
+            local.add_message(self._clock)
         for message in waiting:
-            local.add(Kept(now_ns, *message))
-        local.flush()
-        local.skip()
-        self._local, self._missing, self._bare = local, local.missing, local.without_detail
+            local.add_message(Kept(now_ns, *message))
+        local.write_all()
+        local.skip_to_end()
+        self._local, self._missing, self._bare = local, local.missing_rows, local.without_detail
         self._notify(
             "local", f"the collector is not reached; this host is recorded in {local.path} until it is"
         )
 
-    def close(self, run: Run | None, now_ns: int = 0) -> str | None:
+    def close_recording(self, run: Run | None, now_ns: int = 0) -> str | None:
         """End the local recording, if there is one; returns its path. `run`: how the run has ended."""
         if self._local is None:
             return None
@@ -282,9 +282,9 @@ class Outbox:
         path, self._local = str(self._local.path), None
         return path
 
-    def _keep(self, received: Received, kept: Kept) -> None:
+    def _keep_message(self, received: Received, kept: Kept) -> None:
         if self._local is not None:
-            self._local.add(kept)
+            self._local.add_message(kept)
             self._count_missing()
         if isinstance(received.message, Hello) or not self._overflows:
             self._sender.relay_message(received, kept.body)
@@ -294,7 +294,7 @@ class Outbox:
     def _count_missing(self) -> None:
         """Count what the local recording leaves out, where nothing else has it."""
         assert self._local is not None
-        missing, bare = self._local.missing, self._local.without_detail
+        missing, bare = self._local.missing_rows, self._local.without_detail
         if self._overflows:
             self.lost_rows += missing - self._missing
             self.without_detail += bare - self._bare
@@ -304,13 +304,13 @@ class Outbox:
         before_ns = self._beat_ns.get(kept.session)
         if self._local is not None and (before_ns is None or kept.t_ns - before_ns >= BEAT_NS):
             self._beat_ns[kept.session] = kept.t_ns
-            self._local.add(kept)
+            self._local.add_message(kept)
 
     def _begin_overflow(self) -> None:
         assert self._local is not None
-        self._local.flush()
-        if self._local.safe:
-            self._local.skip()
+        self._local.write_all()
+        if self._local.is_safe:
+            self._local.skip_to_end()
             self._overflows = True
 
     def _read_back(self) -> None:
@@ -319,7 +319,7 @@ class Outbox:
         while self._sender.memory_bytes <= self._refill_bytes:
             messages = self._local.read_next()
             if messages is None:
-                self._overflows = self._local.fails
+                self._overflows = self._local.is_failing
                 self.in_file = self.in_file if self._overflows else 0
                 return
             for kept in messages:

@@ -81,48 +81,48 @@ class RankRelay:
         self.thinned = 0
         """Step rows whose bucket detail was left out, because the collector asked for it."""
 
-    def drain(self, now_ns: int) -> int:
+    def relay_arrived(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""
         arrived = self._ranks.receive_messages(now_ns)
         for received, body in arrived:
             with self._ranks.errors:  # an error costs one message, not the agent
-                self._take(received, body, now_ns)
+                self._take_message(received, body, now_ns)
         if self._changed:
             self._changed = False
-            self._write()
+            self._write_ranks_file()
         return len(arrived)
 
     def report_refused(self, now_ns: int) -> None:
         """Report how many messages were refused or failed, where that has changed since the last time."""
         event = self._ranks.take_refused(now_ns, reason_prefix=f"{socket.gethostname()}: ")
         if event is not None:
-            self._outbox.report(event, now_ns)
+            self._outbox.report_message(event, now_ns)
 
     def any_ends(self, now_ns: int) -> bool:
         """Whether a process has sent BYE just now, and waits for its ack before it ends."""
         return now_ns < self._ends_until_ns
 
-    def recall(self, now_ns: int) -> None:
+    def recall_ranks(self, now_ns: int) -> None:
         """Watch the processes that an agent before this one has watched."""
-        for hello, said_bye in _read(self._directory):
+        for hello, said_bye in _read_ranks_file(self._directory):
             received = Received(now_ns, hello.rank, hello.session, 0, hello)
             self._note_hello(hello)
             self._ranks.recall_sender(received, now_ns)
             if said_bye:
                 self._sessions[hello.session].said_bye = True
                 self._ranks.recall_sender(received._replace(message=Bye(now_ns, FINISHED)), now_ns)
-            self._outbox.take(received, encode(hello))
+            self._outbox.take_message(received, encode(hello))
 
     def note_acked(self, number: int) -> None:
         """The collector has the agent's own messages up to this number: exits that it knows are forgotten."""
-        done = [name for name, one in self._sessions.items() if 0 < one.reported <= number]
+        done = [name for name, relayed in self._sessions.items() if 0 < relayed.reported <= number]
         for name in done:
             self._sessions[name].reported = -1
         self._changed |= bool(done)
 
     # -- RanksOfHost ------------------------------------------------------------
 
-    def report(
+    def report_message(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
     ) -> None:
         """Report about one rank's process, or an event of the host as a whole.
@@ -131,38 +131,40 @@ class RankRelay:
         """
         if about is None:
             assert isinstance(message, Event)
-            self._outbox.report(message, now_ns, urgent=True)
+            self._outbox.report_message(message, now_ns, urgent=True)
             return
         if not keep and not self._sender.connected:
             return
         urgent = keep and isinstance(message, Event)
-        number = self._outbox.report(About(about.rank, about.session, encode(message)), now_ns, urgent=urgent)
-        known = self._sessions.get(about.session)
-        if known is not None and isinstance(message, Event) and message.kind in FINAL:
-            known.reported = number
+        number = self._outbox.report_message(
+            About(about.rank, about.session, encode(message)), now_ns, urgent=urgent
+        )
+        relayed = self._sessions.get(about.session)
+        if relayed is not None and isinstance(message, Event) and message.kind in FINAL:
+            relayed.reported = number
 
     def note_death(self, now_ns: int) -> None:
         """The collector asks the other ranks, once it has the report."""
 
     def steps_of(self, session: int) -> tuple[int, int]:
         """For a process: (steps whose rows have arrived, steps that it has finished at least)."""
-        known = self._sessions.get(session)
-        if known is None:
+        relayed = self._sessions.get(session)
+        if relayed is None:
             return 0, 0
         # Where this agent has lost some, the collector is to have the number in any case: it knows which.
-        arrived = 0 if self._outbox.lost_rows else known.next_step
-        return arrived, max(known.next_step, known.progress.step if known.progress else 0)
+        arrived = 0 if self._outbox.lost_rows else relayed.next_step
+        return arrived, max(relayed.next_step, relayed.progress.step if relayed.progress else 0)
 
     def progress_of(self, process: RankProcess) -> tuple[int, Progress | None]:
         """Its step and newest heartbeat."""
-        known = self._sessions.get(process.session)
-        progress = None if known is None else known.progress
+        relayed = self._sessions.get(process.session)
+        progress = None if relayed is None else relayed.progress
         return self.steps_of(process.session)[1], progress
 
     def bus_id_of(self, process: RankProcess) -> str:
         """PCI bus id of the GPU that a rank reports to use; empty where it has none."""
-        known = self._sessions.get(process.session)
-        return "" if known is None else known.bus_id
+        relayed = self._sessions.get(process.session)
+        return "" if relayed is None else relayed.bus_id
 
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
         """Take the HELLO of a process that exited before it was read; False where its rank is another's."""
@@ -171,7 +173,7 @@ class RankRelay:
             return False
         if not self._ranks.admit_unread(hello):
             return False
-        self._take(Received(now_ns, hello.rank, hello.session, 0, hello), encode(hello), now_ns)
+        self._take_message(Received(now_ns, hello.rank, hello.session, 0, hello), encode(hello), now_ns)
         return True
 
     @property
@@ -181,10 +183,12 @@ class RankRelay:
 
     # -- inside -----------------------------------------------------------------
 
-    def _take(self, received: Received, body: bytes, now_ns: int) -> None:
+    def _take_message(self, received: Received, body: bytes, now_ns: int) -> None:
         hello = self._ranks.find_returning(received)
         if hello is not None:  # the collector, which has the other process's HELLO, learns it again
-            self._take(Received(now_ns, received.rank, received.session, 0, hello), encode(hello), now_ns)
+            self._take_message(
+                Received(now_ns, received.rank, received.session, 0, hello), encode(hello), now_ns
+            )
         message = received.message
         if isinstance(message, Hello):
             self._note_hello(message)
@@ -196,8 +200,8 @@ class RankRelay:
             self._sender.flush()
             self._ends_until_ns = now_ns + END_NS
         if session is not None and isinstance(message, Steps):
-            received, body = self._thinned(received, message, body)
-        self._outbox.take(received, body)
+            received, body = self._thin_steps(received, message, body)
+        self._outbox.take_message(received, body)
 
     def _note_hello(self, hello: Hello) -> None:
         before = self._ranks.session_of(hello.rank)
@@ -217,7 +221,7 @@ class RankRelay:
         elif isinstance(message, Bye):
             session.said_bye = self._changed = True
 
-    def _thinned(self, received: Received, steps: Steps, body: bytes) -> tuple[Received, bytes]:
+    def _thin_steps(self, received: Received, steps: Steps, body: bytes) -> tuple[Received, bytes]:
         """Without the bucket detail that the collector does not want at present."""
         thin = self._sender.thin
         if not thin:
@@ -236,13 +240,17 @@ class RankRelay:
         message = Steps(steps.generation, steps.first_step, steps.base_ns, rows)
         return received._replace(message=message), encode(message)
 
-    def _write(self) -> None:
-        hellos = [(encode(one.hello), one.said_bye) for one in self._sessions.values() if one.reported >= 0]
+    def _write_ranks_file(self) -> None:
+        hellos = [
+            (encode(relayed.hello), relayed.said_bye)
+            for relayed in self._sessions.values()
+            if relayed.reported >= 0
+        ]
         with suppress(OSError, RunDirectoryError), open_private(self._directory) as folder:
             write_private(folder, RANKS_FILE, msgpack.packb(hellos))
 
 
-def _read(directory: Path) -> list[tuple[Hello, bool]]:
+def _read_ranks_file(directory: Path) -> list[tuple[Hello, bool]]:
     """The HELLOs in the file, and whether a BYE followed; none where there is no file of ours."""
     try:
         with open_private(directory) as folder:

@@ -27,11 +27,11 @@ class KeptRunFile:
         self._process = current_process()
         self._written: RunFile | None = None
 
-    def forget(self) -> None:
-        """The file was removed: the next `update` writes it again."""
+    def forget_written(self) -> None:
+        """The file was removed: the next `write_if_changed` writes it again."""
         self._written = None
 
-    def update(
+    def write_if_changed(
         self,
         *,
         world_size: int,

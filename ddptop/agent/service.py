@@ -98,7 +98,7 @@ class Agent:
             ensure_run_directory(self._directory)
             self._lock = hold_lock(self._directory)
             stack.callback(os.close, self._lock)
-            self._build(stack)
+            self._build_parts(stack)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Agent:
@@ -107,22 +107,22 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self) -> bool:
+    def serve_run(self) -> bool:
         """Serve until the run has ended and is delivered.
 
         False where this process is to become the collector, or the run's folder was removed: ranks send the
         next process what this one has not acked.
         """
         while not self._pipe.ended:
-            self._round()
+            self._work_round()
             if self._is_replaced:
-                self._outbox.close(None)
+                self._outbox.close_recording(None)
                 return False
-            self._pause()
-        self._deliver()
+            self._wait_for_round()
+        self._deliver_rest()
         return True
 
-    def _pause(self) -> None:
+    def _wait_for_round(self) -> None:
         """Until the next round; clocks are compared meanwhile, where that is due."""
         now_ns = time.monotonic_ns()
         pause_s = REPORT_S - (now_ns / NS - READ_AT_S) % REPORT_S
@@ -137,7 +137,7 @@ class Agent:
         """Whether a rank has decided that the collector of the run is to be on this host."""
         return bool(read_role(self._directory))
 
-    def _build(self, stack: ExitStack) -> None:
+    def _build_parts(self, stack: ExitStack) -> None:
         arguments = self._arguments
         now_ns = time.monotonic_ns()
         context = new_context()
@@ -167,7 +167,7 @@ class Agent:
         self._started_at = time.time() if before is None else before.started_at
         recording = self._recording_path(arguments.name)
         run = self._run_message("live", now_ns)
-        self._outbox = Outbox(self._sender, session, run, recording, self._tell)
+        self._outbox = Outbox(self._sender, session, run, recording, self._tell_person)
         launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
         admission = Admission(launcher=launcher, most_ranks=arguments.most_ranks)
         self._ranks = LocalRanks.bind(
@@ -193,8 +193,8 @@ class Agent:
         for source in (self._pipe.descriptor, self._ranks.socket):
             self._poller.register(source, zmq.POLLIN)
         if before is not None and before.recording is not None and before.collector_host is not None:
-            self._outbox.resume(Path(before.recording))
-        self._relay.recall(now_ns)
+            self._outbox.resume_recording(Path(before.recording))
+        self._relay.recall_ranks(now_ns)
         self._check_address()
         self._update_run_file(now_ns)
 
@@ -208,29 +208,29 @@ class Agent:
         except RunDirectoryError:
             return None
 
-    def _round(self) -> int:
+    def _work_round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
         ready = dict(self._poller.poll(TICK_MS))
         now_ns = time.monotonic_ns()
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)
-        arrived = self._relay.drain(now_ns)
+        arrived = self._relay.relay_arrived(now_ns)
         if self._pipe.descriptor in ready:
             self._read_launcher(now_ns)
         self._own_watch.report_exits(now_ns)
         if not self._pipe.ended:  # nothing is reported any more that would have to be acked, too
-            self._own_watch.check(now_ns)
+            self._own_watch.check_each_second(now_ns)
         if now_ns >= self._second_due_ns:
             self._second_due_ns = now_ns + SECOND_NS
             self._check_second(now_ns)
-        self._exchange(now_ns)
+        self._exchange_with_collector(now_ns)
         return arrived
 
-    def _exchange(self, now_ns: int) -> None:
+    def _exchange_with_collector(self, now_ns: int) -> None:
         """Send and receive on the link to the collector, and pass on to the ranks what came."""
         answers = self._sender.exchange_messages(now_ns)
         before = self._outbox.local_recording
-        self._outbox.work(now_ns, answers)
+        self._outbox.update_recording(now_ns, answers)
         if self._outbox.local_recording != before:  # ranks are acked after it: this process may be killed
             self._update_run_file(now_ns)
         for session, seq in answers.acked:
@@ -240,22 +240,22 @@ class Agent:
             self._ranks.ask_rank(session, number)
         # Not once the ranks are gone: the collector, which needs no clock then, may have ended.
         if answers.clock and not self._pipe.ended and (self._watch or self._clock.is_new):
-            clock = self._clock.note(answers.clock, time.monotonic_ns())
+            clock = self._clock.note_exchanges(answers.clock, time.monotonic_ns())
             if clock is not None:
-                self._outbox.report(clock, now_ns)
-        self._ranks.acknowledge(safe=self._outbox.safe, detail_every=self._sender.detail_every)
+                self._outbox.report_message(clock, now_ns)
+        self._ranks.acknowledge(safe=self._outbox.is_safe, detail_every=self._sender.detail_every)
 
     def _check_second(self, now_ns: int) -> None:
         self._is_replaced = self.is_to_collect or not self._holds_folder()
         self._check_address()
-        self._outbox.check()
-        self._pipe.check(now_ns)
+        self._outbox.check_recording()
+        self._pipe.check_end(now_ns)
         self._sender.set_usage(
             HostUsage(
                 t_ns=now_ns,
-                **self._sampler.sample(now_ns)._asdict(),
+                **self._sampler.read_usage(now_ns)._asdict(),
                 round_trip_ns=self._clock.round_trip_ns,
-                kept=self._outbox.kept,
+                kept=self._outbox.n_kept,
                 local_recording=self._outbox.local_recording,
                 thinned=self._relay.thinned + self._outbox.without_detail,
             )
@@ -264,7 +264,7 @@ class Agent:
         self._update_run_file(now_ns)
         if self._outbox.lost_rows and not self._loss_is_reported:
             self._loss_is_reported = True  # how many is said by the collector, from the recording
-            self._tell(
+            self._tell_person(
                 "lost", "records are lost: the collector is not reached, and nothing has room for them"
             )
 
@@ -283,7 +283,7 @@ class Agent:
                 write_address(self._directory, self._address)
         except (OSError, RunDirectoryError, zmq.ZMQError):
             return False
-        self._run_file.forget()
+        self._run_file.forget_written()
         return True
 
     def _check_address(self) -> None:
@@ -299,7 +299,7 @@ class Agent:
                 address.endpoint, address.server_key, KeyPair(address.agent_public, address.agent_secret)
             )
         except (zmq.ZMQError, ValueError) as error:
-            self._tell("address", f"no connection to {address.endpoint}: {error}")
+            self._tell_person("address", f"no connection to {address.endpoint}: {error}")
             return
         self._address = address
         self._outbox.path = self._recording_path(address.name)  # each launcher has made up a name of its own
@@ -312,7 +312,7 @@ class Agent:
 
     def _update_run_file(self, now_ns: int) -> None:
         replied_ns = self._sender.replied_ns
-        self._run_file.update(
+        self._run_file.write_if_changed(
             world_size=self._ranks.world_size,
             recording=self._outbox.local_recording,
             collector_host="" if self._address is None else self._address.host,
@@ -320,13 +320,13 @@ class Agent:
         )
 
     def _read_launcher(self, now_ns: int) -> None:
-        self._pipe.read()
+        self._pipe.read_lines()
         for pid, code in self._pipe.take_exits():
             self._watch.note_exit_code(pid, code, now_ns)
         if self._pipe.ended or self._pipe.killed:
             self._poller.unregister(self._pipe.descriptor)
 
-    def _deliver(self) -> None:
+    def _deliver_rest(self) -> None:
         """Receive the last messages, and go on until the collector has everything, or record it here.
 
         Only once it has everything is the end reported: the collector waits for that, and may then leave at
@@ -335,31 +335,31 @@ class Agent:
         begun_ns = received_ns = time.monotonic_ns()
         accounted = reported = False
         while (now_ns := time.monotonic_ns()) - begun_ns < DELIVERY_NS:
-            if self._round():
+            if self._work_round():
                 received_ns = now_ns
             self._sender.flush()
             quiet = not self._watch and now_ns - received_ns > QUIET_NS
             if not accounted and (quiet or now_ns - begun_ns > LAST_MESSAGES_NS):
                 accounted = True
                 self._own_watch.report_unaccounted(now_ns)
-            if accounted and self._outbox.delivered and self._outbox.local_recording is None:
+            if accounted and self._outbox.is_delivered and self._outbox.local_recording is None:
                 if not self._sender.connected:
                     if reported or now_ns - begun_ns > UNREACHED_NS:
                         break
                 elif not reported:
                     reported = True
                     self._outbox.report_end(now_ns)
-                elif not self._outbox.kept:
+                elif not self._outbox.n_kept:
                     break
             if not self._summary_sent and now_ns - begun_ns > SUMMARY_NS:
                 self._outbox.begin_local_recording(now_ns)
-                self._exchange(now_ns)
+                self._exchange_with_collector(now_ns)
                 self._send_summary()
             time.sleep(LAST_PAUSE_S)
         state: RunOutcome = "failed" if self._pipe.exit_code else "finished"
         now_ns = time.monotonic_ns()
         self._outbox.begin_local_recording(now_ns)
-        self._outbox.close(self._run_message(state, now_ns), now_ns)
+        self._outbox.close_recording(self._run_message(state, now_ns), now_ns)
         self._send_summary()
         remove_run_directory(self._directory)
 
@@ -372,8 +372,8 @@ class Agent:
                 "steps": None,
                 "records": self._outbox.rows,
                 "recording": self._outbox.local_recording,
-                "recording_note": self._outbox.note,
-                "goes_on": not self._outbox.delivered,
+                "recording_note": self._outbox.trouble_note,
+                "goes_on": not self._outbox.is_delivered,
             }
         )
 
@@ -394,6 +394,6 @@ class Agent:
             simulated=False,
         )
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _tell_person(self, kind: str, text: str) -> None:
         """One line for a person."""
         self._notify({"news": kind, "text": text})

@@ -102,7 +102,7 @@ class RunOverHosts:
             supervisor = self._supervisor
         summary = None
         if supervisor is not None:
-            summary = supervisor.finish(exit_code, most_s=max(0.0, end_s - time.monotonic()))
+            summary = supervisor.finish_run(exit_code, most_s=max(0.0, end_s - time.monotonic()))
         if self._member is not None:
             os.close(self._member)
         if summary is None and not (supervisor is not None and supervisor.goes_on):
@@ -146,7 +146,7 @@ class RunOverHosts:
         with self._lock:
             if self._ended:
                 return
-            supervisor.start()
+            supervisor.start_process()
             self._collects = collects
             self._supervisor, exits = supervisor, self._exits
         supervisor.report_exits(exits)

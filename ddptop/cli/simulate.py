@@ -40,7 +40,7 @@ class Simulated:
             self._directory = create_run_directory(self._run_id)
             arguments = self._arguments(name, recording, ranks)
             self._supervisor = CollectorSupervisor(arguments, self._directory / "collector.log")
-            self._supervisor.start()
+            self._supervisor.start_process()
             self.process = self._play(ranks, steps)
         except (RunDirectoryError, OSError) as error:
             raise CliError(f"cannot simulate: {error}") from error
@@ -84,7 +84,7 @@ class Simulated:
         """Finish the run; does nothing the second time."""
         with self._lock:
             over, self._over = self._over, True
-            if not over and self._supervisor.finish(exit_code) is None:
+            if not over and self._supervisor.finish_run(exit_code) is None:
                 remove_run_directory(self._directory)
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, prepend_path
-from ddptop.collector.supervisor import EXIT_S, FINISH_S, CollectorSupervisor, Summary, summary_in
+from ddptop.collector.supervisor import EXIT_S, FINISH_S, CollectorSupervisor, RunSummary, summary_in
 from ddptop.frames.numbers import counted
 from ddptop.host import collector_start, processes
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role
@@ -56,8 +56,8 @@ class WatchedRun:
             supervisor = CollectorSupervisor(
                 arguments, log, lambda text: note(f"run {name}: {text}"), variables=variables
             )
-            supervisor.start()
-            undo.callback(supervisor.finish, 0)
+            supervisor.start_process()
+            undo.callback(supervisor.finish_run, 0)
             prepare_ranks(options, directory, run_id)
         note(f"run {name}: {how_to_watch(name, listen=options.listen)}")
         return cls(name, directory, supervisor, member)
@@ -76,7 +76,7 @@ class WatchedRun:
 
     def end(self, exit_code: int) -> None:
         """End the recording and print the summary in one line."""
-        summary = self._supervisor.finish(exit_code)
+        summary = self._supervisor.finish_run(exit_code)
         if self._member is not None:
             os.close(self._member)
         if summary is None:
@@ -148,7 +148,7 @@ def _user() -> str:
         return ""
 
 
-def describe_summary(summary: Summary, exit_code: int) -> str:
+def describe_summary(summary: RunSummary, exit_code: int) -> str:
     """The last line about a run."""
     if summary.steps is None and not summary.records and not summary.lost:
         hint = "" if exit_code else " (is ddptop installed in the Python that trains?)"

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
-from ddptop.agent.launcher import parse, send
+from ddptop.agent.launcher import parse_arguments, send_line
 from ddptop.protocol.outlets import print_text
 
 NICENESS = 10
@@ -24,12 +24,14 @@ AGAIN = 75
 """Exit code of a collector that is to be restarted: EX_TEMPFAIL of sysexits.h."""
 
 
-def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, object]], None] = send) -> int:
+def main(
+    argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, object]], None] = send_line
+) -> int:
     """Serve a run; 0 when it has ended, 1 after one line on stderr when it could not begin.
 
     `notify` sends a line to the launcher.
     """
-    arguments = parse(argv)
+    arguments = parse_arguments(argv)
     for number in (signal.SIGINT, signal.SIGTERM):
         # For the training, whose end is to be recorded; this process ends when the launcher's pipe closes.
         signal.signal(number, signal.SIG_IGN)
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, objec
             for name in (VARIABLE, LOGGER_VARIABLE):
                 target = os.environ.get(name, "")
                 exports.enter_context(MetricsProcess(target, arguments.run_id, notify))
-            summary = collector.run()
+            summary = collector.serve_run()
     if summary is None:
         return AGAIN
     notify(summary)

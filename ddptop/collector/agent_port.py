@@ -35,7 +35,7 @@ class Listen(NamedTuple):
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Listen:
+    def parse_text(cls, text: str) -> Listen:
         """Of `HOST:PORT` or `[ADDRESS]:PORT`. Raises ValueError."""
         host, _, port = text.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65_535:
@@ -51,20 +51,29 @@ def choose_address(host: str) -> tuple[str, str | None]:
     it is the address of the default route, or the first of an interface.
     Raises OSError where this host has none that other hosts can reach.
     """
-    known = _resolved(host)
-    if stays_here(host) and known:
-        return known[0], None
-    own = own_addresses()
+    resolved = _resolve_name(host)
+    if stays_here(host) and resolved:
+        return resolved[0], None
+    addresses_up = own_addresses()
     # A collector may be started again while a cable is out, which comes back.
-    every = own_addresses(also_down=True)
-    named = next((address for address in known if address in every and not is_loopback(address)), None)
+    all_addresses = own_addresses(also_down=True)
+    named = next(
+        (address for address in resolved if address in all_addresses and not is_loopback(address)), None
+    )
     if named is not None:
         return named, None
     routed = (source_address(target) for target in ELSEWHERE)
-    chosen = next((one for one in (*routed, *own, *every) if one and not is_loopback(one)), None)
+    chosen = next(
+        (
+            address
+            for address in (*routed, *addresses_up, *all_addresses)
+            if address and not is_loopback(address)
+        ),
+        None,
+    )
     if chosen is None:
         raise OSError(f"{host}: this host has no address that other hosts can reach")
-    why = f"is {known[0]}" if known else "is not known"
+    why = f"is {resolved[0]}" if resolved else "is not known"
     return chosen, f"{host} {why} here, which other hosts cannot reach: they report to {chosen}"
 
 
@@ -101,16 +110,16 @@ def bind_port(
     return receiver, keys, written, remark
 
 
-def announce(folder: Path, *, run_id: str, name: str, address: str, keys: RunKeys) -> None:
+def announce_address(folder: Path, *, run_id: str, name: str, address: str, keys: RunKeys) -> None:
     """Write the file from which the agents know all this. Raises RunDirectoryError, OSError."""
     endpoint = f"tcp://{address}:{keys.port}"
     public = (keys.collector.public, keys.agents.public, keys.agents.secret)
     write_address(folder, CollectorAddress(run_id, name, socket.gethostname(), endpoint, *public))
 
 
-def _resolved(host: str) -> list[str]:
+def _resolve_name(host: str) -> list[str]:
     try:
-        known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return [*dict.fromkeys(str(entry[4][0]) for entry in known)]
+    return [*dict.fromkeys(str(entry[4][0]) for entry in infos)]

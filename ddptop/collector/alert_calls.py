@@ -26,7 +26,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from ddptop.agent.internal_errors import InternalErrors
-from ddptop.collector.incidents import Change, Incidents
+from ddptop.collector.incidents import AlertIncidents, IncidentChange
 from ddptop.frames.frame import Alert
 from ddptop.frames.snapshot import alert_fields
 from ddptop.host import processes
@@ -78,54 +78,58 @@ class AlertCalls:
         self._report = report
         self.remark: str | None = None
         """Why a call failed, for a person."""
-        self._incidents = Incidents()
+        self._incidents = AlertIncidents()
         self._process: subprocess.Popen[bytes] | None = None
         self._answers = b""
         self._called_ns: deque[int] = deque()
         self._left_out = 0
         self._errors = InternalErrors()
 
-    def recall(self, message: Message) -> None:
+    def recall_message(self, message: Message) -> None:
         """A message that an earlier collector of this run has recorded."""
         if isinstance(message, Event) and message.kind == SENT:
-            self._incidents.recall(_recalled(message))
+            self._incidents.recall_change(_recalled_change(message))
 
-    def check(self, now_ns: int) -> None:
+    def call_for_changes(self, now_ns: int) -> None:
         """Call for what has begun or ended since the last time, and report what has failed."""
-        self._work(self._incidents.update, now_ns)
+        self._work_guarded(self._incidents.note_alerts, now_ns)
 
-    def end(self, now_ns: int, *, well: bool) -> None:
+    def call_at_end(self, now_ns: int, *, well: bool) -> None:
         """The run has ended. The other process makes the last calls; the end does not wait for them."""
-        self._work(partial(self._incidents.end, well=well), now_ns)
+        self._work_guarded(partial(self._incidents.note_last_alerts, well=well), now_ns)
 
     def close(self) -> None:
         """Let the process end, once it has made the calls that it was given."""
         process, self._process = self._process, None
         if process is not None:
-            _close(process)
+            _close_process(process)
 
-    def _work(self, changes: Callable[[Sequence[Alert], int], list[Change]], now_ns: int) -> None:
+    def _work_guarded(
+        self, changes: Callable[[Sequence[Alert], int], list[IncidentChange]], now_ns: int
+    ) -> None:
         if not self._target:
             return
         try:
             self._read_answers(now_ns)
             self._call_all(changes(self._reducer.alerts(now_ns), now_ns), now_ns)
         except Exception:  # noqa: BLE001 - an error costs one call, not the collector
-            self._errors.note()
+            self._errors.note_exception()
 
-    def _call_all(self, changes: list[Change], now_ns: int) -> None:
+    def _call_all(self, changes: list[IncidentChange], now_ns: int) -> None:
         for change in changes:
             while self._called_ns and now_ns - self._called_ns[0] > WITHIN_NS:
                 self._called_ns.popleft()
             if len(self._called_ns) >= MOST_CALLS:
                 self._left_out += 1
-                self._fail(f"more than {MOST_CALLS} calls in {WITHIN_NS // NS // 60} minutes", now_ns)
+                self._report_failure(
+                    f"more than {MOST_CALLS} calls in {WITHIN_NS // NS // 60} minutes", now_ns
+                )
                 continue
             self._called_ns.append(now_ns)
             try:
-                self._pass_on(self._body(change, now_ns))
+                self._pass_on(self._encode_change(change, now_ns))
             except OSError as error:
-                self._fail(str(error), now_ns)
+                self._report_failure(str(error), now_ns)
                 continue
             self._left_out = 0
             alert = change.alert
@@ -141,7 +145,7 @@ class AlertCalls:
             rank = -1 if alert.rank is None else alert.rank
             self._report(Event(SENT, now_ns, rank, -1, fields), now_ns)
 
-    def _body(self, change: Change, now_ns: int) -> bytes:
+    def _encode_change(self, change: IncidentChange, now_ns: int) -> bytes:
         """What the command reads on its standard input, and what the URL is sent (cli/README.md)."""
         state = self._reducer.state
         run, alert = state.run, change.alert
@@ -168,7 +172,7 @@ class AlertCalls:
         """All of it, or none. Raises OSError, also where the process does not read."""
         if self._process is None or self._process.poll() is not None:
             if self._process is not None:
-                _close(self._process)
+                _close_process(self._process)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "ddptop.collector.alert_calls"],
                 stdin=subprocess.PIPE,
@@ -188,14 +192,14 @@ class AlertCalls:
             self._answers += os.read(self._process.stdout.fileno(), 65_536)
         *lines, self._answers = self._answers.split(b"\n")
         for line in lines:
-            self._fail(line.decode(errors="replace"), now_ns)
+            self._report_failure(line.decode(errors="replace"), now_ns)
 
-    def _fail(self, why: str, now_ns: int) -> None:
+    def _report_failure(self, why: str, now_ns: int) -> None:
         self.remark = f"--ddptop-on-alert: {why}"
         self._report(Event(FAILED, now_ns, -1, -1, {"message": why[:MAX_TEXT]}), now_ns)
 
 
-def _recalled(event: Event) -> Change:
+def _recalled_change(event: Event) -> IncidentChange:
     """What an event of kind SENT reports."""
     fields = event.fields
     kind, severity = (cast("Any", fields.get(name)) for name in ("alert", "severity"))
@@ -209,10 +213,10 @@ def _recalled(event: Event) -> Change:
         str(fields.get("text") or ""),
         {},
     )
-    return Change(number if isinstance(number, int) else 0, fields.get("begins") is True, alert)
+    return IncidentChange(number if isinstance(number, int) else 0, fields.get("begins") is True, alert)
 
 
-def _close(process: subprocess.Popen[bytes]) -> None:
+def _close_process(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
         pipe.close()
@@ -225,12 +229,12 @@ def main() -> int:
         signal.signal(number, signal.SIG_DFL)  # the collector ignores them, which the command would inherit
     calls: queue.SimpleQueue[tuple[float, bytes] | None] = queue.SimpleQueue()
     caller = Caller(target)
-    threading.Thread(target=_read, args=(sys.stdin.buffer, calls, caller), daemon=True).start()
+    threading.Thread(target=_queue_lines, args=(sys.stdin.buffer, calls, caller), daemon=True).start()
     too_late = 0
 
     def report_too_late() -> None:
         if too_late:
-            _print(f"{too_late} calls waited for more than {LONGEST_WAIT_S:g} s and were left out")
+            _print_failure(f"{too_late} calls waited for more than {LONGEST_WAIT_S:g} s and were left out")
 
     while (call := calls.get()) is not None:
         passed_s, body = call
@@ -239,24 +243,26 @@ def main() -> int:
             continue
         report_too_late()
         too_late = 0
-        if why := caller.call(body):
-            _print(why)
+        if why := caller.call_target(body):
+            _print_failure(why)
     report_too_late()
     return 0
 
 
-def _print(why: str) -> None:
+def _print_failure(why: str) -> None:
     with contextlib.suppress(OSError):  # the collector has ended
         print_text(why, flush=True)
 
 
-def _read(source: IO[bytes], calls: queue.SimpleQueue[tuple[float, bytes] | None], caller: Caller) -> None:
+def _queue_lines(
+    source: IO[bytes], calls: queue.SimpleQueue[tuple[float, bytes] | None], caller: Caller
+) -> None:
     """Put each line into `calls`, with the time; at last None. End this process `LAST_S` after that."""
     for line in source:
         calls.put((time.monotonic(), line))
     calls.put(None)
     time.sleep(LAST_S)
-    caller.kill()
+    caller.kill_process()
     # The one that is called now is not in the queue, and None is.
     print_text(f"{calls.qsize()} alerts are not sent {LAST_S:g} s after the run", file=sys.stderr, flush=True)
     os._exit(0)
@@ -276,7 +282,7 @@ class Caller:
             self._prefix = os.fsencode(target.replace("\n", "")) + b"\n"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def call(self, body: bytes, most_s: float | None = None) -> str:
+    def call_target(self, body: bytes, most_s: float | None = None) -> str:
         """Pass `body` on, and wait at most `most_s`, or as is usual. Why that failed, or an empty text."""
         most_s = most_s or (ANSWER_S if self._is_url else CALL_S)
         try:
@@ -292,7 +298,7 @@ class Caller:
         try:
             answer, _ = process.communicate(self._prefix + body, most_s)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self.kill_process()
             process.communicate()
             late = "receiver did not answer" if self._is_url else "command did not end"
             return f"the {late} within {most_s:g} s"
@@ -300,7 +306,7 @@ class Caller:
             return f"the command ended with exit code {process.returncode}"
         return " ".join((answer or b"").decode(errors="replace").split())[:MAX_TEXT]
 
-    def kill(self) -> None:
+    def kill_process(self) -> None:
         """Kill what is called at the moment."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -59,7 +59,7 @@ class Backlog:
         self._more_ns: int | None = None
         """When more was last asked for."""
 
-    def note(self, begun_ns: int, now_ns: int, *, emptied: bool) -> bool:
+    def note_round(self, begun_ns: int, now_ns: int, *, emptied: bool) -> bool:
         """A round of work, from `begun_ns` to now; whether `thin` has changed.
 
         `emptied`: nothing that had arrived when it began is unread.
@@ -80,22 +80,22 @@ class Backlog:
             self._calm_since_ns = now_ns
         return self.thin > 0 and now_ns - self._calm_since_ns >= self._calm_ns and self._ask_for_more(now_ns)
 
-    def forget(self, now_ns: int) -> None:
+    def forget_backlog(self, now_ns: int) -> None:
         """This process was stopped until now: what waits says nothing about how fast it works."""
         self._emptied_ns, self._calm_since_ns, self._changed_ns = None, None, now_ns
 
-    def recall(self, message: Message) -> None:
+    def recall_message(self, message: Message) -> None:
         """An earlier collector of the run has recorded this message."""
         thin = message.fields.get("thin") if isinstance(message, Event) and message.kind == KIND else None
         if type(thin) is int and (0 <= thin <= MOST_HALVINGS or thin == MAX_THIN):
             self.thin = thin
 
-    def event(self, now_ns: int) -> Event:
+    def change_event(self, now_ns: int) -> Event:
         """The last change."""
-        return Event(KIND, now_ns, -1, -1, {"thin": self.thin, "message": self._sentence})
+        return Event(KIND, now_ns, -1, -1, {"thin": self.thin, "message": self._change_sentence})
 
     @property
-    def _sentence(self) -> str:
+    def _change_sentence(self) -> str:
         if self.thin == 0:
             return "the collector keeps up again: other hosts send all bucket detail"
         kept = (

@@ -63,25 +63,25 @@ class FlightAnalyser:
         self._end_ns = 0
         self._complained = False
 
-    def work(self, now_ns: int, answered: tuple[int, int] | None) -> None:
+    def work_on_dumps(self, now_ns: int, answered: tuple[int, int] | None) -> None:
         """Begin an analysis that is due, report the result of one that has ended.
 
         `answered`: when ranks were asked, and the ASK's number; None until they have answered.
         """
         if self._process is not None:
-            self._poll(self._process, now_ns)
+            self._poll_process(self._process, now_ns)
         if answered is not None and self._has_dumps():
-            self._end()
-            self._begin(*answered, now_ns)
+            self._end_process()
+            self._begin_process(*answered, now_ns)
 
     def close(self) -> None:
         """End what is under way, for good."""
-        self._end()
+        self._end_process()
         kept, self._kept = self._kept, None
         if kept is not None:
             os.close(kept)
 
-    def _end(self) -> None:
+    def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -98,7 +98,7 @@ class FlightAnalyser:
             return any(self._folder.iterdir())
         return False
 
-    def _begin(self, asked_ns: int, number: int, now_ns: int) -> None:
+    def _begin_process(self, asked_ns: int, number: int, now_ns: int) -> None:
         kept = self._folder_to_keep()
         self._asked_ns, self._end_ns = asked_ns, now_ns + DEADLINE_NS
         try:
@@ -112,7 +112,7 @@ class FlightAnalyser:
                 text=True,
             )
         except OSError as error:
-            self._complain(str(error))
+            self._print_trouble_once(str(error))
 
     def _folder_to_keep(self) -> list[int]:
         """The descriptor of the folder of kept dumps, made if there is none; nothing where it cannot be."""
@@ -121,27 +121,27 @@ class FlightAnalyser:
                 self._kept = _make_folder(self._recording.with_name(self._recording.name + _SUFFIX))
             except (OSError, RunDirectoryError) as error:
                 self._recording = None
-                self._complain(f"dumps are not kept: {error}")
+                self._print_trouble_once(f"dumps are not kept: {error}")
         return [] if self._kept is None else [self._kept]
 
-    def _poll(self, process: subprocess.Popen[str], now_ns: int) -> None:
+    def _poll_process(self, process: subprocess.Popen[str], now_ns: int) -> None:
         if process.poll() is None:
             if now_ns >= self._end_ns:
-                self._complain(f"no answer within {DEADLINE_NS // NS} s")
-                self._end()
+                self._print_trouble_once(f"no answer within {DEADLINE_NS // NS} s")
+                self._end_process()
             return
         assert process.stdout is not None
         try:
-            lines = _lines(process.stdout.read()) if process.returncode == 0 else None
+            lines = _result_lines(process.stdout.read()) if process.returncode == 0 else None
         except (ValueError, KeyError, TypeError):
             lines = None
         if lines is None:
-            self._complain(self._last_error() or f"exit code {process.returncode}")
+            self._print_trouble_once(self._last_error() or f"exit code {process.returncode}")
         elif lines:
             fields: dict[str, Scalar] = {"asked_ns": self._asked_ns}
             fields.update((f"text{number}", line) for number, line in enumerate(lines))
             self._report(Event("analyser", now_ns, -1, -1, fields), now_ns)
-        self._end()
+        self._end_process()
 
     def _last_error(self) -> str:
         if self._errors is None:
@@ -149,7 +149,7 @@ class FlightAnalyser:
         self._errors.seek(0)
         return next((line.strip() for line in reversed(self._errors.readlines()) if line.strip()), "")
 
-    def _complain(self, why: str) -> None:
+    def _print_trouble_once(self, why: str) -> None:
         """Print it once: the diagnosis does not need the analyser."""
         if not self._complained:
             self._complained = True
@@ -178,7 +178,7 @@ def _make_folder(path: Path) -> int:
         os.close(parent)
 
 
-def _lines(output: str) -> list[str]:
+def _result_lines(output: str) -> list[str]:
     """The lines of a printed result. Raises ValueError, KeyError or TypeError for anything else."""
     result = json.loads(output.strip().rpartition("\n")[2])
     return [str(line)[:LINE_CHARACTERS] for line in result["lines"]][:MAX_LINES]

@@ -23,7 +23,7 @@ Key: TypeAlias = tuple[str, int | None]
 
 
 @dataclass(frozen=True)
-class Change:
+class IncidentChange:
     """An incident has begun or is over."""
 
     number: int
@@ -42,50 +42,54 @@ class _Seen:
     """0: it is no incident yet."""
 
 
-class Incidents:
+class AlertIncidents:
     """The alerts of a run as incidents."""
 
     def __init__(self) -> None:
         self._seen: dict[Key, _Seen] = {}
         self._count = 0
 
-    def recall(self, change: Change) -> None:
+    def recall_change(self, change: IncidentChange) -> None:
         """An earlier collector has reported this change."""
         self._count = max(self._count, change.number)
-        key = _key(change.alert)
+        key = _incident_key(change.alert)
         if change.begins:
             self._seen[key] = _Seen(change.alert, RECALLED, RECALLED, change.number)
         else:
             self._seen.pop(key, None)
 
-    def update(self, alerts: Sequence[Alert], now_ns: int, *, lasts_ns: int | None = None) -> list[Change]:
+    def note_alerts(
+        self, alerts: Sequence[Alert], now_ns: int, *, lasts_ns: int | None = None
+    ) -> list[IncidentChange]:
         """The changes, given the alerts that are active now, at their begin after `lasts_ns` or LASTS_NS."""
         changes = []
         lasts_ns = LASTS_NS if lasts_ns is None else lasts_ns
         for alert in alerts:
-            seen = self._seen.setdefault(_key(alert), _Seen(alert, now_ns, now_ns))
+            seen = self._seen.setdefault(_incident_key(alert), _Seen(alert, now_ns, now_ns))
             seen.alert, seen.last_ns = alert, now_ns
             if not seen.number and now_ns - seen.first_ns >= lasts_ns:
                 self._count += 1
                 seen.number = self._count
-                changes.append(Change(seen.number, True, alert))
+                changes.append(IncidentChange(seen.number, True, alert))
         for key, seen in list(self._seen.items()):
             if seen.last_ns == RECALLED:
                 seen.last_ns = now_ns
             if now_ns - seen.last_ns >= OVER_NS or (not seen.number and seen.last_ns < now_ns):
                 del self._seen[key]
                 if seen.number:
-                    changes.append(Change(seen.number, False, seen.alert))
+                    changes.append(IncidentChange(seen.number, False, seen.alert))
         return changes
 
-    def end(self, alerts: Sequence[Alert], now_ns: int, *, well: bool) -> list[Change]:
+    def note_last_alerts(self, alerts: Sequence[Alert], now_ns: int, *, well: bool) -> list[IncidentChange]:
         """The changes at the end of the run: what is new begins at once. All is over if it ended `well`."""
-        changes = self.update(alerts, now_ns, lasts_ns=0)
+        changes = self.note_alerts(alerts, now_ns, lasts_ns=0)
         if well:
-            changes += [Change(seen.number, False, seen.alert) for seen in self._seen.values() if seen.number]
+            changes += [
+                IncidentChange(seen.number, False, seen.alert) for seen in self._seen.values() if seen.number
+            ]
             self._seen = {}
         return changes
 
 
-def _key(alert: Alert) -> Key:
+def _incident_key(alert: Alert) -> Key:
     return alert.kind, alert.rank if condition_of(alert.kind).of_one_rank else None

@@ -67,7 +67,7 @@ class Intake:
         self._simulated_hosts = SimulatedHosts()
         self.asked = ranks.asked
         self.emptied = True
-        """Whether all that had arrived was read at the last `drain`."""
+        """Whether all that had arrived was read at the last `take_arrived`."""
         self._awaited = False
         """A process may wait for its last ack."""
         self._errors = ranks.errors
@@ -78,11 +78,11 @@ class Intake:
         """Before this moment what many other hosts send is only read; 0: they are few."""
         return 0 if self._hosts is None else self._hosts.receiver.held_until_ns
 
-    def drain(self, now_ns: int, *, at_once: bool = False) -> int:
+    def take_arrived(self, now_ns: int, *, at_once: bool = False) -> int:
         """Take all that has arrived; returns the number of messages. Many other hosts' messages are taken
         together, unless `at_once`."""
         # Other hosts first: their agents compare clocks by when their bundles are read.
-        relayed = None if self._hosts is None else self._hosts.drain(now_ns, at_once=at_once)
+        relayed = None if self._hosts is None else self._hosts.receive_relayed(now_ns, at_once=at_once)
         arrived = self._ranks.receive_messages(now_ns)
         self.emptied = len(arrived) < MOST_DRAINED
         if len(arrived) < FEWEST_TOGETHER:
@@ -108,19 +108,19 @@ class Intake:
         elsewhere = (0, "") if self._hosts is None else (self._hosts.refused, self._hosts.refused_why)
         event = self._ranks.take_refused(now_ns, refused_elsewhere=elsewhere, final=final)
         if event is not None:
-            self.report(event, now_ns)
+            self.report_message(event, now_ns)
 
-    def acknowledge(self, now_ns: int, *, at_once: bool = False) -> None:
+    def acknowledge_written(self, now_ns: int, *, at_once: bool = False) -> None:
         """Let the recording write what is due, and ack what it has written; `at_once`: as the run ends."""
-        self._record.tick(now_ns)
-        safe, detail_every = self._record.safe, self._reducer.state.detail_every
+        self._record.write_due(now_ns)
+        safe, detail_every = self._record.is_safe, self._reducer.state.detail_every
         self._ranks.acknowledge(safe=safe, detail_every=detail_every)
         if self._hosts is not None:
             self._hosts.receiver.detail_every = detail_every
             self._hosts.receiver.acknowledge(safe=safe, at_once=at_once or self._awaited)
             self._awaited &= not safe
 
-    def report(
+    def report_message(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
     ) -> None:
         """A message of the collector's own, about the group or about one rank's process.
@@ -131,9 +131,9 @@ class Intake:
         rank, session = (about.rank, about.session) if about and named else (-1, 0)
         received = Received(now_ns, rank, session, 0, message)
         if keep:
-            self._keep(received, encode(message))
+            self._keep_message(received, encode(message))
         else:
-            self._feed(received)
+            self._feed_reducer(received)
 
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
         """A HELLO that a process has left in a file, since no collector read it; whether it is admitted."""
@@ -142,7 +142,7 @@ class Intake:
             return False
         if not self._ranks.admit_unread(hello):
             return False
-        self._take(Received(now_ns, hello.rank, hello.session, 0, hello), encode(hello), now_ns)
+        self._take_message(Received(now_ns, hello.rank, hello.session, 0, hello), encode(hello), now_ns)
         return True
 
     def bus_id_of(self, process: RankProcess) -> str:
@@ -168,7 +168,7 @@ class Intake:
     def askable_sessions(self, now_ns: int) -> list[int]:
         """Sessions of the ranks that run, as far as is known, and can be asked for evidence."""
         sessions = [member.session for member in self._reducer.state.ranks if member.running]
-        return sessions if self._hosts is None else self._hosts.reached(sessions, now_ns)
+        return sessions if self._hosts is None else self._hosts.reachable_sessions(sessions, now_ns)
 
     def hosts_missing(self, now_ns: int) -> list[str]:
         """Other hosts of which more may come: from a rank without BYE and exit, or from the agent."""
@@ -182,15 +182,15 @@ class Intake:
             steps = max(self.steps_of(member.session))
             fields: dict[str, Scalar] = {"session": member.session, "steps": steps, "exact": False}
             fields["host"] = member.host
-            self.report(Event("unsent", now_ns, member.hello.rank, steps, fields), now_ns)
+            self.report_message(Event("unsent", now_ns, member.hello.rank, steps, fields), now_ns)
 
     def _members_missing(self) -> list[RankState]:
         if self._hosts is None:
             return []
-        here = self._watch.sessions
-        return [m for m in self._reducer.state.ranks if m.running and m.session not in here]
+        local_sessions = self._watch.sessions
+        return [m for m in self._reducer.state.ranks if m.running and m.session not in local_sessions]
 
-    def ask(self, session: int, number: int) -> None:
+    def ask_rank(self, session: int, number: int) -> None:
         """Ask the rank behind a session for EVIDENCE; may get lost."""
         self._ranks.ask_rank(session, number)
         if self._hosts is not None:
@@ -204,13 +204,13 @@ class Intake:
     def report_recording(self, now_ns: int) -> None:
         """Report an error of the recording, once, and what it has lost. The recording says by itself why it
         stops, and what is missing in it."""
-        self._record.check()
+        self._record.check_file()
         note = self._record.take_new_note()
         if note is not None:
             event = Event("recording", now_ns, -1, -1, {"note": note})
-            self.report(event, now_ns, keep=not self._record.fails)
+            self.report_message(event, now_ns, keep=not self._record.is_failing)
         for event in self._record.take_missing():
-            self.report(event, now_ns, keep=False)
+            self.report_message(event, now_ns, keep=False)
 
     def _is_quiet(self, received: Received) -> bool:
         if received.session != self._ranks.session_of(received.rank):
@@ -218,32 +218,32 @@ class Intake:
         return type(received.message) in TOGETHER
 
     def _take_together(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
-        noted = [(self._noted(received, now_ns), body) for received, body in messages]
+        noted = [(self._note_message(received, now_ns), body) for received, body in messages]
         try:
             run = EncodedRun.of_encoded(noted)
         except Exception:  # noqa: BLE001  # no message may end the collector
-            self._errors.note()
+            self._errors.note_exception()
             for received, body in noted:
                 with self._errors:
-                    self._keep(received, body)
+                    self._keep_message(received, body)
         else:
             self._take_quiet(run, 0, len(run))
 
     def _take_each(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
         for received, body in messages:
             with self._errors:
-                self._take(received, body, now_ns)
+                self._take_message(received, body, now_ns)
 
-    def _take(self, received: Received, body: bytes, now_ns: int) -> None:
+    def _take_message(self, received: Received, body: bytes, now_ns: int) -> None:
         hello = self._ranks.find_returning(received)
         if hello is not None:
             rank, session = received.rank, received.session
             self._ranks.note_sender(Received(now_ns, rank, session, 0, hello), now_ns)
-            self.report(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
-        self._keep(self._noted(received, now_ns), body)
+            self.report_message(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
+        self._keep_message(self._note_message(received, now_ns), body)
         self._note_failure(received, now_ns)
 
-    def _noted(self, received: Received, now_ns: int) -> Received:
+    def _note_message(self, received: Received, now_ns: int) -> Received:
         """The message as it is kept, once it is noted who has sent it; it is kept where that fails, too."""
         of_agent = self._simulated_hosts.of_agent(received)
         if of_agent is None:
@@ -255,7 +255,7 @@ class Intake:
         """Messages of each session in their order; first introductions, last what agents report themselves.
         Those that need nothing else are taken in columns."""
         order = np.where(relayed.heads[1] < 0, 2, 1)
-        order[self._introductions(relayed)] = 0
+        order[self._find_introductions(relayed)] = 0
         relayed, begin = relayed.sorted_by(order), 0
         for place, received in relayed.others:
             if type(received.message) not in TOGETHER:
@@ -265,16 +265,20 @@ class Intake:
                 begin = place + 1
         self._take_quiet(relayed, begin, len(relayed))
 
-    def _introductions(self, run: EncodedRun) -> list[int]:
+    def _find_introductions(self, run: EncodedRun) -> list[int]:
         """The places of the HELLOs of ranks that had sent none, and of what follows in these sessions before
         the first steps (layouts): each of them divides what is taken together."""
-        known, unusual = self._reducer.state.ranks, run.unusual_within(0, len(run))
-        hellos = [one for _, one in unusual if type(one.message) is Hello] if run.steps is not None else []
-        fresh = [one for one in hellos if one.rank >= len(known) or known[one.rank].hello is None]
-        sessions = {*{one.rank: one.session for one in reversed(fresh)}.values()}
-        there = {place for place, one in unusual if one.session in sessions}
+        ranks, unusual = self._reducer.state.ranks, run.unusual_within(0, len(run))
+        hellos = (
+            [received for _, received in unusual if type(received.message) is Hello]
+            if run.steps is not None
+            else []
+        )
+        fresh = [hello for hello in hellos if hello.rank >= len(ranks) or ranks[hello.rank].hello is None]
+        sessions = {*{hello.rank: hello.session for hello in reversed(fresh)}.values()}
+        places_of_unusual = {place for place, received in unusual if received.session in sessions}
         of_each = [np.flatnonzero(run.heads[2] == session).tolist() for session in sessions]
-        return [place for places in of_each for place in takewhile(there.__contains__, places)]
+        return [place for places in of_each for place in takewhile(places_of_unusual.__contains__, places)]
 
     def _take_quiet(self, relayed: EncodedRun, begin: int, stop: int) -> None:
         """STEPS, heartbeats and measurements: nearly all that comes."""
@@ -282,7 +286,7 @@ class Intake:
             return
         self._record.add_run(relayed, begin, stop, self._errors)
         with self._errors:
-            self._reducer.feed_run(relayed, begin, self._errors.note, stop=stop)
+            self._reducer.feed_run(relayed, begin, self._errors.note_exception, stop=stop)
 
     def _take_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         """A message that came through an agent: its rank's process is watched there."""
@@ -294,40 +298,40 @@ class Intake:
             if isinstance(about, Event):
                 self._awaited = True  # an agent waits for these at its end
                 if about.kind == "lost_rank":
-                    self._keep(received, body)
+                    self._keep_message(received, body)
                     self.note_death(now_ns)
                     return
         elif isinstance(message, Event) and message.kind == HOST_END and self._hosts is not None:
             self._hosts.note_end(received.session)
             self._awaited = True
         self._awaited |= isinstance(message, Bye)
-        self._keep(received, body)
+        self._keep_message(received, body)
         self._note_failure(received, now_ns)
 
     def _note_failure(self, received: Received, now_ns: int) -> None:
         """Note what decides which ranks are asked for evidence; called once the reducer has the message."""
         message = received.message
         if isinstance(message, Evidence):
-            self._stalls.answered(received.session, message.number)
+            self._stalls.note_answer(received.session, message.number)
         elif isinstance(message, Bye) and message.reason not in WELL:
             self.note_death(now_ns)
 
-    def recall(self, received: Received, now_ns: int) -> None:
+    def recall_message(self, received: Received, now_ns: int) -> None:
         """Take a message from the recording of an earlier collector."""
         message, hosts = received.message, self._hosts
         if hosts is not None:
-            hosts.recall(received)
+            hosts.recall_message(received)
         if hosts is not None and isinstance(message, Hello) and hosts.is_remote(message):
             self._ranks.note_remote(message)
         else:
             self._ranks.recall_sender(received, now_ns)
-        self._record.recall(received)
+        self._record.recall_message(received)
         self.recall_number(received.session, received.seq)
         if isinstance(message, Evidence):
-            self._stalls.recall(received.session, message.number, now_ns)
+            self._stalls.recall_answer(received.session, message.number, now_ns)
         elif isinstance(message, Event):
             self._recall_event(message)
-        self._feed(received)
+        self._feed_reducer(received)
 
     def recall_number(self, session: int, seq: int) -> None:
         """An earlier collector has recorded a session up to this number."""
@@ -344,10 +348,10 @@ class Intake:
         elif event.kind == "process":
             self._watch.recall_stopped(session, event.fields.get("state") == "stopped")
 
-    def _keep(self, received: Received, body: bytes) -> None:
-        self._record.add(received, body)
-        self._feed(received)
+    def _keep_message(self, received: Received, body: bytes) -> None:
+        self._record.add_message(received, body)
+        self._feed_reducer(received)
 
-    def _feed(self, received: Received) -> None:
+    def _feed_reducer(self, received: Received) -> None:
         with self._errors:  # the recording has it: a later version may read it
             self._reducer.feed(received)

@@ -35,24 +35,24 @@ class InterruptionWatch:
         self._gap_ns = min(GAP_NS, max(LEAST_GAP_NS, int(stall_s * NS / 2)))
         self._round_ns, self._suspended_ns = time.monotonic_ns(), _suspended_ns()
 
-    def check(self, now_ns: int) -> bool:
+    def check_round(self, now_ns: int) -> bool:
         """A round begins now: report a long time since the last one; whether there was one."""
         begin_ns, self._round_ns = self._round_ns, now_ns
         suspended_ns, self._suspended_ns = self._suspended_ns, _suspended_ns()
         suspended_ns = self._suspended_ns - suspended_ns
         if suspended_ns >= SUSPEND_NS:  # CLOCK_MONOTONIC, which all ranks read, stopped as well
             text = f"the machine was suspended for {fixed(suspended_ns / NS, 0)} s"
-            self._add(now_ns, now_ns, suspended_ns, text)
+            self._report_interruption(now_ns, now_ns, suspended_ns, text)
         if now_ns - begin_ns < self._gap_ns:
             return False
         text = (
             f"recording interrupted for {fixed((now_ns - begin_ns) / NS, 0)} s: the collector did not run "
             "(stopped, or no processor time); what ranks sent meanwhile was read afterwards"
         )
-        self._add(begin_ns, now_ns, now_ns - begin_ns, text)
+        self._report_interruption(begin_ns, now_ns, now_ns - begin_ns, text)
         return True
 
-    def _add(self, begin_ns: int, now_ns: int, lasted_ns: int, text: str) -> None:
+    def _report_interruption(self, begin_ns: int, now_ns: int, lasted_ns: int, text: str) -> None:
         fields: dict[str, Scalar] = {
             "from_ns": begin_ns,
             "seconds": round(lasted_ns / NS, 3),

@@ -50,56 +50,56 @@ class NewHistory:
         begin = int(np.searchsorted(points.time_s[: points.early], self._taken_s, side="right"))
         binned, single = points.early - begin, first - points.start
         columns = {name: getattr(points, name)[begin : single + stop - first] for name in COLUMNS}
-        each = max(POINTS, group // BIN_STEPS)
+        binned_size = max(POINTS, group // BIN_STEPS)
         groups = [
-            picked({name: column[at : min(at + size, until)] for name, column in columns.items()})
-            for size, begin, until in ((each, 0, binned), (group, binned, len(columns["step"])))
-            for at in range(begin, until, size)
+            picked({name: column[first : min(first + size, until)] for name, column in columns.items()})
+            for size, begin, until in ((binned_size, 0, binned), (group, binned, len(columns["step"])))
+            for first in range(begin, until, size)
         ]
         self._cursor, self._taken_s = stop, float(columns["time_s"][-1])
         window = reducer.state.figures.detail
         best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
-        marks = self._marks(float(columns["time_s"][-1]))
+        marks = self._new_marks(float(columns["time_s"][-1]))
         excess = reducer.state.figures.minutes.since(self._excess_s, final=final)
         self._excess_s = excess.end_s
         return HistoryPiece(
             joined(groups),
             np.asarray(best, np.float64),
             marks,
-            self._happenings(),
+            self._new_events(),
             excess[1:],
             known_since_start(reducer.state),
         )
 
-    def _happenings(self) -> tuple[PastEvent, ...]:
+    def _new_events(self) -> tuple[PastEvent, ...]:
         """Events that were logged since the last call."""
         logged = self._reducer.state.log.all()
-        fresh = [one for one in logged if (one.unix_s, one.kind) not in self._taken]
-        self._taken = {(one.unix_s, one.kind) for one in logged}
+        fresh = [event for event in logged if (event.unix_s, event.kind) not in self._taken]
+        self._taken = {(event.unix_s, event.kind) for event in logged}
         start_s = self._reducer.state.started_s
         return tuple(
             PastEvent(
-                one.unix_s - start_s,
-                one.kind,
-                one.severity,
-                one.rank,
-                one.step,
-                one.message,
-                one.incarnation,
+                event.unix_s - start_s,
+                event.kind,
+                event.severity,
+                event.rank,
+                event.step,
+                event.message,
+                event.incarnation,
             )
-            for one in fresh
+            for event in fresh
         )
 
-    def _marks(self, now_s: float) -> tuple[tuple[float, str], ...]:
+    def _new_marks(self, now_s: float) -> tuple[tuple[float, str], ...]:
         """Warnings of the analysis since the last call, and whether records were lost."""
         start_s = self._reducer.state.started_s
         marks = [
-            (one.unix_s - start_s, one.kind)
-            for one in self._reducer.state.log.all()
-            if one.severity != "info" and one.unix_s - start_s > self._marked_s
+            (event.unix_s - start_s, event.kind)
+            for event in self._reducer.state.log.all()
+            if event.severity != "info" and event.unix_s - start_s > self._marked_s
         ]
         if marks:
-            self._marked_s = max(at for at, _ in marks)
+            self._marked_s = max(mark_s for mark_s, _ in marks)
         lost = int(self._reducer.state.table.lost_records.sum())
         if lost > self._lost:
             marks.append((now_s, LOST))

@@ -56,42 +56,44 @@ class Record:
             self._writer.history = past
 
     @property
-    def note(self) -> str | None:
+    def trouble_note(self) -> str | None:
         """Why there is no recording, or why it is incomplete, as text."""
         return self._error or (self._writer.note if self._writer else None)
 
     def take_new_note(self) -> str | None:
         """The note, where it has changed since it was last taken."""
-        if self.note == self._taken_note:
+        if self.trouble_note == self._taken_note:
             return None
-        self._taken_note = self.note
+        self._taken_note = self.trouble_note
         return self._taken_note
 
     @property
-    def existing(self) -> str | None:
+    def existing_path(self) -> str | None:
         """Path of the recording as text; None where nothing is recorded."""
         return str(self.path) if self._writer is not None and not self._writer.removed else None
 
-    def add(self, received: Received, body: bytes) -> None:
+    def add_message(self, received: Received, body: bytes) -> None:
         """Keep a message, unless it is a heartbeat soon after another."""
         if self._writer is None:
             return
-        if isinstance(received.message, Progress) and not self._beats.note(received):
+        if isinstance(received.message, Progress) and not self._beats.note_beat(received):
             return
         self._writer.add(received, body)
         if isinstance(received.message, Bye):
-            self.flush()  # a process waits for this ack before it may end
+            self.write_all()  # a process waits for this ack before it may end
 
     def add_run(self, run: EncodedRun, begin: int, stop: int, errors: InternalErrors) -> None:
-        """Keep the messages from place `begin` to before `stop`: as `add` keeps each, at less cost. Of an
-        exception within `errors` no more is lost than the one message that raises it alone, and heartbeats.
+        """Keep the messages from place `begin` to before `stop`, as `add_message` keeps each, at less cost.
+
+        An exception is counted in `errors`. It costs no more than the message that raises it alone, and
+        heartbeats.
         """
         if self._writer is None:
             return
         together, added = np.empty(0, np.int64), 0
         alone: Sequence[int] = range(begin, stop)
         with errors:
-            together, alone = self._divided(run, begin, stop)
+            together, alone = self._divide_run(run, begin, stop)
         if len(together):
             with errors:
                 self._writer.add_passing(run, together)
@@ -101,27 +103,27 @@ class Record:
                 self._writer.add(run.received(place), run.body(place))
         for place in alone:
             with errors:
-                self.add(run.received(place), run.body(place))
+                self.add_message(run.received(place), run.body(place))
 
-    def _divided(self, run: EncodedRun, begin: int, stop: int) -> tuple[NDArray[np.int64], list[int]]:
+    def _divide_run(self, run: EncodedRun, begin: int, stop: int) -> tuple[NDArray[np.int64], list[int]]:
         """The places of the messages that are kept together, and of those that are kept one by one."""
         passing = np.ones(stop - begin, bool)
-        others = [(place, type(received.message)) for place, received in run.others_within(begin, stop)]
-        alone = [place for place, kind in others if kind not in PASSING]
-        beats = [np.array([place for place, kind in others if kind is Progress], np.int64)]
-        beats += [one.within(begin, stop).places for one in run.readings if one.kind is Progress]
+        kinds = [(place, type(received.message)) for place, received in run.others_within(begin, stop)]
+        alone = [place for place, kind in kinds if kind not in PASSING]
+        beats = [np.array([place for place, kind in kinds if kind is Progress], np.int64)]
+        beats += [reading.within(begin, stop).places for reading in run.readings if reading.kind is Progress]
         places = np.sort(np.concatenate(beats))
-        passing[places - begin] = self._beats.take(run.heads[2, places], run.heads[0, places])
+        passing[places - begin] = self._beats.choose_beats(run.heads[2, places], run.heads[0, places])
         passing[np.array(alone, np.int64) - begin] = False
         return begin + np.flatnonzero(passing), sorted(alone)
 
-    def recall(self, received: Received) -> None:
+    def recall_message(self, received: Received) -> None:
         """Note a message that an earlier collector has written."""
         if self._writer is not None:
             self._writer.recall(received)
 
     @property
-    def fails(self) -> bool:
+    def is_failing(self) -> bool:
         """Whether the disk takes nothing at present, or nothing is recorded."""
         return self._writer is None or self._writer.fails
 
@@ -129,23 +131,23 @@ class Record:
         """What the recording says, since the last call, of step records that are not in it."""
         return [] if self._writer is None else self._writer.take_missing()
 
-    def tick(self, now_ns: int) -> None:
+    def write_due(self, now_ns: int) -> None:
         """Write what is due."""
         if self._writer is not None:
             self._writer.tick(now_ns)
 
-    def check(self) -> None:
+    def check_file(self) -> None:
         """Check that the file has not been deleted; to be called once a second."""
         if self._writer is not None:
             self._writer.check()
 
-    def flush(self) -> None:
+    def write_all(self) -> None:
         """Write everything."""
         if self._writer is not None:
             self._writer.flush()
 
     @property
-    def safe(self) -> bool:
+    def is_safe(self) -> bool:
         """Whether all that was added would survive the death of this process, or will never be written."""
         return self._writer is None or self._writer.buffered == 0
 
@@ -165,32 +167,36 @@ class KeptBeats:
         self._kept_ns = np.array([-PROGRESS_EVERY_NS])
         """(sessions,) when the newest one that is kept arrived."""
 
-    def note(self, received: Received) -> bool:
+    def note_beat(self, received: Received) -> bool:
         """Note a heartbeat; whether it is kept."""
-        return bool(self.take(np.array([received.session]), np.array([received.t_ns]))[0])
+        return bool(self.choose_beats(np.array([received.session]), np.array([received.t_ns]))[0])
 
-    def take(self, sessions: NDArray[np.int64], t_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def choose_beats(self, sessions: NDArray[np.int64], t_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(n,) which of n heartbeats are kept: the session of each, and when it arrived."""
         kept = np.zeros(len(sessions), bool)
         if not len(sessions):
             return kept
-        at = self._sessions.searchsorted(sessions)
-        if (self._sessions[at] != sessions).any():
+        columns = self._sessions.searchsorted(sessions)
+        if (self._sessions[columns] != sessions).any():
             late = self._kept_ns > t_ns.min() - PROGRESS_EVERY_NS  # the others decide nothing any more
             late[-1] = True
-            known, known_ns = self._sessions[late], self._kept_ns[late]
-            new = np.setdiff1d(sessions, known)
-            places = known.searchsorted(new)
+            recent_sessions, known_ns = self._sessions[late], self._kept_ns[late]
+            new = np.setdiff1d(sessions, recent_sessions)
+            places = recent_sessions.searchsorted(new)
             self._kept_ns = np.insert(known_ns, places, -PROGRESS_EVERY_NS)
-            self._sessions = np.insert(known, places, new)
-            at = self._sessions.searchsorted(sessions)
-        left = np.arange(len(at))
-        while len(left := left[t_ns[left] - self._kept_ns[at[left]] >= PROGRESS_EVERY_NS]):
+            self._sessions = np.insert(recent_sessions, places, new)
+            columns = self._sessions.searchsorted(sessions)
+        undecided = np.arange(len(columns))
+        while len(
+            undecided := undecided[t_ns[undecided] - self._kept_ns[columns[undecided]] >= PROGRESS_EVERY_NS]
+        ):
             first = np.empty(len(self._sessions), np.int64)
-            first[at[left[::-1]]] = left[::-1]
-            now = left[first[at[left]] == left]  # the first of each session, which decides about the next
-            kept[now] = True
-            self._kept_ns[at[now]] = t_ns[now]
+            first[columns[undecided[::-1]]] = undecided[::-1]
+            newly_kept = undecided[
+                first[columns[undecided]] == undecided
+            ]  # the first of each session, which decides about the next
+            kept[newly_kept] = True
+            self._kept_ns[columns[newly_kept]] = t_ns[newly_kept]
         return kept
 
 
@@ -207,7 +213,7 @@ class Counts:
         self.lost = 0
         """Rows that all ranks have lost, at the last call."""
 
-    def news(self, state: RunState, now_ns: int) -> list[Event]:
+    def new_events(self, state: RunState, now_ns: int) -> list[Event]:
         """An event for each rank that has lost rows, or begun or ended a process, since the last call."""
         events: list[Event] = []
         table = state.table
@@ -240,7 +246,7 @@ STEPS = (300, 20_000)
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierRun:
     """What an earlier collector of the same run has left."""
 
     path: Path | None
@@ -250,7 +256,7 @@ class Earlier:
     recording: Recording | None
     """The recording to be continued; None: there is none."""
 
-    def records(self) -> Iterator[Received]:
+    def read_end(self) -> Iterator[Received]:
         """The end of its recording: everything that the reducer needs, oldest first."""
         if self.recording is None:
             return
@@ -263,7 +269,7 @@ class Earlier:
     def last_numbers(self) -> dict[int, int]:
         """By session: number of the last message of the newest process of each rank, and agent of each host.
 
-        `records` does not go back so far for a host that was not reached for long; what of it was recorded
+        `read_end` does not go back so far for a host that was not reached for long; what of it was recorded
         and not acked comes again.
         """
         newest: dict[int | str, int] = {}
@@ -276,7 +282,7 @@ class Earlier:
 
 
 @contextmanager
-def earlier(directory: Path, path: Path | None, run_id: str) -> Iterator[Earlier]:
+def open_earlier(directory: Path, path: Path | None, run_id: str) -> Iterator[EarlierRun]:
     """What is left of this run: its run file, and its recording.
 
     `path`: the recording, where the run file does not name it.
@@ -287,18 +293,18 @@ def earlier(directory: Path, path: Path | None, run_id: str) -> Iterator[Earlier
     started_at = None if run is None else run.started_at
     if run is not None and run.recording is not None:
         path = Path(run.recording)
-    recording = _open(path)
+    recording = _open_recording(path)
     try:
         if recording is not None and recording.run.run_id == run_id:
-            yield Earlier(path, started_at, recording)
+            yield EarlierRun(path, started_at, recording)
         else:
-            yield Earlier(path, started_at, None)
+            yield EarlierRun(path, started_at, None)
     finally:
         if recording is not None:
             recording.close()
 
 
-def _open(path: Path | None) -> Recording | None:
+def _open_recording(path: Path | None) -> Recording | None:
     try:
         return Recording.open(path) if path is not None else None
     except (OSError, RecordingError):

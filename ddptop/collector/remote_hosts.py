@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddptop.agent.host_usage import PERIOD_NS, HostSampler, describe_host
-from ddptop.collector.agent_port import announce, bind_port
+from ddptop.collector.agent_port import announce_address, bind_port
 from ddptop.collector.backlog import Backlog
 from ddptop.host.processes import boot_and_namespace
 from ddptop.protocol.codec import encode
@@ -95,23 +95,25 @@ class RemoteHosts:
         self._gate = Gate(context)
         try:
             self.receiver, self._keys, self._address, self.remark = bind_port(
-                context, arguments.run_dir, listen, epoch=epoch, admit=self._admit
+                context, arguments.run_dir, listen, epoch=epoch, admit=self._admit_message
             )
         except BaseException:
             self._gate.close()
             raise
         self._gate.admit_keys(AGENTS, [self._keys.agents.public])
         self._run_name = arguments.name
-        self._announce(arguments.run_dir)
+        self._announce_address(arguments.run_dir)
 
     def write_files_again(self, folder: Path) -> None:
         """The run's folder was removed and made again: write the address into it, and the keys, which the
         next collector is to have too. Raises RunDirectoryError, OSError."""
         save_keys(folder, self._keys)
-        self._announce(folder)
+        self._announce_address(folder)
 
-    def _announce(self, folder: Path) -> None:
-        announce(folder, run_id=self._run_id, name=self._run_name, address=self._address, keys=self._keys)
+    def _announce_address(self, folder: Path) -> None:
+        announce_address(
+            folder, run_id=self._run_id, name=self._run_name, address=self._address, keys=self._keys
+        )
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
@@ -130,10 +132,10 @@ class RemoteHosts:
 
     @property
     def emptied(self) -> bool:
-        """Whether the last `drain` has read all that had arrived."""
+        """Whether the last `receive_relayed` has read all that had arrived."""
         return self.receiver.emptied
 
-    def drain(self, now_ns: int, *, at_once: bool = False) -> EncodedRun:
+    def receive_relayed(self, now_ns: int, *, at_once: bool = False) -> EncodedRun:
         """As `BundleReceiver.drain_bundles`. What agents report of a rank's process is as of that rank."""
         self._gate.answer_questions()
         arrived = self.receiver.drain_bundles(now_ns, BUNDLES, at_once=at_once)
@@ -141,10 +143,10 @@ class RemoteHosts:
             arrived.take_apart(Clock)
             for number, (place, received) in enumerate(arrived.others):
                 if isinstance(received.message, (Host, Hello, Clock)):
-                    arrived.replace(number, *self._renamed(received, arrived.body(place)))
+                    arrived.replace(number, *self._rename_host(received, arrived.body(place)))
         return arrived
 
-    def recall(self, received: Received) -> None:
+    def recall_message(self, received: Received) -> None:
         """An earlier collector has recorded this message."""
         message = received.message
         if isinstance(message, Host) and message.session:
@@ -152,7 +154,7 @@ class RemoteHosts:
             self._note_agent(message.session, message.name)
         elif isinstance(message, Event) and message.kind == HOST_END:
             self.note_end(received.session)
-        self._backlog.recall(message)
+        self._backlog.recall_message(message)
 
     def note_end(self, session: int) -> None:
         """The agent with this session has reported its end: all that it had is recorded."""
@@ -171,14 +173,14 @@ class RemoteHosts:
             <= (UNREACHABLE_NS if session in self._followed else LOST_NS)
         }
 
-    def begin(
+    def begin_reports(
         self, report: Callable[[Message, int], None], processes: Callable[[], Iterable[RankProcess]]
     ) -> None:
         """Report about this host, too, from now on: see `OwnHost`."""
         self._report = report
         self._own_host = OwnHost(self._run_id, report, processes)
 
-    def check(self, begun_ns: int, *, emptied: bool, interrupted: bool) -> None:
+    def check_hosts(self, begun_ns: int, *, emptied: bool, interrupted: bool) -> None:
         """At the end of a round: report this host's usage; ask the agents for less, or more, detail; now and
         then give free memory back.
 
@@ -187,11 +189,11 @@ class RemoteHosts:
         now_ns = time.monotonic_ns()
         if self._own_host is None or self._report is None:
             return
-        self._own_host.check(now_ns)
+        self._own_host.report_if_due(now_ns)
         if interrupted:
-            self._backlog.forget(now_ns)
-        elif self._backlog.note(begun_ns, now_ns, emptied=emptied):
-            self._report(self._backlog.event(now_ns), now_ns)
+            self._backlog.forget_backlog(now_ns)
+        elif self._backlog.note_round(begun_ns, now_ns, emptied=emptied):
+            self._report(self._backlog.change_event(now_ns), now_ns)
         self.receiver.thin = self._backlog.thin
         if now_ns >= self._trim_ns:
             self._trim_ns = now_ns + (JOINED_NS if now_ns - self._joined_ns < TRIM_NS else TRIM_NS)
@@ -219,7 +221,7 @@ class RemoteHosts:
         if self._silence_ns(holder.heard_ns, time.monotonic_ns()) < UNREACHABLE_NS:
             raise ProtocolError(f"rank {hello.rank} of host {host} is a process on host {holder.host}")
 
-    def reached(self, sessions: Iterable[int], now_ns: int) -> list[int]:
+    def reachable_sessions(self, sessions: Iterable[int], now_ns: int) -> list[int]:
         """Those of these sessions that can be asked: not the ones behind an agent that is silent."""
         agent_of = self.receiver.agent_of
         reached = []
@@ -231,7 +233,7 @@ class RemoteHosts:
 
     def newly_lost(self, now_ns: int) -> bool:
         """Whether a host with ranks that run has become lost since the last call."""
-        silent = [one for one in self.receiver.connected_agents() if now_ns - one.heard_ns > LOST_NS]
+        silent = [agent for agent in self.receiver.connected_agents() if now_ns - agent.heard_ns > LOST_NS]
         members = self._reducer.state.ranks if silent else ()
         running = {member.host for member in members if member.running}
         lost = {
@@ -250,12 +252,12 @@ class RemoteHosts:
     def _silence_ns(self, heard_ns: int, now_ns: int) -> int:
         return self._reducer.state.interruptions.silence_ns(heard_ns, now_ns)
 
-    def _admit(self, message: Hello | Host, host: Host | None) -> None:
+    def _admit_message(self, message: Hello | Host, host: Host | None) -> None:
         if isinstance(message, Host):
-            known = self._names.get(message.session)
-            if known is None or known == message.name:
-                self._names[message.session] = "" if known else self._free_name(message)
-            if known is None:
+            name_before = self._names.get(message.session)
+            if name_before is None or name_before == message.name:
+                self._names[message.session] = "" if name_before else self._free_name(message)
+            if name_before is None:
                 self._note_agent(message.session, self._name_of(message))
         elif host is not None:
             self._admission.check_world(message)
@@ -266,7 +268,9 @@ class RemoteHosts:
         self._joined_ns = time.monotonic_ns()
         self._trim_ns = min(self._trim_ns, self._joined_ns + JOINED_NS)
         self._followed |= {
-            other for other, host in self._not_ended.items() if host == name and other != session
+            agent_session
+            for agent_session, host in self._not_ended.items()
+            if host == name and agent_session != session
         }
         self._not_ended[session] = name
 
@@ -292,7 +296,7 @@ class RemoteHosts:
             for agent in self.receiver.connected_agents()
         )
 
-    def _renamed(self, received: Received, body: bytes) -> tuple[Received, bytes]:
+    def _rename_host(self, received: Received, body: bytes) -> tuple[Received, bytes]:
         message = received.message
         if not isinstance(message, (Host, Hello, Clock)):
             return received, body
@@ -324,14 +328,14 @@ class OwnHost:
         clocks = (time.monotonic_ns(), time.time_ns())
         report(describe_host(socket.gethostname(), run_id, 0, lambda: clocks), clocks[0])
 
-    def check(self, now_ns: int) -> None:
+    def report_if_due(self, now_ns: int) -> None:
         """Report the usage, if it is due."""
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + PERIOD_NS
         usage = HostUsage(
             t_ns=now_ns,
-            **self._sampler.sample(now_ns)._asdict(),
+            **self._sampler.read_usage(now_ns)._asdict(),
             round_trip_ns=None,
             kept=0,
             local_recording=None,

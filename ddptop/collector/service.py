@@ -23,7 +23,7 @@ from ddptop.collector.alert_calls import VARIABLE, AlertCalls
 from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.intake import Intake
 from ddptop.collector.interruption import InterruptionWatch
-from ddptop.collector.record import Counts, Earlier, Record, earlier
+from ddptop.collector.record import Counts, EarlierRun, Record, open_earlier
 from ddptop.collector.remote_hosts import OwnHost, RemoteHosts
 from ddptop.collector.simulated_hosts import MESSAGES
 from ddptop.collector.stall_check import StallCheck
@@ -101,9 +101,9 @@ class Collector:
             ensure_run_directory(self._directory)
             self._lock = hold_lock(self._directory)
             stack.callback(os.close, self._lock)
-            with earlier(self._directory, arguments.record, arguments.run_id) as before:
-                self._build(stack, before.path, resume=before.recording is not None)
-                self._begin(before)
+            with open_earlier(self._directory, arguments.record, arguments.run_id) as before:
+                self._build_parts(stack, before.path, resume=before.recording is not None)
+                self._begin_run(before)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Collector:
@@ -112,28 +112,28 @@ class Collector:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self) -> dict[str, object] | None:
+    def serve_run(self) -> dict[str, object] | None:
         """Serve until the run has ended, then finish; returns the summary for the launcher.
 
         None where the run's folder was removed, or the next collector is to receive other hosts, too: that
         makes the folder again and continues the recording; ranks send it what this one has not acked.
         """
         while not self._pipe.ended:
-            self._round()
+            self._work_round()
             if self._is_replaced:
                 self._record.close()
                 return None
         self._receive_last_messages(LAST_MESSAGES_NS, OTHER_HOSTS_NS)
         if missing := self._intake.hosts_missing(time.monotonic_ns()):
-            self._notify(self._summary() | {"missing": missing})
+            self._notify(self._make_summary() | {"missing": missing})
             self._receive_last_messages(BACKGROUND_NS, BACKGROUND_NS)
         self._host.report_unaccounted(time.monotonic_ns())
         self._intake.report_missing(time.monotonic_ns())
         self._send_last_acks()
-        self._finish()
-        return self._summary()
+        self._finish_run()
+        return self._make_summary()
 
-    def _build(self, stack: ExitStack, recording: Path | None, *, resume: bool) -> None:
+    def _build_parts(self, stack: ExitStack, recording: Path | None, *, resume: bool) -> None:
         arguments = self._arguments
         epoch = random.SystemRandom().getrandbits(62)
         context = new_context()
@@ -178,16 +178,24 @@ class Collector:
         self._frames = LiveFrames(self._reducer, self._record, "simulated" if arguments.simulated else "live")
         self._viewers = Viewers(self._server, self._frames, epoch=epoch)
         self._watch = watch
-        self._stalls = StallWatch(lambda session, number: self._intake.ask(session, number))
+        self._stalls = StallWatch(lambda session, number: self._intake.ask_rank(session, number))
         self._intake = Intake(ranks, self._record, self._reducer, watch, self._stalls, hosts)
         self._hosts = hosts
         self._only_host: OwnHost | None = None
-        flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
+        flights = FlightAnalyser(
+            flight_folder(self._directory), self._record.path, self._intake.report_message
+        )
         stack.callback(flights.close)
         self._stall_check = StallCheck(
-            self._reducer, self._intake, self._stalls, watch, hosts, flights, RasClient(self._intake.report)
+            self._reducer,
+            self._intake,
+            self._stalls,
+            watch,
+            hosts,
+            flights,
+            RasClient(self._intake.report_message),
         )
-        self._calls = AlertCalls(os.environ.get(VARIABLE, ""), self._reducer, self._intake.report)
+        self._calls = AlertCalls(os.environ.get(VARIABLE, ""), self._reducer, self._intake.report_message)
         stack.callback(self._calls.close)
         of_hosts = () if hosts is None else hosts.sockets
         for source in (self._pipe.descriptor, ranks.socket, *self._server.sockets, *of_hosts):
@@ -200,7 +208,7 @@ class Collector:
         if self._arguments.serve is None:
             return None
         try:
-            listen = Listen.parse(self._arguments.serve)
+            listen = Listen.parse_text(self._arguments.serve)
             hosts = RemoteHosts(context, self._arguments, listen, self._reducer, admission, epoch=epoch)
         except (OSError, RunDirectoryError, ValueError, zmq.ZMQError) as error:
             self._remark = f"other hosts are not recorded: {self._arguments.serve}: {error}"
@@ -212,12 +220,12 @@ class Collector:
         members = self._reducer.state.ranks
         return bool(members) and all(member.finished and not member.ended_badly for member in members)
 
-    def _begin(self, before: Earlier) -> None:
+    def _begin_run(self, before: EarlierRun) -> None:
         """Begin the run, or continue it."""
         now_ns, arguments = time.monotonic_ns(), self._arguments
-        for received in before.records():
-            self._intake.recall(received, now_ns)
-            self._calls.recall(received.message)
+        for received in before.read_end():
+            self._intake.recall_message(received, now_ns)
+            self._calls.recall_message(received.message)
         for session, seq in before.last_numbers().items():
             self._intake.recall_number(session, seq)
         self._reducer.end_recall()
@@ -226,9 +234,11 @@ class Collector:
             self._report_run("live", now_ns, started_at=started_at)
             # A replay must see a stall when this run saw it.
             settings: dict[str, Scalar] = {"stall_s": arguments.stall_s, "launcher": arguments.alone is None}
-            self._intake.report(Event("settings", now_ns, -1, -1, settings), now_ns)
+            self._intake.report_message(Event("settings", now_ns, -1, -1, settings), now_ns)
         if before.recording is not None or before.started_at is not None:
-            self._intake.report(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
+            self._intake.report_message(
+                Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns
+            )
         self._host = HostWatch(
             self._directory, arguments.run_id, self._intake, self._watch, self._gpus, self._record.path
         )
@@ -242,51 +252,51 @@ class Collector:
         )
         self._update_run_file()
         if self._hosts is not None:
-            self._hosts.begin(self._intake.report, self._watch.living_processes)
-        self._interruptions = InterruptionWatch(self._intake.report, arguments.stall_s)
+            self._hosts.begin_reports(self._intake.report_message, self._watch.living_processes)
+        self._interruptions = InterruptionWatch(self._intake.report_message, arguments.stall_s)
 
-    def _round(self) -> int:
+    def _work_round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
         ready = dict(self._poller.poll(self._viewers.wait_ms(time.monotonic_ns(), TICK_MS)))
         now_ns = time.monotonic_ns()
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)
-        interrupted = self._interruptions.check(now_ns)
+        interrupted = self._interruptions.check_round(now_ns)
         held_until_ns = self._intake.held_until_ns
-        arrived = self._intake.drain(now_ns, at_once=interrupted or self._pipe.ended)
+        arrived = self._intake.take_arrived(now_ns, at_once=interrupted or self._pipe.ended)
         if arrived and self._pipe.ended:
-            self._record.flush()  # the ranks that are left wait for these acks
+            self._record.write_all()  # the ranks that are left wait for these acks
         catch_up_ns = now_ns + CATCH_UP_NS if interrupted else 0
-        while time.monotonic_ns() < catch_up_ns and self._intake.drain(now_ns, at_once=True):
+        while time.monotonic_ns() < catch_up_ns and self._intake.take_arrived(now_ns, at_once=True):
             continue  # no conclusions before everything that waits has been read
         if self._pipe.descriptor in ready:
             self._read_launcher(now_ns)
         self._host.report_exits(now_ns)
-        if self._host.check(now_ns):
+        if self._host.check_each_second(now_ns):
             self._intake.report_recording(now_ns)
             self._intake.report_refused(now_ns)
             self._is_replaced = not self._holds_folder() or self._arguments.is_to_serve()
             self._update_run_file()
-            for event in self._counts.news(self._reducer.state, now_ns):
-                self._intake.report(event, now_ns)
+            for event in self._counts.new_events(self._reducer.state, now_ns):
+                self._intake.report_message(event, now_ns)
             self._notify_losses()
-            self._stall_check.work(now_ns)
+            self._stall_check.check_stall(now_ns)
             self._introduce_only_host()
-            self._calls.check(now_ns)
-            self._pipe.check(now_ns)
+            self._calls.call_for_changes(now_ns)
+            self._pipe.check_end(now_ns)
         self._server.drain_credits(now_ns)
         if self._pipe.ended:
-            self._intake.acknowledge(now_ns, at_once=True)  # senders wait for these
+            self._intake.acknowledge_written(now_ns, at_once=True)  # senders wait for these
         taken = now_ns >= held_until_ns or self._intake.held_until_ns > held_until_ns
-        sent = taken and self._viewers.serve(now_ns)  # directly after the newest messages were taken
+        sent = taken and self._viewers.serve_due(now_ns)  # directly after the newest messages were taken
         if not self._pipe.ended:
-            self._intake.acknowledge(now_ns)
+            self._intake.acknowledge_written(now_ns)
         if sent:
-            self._frames.prepare()
+            self._frames.prepare_next()
         if self._hosts is not None:
-            self._hosts.check(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
+            self._hosts.check_hosts(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
         elif self._only_host is not None:
-            self._only_host.check(now_ns)
+            self._only_host.report_if_due(now_ns)
         if self._intake.emptied:
             ended_ns = time.monotonic_ns()
             left_ns = self._intake.held_until_ns - ended_ns
@@ -318,7 +328,7 @@ class Collector:
             write_command(self._directory, self._arguments.argv)
             if self._hosts is not None:
                 self._hosts.write_files_again(self._directory)
-        self._run_file.forget()
+        self._run_file.forget_written()
         return True
 
     def _introduce_only_host(self) -> None:
@@ -326,14 +336,16 @@ class Collector:
         if self._only_host is not None or self._hosts is not None or self._arguments.simulated:
             return
         if {*self._reducer.state.hellos.of_hosts} == {socket.gethostname()}:
-            self._only_host = OwnHost(self._arguments.run_id, self._intake.report, tuple)
+            self._only_host = OwnHost(self._arguments.run_id, self._intake.report_message, tuple)
 
     def _update_run_file(self) -> None:
-        self._run_file.update(world_size=self._ranks.world_size, recording=self._record.existing)
+        self._run_file.write_if_changed(
+            world_size=self._ranks.world_size, recording=self._record.existing_path
+        )
 
     def _notify_losses(self) -> None:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
-        lost, note = self._counts.lost, self._record.note
+        lost, note = self._counts.lost, self._record.trouble_note
         notices = {"lost": f"{counted(lost, 'record')} lost so far" if lost else None, note: note}
         notices |= {"serve": self._remark, "listen": self._server.remark, "on-alert": self._calls.remark}
         for kind, text in notices.items():
@@ -342,14 +354,14 @@ class Collector:
                 self._notify({"news": kind, "text": text})
 
     def _read_launcher(self, now_ns: int) -> None:
-        self._pipe.read()
+        self._pipe.read_lines()
         for pid, code in self._pipe.take_exits():
             self._watch.note_exit_code(pid, code, now_ns)
         if self._pipe.ended or self._pipe.killed:
             self._poller.unregister(self._pipe.descriptor)
         if self._pipe.killed:
             event = Event("launcher_killed", now_ns, -1, -1, {"message": "recorded until its ranks end"})
-            self._intake.report(event, now_ns)
+            self._intake.report_message(event, now_ns)
 
     def _receive_last_messages(self, most_ns: int, other_hosts_ns: int) -> None:
         """Go on until every rank has sent BYE or exited, and no more messages arrive.
@@ -358,7 +370,7 @@ class Collector:
         """
         begun_ns = received_ns = time.monotonic_ns()
         while (now_ns := time.monotonic_ns()) - begun_ns < most_ns:
-            if self._round():
+            if self._work_round():
                 received_ns = now_ns
             if not self._watch:
                 quiet = now_ns - received_ns > QUIET_NS
@@ -367,27 +379,27 @@ class Collector:
 
     def _send_last_acks(self) -> None:
         """Where agents have not reported their end: ack what they sent well before the connections close."""
-        self._record.flush()
+        self._record.write_all()
         end_ns = time.monotonic_ns() + LAST_ACKS_NS
         while (now_ns := time.monotonic_ns()) < end_ns and self._intake.hosts_missing(now_ns):
-            self._round()
+            self._work_round()
 
-    def _finish(self) -> None:
+    def _finish_run(self) -> None:
         """Report how the run ended: to the recording and to the viewers."""
         now_ns = time.monotonic_ns()
         self._stall_check.close()
         self._intake.report_refused(now_ns, final=True)
-        self._calls.end(now_ns, well=self._pipe.well)
-        self._report_run("finished" if self._pipe.well else "failed", now_ns)
+        self._calls.call_at_end(now_ns, well=self._pipe.ended_well)
+        self._report_run("finished" if self._pipe.ended_well else "failed", now_ns)
         self._record.close()
-        self._intake.acknowledge(now_ns, at_once=True)
+        self._intake.acknowledge_written(now_ns, at_once=True)
         self._intake.report_recording(now_ns)
         watching = self._server.active_since(now_ns - 2 * NS)
         served: set[bytes] = set()
         while watching - served and time.monotonic_ns() - now_ns < LAST_FRAME_NS:
             self._server.drain_credits(time.monotonic_ns())
             served |= {viewer.name for viewer in self._server.waiting_viewers()}
-            self._viewers.serve(time.monotonic_ns(), final=True)
+            self._viewers.serve_due(time.monotonic_ns(), final=True)
             self._server.socket.poll(TICK_MS)
         remove_run_directory(self._directory)
 
@@ -412,14 +424,14 @@ class Collector:
             exit_code=self._pipe.exit_code,
             simulated=arguments.simulated,
         )
-        self._intake.report(run, now_ns)
+        self._intake.report_message(run, now_ns)
 
-    def _summary(self) -> dict[str, object]:
+    def _make_summary(self) -> dict[str, object]:
         members = self._reducer.state.ranks
         return {
             "steps": self._reducer.state.complete_step,
             "records": sum(member.records for member in members),
             "lost": sum(member.lost_records for member in members),
-            "recording": self._record.existing,
-            "recording_note": self._record.note,
+            "recording": self._record.existing_path,
+            "recording_note": self._record.trouble_note,
         }

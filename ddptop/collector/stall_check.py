@@ -54,29 +54,29 @@ class StallCheck:
         self._ask_finished_ns = 0
         """When those that go on after it are to be asked."""
 
-    def work(self, now_ns: int) -> None:
+    def check_stall(self, now_ns: int) -> None:
         """Do what is due."""
         try:
             early_ns = EARLY_NS if self._reducer.state.usual_pauses else 0
             since_ns = self._reducer.stalled_since(now_ns + early_ns)
         except (ArithmeticError, LookupError, TypeError, ValueError):
-            self._errors.note()
+            self._errors.note_exception()
             return
         if self._hosts is not None and self._hosts.newly_lost(now_ns):
             self._intake.note_death(now_ns)
-        asks = since_ns is not None or self._stalls.asking
+        asks = since_ns is not None or self._stalls.is_asking
         sessions = self._intake.askable_sessions(now_ns) if asks else ()
-        self._stalls.work(now_ns, since_ns, sessions, self._positions() if asks else b"")
+        self._stalls.ask_ranks_due(now_ns, since_ns, sessions, self._heartbeat_positions() if asks else b"")
         self._ask_about_finished(now_ns)
         answered = self._stalls.take_complete(now_ns, sessions)
-        self._flights.work(now_ns, answered)
+        self._flights.work_on_dumps(now_ns, answered)
         self._ras.query_at_stall(now_ns, answered, self._pids_under_nccl())
 
     def close(self) -> None:
         """End the analyser, if it runs."""
         self._flights.close()
 
-    def _positions(self) -> bytes:
+    def _heartbeat_positions(self) -> bytes:
         """Where the ranks' heartbeats have them: differs once one of them moves on."""
         newest = self._reducer.state.table.newest_values
         return b"".join(newest(Progress, name).tobytes() for name in ("step", "phase", "bucket", "sequence"))

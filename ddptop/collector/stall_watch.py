@@ -56,11 +56,11 @@ class StallWatch:
         self._stalled_since_ns: int | None = None
 
     @property
-    def asking(self) -> bool:
+    def is_asking(self) -> bool:
         """Whether ranks are being asked, so that their sessions are needed although nothing is stalled."""
         return self._round is not None
 
-    def work(
+    def ask_ranks_due(
         self, now_ns: int, stalled_since_ns: int | None, sessions: Collection[int], positions: bytes = b""
     ) -> None:
         """Ask the living `sessions` what is due. `stalled_since_ns`: None while there is no stall.
@@ -71,9 +71,9 @@ class StallWatch:
         if current is not None and current.positions is None:
             current.positions = positions
         moved = current is not None and current.positions != positions
-        if stalled_since_ns is not None and not self._covers(current, stalled_since_ns, now_ns, moved):
+        if stalled_since_ns is not None and not self._covers_stall(current, stalled_since_ns, now_ns, moved):
             self._quick += moved
-            current = self._begin(now_ns, None)
+            current = self._begin_round(now_ns, None)
             current.positions = positions
         elif stalled_since_ns is None and self._is_over(current, now_ns):
             self._round = current = None
@@ -84,10 +84,10 @@ class StallWatch:
         """A rank has died or failed: ask the others at once, unless that was just done for another one."""
         current = self._round
         if current is None or now_ns - current.began_ns >= ASK_AGAIN_NS:
-            current = self._begin(now_ns, now_ns + DEATH_NS)
+            current = self._begin_round(now_ns, now_ns + DEATH_NS)
             self._ask_those_due(current, sessions, now_ns)
 
-    def answered(self, session: int, number: int) -> None:
+    def note_answer(self, session: int, number: int) -> None:
         """Note that EVIDENCE of this number has arrived."""
         if self._round is not None and number == self._round.number:
             self._round.answered.add(session)
@@ -102,7 +102,7 @@ class StallWatch:
         current.complete = current.answered.issuperset(sessions) or now_ns - current.began_ns >= ASK_AGAIN_NS
         return (current.began_ns, current.number) if current.complete else None
 
-    def recall(self, session: int, number: int, now_ns: int) -> None:
+    def recall_answer(self, session: int, number: int, now_ns: int) -> None:
         """Note that this session has answered an earlier collector, which had asked with this number."""
         age_ns = self._clock() - number
         if number <= 0 or age_ns < 0:
@@ -110,9 +110,9 @@ class StallWatch:
         if number > self._newest:
             self._newest = number
             self._round = _Round(number, now_ns - age_ns, None)
-        self.answered(session, number)
+        self.note_answer(session, number)
 
-    def _covers(self, current: _Round | None, since_ns: int, now_ns: int, moved: bool) -> bool:
+    def _covers_stall(self, current: _Round | None, since_ns: int, now_ns: int, moved: bool) -> bool:
         if current is None or current.until_ns is not None or current.began_ns < since_ns:
             return False
         lasted_ns = current.began_ns - since_ns
@@ -125,7 +125,7 @@ class StallWatch:
     def _is_over(current: _Round | None, now_ns: int) -> bool:
         return current is not None and (current.until_ns is None or now_ns >= current.until_ns)
 
-    def _begin(self, now_ns: int, until_ns: int | None) -> _Round:
+    def _begin_round(self, now_ns: int, until_ns: int | None) -> _Round:
         self._newest = max(self._clock(), self._newest + 1)
         self._round = _Round(self._newest, now_ns, until_ns)
         return self._round

@@ -56,7 +56,7 @@ POLL_S = 0.01
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """What the collector reports at its end; None: not reported."""
 
     steps: int | None
@@ -100,16 +100,16 @@ class CollectorSupervisor:
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="ddptop-supervisor", daemon=True)
+        self._thread = threading.Thread(target=self._watch_process, name="ddptop-supervisor", daemon=True)
 
-    def start(self) -> None:
+    def start_process(self) -> None:
         """Start the collector and the thread that starts it again.
 
         Raises:
             OSError: where no process can be started.
             RuntimeError: where no thread can be started.
         """
-        self._process = self._spawn()
+        self._process = self._spawn_process()
         try:
             self._thread.start()
         except RuntimeError:
@@ -126,12 +126,12 @@ class CollectorSupervisor:
         """Processes have exited: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
         with self._lock:
             for first in range(0, len(exits), EXITS_A_LINE):
-                some = exits[first : first + EXITS_A_LINE]
-                line = json.dumps({"exits": [{"pid": pid, "exit_code": code} for pid, code in some]}) + "\n"
+                part = exits[first : first + EXITS_A_LINE]
+                line = json.dumps({"exits": [{"pid": pid, "exit_code": code} for pid, code in part]}) + "\n"
                 self._exits.append(line.encode())
-                self._write(self._exits[-1:])
+                self._write_lines(self._exits[-1:])
 
-    def finish(self, exit_code: int, *, most_s: float | None = None) -> Summary | None:
+    def finish_run(self, exit_code: int, *, most_s: float | None = None) -> RunSummary | None:
         """Report the end of the run to the collector; None if it did not answer in time (it is killed).
 
         Where it has died, or dies now, another one is started to count what is missing. One that still
@@ -143,7 +143,7 @@ class CollectorSupervisor:
         with self._lock:
             process = self._process
         if process is not None:
-            _end(process, exit_code, self._goes_on, FINISH_S, end_s)
+            _end_process(process, exit_code, self._goes_on, FINISH_S, end_s)
         if not self._goes_on.is_set():
             self._thread.join(1.0)
             if process is not None and not self._thread.is_alive():  # it reads one of them
@@ -158,15 +158,15 @@ class CollectorSupervisor:
         """Whether the process goes on without its launcher."""
         return self._goes_on.is_set()
 
-    def _finish_restarted(self, exit_code: int, end_s: float | None) -> Summary | None:
+    def _finish_restarted(self, exit_code: int, end_s: float | None) -> RunSummary | None:
         process, self._notify = None, lambda text: None  # the summary is all that is of interest now
         try:
             with self._lock:
-                process = self._process = self._spawn()
-                self._write(self._exits)
-            reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+                process = self._process = self._spawn_process()
+                self._write_lines(self._exits)
+            reader = threading.Thread(target=self._read_output, args=(process,), daemon=True)
             reader.start()
-            _end(process, exit_code, self._goes_on, RESTARTED_FINISH_S, end_s)
+            _end_process(process, exit_code, self._goes_on, RESTARTED_FINISH_S, end_s)
             if not self._goes_on.is_set():
                 reader.join(1.0)
             summary = summary_in(self._last_line)
@@ -180,13 +180,13 @@ class CollectorSupervisor:
                 process.wait()
                 _close_pipes(process)
 
-    def _write(self, lines: Sequence[bytes]) -> None:
+    def _write_lines(self, lines: Sequence[bytes]) -> None:
         process = self._process
         if process is not None and process.stdin is not None:
             for line in lines:
                 _write_if_room(process.stdin, line)
 
-    def _spawn(self) -> subprocess.Popen[str]:
+    def _spawn_process(self) -> subprocess.Popen[str]:
         with contextlib.ExitStack() as stack:
             log: IO[bytes] | int = subprocess.DEVNULL
             with contextlib.suppress(OSError, RunDirectoryError):  # there is a recording without a log, too
@@ -202,13 +202,13 @@ class CollectorSupervisor:
                 env=processes.child_environment() | self._variables,
             )
 
-    def _watch(self) -> None:
+    def _watch_process(self) -> None:
         """Read what the collector sends; restart it whenever it dies, until the run ends."""
         pause_s, deaths = RESTART_AFTER_S, 0
         while True:
             began_s = time.monotonic()
             if self._process is not None:
-                self._read(self._process)
+                self._read_output(self._process)
             if time.monotonic() - began_s >= STEADY_S:
                 pause_s, deaths = RESTART_AFTER_S, 0
             deaths += 1
@@ -226,12 +226,12 @@ class CollectorSupervisor:
                 if self._process is not None:
                     _close_pipes(self._process)
                 try:
-                    self._process = self._spawn()
-                    self._write(self._exits)  # the one before may have died before it recorded them
+                    self._process = self._spawn_process()
+                    self._write_lines(self._exits)  # the one before may have died before it recorded them
                 except OSError:  # no process can be started just now
                     self._process = None
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _read_output(self, process: subprocess.Popen[str]) -> None:
         """Read its lines until it ends: notices for a person, at last the summary."""
         assert process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
@@ -263,7 +263,7 @@ class CollectorSupervisor:
             self._notify(text)
 
 
-def _end(
+def _end_process(
     process: subprocess.Popen[str],
     exit_code: int,
     goes_on: threading.Event,
@@ -313,12 +313,12 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
                 continue
 
 
-def summary_in(output: str) -> Summary | None:
+def summary_in(output: str) -> RunSummary | None:
     """The summary in the last line of a collector's output; None where there is none."""
     lines = output.strip().splitlines()
     try:
         fields = json.loads(lines[-1])
-        return Summary(
+        return RunSummary(
             fields["steps"],
             int(fields["records"]),
             int(fields.get("lost", 0)),

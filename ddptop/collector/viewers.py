@@ -46,7 +46,7 @@ class LiveFrames:
     def __init__(self, reducer: Reducer, record: Record, source: FrameSource) -> None:
         self._reducer, self._record, self._source = reducer, record, source
         self._failed: Exception | None = None
-        """What `prepare` raised: the next frame fails with it."""
+        """What `prepare_next` raised: the next frame fails with it."""
         self._last: Frame | None = None
         """The newest with figures of its own, where it has many ranks."""
         self._made_ns = 0
@@ -63,12 +63,12 @@ class LiveFrames:
             raise failed
         if plain and self._last is not None and now_ns - self._made_ns < FIGURES_NS:
             state = self._reducer.state
-            if self._fits(self._last, state, now_ns):
+            if self._still_fits(self._last, state, now_ns):
                 self._shown = True
                 return with_reports(state, self._last, now_ns, cursor=cursor)
-        return self._made(now_ns, plain=plain, cursor=cursor, focus=focus, want=want)
+        return self._make_frame(now_ns, plain=plain, cursor=cursor, focus=focus, want=want)
 
-    def prepare(self) -> None:
+    def prepare_next(self) -> None:
         """After a frame was sent, where there are many ranks: evaluate the steps that wait, and make figures
         that will soon be too old."""
         if self._last is None:
@@ -79,16 +79,16 @@ class LiveFrames:
             now_ns = time.monotonic_ns()
             # Where no other frame has got them, the next one probably comes when new ones are too old, too.
             old = self._shown and now_ns - self._made_ns >= FIGURES_NS - AHEAD_NS
-            if old and self._fits(self._last, state, now_ns):
-                self._made(now_ns, plain=True, cursor=state.history.end)
+            if old and self._still_fits(self._last, state, now_ns):
+                self._make_frame(now_ns, plain=True, cursor=state.history.end)
         except Exception as error:  # noqa: BLE001 - the next frame has it
             self._last, self._failed = None, error
 
-    def _made(
+    def _make_frame(
         self, now_ns: int, *, plain: bool, cursor: int, focus: int | None = None, want: str = ""
     ) -> Frame:
         """A frame with figures of its own."""
-        recording, source = self._record.existing, self._source
+        recording, source = self._record.existing_path, self._source
         frame = self._reducer.frame(
             now_ns, cursor=cursor, focus=focus, want=want, source=source, recording=recording
         )
@@ -98,7 +98,7 @@ class LiveFrames:
             self._made_ns, self._shown, self._happened = now_ns, False, state.happened
         return frame
 
-    def _fits(self, last: Frame, state: RunState, now_ns: int) -> bool:
+    def _still_fits(self, last: Frame, state: RunState, now_ns: int) -> bool:
         """Whether what has been reported since does not contradict the rest of that frame: no event was
         logged, all ranks are in the same state, none is stalled, and the figures are over a whole window."""
         if last.group.window_steps < WINDOW or last.stall is not None or state.happened != self._happened:
@@ -123,16 +123,16 @@ class Viewers:
         """Parts of the last frame, packed."""
         self._errors = InternalErrors()
 
-    def serve(self, now_ns: int, *, final: bool = False) -> bool:
+    def serve_due(self, now_ns: int, *, final: bool = False) -> bool:
         """Send a frame to every viewer with credit for which one is due; `final`: to all with credit.
 
         Returns whether any was due."""
-        due = [one for one in self._server.waiting_viewers() if final or self._due_ns(one) <= now_ns]
+        due = [viewer for viewer in self._server.waiting_viewers() if final or self._due_ns(viewer) <= now_ns]
         for viewer in due:
             try:
-                self._send(viewer, now_ns)
+                self._send_frame(viewer, now_ns)
             except Exception:  # noqa: BLE001 - an error costs one frame, not the collector
-                self._errors.note()
+                self._errors.note_exception()
                 self._server.deny_frame(viewer.name, now_ns)
         return bool(due)
 
@@ -147,7 +147,7 @@ class Viewers:
     def _due_ns(self, viewer: WaitingViewer) -> int:
         return 0 if viewer.sent_ns is None or viewer.name in self._behind else viewer.sent_ns + INTERVAL_NS
 
-    def _send(self, viewer: WaitingViewer, now_ns: int) -> None:
+    def _send_frame(self, viewer: WaitingViewer, now_ns: int) -> None:
         skipped = 0 if viewer.sent_ns is None else (viewer.since_ns - viewer.sent_ns) // INTERVAL_NS
         credit = viewer.credit
         cursor = credit.cursor if credit.epoch == self._epoch else 0

@@ -57,7 +57,7 @@ class Box:
         """Both ranks send HELLO."""
         for rank in (0, 1):
             message = hello(rank, 2)
-            self.outbox.take(
+            self.outbox.take_message(
                 Received(time.monotonic_ns(), rank, message.session, 0, message), encode(message)
             )
 
@@ -68,17 +68,17 @@ class Box:
             for rank in (0, 1):
                 message = steps((self.seq - 1) * 10, 10, rank)
                 received = Received(time.monotonic_ns(), rank, 1000 + rank, self.seq, message)
-                self.outbox.take(received, encode(message))
+                self.outbox.take_message(received, encode(message))
             self.work()
 
     def lose(self, rank: int) -> None:
         """Report the exit of a rank's process."""
         event = RankExit(RankProcess(1000 + rank, rank, 4), 1, -9).to_event("lost_rank")
-        self.outbox.report(About(rank, 1000 + rank, encode(event)), time.monotonic_ns(), urgent=True)
+        self.outbox.report_message(About(rank, 1000 + rank, encode(event)), time.monotonic_ns(), urgent=True)
 
     def work(self) -> None:
         now_ns = time.monotonic_ns()
-        self.outbox.work(now_ns, self.sender.exchange_messages(now_ns))
+        self.outbox.update_recording(now_ns, self.sender.exchange_messages(now_ns))
 
     def deliver(self, collector: FakeCollector) -> None:
         """Connect, and go on until the collector has everything."""
@@ -87,7 +87,7 @@ class Box:
 
         def delivered() -> bool:
             self.work()
-            return not self.outbox.kept and self.outbox.local_recording is None
+            return not self.outbox.n_kept and self.outbox.local_recording is None
 
         wait_for(delivered)
 
@@ -103,7 +103,7 @@ def boxes(tmp_path) -> Iterator[type[Box]]:
 
     yield make
     for box in made:
-        box.outbox.close(None)
+        box.outbox.close_recording(None)
         box.sender.close()
     context.term()
 
@@ -122,7 +122,7 @@ def test_what_has_left_memory_is_read_back_in_order_and_the_file_deleted(boxes, 
     box.fill(100)
     box.lose(1)
     assert box.sender.memory_bytes < 2 * BOUND
-    assert box.outbox.kept == 201 and box.outbox.in_file > 100
+    assert box.outbox.n_kept == 201 and box.outbox.in_file > 100
     assert box.notices == ["local"]
     box.deliver(collector)
     assert collector.steps() == {0: [*range(1000)], 1: [*range(1000)]}
@@ -140,9 +140,9 @@ def test_the_next_agent_sends_what_the_one_before_has_recorded(boxes, collector,
     first.fill(100)
     first.lose(1)
     (path,) = tmp_path.glob("*.ddptop")
-    first.outbox.close(None)
+    first.outbox.close_recording(None)
     second = boxes(session=8)
-    second.outbox.resume(path)
+    second.outbox.resume_recording(path)
     second.seq = 99  # the ranks had no ack of their last messages, which are in the file then twice
     second.fill(6)
     second.lose(0)
@@ -161,14 +161,14 @@ def test_what_holds_for_a_session_stands_for_no_steps_before_it(boxes, collector
     first.fill(2)
     for rank in (0, 1):
         received = Received(time.monotonic_ns(), rank, 1000 + rank, 3, layout())
-        first.outbox.take(received, encode(layout()))
+        first.outbox.take_message(received, encode(layout()))
     first.seq = 3
     first.outbox.begin_local_recording(time.monotonic_ns())
     first.fill(1)
     (path,) = tmp_path.glob("*.ddptop")
-    first.outbox.close(None)
+    first.outbox.close_recording(None)
     second = boxes(session=8)
-    second.outbox.resume(path)
+    second.outbox.resume_recording(path)
     second.deliver(collector)
     assert collector.steps() == {rank: [*range(20), *range(30, 40)] for rank in (0, 1)}
     assert [one.rank for one in collector.of(Layout)] == [0, 1]
@@ -186,7 +186,7 @@ def test_a_full_disk_costs_what_memory_cannot_hold_and_that_is_counted(boxes, co
     monkeypatch.setattr(AppendFile, "_write", full)
     monkeypatch.setattr(writer, "WAITING_BYTES", BOUND)
     box.fill(200)
-    assert not box.outbox.safe
+    assert not box.outbox.is_safe
     monkeypatch.setattr(AppendFile, "_write", whole)
     box.deliver(collector)
     arrived = {rank: len(set(found)) for rank, found in collector.steps().items()}
@@ -223,7 +223,7 @@ def test_what_a_local_recording_leaves_out_at_its_limit_is_counted_and_reported(
     box = boxes(limit_bytes=150_000)
     box.greet()
     box.fill(400)
-    box.outbox.check()
+    box.outbox.check_recording()
     assert any("near its limit" in notice or "at its limit" in notice for notice in box.notices)
     assert box.outbox.lost_rows > 0 and box.outbox.without_detail > 0
     box.deliver(collector)
@@ -249,7 +249,7 @@ def test_a_local_recording_that_was_deleted_twice_is_given_up(boxes, collector, 
     for _ in range(2):
         (path,) = tmp_path.glob("*.ddptop")
         path.unlink()
-        box.outbox.check()
+        box.outbox.check_recording()
         box.fill(20)
     assert box.outbox.local_recording is None
     box.deliver(collector)
@@ -268,6 +268,6 @@ def test_an_agent_uses_the_keys_of_its_run(boxes, collector):
         return "admit" in (box.sender.trouble or "")
 
     wait_for(refused)
-    assert box.outbox.kept == 2
+    assert box.outbox.n_kept == 2
     box.deliver(collector)
     assert collector.steps() == {0: [*range(10)], 1: [*range(10)]}

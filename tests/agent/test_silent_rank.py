@@ -71,7 +71,7 @@ def test_only_the_silent_rank_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
         watch = HostWatch(tmp_path, "run", ranks, Processes(processes), Gpus(), None)  # type: ignore[arg-type]
 
         def read() -> list[Event]:
-            watch.check(time.monotonic_ns())
+            watch.check_each_second(time.monotonic_ns())
             return [event for event in ranks.events if event.kind == "worker_call"]
 
         (event,) = until(read, "a process was read")  # type: ignore[misc]

@@ -147,7 +147,7 @@ def test_counts_are_right_also_from_the_end_of_a_recording(make_world, cut: int)
         for one in received:
             messages.append(one)
             whole.feed(one)
-        for event in counts.news(whole.state, received[-1].t_ns):
+        for event in counts.new_events(whole.state, received[-1].t_ns):
             messages.append(Received(received[-1].t_ns, -1, 0, 0, event))
             whole.feed(messages[-1])
 

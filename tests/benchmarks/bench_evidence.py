@@ -127,7 +127,7 @@ def on_a_host(ranks: int) -> None:
         for number in range(1, READINGS + 1):
             costs.of(names[0], usage.sample_usage, living, number * NS)
             costs.of(names[1], links.sample_links, pids, number * connections.PERIOD_NS)
-            costs.of(names[2], host.sample, number * NS)  # of its own connections in every fifth only
+            costs.of(names[2], host.read_usage, number * NS)  # of its own connections in every fifth only
             costs.of(names[3], _read_disks, folders)
             costs.of(names[4], _read_at_a_stall, pids)
             time.sleep(0.05)

@@ -164,7 +164,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
     receiver.socket = wire  # type: ignore[assignment]
     record, reducer = Record(folder / f"{world}.ddptop", limit_bytes=1 << 34, resume=False), Reducer()
     hosts = SimpleNamespace(
-        drain=lambda now_ns, at_once: receiver.drain_bundles(now_ns, BUNDLES, at_once=at_once),
+        receive_relayed=lambda now_ns, at_once: receiver.drain_bundles(now_ns, BUNDLES, at_once=at_once),
         receiver=receiver, emptied=True, refused=0, refused_why="",
     )  # fmt: skip
     none: Any = SimpleNamespace(
@@ -173,7 +173,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
         note_recorded=lambda *_: None, refused=0, refused_why="", sessions=(),
     )  # fmt: skip
     intake = Intake(LocalRanks(none, none, none), record, reducer, none, none, hosts)  # type: ignore[arg-type]
-    intake.report(Run(1, "run", "bench", "train.py", (), 10**18, 0, "live", None, False), 0)
+    intake.report_message(Run(1, "run", "bench", "train.py", (), 10**18, 0, "live", None, False), 0)
     agents = Agents(world, detail_every)
     spent: Counter[str] = Counter()
     inner_s = [0.0]
@@ -222,13 +222,13 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
         if profiler is not None:
             profiler.enable()
         while wire.arriving:
-            timed("intake", partial(intake.drain, NS + now_ns))
-        timed("acks", partial(intake.acknowledge, NS + now_ns))
+            timed("intake", partial(intake.take_arrived, NS + now_ns))
+        timed("acks", partial(intake.acknowledge_written, NS + now_ns))
         if now_ns >= frame_ns:
             frame_ns = now_ns + INTERVAL_NS
             frame = timed("frame", partial(frames, cursor=cursor, focus=None, want=""))
             timed("encode", partial(encode_frame, frame, packed))
-            timed("figures", frames.prepare)
+            timed("figures", frames.prepare_next)
             cursor = frame.history.start + len(frame.history.step)
     if profiler is not None:
         profiler.disable()

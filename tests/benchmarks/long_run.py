@@ -90,7 +90,7 @@ def make(
         writer.add(received, body)
         if received.t_ns - counted_ns >= NS // 4:
             counted_ns = received.t_ns
-            for event in counts.news(reducer.state, received.t_ns):
+            for event in counts.new_events(reducer.state, received.t_ns):
                 counted = Received(received.t_ns, -1, 0, 0, event)
                 reducer.feed(counted)
                 writer.add(counted, encode(event))

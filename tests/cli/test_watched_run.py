@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddptop.agent.launcher import parse
+from ddptop.agent.launcher import parse_arguments
 from ddptop.cli import watched_run
 from ddptop.cli.launch_options import OPTIONS, LaunchOptions, add_options
-from ddptop.collector.supervisor import Summary
+from ddptop.collector.supervisor import RunSummary
 from ddptop.host.processes import boot_id, pid_namespace
 from ddptop.host.runs import RunFile, create_run_directory, write_run_file
 from ddptop.training.budget import Budget
@@ -22,7 +22,7 @@ from ddptop.training.shadow import NEVER, ShadowBlocks
 def test_no_other_run_takes_the_folder_away_before_a_dead_collector_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collector = SimpleNamespace(start=lambda: None, finish=lambda _: None)
+    collector = SimpleNamespace(start_process=lambda: None, finish_run=lambda _: None)
     monkeypatch.setattr(watched_run, "CollectorSupervisor", lambda *_, **__: collector)
     monkeypatch.setattr(os, "environ", os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)})
     tmp_path.chmod(0o700)
@@ -60,7 +60,7 @@ def test_the_collector_is_told_how_many_ranks_torchrun_starts(
     parser.add_argument("--nproc-per-node")
     parsed = parser.parse_args(["--nnodes", nodes, "--nproc-per-node", processes])
     words = watched_run.collector_arguments(LaunchOptions.of(parsed), "name", "id", tmp_path, "off")
-    assert parse(words).most_ranks == most
+    assert parse_arguments(words).most_ranks == most
 
 
 VALUES = {
@@ -90,7 +90,7 @@ def test_every_option_reaches_the_agent_the_ranks_and_the_collector(
     defaults, options = LaunchOptions.from_words(), LaunchOptions.from_words(words)
     assert all(getattr(options, name) != getattr(defaults, name) for name in OPTIONS)
     arguments = watched_run.collector_arguments(options, "llama", "id", tmp_path, "off")
-    of_collector = parse(arguments)
+    of_collector = parse_arguments(arguments)
     assert (of_collector.stall_s, of_collector.record_limit, of_collector.listen) == (
         7,
         2 << 20,
@@ -114,7 +114,10 @@ def test_the_collector_is_told_where_viewers_are_let_in(where: str | None, tmp_p
     parser = argparse.ArgumentParser()
     add_options(parser)
     options = LaunchOptions.of(parser.parse_args([] if where is None else ["--ddptop-listen", where]))
-    assert parse(watched_run.collector_arguments(options, "name", "id", tmp_path, "off")).listen == where
+    assert (
+        parse_arguments(watched_run.collector_arguments(options, "name", "id", tmp_path, "off")).listen
+        == where
+    )
     assert options.as_environment("name").get("DDPTOP_LISTEN") == where
 
 
@@ -126,5 +129,5 @@ def test_the_first_line_has_the_command_for_viewers_over_tcp(monkeypatch: pytest
 
 
 def test_one_step_and_one_record_are_no_plurals() -> None:
-    assert watched_run.describe_summary(Summary(0, 1, 1, None, None), 0) == "1 step, 1 record lost"
-    assert watched_run.describe_summary(Summary(None, 1, 2, None, None), 0) == "1 record, 2 records lost"
+    assert watched_run.describe_summary(RunSummary(0, 1, 1, None, None), 0) == "1 step, 1 record lost"
+    assert watched_run.describe_summary(RunSummary(None, 1, 2, None, None), 0) == "1 record, 2 records lost"

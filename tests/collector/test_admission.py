@@ -120,18 +120,18 @@ def test_a_rank_takes_its_place_back_once_it_is_free(others):
     admission = Admission(launcher=0)
     admission(hello(true, 1), true)
     admission(hello(other, 2), None)  # the kernel did not say who: the newest has the place
-    assert admission.returning(0, 1) is None  # as far as known
+    assert admission.find_returning(0, 1) is None  # as far as known
     admission = Admission(launcher=0)
     admission(hello(true, 1), true)
     admission.note_bye(0, 1)
     admission(hello(other, 2), other)
     admission.note_bye(0, 1, sent=False)
     admission(hello(true, 1), true)  # reconnects, while the other lives
-    assert admission.returning(0, 1) is None
+    assert admission.find_returning(0, 1) is None
     end(other)
-    assert admission.returning(0, 2) is None
-    assert admission.returning(0, 1) == hello(true, 1)
-    assert admission.returning(0, 1) is None
+    assert admission.find_returning(0, 2) is None
+    assert admission.find_returning(0, 1) == hello(true, 1)
+    assert admission.find_returning(0, 1) is None
 
 
 def test_the_launchers_own_process_takes_the_place_of_one_that_is_not(others):

@@ -20,7 +20,7 @@ import pytest
 
 from ddptop.cli.launch_options import UsageError, add_options
 from ddptop.collector.alert_calls import CALL_S, FAILED, SENT, VARIABLE, Caller
-from ddptop.collector.incidents import LASTS_NS, OVER_NS, Change, Incidents
+from ddptop.collector.incidents import LASTS_NS, OVER_NS, AlertIncidents, IncidentChange
 from ddptop.frames.frame import Alert
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event
@@ -43,50 +43,50 @@ def told(changes) -> list[tuple[int, bool, int | None]]:
 
 
 def test_an_incident_begins_and_ends_once_however_its_alert_flickers() -> None:
-    incidents = Incidents()
-    assert told(incidents.update([alert()], 0)) == []
-    assert told(incidents.update([alert()], LASTS_NS)) == [(1, True, 1)]
+    incidents = AlertIncidents()
+    assert told(incidents.note_alerts([alert()], 0)) == []
+    assert told(incidents.note_alerts([alert()], LASTS_NS)) == [(1, True, 1)]
     for second in range(4, 20, 4):  # gone for less than OVER_NS each time
-        assert told(incidents.update([], second * NS)) == []
-        assert told(incidents.update([alert()], (second + 2) * NS)) == []
-    assert told(incidents.update([], 18 * NS + OVER_NS)) == [(1, False, 1)]
-    assert told(incidents.update([], 60 * NS)) == []
+        assert told(incidents.note_alerts([], second * NS)) == []
+        assert told(incidents.note_alerts([alert()], (second + 2) * NS)) == []
+    assert told(incidents.note_alerts([], 18 * NS + OVER_NS)) == [(1, False, 1)]
+    assert told(incidents.note_alerts([], 60 * NS)) == []
 
 
 def test_an_alert_of_a_moment_is_no_incident_and_another_straggler_is_another_one() -> None:
-    incidents = Incidents()
-    incidents.update([alert(rank=1), alert("stall", 0)], 0)
-    incidents.update([], NS)
-    assert told(incidents.update([alert(rank=2), alert("stall", 0)], LASTS_NS)) == []
-    incidents.update([alert(rank=2), alert("stall", 3)], 2 * LASTS_NS)
-    later = incidents.update([alert(rank=3), alert("stall", 4)], 3 * LASTS_NS)
+    incidents = AlertIncidents()
+    incidents.note_alerts([alert(rank=1), alert("stall", 0)], 0)
+    incidents.note_alerts([], NS)
+    assert told(incidents.note_alerts([alert(rank=2), alert("stall", 0)], LASTS_NS)) == []
+    incidents.note_alerts([alert(rank=2), alert("stall", 3)], 2 * LASTS_NS)
+    later = incidents.note_alerts([alert(rank=3), alert("stall", 4)], 3 * LASTS_NS)
     assert later == [], "rank 2's may come back, the stall's rank is not what makes it another one"
-    ends = incidents.update([alert(rank=3), alert("stall", 4)], 2 * LASTS_NS + OVER_NS)
+    ends = incidents.note_alerts([alert(rank=3), alert("stall", 4)], 2 * LASTS_NS + OVER_NS)
     assert sorted(told(ends)) == [(1, False, 2), (3, True, 3)]
 
 
 def test_at_the_end_what_is_new_begins_and_only_a_good_end_is_the_end_of_all() -> None:
     for well in (False, True):
-        incidents = Incidents()
-        changes = told(incidents.end([alert()], 5, well=well))
+        incidents = AlertIncidents()
+        changes = told(incidents.note_last_alerts([alert()], 5, well=well))
         assert changes == [(1, True, 1), (1, False, 1)][: 1 + well]
 
 
 def test_what_an_earlier_collector_has_called_for_is_not_called_for_again() -> None:
-    incidents = Incidents()
-    incidents.recall(Change(4, True, alert()))
-    incidents.recall(Change(3, True, alert("stall", 0)))
-    incidents.recall(Change(3, False, alert("stall", 0)))
-    assert told(incidents.update([alert(), alert("stall", 0)], 0)) == []
-    assert told(incidents.update([alert(), alert("stall", 0)], LASTS_NS)) == [(5, True, 0)]
-    assert told(incidents.update([], LASTS_NS + OVER_NS)) == [(4, False, 1), (5, False, 0)]
+    incidents = AlertIncidents()
+    incidents.recall_change(IncidentChange(4, True, alert()))
+    incidents.recall_change(IncidentChange(3, True, alert("stall", 0)))
+    incidents.recall_change(IncidentChange(3, False, alert("stall", 0)))
+    assert told(incidents.note_alerts([alert(), alert("stall", 0)], 0)) == []
+    assert told(incidents.note_alerts([alert(), alert("stall", 0)], LASTS_NS)) == [(5, True, 0)]
+    assert told(incidents.note_alerts([], LASTS_NS + OVER_NS)) == [(4, False, 1), (5, False, 0)]
 
 
 def test_what_was_over_while_there_was_no_collector_ends() -> None:
-    incidents = Incidents()
-    incidents.recall(Change(4, True, alert()))
-    assert told(incidents.update([], 60 * NS)) == [], "it may be there at the next look"
-    assert told(incidents.update([], 60 * NS + OVER_NS)) == [(4, False, 1)]
+    incidents = AlertIncidents()
+    incidents.recall_change(IncidentChange(4, True, alert()))
+    assert told(incidents.note_alerts([], 60 * NS)) == [], "it may be there at the next look"
+    assert told(incidents.note_alerts([], 60 * NS + OVER_NS)) == [(4, False, 1)]
 
 
 def events(path: Path, kind: str) -> list[Event]:
@@ -190,8 +190,8 @@ def test_a_url_is_sent_the_same(stage, monkeypatch):
 
 
 def test_why_a_url_cannot_be_called_does_not_have_it() -> None:
-    assert Caller("http://127.0.0.1:1/a b?token=secret").call(b"{}") == "InvalidURL"
-    refused = Caller("http://127.0.0.1:1/?token=secret").call(b"{}")
+    assert Caller("http://127.0.0.1:1/a b?token=secret").call_target(b"{}") == "InvalidURL"
+    refused = Caller("http://127.0.0.1:1/?token=secret").call_target(b"{}")
     assert "refused" in refused and "secret" not in refused
 
 
@@ -239,7 +239,7 @@ def test_a_redirect_is_a_failure_and_nothing_else_is_requested(monkeypatch, rece
     for status in (b"301", b"302", b"307", b"308"):
         head = b"HTTP/1.1 " + status + b" Moved\r\nLocation: " + place + b"\r\nContent-Length: 0\r\n\r\n"
         url, _ = receiver([head])
-        why = Caller(url).call(b"{}")
+        why = Caller(url).call_target(b"{}")
         assert f"({status.decode()})" in why, why
     assert got_elsewhere == []
 
@@ -249,7 +249,7 @@ def test_a_receiver_that_answers_a_byte_at_a_time_has_one_deadline(monkeypatch, 
     pause = threading.Event()
     url, _ = receiver([b"HTTP/1.1 200 OK\r\nX-A: ", *[b"a"] * 100_000], pause)
     try:
-        assert Caller(url).call(b"{}", 2.0) == "the receiver did not answer within 2 s"
+        assert Caller(url).call_target(b"{}", 2.0) == "the receiver did not answer within 2 s"
     finally:
         pause.set()
 

@@ -43,7 +43,7 @@ class Stage:
 
     def until_ended(self, analyser: FlightAnalyser) -> None:
         def ended() -> bool:
-            analyser.work(NOW_NS + NS, None)
+            analyser.work_on_dumps(NOW_NS + NS, None)
             return analyser._process is None
 
         wait_for(ended)
@@ -59,9 +59,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 def test_what_it_finds_is_said_with_the_time_of_the_question(stage: Stage, capfd) -> None:
     analyser = stage.analyser(SAYS_ITS_WORDS)
-    analyser.work(NOW_NS, None)
+    analyser.work_on_dumps(NOW_NS, None)
     assert analyser._process is None, "nobody has been asked"
-    analyser.work(NOW_NS, (ASKED_NS, 77))
+    analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
     stage.until_ended(analyser)
     (event,) = stage.said
     assert (event.kind, event.rank, event.t_ns) == ("analyser", -1, NOW_NS + NS)
@@ -86,7 +86,7 @@ def test_what_it_finds_is_said_with_the_time_of_the_question(stage: Stage, capfd
 def test_however_it_fails_there_is_one_quiet_note(stage: Stage, capfd, code: str, note: str) -> None:
     analyser = stage.analyser(code)
     for _ in range(2):
-        analyser.work(NOW_NS, (ASKED_NS, 77))
+        analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
         stage.until_ended(analyser)
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("ddptop collector: torch's flight recorder analyser: ") and note in line
@@ -95,15 +95,15 @@ def test_however_it_fails_there_is_one_quiet_note(stage: Stage, capfd, code: str
 
 def test_one_that_hangs_is_ended_at_its_deadline_by_a_newer_question_and_with_the_run(stage: Stage) -> None:
     analyser = stage.analyser(HANGS)
-    analyser.work(NOW_NS, (ASKED_NS, 77))
+    analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
     first = analyser._process
-    analyser.work(NOW_NS + DEADLINE_NS - 1, None)
+    analyser.work_on_dumps(NOW_NS + DEADLINE_NS - 1, None)
     assert first is not None and first.poll() is None
-    analyser.work(NOW_NS + DEADLINE_NS, None)
+    analyser.work_on_dumps(NOW_NS + DEADLINE_NS, None)
     assert first.returncode == -9
-    analyser.work(NOW_NS, (ASKED_NS, 78))
+    analyser.work_on_dumps(NOW_NS, (ASKED_NS, 78))
     second = analyser._process
-    analyser.work(NOW_NS, (ASKED_NS + NS, 79))
+    analyser.work_on_dumps(NOW_NS, (ASKED_NS + NS, 79))
     third = analyser._process
     assert second is not None and third is not None
     assert (second.returncode, third.poll()) == (-9, None)
@@ -115,13 +115,13 @@ def test_one_that_hangs_is_ended_at_its_deadline_by_a_newer_question_and_with_th
 def test_without_dumps_or_a_python_to_start_nothing_is_begun(stage: Stage, capfd) -> None:
     analyser = stage.analyser(SAYS_ITS_WORDS)
     analyser._command = ("/not/there",)
-    analyser.work(NOW_NS, (ASKED_NS, 77))
+    analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
     assert "/not/there" in capfd.readouterr().err
     (stage.folder / "ddptop_gloo_rank_0").unlink()
     analyser._command = (sys.executable, "-c", SAYS_ITS_WORDS)
-    analyser.work(NOW_NS, (ASKED_NS, 77))
+    analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
     stage.folder.rmdir()
-    analyser.work(NOW_NS, (ASKED_NS, 77))
+    analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
     assert analyser._process is None
 
 
@@ -138,7 +138,7 @@ def keeps(stage: Stage, *numbers: int) -> None:
     """A new analyser that has been asked so often."""
     analyser = stage.analyser(KEEPS)
     for number in numbers:
-        analyser.work(NOW_NS, (ASKED_NS, number))
+        analyser.work_on_dumps(NOW_NS, (ASKED_NS, number))
         stage.until_ended(analyser)
     analyser.close()
 
@@ -171,7 +171,7 @@ def test_no_dumps_are_kept_where_another_user_could_put_others_in_their_place(
 ) -> None:
     stage.recording.parent.chmod(mode)
     analyser = stage.analyser(SAYS_ITS_WORDS)
-    analyser.work(NOW_NS, (ASKED_NS, 77))
+    analyser.work_on_dumps(NOW_NS, (ASKED_NS, 77))
     stage.until_ended(analyser)
     sticky = mode == 0o1777
     assert stage.recording.with_name("run.ddptop.flight").exists() == sticky

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddptop.agent.admission import Admission
-from ddptop.agent.launcher import parse
+from ddptop.agent.launcher import parse_arguments
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector import agent_port, remote_hosts
 from ddptop.collector.agent_port import Listen, choose_address
@@ -89,7 +89,7 @@ def test_ranks_of_three_hosts_are_one_run_and_the_next_collector_has_port_and_ke
 def test_a_host_that_never_comes_back_is_named_and_what_it_kept_is_said_to_be_unknown(stage):
     words = ["--run-dir", stage.directory, "--run-id", RUN_ID, "--name", "n", "--record", stage.recording]
     supervisor = CollectorSupervisor([*map(str, words), *SERVE], stage.directory / "collector.log")
-    supervisor.start()
+    supervisor.start_process()
     stage.wait_for(lambda: read_address(stage.directory))
     ranks, agents = hosts_begin(stage, steps=300)
     for agent in (*ranks, agents[0]):
@@ -97,7 +97,7 @@ def test_a_host_that_never_comes_back_is_named_and_what_it_kept_is_said_to_be_un
     agents[1].kill()
     stage.wait_for(lambda: recorded_past(stage, 20, rank=4))
     began = time.monotonic()
-    summary = supervisor.finish(0)
+    summary = supervisor.finish_run(0)
     assert summary is not None
     if summary.missing:  # else its last message had arrived
         assert summary.missing == ("n2",)
@@ -122,12 +122,12 @@ def test_two_machines_of_one_name_are_told_apart_and_one_machine_is_one_host(sta
 def test_the_end_waits_for_both_agents_of_one_host_name_while_they_report(stage):
     words = ["--run-dir", str(stage.directory), "--run-id", RUN_ID, "--name", "name", "--record", "unused"]
     context = new_context()
-    listen, admission = Listen.parse("127.0.0.1:0"), Admission(launcher=0)
-    hosts = RemoteHosts(context, parse(words), listen, Reducer(), admission, epoch=1)
+    listen, admission = Listen.parse_text("127.0.0.1:0"), Admission(launcher=0)
+    hosts = RemoteHosts(context, parse_arguments(words), listen, Reducer(), admission, epoch=1)
     begun_ns = time.monotonic_ns()
     for session, name in ((1, "n"), (2, "n"), (3, "other")):
         host = Host(1, RUN_ID, session, name, 1, begun_ns, time.time_ns(), 8, 1 << 34, "boot")
-        hosts.recall(Received(begun_ns, -1, session, 0, host))
+        hosts.recall_message(Received(begun_ns, -1, session, 0, host))
     hosts.note_end(2)
     assert hosts.not_ended(begun_ns) == {"n", "other"}
     assert hosts.not_ended(begun_ns + 5 * NS) == {"other"}, "the other agent has taken its place"
@@ -145,15 +145,15 @@ def test_free_memory_goes_back_to_the_system_now_and_then_and_after_a_host_has_j
     monkeypatch.setattr(remote_hosts, "time", clock)
     monkeypatch.setattr(remote_hosts, "ctypes", SimpleNamespace(CDLL=lambda _: library))
     context = new_context()
-    listen, admission = Listen.parse("127.0.0.1:0"), Admission(launcher=0)
-    hosts = RemoteHosts(context, parse(words), listen, Reducer(), admission, epoch=1)
-    hosts.begin(lambda message, t_ns: None, lambda: ())
+    listen, admission = Listen.parse_text("127.0.0.1:0"), Admission(launcher=0)
+    hosts = RemoteHosts(context, parse_arguments(words), listen, Reducer(), admission, epoch=1)
+    hosts.begin_reports(lambda message, t_ns: None, lambda: ())
     for tenth in range(100, 300):
         now_ns = tenth * NS // 10
         if tenth in (160, 163):
             host = Host(1, RUN_ID, tenth, f"n{tenth}", 1, now_ns, time.time_ns(), 8, 1 << 34, "boot")
-            hosts.recall(Received(now_ns, -1, tenth, 0, host))
-        hosts.check(now_ns, emptied=True, interrupted=False)
+            hosts.recall_message(Received(now_ns, -1, tenth, 0, host))
+        hosts.check_hosts(now_ns, emptied=True, interrupted=False)
     hosts.close()
     context.term()
     assert given_s == [15, 17, 18, 19, 20, 21, 22, 27]
@@ -181,14 +181,14 @@ def test_a_collector_that_falls_behind_asks_for_less_and_for_more_when_there_is_
         nonlocal now_ns
         for _ in range(count):
             begun_ns, now_ns = now_ns, now_ns + lasting_ns
-            if backlog.note(begun_ns, now_ns, emptied=emptied):
-                thin.append(backlog.event(now_ns).fields["thin"])
+            if backlog.note_round(begun_ns, now_ns, emptied=emptied):
+                thin.append(backlog.change_event(now_ns).fields["thin"])
 
     rounds(1000, NS // 20, emptied=True)
     assert thin == []
     rounds(40, NS // 2, emptied=False)
     assert thin == [1, 2, 3, 4, 5, 6, MAX_THIN]
-    assert "no bucket detail" in str(backlog.event(now_ns).fields["message"])
+    assert "no bucket detail" in str(backlog.change_event(now_ns).fields["message"])
     thin.clear()
     rounds(1, NS // 20, emptied=True)
     assert thin == [], "there must be room for some time"
@@ -199,16 +199,16 @@ def test_a_collector_that_falls_behind_asks_for_less_and_for_more_when_there_is_
     rounds(8, NS // 2, emptied=False)
     assert thin[7:] == [1, 2]
     before = Backlog()
-    before.recall(backlog.event(now_ns))
+    before.recall_message(backlog.change_event(now_ns))
     assert before.thin == backlog.thin
 
 
 def test_where_agents_connect_is_an_address_that_other_hosts_can_reach(monkeypatch):
-    assert Listen.parse("host.example:0") == ("host.example", 0)
-    assert Listen.parse("[fd00::1]:5") == ("fd00::1", 5)
+    assert Listen.parse_text("host.example:0") == ("host.example", 0)
+    assert Listen.parse_text("[fd00::1]:5") == ("fd00::1", 5)
     for wrong in ("host", ":5", "host:x", "host:70000"):
         with pytest.raises(ValueError, match="ADDRESS:PORT"):
-            Listen.parse(wrong)
+            Listen.parse_text(wrong)
     own = ["127.0.0.1", "10.1.2.3", "10.9.9.9"]
     down: list[str] = []
     monkeypatch.setattr(
@@ -216,7 +216,7 @@ def test_where_agents_connect_is_an_address_that_other_hosts_can_reach(monkeypat
     )
     monkeypatch.setattr(agent_port, "source_address", lambda target: "10.9.9.9" if "." in target else "")
     names = {"node": ["127.0.1.1"], "good": ["127.0.1.1", "10.1.2.3"], "localhost": ["127.0.0.1"]}
-    monkeypatch.setattr(agent_port, "_resolved", lambda host: names.get(host, []))
+    monkeypatch.setattr(agent_port, "_resolve_name", lambda host: names.get(host, []))
     assert choose_address("localhost") == ("127.0.0.1", None)
     assert choose_address("good") == ("10.1.2.3", None)
     address, remark = choose_address("node")

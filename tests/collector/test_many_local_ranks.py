@@ -99,13 +99,13 @@ class Noted:
     def note_bye(self, *args, **options):
         self._note("bye", args[-1], *args, *options.items())
 
-    def returning(self, rank, session):
+    def find_returning(self, rank, session):
         self._note("returning", session, rank)
 
     def forget_session(self, *_):
         return
 
-    answered = forget_session
+    note_answer = forget_session
 
 
 def note_what_is_written(writer, link):
@@ -148,7 +148,7 @@ def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4)
     intake = Intake(ranks, record, reducer, noted, noted)
     note_what_is_written(record._writer, link)
     spoil(record, reducer, noted, monkeypatch)
-    intake.report(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
+    intake.report_message(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
     for turn in range(ROUNDS):
         for rank in range(WORLD):
             if not turn:
@@ -158,10 +158,10 @@ def received(tmp_path, fewest, monkeypatch, spoil=lambda *_: None, wrong=((5, 4)
             work(link, rank, turn, spoiled=(rank, turn) in wrong)
         if turn == ROUNDS - 1:
             link.offer(3, 2 * ROUNDS + 3, encode(Bye(NS, "finished")))
-        intake.drain(NS + turn * NS)
-        intake.acknowledge(NS + turn * NS)  # nothing is written yet
-        record.flush()
-        intake.acknowledge(NS + turn * NS)
+        intake.take_arrived(NS + turn * NS)
+        intake.acknowledge_written(NS + turn * NS)  # nothing is written yet
+        record.write_all()
+        intake.acknowledge_written(NS + turn * NS)
     record.close()
     with Recording.open(path) as recording:
         kept = sorted((encode(one.message), *one[:4]) for one in recording.records())
@@ -195,7 +195,7 @@ def run_fails(record, reducer, noted, monkeypatch):
 
 
 def division_fails(record, reducer, noted, monkeypatch):
-    record._divided = fail
+    record._divide_run = fail
 
 
 def bytes_fail(record, reducer, noted, monkeypatch):

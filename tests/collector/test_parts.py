@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ddptop.agent.launcher import LINGER_NS, Arguments, LauncherPipe, parse, ranks_started
+from ddptop.agent.launcher import LINGER_NS, Arguments, LauncherPipe, parse_arguments, ranks_started
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.collector import supervisor as supervisor_module
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import PROGRESS_EVERY_NS, KeptBeats
-from ddptop.collector.supervisor import CollectorSupervisor, Summary
+from ddptop.collector.supervisor import CollectorSupervisor, RunSummary
 from ddptop.host import rank_processes as watch_module
 from ddptop.host.exits import RankExit, RankProcess
 from ddptop.host.kernel_view import UsageSampler
@@ -39,20 +39,20 @@ def test_the_script_comes_from_a_private_file_without_secrets(tmp_path):
     words = ["--run-dir", str(tmp_path), *NEEDED[2:]]
     for arguments, argv in ((True, ("a b.py", "--token", "***")), (False, ("a b.py",))):
         write_command(tmp_path, ["a b.py", "--token", "s3cr3t"], arguments=arguments)
-        assert (parse(words).script, parse(words).argv) == ("'a b.py'", argv)
+        assert (parse_arguments(words).script, parse_arguments(words).argv) == ("'a b.py'", argv)
     (file,) = tmp_path.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     file.chmod(0o644)
-    assert parse(words).argv == ()
+    assert parse_arguments(words).argv == ()
 
 
 def test_arguments_have_defaults_and_checks(capsys):
-    assert parse(NEEDED) == Arguments(run_dir=Path("/run"), run_id="id", name="name", record=None)
-    full = parse([*NEEDED, "--record", "/r", "--record-limit", "5", "--stall", "2"])
+    assert parse_arguments(NEEDED) == Arguments(run_dir=Path("/run"), run_id="id", name="name", record=None)
+    full = parse_arguments([*NEEDED, "--record", "/r", "--record-limit", "5", "--stall", "2"])
     assert (full.record, full.record_limit, full.stall_s) == (Path("/r"), 5, 2.0)
     for bad in (["--record-limit", "0"], ["--stall", "x"]):
         with pytest.raises(SystemExit) as caught:
-            parse([*NEEDED, *bad])
+            parse_arguments([*NEEDED, *bad])
         assert caught.value.code == 2
     capsys.readouterr()
 
@@ -67,12 +67,12 @@ def pipe():
 
 def test_an_exit_code_ends_the_run_even_when_it_comes_in_pieces(pipe):
     launcher, writing = pipe
-    launcher.read()
+    launcher.read_lines()
     os.write(writing, b'{"exit_c')
-    launcher.read()
+    launcher.read_lines()
     assert not launcher.ended
     os.write(writing, b'ode": 3}\n')
-    launcher.read()
+    launcher.read_lines()
     assert (launcher.ended, launcher.exit_code) == (True, 3)
     os.close(writing)
 
@@ -83,7 +83,7 @@ def test_ends_of_processes_come_before_the_end_of_the_run(pipe):
     os.write(
         writing, b'{"exits": [{"pid": 8, "exit_code": 3}, {"pid": 9}]}\n{"exits": 1}\n{"exit_code": 1}\n'
     )
-    launcher.read()
+    launcher.read_lines()
     assert launcher.take_exits() == [(7, -9), (8, 3)]
     assert launcher.take_exits() == []
     assert launcher.exit_code == 1
@@ -93,10 +93,10 @@ def test_ends_of_processes_come_before_the_end_of_the_run(pipe):
 def test_other_words_are_passed_over_and_the_end_is_the_end(pipe):
     launcher, writing = pipe
     os.write(writing, b'\xff\n[]\n{"exit_code": "x"}\n{"exit_code": true}\nnothing\n')
-    launcher.read()
+    launcher.read_lines()
     assert not launcher.ended
     os.close(writing)
-    launcher.read()
+    launcher.read_lines()
     assert (launcher.ended, launcher.killed, launcher.exit_code) == (False, True, None)
 
 
@@ -104,23 +104,23 @@ def test_without_its_launcher_a_run_ends_a_moment_after_its_last_rank():
     reading, writing = os.pipe()
     ranks = [4711]
     launcher = LauncherPipe("run", lambda: bool(ranks), lambda: True, reading)
-    launcher.check(0)
+    launcher.check_end(0)
     assert not launcher.ended
     os.close(writing)
-    launcher.read()
+    launcher.read_lines()
     os.close(reading)
-    launcher.check(10 * LINGER_NS)
+    launcher.check_end(10 * LINGER_NS)
     ranks.clear()
-    launcher.check(20 * LINGER_NS)
+    launcher.check_end(20 * LINGER_NS)
     assert not launcher.ended  # another rank may be about to report
     ranks.append(4712)
-    launcher.check(21 * LINGER_NS)
+    launcher.check_end(21 * LINGER_NS)
     ranks.clear()
-    launcher.check(22 * LINGER_NS)
+    launcher.check_end(22 * LINGER_NS)
     assert not launcher.ended
-    launcher.check(23 * LINGER_NS)
+    launcher.check_end(23 * LINGER_NS)
     assert launcher.ended
-    assert launcher.well
+    assert launcher.ended_well
 
 
 def test_ranks_that_have_not_reported_yet_are_known_by_their_environment():
@@ -285,10 +285,10 @@ def test_a_collector_is_started_again_as_long_as_the_run_lives(tmp_path, monkeyp
     supervisor = CollectorSupervisor([], tmp_path / "run" / "collector.log", told.append)
     marks = tmp_path / "marks"
     supervisor._command = [DYING[0], DYING[1], f"{NEWS}; {DYING[2]}", str(marks)]
-    supervisor.start()
+    supervisor.start_process()
     wait_for(lambda: marks.exists() and len(marks.read_text().splitlines()) > 25)
     supervisor._command = SUMMING_UP
-    assert supervisor.finish(0) == Summary(7, 8, 3, None, None)
+    assert supervisor.finish_run(0) == RunSummary(7, 8, 3, None, None)
     assert told[0] == "5 records lost so far"
     assert [text for text in told[1:] if "keeps ending" not in text] == [], "each kind of news once"
     assert len(told) == 2
@@ -310,22 +310,22 @@ def test_what_keeps_ending_is_named_with_the_reason(tmp_path, monkeypatch, modul
     notices: list[str] = []
     supervisor = CollectorSupervisor([], tmp_path / "run" / "log", notices.append, module=module)
     supervisor._command = ["sh", "-c", script]
-    supervisor.start()
+    supervisor.start_process()
     wait_for(lambda: notices)
     supervisor._command = SUMMING_UP
-    supervisor.finish(0)
+    supervisor.finish_run(0)
     assert notices == [told]
 
 
 def test_one_that_died_at_the_very_end_is_asked_once_more(tmp_path):
     supervisor = CollectorSupervisor([], tmp_path / "collector.log")
     supervisor._command = ["sh", "-c", "read line"]
-    supervisor.start()
+    supervisor.start_process()
     supervisor._command = SUMMING_UP
-    summary = supervisor.finish(0)
+    summary = supervisor.finish_run(0)
     assert summary is not None and summary.lost == 3
     supervisor._command = ["sh", "-c", "exit 1"]
-    assert supervisor.finish(0) is None or supervisor._last_line
+    assert supervisor.finish_run(0) is None or supervisor._last_line
 
 
 COUNTS = """
@@ -394,12 +394,14 @@ def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_ta
             raise OverflowError("signed integer is greater than maximum")
 
     receiver = SimpleNamespace(drain_messages=lambda _: arriving, refused=0, refused_why="")
-    record = SimpleNamespace(add=lambda received, _: kept.append(received), set_history=lambda _: None)
+    record = SimpleNamespace(
+        add_message=lambda received, _: kept.append(received), set_history=lambda _: None
+    )
     reducer = SimpleNamespace(feed=said.append)
-    admission = SimpleNamespace(returning=lambda *_: None)
+    admission = SimpleNamespace(find_returning=lambda *_: None)
     ranks = LocalRanks(receiver, SimpleNamespace(note_message=heard), admission)
     intake = Intake(ranks, record, reducer, None, None)
-    assert intake.drain(1) == 3
+    assert intake.take_arrived(1) == 3
     assert kept == [arriving[0][0], None, arriving[1][0], arriving[2][0]]  # that one, too
     intake.report_refused(1)
     assert said[-1].message.fields == {"refused": 0, "failed": 1, "reason": ""}
@@ -423,7 +425,7 @@ def test_of_each_process_one_heartbeat_a_second_is_kept_however_many_come_togeth
             kept.append(arrived_ns - kept_ns.get(session, -PROGRESS_EVERY_NS) >= PROGRESS_EVERY_NS)
             if kept[-1]:
                 kept_ns[session] = arrived_ns
-        assert beats.take(of, t_ns).tolist() == kept
+        assert beats.choose_beats(of, t_ns).tolist() == kept
         now_ns = int(t_ns.max(initial=now_ns))
 
 
@@ -431,7 +433,7 @@ def test_sessions_of_which_nothing_comes_any_more_take_no_memory():
     beats = KeptBeats()
     for second in range(100):
         of = np.arange(50) + 50 * second
-        assert beats.take(of, np.full(50, second * PROGRESS_EVERY_NS)).all()
+        assert beats.choose_beats(of, np.full(50, second * PROGRESS_EVERY_NS)).all()
     assert len(beats._sessions) <= 101
-    many = beats.take(np.zeros(100_000, np.int64), np.full(100_000, 200 * PROGRESS_EVERY_NS))
+    many = beats.choose_beats(np.zeros(100_000, np.int64), np.full(100_000, 200 * PROGRESS_EVERY_NS))
     assert np.flatnonzero(many).tolist() == [0]

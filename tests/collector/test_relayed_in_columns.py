@@ -48,7 +48,7 @@ def received(path, world=WORLD, after_each=lambda *_: None):
     wire = receiver.socket = KeptReplies()
     record, reducer = Record(path, limit_bytes=1 << 30, resume=False), Reducer()
     hosts = SimpleNamespace(
-        drain=receiver.drain_bundles,
+        receive_relayed=receiver.drain_bundles,
         receiver=receiver,
         emptied=True,
         refused=0,
@@ -61,7 +61,7 @@ def received(path, world=WORLD, after_each=lambda *_: None):
         note_recorded=lambda *_: None, refused=0, refused_why="", sessions=(),
     )  # fmt: skip
     intake = Intake(LocalRanks(none, none, none), record, reducer, none, none, hosts)
-    intake.report(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
+    intake.report_message(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
     agents = Agents(world, 1)
     for at in range(1, 13):
         now_ns = at * NS // 4
@@ -69,9 +69,9 @@ def received(path, world=WORLD, after_each=lambda *_: None):
         if at == 6:
             bundles[1][1] = spoiled(bundles[1][1])
         wire.arrive(bundles)
-        intake.drain(NS + now_ns)
-        record.flush()
-        intake.acknowledge(NS + now_ns)
+        intake.take_arrived(NS + now_ns)
+        record.write_all()
+        intake.acknowledge_written(NS + now_ns)
         after_each(at, NS + now_ns, intake, record, reducer)
     record.close()
     with Recording.open(path) as recording:
@@ -112,7 +112,7 @@ def test_many_hosts_get_their_acks_together_but_a_rank_that_ends_at_once(tmp_pat
 
 
 def test_what_fills_several_blocks_is_written_and_acked_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(Record, "flush", lambda self: None)
+    monkeypatch.setattr(Record, "write_all", lambda self: None)
     monkeypatch.setattr("ddptop.transport.bundle_receiver.MANY_AGENTS", 64)
     world = 512
     *_, acks = received(tmp_path / "run.ddptop", world)

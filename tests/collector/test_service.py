@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ddptop.agent.launcher import parse
+from ddptop.agent.launcher import parse_arguments
 from ddptop.collector import service, viewers
 from ddptop.collector.service import Collector
 from ddptop.collector.viewers import INTERVAL_NS
@@ -65,7 +65,7 @@ class Rounds:
         words = ["--run-dir", stage.directory, "--run-id", RUN_ID, "--name", "name", "--record", "off"]
         alone = f"{os.getpid()}:{process_start(os.getpid())}"
         words += ["--serve", "127.0.0.1:0", "--alone", alone]
-        self.collector = Collector(parse([*map(str, words)]))
+        self.collector = Collector(parse_arguments([*map(str, words)]))
         self.viewer = CreditClient(view_endpoint(stage.directory))
         self.agent = Agent(stage.directory, "n1", 0)
         self.ranks = [Rank(self.agent.link, "n1", rank, 2) for rank in (0, 1)]
@@ -73,7 +73,7 @@ class Rounds:
 
     def round(self, after_ns: int = INTERVAL_NS) -> None:
         self.clock.now_ns += after_ns
-        self.collector._round()
+        self.collector._work_round()
 
     def hold(self, monkeypatch: pytest.MonkeyPatch) -> int:
         """From now on what arrives is held, as of many agents; returns until when."""
@@ -97,7 +97,7 @@ class Rounds:
         def check(*_: object, **__: object) -> None:
             self.clock.now_ns += ms * MS
 
-        self._monkeypatch.setattr(self.collector._hosts, "check", check)
+        self._monkeypatch.setattr(self.collector._hosts, "check_hosts", check)
 
     def begin(self) -> None:
         """Until steps of both ranks were taken and acked, a frame was sent, and nothing is on its way."""
@@ -186,11 +186,13 @@ def test_a_frame_is_sent_before_acks_and_figures_are_made_after_both(rounds, mon
     seen = []
     collector = rounds.collector
     steps_wait = collector._reducer.evaluation._waiting.__len__
-    rounds.before(collector._intake, "acknowledge", lambda: seen.append(("frame", rounds.frame_step())))
-    rounds.before(collector._frames, "prepare", lambda: seen.append(("acks", rounds.acks_arrive())))
+    rounds.before(
+        collector._intake, "acknowledge_written", lambda: seen.append(("frame", rounds.frame_step()))
+    )
+    rounds.before(collector._frames, "prepare_next", lambda: seen.append(("acks", rounds.acks_arrive())))
     rounds.before(collector._reducer, "frame", lambda: seen.append("figures"))
     waiting = []
-    rounds.before(collector._frames, "prepare", lambda: waiting.append(steps_wait()))
+    rounds.before(collector._frames, "prepare_next", lambda: waiting.append(steps_wait()))
     rounds.round()
     # The frame has the steps that came in this round, which were not evaluated for it.
     assert seen == [("frame", 10), ("acks", True), "figures"]
@@ -204,7 +206,7 @@ def test_at_the_end_of_the_run_acks_come_first(rounds):
     rounds.ask_for_frame()
     rounds.collector._pipe.ended = True
     seen = []
-    rounds.before(rounds.collector._viewers, "serve", lambda: seen.append(rounds.acks_arrive()))
+    rounds.before(rounds.collector._viewers, "serve_due", lambda: seen.append(rounds.acks_arrive()))
     rounds.round()
     assert seen == [True], "processes wait for their last acks"
     assert rounds.frame_step() == 10
@@ -241,7 +243,7 @@ def test_what_is_held_is_taken_at_the_moment_when_it_is_due(rounds, monkeypatch)
     rounds.send_steps()
     rounds.ask_for_frame()
     begun_ns = []
-    rounds.before(rounds.collector._intake, "drain", lambda: begun_ns.append(rounds.clock.now_ns))
+    rounds.before(rounds.collector._intake, "take_arrived", lambda: begun_ns.append(rounds.clock.now_ns))
     while rounds.collector._intake.held_until_ns == held_until_ns:
         rounds.round(0)
     assert begun_ns[-1] == held_until_ns
@@ -290,7 +292,7 @@ def test_where_nothing_is_held_a_pause_is_four_times_the_round(rounds, work_ms, 
 
 
 def test_while_messages_wait_to_be_read_there_is_no_pause(rounds, monkeypatch):
-    monkeypatch.setattr(rounds.collector._intake, "drain", lambda *_, **__: 1)
+    monkeypatch.setattr(rounds.collector._intake, "take_arrived", lambda *_, **__: 1)
     rounds.collector._intake.emptied = False
     rounds.round()
     assert rounds.clock.pauses_ms == []

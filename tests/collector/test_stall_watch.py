@@ -29,7 +29,7 @@ class Asked(list):
 
     def after(self, seconds, since_ns=BEGAN, sessions=RANKS, positions=b""):
         self.now_ns = BEGAN + int(seconds * NS)
-        self.watch.work(self.now_ns, since_ns, sessions, positions)
+        self.watch.ask_ranks_due(self.now_ns, since_ns, sessions, positions)
         new, self[:] = list(self), []
         return new
 
@@ -44,18 +44,18 @@ def asked():
 
 def test_nobody_is_asked_while_steps_move(asked):
     assert asked.after(1, since_ns=None) == asked.after(100, since_ns=None) == []
-    assert not asked.watch.asking
+    assert not asked.watch.is_asking
 
 
 def test_each_rank_is_asked_once_and_again_until_it_answers(asked):
     first = asked.after(15)
     number = BEGAN + 15 * NS
     assert first == [(11, number), (12, number), (13, number)]
-    asked.watch.answered(11, number)
-    asked.watch.answered(12, number - 1)
+    asked.watch.note_answer(11, number)
+    asked.watch.note_answer(12, number - 1)
     assert asked.after(19.9) == []
     assert asked.after(20) == [(12, number), (13, number)]
-    asked.watch.answered(13, number)
+    asked.watch.note_answer(13, number)
     assert asked.after(24) == []
     assert asked.after(25) == [(12, number)]
 
@@ -71,7 +71,7 @@ def test_a_long_stall_is_looked_at_anew_and_never_more_often_than_that(asked):
     for second in range(15, 15 + 5 * NEXT_ROUND_NS // NS):
         questions = asked.after(second)
         for session, number in questions:
-            asked.watch.answered(session, number)
+            asked.watch.note_answer(session, number)
         rounds += [(second, len(questions))] if questions else []
     assert rounds == [(15, 3), (30, 3), (60, 3), (120, 3), (180, 3), (240, 3), (300, 3)]
 
@@ -82,7 +82,7 @@ def test_ranks_are_asked_again_as_soon_as_one_of_them_has_moved_on_and_not_for_e
         moves = b"" if second < 17 else second.to_bytes()  # it moves on all the time from then on
         questions = asked.after(second, positions=moves)
         for session, number in questions:
-            asked.watch.answered(session, number)
+            asked.watch.note_answer(session, number)
         rounds += [second] if questions else []
     assert rounds == [15, 20, 25, 30, 35, 44, 55, 69, 87, 109]
 
@@ -95,11 +95,11 @@ def test_a_round_is_heard_out_once_when_all_have_answered_or_had_time_to(asked):
     assert take_complete(began_ns + ASK_AGAIN_NS, RANKS) is None, "nobody has answered"
     for session in RANKS:
         assert take_complete(began_ns, RANKS) is None
-        asked.watch.answered(session, first)
+        asked.watch.note_answer(session, first)
     assert take_complete(began_ns, RANKS) == (began_ns, first)
     assert take_complete(began_ns, RANKS) is None
     (second,) = asked.numbers(75)
-    asked.watch.answered(12, second)
+    asked.watch.note_answer(12, second)
     assert take_complete(asked.now_ns + ASK_AGAIN_NS - 1, RANKS) is None
     assert take_complete(asked.now_ns + ASK_AGAIN_NS, RANKS) == (asked.now_ns, second)
 
@@ -107,7 +107,7 @@ def test_a_round_is_heard_out_once_when_all_have_answered_or_had_time_to(asked):
 def test_of_a_death_there_is_nothing_to_hear_out(asked):
     asked.watch.note_death(BEGAN, RANKS)
     for session, number in asked:
-        asked.watch.answered(session, number)
+        asked.watch.note_answer(session, number)
     assert asked.watch.take_complete(BEGAN + ASK_AGAIN_NS, RANKS) is None
 
 
@@ -128,11 +128,13 @@ def test_at_a_death_the_others_are_asked_at_once_and_once_more(asked):
     asked.clear()
     asked.watch.note_death(BEGAN + NS, (12,))  # many ranks go when one has gone
     assert asked == []
-    asked.watch.answered(11, number)
-    assert asked.watch.asking  # so that those which have not answered are known although nothing is stalled
+    asked.watch.note_answer(11, number)
+    assert (
+        asked.watch.is_asking
+    )  # so that those which have not answered are known although nothing is stalled
     assert asked.after(ASK_AGAIN_NS / NS, since_ns=None, sessions=(11, 12)) == [(12, number)]
     assert asked.after(10, since_ns=None) == asked.after(30, since_ns=None) == []
-    assert not asked.watch.asking
+    assert not asked.watch.is_asking
 
 
 def test_what_ranks_said_at_a_death_does_not_answer_for_the_stall_after_it(asked):
@@ -144,20 +146,20 @@ def test_what_ranks_said_at_a_death_does_not_answer_for_the_stall_after_it(asked
 
 def test_numbers_never_come_twice_even_if_the_clock_goes_back(asked):
     (first,) = asked.numbers(15)
-    asked.watch.work(asked.now_ns, None, RANKS)
+    asked.watch.ask_ranks_due(asked.now_ns, None, RANKS)
     asked.now_ns = BEGAN
-    asked.watch.work(BEGAN + 40 * NS, BEGAN + 20 * NS, RANKS)
+    asked.watch.ask_ranks_due(BEGAN + 40 * NS, BEGAN + 20 * NS, RANKS)
     assert {number for _, number in asked} == {first + 1}
 
 
 def test_a_new_collector_asks_only_those_that_have_not_answered_the_one_before(asked):
     number = BEGAN + 15 * NS
     asked.now_ns = BEGAN + 20 * NS
-    asked.watch.recall(11, number - NS, asked.now_ns)
-    asked.watch.recall(11, number, asked.now_ns)
-    asked.watch.recall(12, number, asked.now_ns)
-    asked.watch.recall(13, 0, asked.now_ns)  # a rank's own word at its end
-    asked.watch.recall(13, number + 3600 * NS, asked.now_ns)  # nobody has asked this yet
+    asked.watch.recall_answer(11, number - NS, asked.now_ns)
+    asked.watch.recall_answer(11, number, asked.now_ns)
+    asked.watch.recall_answer(12, number, asked.now_ns)
+    asked.watch.recall_answer(13, 0, asked.now_ns)  # a rank's own word at its end
+    asked.watch.recall_answer(13, number + 3600 * NS, asked.now_ns)  # nobody has asked this yet
     assert asked.after(20) == [(13, number)]
     assert asked.after(29) == [(13, number)]
     assert asked.numbers(30) == {BEGAN + 30 * NS}

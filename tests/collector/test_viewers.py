@@ -32,9 +32,9 @@ def made(tmp_path, monkeypatch):
         frames = frames or LiveFrames(reducer, record, "live")
         monkeypatch.setattr(viewers, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
         if at == EVENT:
-            intake.report(Event("internal_error", now_ns, -1, -1, {"message": "x"}), now_ns)
+            intake.report_message(Event("internal_error", now_ns, -1, -1, {"message": "x"}), now_ns)
         frame = frames(cursor=0, focus=None, want="")
-        exact = reducer.frame(now_ns, recording=record.existing)
+        exact = reducer.frame(now_ns, recording=record.existing_path)
         found[at] = frame, exact, frames(cursor=0, focus=1, want="")
 
     def make():
@@ -129,7 +129,7 @@ def figures_made(tmp_path, monkeypatch):
                 frames[0](cursor=0, focus=1, want="")
             if at in with_frame or at in of_a_rank:
                 monkeypatch.setattr(reducer, "frame", partial(build, after))
-                frames[0].prepare()
+                frames[0].prepare_next()
             monkeypatch.delattr(reducer, "frame")
             if reducer.evaluation._waiting:
                 steps_wait.append(at)
@@ -194,7 +194,7 @@ def test_viewers_get_all_of_the_history_once_also_from_figures_made_before(tmp_p
                 frame = frames[0](cursor=len(mine), focus=None, want="")
                 mine.extend(frame.history.step.tolist())
                 shown.append((at, frame.group.window_steps))
-                frames[0].prepare()
+                frames[0].prepare_next()
         newest[:] = reducer.state.history.since(0).step.tolist()
 
     received(tmp_path / "run.ddptop", after_each=serve)

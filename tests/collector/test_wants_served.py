@@ -42,7 +42,7 @@ def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:
 
         def served() -> bool:
             server.drain_credits(time.monotonic_ns())
-            viewers.serve(time.monotonic_ns())
+            viewers.serve_due(time.monotonic_ns())
             first, second = lanes.latest(), cells.latest()
             return bool(first and second and first.timeline and second.heat)
 
@@ -60,6 +60,6 @@ def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:
         while second.heat is not None:
             assert time.monotonic() < end, "a want that makes no sense still brings something"
             server.drain_credits(time.monotonic_ns())
-            viewers.serve(time.monotonic_ns())
+            viewers.serve_due(time.monotonic_ns())
             time.sleep(0.005)
             second = cells.latest() or second

@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from unittest import mock
 
-from ddptop.collector.supervisor import CollectorSupervisor, Summary
+from ddptop.collector.supervisor import CollectorSupervisor, RunSummary
 from ddptop.host.runs import create_run_directory
 from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording.reader import Recording, RecordingError
@@ -53,7 +53,7 @@ class Scale:
 class Seen:
     """What became of a run."""
 
-    summary: Summary | None
+    summary: RunSummary | None
     rows: dict[int, int]
     """Different steps of each rank in the recording."""
     last: dict[int, int]
@@ -98,7 +98,7 @@ class Trial:
 
     def start(self) -> None:
         """Start the collector and the ranks, and wait until steps are on the disk."""
-        self.supervisor.start()
+        self.supervisor.start_process()
         for rank in range(WORLD):
             scale = self.scale
             numbers = (rank, WORLD, scale.steps, scale.rate, scale.buckets, 4 << 20, DRAIN_S)
@@ -146,7 +146,7 @@ class Trial:
         """Wait for the ranks, end the run, and read what was recorded."""
         (self.home / "go").touch()
         code = max(abs(rank.wait(DEADLINE_S)) for rank in self.ranks)
-        summary = self.supervisor.finish(code)
+        summary = self.supervisor.finish_run(code)
         records = self.records()
         steps, different = steps_of(records), set(steps_of(records))
         rows = Counter(rank for rank, _ in sorted(different))
@@ -174,7 +174,7 @@ class Trial:
         for terminal in self.terminals:
             os.close(terminal)
         if self.supervisor.pid:
-            self.supervisor.finish(1)
+            self.supervisor.finish_run(1)
 
 
 def steps_of(records: Iterable[Received]) -> list[tuple[int, int]]:

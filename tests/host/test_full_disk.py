@@ -81,7 +81,7 @@ def test_the_host_reports_the_full_folder_as_an_event_of_a_rank_that_runs_there(
         watch = HostWatch(tmp_path, "run", ranks, processes, Gpus(), None)  # type: ignore[arg-type]
 
         def told() -> list[Event]:
-            watch.check(time.monotonic_ns())
+            watch.check_each_second(time.monotonic_ns())
             return [event for event in ranks.events if event.kind == "disk"]
 
         (event,) = until(told, "the event")  # type: ignore[misc]
@@ -139,7 +139,7 @@ def test_the_folder_that_is_recorded_to_is_read(
     watch = HostWatch(tmp_path, "run", ranks, processes, Gpus(), file)  # type: ignore[arg-type]
 
     def reported() -> list[str]:
-        watch.check(time.monotonic_ns())
+        watch.check_each_second(time.monotonic_ns())
         return [str(event.fields["folder"]) for event in ranks.events if event.kind == "disk"]
 
     of_recordings = [name for name in until(reported, "the events") if "(recordings)" in name]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.collector.record import Earlier, Record
+from ddptop.collector.record import EarlierRun, Record
 from ddptop.protocol import limits
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
@@ -80,7 +80,7 @@ def test_the_last_number_of_a_session_that_has_long_been_silent(path: Path) -> N
         assert 1001 not in {r.session for r in recording.tail(steps=200) if isinstance(r.message, Steps)}
         numbers = recording.last_numbers([1000, 1001, 4711])
         assert numbers == {1000: max(r.seq for r in records if r.session == 1000), 1001: silent}
-        assert Earlier(path, None, recording).last_numbers() == numbers
+        assert EarlierRun(path, None, recording).last_numbers() == numbers
 
 
 def test_the_tail_of_a_restarted_run_does_not_go_back_to_its_start(path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_second_run_of_the_same_name_is_recorded_beside_the_first(path: Path) 
     first = Record(path, limit_bytes=GIB, resume=False)
     second = Record(path, limit_bytes=GIB, resume=False)
     assert (first.path, second.path) == (path, path.with_stem(f"{path.stem}-2"))
-    assert first.note is None and second.note is None
+    assert first.trouble_note is None and second.trouble_note is None
     for record in (first, second):
         record.close()
 

@@ -22,7 +22,7 @@ from ddptop.cli.errors import note
 from ddptop.cli.settings import Settings
 from ddptop.cli.show import Mode, emit
 from ddptop.collector.alert_calls import AlertCalls
-from ddptop.collector.incidents import Change
+from ddptop.collector.incidents import IncidentChange
 from ddptop.export.metrics import families
 from ddptop.frames.codec import FrameError
 from ddptop.frames.frame import Frame
@@ -214,7 +214,7 @@ def test_escapes_behind_the_checks_reach_no_outlet(number: int, capsys: pytest.C
     assert "\x1b[41m" not in coloured
     assert "\\u001b" not in answer(snapshot(frame))
     for alert in frame.alerts:
-        body = AlertCalls("", Reducer(), lambda *_: None)._body(Change(1, True, alert), 0)
+        body = AlertCalls("", Reducer(), lambda *_: None)._encode_change(IncidentChange(1, True, alert), 0)
         assert b"\\u001b" not in body
 
 

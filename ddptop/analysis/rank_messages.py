@@ -8,6 +8,7 @@ the few STEPS with which a rank returns, joins or gets a bad loss. Numbers that 
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.state import RunState
-    from ddptop.analysis.steps.complete_steps import CompleteStep
+    from ddptop.analysis.steps.complete_steps import CompleteSteps
     from ddptop.frames.columns import Mask
     from ddptop.protocol.message_run import MessageRun, Readings, StepMessages
     from ddptop.protocol.messages import Received
@@ -90,10 +91,10 @@ class RankMessages:
         self,
         state: RunState,
         take: Callable[[Received], None],
-        on_complete: Callable[[CompleteStep, int], None],
+        on_complete: Callable[[CompleteSteps, Integers], None],
     ) -> None:
-        """`take`: takes a message that no run has as columns; `on_complete`: takes a step and when it was
-        complete."""
+        """`take`: takes a message that no run has as columns; `on_complete`: takes n steps and when they were
+        complete, (n,)."""
         self._state = state
         self._take = take
         self._on_complete = on_complete
@@ -113,7 +114,7 @@ class RankMessages:
                 return begin + 1
             stop = place
         low, high = run.steps_within(begin, stop)
-        completed: list[tuple[int, CompleteStep]] = []
+        completed: list[tuple[Integers, CompleteSteps]] = []
         clocks = [_NO_READINGS]
         if low < high:
             try:
@@ -131,7 +132,7 @@ class RankMessages:
                     return begin + 1
                 stop, batch = int(batch.places[number]), batch.part(slice(0, number))
             batch, completed = self._take_steps(batch, stop_step)
-            if completed and completed[-1][1].step >= stop_step:
+            if completed and completed[-1][1].numbers[-1] >= stop_step:
                 stop = int(batch.places[-1]) + 1
             clocks.append(self._clocks_of_steps(batch))
         clocks += self._take_others(run, begin, stop, completed, on_failure)
@@ -215,19 +216,19 @@ class RankMessages:
             part = batch._replace(messages=single, expected=next_step, begun=begun)
             _, completed = self._take_steps(part, MAX_STEP)
             state.table.read_clocks(self._clocks_of_steps(part), state.interruptions)
-            for _, complete in completed:
-                self._on_complete(complete, t_ns)
+            for _, steps in completed:
+                self._on_complete(steps, np.full(steps.n_steps, t_ns))
             is_new = batch.senders.current[0] and number >= next_step[0]
             if is_new and columns.is_known_at(begin + row):
                 check_loss(state, float(columns.loss[begin + row]), rank_state.row, number, t_ns)
 
     def _take_steps(
         self, batch: _StepBatch, stop_step: int
-    ) -> tuple[_StepBatch, list[tuple[int, CompleteStep]]]:
+    ) -> tuple[_StepBatch, list[tuple[Integers, CompleteSteps]]]:
         """Take messages up to the one that makes `stop_step` or a later step complete.
 
-        Returns those that were taken; and the steps that they made complete, each with the place of the
-        message that did."""
+        Returns those that were taken; and the steps that they made complete, with (n,) the places of the
+        messages that did."""
         state, sessions = self._state, self._state.session_table
         messages = batch.messages
         # Rows that have come before, as after a restart of the collector, are not taken again.
@@ -245,8 +246,8 @@ class RankMessages:
         if len(paired) < len(current):
             fresh = fresh.part(paired)
         n_taken, completed = state.pairing.add(fresh, ranks[paired], layouts[paired], stop_step)
-        completed_at = [(int(batch.places[paired[number]]), step) for number, step in completed]
-        if completed and completed[-1][1].step >= stop_step:
+        completed_at = [(batch.places[paired[numbers]], steps) for numbers, steps in completed]
+        if completed and completed[-1][1].numbers[-1] >= stop_step:
             taken = slice(0, int(paired[n_taken - 1]) + 1)
             batch, n_old = batch.part(taken), n_old[taken]
         messages, (rows, ranks, _) = batch.messages, batch.senders
@@ -304,7 +305,7 @@ class RankMessages:
         run: MessageRun,
         begin: int,
         stop: int,
-        completed: Sequence[tuple[int, CompleteStep]],
+        completed: Sequence[tuple[Integers, CompleteSteps]],
         on_failure: Callable[[], None],
     ) -> list[Integers]:
         """Take the readings and all messages that are in no columns, and among them the complete steps, which
@@ -322,10 +323,17 @@ class RankMessages:
             (place, partial(self._take_single, place, received, offsets))
             for place, received in run.others_within(begin, stop)
         ]
-        in_order += [(place, partial(self._on_complete, step, int(t_ns[place]))) for place, step in completed]
         for part, senders in of_ranks:
             if part.kind is Usage:
                 in_order += self._throttled(run, part, senders)
+        between = [place for place, _ in in_order]
+        between += [place for part in of_hosts for place in part.places.tolist()]
+        for places, steps in completed:
+            edges = sorted({0, steps.n_steps, *np.searchsorted(places, between).tolist()})
+            for first, end in pairwise(edges):
+                some = places[first:end]
+                take_steps = partial(self._on_complete, steps.part(first, end), t_ns[some])
+                in_order.append((int(some[0]), take_steps))
         taken = begin
         for place, take in sorted(in_order, key=itemgetter(0)):
             self._take_of_hosts(run, of_hosts, taken, place, offsets)

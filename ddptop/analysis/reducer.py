@@ -44,8 +44,10 @@ from ddptop.protocol.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from ddptop.analysis.ranks import RankState, Session
-    from ddptop.analysis.steps.complete_steps import CompleteStep
+    from ddptop.analysis.steps.complete_steps import CompleteSteps
     from ddptop.frames.frame import Alert, Frame
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Message, Received
@@ -249,12 +251,13 @@ class Reducer:
             text, at_s, world = exit_phrase(None, None, message.reason), state.unix_s(t_ns), state.world
             state.log.add_rank(at_s, "failed_rank", text, session.rank, world)
 
-    def _on_complete(self, done: CompleteStep, t_ns: int) -> None:
+    def _on_complete(self, steps: CompleteSteps, t_ns: NDArray[np.int64]) -> None:
         state = self._state
-        state.complete_step = done.step
-        self.evaluation.take(done, state.unix_s(t_ns))
+        state.complete_step = int(steps.numbers[-1])
+        self.evaluation.take(steps, np.array([*map(state.unix_s, t_ns.tolist())]))
         if state.synchronisation.waits:
-            state.synchronisation.complete(done.step, state.present)
+            for step in steps.numbers.tolist():
+                state.synchronisation.complete(step, state.present)
 
     def _on_state(self, message: object, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self._state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ddptop.analysis.steps.bucket_times import figures, launched, timing
-from ddptop.analysis.steps.complete_steps import CompleteStep
+from ddptop.analysis.steps.complete_steps import CompleteStep, columns_of
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.protocol.message_run import StepMessages
 from ddptop.protocol.messages import Flag, StepRow, Steps
@@ -18,8 +18,8 @@ def row(begin_us: int, *cells: int, flags: int = Flag.DETAIL) -> StepRow:
 def step(*rows: StepRow, layouts: tuple[int, ...] = (0, 0, 0)) -> CompleteStep:
     messages = StepMessages.of([Steps(0, 7, 1_000_000, (one,)) for one in rows])
     ranks = np.arange(len(rows))
-    _, ((_, complete),) = Pairing(len(rows)).add(messages, ranks, np.array(layouts[: len(rows)]))
-    return complete
+    _, ((_, steps),) = Pairing(len(rows)).add(messages, ranks, np.array(layouts[: len(rows)]))
+    return CompleteStep(7, columns_of([steps]))
 
 
 def test_rows_that_begin_at_different_times_meet_on_one_clock() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.steps import pairing as module
+from ddptop.analysis.steps.complete_steps import CompleteStep, columns_of
 from ddptop.analysis.steps.pairing import MAX_HELD, Pairing
 from ddptop.protocol.codec import encode
 from ddptop.protocol.message_run import StepMessages
@@ -19,7 +20,7 @@ def add(pairing: Pairing, rank: int, step: int, count: int = 1) -> list[int]:
     messages = StepMessages.of([Steps(0, step, 0, (ROW,) * count)])
     taken, done = pairing.add(messages, np.array([rank]), np.array([0]))
     assert taken == 1
-    return [complete.step for _, complete in done]
+    return [step for _, steps in done for step in steps.numbers.tolist()]
 
 
 def test_a_step_is_complete_when_the_last_rank_has_reported_it() -> None:
@@ -68,9 +69,10 @@ def test_messages_with_which_there_is_too_much_to_hold_are_all_added_together(
         expected += [(at, complete) for complete in add(alone, rank, step, 2)]
     assert taken == len(sent)
     assert expected[0][1] > 0  # some were forgotten
-    assert [(at, one.step) for at, one in done] == expected
+    pairs = [zip(numbers.tolist(), steps.numbers.tolist(), strict=True) for numbers, steps in done]
+    assert [pair for of_steps in pairs for pair in of_steps] == expected
     assert together.held == alone.held
-    assert done[0][1].begin_ns.tolist() == [3 * 10**9] * 3
+    block = columns_of([done[0][1]])
+    assert CompleteStep(expected[0][1], block).begin_ns.tolist() == [3 * 10**9] * 3
     # As wide as they came.
-    block = done[0][1].block
     assert {block.integers.dtype, block.own.dtype, block.cells.dtype} == {np.dtype(np.int32)}  # type: ignore[union-attr]

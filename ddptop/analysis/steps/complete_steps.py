@@ -1,7 +1,7 @@
 """Complete steps, and the rows of all their ranks as columns.
 
-Until a step is evaluated it only refers to its rows as they were decoded (`Piece`). `columns_of` puts the
-rows of many steps into columns together, because numpy's cost is by call.
+Until steps are evaluated they only refer to their rows as they were decoded (`CompleteSteps`). `columns_of`
+puts the rows of many steps into columns together, because numpy's cost is by call.
 """
 
 from __future__ import annotations
@@ -40,14 +40,45 @@ class PairedRows(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The rows of one step among `rows`, from `begin` to before `end`, in the order in which they came."""
+    """Rows of `n_steps` steps among `rows`, from `begin` to before `end`: step by step, the same number of
+    each, in the order in which they came."""
 
     rows: PairedRows
     begin: int
     end: int
-    largest_layout: int
-    cells_of_first: int
-    """How many integers the cells of rank 0 are; -1: it has no row here."""
+    n_steps: int
+
+    def part(self, begin: int, stop: int) -> Piece:
+        """The rows of some of its steps."""
+        size = (self.end - self.begin) // self.n_steps
+        return Piece(self.rows, self.begin + size * begin, self.begin + size * stop, stop - begin)
+
+
+class CompleteSteps(NamedTuple):
+    """n steps that became complete one after the other, with the rows of all their ranks; (n,) each."""
+
+    n_ranks: int
+    numbers: Integers
+    pieces: Sequence[Piece]
+    """Each has rows of all n steps; together they have one of each rank in each step."""
+    largest_layout: Integers
+    """The largest layout number of a step's rows."""
+    cells_of_first: Integers
+    """How many integers the cells of rank 0 are."""
+
+    @property
+    def n_steps(self) -> int:
+        """How many they are."""
+        return len(self.numbers)
+
+    def part(self, begin: int, stop: int) -> CompleteSteps:
+        """Some of them."""
+        if stop - begin == self.n_steps:
+            return self
+        some = slice(begin, stop)
+        pieces = [piece.part(begin, stop) for piece in self.pieces]
+        layout, cells = self.largest_layout[some], self.cells_of_first[some]
+        return CompleteSteps(self.n_ranks, self.numbers[some], pieces, layout, cells)
 
 
 class StepBlock(NamedTuple):
@@ -80,43 +111,30 @@ class StepBlock(NamedTuple):
 class CompleteStep:
     """A step with the rows of all its ranks; index = rank, or place in the process group."""
 
-    __slots__ = ("_at", "_block", "_pieces", "ranks", "step")
+    __slots__ = ("_at", "block", "step")
 
-    def __init__(self, step: int, ranks: int, pieces: Sequence[Piece]) -> None:
-        """`ranks`: how many there are; `pieces` have one row of each."""
+    def __init__(self, step: int, block: StepBlock, at: int = 0) -> None:
+        """`at`: the number of the step in the block."""
         self.step = step
-        self.ranks = ranks
-        self._pieces = pieces
-        self._block: StepBlock | None = None
-        self._at = 0
+        self.block = block
+        """The columns of this and the steps evaluated with it."""
+        self._at = at
 
     @property
-    def largest_layout(self) -> int:
-        """The largest layout number of its rows."""
-        if self._block is not None:
-            return int(self._block.layout[self._at].max())
-        return max([piece.largest_layout for piece in self._pieces])
+    def ranks(self) -> int:
+        """How many there are."""
+        return int(self.block.loss.shape[1])
 
     @property
     def cells_of_first(self) -> int:
         """How many integers the cells of the first rank are."""
-        if self._block is not None:
-            at = self._at * self.ranks
-            return int(self._block.cells_at[at + 1] - self._block.cells_at[at])
-        return max([0, *[piece.cells_of_first for piece in self._pieces]])
+        at = self._at * self.ranks
+        return int(self.block.cells_at[at + 1] - self.block.cells_at[at])
 
     @property
     def detailed(self) -> bool:
         """Whether any row is flagged to have bucket detail."""
         return self.block.detailed[self._at]
-
-    @property
-    def block(self) -> StepBlock:
-        """The columns of this and the steps evaluated with it."""
-        if self._block is None:
-            _fill([self])
-        assert self._block is not None
-        return self._block
 
     @property
     def integers(self) -> Numbers:
@@ -186,18 +204,7 @@ class CompleteStep:
             [],
         )
         found.detailed.extend(_detailed(found))
-        made = CompleteStep(self.step, len(ranks), ())
-        made.fill(found, 0)
-        return made
-
-    @property
-    def pieces(self) -> Sequence[Piece]:
-        """Its rows, before they are in columns; empty then."""
-        return self._pieces
-
-    def fill(self, block: StepBlock, at: int) -> None:
-        """Its rows are the columns of step `at` of a block."""
-        self._block, self._at, self._pieces = block, at, []
+        return CompleteStep(self.step, found)
 
     def own_block(self) -> StepBlock:
         """A block of only this step."""
@@ -218,23 +225,30 @@ class CompleteStep:
     def keep_alone(self) -> None:
         """Let go of the other steps of its block: it is kept for longer than they are."""
         if len(self.block.loss) > 1:
-            self.fill(StepBlock._make(one if one is None else one.copy() for one in self.own_block()), 0)
+            columns = (column if column is None else column.copy() for column in self.own_block())
+            self.block, self._at = StepBlock._make(columns), 0
 
 
-def columns_of(steps: Sequence[CompleteStep]) -> StepBlock:
-    """The rows of n steps of the same ranks as columns."""
-    if not all(step.pieces for step in steps):  # they were divided by process group, which takes columns
-        return _joined([step.own_block() for step in steps])
-    return _fill(steps)
+def columns_of(steps: Sequence[CompleteSteps | CompleteStep]) -> StepBlock:
+    """The rows of all these steps, of the same ranks, as columns."""
+    of_rows = [some for some in steps if isinstance(some, CompleteSteps)]
+    if len(of_rows) == len(steps):
+        return _columns_of_rows(of_rows)
+    # They were divided by process group, which takes columns.
+    return _joined(
+        [_columns_of_rows([some]) if isinstance(some, CompleteSteps) else some.own_block() for some in steps]
+    )
 
 
 def _joined(blocks: Sequence[StepBlock]) -> StepBlock:
-    """One block of the steps of all; each has one step."""
+    """One block of the steps of all."""
     own = None
     if any(block.own is not None for block in blocks):
-        shape = (OWN, 1, blocks[0].loss.shape[1])
         own = np.concatenate(
-            [np.full(shape, MISSING, np.int64) if block.own is None else block.own for block in blocks],
+            [
+                np.full((OWN, *block.loss.shape), MISSING, np.int64) if block.own is None else block.own
+                for block in blocks
+            ],
             axis=1,
         )
     ends = np.cumsum([len(block.cells) for block in blocks])
@@ -258,7 +272,7 @@ class _Run(NamedTuple):
     rows: PairedRows
     begin: int
     steps: list[int]
-    """Of each piece the index of its step, and in `sizes` how many rows it has."""
+    """Indices of the steps of these rows, and in `sizes` how many rows each has."""
     sizes: list[int]
 
     def part(self, column: Integers) -> Integers:
@@ -270,26 +284,28 @@ class _Run(NamedTuple):
         return np.repeat(self.steps, self.sizes) * ranks + self.part(self.rows.ranks)
 
 
-def _runs_of(steps: Sequence[CompleteStep]) -> list[_Run]:
+def _runs_of(steps: Sequence[CompleteSteps]) -> list[_Run]:
     """The pieces of these steps. Usually there are few runs: each step by itself would cost several calls of
     numpy."""
     runs: list[_Run] = []
     newest: dict[int, tuple[_Run, int]] = {}
-    for i, step in enumerate(steps):
-        for piece in step.pieces:
+    first = 0
+    for some in steps:
+        for piece in some.pieces:
             run, end = newest.get(id(piece.rows), (None, -1))
             if run is None or piece.begin != end:
                 run = _Run(piece.rows, piece.begin, [], [])
                 runs.append(run)
             newest[id(piece.rows)] = run, piece.end
-            run.steps.append(i)
-            run.sizes.append(piece.end - piece.begin)
+            run.steps.extend(range(first, first + piece.n_steps))
+            run.sizes.extend([(piece.end - piece.begin) // piece.n_steps] * piece.n_steps)
+        first += some.n_steps
     return runs
 
 
-def _fill(steps: Sequence[CompleteStep]) -> StepBlock:
-    """Put the rows of steps that only refer to them into columns."""
-    ranks, n, runs = steps[0].ranks, len(steps), _runs_of(steps)
+def _columns_of_rows(steps: Sequence[CompleteSteps]) -> StepBlock:
+    """`columns_of` steps that only refer to their rows."""
+    ranks, n, runs = steps[0].n_ranks, sum([some.n_steps for some in steps]), _runs_of(steps)
     cells = [run.cells(ranks) for run in runs]
     alike: dict[int, list[int]] = {}
     for number, run in enumerate(runs):
@@ -305,8 +321,6 @@ def _fill(steps: Sequence[CompleteStep]) -> StepBlock:
     block, to = _filled(sources, n, ranks), np.concatenate(cells)
     block.base_ns.reshape(-1)[to] = np.concatenate([run.part(run.rows.base_ns) for run in runs])
     block.layout.reshape(-1)[to] = np.concatenate([run.part(run.rows.layout) for run in runs])
-    for i, step in enumerate(steps):
-        step.fill(block, i)
     return block
 
 

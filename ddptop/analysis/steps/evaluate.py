@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.bucket_times import backward_passes
-from ddptop.analysis.steps.complete_steps import columns_of
+from ddptop.analysis.steps.complete_steps import CompleteStep, CompleteSteps, columns_of
 from ddptop.analysis.steps.evaluate_buckets import (
     EvaluatedDetail,
     add_detail,
@@ -18,7 +18,8 @@ from ddptop.analysis.steps.evaluate_buckets import (
     kind_of,
     needs_new_window,
 )
-from ddptop.analysis.steps.kept import DividedStep, Splitter
+from ddptop.analysis.steps.kept import DividedStep, Division, Splitter
+from ddptop.analysis.steps.pairing import begins_of_runs
 from ddptop.analysis.steps.windows import (
     BATCH,
     BATCH_CELLS,
@@ -41,11 +42,11 @@ from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import BEGIN, FIRST_OPTIMIZER, FLAGS, MICRO_STEPS, MISSING, WALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
-    from ddptop.analysis.steps.complete_steps import CompleteStep, StepBlock
+    from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.groups import Scope
     from ddptop.analysis.steps.kept import Kind, Part, Peers
     from ddptop.frames.columns import Column, Indices, Mask
@@ -68,6 +69,61 @@ class EvaluatedSteps(NamedTuple):
     detail: list[EvaluatedDetail]
 
 
+class _Waiting(NamedTuple):
+    """Complete steps that wait for their evaluation, divided by process group in the same way."""
+
+    steps: CompleteSteps | CompleteStep
+    """One step where it is divided among several groups."""
+    division: Division
+    of_parts: tuple[CompleteStep, ...] | None
+    """As in `DividedStep`; None: all ranks are one part."""
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps they are."""
+        return 1 if isinstance(self.steps, CompleteStep) else self.steps.n_steps
+
+
+class _Batch:
+    """n complete steps that are evaluated together."""
+
+    def __init__(self, waiting: Sequence[_Waiting]) -> None:
+        self.block = columns_of([some.steps for some in waiting])
+        self.divisions = [some.division for some in waiting for _ in range(some.n_steps)]
+        """(n,)."""
+        numbers = [
+            [some.steps.step] if isinstance(some.steps, CompleteStep) else some.steps.numbers
+            for some in waiting
+        ]
+        self.numbers: Column = np.concatenate(numbers).astype(np.float64)
+        """(n,)."""
+        ends = np.cumsum([some.n_steps for some in waiting])
+        self._of_parts = {
+            int(end) - 1: some.of_parts
+            for end, some in zip(ends, waiting, strict=True)
+            if some.of_parts is not None
+        }
+        self._divided: dict[int, DividedStep] = {}
+
+    def divided(self, number: int) -> DividedStep:
+        """One of the steps."""
+        if number not in self._divided:
+            step = CompleteStep(int(self.numbers[number]), self.block, number)
+            of_parts = self._of_parts.get(number)
+            self._divided[number] = DividedStep(
+                step, (step,) if of_parts is None else of_parts, self.divisions[number]
+            )
+        return self._divided[number]
+
+    def runs_of_peers(self) -> Iterator[tuple[slice, list[Peers]]]:
+        """Consecutive steps within whose process groups own times are compared alike, and these groups."""
+        begin = 0
+        for _, alike in groupby(self.divisions, key=lambda division: id(division.peers)):
+            divisions = [*alike]
+            yield slice(begin, begin + len(divisions)), divisions[0].peers
+            begin += len(divisions)
+
+
 class StepEvaluation:
     """Evaluates complete steps into the state's `figures` and history."""
 
@@ -88,26 +144,54 @@ class StepEvaluation:
         self._compared_ranks: list[Indices] = []
         self._slots: Indices = np.arange(0)
         """Of the steps of this batch the slot in the window; of one that is not in it the slot before."""
-        self._waiting: list[DividedStep] = []
-        self._completed_s: list[float] = []
+        self._waiting: list[_Waiting] = []
+        self._completed_s: list[Column] = []
         """Unix seconds at which each of them became complete."""
-        self._cells = 0
+        self._n_steps = self._cells = 0
+        """Of those that wait."""
 
-    def take(self, step: CompleteStep, unix_s: float) -> None:
-        """Add the next complete step; `unix_s`: when it became complete."""
+    def take(self, steps: CompleteSteps, unix_s: Column) -> None:
+        """Add the next complete steps; `unix_s`: (n,) when each became complete."""
         state = self._state
         if self._figures is not state.figures:  # ranks restarted; no step from before is waiting
             self._figures = state.figures
             self._splitter.restart(state.figures.world)
             self._compared = self._peers = None
             self.flagging = StepFlagging(state.figures.flags)
-        parts, version = self._splitter.split(step), self._splitter.version
-        compared = self._compare(parts)
-        self._waiting.append(DividedStep(step, parts, compared, version, self._splitter.peers))
-        self._completed_s.append(unix_s)
-        self._cells += self._figures.world * (ROW_INTEGERS + step.cells_of_first)
-        if len(self._waiting) >= BATCH or self._cells >= BATCH_CELLS:
-            self.settle()
+        self._splitter.update()
+        cells = self._figures.world * (ROW_INTEGERS + steps.cells_of_first)
+        edges = [*begins_of_runs(steps.largest_layout).tolist(), steps.n_steps]
+        for first, stop in pairwise(edges):
+            only = self._splitter.only_part(int(steps.largest_layout[first]))
+            begin = first
+            while begin < stop:
+                room = int(np.searchsorted(self._cells + np.cumsum(cells[begin:stop]), BATCH_CELLS)) + 1
+                end = min(stop, begin + room, begin + BATCH - self._n_steps)
+                some = steps.part(begin, end)
+                self._waiting += self._divided(some) if only is None else [self._whole(some, only)]
+                self._completed_s.append(unix_s[begin:end])
+                self._n_steps += end - begin
+                self._cells += int(cells[begin:end].sum())
+                begin = end
+                if self._n_steps >= BATCH or self._cells >= BATCH_CELLS:
+                    self.settle()
+
+    def _whole(self, steps: CompleteSteps, part: Part) -> _Waiting:
+        """Steps in which all ranks are one part."""
+        return _Waiting(steps, self._division((part,)), None)
+
+    def _divided(self, steps: CompleteSteps) -> Iterator[_Waiting]:
+        """Steps that are divided among several process groups."""
+        for at, number in enumerate(steps.numbers.tolist()):
+            step = CompleteStep(number, columns_of([steps.part(at, at + 1)]))
+            parts, of_parts = [], []
+            for part, of_part in self._splitter.split(step):
+                parts.append(part)
+                of_parts.append(of_part)
+            yield _Waiting(step, self._division(tuple(parts)), tuple(of_parts))
+
+    def _division(self, parts: tuple[Part, ...]) -> Division:
+        return Division(parts, self._compare(parts), self._splitter.version, self._splitter.peers)
 
     def _compare(self, parts: tuple[Part, ...]) -> tuple[Comparison, ...]:
         """How the ranks of each part can be compared at this moment."""
@@ -139,43 +223,44 @@ class StepEvaluation:
         """Evaluate all steps that wait."""
         if not self._waiting:
             return
-        steps, self._waiting, self._cells = self._waiting, [], 0
-        completed_s, self._completed_s = np.array(self._completed_s), []
+        waiting, self._waiting, self._n_steps, self._cells = self._waiting, [], 0, 0
+        completed_s, self._completed_s = np.concatenate(self._completed_s), []
         with np.errstate(over="ignore", invalid="ignore"):  # a loss of 1e300 is infinite in float32
-            self._evaluate(steps, completed_s)
+            self._evaluate(_Batch(waiting), completed_s)
 
-    def _evaluate(self, divided: list[DividedStep], completed_s: Column) -> None:
+    def _evaluate(self, batch: _Batch, completed_s: Column) -> None:
         """Evaluate n steps; `completed_s`: (n,) when each became complete, in Unix seconds."""
-        figures, steps = self._figures, [one.step for one in divided]
-        block = columns_of(steps)
+        figures, block, numbers = self._figures, batch.block, batch.numbers
         shadow = block.shadow
-        losses, known = self._losses(block, steps)
+        losses, known = self._losses(block, int(numbers[-1]))
         columns = _columns(block, shadow)
-        newest = len(steps) - 1 - known[::-1].argmax(axis=0)
+        newest = len(numbers) - 1 - known[::-1].argmax(axis=0)
         last, has = losses[newest, np.arange(known.shape[1])], np.asarray(known.any(axis=0))
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
-        numbers, end_s = np.array([step.step for step in steps], np.float64), self._end_s(block)
+        end_s = self._end_s(block)
         self._state.loss_spread.take(numbers, block.loss, completed_s)
-        own, parts = own_times(divided, block, columns)
-        kinds = [*map(kind_of, divided, block.detailed)]
+        own, parts = own_times(block, columns, batch.runs_of_peers())
+        kinds = {at: kind_of(batch.divided(at)) for at in np.flatnonzero(block.detailed).tolist()}
+        kinds = {at: kind for at, kind in kinds.items() if kind.launched}
         if parts is not None:
-            _divide_each_pass(divided, kinds, parts)
+            _divide_each_pass(batch, kinds, parts)
         exposed, budget = _budget(columns, parts)
-        wall, known_phases = median(columns[0]), ~shadow.any(axis=1)
+        wall, known_phases = median(columns[0]), np.asarray(~shadow.any(axis=1))
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))
         self._check_no_sync(block.integers[FLAGS], numbers, end_s)
         self._slots = figures.steps.ranks.count - 1 + np.cumsum(known_phases)
         if len(at := np.flatnonzero(known_phases)):
-            recorded, point = [divided[i] for i in at], np.float64(self._state.history.end) + at
-            part = at if len(at) < len(steps) else slice(None)  # usually all: nothing is copied
+            point = np.float64(self._state.history.end) + at
+            part = at if len(at) < len(numbers) else slice(None)  # usually all: nothing is copied
             scalars = (exposed[0][part], exposed[1][part], point)
             figures.steps.add(numbers[part], end_s[part], columns[:, part], losses[part], scalars)
             figures.steps.add_own(*(None if times is None else times[:, part] for times in (own, parts)))
-            self._evaluate_flags(recorded, numbers[part], end_s[part])
+            self._evaluate_flags([batch.divisions[i] for i in at.tolist()], numbers[part], end_s[part])
             if self.for_views:
                 figures.minutes.add(end_s[part], None if own is None else own[1, part])
-                figures.kept.take(recorded, [kinds[i] for i in at])
-        count, unknown = known.sum(axis=1), np.full(len(steps), np.nan)
+                recorded = [(batch.divided(i), kind) for i, kind in kinds.items() if known_phases[i]]
+                figures.kept.take(batch.divided(int(at[-1])), recorded)
+        count, unknown = known.sum(axis=1), np.full(len(numbers), np.nan)
         total = np.where(known, losses, 0.0).sum(axis=1)
         points: dict[str, Column] = {
             "step": numbers,
@@ -191,18 +276,20 @@ class StepEvaluation:
         bare = _exposed_of_passes(block, parts)
         listened = (own, parts) if self.on_steps is not None else (None, None)
         del own, parts  # of many ranks they take as much as bucket detail does next
-        detailed = [i for i, kind in enumerate(kinds) if kind.launched]
         detail: list[EvaluatedDetail] = []
-        for kind, run in groupby(detailed, key=kinds.__getitem__):
-            detail += self._add_detail([*run], divided, kind, columns, points, bare)
+        for kind, run in groupby(kinds, key=kinds.__getitem__):
+            detail += self._add_detail([*run], batch, kind, columns, points, bare)
         self._state.history.append(points)
         ends, even = end_s + self._state.started_s, figures.even(self._slots)
         figures.pace.take(self._state.log, numbers, wall, waited, ends, even)
         if self.on_steps is not None:
+            divided = [*map(batch.divided, range(len(numbers)))]
             self.on_steps(EvaluatedSteps(divided, block, columns, *listened, points, detail))
 
-    def _losses(self, block: StepBlock, steps: list[CompleteStep]) -> tuple[Column, Mask]:
-        """(n, ranks) losses, and whether they are known: of optimizers in turn only those of the first."""
+    def _losses(self, block: StepBlock, newest: int) -> tuple[Column, Mask]:
+        """(n, ranks) losses, and whether they are known: of optimizers in turn only those of the first.
+
+        `newest`: number of the newest step."""
         figures, losses, known = self._figures, block.loss, block.known
         optimizers = np.full(len(losses), -1) if block.own is None else block.own[FIRST_OPTIMIZER, :, 0]
         before = figures.turns.optimizers
@@ -215,7 +302,7 @@ class StepEvaluation:
                 f"{figures.turns.optimizers} optimizers step in turn, and each step is one optimizer's: "
                 "the loss is that of the first"
             )
-            self._state.log.add(now_s, "optimizers", text, step=steps[-1].step)
+            self._state.log.add(now_s, "optimizers", text, step=newest)
         if len(at := np.flatnonzero(known[:, 0])):
             flags, passes = block.integers[[FLAGS, MICRO_STEPS], at[-1], 0].tolist()
             as_given = not flags & int(Flag.LOSS_LOGGED | Flag.LOSS_UNDIVIDED)
@@ -235,15 +322,15 @@ class StepEvaluation:
     def _add_detail(
         self,
         run: list[int],
-        divided: list[DividedStep],
+        batch: _Batch,
         kind: Kind,
         columns: Column,
         points: dict[str, Column],
         bare: Column | None,
     ) -> list[EvaluatedDetail]:
-        """Evaluate consecutive detailed steps of one kind; `run`: their indices in `divided`. `bare`: as
+        """Evaluate consecutive detailed steps of one kind; `run`: their indices in `batch`. `bare`: as
         returned by `_exposed_of_passes`."""
-        figures, steps = self._figures, [divided[i] for i in run]
+        figures, steps = self._figures, [*map(batch.divided, run)]
         numbers, times = points["step"], points["time_s"]
         window = figures.detail
         if window is None or needs_new_window(window, steps[0], kind):
@@ -286,18 +373,18 @@ class StepEvaluation:
             at = stop
         return added
 
-    def _evaluate_flags(self, divided: list[DividedStep], numbers: Column, times: Column) -> None:
+    def _evaluate_flags(self, divisions: list[Division], numbers: Column, times: Column) -> None:
         """Evaluate the rules over every step's own times, and log when the flag changes."""
         figures, steps = self._figures, self._figures.steps
-        flags, first = figures.flags, steps.ranks.count - len(divided)
+        flags, first = figures.flags, steps.ranks.count - len(divisions)
         previous = np.concatenate([[flags.newest], numbers[:-1]])
         flags.newest = int(numbers[-1])
         if not steps.has_own:
             return
         due = np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY)
         for n, i in enumerate(due.tolist()):
-            if divided[i].peers is not self._peers:
-                self._peers = divided[i].peers
+            if divisions[i].peers is not self._peers:
+                self._peers = divisions[i].peers
                 members = [np.arange(figures.world)[one.to] for one in self._peers]
                 self._compared_ranks = [ranks for ranks in members if len(ranks) > 1]
             changed = self.flagging.evaluate(steps, first + due[n:], self._compared_ranks)
@@ -449,24 +536,24 @@ def _exposed_of_passes(block: StepBlock, parts: Column | None) -> Column | None:
     return np.where(several, parts[PART_COLUMNS.index("exposed")], np.nan)
 
 
-def _divide_each_pass(divided: list[DividedStep], kinds: list[Kind], parts: Column) -> None:
+def _divide_each_pass(batch: _Batch, kinds: Mapping[int, Kind], parts: Column) -> None:
     """Divide exposed communication into wait and transfer in each backward pass, where bucket detail shows
     several.
 
     The transfer of a pass is what its last arriver could not hide. Over the whole step another rank may have
     been the last in each, and the least sum would count those waits as transfer. `parts`: as returned by
-    `own_times`, changed in place.
+    `own_times`, changed in place; `kinds`: of the steps with bucket detail, by their indices.
     """
     exposed, wait = (parts[PART_COLUMNS.index(name)] for name in ("exposed", "exposed_wait"))
-    for i, kind in enumerate(kinds):
+    for i, kind in kinds.items():
         if len(kind.launched) != 1:
             continue
         at, numbers, *_ = kind.launched[0]
         passes = backward_passes(numbers)
         if not passes[-1]:
             continue
-        part = divided[i].parts[at]
-        cells = part.step.launches(len(numbers)).astype(np.float64)[~part.step.joined] / 1000.0
+        of_part = batch.divided(i).of_parts[at]
+        cells = of_part.launches(len(numbers)).astype(np.float64)[~of_part.joined] / 1000.0
         if cells.min() < 0:
             continue
         ready, ended = cells[..., 1], cells[..., 1] + cells[..., 2]
@@ -474,16 +561,17 @@ def _divide_each_pass(divided: list[DividedStep], kinds: list[Kind], parts: Colu
             (ended[:, of_pass].max(axis=1) - ready[:, of_pass].max(axis=1)).min()
             for of_pass in (passes == number for number in range(passes[-1] + 1))
         )
-        members = list(part.scope.ranks)
+        members = list(batch.divisions[i].parts[at].scope.ranks)
         wait[i, members] = np.clip(exposed[i, members] - transfer, 0.0, exposed[i, members])
 
 
 def own_times(
-    divided: list[DividedStep], block: StepBlock, columns: Column
+    block: StepBlock, columns: Column, runs_of_peers: Iterable[tuple[slice, list[Peers]]]
 ) -> tuple[Column | None, Column | None]:
     """(OWN_COLUMNS, n, ranks) and (PART_COLUMNS, n, ranks) in ms; None where no row has an `OwnTime`.
 
-    `block`: the rows of these steps, `columns`: (wall and PHASES, n, ranks) of them.
+    `block`: the rows of these steps, `columns`: (wall and PHASES, n, ranks) of them, `runs_of_peers`: as of
+    `_Batch`.
     """
     if (us := block.own) is None:
         return None, None
@@ -517,10 +605,8 @@ def own_times(
     unknown = np.isnan(cpu)
     work = own if unknown.all() else own - np.where(unknown, 0.0, cpu)
     exposed_wait[:] = buffers_wait[:] = np.nan
-    for _, group in groupby(range(len(divided)), key=lambda i: id(divided[i].peers)):
-        at = [*group]
-        run = slice(at[0], at[-1] + 1)
-        for members, mine, to in divided[at[0]].peers:
+    for run, peers in runs_of_peers:
+        for members, mine, to in peers:
             over = formulas.excess(own[run, members], without_backward[run, members])
             excess[run, to] = over[:, mine]
             if work is not own:

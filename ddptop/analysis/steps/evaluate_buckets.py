@@ -78,16 +78,15 @@ class EvaluatedDetail(NamedTuple):
     """Whether their wait and transfer are the clock-free fallback."""
 
 
-def kind_of(step: DividedStep, detailed: bool) -> Kind:
-    """The kind of a step; nothing is `launched` where no process group has bucket detail of all its ranks.
-
-    `detailed`: `CompleteStep.detailed`."""
+def kind_of(step: DividedStep) -> Kind:
+    """The kind of a step; nothing is `launched` where no process group has bucket detail of all its ranks."""
     found = []
-    for i, (part, compared) in enumerate(zip(step.parts, step.compared, strict=True) if detailed else ()):
-        numbers = bucket_times.launched(part.step)
+    parts = zip(step.parts, step.of_parts, step.compared, strict=True)
+    for i, (part, of_part, compared) in enumerate(parts):
+        numbers = bucket_times.launched(of_part)
         if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets):
             found.append((i, numbers, part.layout, id(part.buckets), compared.comparable))
-    return Kind(step.version, tuple(found))
+    return Kind(step.division.version, tuple(found))
 
 
 def needs_new_window(window: DetailWindow | None, step: DividedStep, kind: Kind) -> bool:
@@ -138,7 +137,7 @@ def _evaluate_group(
     scope = window.scope(part.scope, part.layout, part.buckets, several_hosts=several)
     each = [step.compared[i] for step in steps]
     timing = bucket_times.timing(
-        [step.parts[i].step for step in steps],
+        [step.of_parts[i] for step in steps],
         numbers,
         lanes=formulas.lanes_of(part.backend or backend),
         aligned=compared.comparable,

@@ -42,10 +42,9 @@ LONGEST_US = 2**31 - 1
 
 
 class Part(NamedTuple):
-    """The part of a step in one process group; rows and batches are those of its ranks, in their order."""
+    """A process group that reduces buckets in a step."""
 
     scope: Scope
-    step: CompleteStep
     layout: int
     """Number of the content of the group's own buckets; -1: not reported."""
     buckets: tuple[Bucket, ...]
@@ -106,20 +105,24 @@ class Splitter:
         self._only: Scope | None = None
         self._shares: dict[tuple[int, int], tuple[tuple[Bucket, ...], list[_Share]]] = {}
 
-    def split(self, step: CompleteStep) -> tuple[Part, ...]:
-        """One part for each group of which every rank has reported its buckets."""
+    def update(self) -> None:
+        """Divide by the memberships that are known now."""
         if self.version != self._groups.version:
             self.restart(self._world)
             self.version = self._groups.version
             self._only = self._groups.only(self._world)
             self.peers = [*_peers(self._groups.largest(self._world), self._world)]
-        if self._only is not None:
-            layout = step.largest_layout
-            backend = self._groups.backend_of(self._only)
-            return (Part(self._only, step, layout, self._layouts.buckets(layout) or (), backend),)
-        return tuple(self._parts(step))
 
-    def _parts(self, step: CompleteStep) -> Iterable[Part]:
+    def only_part(self, layout: int) -> Part | None:
+        """The part of steps with this layout where all ranks share one group; None: there are several."""
+        if self._only is None:
+            return None
+        backend = self._groups.backend_of(self._only)
+        return Part(self._only, layout, self._layouts.buckets(layout) or (), backend)
+
+    def split(self, step: CompleteStep) -> Iterable[tuple[Part, CompleteStep]]:
+        """One part for each group of which every rank has reported its buckets, and the step of its ranks in
+        their order."""
         found: dict[Scope, dict[int, _Share]] = {}
         layouts = step.layout.tolist()
         for rank, layout in enumerate(layouts):
@@ -132,7 +135,7 @@ class Splitter:
                 numbers = np.array([theirs[rank].layout for rank in scope.ranks], np.int64)
                 part = step.part(ranks, numbers, [theirs[rank].place for rank in scope.ranks])
                 backend = self._groups.backend_of(scope)
-                yield Part(scope, part, int(numbers.max()), theirs[scope.ranks[0]].buckets, backend)
+                yield Part(scope, int(numbers.max()), theirs[scope.ranks[0]].buckets, backend), part
 
     def _shares_of(self, rank: int, layout: int) -> list[_Share]:
         buckets = self._layouts.buckets(layout)
@@ -156,11 +159,10 @@ class Splitter:
             yield _Share(scope, self._own.number(own), tuple(buckets[i] for i in numbers), place)
 
 
-class DividedStep(NamedTuple):
-    """A complete step divided by process group, with the clock comparisons at that moment: later ones do not
-    change its figures."""
+class Division(NamedTuple):
+    """How steps are divided by process group, with the clock comparisons at that moment: later ones do not
+    change their figures."""
 
-    step: CompleteStep
     parts: tuple[Part, ...]
     compared: tuple[Comparison, ...]
     """How the ranks of each part can be compared."""
@@ -168,6 +170,25 @@ class DividedStep(NamedTuple):
     """`Groups.version` at that moment."""
     peers: list[Peers]
     """Of the process groups within which own times are compared."""
+
+
+class DividedStep(NamedTuple):
+    """A complete step divided by process group."""
+
+    step: CompleteStep
+    of_parts: tuple[CompleteStep, ...]
+    """The step of the ranks of each part."""
+    division: Division
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """As in `Division`."""
+        return self.division.parts
+
+    @property
+    def compared(self) -> tuple[Comparison, ...]:
+        """As in `Division`."""
+        return self.division.compared
 
 
 class Kind(NamedTuple):
@@ -228,8 +249,8 @@ def pack(divided: DividedStep, kind: Kind) -> Packed:
     head = step.integers[: len(HEAD)]
     parts = []
     for i, numbers, *_ in kind.launched:
-        part = divided.parts[i]
-        times = part.step.launches(len(numbers)).transpose(2, 1, 0)
+        part, of_part = divided.parts[i], divided.of_parts[i]
+        times = of_part.launches(len(numbers)).transpose(2, 1, 0)
         ready, took = (_narrow(times[at]) for at in (1, 2))
         found = (
             part.scope,
@@ -239,7 +260,7 @@ def pack(divided: DividedStep, kind: Kind) -> Packed:
             numbers,
             ready,
             took,
-            part.step.joined,
+            of_part.joined,
         )
         parts.append(PackedPart(*found))
     compared = tuple((part.scope, how) for part, how in zip(divided.parts, divided.compared, strict=True))
@@ -261,15 +282,16 @@ class KeptSteps:
         self._packed_bytes = 0
         self._looked: Packed | None = None
 
-    def take(self, steps: Sequence[DividedStep], kinds: Sequence[Kind]) -> None:
-        """Take complete steps, oldest first."""
-        detailed = [i for i, kind in enumerate(kinds) if kind.launched]
-        self._newest = (steps[-1], kinds[-1])
-        steps[-1].step.keep_alone()
-        for i in detailed[-KEPT_STEPS:]:
-            steps[i].step.keep_alone()
-            self._raw.append((steps[i], kinds[i]))
-            self._raw_integers += _integers(steps[i])
+    def take(self, newest: DividedStep, detailed: Sequence[tuple[DividedStep, Kind]]) -> None:
+        """Take the newest of some steps, and those with bucket detail, oldest first."""
+        self._newest = newest, Kind(newest.division.version, ())
+        newest.step.keep_alone()
+        for divided, kind in detailed[-KEPT_STEPS:]:
+            divided.step.keep_alone()
+            if divided is newest:
+                self._newest = divided, kind
+            self._raw.append((divided, kind))
+            self._raw_integers += _integers(divided)
             self._make_room()
 
     @property

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.steps.complete_steps import CompleteStep, PairedRows, Piece
+from ddptop.analysis.steps.complete_steps import CompleteSteps, PairedRows, Piece
 from ddptop.protocol.limits import MAX_STEP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ddptop.frames.columns import Mask
     from ddptop.protocol.message_run import StepMessages
 
     Integers = NDArray[np.int64]
@@ -26,7 +28,7 @@ ALWAYS_KEPT = 8
 """Steps that are always kept, for any number of ranks: all ranks report a step within a heartbeat."""
 
 
-def begins_of_runs(values: Integers) -> Integers:
+def begins_of_runs(values: Integers | Mask) -> Integers:
     """(k,) where each run of equal values begins, of (n,) values, n > 0.
 
     `numpy.diff` takes five times as long for the few values of a single message."""
@@ -48,13 +50,15 @@ def stable_order(numbers: Integers) -> Integers:
 class _Pending:
     """A step that some ranks have reported."""
 
-    __slots__ = ("n_ranks", "pieces", "weight")
+    __slots__ = ("cells_of_first", "largest_layout", "n_ranks", "pieces", "weight")
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
         self.n_ranks = 0
         """How many have reported it."""
         self.weight = 0
+        self.largest_layout = self.cells_of_first = -1
+        """As in `CompleteSteps`."""
 
 
 class _Rows(NamedTuple):
@@ -71,6 +75,23 @@ class _Rows(NamedTuple):
 
     def part(self, rows: slice | Integers) -> _Rows:
         return _Rows._make(column[rows] for column in self)
+
+
+class _Spans(NamedTuple):
+    """The n steps of rows that are in the order of their steps, (n,) each."""
+
+    step: Integers
+    begin: Integers
+    """Where its rows begin, and end."""
+    end: Integers
+    last_message: Integers
+    """The number of the last message that has one."""
+
+    @classmethod
+    def of(cls, rows: _Rows) -> _Spans:
+        begins = begins_of_runs(rows.step)
+        ends = np.concatenate([begins[1:], [len(rows.step)]])
+        return cls(rows.step[begins], begins, ends, rows.message[ends - 1])
 
 
 class Pairing:
@@ -93,28 +114,27 @@ class Pairing:
 
     def add(
         self, messages: StepMessages, ranks: Integers, layouts: Integers, stop_step: int = MAX_STEP
-    ) -> tuple[int, list[tuple[int, CompleteStep]]]:
+    ) -> tuple[int, list[tuple[Integers, CompleteSteps]]]:
         """Take n messages, up to the one that makes `stop_step` or a later step complete.
 
         `ranks`, `layouts`: (n,) of each. The messages of a rank are in order, and no two have the same step.
-        Returns how many messages were taken, and the steps that they made complete, each with the number
-        (from 0) of the message that did."""
+        Returns how many messages were taken, and the steps that they made complete, with (n,) the number of
+        the message that did, of each; these ascend."""
         rows = self._fresh_rows(messages, ranks)
-        done: list[tuple[int, CompleteStep]] = []
+        done: list[tuple[Integers, CompleteSteps]] = []
         n_messages, begin, stop = len(ranks), 0, len(rows.step)
         while begin < stop:
             chunk = rows.part(slice(begin, self._fitting_end(rows, begin, stop)))
             chunk_end = begin + len(chunk.step)
             if not (chunk.step[1:] >= chunk.step[:-1]).all():  # of several messages
                 chunk = chunk.part(stable_order(chunk.step - chunk.step.min()))
-            begins = begins_of_runs(chunk.step)
-            spans = self._spans(chunk, begins)
+            spans = _Spans.of(chunk)
             last = self._stopping_message(spans, stop_step)
             if last is not None and last + 1 < n_messages:
                 n_messages, stop = last + 1, int(np.searchsorted(rows.message, last, side="right"))
                 if stop < chunk_end:  # once more, without the rows of the messages behind it
                     continue
-            done += self._add_chunk(chunk, begins, spans, messages, ranks, layouts)
+            done += self._add_chunk(chunk, spans, messages, ranks, layouts)
             begin = chunk_end
             if self.held > MAX_HELD and len(self._steps) > ALWAYS_KEPT:
                 self._forget_oldest()
@@ -144,57 +164,75 @@ class Pairing:
         too_many = self.held + np.cumsum(rows.weight[begin:stop]) > MAX_HELD
         return begin + int(too_many.argmax()) + 1 if too_many[-1] else stop
 
-    @staticmethod
-    def _spans(rows: _Rows, begins: Integers) -> list[tuple[int, int, int, int]]:
-        """Of each step in these rows, which are in the order of their steps: its number, where its rows begin
-        and end, and the number of the last message that has one."""
-        ends = np.concatenate([begins[1:], [len(rows.step)]])
-        columns = rows.step[begins], begins, ends, rows.message[ends - 1]
-        return [*zip(*(column.tolist() for column in columns), strict=True)]
-
-    def _stopping_message(self, spans: list[tuple[int, int, int, int]], stop_step: int) -> int | None:
+    def _stopping_message(self, spans: _Spans, stop_step: int) -> int | None:
         """The first message that makes `stop_step` or a later step complete; None: there is none."""
-        if spans[-1][0] < stop_step:
+        if spans.step[-1] < stop_step:
             return None
         stopping = (
             last
-            for step, begin, end, last in spans
+            for step, begin, end, last in zip(*(column.tolist() for column in spans), strict=True)
             if step >= stop_step and self._n_reported(step) + end - begin == self._world
         )
         return min(stopping, default=None)
 
     def _add_chunk(
-        self,
-        rows: _Rows,
-        begins: Integers,
-        spans: list[tuple[int, int, int, int]],
-        messages: StepMessages,
-        ranks: Integers,
-        layouts: Integers,
-    ) -> list[tuple[int, CompleteStep]]:
+        self, rows: _Rows, spans: _Spans, messages: StepMessages, ranks: Integers, layouts: Integers
+    ) -> list[tuple[Integers, CompleteSteps]]:
         """Add rows, which are in the order of their steps; returns what `add` does."""
-        done: list[tuple[int, CompleteStep]] = []
+        steps, begins, ends, last = spans
         of_rank, layout, base_ns = (column[rows.message] for column in (ranks, layouts, messages.base_ns))
         paired = PairedRows(messages.columns, of_rank, rows.place, base_ns, layout)
-        largest_layouts = np.maximum.reduceat(layout, begins).tolist()
-        cells_of_first = np.maximum.reduceat(np.where(of_rank == 0, rows.n_cells, -1), begins).tolist()
-        weights = np.add.reduceat(rows.weight, begins).tolist()
-        facts = zip(spans, largest_layouts, cells_of_first, weights, strict=True)
-        for (step, begin, end, last), largest_layout, n_cells, weight in facts:
-            if step <= self._floor:  # it was passed over, or forgotten just now
+        largest_layout = np.maximum.reduceat(layout, begins)
+        cells_of_first = np.maximum.reduceat(np.where(of_rank == 0, rows.n_cells, -1), begins)
+        # Usually all ranks report most steps here. What is missing of others comes later, or came before.
+        is_whole: Mask = (ends - begins == self._world) & (steps > self._floor)
+        if self._steps and is_whole.any():
+            is_whole &= ~np.fromiter(map(self._steps.__contains__, steps.tolist()), bool, len(steps))
+        done: list[tuple[Integers, CompleteSteps]] = []
+        edges = [*begins_of_runs(is_whole).tolist(), len(steps)]
+        for first, stop in pairwise(edges):
+            some = slice(first, stop)
+            facts = largest_layout[some], cells_of_first[some]
+            if is_whole[first]:
+                piece = Piece(paired, int(begins[first]), int(ends[stop - 1]), stop - first)
+                done.append((last[some], CompleteSteps(self._world, steps[some], [piece], *facts)))
+                self._forget_through(int(steps[stop - 1]))
                 continue
-            piece = Piece(paired, begin, end, largest_layout, n_cells)
-            pending = self._steps.get(step)
-            if pending is None:
-                pending = self._steps[step] = _Pending()
-            pending.pieces.append(piece)
-            self.held += weight
-            pending.weight += weight
-            pending.n_ranks += end - begin
-            if pending.n_ranks == self._world:
-                self._forget_through(step)
-                done.append((last, CompleteStep(step, self._world, pending.pieces)))
+            weights = np.add.reduceat(rows.weight[: ends[stop - 1]], begins[some])
+            columns = (*(column[some] for column in spans), *facts, weights)
+            for step in zip(*(column.tolist() for column in columns), strict=True):
+                done += self._add_rows(paired, *step)
         return done
+
+    def _add_rows(
+        self,
+        paired: PairedRows,
+        step: int,
+        begin: int,
+        end: int,
+        last: int,
+        largest_layout: int,
+        n_cells: int,
+        weight: int,
+    ) -> list[tuple[Integers, CompleteSteps]]:
+        """Add the rows of one step, of which others may have come before; returns what `add` does."""
+        if step <= self._floor:  # it was passed over, or forgotten just now
+            return []
+        pending = self._steps.get(step)
+        if pending is None:
+            pending = self._steps[step] = _Pending()
+        pending.pieces.append(Piece(paired, begin, end, 1))
+        pending.largest_layout = max(pending.largest_layout, largest_layout)
+        pending.cells_of_first = max(pending.cells_of_first, n_cells)
+        self.held += weight
+        pending.weight += weight
+        pending.n_ranks += end - begin
+        if pending.n_ranks != self._world:
+            return []
+        self._forget_through(step)
+        facts = [np.array([number]) for number in (pending.largest_layout, pending.cells_of_first)]
+        complete = CompleteSteps(self._world, np.array([step]), pending.pieces, *facts)
+        return [(np.array([last]), complete)]
 
     def _n_reported(self, step: int) -> int:
         """How many ranks have reported a step that is not complete."""

@@ -142,6 +142,8 @@ def _regroup(state: RunState, hello: Hello) -> None:
     if not (newer or replaced or resized):
         return
     state.settle()
+    if newer:
+        _note_failure(state)  # while the ranks are still those that have ended
     empty = not ranks
     if resized:
         if not empty:
@@ -150,7 +152,6 @@ def _regroup(state: RunState, hello: Hello) -> None:
             state.log.add(unix_s, "resized", text)
         state.resize(hello.world_size)
     if newer:
-        _note_failure(state)
         state.incarnation = state.log.incarnation = hello.incarnation
     if newer or (resized and not empty):
         state.groups.restart()

@@ -232,3 +232,15 @@ def test_of_several_hosts_the_one_whose_launcher_was_told_is_named(make_world) -
     assert found.sentence == "INTERRUPTED by SIGTERM on node1 (time limit, scancel, eviction?)"
     assert stage.reducer.state.launcher_signal.t_ns < stage.now_ns
     assert stage.frame().deaths == ()
+
+
+def test_the_others_begin_again_without_the_host_that_got_the_signal(make_world) -> None:
+    """An elastic run shrinks: what ended is asked for while its rank is still one of the group."""
+    stage = Stage(make_world(3))
+    launcher_receives(stage, "SIGTERM")
+    for rank in (2, 1, 0):
+        is_ended(stage, rank, "SIGTERM")
+    smaller = make_world(2, session_base=200, incarnation=1, now_us=stage.world.now_us + 5_000_000)
+    for received in (*smaller.introduce(), *smaller.steps(5)):
+        stage.feed(received)
+    assert (stage.frame().run.world_size, stage.frame().group.incarnation) == (2, 1)

@@ -141,7 +141,7 @@ from ddptop.transport.receiver import FEWEST_TOGETHER
 from ddptop.transport.sockets import new_context
 
 hello = Hello(1, "run", 5, 0, 1, 0, 0, "node", 1, "cuda:0", "nccl", "reducer", 0, 10**18, 1.0)
-row = StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, None, (0, 1, 2), None)
+row = StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, None, (0, 1, 2))
 messages = [hello, *(Steps(1, step, 7, (row,)) for step in range(2 * FEWEST_TOGETHER))]
 heads = [msgpack.packb((5, 0, number, max(1, number))) for number in range(len(messages))]
 sent = [[*map(zmq.Frame, (b"route", head, encode(one)))] for head, one in zip(heads, messages)]

@@ -141,7 +141,7 @@ def step_rows(batch: Batch) -> Rows:
         "rank": np.arange(shape[1]),
         "begin_s": batch.begin_ns / 1e9,
         "micro_steps": block.integers[MICRO_STEPS],
-        "optimizer": UNKNOWN if block.own is None else np.maximum(block.own[FIRST_OPTIMIZER], UNKNOWN),
+        "optimizer": block.own[FIRST_OPTIMIZER],
         "joined": block.integers[FLAGS] & int(Flag.JOINED) != 0,
         "detailed": detailed[:, None],
         "clock_free": clock_free[:, None],

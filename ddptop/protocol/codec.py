@@ -2,10 +2,9 @@
 
 A message is one msgpack array, `[Type, field, ...]` with the fields in the order of `messages.py`;
 `decoding.py` reads them all. STEPS has two forms. Ranks send it in columns (`step_words.py`). In rows it is
-sent where a number does not fit, or a row has no own times: one flat array for each row, its fields in order,
-with the cells spliced in at the end. After the rows come the fields of their `OwnTime`, as one flat array;
-0.1.0 sends none, an earlier version than this may leave out the last ones, and a later one may send more,
-which are skipped.
+sent where a number does not fit: one flat array for each row, its fields in order, with the cells spliced in
+at the end. After the rows come the fields of their `OwnTime`, as one flat array; a later version may send
+more of each, which are skipped. What earlier versions do not send, `earlier_steps.py` fills in.
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ def encode(message: Message) -> bytes:
 def _in_rows(steps: Steps) -> tuple[object, ...]:
     """The fields of STEPS in rows."""
     rows = [row[: step_words.HEAD] + row.cells for row in steps.rows]
-    own_times = [n for row in steps.rows if row.own is not None for n in row.own]
-    plain = (int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, rows)
-    return (*plain, own_times) if len(own_times) == step_words.OWN * len(rows) else plain
+    own_times = [number for row in steps.rows for number in row.own]
+    return (int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, rows, own_times)
 
 
 def _cut_texts(value: object) -> object:

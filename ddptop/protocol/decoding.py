@@ -19,6 +19,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_h
 import msgspec
 
 from ddptop.protocol import limits, step_rows, step_words
+from ddptop.protocol.earlier_steps import FIRST_WIDTH, fill_own_times, widen_words
 from ddptop.protocol.errors import ProtocolError, UnknownType
 from ddptop.protocol.messages import CODES, KINDS, NAMES, Hello, Message, State, Steps, Type
 from ddptop.protocol.ranges import MostItems, Range
@@ -90,20 +91,29 @@ _Row = Annotated[
 ]
 _Rows = Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=limits.MAX_ROWS)]
 _RowCount = Annotated[int, msgspec.Meta(ge=1, le=limits.MAX_ROWS)]
-_Width = Annotated[int, msgspec.Meta(ge=step_words.LEAST_WIDTH, le=limits.MAX_RANK_MESSAGE_BYTES)]
+_Width = Annotated[int, msgspec.Meta(ge=FIRST_WIDTH, le=limits.MAX_RANK_MESSAGE_BYTES)]
 _OwnTimes = Annotated[tuple[int, ...], msgspec.Meta(max_length=step_words.HEAD + limits.MAX_CELLS)]
 
 
 class StepsStruct(msgspec.Struct, array_like=True, tag=int(Type.STEPS), forbid_unknown_fields=True):
     """STEPS in either form: in columns, whose words `rows` are, with their count and width; or in rows, with
-    the own times of all of them, which 0.1.0 did not send."""
+    the own times of all of them. Once decoded, those of earlier versions have all fields of this one."""
 
     generation: _Count
     first_step: _Count
     base_ns: _Time
     rows: bytes | _Rows
-    count_or_own: _RowCount | _OwnTimes | msgspec.UnsetType = msgspec.UNSET
+    count_or_own: _RowCount | _OwnTimes = ()
     width: _Width | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        words_or_rows, count_or_own, width = self.rows, self.count_or_own, self.width
+        if width == step_words.WIDTH:
+            return  # nearly every message
+        if isinstance(words_or_rows, tuple) and isinstance(count_or_own, tuple):
+            self.count_or_own = fill_own_times(count_or_own, len(words_or_rows))
+        elif type(words_or_rows) is bytes and type(count_or_own) is int and type(width) is int:
+            self.rows, self.width = widen_words(words_or_rows, count_or_own, width)
 
     @property
     def words(self) -> tuple[bytes, int, int] | None:
@@ -119,9 +129,9 @@ class StepsStruct(msgspec.Struct, array_like=True, tag=int(Type.STEPS), forbid_u
         return None
 
     @property
-    def own(self) -> tuple[int, ...] | None:
-        """The own times of a message in rows, one row after the other; None: it has none."""
-        return self.count_or_own if type(self.count_or_own) is tuple else None
+    def own(self) -> tuple[int, ...]:
+        """The own times of a message in rows, one row after the other."""
+        return cast("tuple[int, ...]", self.count_or_own)
 
 
 class _Head(msgspec.Struct, array_like=True):
@@ -263,9 +273,7 @@ def _kept_once(text: str) -> str:
 
 def _make_steps(struct: StepsStruct) -> Steps:
     words = struct.words
-    rows, own_times = cast("Any", struct.rows), struct.own
-    if words is not None:
-        rows, own_times = step_words.rows_of(*words)
+    rows, own_times = (cast("Any", struct.rows), struct.own) if words is None else step_words.rows_of(*words)
     return Steps(
         struct.generation, struct.first_step, struct.base_ns, step_rows.make_step_rows(rows, own_times)
     )

@@ -173,14 +173,14 @@ class StepMessages(NamedTuple):
 
     @classmethod
     def decoded(cls, bodies: Sequence[bytes]) -> StepMessages | None:
-        """STEPS messages of any version; None where there is none, or one of them is not valid: each is to be
-        decoded alone then."""
+        """STEPS messages; None where there is none, or one of them is not valid: each is to be decoded alone
+        then."""
         with suppress(ProtocolError):
             if not len(bodies):
                 return None
             structs = decode_structs(Steps, bodies)
             heads, words = zip_fields(structs)
-            if words is None:  # earlier versions sent them in rows
+            if words is None:  # one of them is in rows
                 return cls.of(steps_of(structs))
             generation, first, base_ns = heads
             columns, begins = columns_of_messages(words)

@@ -232,8 +232,11 @@ class OwnTime(NamedTuple):
     known."""
 
 
-LEAST_OWN = 9
-"""Fields of `OwnTime` that the first version with own times sends; a later one adds to their end."""
+MEASURED_TOGETHER = 9
+"""The first fields of `OwnTime`: where one after `exposed` is not known, none of them is."""
+
+UNKNOWN_OWN_TIME = OwnTime._make([-1] * len(OwnTime._fields))
+"""Nothing is known: ddptop 0.1.0 measures only the phases."""
 
 
 class StepRow(NamedTuple):
@@ -263,8 +266,7 @@ class StepRow(NamedTuple):
     """Time spent in ddptop's own code on the training threads during this step."""
     loss: float | None
     cells: tuple[int, ...]
-    own: OwnTime | None = None
-    """None: a rank of ddptop 0.1.0, which measures only the phases."""
+    own: OwnTime = UNKNOWN_OWN_TIME
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from ddptop.protocol import limits
 from ddptop.protocol.decoding import StepsStruct, decode_structs
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.messages import LEAST_OWN, OwnTime, StepRow, Steps
+from ddptop.protocol.messages import MEASURED_TOGETHER, OwnTime, StepRow, Steps
 from ddptop.protocol.step_words import (
     CELL,
     COUNT_AT,
@@ -27,6 +27,7 @@ from ddptop.protocol.step_words import (
     OWN,
     OWN_AT,
     UNKNOWN_LOSS,
+    WIDTH,
     WORD,
 )
 
@@ -39,13 +40,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-MISSING = -(2**62)
-"""Stands for a field of `OwnTime` in a row that has none."""
-
 BEGIN, WALL, MICRO_STEPS, FLAGS = (
     StepRow._fields.index(name) for name in ("begin_us", "wall_us", "micro_steps", "flags")
 )
-FIRST_OPTIMIZER = OwnTime._fields.index("first_optimizer")
+BEFORE_FORWARD, FIRST_OPTIMIZER = map(OwnTime._fields.index, ("before_forward", "first_optimizer"))
 """In `StepColumns.own`."""
 _MAY_BE_UNKNOWN = slice(StepRow._fields.index("forward_at_us"), StepRow._fields.index("optimizer_at_us") + 1)
 """-1 stands for "did not happen" in these, and for "not known" in the end of a cell."""
@@ -55,14 +53,14 @@ class StepColumns:
     """n rows as columns. Never changed once made."""
 
     def __init__(
-        self, integers: Numbers, loss: Floats, own: Numbers | None, cells: Numbers, cells_at: Integers
+        self, integers: Numbers, loss: Floats, own: Numbers, cells: Numbers, cells_at: Integers
     ) -> None:
         self.integers = integers
         """(LOSS, n): the fields of `StepRow` before the loss."""
         self.loss = loss
         """(n,), NaN where unknown."""
         self.own = own
-        """(OWN, n): `OwnTime`, MISSING where a row has none; None: no row has any."""
+        """(OWN, n): the fields of `OwnTime`."""
         self.cells = cells
         """The cells of all rows, one row after the other."""
         self.cells_at = cells_at
@@ -80,10 +78,8 @@ class StepColumns:
         flat = chain.from_iterable([row[:LOSS] for row in rows])
         integers = np.fromiter(flat, np.int64, LOSS * count).reshape(count, LOSS).T
         losses = [row.loss for row in rows]
-        own = None
-        if any(row.own is not None for row in rows):
-            each = chain.from_iterable([row.own or _NO_OWN for row in rows])
-            own = np.fromiter(each, np.int64, OWN * count).reshape(count, OWN).T
+        times = chain.from_iterable([row.own for row in rows])
+        own = np.fromiter(times, np.int64, OWN * count).reshape(count, OWN).T
         cells_at = np.zeros(count + 1, np.int64)
         np.cumsum([len(row.cells) for row in rows], out=cells_at[1:])
         cells = np.fromiter(chain.from_iterable([row.cells for row in rows]), np.int64, int(cells_at[-1]))
@@ -123,7 +119,7 @@ class StepColumns:
         """One row as it was encoded."""
         cells = self.cells[self.cells_at[at] : self.cells_at[at + 1]].tolist()
         loss = float(self.loss[at]) if self.is_known_at(at) else None
-        own = None if self.own is None or self.own[0, at] == MISSING else OwnTime(*self.own[:, at].tolist())
+        own = OwnTime._make(self.own[:, at].tolist())
         return StepRow._make((*self.integers[:, at].tolist(), loss, tuple(cells), own))
 
     def is_known_at(self, at: int) -> bool:
@@ -131,24 +127,15 @@ class StepColumns:
         return bool(self.known[at] if self.known is not None else self.loss[at] == self.loss[at])
 
 
-_NO_OWN = (MISSING,) * OWN
-
-
 def concatenate_columns(parts: Sequence[StepColumns]) -> StepColumns:
     """The rows of several columns, one after the other."""
-    own = None
-    if any(part.own is not None for part in parts):
-        unknown = (np.full((OWN, len(part)), MISSING, np.int64) for part in parts)
-        own = np.concatenate(
-            [none if part.own is None else part.own for part, none in zip(parts, unknown, strict=True)], 1
-        )
     ends = accumulate((len(part.cells) for part in parts), initial=0)
     begins = [part.cells_at[:-1] + end for part, end in zip(parts, ends, strict=False)]
     cells = np.concatenate([part.cells for part in parts])
     joined = StepColumns(
         np.concatenate([part.integers for part in parts], 1),
         np.concatenate([part.loss for part in parts]),
-        own,
+        np.concatenate([part.own for part in parts], 1),
         cells,
         np.append(np.concatenate(begins), len(cells)),
     )
@@ -329,9 +316,7 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         ends[1:] += ends[0]
         if (np.diff(ends[::rows]) != last.shape[1]).any():
             raise ProtocolError("the cells of STEPS are not as many as its rows have")
-        own[min(OWN, width - OWN_AT) :, to] = -1  # an earlier version sends fewer
-        times = table[:, OWN_AT:width][:, :OWN].T
-        own[: len(times), to].view(table.dtype)[:] = times
+        own[:, to].view(table.dtype)[:] = table[:, OWN_AT:WIDTH].T
         if last.shape[1]:
             cells.append(np.stack(np.split(last, CELL, axis=1), axis=2).reshape(-1))
     columns = StepColumns(integers, loss, own, np.concatenate(cells), cells_at)
@@ -360,7 +345,7 @@ def _rows_of_rows(messages: Sequence[StepsStruct]) -> list[StepRows]:
     return [StepRows(columns, begin, count) for begin, count in zip(begins, counts, strict=False)]
 
 
-def _columns(rows: Sequence[Any], own: Integers | None) -> StepColumns:
+def _columns(rows: Sequence[Any], own: Integers) -> StepColumns:
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     if ((lengths - HEAD) % CELL).any():
         raise ProtocolError("a row is no row")
@@ -407,35 +392,22 @@ def _check_unknowns(integers: Numbers, cells: Numbers) -> None:
 
 
 def _check_own(times: Numbers) -> None:
-    if times.max() > limits.MAX_US or times.min() < -1 or times[1:LEAST_OWN].min() < 0:
+    if times.max() > limits.MAX_US or times.min() < -1:
         raise ProtocolError("an own time is out of range")
+    exposed, *measured_with_it = times[:MEASURED_TOGETHER]
+    if min(field.min() for field in measured_with_it) < 0:
+        unknown = np.min(measured_with_it, axis=0) < 0
+        if max(exposed[unknown].max(), np.max(measured_with_it, axis=0)[unknown].max()) >= 0:
+            raise ProtocolError("an own time is negative")
 
 
-def _own(given: Sequence[tuple[int, ...] | None], counts: Sequence[int]) -> Integers | None:
-    """(OWN, rows) own times of the rows of all messages; None where no message has any."""
-    reported = [(values, rows) for values, rows in zip(given, counts, strict=True) if values is not None]
-    if not reported:
-        return None
-    for values, rows in reported:
-        if len(values) % rows or len(values) < LEAST_OWN * rows:
+def _own(times_of_messages: Sequence[tuple[int, ...]], counts: Sequence[int]) -> Integers:
+    """(OWN, rows) own times of the rows of all messages; of a later version's integers the first ones."""
+    for values, rows in zip(times_of_messages, counts, strict=True):
+        if len(values) % rows or len(values) < OWN * rows:
             raise ProtocolError("the rows' own times are not as many integers of each row")
-    flat = _integers([*chain.from_iterable(_of_this_version(values, rows) for values, rows in reported)])
-    times = flat.reshape(-1, OWN).T
+    each = zip(times_of_messages, counts, strict=True)
+    parts = [_integers(values).reshape(rows, -1)[:, :OWN] for values, rows in each]
+    times = np.ascontiguousarray(np.concatenate(parts).T)
     _check_own(times)
-    if len(reported) == len(given):
-        return np.ascontiguousarray(times)
-    has = np.repeat([values is not None for values in given], counts)
-    own = np.full((OWN, len(has)), MISSING, np.int64)
-    own[:, has] = times
-    return own
-
-
-def _of_this_version(values: tuple[int, ...], rows: int) -> tuple[int, ...]:
-    """As many integers of each row as this version has: unknown where an earlier one sent none."""
-    each = len(values) // rows
-    if each == OWN:
-        return values
-    unknown = (-1,) * (OWN - each)
-    return tuple(
-        n for at in range(0, len(values), each) for n in (*values[at : at + min(each, OWN)], *unknown)
-    )
+    return times

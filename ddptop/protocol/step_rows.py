@@ -10,21 +10,20 @@ from typing import Any
 import msgpack
 
 from ddptop.protocol import limits, step_words
+from ddptop.protocol.earlier_steps import fill_own_times, widen_words
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.messages import LEAST_OWN, OwnTime, StepRow, Steps, Type
+from ddptop.protocol.messages import MEASURED_TOGETHER, OwnTime, StepRow, Steps, Type
 from ddptop.protocol.step_words import CELL, HEAD, LOSS, OWN
 
 _FIRST_AT = StepRow._fields.index("forward_at_us")
 _AFTER_AT = StepRow._fields.index("optimizer_at_us") + 1
 
 
-def make_step_rows(
-    rows: Sequence[tuple[Any, ...]], own_integers: Sequence[int] | None
-) -> tuple[StepRow, ...]:
+def make_step_rows(rows: Sequence[tuple[Any, ...]], own_integers: Sequence[int]) -> tuple[StepRow, ...]:
     """Rows as they are on the wire, cells spliced in at the end of each, and the integers of their own times,
     one row after the other. Raises ProtocolError where a value is of another type or out of range."""
     _check_rows(rows)
-    times = [None] * len(rows) if own_integers is None else _own_times(own_integers, len(rows))
+    times = _own_times(own_integers, len(rows))
     # The class's own __new__ is a Python function, and would be called for each row of each rank.
     new = tuple.__new__
     return tuple(
@@ -33,17 +32,22 @@ def make_step_rows(
 
 
 def _own_times(values: Sequence[int], n_rows: int) -> list[OwnTime]:
-    """One for each row; at least LEAST_OWN integers of each."""
-    if len(values) % n_rows or len(values) < LEAST_OWN * n_rows:
+    """One for each row; of a later version's integers the first ones."""
+    if len(values) % n_rows or len(values) < OWN * n_rows:
         raise ProtocolError("the rows' own times are not as many integers of each row")
     n_numbers = len(values) // n_rows
-    own_rows = [values[i : i + min(n_numbers, OWN)] for i in range(0, len(values), n_numbers)]
-    lowest = min(map(min, own_rows))
-    if max(map(max, own_rows)) > limits.MAX_US or lowest < -1:
+    times = [OwnTime._make(values[begin : begin + OWN]) for begin in range(0, len(values), n_numbers)]
+    lowest = min(map(min, times))
+    if max(map(max, times)) > limits.MAX_US or lowest < -1:
         raise ProtocolError("an own time is out of range")
-    if lowest < 0 and any(min(row[1:LEAST_OWN]) < 0 for row in own_rows):
+    if lowest < 0 and any(_is_known_in_part(row[:MEASURED_TOGETHER]) for row in times):
         raise ProtocolError("an own time is negative")
-    return [OwnTime(*row) for row in own_rows]
+    return times
+
+
+def _is_known_in_part(measured_together: tuple[int, ...]) -> bool:
+    """Whether some own times of a row are known and others not; `exposed`, the first, may be unknown."""
+    return min(measured_together[1:]) < 0 <= max(measured_together)
 
 
 def _check_rows(rows: Sequence[tuple[Any, ...]]) -> None:
@@ -85,17 +89,17 @@ def valid_parts(data: bytes) -> tuple[list[Steps], list[int]]:
         return [], []
     if type(rows) is not tuple or not 0 < len(rows) <= limits.MAX_ROWS:
         return [], []
-    n_numbers = len(own) // len(rows) if type(own) is tuple else 0
-    if own is not None and (not n_numbers or len(own) % len(rows)):
+    if type(own) is not tuple:
+        return [], []
+    own = fill_own_times(own, len(rows))
+    n_numbers, remainder = divmod(len(own), len(rows))
+    if not n_numbers or remainder:
         return [], []
     parts: list[Steps] = []
     wrong: list[int] = []
     for index, row in enumerate(rows):
         try:
-            (right,) = make_step_rows(
-                (_as_tuple(row),),
-                None if own is None else _as_tuple(own[index * n_numbers : (index + 1) * n_numbers]),
-            )
+            (right,) = make_step_rows((_as_tuple(row),), own[index * n_numbers : (index + 1) * n_numbers])
         except (ProtocolError, TypeError):
             wrong.append(first + index)
             continue
@@ -115,7 +119,7 @@ def _as_tuple(row: Any) -> tuple[Any, ...]:
 
 
 def _unpack_fields(data: bytes) -> tuple[Any, Any, Any, Any, Any]:
-    """Generation, first step, base, rows and own times (None: none) of STEPS, unchecked."""
+    """Generation, first step, base, rows and own times of STEPS, unchecked."""
     try:
         fields = msgpack.unpackb(
             data,
@@ -135,6 +139,8 @@ def _unpack_fields(data: bytes) -> tuple[Any, Any, Any, Any, Any]:
         words, rows, width = row_fields
         if type(words) is not bytes or type(rows) is not int or type(width) is not int:
             raise ProtocolError("STEPS has not bytes, rows and a width")
+        words, width = widen_words(words, rows, width)
         step_words.check_size(len(words), rows, width)
         return generation, first, base_ns, *step_words.rows_of(words, rows, width)
-    return generation, first, base_ns, row_fields[0], row_fields[1] if len(row_fields) > 1 else None
+    rows, own = row_fields if len(row_fields) == 2 else (*row_fields, ())
+    return generation, first, base_ns, rows, own

@@ -27,15 +27,13 @@ LOSS = StepRow._fields.index("loss")
 HEAD = LOSS + 1
 """Numbers of a row before its cells."""
 OWN = len(OwnTime._fields)
-"""Numbers of a row's own times in this version."""
+"""Numbers of a row's own times."""
 COUNT_AT = LOSS + 2
 """Column with the number of all-reduces."""
 OWN_AT = COUNT_AT + 1
 """First column of `OwnTime`."""
 WIDTH = OWN_AT + OWN
-"""Columns of this version."""
-LEAST_WIDTH = 25
-"""Columns of the first version."""
+"""Columns; a later version may send more."""
 CELL = 3
 """Integers for each bucket all-reduce."""
 UNKNOWN_LOSS = 0x7FF8_646F_6E65_0000
@@ -52,7 +50,7 @@ def in_columns(steps: Steps) -> tuple[object, ...] | None:
     n = len(rows)
     *columns, losses, cells, own_times = zip(*rows, strict=True) if n else ((), (), ())
     counts = [len(row_cells) for row_cells in cells]
-    if not n or None in own_times or any(count % CELL for count in counts):
+    if not n or any(count % CELL for count in counts):
         return None
     flat = [*chain.from_iterable(cells)]
     if WORD * (WIDTH * n + len(flat)) > limits.MAX_RANK_MESSAGE_BYTES - HEAD_BYTES:
@@ -78,7 +76,7 @@ def check_size(size: int, rows: int, width: int) -> None:
     """Raise ProtocolError where so many bytes are not the words of so many rows and columns."""
     if not 0 < rows <= limits.MAX_ROWS:
         raise ProtocolError(f"STEPS has not 1 to {limits.MAX_ROWS} rows")
-    if width < LEAST_WIDTH or size % WORD or size < WORD * width * rows:
+    if width < WIDTH or size % WORD or size < WORD * width * rows:
         raise ProtocolError("the words of STEPS are not as many columns")
 
 
@@ -89,7 +87,7 @@ def rows_of(planes: bytes, n: int, width: int) -> tuple[tuple[tuple[Any, ...], .
     for byte_index in range(WORD):
         data[byte_index::WORD] = planes[byte_index * n_words : (byte_index + 1) * n_words]
     words = struct.unpack(f"<{n_words}i", data)
-    columns = [words[column * n : (column + 1) * n] for column in range(min(width, WIDTH))]
+    columns = [words[column * n : (column + 1) * n] for column in range(WIDTH)]
     counts, own_columns = columns[COUNT_AT], columns[OWN_AT:]
     cells = words[width * n :]
     # Before anything is built of them: the counts come from outside.

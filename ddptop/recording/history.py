@@ -20,6 +20,7 @@ from ddptop.protocol.limits import MAX_NS, NS
 from ddptop.protocol.since_start import SinceStart, pack_since_start, unpack_since_start
 from ddptop.recording.format import HISTORY, MAX_RAW, RecordingError, read_frame
 from ddptop.recording.records import UnpackedSize
+from ddptop.recording.upgrade import upgrade_history
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,12 +111,11 @@ def _inflated(payload: bytes) -> bytes:
 
 def _piece(raw: bytes) -> HistoryPiece:
     try:
-        columns, best, marks, *rest = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
+        parts = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
+        columns, best, marks, events, added, excess, since_start, *_ = upgrade_history(parts, len(ADDED))
         wide = [np.frombuffer(column, "<f8") for column in columns[: len(WIDE)]]
         narrow = [np.frombuffer(column, "<f4") for column in columns[len(WIDE) :]]
         points: dict[str, Any] = dict(zip((*WIDE, *NARROW), [*wide, *narrow], strict=True))
-        unknown = np.full(len(points["step"]), np.nan, np.float32).tobytes()
-        added = rest[1] if len(rest) > 1 else [unknown] * len(ADDED)
         points |= {name: np.frombuffer(column, "<f4") for name, column in zip(ADDED, added, strict=False)}
         if len(points) != len(WIDE) + len(NARROW) + len(ADDED):
             raise ValueError("columns are missing")
@@ -126,11 +126,15 @@ def _piece(raw: bytes) -> HistoryPiece:
         if len(points["time_s"]) and not 0 <= points["time_s"][-1] < MAX_NS / 1e9:
             raise ValueError("a time that cannot be")
         checked = tuple((float(at), str(kind)) for at, kind in marks[:MOST_MARKS])
-        events = tuple(_event(*fields) for fields in rest[0][:MOST_MARKS]) if rest else None
-        own_best = np.frombuffer(best, "<f4").astype(np.float64)
-        excess = _excess(rest[2], len(own_best)) if len(rest) > 2 else None
-        since_start = unpack_since_start(rest[3]) if len(rest) > 3 else None
-        return HistoryPiece(points, own_best, checked, events, excess, since_start)
+        best_ms = np.frombuffer(best, "<f4").astype(np.float64)
+        return HistoryPiece(
+            points,
+            best_ms,
+            checked,
+            None if events is None else tuple(_event(*fields) for fields in events[:MOST_MARKS]),
+            None if excess is None else _excess(excess, len(best_ms)),
+            None if since_start is None else unpack_since_start(since_start),
+        )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise RecordingError(f"a history cannot be read: {error}") from error
 
@@ -142,9 +146,8 @@ def _event(
     rank: int | None,
     step: int | None,
     message: str,
-    incarnation: int = 0,
+    incarnation: int,
 ) -> PastEvent:
-    """`incarnation`: earlier versions did not record it."""
     where, when = (None if number is None else int(number) for number in (rank, step))
     message = str(message)[:MOST_CHARACTERS]
     return PastEvent(

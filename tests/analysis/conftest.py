@@ -11,6 +11,7 @@ import pytest
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.messages import (
+    UNKNOWN_OWN_TIME,
     Bucket,
     Bye,
     Card,
@@ -269,7 +270,7 @@ class World:
             cost_us=20,
             loss=loss,
             cells=cells,
-            own=self._own(rank, done - max(ready)) if self.own else None,
+            own=self._own(rank, done - max(ready)) if self.own else UNKNOWN_OWN_TIME,
         )
 
     def _own(self, rank: int, exposed_us: int) -> OwnTime:

@@ -68,7 +68,6 @@ def frame_of(
 
 
 def in_turn(step: int, row: StepRow) -> StepRow:
-    assert row.own is not None
     return row._replace(own=row.own._replace(first_optimizer=GENERATOR if step % 2 == 0 else CRITIC))
 
 

@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.bucket_times import backward_passes, figures, timing
 from ddptop.export.metrics import families
 from ddptop.frames.snapshot import snapshot
-from ddptop.protocol.messages import Flag, OwnTime, StepRow, Steps
+from ddptop.protocol.messages import UNKNOWN_OWN_TIME, Flag, OwnTime, StepRow, Steps
 from ddptop.render.plain import picture
 from ddptop.report.advice import advice
 from ddptop.report.build import report
@@ -39,8 +39,8 @@ def joined_rows(rows: list[StepRow], flags: int) -> StepRow:
         for at in range(0, len(each.cells), 3):
             number, ready, took = each.cells[at : at + 3]
             cells += [number, ready + since, took]
-    own = [each.own for each in rows if each.own is not None]
-    summed = OwnTime(*(sum(values) for values in list(zip(*own, strict=True))[:9])) if own else None
+    sums = [sum(times) for times in zip(*(each.own for each in rows), strict=True)]
+    summed = UNKNOWN_OWN_TIME if sums[1] < 0 else OwnTime(*sums[:9])
     wall, data, forward, backward, optimizer = (sum(column) for column in list(zip(*rows, strict=True))[1:6])
     return first._replace(
         wall_us=wall,

@@ -71,7 +71,7 @@ def record(path: Path, shares: Column, world: int = 2) -> None:
 def _longer(row: StepRow, share: float) -> StepRow:
     """The row of a step that takes `share` times as long."""
     cells = [round(us * share) if i % 3 else us for i, us in enumerate(row.cells)]
-    own = None if row.own is None else OwnTime(*(round(us * share) for us in row.own))
+    own = OwnTime(*(round(us * share) for us in row.own))
     times = (round(us * share) for us in row[1:9])
     return StepRow(row.begin_us, *times, *row[9:13], tuple(cells), own)
 

@@ -18,6 +18,7 @@ from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.messages import (
+    UNKNOWN_OWN_TIME,
     Bucket,
     Flag,
     Hello,
@@ -62,7 +63,7 @@ def row(step: int, noise: random.Random, more_us: int) -> StepRow:
     own = OwnTime(3000 - late - more_us, 100, 0, 50, 0, 0, 0, 0, 0)
     return StepRow(
         *(step * STEP_US, STEP_US, 500, 4000 + more_us, 10_000 - more_us, 900, 600, 4600, 15_000, 1),
-        *(Flag.DETAIL, 20, 0.5, cells, own if OWN else None),
+        *(Flag.DETAIL, 20, 0.5, cells, own if OWN else UNKNOWN_OWN_TIME),
     )
 
 

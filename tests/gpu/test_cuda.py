@@ -137,7 +137,6 @@ def test_the_last_gradient_is_known_in_every_step(backend: str, ranks: int, tmp_
     rows = [row for rank in range(ranks) for row in rows_of(recording, rank)[2:]]
     assert len(rows) == ranks * (STEPS - 2)
     for row in rows:
-        assert row.own is not None
         assert 0 <= row.own.exposed <= row.backward_us
         other = row.wall_us - row.data_us - row.forward_us - row.backward_us - row.optimizer_us
         places = row.own.before_forward + row.own.before_backward + row.own.before_optimizer

@@ -188,7 +188,7 @@ def test_under_a_limit_of_file_sizes_it_thins_itself_and_ends_well(
     path = tmp_path / "full.ddptop"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     descriptors = open_descriptors()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9_500, before[1]))
     try:
         writer = write(path, records, close=False)
         assert writer.note == "recording at its limit: nothing more is recorded"
@@ -198,7 +198,7 @@ def test_under_a_limit_of_file_sizes_it_thins_itself_and_ends_well(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert open_descriptors() == descriptors
-    assert path.stat().st_size <= 10_000
+    assert path.stat().st_size <= 9_500
     with Recording.open(path) as recording:
         assert (recording.damage, recording.latest_run.state) == (None, "finished")
         assert recording.last_step is not None and recording.last_step > 20

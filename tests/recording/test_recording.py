@@ -108,7 +108,7 @@ def test_little_of_a_large_recording_is_read(path: Path, monkeypatch: pytest.Mon
     """Opened, it costs its index; standing in the middle, a few blocks more."""
     writer = Writer(path, limit_bytes=GIB)
     chance = random.Random(1)  # what is random does not compress
-    for number in range(4_000):
+    for number in range(4_100):
         cells = tuple(chance.randrange(limits.MAX_BUCKETS) for _ in range(3 * 200))
         message = Steps(1, number, START_NS, (row(number, 0)._replace(cells=cells),))
         writer.add(Received(START_NS + number * NS // 10, 0, 1000, number + 1, message), encode(message))

@@ -18,7 +18,7 @@ from ddptop.recording.writer import Writer
 
 from .made_up import NS, START_NS, STEP_US, hello, layout, run_message, steps
 
-LIMIT = 120_000
+LIMIT = 160_000
 
 
 def test_detail_goes_first_then_steps_and_events_last(tmp_path: Path) -> None:

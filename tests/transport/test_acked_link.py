@@ -14,7 +14,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Hello, OwnTime, Progress, StepRow, Steps
+from ddptop.protocol.messages import UNKNOWN_OWN_TIME, Hello, OwnTime, Progress, StepRow, Steps
 from ddptop.transport import receiver as receiver_module
 from ddptop.transport.sessions import SESSIONS_OF_A_RANK
 
@@ -200,7 +200,7 @@ def test_a_refused_message_does_not_hold_up_the_ones_behind_it(link, wire):
 @pytest.mark.parametrize(
     ("own", "one_part", "kept"),
     [
-        (None, False, [(5, 2), (8, 3)]),
+        (UNKNOWN_OWN_TIME, False, [(5, 2), (8, 3)]),
         (OwnTime(*[1] * 12), False, [(5, 2), (8, 3)]),
         (OwnTime(*[1] * 12), True, [(8, 3)]),
     ],

@@ -18,7 +18,7 @@ import numpy as np
 
 from ddptop.protocol.limits import VERSION
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import LEAST_OWN, Hello, Message, OwnTime, Received, Run, StepRow, Steps
+from ddptop.protocol.messages import Hello, Message, OwnTime, Received, Run, StepRow, Steps
 from ddptop.recording.reader import Recording
 from tests.truth.judge import Stamps
 from tests.truth.rows import BY_NAME, Row, cause_of
@@ -26,6 +26,9 @@ from tests.truth.rows import BY_NAME, Row, cause_of
 KEPT = ("wall_us", "data_us", "forward_us", "backward_us", "optimizer_us")
 COLUMNS = (*KEPT, *OwnTime._fields)
 """Before the stamps. Where phases begin follows from these; the script's own wall time is the rank's."""
+
+FIRST_OWN_FIELDS = 9
+"""Fields of `OwnTime` in the first traces."""
 
 STAMPS = ("late", "backward")
 """Of the script. The first traces have only the one."""
@@ -53,7 +56,7 @@ def write(path: Path, row: Row, folder: Path, windows: int = 5) -> None:
                 continue
             begin_ns = begin_ns or message.base_ns + 1000 * message.rows[0].begin_us
             for step, one in enumerate(message.rows, message.first_step):
-                if step < steps and one.own is not None:
+                if step < steps:
                     table[: len(COLUMNS), step, received.rank] = [
                         *(getattr(one, name) for name in KEPT),
                         *one.own,
@@ -74,7 +77,7 @@ def read(path: Path) -> tuple[Row, Stamps, Iterator[Received]]:
     head, _, data = lzma.decompress(path.read_bytes()).partition(b"\n")
     header = json.loads(head)
     steps, ranks = header["steps"], header["ranks"]
-    columns = header.get("columns", len(KEPT) + LEAST_OWN)
+    columns = header.get("columns", len(KEPT) + FIRST_OWN_FIELDS)
     stamped = header.get("stamps", STAMPS[:1])
     planes = np.frombuffer(data, np.uint8).reshape(4, columns + len(stamped), ranks, steps)
     table = np.ascontiguousarray(planes.transpose(1, 3, 2, 0)).view("<i4")[..., 0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING
+from ddptop.protocol.step_columns import BEGIN, FLAGS
 from ddptop.protocol.step_words import CELL, LOSS, OWN
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ class StepBlock(NamedTuple):
     """(n, ranks), NaN where unknown."""
     known: Mask
     """(n, ranks) whether a loss was reported."""
-    own: Numbers | None
-    """The fields of `OwnTime`, MISSING where a row has none; None: no row has any."""
+    own: Numbers
+    """The fields of `OwnTime`."""
     base_ns: Integers
     """(n, ranks) of the message of each row; likewise `layout`."""
     layout: Integers
@@ -159,8 +159,7 @@ class CompleteStep:
     @property
     def exposed(self) -> Integers:
         """(ranks,) `OwnTime.exposed`; -1: not known."""
-        own = self.block.own
-        return np.full(self.ranks, -1, np.int64) if own is None else np.maximum(own[0, self._at], -1)
+        return np.asarray(self.block.own[0, self._at], np.int64)
 
     @property
     def cells_at(self) -> Integers:
@@ -196,7 +195,7 @@ class CompleteStep:
             whole.integers[:, :, ranks],
             whole.loss[:, ranks],
             whole.known[:, ranks],
-            None if whole.own is None else whole.own[:, :, ranks],
+            whole.own[:, :, ranks],
             whole.base_ns[:, ranks],
             layout[None],
             np.fromiter(chain.from_iterable(cells), np.int64, int(cells_at[-1])),
@@ -214,7 +213,7 @@ class CompleteStep:
             block.integers[:, at],
             block.loss[at],
             block.known[at],
-            None if block.own is None else block.own[:, at],
+            block.own[:, at],
             block.base_ns[at],
             block.layout[at],
             block.cells[begins[0] : begins[-1]],
@@ -225,7 +224,7 @@ class CompleteStep:
     def keep_alone(self) -> None:
         """Let go of the other steps of its block: it is kept for longer than they are."""
         if len(self.block.loss) > 1:
-            columns = (column if column is None else column.copy() for column in self.own_block())
+            columns = (column.copy() for column in self.own_block())
             self.block, self._at = StepBlock._make(columns), 0
 
 
@@ -242,22 +241,13 @@ def columns_of(steps: Sequence[CompleteSteps | CompleteStep]) -> StepBlock:
 
 def _joined(blocks: Sequence[StepBlock]) -> StepBlock:
     """One block of the steps of all."""
-    own = None
-    if any(block.own is not None for block in blocks):
-        own = np.concatenate(
-            [
-                np.full((OWN, *block.loss.shape), MISSING, np.int64) if block.own is None else block.own
-                for block in blocks
-            ],
-            axis=1,
-        )
     ends = np.cumsum([len(block.cells) for block in blocks])
     cells_at = [block.cells_at[:-1] + end - len(block.cells) for block, end in zip(blocks, ends, strict=True)]
     return StepBlock(
         np.concatenate([block.integers for block in blocks], axis=1),
         np.concatenate([block.loss for block in blocks]),
         np.concatenate([block.known for block in blocks]),
-        own,
+        np.concatenate([block.own for block in blocks], axis=1),
         np.concatenate([block.base_ns for block in blocks]),
         np.concatenate([block.layout for block in blocks]),
         np.concatenate([block.cells for block in blocks]),
@@ -337,9 +327,7 @@ def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ran
     loss = placed([columns.loss[at] for columns, _, at in sources])
     known = placed([columns.is_known[at] for columns, _, at in sources])
     counts = placed([columns.cells_at[at + 1] - columns.cells_at[at] for columns, _, at in sources])
-    owns, own = [(columns.own, at) for columns, _, at in sources], None
-    if any(us is not None for us, _ in owns):
-        own = placed([np.full((OWN, len(at)), MISSING) if us is None else us.take(at, 1) for us, at in owns])
+    own = placed([columns.own.take(at, axis=1) for columns, _, at in sources])
     cells_at = np.zeros(total + 1, np.int64)
     np.cumsum(counts, out=cells_at[1:])
     cells = np.empty(int(cells_at[-1]), np.result_type(*(columns.cells for columns, _, _ in sources)))
@@ -353,7 +341,7 @@ def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ran
         integers.reshape(LOSS, n, ranks),
         loss.reshape(n, ranks),
         known.reshape(n, ranks),
-        None if own is None else own.reshape(OWN, n, ranks),
+        own.reshape(OWN, n, ranks),
         base_ns,
         layout,
         cells,

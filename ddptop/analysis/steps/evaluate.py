@@ -39,7 +39,7 @@ from ddptop.frames.phrases import blamed, which_hosts
 from ddptop.frames.statistics import mean, median
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, FIRST_OPTIMIZER, FLAGS, MICRO_STEPS, MISSING, WALL
+from ddptop.protocol.step_columns import BEFORE_FORWARD, BEGIN, FIRST_OPTIMIZER, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -291,9 +291,9 @@ class StepEvaluation:
 
         `newest`: number of the newest step."""
         figures, losses, known = self._figures, block.loss, block.known
-        optimizers = np.full(len(losses), -1) if block.own is None else block.own[FIRST_OPTIMIZER, :, 0]
         before = figures.turns.optimizers
-        counts = figures.turns.take(optimizers, mean(np.where(known, losses, np.nan)))
+        first_optimizers = block.own[FIRST_OPTIMIZER, :, 0]
+        counts = figures.turns.take(first_optimizers, mean(np.where(known, losses, np.nan)))
         if not counts.all():
             losses, known = np.where(counts[:, None], losses, np.nan), known & counts[:, None]
         if figures.turns.optimizers > max(1, before):
@@ -568,14 +568,16 @@ def _divide_each_pass(batch: _Batch, kinds: Mapping[int, Kind], parts: Column) -
 def own_times(
     block: StepBlock, columns: Column, runs_of_peers: Iterable[tuple[slice, list[Peers]]]
 ) -> tuple[Column | None, Column | None]:
-    """(OWN_COLUMNS, n, ranks) and (PART_COLUMNS, n, ranks) in ms; None where no row has an `OwnTime`.
+    """(OWN_COLUMNS, n, ranks) and (PART_COLUMNS, n, ranks) in ms; None where no `OwnTime` of a row is known.
 
     `block`: the rows of these steps, `columns`: (wall and PHASES, n, ranks) of them, `runs_of_peers`: as of
     `_Batch`.
     """
-    if (us := block.own) is None:
+    us = block.own
+    is_known = us[BEFORE_FORWARD] >= 0
+    if not is_known.any():
         return None, None
-    counts = (block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0) & (us[0] != MISSING)
+    counts = (block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0) & is_known
     parts, waited = np.empty((len(PART_COLUMNS), *counts.shape)), us[4:9] / 1000.0
     *places, cpu, gc, own_collectives, exposed, exposed_wait, elements, buffers, buffers_wait = parts
     np.divide(us[1:4], 1000.0, out=parts[4:7])

@@ -74,7 +74,7 @@ def test_an_exception_of_a_worker_is_said_everywhere_as_its_own(worker_raises: F
 def test_its_place_is_the_line_that_raised_it(worker_raises: FailedRun) -> None:
     line = line_of("raise ValueError")
     death = worker_raises.json()["deaths"][0]
-    call = death["testimony"]["user_call"]
+    call = death["position"]["user_call"]
     assert (call["line"], call["function"]) == (line, "decode")
     assert Path(call["file"]).name == SCRIPT.name
     once, report = (
@@ -106,7 +106,7 @@ def test_an_exception_before_ddp_is_said_like_any_other(
     assert [where for where, text in everything.items() if reason not in text] == []
     death = failed.json()["deaths"][0]  # the other rank may fail in what it waits for
     assert (death["rank"], death["step"], death["exit_code"]) == (1, None, 1)
-    assert death["testimony"]["user_call"]["line"] == line_of(code)
+    assert death["position"]["user_call"]["line"] == line_of(code)
     kind = reason.partition(":")[0]
     assert (
         f"try: Fix the {kind} in failing.py:{line_of(code)} (rank 1), then start again."
@@ -138,8 +138,8 @@ def test_a_worker_that_hangs_is_said_everywhere_with_its_line(tmp_path: Path) ->
                 with suppress(psutil.Error):
                     child.kill()
     alert = next(alert for alert in shown["alerts"] if alert["kind"] == "stall")
-    testimony = shown["stall"]["testimonies"][0]
-    for place in (alert["evidence"]["waits_for"], testimony["waits_for"], once, report):
+    position = shown["stall"]["positions"][0]
+    for place in (alert["evidence"]["waits_for"], position["waits_for"], once, report):
         assert re.search(rf"DataLoader worker pid \d+ {re.escape(said)}", place), place
     assert f"Find out what holds {alert['evidence']['waits_for']}" in once
     assert f"Find out what holds {alert['evidence']['waits_for']}" in report

@@ -109,12 +109,12 @@ def told(stall: dict[str, Any], rank: int) -> bool:
     """Whether the rank has answered, or it is known why it cannot."""
     return any(
         one["rank"] == rank and (one["at_s"] is not None or one["process"] == "stopped")
-        for one in stall["testimonies"]
+        for one in stall["positions"]
     )
 
 
 def one_of(stall: dict[str, Any], rank: int) -> dict[str, Any]:
-    return next(one for one in stall["testimonies"] if one["rank"] == rank)
+    return next(one for one in stall["positions"] if one["rank"] == rank)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_a_rank_that_left_out_a_collective_is_a_mismatch_with_both_sides_shown(t
         (words,) = until(lambda: analysers_words(watched), "the words of torch's analyser")  # type: ignore[misc]
     assert stall["kind"] == "mismatch", stall
     assert "barrier" in stall["sentence"] and "all_reduce" in stall["sentence"], stall["sentence"]
-    operations = {one["rank"]: one["operation"] for one in stall["testimonies"]}
+    operations = {one["rank"]: one["operation"] for one in stall["positions"]}
     assert "barrier" in operations[0] and "all_reduce" in operations[1]
     assert words.startswith("torch's analyser: rank ")
     assert "barrier" in words and "all_reduce" in words, words
@@ -208,7 +208,7 @@ def test_a_tensor_of_another_size_kills_a_rank_and_both_sides_are_shown(tmp_path
         assert done.returncode == 1
         first, second = shown["deaths"]
         assert first["signal"] == "SIGABRT"  # gloo's doing, and of which rank is chance
-        assert first["testimony"]["user_call"]["function"] == "trouble"
+        assert first["position"]["user_call"]["function"] == "trouble"
         evidence = next(alert["evidence"] for alert in shown["alerts"] if alert["kind"] == "mismatch")
         assert evidence["side0_rank"] == first["rank"]
         if "side1_rank" in evidence:

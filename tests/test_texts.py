@@ -260,7 +260,7 @@ def test_a_script_and_a_hang_run_as_printed(tmp_path: Path) -> None:
         def names_the_line() -> bool:
             shown = run(["sh", "-c", "ddptop --json"], env, ROOT)
             stall = json.loads(shown.stdout)["stall"] if shown.returncode == 0 else None
-            return stall is not None and "trouble.py" in json.dumps(stall["testimonies"])
+            return stall is not None and "trouble.py" in json.dumps(stall["positions"])
 
         until(names_the_line, "the stall has the line of the script")
         process.kill()

@@ -101,8 +101,12 @@ def schema() -> Node:
         activities=_list(_part(activity.LongActivity, ("kind", "name", "ranks", "since_s"))),
         progress=_or_null(_part(activity.EpochProgress, snapshot.PROGRESS_FIELDS)),
         logged={"type": "object", "additionalProperties": logged},
-        stall=_or_null(_with(stalled, testimonies=_list(position))),
-        deaths=_list(_with(_part(stall.Death, snapshot.DEATH_FIELDS), testimony=position)),
+        stall=_or_null(_with(stalled, **snapshot.with_old_names({"positions": _list(position)}))),
+        deaths=_list(
+            _with(
+                _part(stall.Death, snapshot.DEATH_FIELDS), **snapshot.with_old_names({"position": position})
+            )
+        ),
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

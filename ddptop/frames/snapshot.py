@@ -47,6 +47,16 @@ PROGRESS_FIELDS = ("epoch", "batch", "batches", "epoch_left_s")
 
 LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
 
+OLD_NAMES: Mapping[str, str] = {
+    "position": "testimony",
+    "positions": "testimonies",
+    "stragglers": "culprits",
+    "flagged_s": "named_s",
+    "flagged_pct": "named_pct",
+    "events": "happenings",
+}
+"""Keys of snapshots and reports, and the names that 0.2.0 had for them: JSON has both for one version."""
+
 STALL_FIELDS = ("kind", "since_s", "step", "sentence", "ended_s", "followed")
 
 DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason", "message", "context", "follows")
@@ -105,9 +115,9 @@ def snapshot(frame: Frame) -> dict[str, object]:
         "progress": None if frame.progress is None else _fields(frame.progress, PROGRESS_FIELDS),
         "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall(frame),
-        # Public keys of schema 1 (`testimony`, below `testimonies`); `position` everywhere else.
         "deaths": [
-            {**_fields(death, DEATH_FIELDS), "testimony": _position(death.position)} for death in frame.deaths
+            with_old_names({**_fields(death, DEATH_FIELDS), "position": _position(death.position)})
+            for death in frame.deaths
         ],
     }
 
@@ -144,6 +154,11 @@ def _skew_cost(cost: SkewCost) -> dict[str, object]:
             for waited in cost.waited_for
         ],
     }
+
+
+def with_old_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """An object of JSON with its old names beside the new ones."""
+    return {**values, **{OLD_NAMES[name]: values[name] for name in values if name in OLD_NAMES}}
 
 
 def _overhead(overhead: Overhead) -> dict[str, object]:
@@ -269,14 +284,14 @@ def _stall(frame: Frame) -> dict[str, object] | None:
     found = frame.stall
     if found is None:
         return None
-    return {
+    shown = {
         **_fields(found, STALL_FIELDS),
         "ranks": list(found.ranks),
         "waiting": list(found.waiting),
         "detail": list(found.detail),
-        # Public key of schema 1; `positions` everywhere else.
-        "testimonies": [_position(position) for position in found.positions],
+        "positions": [_position(position) for position in found.positions],
     }
+    return with_old_names(shown)
 
 
 def _position(found: RankPosition) -> dict[str, object]:

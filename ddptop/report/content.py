@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING
 
-from ddptop.frames.snapshot import SCHEMA, tidy
+from ddptop.frames.snapshot import SCHEMA, tidy, with_old_names
 from ddptop.frames.stall import Stall
 
 if TYPE_CHECKING:
@@ -305,10 +305,10 @@ class Suggestion:
 class Report:
     """A run from its beginning to its end, or to now.
 
-    `--json` prints `schema` (1) and then these fields under their own names (but for those in `KEYS`), with
-    every name inside as in the classes of this file and of `ddptop.frames`. Units are part of the names
-    (`_ms`, `_s`, `_pct`, `_gbps`, `bytes`); a point in time is in Unix seconds, except in `spans`; unknown
-    is null.
+    `--json` prints `schema` (1) and then these fields under their own names, with every name inside as in the
+    classes of this file and of `ddptop.frames`; some also under an older name (`OLD_NAMES`). Units are part
+    of the names (`_ms`, `_s`, `_pct`, `_gbps`, `bytes`); a point in time is in Unix seconds, except in
+    `spans`; unknown is null.
 
     - `source`: `recording` or `simulated`
     - `run`: RunInfo. `state` is live, finished, failed, lost, or stalled and stale for one still running;
@@ -349,17 +349,6 @@ class Report:
     """`3 ranks may use core 0 only`, when last seen; empty: ranks had as many CPUs as they needed."""
 
 
-KEYS = {
-    "positions": "testimonies",
-    "position": "testimony",
-    "stragglers": "culprits",
-    "flagged_s": "named_s",
-    "flagged_pct": "named_pct",
-    "events": "happenings",
-}
-"""Field to JSON key where the two differ. The keys are public keys of schema 1 (`testimonies`, `testimony`,
-`culprits`, ...), which do not change; everywhere else the field names are used (`position`, `stragglers`)."""
-
 MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")
 """Fields in Unix seconds, which `tidy` would round to six significant digits."""
 
@@ -376,9 +365,7 @@ def _plain(name: str, value: object) -> object:
         rank = {one.name: getattr(value, one.name) for one in fields(value) if one.name != "figures"}
         return _plain(name, rank | dict(value.figures))
     if is_dataclass(value):
-        return {
-            KEYS.get(one.name, one.name): _plain(one.name, getattr(value, one.name)) for one in fields(value)
-        }
+        return with_old_names({one.name: _plain(one.name, getattr(value, one.name)) for one in fields(value)})
     if isinstance(value, Mapping):
         return {key: _plain(key, own) for key, own in value.items()}
     if isinstance(value, (tuple, list)):

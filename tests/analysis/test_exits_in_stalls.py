@@ -79,8 +79,8 @@ def assert_stall_stays(stage: Stage, followed: str) -> Frame:
     assert found.alerts[1].message.startswith(followed)
     shown = snapshot(found)["stall"]
     assert (shown["kind"], shown["ranks"], shown["followed"]) == ("missing", [1], followed)
-    assert shown["testimonies"][0]["user_call"]["function"] == "tokenize"
-    assert shown["testimonies"][0]["traces"][0]["calls"][1]["function"] == "tokenize"
+    assert shown["positions"][0]["user_call"]["function"] == "tokenize"
+    assert shown["positions"][0]["traces"][0]["calls"][1]["function"] == "tokenize"
     assert all(death.follows for death in found.deaths)
     assert "mismatch" not in {alert.kind for alert in found.alerts}
     report = report_of(stage)

@@ -358,7 +358,7 @@ def test_nothing_measured_is_said_plainly(make_world: type[World]) -> None:
     assert found.cost.flagged_s is None
     assert found.communication.step_ms is None
     assert [bucket.bytes for bucket in found.buckets] == [8_000_000, 8_000_000]
-    assert json.loads(json.dumps(as_data(found), allow_nan=False))["cost"]["named_s"] is None
+    assert json.loads(json.dumps(as_data(found), allow_nan=False))["cost"]["flagged_s"] is None
 
 
 def test_one_rank_has_nobody_to_wait_for(make_world: type[World]) -> None:
@@ -382,7 +382,7 @@ def test_json_is_the_report_with_its_units(slow: Report) -> None:
     assert data["run"]["exit_code"] == 0
     assert data["run"]["card"]["ddp.static_graph"] is False
     assert data["run"]["started_at"] == 1_700_000_000.0
-    assert data["culprits"][0]["cause"] == "data"
+    assert data["stragglers"][0]["cause"] == "data"
     assert len(data["spans"]) == len(slow.spans)
     assert set(data["ranks"][0]) >= {"lateness_ms", "last_pct", "relative_score", "wait_ms"}
 
@@ -505,7 +505,7 @@ def test_why_has_the_excess_over_the_run_and_the_figures_of_the_process(make_wor
     assert strip.index("█") == pytest.approx(next(i for i, c in enumerate(cost) if c in "▄▅▆▇█"), abs=1)
     assert slow.differs[0] in text and slow.differs[0] in document(found)
     assert 'aria-label="excess of rank 1 from' in document(found)
-    assert as_data(found)["culprits"][0]["differs"] == [*slow.differs]
+    assert as_data(found)["stragglers"][0]["differs"] == [*slow.differs]
 
 
 def test_a_step_in_which_a_rank_compiled_is_told_by_that(make_world: type[World]) -> None:

@@ -659,7 +659,7 @@ def test_a_rank_that_waits_for_its_dataloader_names_the_worker_that_does_not_pol
     assert f"it waits for {name}, which sleeps in nfs_wait_bit_killable" in found.stall.detail
     assert verdict(found).second().startswith(f"rank 1 waits for {name}, in train.py:")
     assert found.alerts[0].evidence["waits_for"] == name
-    assert snapshot(found)["stall"]["testimonies"][0]["waits_for"].startswith(name)  # type: ignore[index]
+    assert snapshot(found)["stall"]["positions"][0]["waits_for"].startswith(name)  # type: ignore[index]
     assert next_action(found).startswith(f"Find out what holds {name}")
     page = " ".join(str(line).strip() for line in draw_brief(RenderContext(found), 80, 3))
     assert f"it waits for {name}, which sleeps" in page

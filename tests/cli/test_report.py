@@ -82,8 +82,8 @@ def test_json_is_the_same_as_data(ddptop, recording: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["schema"], found["source"]) == (1, "recording")
     assert found["run"]["recording"] == str(recording)
-    assert found["culprits"][0]["cause"] == "data"
-    assert found["cost"]["named_s"] == pytest.approx(STEPS * LATE_US / 1e6, rel=0.01)
+    assert found["stragglers"][0]["cause"] == "data"
+    assert found["cost"]["flagged_s"] == pytest.approx(STEPS * LATE_US / 1e6, rel=0.01)
     assert found["reading"]["whole"] is True
 
 

@@ -81,8 +81,8 @@ def test_its_commands_work_as_printed(tmp_path: Path) -> None:
             value = value[name]
 
     written = json.loads((tmp_path / "report.json").read_text())
-    assert {"verdict", "culprits", "advice", "deaths", "stalls"} <= set(written)
-    slow = written["culprits"][0]
+    assert {"verdict", "stragglers", "advice", "deaths", "stalls"} <= set(written)
+    slow = written["stragglers"][0]
     assert (slow["rank"], slow["cause"]) == (1, "data")
     assert slow["first_step"] <= slow["last_step"] and slow["lost_s"] > 0
     assert all(advice["because"] for advice in written["advice"])

@@ -46,8 +46,8 @@ def assert_named(shown: dict[str, Any], state: str = "failed") -> None:
     first = shown["deaths"][0]
     assert (first["rank"], first["step"]) == (1, FAILS_AT), shown["deaths"]
     assert "ValueError: a label of -1 in shard 7" in first["reason"], first
-    assert first["testimony"]["user_call"]["function"] == "augment", first
-    assert [call["function"] for call in first["testimony"]["traces"][0]["calls"]][:2] == ["augment", "train"]
+    assert first["position"]["user_call"]["function"] == "augment", first
+    assert [call["function"] for call in first["position"]["traces"][0]["calls"]][:2] == ["augment", "train"]
     alert = next(alert for alert in shown["alerts"] if alert["kind"] == "failed_rank")
     assert alert["rank"] == 1 and "a label of -1 in shard 7" in alert["message"]
 
@@ -86,7 +86,7 @@ def test_a_failed_rank_of_torchs_own_spawn_is_named_while_the_run_still_lives(tm
         snapshots.append(json.loads(done.stdout) if done.returncode == 0 else {"deaths": []})
         # Rank 0 ends for it, and may be reported first.
         known = [
-            death for death in snapshots[-1]["deaths"] if death["reason"] and death["testimony"]["user_call"]
+            death for death in snapshots[-1]["deaths"] if death["reason"] and death["position"]["user_call"]
         ]
         return 1 in [death["rank"] for death in known] and snapshots[-1]["run"]["state"] == "lost"
 

@@ -57,7 +57,7 @@ def test_a_model_that_ddp_never_takes_is_a_death_with_torchs_words(
     first = json.loads(capsys.readouterr().out)["deaths"][0]
     assert first["rank"] == 1
     assert first["reason"].startswith(SHAPES)
-    assert first["testimony"]["user_call"]["function"] == "shapes"
+    assert first["position"]["user_call"]["function"] == "shapes"
     assert main(["replay", recording, "--once"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "DIED" in shown and "rank 1 failed: RuntimeError: [1]: params[0] in this process" in shown

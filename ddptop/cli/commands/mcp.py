@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ MOST_CHARACTERS = 40_000
 CUTS = ((64, 2000), (32, 1000), (16, 500), (8, 250), (4, 120), (2, 60), (1, 30))
 """Most elements of a list and most characters of a text: the first pair with which an answer fits."""
 
-NEWEST_LAST = frozenset({"events", "happenings"})
+NEWEST_LAST = frozenset({"events"})
 """Lists of which the end is kept."""
 
 OURS = frozenset(
@@ -119,14 +119,14 @@ def report(run: str | None = None) -> str:
     """What happened over a whole run: findings, cost, stragglers, stalls, deaths, advice.
 
     `run`: default the newest."""
-    return answer({key: value for key, value in _report(run).items() if key not in ("spans", "happenings")})
+    return answer({key: value for key, value in _report(run).items() if key not in ("spans", "events")})
 
 
 def events(run: str | None = None, kind: str | None = None) -> str:
     """The newest events of a run: stalls, exits, stragglers, alerts.
 
     `run`: default the newest; `kind`: only this one, such as `stall` or `straggler`."""
-    found = _report(run)["happenings"]
+    found = _report(run)["events"]
     assert isinstance(found, list)
     return answer({"events": [one for one in found if kind is None or one["kind"] == kind]})
 
@@ -165,13 +165,25 @@ def _marked(value: object, path: str, items: int, characters: int, left_out: dic
         value = [{"name": name, "value": one} for name, one in value.items()]
     elif isinstance(value, Mapping):
         inside = path + "." if path else ""
-        return {name: _marked(one, inside + name, items, characters, left_out) for name, one in value.items()}
+        return {
+            name: _marked(one, inside + name, items, characters, left_out)
+            for name, one in value.items()
+            if name not in _old_names()
+        }
     if isinstance(value, (list, tuple)):
         if len(value) > items:
             left_out[path] = left_out.get(path, 0) + len(value) - items
             value = value[-items:] if key in NEWEST_LAST else value[:items]
         return [_marked(one, f"{path}[]", items, characters, left_out) for one in value]
     return value
+
+
+@cache
+def _old_names() -> frozenset[str]:
+    """Keys that are in JSON for older programs only: the value is under its new name, too."""
+    from ddptop.frames.snapshot import OLD_NAMES
+
+    return frozenset(OLD_NAMES.values())
 
 
 def _now(run: str | None) -> tuple[Frame, Path | None]:

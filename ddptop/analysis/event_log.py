@@ -28,6 +28,7 @@ class _Entry:
     step: int | None
     text: str
     incarnation: int
+    host: str | None = None
     world: int = 0
     counted: set[int] = field(default_factory=set)
 
@@ -53,11 +54,12 @@ class EventLog:
         severity: Severity | None = None,
         rank: int | None = None,
         step: int | None = None,
+        host: str | None = None,
     ) -> None:
         """Add an event. `message` is its whole text; `severity`: None, as declared for its kind."""
         ranks = [] if rank is None else [rank]
         severity = severity or condition_of(kind).severity
-        self._put(_Entry(unix_s, kind, severity, ranks, step, message, self.incarnation))
+        self._put(_Entry(unix_s, kind, severity, ranks, step, message, self.incarnation, host))
 
     def add_rank(
         self,
@@ -83,7 +85,7 @@ class EventLog:
             if kind not in UNORDERED:
                 break
         severity = severity or condition_of(kind).severity
-        self._put(_Entry(unix_s, kind, severity, [rank], step, text, self.incarnation, world, {rank}))
+        self._put(_Entry(unix_s, kind, severity, [rank], step, text, self.incarnation, None, world, {rank}))
 
     def _put(self, entry: _Entry) -> None:
         self.changes += 1
@@ -100,7 +102,9 @@ class EventLog:
     def all(self) -> tuple[LoggedEvent, ...]:
         """All events, oldest first."""
         return tuple(
-            LoggedEvent(e.unix_s, e.kind, e.severity, _only(e.ranks), e.step, _message(e), e.incarnation)
+            LoggedEvent(
+                e.unix_s, e.kind, e.severity, _only(e.ranks), e.step, _message(e), e.incarnation, e.host
+            )
             for e in self._newest()
         )
 

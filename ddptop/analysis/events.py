@@ -286,7 +286,7 @@ def _on_launcher_signal(state: RunState, event: Event, t_ns: int) -> None:
         return  # of several launchers, or several signals, the first
     sent_ns = state.clocks.to_collector(host, event.t_ns) if state.hosts.is_remote(host) else event.t_ns
     sent_ns = t_ns if sent_ns is None else min(t_ns, sent_ns)
-    state.launcher_signal = OutsideEnd(name, sent_ns, host, stall_now(state, t_ns))
+    state.launcher_signal = OutsideEnd(name, sent_ns, host, *stall_now(state, t_ns))
 
 
 def _on_refused(state: RunState, event: Event, t_ns: int) -> None:

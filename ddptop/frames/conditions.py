@@ -517,7 +517,10 @@ RED_STATES = tuple(state for state, words in STATES.items() if words.is_red)
 PROBLEM_STATES = tuple(state for state, words in STATES.items() if words.attention is not None)
 """States that need attention, the worst first."""
 
-SILENT_STATES: tuple[HostState, ...] = ("unreachable", "lost")
+UNREACHABLE: Literal["unreachable"] = "unreachable"
+"""State of a host from which nothing arrives, and which may come back; a kind of stall, too."""
+
+SILENT_STATES: tuple[HostState, ...] = (UNREACHABLE, "lost")
 """States of a host from which nothing arrives."""
 
 GRAVE_STATES: tuple[RankStatus, ...] = ("failed", "lost", "stalled", "unreachable")

@@ -935,10 +935,7 @@ TEXT_FIGURES = (
         name="state",
         title="state",
         is_text=True,
-        formula=(
-            'what the rank does now, by the rules of "Health": live, stale, unreachable, lost, stalled, '
-            "finished, failed, or waiting where it has not reported yet"
-        ),
+        formula=('what the rank does now, by the rules of "Health"; waiting where it has not reported yet'),
         source="ddptop/analysis/ranks.py",
     ),
 )
@@ -999,7 +996,7 @@ HOST_FIGURES = (
         name="state",
         scope="host",
         is_text=True,
-        formula='by the rules of "Health": live, unreachable, lost or finished',
+        formula='by the rules of "Health"',
         source="ddptop/analysis/health/hosts.py",
     ),
     Figure(

@@ -296,6 +296,8 @@ class LoggedEvent:
     message: str
     incarnation: int = 0
     """Elastic restarts before it; only steps of one incarnation can be compared."""
+    host: str | None = None
+    """The host that it is about; None: it is about none, or is told by an earlier collector."""
 
 
 @dataclass(frozen=True, slots=True)

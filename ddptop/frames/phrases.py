@@ -10,7 +10,6 @@ from ddptop.frames.calls import place
 from ddptop.frames.causes import blamed_ranks, cause_phrase, words_of
 from ddptop.frames.hosts import host_index, without_domain
 from ddptop.frames.numbers import FEW_PCT, bounded, fixed, loss, percent, size
-from ddptop.protocol.messages import RECORDING_STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 def recording_stop(alerts: Iterable[Alert]) -> str:
     """Why nothing more is in the recording: its disk took nothing any more. Empty: it goes on."""
-    messages = [alert.message for alert in alerts if alert.kind == "recording"]
-    return next((text for text in messages if text.startswith(RECORDING_STOPPED)), "")
+    stops = (alert for alert in alerts if alert.kind == "recording" and alert.evidence.get("stopped"))
+    return next((alert.message for alert in stops), "")
 
 
 def buffers_phrase(run: RunInfo) -> str:
@@ -141,10 +140,10 @@ def blamed(s: Straggler | None) -> tuple[int, ...]:
     return () if s is None else blamed_ranks(s.cause, s.pattern, s.ranks or (s.rank,))
 
 
-def straggler_phrase(s: Straggler, where: str = "") -> str:
+def straggler_phrase(s: Straggler, where: str = "", *, short: bool = False) -> str:
     """`rank 1 takes 20.3 ±0.1 ms longer in 96% of steps · data loading · costs 43%`.
 
-    `where`: the host, ` on gpu-017`, of a run with several.
+    `where`: the host, ` on gpu-017`, of a run with several; `short`: the cause in one word.
     Where only the arrivals of buckets are known, it `arrives 20.3 ±0.1 ms late`. Several ranks, an
     intermittent and a rotating straggler have sentences of their own.
     """
@@ -161,7 +160,7 @@ def straggler_phrase(s: Straggler, where: str = "") -> str:
     elif s.pattern == "rotating":
         verb = "takes" if by_steps else "is"
         sentence = f"one rank {verb} {size}, a different one over time, now rank {s.rank}{where}"
-    words, cause = words_of(s.cause), cause_phrase(s.cause, s.place)
+    words, cause = words_of(s.cause), cause_phrase(s.cause, s.place, short=short)
     if words.sentence:
         who, has = (who, "have" if many else "has") if blamed(s) else ("ranks take turns: the latest", "has")
         more = "more" if s.elements_ratio is None else f"{fixed(s.elements_ratio)}x the"
@@ -207,19 +206,24 @@ def suspect_phrase(s: Suspect, where: str = "") -> str:
     return f"rank {s.rank}{where} came last in {s.last} of {s.steps} measured steps, by {size}"
 
 
-def skew_phrase(pct: float, error_pct: float | None) -> str:
-    """`waiting costs 0.8% ±0.2% of each step`: the share that ranks wait for slower ones.
+NOT_MEASURABLE = "the cost of waiting is not measurable"
+
+
+def skew_phrase(pct: float, error_pct: float | None, *, short: bool = False) -> str:
+    """`waiting costs 0.8% ±0.2% of each step`: the share that ranks wait for slower ones. Short: without `of
+    each step`.
 
     Without the error if that is unknown, `up to 9%` if it is larger than the figure, and `the cost of waiting
     is not measurable yet` if it would say nothing (`is_measurable`).
     """
+    of_step = "" if short else " of each step"
     digits = 0 if pct >= FEW_PCT else 1
     if not is_measurable(pct, error_pct):
-        return "the cost of waiting is not measurable yet"
+        return f"{NOT_MEASURABLE} yet"
     if error_pct is not None and error_pct > pct:
-        return f"waiting costs up to {percent(min(100.0, pct + error_pct), digits)} of each step"
+        return f"waiting costs up to {percent(min(100.0, pct + error_pct), digits)}{of_step}"
     error = "" if error_pct is None else f" ±{percent(error_pct, digits)}"
-    return f"waiting costs {percent(pct)}{error} of each step"
+    return f"waiting costs {percent(pct)}{error}{of_step}"
 
 
 def cpu_shortage_phrase(shortage: str, wait_pct: float | None) -> str:
@@ -331,9 +335,17 @@ _OUTSIDE = {
 """What usually sends such a signal to a launcher."""
 
 
-def signal_cause(signal: str) -> str:
-    """` (its terminal closed)`: what usually sends this signal to a launcher; empty: not known."""
-    return _OUTSIDE.get(signal, "")
+def outside_end_phrase(
+    signal: str, *, on_host: str = "", stall: str = "", unsure_of: str = "", verb: str = "interrupted"
+) -> str:
+    """`interrupted by SIGTERM (time limit, scancel, eviction?)`, `interrupted while stalled: rank 1 is
+    missing: ...`. `unsure_of`: ranks of which one may have been ended first."""
+    if stall:
+        return f"{verb} while stalled: {stall}"
+    cause = _OUTSIDE.get(signal, "")
+    if unsure_of:
+        return f"{unsure_of} were ended by {signal}: all of them at once{cause}, or one first"
+    return f"{verb} by {signal}{f' on {on_host}' if on_host else ''}{cause}"
 
 
 def ended_by_signal(signal: str | None, reason: str) -> bool:
@@ -362,15 +374,18 @@ def exit_phrase(
     return "lost: its process is gone"
 
 
-def death_phrase(death: Death) -> str:
-    """`rank 2 was killed by SIGKILL (out of memory?)`, `rank 2 failed: KeyError: 7 (exit code 1)`."""
+def death_phrase(death: Death, who: str = "") -> str:
+    """`rank 2 was killed by SIGKILL (out of memory?)`, `rank 2 failed: KeyError: 7 (exit code 1)`. `who`: the
+    ranks that died alike, where they are several."""
     detail = f" (exit code {death.exit_code})" if death.exit_code else ""
     if ended_by_signal(death.signal, death.reason):
         detail = f": {death.reason}" if death.reason not in ("", *KNOWN_KILLERS) else ""
     reason = f"{death.context} ({death.reason})" if death.context and death.reason else death.reason
     phrase = exit_phrase(death.signal, death.exit_code, reason, detail=detail)
     context = f", {death.context}" if death.context and not death.reason else ""
-    return f"rank {death.rank} {phrase}{context}"
+    if who and phrase.startswith("was "):
+        phrase = f"were {phrase[len('was ') :]}"
+    return f"{who or f'rank {death.rank}'} {phrase}{context}"
 
 
 def loss_note(group: Group) -> str:

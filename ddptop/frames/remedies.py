@@ -12,8 +12,11 @@ from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 from ddptop.protocol.vocabulary import FAILED_STATES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ddptop.frames.frame import Alert, Frame
     from ddptop.frames.stall import Call, Death, RankPosition, Stall
+    from ddptop.protocol.messages import Scalar
 
 MORE_CPUS = (
     "Give each rank cores of its own: srun --cpus-per-task, taskset, the container's CPU limit; and see "
@@ -46,9 +49,7 @@ def next_action(frame: Frame) -> str:
     if outside is not None and state not in ("finished", "stale"):
         if frame.stall is not None and not STALLS[frame.stall.kind].has_own_alert:
             return _in_stall(frame, frame.stall)
-        return after_outside_end(
-            str(outside.evidence.get("signal")), str(outside.evidence.get("stall") or "")
-        )
+        return after_outside_end(outside.evidence)
     if state in FAILED_STATES and frame.stall is not None and frame.stall.ended_s is not None:
         sides = next((alert.evidence for alert in frame.alerts if condition_of(alert.kind).has_sides), {})
         if sides.get("side0_call"):  # the missing rank has come, to another collective
@@ -93,20 +94,15 @@ _AFTER_SIGNAL = {
 }
 
 
-_IN_INIT = " in init_process_group since "
-"""In the sentence of a stall whose ranks do not meet again after a restart."""
-
 _GONE_PEERS = "after a restart gloo may wait for processes that are gone."
 
 
-def after_outside_end(signal: str, stall: str = "") -> str:
-    """What to do after a signal to the launcher has ended the run.
-
-    `stall`: the sentence of the stall that it was in.
-    """
-    if _IN_INIT in stall:
+def after_outside_end(evidence: Mapping[str, Scalar]) -> str:
+    """What to do after a signal to the launcher has ended the run. `evidence`: of its alert."""
+    signal = str(evidence.get("signal"))
+    if evidence.get("restart"):
         return f"Start it again: {_GONE_PEERS}"
-    if stall and signal == "SIGINT":
+    if evidence.get("stall") and signal == "SIGINT":
         return "Fix what stalled it, then start again from the last checkpoint."
     return _AFTER_SIGNAL.get(signal, "Start again from the last checkpoint: a signal has ended it.")
 
@@ -189,7 +185,7 @@ def of_death(death: Death) -> str:
             return f"Find out who sent {death.signal} to rank {death.rank} on {host}: a script, a scheduler?"
         return f"Read the output of rank {death.rank} on {host} and its core dump (coredumpctl, ulimit -c)."
     if death.reason.startswith("KeyboardInterrupt"):
-        return after_outside_end("SIGINT")
+        return after_outside_end({"signal": "SIGINT"})
     what = re.split(r"[:( ]", death.reason, maxsplit=1)[0]
     again = "start again" if death.step is None else "resume a checkpoint"
     if call is not None and what:
@@ -210,7 +206,7 @@ def _unused_parameters(text: str) -> str:
 
 def _in_stall(frame: Frame, stall: Stall) -> str:
     responsible = [one for one in stall.positions if one.rank in stall.ranks]
-    if not stall.ranks and _IN_INIT in stall.sentence:
+    if stall.restart:
         return f"End it and start it again: {_GONE_PEERS}"
     if action := STALLS[stall.kind].action:
         calls = [one.user_call for one in (*responsible, *stall.positions) if one.user_call is not None]

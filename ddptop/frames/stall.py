@@ -78,6 +78,8 @@ class Stall:
     ended_s: float | None = None
     """Unix seconds at which the first rank, or the run, ended in it: the rest is as it was then. None: it
     lasts."""
+    restart: int = 0
+    """Number of the elastic restart after which its ranks do not meet again; 0: this is no such stall."""
     followed: str = ""
     """What the ranks did that waited: `ranks 0 and 2 gave up waiting after 20 s`; empty: nothing."""
 

@@ -22,7 +22,9 @@ from ddptop.frames.phrases import (
     median_phrase,
     missing_phrase,
     on_hosts,
+    outside_end_phrase,
     recording_stop,
+    several_hosts,
     skew_phrase,
     straggler_phrase,
     suspect_phrase,
@@ -66,6 +68,8 @@ class Verdict:
     sentence: str
     detail: str
     """The second line, possibly empty."""
+    short: str = ""
+    """The sentence in fewer words; empty: there are none."""
 
     def line(self, *, ascii_only: bool = False) -> str:
         """Sign and sentence."""
@@ -108,7 +112,8 @@ def verdict(frame: Frame) -> Verdict:
         sentence = cpu_shortage_phrase(frame.group.cpu_shortage, frame.group.cpu_wait_pct)
         return Verdict("cpus", "warning", sentence, step_line(frame))
     if late is not None:
-        return Verdict("straggler", "warning", _straggler(frame, late), step_line(frame))
+        brief = _straggler(frame, late, short=True)
+        return Verdict("straggler", "warning", _straggler(frame, late), step_line(frame), brief)
     if "skipped_backward" in alerts:
         return Verdict("skipped_backward", "warning", alerts["skipped_backward"].message, step_line(frame))
     if "loss_spread" in alerts:
@@ -145,8 +150,8 @@ def _exposed_transfer_pct(frame: Frame) -> float:
     return 100 * max(0.0, group.no_straggler_ms - group.both_ms) / group.step_ms_p50
 
 
-def _straggler(frame: Frame, late: Straggler) -> str:
-    return straggler_phrase(late, on_hosts(frame, blamed(late)))
+def _straggler(frame: Frame, late: Straggler, *, short: bool = False) -> str:
+    return straggler_phrase(late, on_hosts(frame, blamed(late)), short=short)
 
 
 def _wrong_numbers(frame: Frame, alert: Alert) -> Verdict:
@@ -269,30 +274,31 @@ takes the longest."""
 def _skewed(frame: Frame) -> Verdict:
     """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
     cost, error = skew_pct(frame) or 0.0, skew_error_pct(frame)
-    lost, detail = skew_phrase(cost, error), step_line(frame)
+    lost, brief, detail = skew_phrase(cost, error), skew_phrase(cost, error, short=True), step_line(frame)
     late = frame.suspect
     if late is not None:
         sentence = suspect_phrase(late, on_hosts(frame, (late.rank,)))
         # A share that contradicts the lateness rests on too few steps. Arrivals may be late at no cost.
         cost_ms = cost / 100 * (frame.group.step_ms_p50 or 0.0)
         if late.basis == "arrivals" or cost_ms >= AGREES * late.lateness_ms:
-            sentence += f" · {skew_phrase(cost, None).removesuffix(' of each step')}"  # in 80 columns
+            sentence += f" · {skew_phrase(cost, None, short=True)}"  # in 80 columns
         return Verdict("suspect", "busy", sentence, detail)
     recovered = _recovered(frame)
     if recovered is not None:
         who = f"rank {recovered.rank} is no longer slow" if recovered.rank is not None else recovered.message
-        return Verdict("recovered", "good", f"{who} · {lost}", detail)
+        return Verdict("recovered", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     if not is_measurable(cost, error):
         return Verdict("little_detail", "busy", f"no rank is slow so far · {lost}", detail)
     if cost < UNEVEN_PCT:
-        return Verdict("even", "good", f"no rank is slow · {lost}", detail)
+        who = "no rank is slow"
+        return Verdict("even", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
     few = frame.group.window_steps < FEW_STEPS
     who = (
         f"no rank is slow in {frame.group.window_steps} steps so far"
         if few
         else "no rank is consistently slow"
     )
-    return Verdict("uneven", "good", f"{who} · {lost}", detail)
+    return Verdict("uneven", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
 
 
 def skew_pct(frame: Frame) -> float | None:
@@ -363,8 +369,8 @@ def _ended_in_stall(frame: Frame, stall: Stall, alerts: dict[str, Alert]) -> Ver
     """The verdict where all exits follow from a stall: its sentence stays."""
     kind: Literal["failed", "lost"] = "lost" if run_state(frame) == "lost" else "failed"
     sentence = alerts["stall"].message if "stall" in alerts else stall.sentence
-    parts = [part for part in (_place_in_stall(alerts), stall.followed) if part]
-    detail = " · ".join(parts).replace(" is in ", " was in ") or _last_step(frame)
+    parts = [part for part in (_place_in_stall(alerts, "was"), stall.followed) if part]
+    detail = " · ".join(parts) or _last_step(frame)
     differing = _differing(alerts)
     if differing is not None and not STALLS[stall.kind].has_sides:
         detail = differing.message  # the missing rank has come, to another collective
@@ -373,9 +379,13 @@ def _ended_in_stall(frame: Frame, stall: Stall, alerts: dict[str, Alert]) -> Ver
 
 def _ended_from_outside(frame: Frame, alert: Alert) -> Verdict:
     """The launcher has received a signal: `INTERRUPTED by SIGTERM (time limit, scancel, eviction?)`."""
-    first, _, others = alert.message.partition(" ")
-    sentence = f"{first.upper()} {others}" if first == "interrupted" else f"ENDED · {alert.message}"
-    by = "" if str(alert.evidence["signal"]) in sentence else f"by {alert.evidence['signal']} · "
+    evidence = alert.evidence
+    signal, stall = str(evidence["signal"]), str(evidence.get("stall") or "")
+    sentence = f"ENDED · {alert.message}"
+    if not evidence.get("unsure"):
+        on_host = str(evidence.get("host") or "") if several_hosts(frame) else ""
+        sentence = outside_end_phrase(signal, on_host=on_host, stall=stall, verb="INTERRUPTED")
+    by = f"by {signal} · " if stall else ""
     code = frame.run.exit_code
     at_end = "" if code is None else f"exit code {code} · "
     if code is None and frame.run.state != "failed":
@@ -420,7 +430,7 @@ def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     return Verdict("stalled", "critical", f"STALLED {since} · {alert.message}", detail)
 
 
-def _place_in_stall(alerts: Mapping[str, Alert]) -> str:
+def _place_in_stall(alerts: Mapping[str, Alert], be: Literal["is", "was"] = "is") -> str:
     """`rank 1 is in train.py:88 tokenize`: where the ranks are that a stall is due to; empty: not known."""
     alert, detail = alerts.get("stall"), ""
     if alert is None:
@@ -429,10 +439,10 @@ def _place_in_stall(alerts: Mapping[str, Alert]) -> str:
     differing = _differing(alerts)
     sides = {} if differing is None else differing.evidence
     if sides.get("side0_call") and sides.get("side1_call"):
-        first, second = (f"rank {sides[f'side{i}_rank']} is in {sides[f'side{i}_call']}" for i in (0, 1))
+        first, second = (f"rank {sides[f'side{i}_rank']} {be} in {sides[f'side{i}_call']}" for i in (0, 1))
         detail = f"{first}, {second}"
     elif call:
-        detail = f"rank {alert.rank} is in {call}"
+        detail = f"rank {alert.rank} {be} in {call}"
         if waits_for := alert.evidence.get("waits_for"):
             detail = f"rank {alert.rank} waits for {waits_for}, in {call}"
         if alert.evidence.get("stopped"):

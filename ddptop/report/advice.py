@@ -378,7 +378,7 @@ def _outside_end(report: Report) -> Iterator[Suggestion]:
     for alert in report.troubles:
         if alert.kind == "ended_from_outside" and report.run.state in FAILED_STATES:
             signal = str(alert.evidence["signal"])
-            action = after_outside_end(signal, str(alert.evidence["stall"] or ""))
+            action = after_outside_end(alert.evidence)
             figures = {"signal": signal}
             yield Suggestion(
                 "ended_from_outside", action, f"its launcher has received {signal}", None, figures

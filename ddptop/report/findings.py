@@ -5,13 +5,13 @@ Also the phrases that the report's sentences share: amounts of time, ranks, seve
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, cast
 
 from ddptop.frames.causes import blamed_ranks, cause_phrase
-from ddptop.frames.conditions import condition_of, kinds_of
+from ddptop.frames.conditions import UNREACHABLE, condition_of, kinds_of
 from ddptop.frames.numbers import bounded, fixed, percent
 from ddptop.frames.phrases import (
+    NOT_MEASURABLE,
     UNEVEN_PCT,
     Failure,
     cpu_shortage_phrase,
@@ -21,7 +21,6 @@ from ddptop.frames.phrases import (
     joined,
     recording_stop,
     repeated_phrase,
-    skew_phrase,
     steps_phrase,
     what_if_phrase,
 )
@@ -178,10 +177,8 @@ def _deaths(deaths: Sequence[Death]) -> str:
     parts = []
     for first, *others in [*alike.values()][:MAX_CAUSES]:
         who = listed([first.rank, *(death.rank for death in others)])
-        phrase = death_phrase(first).removeprefix(f"rank {first.rank}")
-        phrase = phrase.replace(" was ", " were ", 1) if others else phrase
         at = "" if first.step is None else f", in step {first.step:,}"
-        parts.append(f"{who}{phrase}{at}")
+        parts.append(death_phrase(first, who if others else "") + at)
     more = len(alike) - MAX_CAUSES
     parts += [f"{more} more for other reasons"] if more > 0 else []
     followers = sorted(death.rank for death in deaths if death not in causes)
@@ -220,7 +217,7 @@ def _is_last(stall: StallPeriod, report: Report) -> bool:
 
 
 def _hosts(report: Report) -> list[Finding]:
-    """Hosts from which nothing arrived for some time: `host node2 was unreachable 3 times`."""
+    """Hosts from which nothing arrived for some time: which one most often."""
     silent = sorted((host for host in report.hosts if host.silences), key=lambda host: -host.silences)
     if not silent:
         return []
@@ -228,7 +225,9 @@ def _hosts(report: Report) -> list[Finding]:
     often = "once" if first.silences == 1 else f"{first.silences} times"
     more = "" if len(silent) == 1 else f"; {len(silent) - 1} more of {len(report.hosts)} hosts were, too"
     lines = [event.message for event in report.events if event.kind in ("host_lost", "host_back")]
-    return [Finding("hosts", "warning", f"host {first.name} was unreachable {often}{more}", tuple(lines[:3]))]
+    return [
+        Finding("hosts", "warning", f"host {first.name} was {UNREACHABLE} {often}{more}", tuple(lines[:3]))
+    ]
 
 
 def _health(report: Report) -> list[Finding]:
@@ -323,10 +322,8 @@ def _no_straggler(report: Report) -> Finding:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
     lost = f"waiting cost {percent(cost.uneven_pct)} of the time in steps, {amount(cost.uneven_s)} in total"
     if not is_measurable(cost.uneven_pct, _skew_error_pct(report)):
-        unknown = skew_phrase(cost.uneven_pct, math.inf)
-        if report.run.state not in NOT_ENDED:
-            unknown = unknown.removesuffix(" yet")
-        return Finding("no_detail", "doubt", f"no rank was slow · {unknown}")
+        yet = " yet" if report.run.state in NOT_ENDED else ""
+        return Finding("no_detail", "doubt", f"no rank was slow · {NOT_MEASURABLE}{yet}")
     if cost.uneven_pct >= UNEVEN_PCT and _unclear(report):
         within = fixed(report.communication.bound_ms or 0.0)
         return Finding(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import fields, replace
 from itertools import starmap
 from math import isfinite
@@ -90,9 +90,9 @@ def host_summaries(
         for name, bound_ms in each:
             if bound_ms is not None:
                 bounds[name] = max(bounds.get(name, 0.0), bound_ms)
-    silent = [event.message for event in events if event.kind == "host_unreachable"]
+    silences = Counter(event.host for event in events if event.kind == "host_unreachable")
     return tuple(
-        _host_summary(name, mine, figures.get(name), bounds.get(name), silent)
+        _host_summary(name, mine, figures.get(name), bounds.get(name), silences[name])
         for name, mine in of_hosts.items()
         if len(of_hosts) > 1
     )
@@ -103,7 +103,7 @@ def _host_summary(
     mine: Sequence[RankSummary],
     figures: HostFigures | None,
     bound_ms: float | None,
-    silent: Sequence[str],
+    silences: int,
 ) -> HostSummary:
     late = [rank for rank in mine if rank.excess_ms is not None]
     worst = max(late, key=lambda rank: rank.excess_ms or 0.0, default=None)
@@ -117,7 +117,7 @@ def _host_summary(
         excess_ms=None if worst is None else worst.excess_ms,
         clock_bound_ms=bound_ms,
         clock_drift_ppm=figures.clock_drift_ppm if figures is not None else None,
-        silences=sum(message.startswith(f"host {name} is ") for message in silent),
+        silences=silences,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ddptop.frames.buckets import times_a_step
 from ddptop.frames.causes import blamed_ranks
+from ddptop.frames.conditions import UNREACHABLE
 from ddptop.frames.differences import events_near
 from ddptop.frames.figures import BUCKET_FIGURES, RANK_FIGURES, figures_shown
 from ddptop.frames.numbers import LEAST_SHOWN_MS, RATIO, UNKNOWN, bounded, clock, fixed, size
@@ -184,7 +185,7 @@ def host_columns(shown: Sequence[HostSummary]) -> list[TableColumn]:
         measured("ms/step", [fixed(host.step_ms) for host in shown], 80),
         measured("clock± ms", [fixed(host.clock_bound_ms, RATIO) for host in shown], 70),
         measured("drift ppm", [fixed(host.clock_drift_ppm) for host in shown], 60),
-        measured("unreachable", [f"{host.silences}x" if host.silences else "" for host in shown], 75),
+        measured(UNREACHABLE, [f"{host.silences}x" if host.silences else "" for host in shown], 75),
     ]
 
 

@@ -38,6 +38,7 @@ from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import counted, fixed, percent
 from ddptop.frames.phrases import blamed, ranks_phrase, repeated_phrase, which_hosts
 from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import RECORDING_STOPPED
 from ddptop.protocol.vocabulary import FAILED_STATES
 
 if TYPE_CHECKING:
@@ -363,7 +364,8 @@ def _recording(state: RunState) -> Alert | None:
     if state.recording_trouble is None:
         return None
     t_ns, message = state.recording_trouble
-    return Alert.declared("recording", None, None, state.unix_s(t_ns), message)
+    evidence: dict[str, Scalar] = {"stopped": message.startswith(RECORDING_STOPPED)}
+    return Alert.declared("recording", None, None, state.unix_s(t_ns), message, evidence)
 
 
 def _refused(state: RunState) -> Alert | None:

@@ -79,6 +79,8 @@ class OutsideEnd:
     """Whose launcher has received it; empty: known from the ranks alone."""
     stall: str = ""
     """The short sentence of the stall that the run was in; empty: it was in none."""
+    restart: int = 0
+    """The elastic restart after which the ranks of that stall did not meet; 0: this was no such stall."""
     sure: bool = True
     """False: one rank may have been ended first, and its launcher has then ended the others."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ddptop.analysis.health.links import LinkLog
 from ddptop.analysis.ranks import SILENT_S
-from ddptop.frames.conditions import SILENT_STATES
+from ddptop.frames.conditions import SILENT_STATES, UNREACHABLE
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
@@ -123,7 +123,7 @@ def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
                 states[name] = "lost"
             elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
                 trains = name in hellos.of_hosts and takes_part(state, stepped_ns, reported[name], until_ns)
-                states[name] = "live" if trains else "unreachable"
+                states[name] = "live" if trains else UNREACHABLE
     if not state.running.all():
         n_running = np.bincount(hellos.host_at[state.running], minlength=len(hellos.of_hosts))
         states |= dict.fromkeys(compress(hellos.of_hosts, (n_running == 0).tolist()), "finished")
@@ -201,7 +201,7 @@ def silence_phrase(state: RunState, silent: Mapping[str, tuple[int, ...]], now_n
     """`host node2 is unreachable: ranks 4-7, last at step 120, bucket 3`, and what else is known of it."""
     ranks = tuple(sorted(rank for mine in silent.values() for rank in mine))
     be = "is" if len(silent) == 1 else "are"
-    text = f"{hosts_phrase(tuple(silent))} {be} {'lost' if lost else 'unreachable'}"
+    text = f"{hosts_phrase(tuple(silent))} {be} {'lost' if lost else UNREACHABLE}"
     text += f": {position_phrase(state, ranks)}"
     others, heard_ns = np.full(state.world, True), max(state.ranks[rank].heard_ns for rank in ranks)
     others[[*ranks]] = False
@@ -279,18 +279,18 @@ class HostLog:
     ) -> None:
         at_s = state.unix_s(now_ns)
         where = f": {position_phrase(state, ranks)}" if ranks else ""
-        if now == "unreachable":
-            text = f"host {name} is unreachable{where}"
-            state.log.add(at_s, "host_unreachable", text)
+        if now == UNREACHABLE:
+            text = f"host {name} is {UNREACHABLE}{where}"
+            state.log.add(at_s, "host_unreachable", text, host=name)
         elif now == "lost":
             text = f"host {name} is lost, silent for more than {SILENT_S:g} s{where}"
-            state.log.add(at_s, "host_lost", text, severity=None if ranks else "info")
+            state.log.add(at_s, "host_lost", text, severity=None if ranks else "info", host=name)
         elif before in SILENT_STATES and now == "live":
             text = f"host {name} reports again after {fixed(state.hosts.known[name].silent_ns / NS, 0)} s"
-            state.log.add(at_s, "host_back", text)
+            state.log.add(at_s, "host_back", text, host=name)
 
     def _log_thinned(self, state: RunState, name: str, now_ns: int) -> None:
         self._thinned ^= {name}
         if name in self._thinned:
             text = f"host {name} leaves out bucket detail, because the collector asked for it"
-            state.log.add(state.unix_s(now_ns), "host_thinned", text)
+            state.log.add(state.unix_s(now_ns), "host_thinned", text, host=name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import OutsideEnd, ended_ns, follows, reason
 from ddptop.frames.frame import Alert
-from ddptop.frames.phrases import SENT_TO_ALL, ranks_phrase, signal_cause
+from ddptop.frames.phrases import SENT_TO_ALL, outside_end_phrase, ranks_phrase
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
@@ -98,19 +98,13 @@ def outside_end_alert(state: RunState) -> Alert | None:
     if end is None:
         return None
     evidence: dict[str, Scalar] = {"signal": end.signal, "host": end.host or None, "stall": end.stall or None}
+    evidence |= {"restart": end.restart} if end.restart else {}
+    evidence |= {} if end.sure else {"unsure": True}
     step = state.complete_step
-    message = _sentence(state, end)
+    message = outside_end_phrase(
+        end.signal,
+        on_host=end.host if len(state.hellos.of_hosts) > 1 else "",
+        stall=end.stall,
+        unsure_of="" if end.sure else ranks_phrase(range(state.world), state.world),
+    )
     return Alert.declared("ended_from_outside", None, step, state.unix_s(end.t_ns), message, evidence)
-
-
-def _sentence(state: RunState, end: OutsideEnd) -> str:
-    """`interrupted by SIGTERM (time limit, scancel, eviction?)`, `interrupted while stalled: rank 1 is
-    missing: ...`."""
-    if end.stall:
-        return f"interrupted while stalled: {end.stall}"
-    cause = signal_cause(end.signal)
-    if not end.sure:
-        who = ranks_phrase(range(state.world), state.world)
-        return f"{who} were ended by {end.signal}: all of them at once{cause}, or one first"
-    where = f" on {end.host}" if end.host and len(state.hellos.of_hosts) > 1 else ""
-    return f"interrupted by {end.signal}{where}{cause}"

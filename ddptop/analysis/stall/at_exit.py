@@ -216,6 +216,7 @@ def ended_stall(state: RunState, kept: KeptStall) -> Stall:
         ),
         positions=positions,
         ended_s=state.unix_s(kept.ended_ns),
+        restart=diagnosis.restart,
         followed=followed_phrase(state, kept),
     )
 

@@ -27,7 +27,7 @@ from ddptop.analysis.stall.rank_position import (
     sequence_of,
 )
 from ddptop.frames.calls import function_entered, in_collective
-from ddptop.frames.conditions import SILENT_STATES, STALLS
+from ddptop.frames.conditions import SILENT_STATES, STALLS, UNREACHABLE
 from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import MAX_POSITIONS, Stall
@@ -189,7 +189,7 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
     running = [r for r, one in enumerate(ranks) if one.running and r not in dead and r not in silent]
     finished = tuple(r for r, rank_state in enumerate(ranks) if rank_state.finished and r not in dead)
     if silent and not caused and (dead or not running):
-        result = Diagnosis("unreachable", silent, tuple(running))  # what has exited had lost its peers
+        result = Diagnosis(UNREACHABLE, silent, tuple(running))  # what has exited had lost its peers
     elif dead or not running:
         result = Diagnosis("dead", tuple(dead), tuple(running))
     elif finished:
@@ -206,7 +206,7 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
             result = Diagnosis("asking", (), tuple(r for r in running if r not in unheard))
         waits = result.kind == "missing" and all(p.inside for p in progress if p.rank in result.ranks)
         if silent and (waits or not _explains(result, len(running))):
-            result = Diagnosis("unreachable", silent, tuple(running))
+            result = Diagnosis(UNREACHABLE, silent, tuple(running))
     if result.kind == "missing" and result.ranks:
         result = replace(result, entered=_entered(state, result.ranks[0], result.waiting, since_ns))
     step = min((ranks[rank].step for rank in result.waiting or result.ranks), default=0)
@@ -249,14 +249,14 @@ def _note_out_of_reach(state: RunState, now_ns: int) -> None:
             state.hosts.known[name].note_out_of_reach(now_ns, briefly=silent_ns < UNREACHABLE_S * NS)
 
 
-def stall_now(state: RunState, now_ns: int) -> str:
-    """The short sentence of the present stall; empty where there is none."""
+def stall_now(state: RunState, now_ns: int) -> tuple[str, int]:
+    """The short sentence of the present stall, empty where there is none; and its `Diagnosis.restart`."""
     diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)
     if diagnosis is None:
-        return ""
+        return "", 0
     if diagnosis.kind == "asking":
-        return f"no progress in step {diagnosis.step:,}"
-    return sentences.short_sentence(state, diagnosis)
+        return f"no progress in step {diagnosis.step:,}", 0
+    return sentences.short_sentence(state, diagnosis), diagnosis.restart
 
 
 def _entered(state: RunState, rank: int, waiting: Sequence[int], since_ns: int) -> str:
@@ -358,6 +358,7 @@ def current_stall(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> 
             *sentences.analyser_lines(state, since_ns),
         ),
         positions=positions,
+        restart=diagnosis.restart,
     )
 
 

@@ -105,7 +105,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         return f"all ranks are in {_collective(state, diagnosis)}, none completes it: {why}"
     if diagnosis.kind == "device":
         return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns)
-    if diagnosis.kind == "mismatch":
+    if STALLS[diagnosis.kind].has_sides:
         if diagnosis.sides:
             return _sides_phrase(diagnosis.sides, len(ranks))
         return _in_different_steps(state, diagnosis)

@@ -38,8 +38,8 @@ def describe_collective(collective: Any) -> str:
         has = "has" if len(missing) == 1 else "have"
         parts.append(f"{format_ranks(missing)} {has} not joined {_call_name(collective)}")
     alike: dict[tuple[str, ...], list[int]] = {}
-    for rank, mismatch in sorted(mismatches.items()):
-        call = _call_name(mismatch), str(mismatch.input_sizes), str(mismatch.collective_state)
+    for rank, differing in sorted(mismatches.items()):
+        call = _call_name(differing), str(differing.input_sizes), str(differing.collective_state)
         alike.setdefault(call, []).append(rank)
     agreeing = set(collective.expected_ranks) - set(mismatches) - missing
     for ranks in alike.values():
@@ -53,18 +53,18 @@ def describe_collective(collective: Any) -> str:
     return f"{', '.join(parts)}: sequence {collective.collective_seq_id:,}{where}" if parts else ""
 
 
-def _describe_difference(mismatch: Any, whose: str, collective: Any, agreeing: str) -> str:
+def _describe_difference(differing: Any, whose: str, collective: Any, agreeing: str) -> str:
     """How the calls of some ranks differ from those of the others."""
-    kind = mismatch.type_of_mismatch.state.name
-    call = f"{whose} {'call' if whose.startswith('ranks') else 'calls'} {_call_name(mismatch)}"
+    kind = differing.type_of_mismatch.state.name
+    call = f"{whose} {'call' if whose.startswith('ranks') else 'calls'} {_call_name(differing)}"
     if kind == "COLLECTIVE_TYPE_MISMATCH":
         return f"{call}, {agreeing} {_call_name(collective)}"
     if kind == "COLLECTIVE_STATE_MISMATCH":
-        states = f"is {mismatch.collective_state} on {whose}, {collective.collective_state} on {agreeing}"
-        return f"{_call_name(mismatch)} {states}"
+        states = f"is {differing.collective_state} on {whose}, {collective.collective_state} on {agreeing}"
+        return f"{_call_name(differing)} {states}"
     if kind == "COLLECTIVE_DTYPE_MISMATCH":
         return f"{call} with other data types than {agreeing}"
-    return f"{call} of {_input_sizes(mismatch)}, {agreeing} of {_input_sizes(collective)}"
+    return f"{call} of {_input_sizes(differing)}, {agreeing} of {_input_sizes(collective)}"
 
 
 def _call_name(collective: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import get_args
 
+from ddptop.frames.conditions import UNREACHABLE
 from ddptop.frames.numbers import counted
 from ddptop.protocol.vocabulary import RankStatus
 from ddptop.render.line import Line, gather, of_state, rule
@@ -77,7 +78,7 @@ class HelpView(View):
         yield Line("words", "dim")
         yield from (Line(f"  {word}", "strong").add(f": {meaning}") for word, meaning in WORDS.items())
         yield Line("signs of ranks and hosts: ", "dim").extend(gather(list(_draw_signs()), 200))
-        yield Line("nothing arrives from a host that is unreachable; after 10 s it is lost", "dim")
+        yield Line(f"nothing arrives from a host that is {UNREACHABLE}; after 10 s it is lost", "dim")
         yield Line("the mouse chooses rows, titles to sort by, keys and the place in a recording", "dim")
 
     def _keys_elsewhere(self, view: View) -> dict[ScreenKey, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddptop.frames.conditions import SILENT_STATES
+from ddptop.frames.conditions import SILENT_STATES, UNREACHABLE
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import (
     RATIO,
@@ -190,7 +190,7 @@ class HostsView(View):
     number = "8"
     in_key_line = True
     filters_here = True
-    filter_hint = "hosts to show: a name, unreachable, !live, records locally, /regex/"
+    filter_hint = f"hosts to show: a name, {UNREACHABLE}, !live, records locally, /regex/"
     figures = HostColumns()
 
     def body(self, scene: Scene, width: int, height: int) -> Page:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ddptop.frames.causes import cause_phrase
 from ddptop.frames.conditions import GRAVE_STATES, RED_STATES
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
@@ -75,12 +74,10 @@ def draw_verdict(scene: Scene, width: int, most: int) -> list[Line]:
 
 def _short_cause(scene: Scene, shown: Verdict, width: int) -> str:
     """The sentence; of a straggler with its cause in a word where it then fits into one line."""
-    late, room = scene.frame.straggler, width - INDENT
-    if shown.kind != "straggler" or late is None or cells(shown.sentence) <= room:
+    room = width - INDENT
+    if shown.kind != "straggler" or cells(shown.sentence) <= room:
         return shown.sentence
-    long, short = (cause_phrase(late.cause, late.place, short=short) for short in (False, True))
-    words = shown.sentence.replace(f" · {long} · ", f" · {short} · ") if long else shown.sentence
-    return words if cells(words) <= room else shown.sentence
+    return shown.short if cells(shown.short) <= room else shown.sentence
 
 
 def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
@@ -93,7 +90,7 @@ def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
         return straggler_brief(late, room)
     if shown.kind in GRAVE_STATES:
         return scene.clean(trouble_brief(shown, room))
-    short = scene.clean(shown.sentence.removesuffix(" of each step"))
+    short = scene.clean(shown.short or shown.sentence)
     ends = [
         end.start() for end in re.finditer(r" · | \| |; |: |$", short) if cells(short[: end.start()]) <= room
     ]

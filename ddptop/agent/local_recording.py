@@ -19,8 +19,8 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.messages import Received
-from ddptop.recording.disk import numbered
-from ddptop.recording.format import BLOCK, MAGIC, RecordingError, block_records, walk
+from ddptop.recording.disk import numbered_paths
+from ddptop.recording.format import BLOCK, MAGIC, RecordingError, block_records, walk_frames
 from ddptop.recording.records import record_unpacker
 from ddptop.recording.writer import Writer
 
@@ -102,7 +102,7 @@ class LocalRecording:
 
     def write_due(self, now_ns: int) -> None:
         """Write what is due."""
-        self._writer.tick(now_ns)
+        self._writer.write_due(now_ns)
 
     def write_all(self) -> None:
         """Write everything."""
@@ -116,7 +116,7 @@ class LocalRecording:
     def read_next(self) -> list[Kept] | None:
         """The messages of the next block that was not read yet; None at the end of the file."""
         self._writer.flush()
-        for frame in walk(self._descriptor, self._read_to, self.size_bytes):
+        for frame in walk_frames(self._descriptor, self._read_to, self.size_bytes):
             self._read_to = frame.end
             if frame.kind == BLOCK:
                 with suppress(RecordingError):
@@ -125,7 +125,7 @@ class LocalRecording:
 
     def check_file(self) -> None:
         """Write the file again where it was deleted by somebody else; to be called once a second."""
-        self._writer.check()
+        self._writer.restore_if_deleted()
         if os.fstat(self._descriptor).st_nlink == 0 and not self.is_removed:
             os.close(self._descriptor)
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -145,7 +145,7 @@ class LocalRecording:
 
 
 def _open_writer(path: Path, limit_bytes: int, *, resume: bool) -> Writer:
-    for name in numbered(path):
+    for name in numbered_paths(path):
         with suppress(FileExistsError):
             return Writer(name, limit_bytes=limit_bytes, resume=resume)
     raise AssertionError("there is always another number")

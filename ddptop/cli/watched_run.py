@@ -30,7 +30,7 @@ from ddptop.host.job_environment import spans_hosts
 from ddptop.host.launcher_signal import note_launcher_failure, note_launcher_signal
 from ddptop.host.processes import need_threads
 from ddptop.host.runs import create_run_directory, read_run_file, remove_run_directory, write_command
-from ddptop.recording.disk import numbered
+from ddptop.recording.disk import numbered_paths
 
 INJECT = Path(__file__).parent.parent / "training" / "inject"
 
@@ -177,7 +177,7 @@ def recording_path(options: LaunchOptions, name: str) -> str:
         path /= f"{name}.ddptop"
     elif path.exists() and not path.is_file():
         raise RunDirectoryError(f"{path} is no regular file")
-    return str(next(path for path in numbered(path) if not os.path.lexists(path)))
+    return str(next(path for path in numbered_paths(path) if not os.path.lexists(path)))
 
 
 def collector_arguments(

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptop.analysis.since_start import known_since_start
 from ddptop.frames.history import BIN_STEPS, COLUMNS
-from ddptop.recording.history import GROUP, POINTS, HistoryPiece, PastEvent, joined, picked
+from ddptop.recording.history import GROUP, POINTS, HistoryPiece, PastEvent, join_pieces, pick_points
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
@@ -52,7 +52,7 @@ class NewHistory:
         columns = {name: getattr(points, name)[begin : single + stop - first] for name in COLUMNS}
         binned_size = max(POINTS, group // BIN_STEPS)
         groups = [
-            picked({name: column[first : min(first + size, until)] for name, column in columns.items()})
+            pick_points({name: column[first : min(first + size, until)] for name, column in columns.items()})
             for size, begin, until in ((binned_size, 0, binned), (group, binned, len(columns["step"])))
             for first in range(begin, until, size)
         ]
@@ -63,7 +63,7 @@ class NewHistory:
         excess = reducer.state.figures.minutes.since(self._excess_s, final=final)
         self._excess_s = excess.end_s
         return HistoryPiece(
-            joined(groups),
+            join_pieces(groups),
             np.asarray(best, np.float64),
             marks,
             self._new_events(),

@@ -13,7 +13,7 @@ import numpy as np
 from ddptop.host.runs import read_run_file
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.messages import Bye, Event, Hello, Progress, Received, Scalar
-from ddptop.recording.disk import numbered
+from ddptop.recording.disk import numbered_paths
 from ddptop.recording.format import RecordingError
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import PASSING
@@ -40,7 +40,7 @@ class Record:
         self._error: str | None = None
         self._taken_note: str | None = None
         self._beats = KeptBeats()
-        for self.path in numbered(path) if path is not None else ():
+        for self.path in numbered_paths(path) if path is not None else ():
             try:
                 self._writer = Writer(self.path, limit_bytes=limit_bytes, resume=resume)
             except FileExistsError:
@@ -120,7 +120,7 @@ class Record:
     def recall_message(self, received: Received) -> None:
         """Note a message that an earlier collector has written."""
         if self._writer is not None:
-            self._writer.recall(received)
+            self._writer.note_recorded(received)
 
     @property
     def is_failing(self) -> bool:
@@ -134,12 +134,12 @@ class Record:
     def write_due(self, now_ns: int) -> None:
         """Write what is due."""
         if self._writer is not None:
-            self._writer.tick(now_ns)
+            self._writer.write_due(now_ns)
 
     def check_file(self) -> None:
         """Check that the file has not been deleted; to be called once a second."""
         if self._writer is not None:
-            self._writer.check()
+            self._writer.restore_if_deleted()
 
     def write_all(self) -> None:
         """Write everything."""
@@ -261,7 +261,9 @@ class EarlierRun:
         if self.recording is None:
             return
         worlds = (
-            item.message.world_size for item in self.recording.lasting() if isinstance(item.message, Hello)
+            item.message.world_size
+            for item in self.recording.lasting_messages()
+            if isinstance(item.message, Hello)
         )
         least, most = STEPS
         yield from self.recording.tail(steps=min(most, max(least, ROWS // max(worlds, default=1))))
@@ -273,7 +275,7 @@ class EarlierRun:
         and not acked comes again.
         """
         newest: dict[int | str, int] = {}
-        for received in () if self.recording is None else self.recording.lasting():
+        for received in () if self.recording is None else self.recording.lasting_messages():
             if isinstance(received.message, Hello):
                 newest[received.rank] = received.session
             elif isinstance(received.message, Host):

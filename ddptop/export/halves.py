@@ -133,7 +133,7 @@ def export(make: Make, recording: Recording, selection: Selection, folder: Path)
                 sink.read(plan.seam, plan.stop)
                 return sink.end(sink.rest(plan.stop))
             sink.append(other)
-            recording.reader.merge(half.reader)
+            recording.reader.add_noted_by(half.reader)
             spans = (min(sink.span_s[0], end.span_s[0]), max(sink.span_s[1], end.span_s[1]))
             refused = sink.refused + end.refused - half.known.refused
             return sink.end(end._replace(refused=refused, span_s=spans))
@@ -144,7 +144,7 @@ def plan_of(recording: Recording, blocks: range) -> Plan | None:
     if len(blocks) < LEAST_BLOCKS or recording.growing or len(os.sched_getaffinity(0)) < 2:
         return None
     middle = blocks[len(blocks) // 2]
-    middle_ns = recording.summary(middle).first_ns
+    middle_ns = recording.block_summary(middle).first_ns
     steps = LONG * recording.detail_every(before_ns=middle_ns) + 2 * OWN_STEPS
     from_ns = recording.tail_from_ns(before_ns=middle_ns, steps=steps)
     from_ns = min(from_ns, middle_ns - round(2 * TOGETHER_S * NS))
@@ -159,7 +159,7 @@ def known(sink: TableSink, recording: Recording, seam: int) -> Known:
     """What is known once all blocks before the seam were read."""
     state, flagging = sink.reducer.state, sink.reducer.evaluation.flagging
     figures = state.figures
-    seam_ns = recording.summary(seam - 1).last_ns
+    seam_ns = recording.block_summary(seam - 1).last_ns
     frame = sink.reducer.frame(seam_ns)
     shown = snapshot(frame)
     compared = (
@@ -261,7 +261,8 @@ def _half(request: Request) -> Half:
             sink.takes = False
             sink.begin(plan.earlier)
             reported = [
-                recording.summary(i).last_step for i in range(max(0, plan.earlier - AROUND), plan.earlier)
+                recording.block_summary(i).last_step
+                for i in range(max(0, plan.earlier - AROUND), plan.earlier)
             ]
             sink.reducer.state.pairing.begin_at(-(-max(reported, default=0) // ALIGNED) * ALIGNED + ALIGNED)
             sink.read(plan.earlier, plan.seam)

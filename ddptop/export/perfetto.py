@@ -79,7 +79,7 @@ class PerfettoSink(Sink):
         self._end_ns: dict[int, int] = {}
         """By track, the end of its last slice."""
         self._flows = 0
-        hellos = (one.message for one in recording.lasting() if isinstance(one.message, Hello))
+        hellos = (one.message for one in recording.lasting_messages() if isinstance(one.message, Hello))
         self._host_of = {hello.rank: hello.host for hello in hellos}
         self._hosts = sorted({*self._host_of.values()})
         self._send(sequence_flags=TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)

@@ -172,7 +172,7 @@ class Sink:
         if not self._selection.of_steps:
             return every
         least, most = (first or 0) - STEPS_BEFORE, MAX_STEP if stop is None else stop - 1
-        summaries = ((index, recording.summary(index)) for index in every)
+        summaries = ((index, recording.block_summary(index)) for index in every)
         found = [
             index
             for index, one in summaries

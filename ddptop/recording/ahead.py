@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any
 
 from ddptop.protocol.messages import NAMES
 from ddptop.recording.records import BlockReader, Selector
-from ddptop.recording.runs import RUN_RECORDS, runs
+from ddptop.recording.runs import RUN_RECORDS, read_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Message
-    from ddptop.recording.format import Entry
+    from ddptop.recording.format import BlockEntry
 
 LEAST_BYTES = 6 << 20
 """A smaller part of a file is decoded in less time than a second process takes to start, 0.2 s."""
@@ -52,7 +52,7 @@ ANSWER_S = 5.0
 """The second process is given up when it has sent no run for so long; a run takes 0.04 s of CPU time. Where
 it was only slow, some runs are decoded twice."""
 
-_CODE = "from ddptop.recording.ahead import main; main()"
+_CODE = "from ddptop.recording.ahead import decode_for_first_process; decode_for_first_process()"
 _ALIGNED = 64
 
 
@@ -86,6 +86,7 @@ def start_second(
             stdout=stdout,
             stderr=subprocess.DEVNULL,
             pass_fds=descriptors,
+            # numpy would start a thread for each core, which nothing here uses.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
 
@@ -102,7 +103,7 @@ def start_ahead(reader: BlockReader, size: int) -> Decoder | None:
 @contextmanager
 def runs_ahead(
     reader: BlockReader,
-    entries: Sequence[Entry],
+    entries: Sequence[BlockEntry],
     selects: Selector,
     before_ns: int,
     started: Decoder | None = None,
@@ -113,26 +114,27 @@ def runs_ahead(
     if small or len(os.sched_getaffinity(0)) < 2:
         if started is not None:
             started.close()
-        yield runs(reader, entries, selects, before_ns=before_ns)
+        yield read_runs(reader, entries, selects, before_ns=before_ns)
         return
     records = accumulate(entry.summary.records for entry in entries)
+    # A process that was started earlier sends its first run after half the time.
     at_first = FIRST_RECORDS if started is None else FIRST_RECORDS // 2
-    first = next((at for at, count in enumerate(records) if count >= at_first), len(entries))
-    rest, decoder = entries[first:], started
+    first = next((index for index, count in enumerate(records) if count >= at_first), len(entries))
+    later_entries, decoder = entries[first:], started
     with suppress(OSError):
         decoder = decoder or Decoder(reader)
-        decoder.request(rest, selects, before_ns)
+        decoder.request_blocks(later_entries, selects, before_ns)
 
     def rest_runs() -> Iterator[MessageRun]:
         taken = 0
-        while decoder is not None and (run := decoder.take()) is not None:
+        while decoder is not None and (run := decoder.take_run()) is not None:
             taken += 1
             yield run
         if decoder is None or not decoder.finished:
-            yield from islice(runs(reader, rest, selects, before_ns=before_ns), taken, None)
+            yield from islice(read_runs(reader, later_entries, selects, before_ns=before_ns), taken, None)
 
     try:
-        yield chain(runs(reader, entries[:first], selects, before_ns=before_ns), rest_runs())
+        yield chain(read_runs(reader, entries[:first], selects, before_ns=before_ns), rest_runs())
     finally:
         if decoder is not None:
             decoder.close()
@@ -146,40 +148,42 @@ class Decoder:
         self.finished = False
         """Whether it has decoded everything."""
         self._reader = reader
-        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, far_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(ANSWER_S)
         self._receiver = _Receiver(self._socket)
-        with other:
-            descriptors = (reader.descriptor, other.fileno())
+        with far_socket:
+            descriptors = (reader.descriptor, far_socket.fileno())
             try:
                 self._process = start_second(_CODE, descriptors, descriptors=descriptors)
             except BaseException:
                 self._socket.close()
                 raise
 
-    def request(self, entries: Sequence[Entry], selects: Selector, before_ns: int) -> None:
+    def request_blocks(self, entries: Sequence[BlockEntry], selects: Selector, before_ns: int) -> None:
         """Let it decode these blocks, as `runs` does. Raises OSError where it has ended."""
         with os.fdopen(os.memfd_create("ddptop-request"), "wb") as file:
             pickle.dump((entries, selects, before_ns), file, pickle.HIGHEST_PROTOCOL)
             file.flush()
             socket.send_fds(self._socket, [_REQUEST], [file.fileno()])
 
-    def take(self) -> MessageRun | None:
+    def take_run(self) -> MessageRun | None:
         """The next run; None: there is no more, it has ended early, or it does not answer."""
+        # Whatever is wrong with the second process, the first one can decode the rest itself.
         with suppress(OSError, EOFError, ValueError, pickle.UnpicklingError):
-            content = self._receiver.receive()
+            content = self._receiver.receive_content()
             self.finished = self._receiver.finished
             if content is None:
                 return None
             run: MessageRun
             run, reader = content
-            self._reader.merge(reader)
+            self._reader.add_noted_by(reader)
             return run
         return None
 
     def close(self) -> None:
         """End the process."""
         self._socket.close()
+        # It has nothing to write: there is no need to wait for an orderly end.
         self._process.kill()
         self._process.wait()
 
@@ -188,7 +192,7 @@ _REQUEST, _TAKEN, _END = b"request", b"taken", b"end"
 _ANSWER_BYTES = 16
 
 
-def _reduce(message: Message) -> tuple[type[Message], tuple[Any, ...]]:
+def _reduce_message(message: Message) -> tuple[type[Message], tuple[Any, ...]]:
     kind = type(message)
     return kind, _FIELDS[kind](message)
 
@@ -196,7 +200,7 @@ def _reduce(message: Message) -> tuple[type[Message], tuple[Any, ...]]:
 _FIELDS = {kind: attrgetter(*names) for kind, names in NAMES.items() if len(names) > 1}
 _REDUCE: dict[type, Callable[[Any], Any]] = {
     **copyreg.dispatch_table,
-    **dict.fromkeys(_FIELDS, _reduce),
+    **dict.fromkeys(_FIELDS, _reduce_message),
 }
 """Messages are made again from their fields: pickle takes three times as long for a frozen dataclass."""
 
@@ -215,7 +219,7 @@ class _Sender:
         self._waiting: deque[int] = deque()
         """Bytes of what was sent and is not received yet."""
 
-    def send(self, content: object) -> None:
+    def send_content(self, content: object) -> None:
         """Send it, pickled; large arrays are not copied by the receiver. Raises OSError."""
         buffers: list[pickle.PickleBuffer] = []
         body = io.BytesIO()
@@ -231,8 +235,8 @@ class _Sender:
         pickler.dump(content)
         parts = [body.getbuffer(), *(buffer.raw() for buffer in buffers)]
         sizes = [len(part) for part in parts]
-        *begins, end = accumulate(map(_aligned, sizes), initial=0)
-        number, descriptors = self._area(end)
+        *begins, end = accumulate(map(_round_up_to_alignment, sizes), initial=0)
+        number, descriptors = self._reserve_area(end)
         try:
             for begin, part in zip(begins, parts, strict=True):
                 self._areas[number][begin : begin + len(part)] = part
@@ -242,7 +246,7 @@ class _Sender:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _area(self, size: int) -> tuple[int, list[int]]:
+    def _reserve_area(self, size: int) -> tuple[int, list[int]]:
         """Number of an area of at least so many bytes, and its descriptor if it is a new one."""
         for number in self._free:
             if len(self._areas[number]) >= size:
@@ -278,13 +282,14 @@ class _Receiver:
         self.finished = False
         """Whether the sender has said that there is no more."""
 
-    def receive(self) -> Any:
+    def receive_content(self) -> Any:
         """The next content, whose large arrays are in an area; None: there is no more. Raises OSError where
         this process may open no more files, or has no memory for the area."""
         head, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 16, 1)
         if head in (_END, b""):
             self.finished = head == _END
             return None
+        # From our own child: nobody else has the other end of this pair of sockets.
         number, sizes = pickle.loads(head)
         for descriptor in descriptors:
             try:
@@ -294,25 +299,25 @@ class _Receiver:
         area = self._areas.get(number)
         if area is None:
             raise OSError(errno.EMFILE, "an area of memory came without its descriptor")
-        held = (ctypes.c_ubyte * len(area)).from_buffer(area)
+        mapped_area = (ctypes.c_ubyte * len(area)).from_buffer(area)
         # It lives as long as any array in it: then the area may be written again.
-        weakref.finalize(held, self._answer, b"%d" % number).atexit = False
-        data, begins = memoryview(held), accumulate(map(_aligned, sizes), initial=0)
+        weakref.finalize(mapped_area, self._send_answer, b"%d" % number).atexit = False
+        data, begins = memoryview(mapped_area), accumulate(map(_round_up_to_alignment, sizes), initial=0)
         body, *buffers = (data[begin : begin + size] for begin, size in zip(begins, sizes, strict=False))
         content = pickle.loads(body, buffers=buffers)
-        self._answer(_TAKEN)
+        self._send_answer(_TAKEN)
         return content
 
-    def _answer(self, answer: bytes) -> None:
+    def _send_answer(self, answer: bytes) -> None:
         with suppress(OSError):
             self._connection.send(answer)
 
 
-def _aligned(size: int) -> int:
+def _round_up_to_alignment(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
-def main() -> None:
+def decode_for_first_process() -> None:
     """Decode the blocks that the first process names, and send it each run."""
     gc.disable()  # messages hold no cycles
     keep_freed_memory()
@@ -325,10 +330,10 @@ def main() -> None:
         request.seek(0)
         entries, selects, before_ns = pickle.load(request)
     sender = _Sender(connection)
-    for run in runs(reader, entries, selects, before_ns=before_ns):
+    for run in read_runs(reader, entries, selects, before_ns=before_ns):
         if not sender.read_answers():
             return
-        sender.send((run, reader))
+        sender.send_content((run, reader))
         reader.begin_anew()
     connection.send(_END)
     while connection.recv(_ANSWER_BYTES):  # what is unread at its end would take the last messages with it

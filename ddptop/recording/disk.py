@@ -42,7 +42,7 @@ LOCK_PATIENCE_S = 0.2
 """A reader that asks whether the file is being written holds its lock for microseconds."""
 
 
-def numbered(path: Path) -> Iterator[Path]:
+def numbered_paths(path: Path) -> Iterator[Path]:
     """The path, then `NAME-2`, `NAME-3` ...: for a file that shall not be written over."""
     yield path
     for number in itertools.count(2):
@@ -79,17 +79,17 @@ class KeptRoom:
         self.bytes = END_ROOM_BYTES
         """How much is kept."""
 
-    def take(self, size: int) -> None:
+    def take_room(self, size: int) -> None:
         """Take all of the room, or as much of it as there is, behind the first `size` bytes of the file."""
         self.bytes = END_ROOM_BYTES
         while self.bytes:
             with suppress(OSError):
-                self.allocate(size, 0)
+                self.allocate_room(size, 0)
                 return
             self.bytes //= 2
 
-    def allocate(self, size: int, more: int) -> None:
-        """Have blocks for `more` bytes behind the first `size` ones, and the kept room behind those.
+    def allocate_room(self, size: int, more: int) -> None:
+        """Allocate blocks for the `more` bytes behind the first `size` ones, and for the room behind those.
 
         Raises OSError where the disk has not so many.
         """
@@ -117,8 +117,8 @@ class KeptRoom:
         """The file was cut off at `size`: a file system may have given the blocks behind it back."""
         self._allocated_to = size
 
-    def give(self, more: int) -> None:
-        """Some of the room is about to be written to: so many bytes."""
+    def release_bytes(self, more: int) -> None:
+        """Let go of so many bytes of the room, into which the caller is about to write."""
         if self._spare >= 0:
             self._spare_bytes = max(0, self._spare_bytes - more - SPARE_SLACK_BYTES)
             with suppress(OSError):
@@ -150,7 +150,7 @@ KEEP_SIZE = 1
 
 
 @cache
-def _libc() -> ctypes.CDLL:
+def _load_libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -161,7 +161,7 @@ def allocate_blocks(descriptor: int, offset: int, length: int) -> None:
     """
     offsets = ctypes.c_int64(offset), ctypes.c_int64(length)
     try:
-        failed = _libc().fallocate(descriptor, KEEP_SIZE, *offsets)
+        failed = _load_libc().fallocate(descriptor, KEEP_SIZE, *offsets)
     except (AttributeError, OSError):  # no such libc
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from None
     if failed:
@@ -178,10 +178,10 @@ class AppendFile:
         Raises OSError, and RecordingError for a file that is not ours to write. A file that is there is never
         written over: FileExistsError, unless there is nothing in it yet and nobody else is writing it.
         """
-        self.descriptor, is_new = _open(path)
+        self.descriptor, is_new = _open_or_create(path)
         self._room = KeptRoom(self.descriptor, path)
         try:
-            self._take(path, resume)
+            self._take_over_file(path, resume)
         except BaseException:
             if is_new:  # nothing could be written: no empty file is left
                 with suppress(OSError):
@@ -189,18 +189,18 @@ class AppendFile:
             self._room.close()
             os.close(self.descriptor)
             raise
-        self._room.take(self.size)
+        self._room.take_room(self.size)
         self._dirty = False
         self._closing = threading.Event()
         self.sync_error: OSError | None = None
         self._thread = threading.Thread(target=self._sync_loop, name="ddptop-fsync", daemon=True)
         self._thread.start()
 
-    def _take(self, path: Path, resume: bool) -> None:
+    def _take_over_file(self, path: Path, resume: bool) -> None:
         if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
             raise RecordingError(f"{path} is no regular file")
         try:
-            _lock(self.descriptor, path)
+            _lock_for_writing(self.descriptor, path)
         except RecordingError as error:
             if resume:
                 raise
@@ -212,10 +212,11 @@ class AppendFile:
             raise RecordingError(f"{path} exists and is not a recording of this version: not overwritten")
         if not resume and self.size > len(MAGIC):
             raise FileExistsError(errno.EEXIST, "exists already", str(path))
+        # The user's arguments and paths are in it: nobody else may read it.
         os.fchmod(self.descriptor, 0o600)
         if not resume or head != MAGIC:
             self.truncate(0)
-            self._write(MAGIC)
+            self._write_whole(MAGIC)
 
     @property
     def end_room_bytes(self) -> int:
@@ -224,25 +225,26 @@ class AppendFile:
 
     def renew_end_room(self) -> None:
         """The disk has room again: keep as much for the end as at the start."""
-        self._room.take(self.size)
+        self._room.take_room(self.size)
 
-    def append(self, data: bytes) -> None:
+    def append_frame(self, data: bytes) -> None:
         """Write all of it or, on an OSError, nothing: the file is cut back to where it was."""
-        self._room.allocate(self.size, len(data))
-        self._write(data)
+        self._room.allocate_room(self.size, len(data))
+        self._write_whole(data)
 
     def append_end(self, data: bytes) -> None:
         """As `append`, into the room that is kept for the end of the file."""
-        self._room.give(len(data))
-        self._write(data)
+        self._room.release_bytes(len(data))
+        self._write_whole(data)
         self._room.bytes = max(0, self._room.bytes - len(data))
 
-    def _write(self, data: bytes) -> None:
+    def _write_whole(self, data: bytes) -> None:
         view = memoryview(data)
         try:
             while view:
                 view = view[os.write(self.descriptor, view) :]
         except OSError:
+            # Half a frame at the end would make the frames behind it hard to find.
             if os.fstat(self.descriptor).st_size != self.size:
                 self.truncate(self.size)
             raise
@@ -253,7 +255,7 @@ class AppendFile:
         """Whether the file has no name any more."""
         return os.fstat(self.descriptor).st_nlink == 0
 
-    def restore(self, path: Path) -> None:
+    def write_anew(self, path: Path) -> None:
         """Write a deleted file anew, from what this process still holds of it.
 
         Raises OSError, also where there is another file by now, and RecordingError.
@@ -262,10 +264,11 @@ class AppendFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         try:
-            _lock(descriptor, path)
-            at = 0
-            while data := os.pread(self.descriptor, COPY_BYTES, at):
-                at += os.write(descriptor, data)
+            _lock_for_writing(descriptor, path)
+            n_copied = 0
+            while data := os.pread(self.descriptor, COPY_BYTES, n_copied):
+                n_copied += os.write(descriptor, data)
+            # The number stays: the thread that syncs the file uses it, too.
             os.dup2(descriptor, self.descriptor, inheritable=False)
             self._room.forget_blocks(self.size)
         except BaseException:
@@ -280,7 +283,7 @@ class AppendFile:
         self.size = size
         self._room.forget_blocks(size)
         with suppress(OSError):
-            self._room.allocate(size, 0)
+            self._room.allocate_room(size, 0)
 
     def close(self) -> None:
         """Sync it to the disk and close it."""
@@ -298,15 +301,17 @@ class AppendFile:
             if self._dirty:
                 self._dirty = False
                 try:
+                    # What is written from here on has set the flag again.
                     os.fdatasync(self.descriptor)
                 except OSError as error:
                     self.sync_error = error
 
 
-def _open(path: Path) -> tuple[int, bool]:
+def _open_or_create(path: Path) -> tuple[int, bool]:
     """A descriptor, and whether the file was made for it.
 
     Never through a link: another user may have laid one there."""
+    # O_NONBLOCK: opening a pipe would wait for somebody at its other end.
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
@@ -314,7 +319,7 @@ def _open(path: Path) -> tuple[int, bool]:
         return os.open(path, flags), False
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def _lock_for_writing(descriptor: int, path: Path) -> None:
     deadline = time.monotonic() + LOCK_PATIENCE_S
     while True:
         try:
@@ -329,6 +334,7 @@ def _lock(descriptor: int, path: Path) -> None:
 def is_being_written(descriptor: int) -> bool:
     """Whether a writer holds the file now. False on a file system without locks."""
     try:
+        # Readers share the lock with each other, but with no writer.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -342,14 +348,14 @@ def open_recording(path: Path) -> int:
     """A descriptor of the recording, for reading. Raises OSError; RecordingError when it is none."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        _check(descriptor, path)
+        _check_is_recording(descriptor, path)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _check(descriptor: int, path: Path) -> None:
+def _check_is_recording(descriptor: int, path: Path) -> None:
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(21, "Is a directory", str(path))

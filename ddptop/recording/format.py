@@ -64,11 +64,11 @@ class RecordingError(Exception):
 
 
 CLOCKS = 1 << 16
-"""What a CLOCK counts in `Summary.lasting`; a block has fewer records. Each agent sends one a second, so that
+"""What a CLOCK counts in `BlockSummary.lasting`; a block has fewer records. Each agent sends one a second:
 nearly every block has some, of which only the newest are of interest. 0.1.0 counted them as all others."""
 
 
-class Summary(NamedTuple):
+class BlockSummary(NamedTuple):
     """What an index holds of a block, to find it without reading it."""
 
     first_ns: int
@@ -81,18 +81,18 @@ class Summary(NamedTuple):
     """How many of the records hold from then on: all but STEPS, PROGRESS and USAGE. A CLOCK counts CLOCKS."""
 
 
-class Entry(NamedTuple):
+class BlockEntry(NamedTuple):
     """A block of the file."""
 
     offset: int
-    summary: Summary
+    summary: BlockSummary
 
 
 ENTRY_FIELDS = (
     *(("offset", "<u8"), ("first_ns", "<i8"), ("last_ns", "<i8"), ("first_step", "<i8")),
     *(("last_step", "<i8"), ("records", "<u4"), ("lasting", "<u4")),
 )
-"""An entry of an INDEX: its offset and its Summary, as numpy names them."""
+"""An entry of an INDEX: its offset and its BlockSummary, as numpy names them."""
 
 _SUMMARY = struct.Struct("<qqqqII")
 _ENTRY = struct.Struct("<QqqqqII")
@@ -101,7 +101,7 @@ FOOTER_BYTES = HEADER.size + _OFFSET.size
 SUMMARY_BYTES = _SUMMARY.size
 
 
-def frame(kind: int, sequence: int, payload: bytes) -> bytes:
+def pack_frame(kind: int, sequence: int, payload: bytes) -> bytes:
     """A whole frame."""
     head = HEADER.pack(SYNC, kind, 0, 0, len(payload), sequence & 0xFFFFFFFF, 0)[:_CHECKED]
     return head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))) + payload
@@ -112,17 +112,17 @@ def is_whole(header: bytes, payload: bytes, crc: int) -> bool:
     return zlib.crc32(payload, zlib.crc32(header[:_CHECKED])) == crc
 
 
-def block_payload(summary: Summary, records: bytes | memoryview) -> bytes:
+def block_payload(summary: BlockSummary, records: bytes | memoryview) -> bytes:
     """Payload of a BLOCK. zlib at level 1: higher levels cost twice the CPU for a tenth of the size."""
     return _SUMMARY.pack(*summary) + zlib.compress(records, 1)
 
 
-def block_summary(payload: bytes) -> Summary:
+def block_summary(payload: bytes) -> BlockSummary:
     """The summary in front of a BLOCK's payload."""
-    return Summary._make(_SUMMARY.unpack_from(payload))
+    return BlockSummary._make(_SUMMARY.unpack_from(payload))
 
 
-def is_possible(entry: Entry) -> bool:
+def is_possible(entry: BlockEntry) -> bool:
     """Whether a writer of ours can have made this entry: a checksum does not detect a forged file."""
     s = entry.summary
     steps = (s.first_step, s.last_step)
@@ -134,17 +134,17 @@ def is_possible(entry: Entry) -> bool:
     )
 
 
-def copy_payload(entry: Entry, records: bytes) -> bytes:
+def copy_payload(entry: BlockEntry, records: bytes) -> bytes:
     """Payload of a COPY of some records of this block."""
     return _ENTRY.pack(entry.offset, *entry.summary) + zlib.compress(records, 1)
 
 
-def copy_content(payload: bytes) -> tuple[Entry, bytes]:
+def copy_content(payload: bytes) -> tuple[BlockEntry, bytes]:
     """The block that a COPY is of, and its records. Raises RecordingError."""
     if len(payload) < _ENTRY.size:
         raise RecordingError("a copy of a wrong length")
     offset, *summary = _ENTRY.unpack_from(payload)
-    entry = Entry(offset, Summary._make(summary))
+    entry = BlockEntry(offset, BlockSummary._make(summary))
     if not is_possible(entry):
         raise RecordingError("a copy of a block that cannot be")
     return entry, block_records(payload, _ENTRY.size)
@@ -162,7 +162,7 @@ def block_records(payload: bytes, begin: int = _SUMMARY.size) -> bytes:
     return raw
 
 
-def index_payload(before: int, entries: Iterable[Entry]) -> bytes:
+def index_payload(before: int, entries: Iterable[BlockEntry]) -> bytes:
     """Payload of an INDEX; `before` is the offset of the INDEX before it, 0 for none."""
     packed = (_ENTRY.pack(entry.offset, *entry.summary) for entry in entries)
     return _OFFSET.pack(before) + b"".join(packed)
@@ -203,7 +203,7 @@ MAX_CORRECTED = 1 << 17
 """Largest frame in which a wrong bit is looked for; a block has 64 kB before it is compressed."""
 
 
-class Frame(NamedTuple):
+class FileFrame(NamedTuple):
     """A whole frame, its checksum verified."""
 
     offset: int
@@ -217,7 +217,7 @@ class Frame(NamedTuple):
         return self.offset + HEADER.size + len(self.payload)
 
 
-def read_frame(descriptor: int, offset: int) -> Frame | None:
+def read_frame(descriptor: int, offset: int) -> FileFrame | None:
     """The frame at this offset; None where there is no whole one. Raises OSError."""
     if not 0 <= offset < MAX_OFFSET:
         return None
@@ -225,6 +225,7 @@ def read_frame(descriptor: int, offset: int) -> Frame | None:
     if len(data) < HEADER.size:
         return None
     sync, kind, _flags, _reserved, length, sequence, crc = HEADER.unpack_from(data)
+    # A damaged length must not make us read gigabytes.
     if sync != SYNC or length > MAX_PAYLOAD:
         return None
     end = HEADER.size + length
@@ -233,59 +234,59 @@ def read_frame(descriptor: int, offset: int) -> Frame | None:
     payload = data[HEADER.size : end]
     if len(payload) < length or not is_whole(data[: HEADER.size], payload, crc):
         return None
-    return Frame(offset, kind, sequence, payload)
+    return FileFrame(offset, kind, sequence, payload)
 
 
-def walk(descriptor: int, offset: int, end: int) -> Iterator[Frame]:
+def walk_frames(descriptor: int, offset: int, end: int) -> Iterator[FileFrame]:
     """All whole frames that begin in offset..end, in order; what lies between them is no frame.
 
     A block with a single wrong bit is corrected. A caller finds other damage by comparing each frame's offset
     with the end of the one before it.
     """
-    left = SEARCHED_TIMES * (end - offset) + SEARCH_BYTES
+    bytes_to_search = SEARCHED_TIMES * (end - offset) + SEARCH_BYTES
     while offset < end:
-        found = read_frame(descriptor, offset)
-        if found is None:
-            following, spent = _next_whole(descriptor, offset + 1, end, left)
-            left -= spent
-            found = corrected(descriptor, offset, end if following is None else following.offset)
-            if found is not None:
-                yield found
+        frame = read_frame(descriptor, offset)
+        if frame is None:
+            following, spent = _next_whole(descriptor, offset + 1, end, bytes_to_search)
+            bytes_to_search -= spent
+            frame = correct_frame(descriptor, offset, end if following is None else following.offset)
+            if frame is not None:
+                yield frame
             if following is None:
                 return
-            found = following
-        yield found
-        offset = found.end
+            frame = following
+        yield frame
+        offset = frame.end
 
 
-def read_corrected(descriptor: int, offset: int, size: int) -> Frame | None:
+def read_corrected(descriptor: int, offset: int, size: int) -> FileFrame | None:
     """The block at this offset of a file of so many bytes, where its frame has a single wrong bit."""
     end = min(size, offset + HEADER.size + MAX_CORRECTED)
     following, _ = _next_whole(descriptor, offset + 1, end, SEARCHED_TIMES * SEARCH_BYTES)
-    return corrected(descriptor, offset, size if following is None else following.offset)
+    return correct_frame(descriptor, offset, size if following is None else following.offset)
 
 
-def _next_whole(descriptor: int, offset: int, end: int, most: int) -> tuple[Frame | None, int]:
+def _next_whole(descriptor: int, offset: int, end: int, most: int) -> tuple[FileFrame | None, int]:
     """The next whole frame that begins in offset..end, and how many bytes were read to find it.
 
     None also after `most` bytes: a file that claims a large frame at every step must not take unbounded time.
     """
     spent = 0
     while spent <= most:
-        at = _next_sync(descriptor, offset, end)
-        if at is None:
+        sync_offset = _next_sync(descriptor, offset, end)
+        if sync_offset is None:
             break
-        found = read_frame(descriptor, at)
-        if found is not None:
-            return found, spent
-        head = os.pread(descriptor, HEADER.size, at)
+        frame = read_frame(descriptor, sync_offset)
+        if frame is not None:
+            return frame, spent
+        head = os.pread(descriptor, HEADER.size, sync_offset)
         claimed = HEADER.unpack(head)[4] if len(head) == HEADER.size else 0
         spent += READ_AHEAD + min(claimed, MAX_PAYLOAD)
-        offset = at + 1
+        offset = sync_offset + 1
     return None, spent
 
 
-def corrected(descriptor: int, offset: int, end: int) -> Frame | None:
+def correct_frame(descriptor: int, offset: int, end: int) -> FileFrame | None:
     """The BLOCK or COPY in offset..end with one bit corrected; None where more is wrong with it.
 
     A CRC-32 differs by another value for every single bit of a message of up to 2^32 bits, so the difference
@@ -310,12 +311,12 @@ def corrected(descriptor: int, offset: int, end: int) -> Frame | None:
         import numpy as np
 
         checked = len(data) - 4
-        places = np.flatnonzero(_differences()[: 8 * checked] == difference)
+        places = np.flatnonzero(_crc_changes_by_bit()[: 8 * checked] == difference)
         if not len(places):
             return None
         back, bit = divmod(int(places[0]), 8)
-        at = checked - 1 - back
-        data[at if at < HEADER.size - 4 else at + 4] ^= 1 << bit
+        byte_index = checked - 1 - back
+        data[byte_index if byte_index < HEADER.size - 4 else byte_index + 4] ^= 1 << bit
     _, kind, _, _, _, sequence, _ = HEADER.unpack_from(data)
     payload = bytes(data[HEADER.size :])
     try:
@@ -327,11 +328,11 @@ def corrected(descriptor: int, offset: int, end: int) -> Frame | None:
             return None
     except RecordingError:
         return None
-    return Frame(offset, kind, sequence, payload)
+    return FileFrame(offset, kind, sequence, payload)
 
 
 @cache
-def _differences() -> NDArray[np.uint32]:
+def _crc_changes_by_bit() -> NDArray[np.uint32]:
     """By how much the CRC-32 of a message changes with each of its bits, the bits of its last byte first.
 
     A byte that is followed by others changes it as its table entry does, shifted through so many zero bytes;
@@ -340,15 +341,15 @@ def _differences() -> NDArray[np.uint32]:
     import numpy as np  # only for a damaged file: an agent writes recordings and does without
 
     table = [zlib.crc32(bytes([value])) ^ zlib.crc32(b"\0") for value in range(256)]
-    found = np.array([table[1 << bit] for bit in range(8)], np.uint32)
+    changes = np.array([table[1 << bit] for bit in range(8)], np.uint32)
     shift = np.array([((1 << bit) >> 8) ^ table[(1 << bit) & 255] for bit in range(32)], np.uint32)
-    while len(found) < 8 * MAX_CORRECTED:
-        found = np.concatenate([found, _shifted(found, shift)])
-        shift = _shifted(shift, shift)
-    return found
+    while len(changes) < 8 * MAX_CORRECTED:
+        changes = np.concatenate([changes, _shift_crcs(changes, shift)])
+        shift = _shift_crcs(shift, shift)
+    return changes
 
 
-def _shifted(values: NDArray[np.uint32], shift: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _shift_crcs(values: NDArray[np.uint32], shift: NDArray[np.uint32]) -> NDArray[np.uint32]:
     import numpy as np
 
     total = np.zeros_like(values)
@@ -363,27 +364,28 @@ def _shifted(values: NDArray[np.uint32], shift: NDArray[np.uint32]) -> NDArray[n
 
 def _next_sync(descriptor: int, offset: int, end: int) -> int | None:
     while offset < end:
+        # A sync may lie across two pieces: they overlap by all but one of its bytes.
         data = os.pread(descriptor, min(SEARCH_BYTES, end + len(SYNC) - 1 - offset), offset)
-        at = data.find(SYNC)
-        if at >= 0:
-            return offset + at
+        position = data.find(SYNC)
+        if position >= 0:
+            return offset + position
         if len(data) < len(SYNC):
             return None
         offset += len(data) - len(SYNC) + 1
     return None
 
 
-def last_of_kind(descriptor: int, kind: int, end: int) -> Frame | None:
+def last_of_kind(descriptor: int, kind: int, end: int) -> FileFrame | None:
     """The last whole frame of a kind that begins before `end`, found backwards from there."""
     pattern = SYNC + bytes([kind])
     while end > len(MAGIC):
         start = max(len(MAGIC), end - SEARCH_BYTES)
         data = os.pread(descriptor, end - start + len(pattern) - 1, start)
-        at = data.rfind(pattern)
-        while at >= 0:
-            found = read_frame(descriptor, start + at)
-            if found is not None:
-                return found
-            at = data.rfind(pattern, 0, at + len(pattern) - 1)
+        position = data.rfind(pattern)
+        while position >= 0:
+            frame = read_frame(descriptor, start + position)
+            if frame is not None:
+                return frame
+            position = data.rfind(pattern, 0, position + len(pattern) - 1)
         end = start
     return None

@@ -91,7 +91,7 @@ def history_payload(past: HistoryPiece) -> bytes:
         content.append([past.points[name].astype("<f4").tobytes() for name in ADDED])
         if past.excess is not None:
             at_s, figures = past.excess
-            content.append([at_s.astype("<f8").tobytes(), _half(figures)])
+            content.append([at_s.astype("<f8").tobytes(), _pack_float16(figures)])
             if past.since_start is not None:
                 content.append(pack_since_start(past.since_start))
     return zlib.compress(msgpack.packb(content), 1)
@@ -99,17 +99,17 @@ def history_payload(past: HistoryPiece) -> bytes:
 
 def history_content(payload: bytes) -> HistoryPiece:
     """The piece in such a payload. Raises RecordingError."""
-    return _piece(_inflated(payload))
+    return _unpack_piece(_decompress_piece(payload))
 
 
-def _inflated(payload: bytes) -> bytes:
+def _decompress_piece(payload: bytes) -> bytes:
     try:
         return zlib.decompressobj().decompress(payload, MAX_RAW)
     except zlib.error as error:
         raise RecordingError(f"a history does not decompress: {error}") from error
 
 
-def _piece(raw: bytes) -> HistoryPiece:
+def _unpack_piece(raw: bytes) -> HistoryPiece:
     try:
         parts = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
         columns, best, marks, events, added, excess, since_start, *_ = upgrade_history(parts, len(ADDED))
@@ -119,27 +119,28 @@ def _piece(raw: bytes) -> HistoryPiece:
         points |= {name: np.frombuffer(column, "<f4") for name, column in zip(ADDED, added, strict=False)}
         if len(points) != len(WIDE) + len(NARROW) + len(ADDED):
             raise ValueError("columns are missing")
+        # The checksum of a frame does not detect a file that was forged.
         if len({len(column) for column in points.values()}) != 1:
             raise ValueError("columns of different lengths")
         if not np.isfinite(points["time_s"]).all() or (np.diff(points["time_s"]) < 0).any():
             raise ValueError("times that are not in order")
         if len(points["time_s"]) and not 0 <= points["time_s"][-1] < MAX_NS / 1e9:
             raise ValueError("a time that cannot be")
-        checked = tuple((float(at), str(kind)) for at, kind in marks[:MOST_MARKS])
+        checked = tuple((float(at_s), str(kind)) for at_s, kind in marks[:MOST_MARKS])
         best_ms = np.frombuffer(best, "<f4").astype(np.float64)
         return HistoryPiece(
             points,
             best_ms,
             checked,
-            None if events is None else tuple(_event(*fields) for fields in events[:MOST_MARKS]),
-            None if excess is None else _excess(excess, len(best_ms)),
+            None if events is None else tuple(_make_event(*fields) for fields in events[:MOST_MARKS]),
+            None if excess is None else _unpack_excess(excess, len(best_ms)),
             None if since_start is None else unpack_since_start(since_start),
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise RecordingError(f"a history cannot be read: {error}") from error
 
 
-def _event(
+def _make_event(
     at_s: float,
     kind: str,
     severity: str,
@@ -155,12 +156,12 @@ def _event(
     )
 
 
-def _half(figures: NDArray[np.float64]) -> bytes:
+def _pack_float16(figures: NDArray[np.float64]) -> bytes:
     """Two bytes each: three digits are enough for a chart, and more than a minute counts as a minute."""
     return np.clip(figures, -60_000, 60_000).astype("<f2").tobytes()
 
 
-def _excess(columns: Sequence[bytes], ranks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _unpack_excess(columns: Sequence[bytes], ranks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     at_s, figures = columns
     times = np.frombuffer(at_s, "<f8").astype(np.float64)
     if not np.isfinite(times).all() or (np.diff(times) < 0).any():
@@ -168,20 +169,22 @@ def _excess(columns: Sequence[bytes], ranks: int) -> tuple[NDArray[np.float64], 
     return times, np.frombuffer(figures, "<f2").astype(np.float64).reshape(2, len(times), ranks)
 
 
-def picked(points: Columns) -> dict[str, NDArray[np.float64]]:
-    """`POINTS` of all these points (one group of steps), with the losses and waits of all of them."""
+def pick_points(points: Columns) -> dict[str, NDArray[np.float64]]:
+    """At most `POINTS` points for one group of steps: usual steps and a slow one, by step time.
+
+    Their losses and waits are those of all steps of the group."""
     count = len(points["step"])
     if count <= POINTS:
         return {name: np.asarray(column, np.float64) for name, column in points.items()}
     order = np.argsort(points["step_ms"], kind="stable")
     slow = count - 1 - (count - 1) // 20  # the slowest but for one step in twenty: the group's p95
-    at = np.unique([order[count // 6], order[count // 2], order[(5 * count) // 6], order[slow]])
-    chosen = {name: np.asarray(column, np.float64)[at] for name, column in points.items()}
+    places = np.unique([order[count // 6], order[count // 2], order[(5 * count) // 6], order[slow]])
+    chosen = {name: np.asarray(column, np.float64)[places] for name, column in points.items()}
     with np.errstate(invalid="ignore", over="ignore"):
         for name in SAMPLED:
-            known = points[name][np.isfinite(points[name])]
-            if len(known) < count:
-                chosen[name][:] = known.mean() if len(known) else np.nan
+            finite_values = points[name][np.isfinite(points[name])]
+            if len(finite_values) < count:
+                chosen[name][:] = finite_values.mean() if len(finite_values) else np.nan
         means = points["loss_mean"]
         finite = means[np.isfinite(means)]
         chosen["loss_mean"][:] = finite.mean() if len(finite) else np.nan
@@ -194,8 +197,8 @@ def picked(points: Columns) -> dict[str, NDArray[np.float64]]:
     return chosen
 
 
-def joined(pieces: Sequence[Columns]) -> dict[str, NDArray[np.float64]]:
-    """Points of several pieces as one."""
+def join_pieces(pieces: Sequence[Columns]) -> dict[str, NDArray[np.float64]]:
+    """The points of several pieces, one after the other."""
     names = (*WIDE, *NARROW, *ADDED)
     if not pieces:
         return {name: np.empty(0) for name in names}
@@ -223,15 +226,15 @@ class HistoryPieces:
         Raises TooMuchUnpacked.
         """
         for offset in offsets[self._read :]:
-            found = read_frame(self._descriptor, offset)
-            if found is None or found.kind != HISTORY:
+            frame = read_frame(self._descriptor, offset)
+            if frame is None or frame.kind != HISTORY:
                 continue
             try:
-                raw = _inflated(found.payload)
-                past = _piece(raw)
+                raw = _decompress_piece(frame.payload)
+                past = _unpack_piece(raw)
             except RecordingError:
                 continue
-            self._unpacked.add(offset, len(found.payload), len(raw))
+            self._unpacked.note_part(offset, len(frame.payload), len(raw))
             if len(past.points["time_s"]):
                 self._pieces.append((began_ns + int(past.points["time_s"][-1] * NS), past))
         self._read = len(offsets)

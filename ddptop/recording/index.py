@@ -27,10 +27,10 @@ from ddptop.recording.format import (
     MAGIC,
     NO_STEP,
     SUMMARY_BYTES,
-    Entry,
-    Frame,
+    BlockEntry,
+    BlockSummary,
+    FileFrame,
     RecordingError,
-    Summary,
     block_summary,
     copy_content,
     first_offset,
@@ -39,7 +39,7 @@ from ddptop.recording.format import (
     is_possible,
     last_of_kind,
     read_frame,
-    walk,
+    walk_frames,
 )
 from ddptop.recording.records import COPY_WITHIN
 
@@ -70,18 +70,18 @@ class Blocks:
         return cls(np.frombuffer(b"".join(pieces), _ROW))
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> Blocks:
+    def of_entries(cls, entries: Iterable[BlockEntry]) -> Blocks:
         """From single entries."""
         return cls(np.array([(entry.offset, *entry.summary) for entry in entries], _ROW))
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> Entry:
+    def __getitem__(self, index: int) -> BlockEntry:
         offset, *summary = self._rows[index].item()
-        return Entry(offset, Summary._make(summary))
+        return BlockEntry(offset, BlockSummary._make(summary))
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[BlockEntry]:
         return (self[index] for index in range(len(self)))
 
     def __add__(self, other: Blocks) -> Blocks:
@@ -89,7 +89,7 @@ class Blocks:
             return self
         return other if not len(self) else Blocks(np.concatenate([self._rows, other._rows]))
 
-    def part(self, first: int, stop: int) -> Blocks:
+    def slice_blocks(self, first: int, stop: int) -> Blocks:
         """Blocks first to before stop."""
         return Blocks(self._rows[first:stop])
 
@@ -116,50 +116,54 @@ class Contents(NamedTuple):
     """An INDEX was damaged or impossible: blocks before it were found by walking."""
 
 
-def load(descriptor: int, size: int) -> Contents:
+def load_contents(descriptor: int, size: int) -> Contents:
     """The contents of a file of this size; reads little of it, unless an INDEX is damaged. Raises OSError."""
     last = _footer_index(descriptor, size) or last_of_kind(descriptor, INDEX, size)
     if last is None:
-        return extend(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, size)
-    blocks, damaged, histories, broken = _chain(descriptor, last)
-    known = Contents(blocks, 0, last.offset, last.end, last.sequence + 1, False, damaged, histories, broken)
-    return extend(known, descriptor, size)
+        return extend_contents(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, size)
+    blocks, damaged, histories, broken = _read_index_chain(descriptor, last)
+    indexed = Contents(blocks, 0, last.offset, last.end, last.sequence + 1, False, damaged, histories, broken)
+    return extend_contents(indexed, descriptor, size)
 
 
-def extend(known: Contents, descriptor: int, size: int) -> Contents:
+def extend_contents(known: Contents, descriptor: int, size: int) -> Contents:
     """The contents of a file that has grown to this size since `known` was read."""
-    added: list[Entry] = []
+    added: list[BlockEntry] = []
     unindexed, last_index, end = known.unindexed, known.last_index, known.end
     sequence, closed, damaged = known.next_sequence, False, known.damaged
     histories = list(known.histories)
-    for found in walk(descriptor, known.end, size):
-        damaged += found.offset - end
-        if found.kind == FOOTER:
+    for frame in walk_frames(descriptor, known.end, size):
+        damaged += frame.offset - end
+        # A writer that continues a closed file cuts the FOOTER off first: nothing follows it.
+        if frame.kind == FOOTER:
             closed = True
             break
-        if found.kind == INDEX:
-            unindexed, last_index = 0, found.offset
-        elif found.kind == HISTORY:
-            histories += [found.offset] if found.offset not in histories[-1:] else []
-        elif (entry := _entry(found)) is None:
-            damaged += found.end - found.offset if found.kind in (BLOCK, COPY) else 0
-        elif found.kind == BLOCK or _is_missing(entry, added, known):
+        if frame.kind == INDEX:
+            unindexed, last_index = 0, frame.offset
+        elif frame.kind == HISTORY:
+            histories += [frame.offset] if frame.offset not in histories[-1:] else []
+        elif (entry := _entry_of_frame(frame)) is None:
+            damaged += frame.end - frame.offset if frame.kind in (BLOCK, COPY) else 0
+        elif frame.kind == BLOCK or _is_missing(entry, added, known):
             added.append(entry)
             unindexed += 1
-        end, sequence = found.end, found.sequence + 1
+        end, sequence = frame.end, frame.sequence + 1
+    # A COPY stands behind later blocks than the one that it is of.
     added.sort()
-    blocks = known.blocks + Blocks.of(added) if added else known.blocks
-    rest = (unindexed, last_index, end, sequence, closed, damaged, tuple(histories), known.broken)
-    return Contents(blocks, *rest)
+    blocks = known.blocks + Blocks.of_entries(added) if added else known.blocks
+    fields = (unindexed, last_index, end, sequence, closed, damaged, tuple(histories), known.broken)
+    return Contents(blocks, *fields)
 
 
-def _is_missing(entry: Entry, added: list[Entry], known: Contents) -> bool:
+def _is_missing(entry: BlockEntry, added: list[BlockEntry], known: Contents) -> bool:
     """Whether the block that a COPY is of was not found: it is damaged, and read from there."""
     last = known.blocks[len(known.blocks) - 1].offset if len(known.blocks) else 0
-    return entry.offset > last and all(other.offset != entry.offset for other in added[-COPY_WITHIN:])
+    return entry.offset > last and all(
+        near_entry.offset != entry.offset for near_entry in added[-COPY_WITHIN:]
+    )
 
 
-def _footer_index(descriptor: int, size: int) -> Frame | None:
+def _footer_index(descriptor: int, size: int) -> FileFrame | None:
     """The last INDEX of a file that was closed."""
     footer = read_frame(descriptor, size - FOOTER_BYTES) if size >= len(MAGIC) + FOOTER_BYTES else None
     if footer is None or footer.kind != FOOTER:
@@ -171,20 +175,20 @@ def _footer_index(descriptor: int, size: int) -> Frame | None:
     return index if index is not None and index.kind == INDEX else None
 
 
-def _chain(descriptor: int, last: Frame) -> tuple[Blocks, int, tuple[int, ...], bool]:
+def _read_index_chain(descriptor: int, last: FileFrame) -> tuple[Blocks, int, tuple[int, ...], bool]:
     """The blocks of this INDEX and all before it, how many bytes are damaged, where those before it end, and
     whether the chain is broken: then the blocks before the break are found by walking.
     """
     pieces: list[bytes] = []
     ends: list[int] = []
-    index: Frame | None = last
+    index: FileFrame | None = last
     reached = last.offset
     whole = False
     while index is not None:
-        found = _of_index(index, reached)
-        if found is None:
+        content = _of_index(index, reached)
+        if content is None:
             break
-        before, packed = found
+        before, packed = content
         pieces.append(packed)
         ends.append(index.end)
         reached = first_offset(packed) if packed else index.offset
@@ -198,12 +202,12 @@ def _chain(descriptor: int, last: Frame) -> tuple[Blocks, int, tuple[int, ...], 
     indexed, histories = Blocks.of_bytes(reversed(pieces)), tuple(reversed(ends[1:]))
     if whole:
         return indexed, 0, histories, False
-    walked = extend(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, reached)
+    walked = extend_contents(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, reached)
     damaged = walked.damaged + max(0, reached - walked.end)
     return walked.blocks + indexed, damaged, walked.histories + histories, True
 
 
-def _of_index(index: Frame, end: int) -> tuple[int, bytes] | None:
+def _of_index(index: FileFrame, end: int) -> tuple[int, bytes] | None:
     """Offset of the INDEX before this one, and its entries; None where they cannot be: blocks are in order,
     lie before the INDEX that names them, and behind the one before it."""
     try:
@@ -212,11 +216,11 @@ def _of_index(index: Frame, end: int) -> tuple[int, bytes] | None:
         return None
     entries = [*Blocks.of_bytes([packed])]
     bounds = [max(before, len(MAGIC) - 1), *(entry.offset for entry in entries), min(end, index.offset)]
-    in_order = all(one < other for one, other in pairwise(bounds))
+    in_order = all(earlier < later for earlier, later in pairwise(bounds))
     return (before, packed) if in_order and all(map(is_possible, entries)) else None
 
 
-def _entry(found: Frame) -> Entry | None:
+def _entry_of_frame(found: FileFrame) -> BlockEntry | None:
     """The block that a frame is, or is a copy of; None for other frames, and for what cannot be."""
     if found.kind == COPY:
         try:
@@ -226,7 +230,7 @@ def _entry(found: Frame) -> Entry | None:
         return entry if entry.offset < found.offset else None
     if found.kind != BLOCK or len(found.payload) < SUMMARY_BYTES:
         return None
-    entry = Entry(found.offset, block_summary(found.payload))
+    entry = BlockEntry(found.offset, block_summary(found.payload))
     return entry if is_possible(entry) else None
 
 
@@ -262,8 +266,8 @@ def steps_back(blocks: Blocks, stop: int, steps: int) -> int:
 
 def count_steps(blocks: Blocks) -> int:
     """About how many steps these blocks hold, over all restarts."""
-    there = blocks.first_step != NO_STEP
-    first, last = blocks.first_step[there], blocks.last_step[there]
+    holds_steps = blocks.first_step != NO_STEP
+    first, last = blocks.first_step[holds_steps], blocks.last_step[holds_steps]
     if not len(first):
         return 0
     restarts = np.diff(last) < 0
@@ -275,11 +279,11 @@ def block_of_step(blocks: Blocks, step: int) -> int | None:
 
     Where none holds it (lost, or thinned out): the last block before it. None: all steps come later.
     """
-    there = blocks.first_step != NO_STEP
-    holding = np.flatnonzero(there & (blocks.first_step <= step) & (blocks.last_step >= step))
+    holds_steps = blocks.first_step != NO_STEP
+    holding = np.flatnonzero(holds_steps & (blocks.first_step <= step) & (blocks.last_step >= step))
     if len(holding):
         return int(holding[-1])
-    below = np.flatnonzero(there & (blocks.last_step < step))
+    below = np.flatnonzero(holds_steps & (blocks.last_step < step))
     return int(below[-1]) if len(below) else None
 
 
@@ -304,21 +308,21 @@ class Extent:
         self.first_step: int | None = None
         """Lowest step number in it; None: it holds no step."""
         self.last_step: int | None = None
-        self._ask()
-        self.contents = load(descriptor, self.size)
+        self._read_size()
+        self.contents = load_contents(descriptor, self.size)
         self._note_steps(self.contents.blocks)
         self._note_growth(0)
 
     def refresh(self) -> None:
         """Read what was written since."""
         before = self.size
-        self._ask()
-        known = len(self.contents.blocks)
-        self.contents = extend(self.contents, self._descriptor, self.size)
-        self._note_steps(self.contents.blocks.part(known, len(self.contents.blocks)))
+        self._read_size()
+        n_known = len(self.contents.blocks)
+        self.contents = extend_contents(self.contents, self._descriptor, self.size)
+        self._note_steps(self.contents.blocks.slice_blocks(n_known, len(self.contents.blocks)))
         self._note_growth(before)
 
-    def _ask(self) -> None:
+    def _read_size(self) -> None:
         # Before the size: a writer that ends in between has written all of that size.
         self.growing = is_being_written(self._descriptor)
         """A writer holds it; where the file is followed: it has grown lately, and was not closed."""
@@ -341,7 +345,7 @@ class Extent:
             self.first_step = first if self.first_step is None else min(first, self.first_step)
             self.last_step = last if self.last_step is None else max(last, self.last_step)
 
-    def damage(self, reader: BlockReader) -> str | None:
+    def describe_damage(self, reader: BlockReader) -> str | None:
         """What of the file could not be read, or only after a correction, as text; None: nothing.
 
         `reader` knows of the blocks that were read so far.

@@ -31,7 +31,7 @@ KEPT_BLOCKS = 64
 
 
 class Merged(NamedTuple):
-    """What came of it."""
+    """How much a merge has put together."""
 
     hosts: int
     """Hosts of the result."""
@@ -41,7 +41,7 @@ class Merged(NamedTuple):
     """Step records that it had already."""
 
 
-class _Added(NamedTuple):
+class AddedMessage(NamedTuple):
     """A message that the run's recording does not have."""
 
     t_ns: int
@@ -68,7 +68,7 @@ class _Base(NamedTuple):
     hosts: set[str]
 
 
-def merge(
+def merge_recordings(
     paths: Sequence[Path],
     out: Path,
     *,
@@ -82,19 +82,20 @@ def merge(
     """
     recordings = [Recording.open(path) for path in paths]
     try:
+        # The collector has the clock that all times are put on, and most messages.
         recordings.sort(key=lambda recording: not _is_of_collector(recording))
-        run, *others = recordings
-        base = _survey(run)
-        added: list[_Added] = []
-        new = known = 0
-        for other in others:
-            rows = _take(other, run, base, added)
-            new, known = new + rows[0], known + rows[1]
+        run, *local_recordings = recordings
+        base = _survey_recording(run)
+        added: list[AddedMessage] = []
+        n_new = n_known = 0
+        for local_recording in local_recordings:
+            rows = _take_new_messages(local_recording, run, base, added)
+            n_new, n_known = n_new + rows[0], n_known + rows[1]
         added.sort(key=lambda item: item[:2])
         writer = Writer(out, limit_bytes=UNLIMITED)
         writer.history = history
-        _write(writer, _all(run, added), feed)
-        return Merged(len(base.hosts), new, known)
+        _write_result(writer, _messages_in_order(run, added), feed)
+        return Merged(len(base.hosts), n_new, n_known)
     finally:
         for recording in recordings:
             recording.close()
@@ -103,20 +104,21 @@ def merge(
 def _is_of_collector(recording: Recording) -> bool:
     """An agent does not record the run's settings."""
     return any(
-        isinstance(item.message, Event) and item.message.kind == "settings" for item in recording.lasting()
+        isinstance(item.message, Event) and item.message.kind == "settings"
+        for item in recording.lasting_messages()
     )
 
 
-def _survey(recording: Recording) -> _Base:
+def _survey_recording(recording: Recording) -> _Base:
     base = _Base({}, set(), {}, {}, set())
     for received in recording.records():
         if received.seq:
             base.numbered.setdefault(received.session, {})[received.seq] = received.t_ns
-        _note(received, base)
+        _note_message(received, base)
     return base
 
 
-def _note(received: Received, base: _Base) -> None:
+def _note_message(received: Received, base: _Base) -> None:
     message = received.message
     if isinstance(message, Hello):
         base.introduced.add(message.session)
@@ -129,16 +131,18 @@ def _note(received: Received, base: _Base) -> None:
         base.clocks.setdefault(message.host, []).append(message)
 
 
-def _take(other: Recording, run: Recording, base: _Base, added: list[_Added]) -> tuple[int, int]:
+def _take_new_messages(
+    other: Recording, run: Recording, base: _Base, added: list[AddedMessage]
+) -> tuple[int, int]:
     """Put into `added` what only `other` has. Returns how many step records are new, and how many were known.
 
     Raises RecordingError where it is not of the same run.
     """
-    new = known = 0
+    n_new = n_known = 0
     ordered: dict[int, list[int]] = {}
     clocks = _clocks_of(other, base)
     wall_ns = _wall_ns(other) - _wall_ns(run)
-    for block, place, received in _places(other):
+    for block, place, received in _messages_with_places(other):
         message = received.message
         if isinstance(message, Hello) and base.worlds.get(message.incarnation, message.world_size) != (
             message.world_size
@@ -147,25 +151,26 @@ def _take(other: Recording, run: Recording, base: _Base, added: list[_Added]) ->
                 f"not of one run: {message.world_size} ranks here, {base.worlds[message.incarnation]} there"
             )
         if _is_known(received, base):
-            known += _rows(received)
+            n_known += _count_rows(received)
             continue
         t_ns = max(run.start_ns, _on_collectors_clock(received.t_ns, clocks, wall_ns))
         if received.seq:
             numbers = base.numbered.setdefault(received.session, {})
+            # Sorted once for each session: most of its messages are in this order already.
             if received.session not in ordered:
                 ordered[received.session] = sorted(numbers)
-            t_ns = _between(t_ns, received.seq, numbers, ordered[received.session])
+            t_ns = _time_in_order(t_ns, received.seq, numbers, ordered[received.session])
             numbers[received.seq] = t_ns
-        _note(received, base)
-        new += _rows(received)
-        added.append(_Added(t_ns, len(added), other, block, place, received.session, received.seq))
-    return new, known
+        _note_message(received, base)
+        n_new += _count_rows(received)
+        added.append(AddedMessage(t_ns, len(added), other, block, place, received.session, received.seq))
+    return n_new, n_known
 
 
-def _places(recording: Recording) -> Iterator[tuple[int, int, Received]]:
+def _messages_with_places(recording: Recording) -> Iterator[tuple[int, int, Received]]:
     """All messages with their places: the block, and where in it."""
     for block in count():
-        messages = recording.block(block)
+        messages = recording.read_block(block)
         if messages is None:
             return
         for place, received in enumerate(messages):
@@ -187,11 +192,13 @@ def _is_known(received: Received, base: _Base) -> bool:
 
 def _clocks_of(other: Recording, base: _Base) -> list[Clock]:
     """Comparisons of the clock of the host that made a recording, in order of time; none where unknown."""
-    lasting = [item.message for item in other.lasting()]
+    lasting = [item.message for item in other.lasting_messages()]
     hosts = [message.name for message in lasting if isinstance(message, Host)]
-    own = [item.message for item in other.records() if isinstance(item.message, Clock)]
-    known = base.clocks.get(hosts[0], []) if hosts else []
-    return sorted({clock.t_ns: clock for clock in [*known, *own]}.values(), key=lambda clock: clock.t_ns)
+    own_clocks = [item.message for item in other.records() if isinstance(item.message, Clock)]
+    of_base = base.clocks.get(hosts[0], []) if hosts else []
+    return sorted(
+        {clock.t_ns: clock for clock in [*of_base, *own_clocks]}.values(), key=lambda clock: clock.t_ns
+    )
 
 
 def _wall_ns(recording: Recording) -> int:
@@ -206,16 +213,16 @@ def _on_collectors_clock(t_ns: int, clocks: Sequence[Clock], wall_ns: int) -> in
     return t_ns + clock.offset_ns + round(clock.drift_ppb * (t_ns - clock.t_ns) / 1e9)
 
 
-def _between(t_ns: int, seq: int, numbers: dict[int, int], ordered: Sequence[int]) -> int:
+def _time_in_order(t_ns: int, seq: int, numbers: dict[int, int], ordered: Sequence[int]) -> int:
     """The time, or the nearest one at which this number is in order among those of its session that the run's
     recording has."""
-    at = bisect_left(ordered, seq)
-    if at > 0:
-        t_ns = max(t_ns, numbers[ordered[at - 1]])
-    return min(t_ns, numbers[ordered[at]]) if at < len(ordered) else t_ns
+    index = bisect_left(ordered, seq)
+    if index > 0:
+        t_ns = max(t_ns, numbers[ordered[index - 1]])
+    return min(t_ns, numbers[ordered[index]]) if index < len(ordered) else t_ns
 
 
-def _write(writer: Writer, messages: Iterator[Received], feed: Callable[[Received], None]) -> None:
+def _write_result(writer: Writer, messages: Iterator[Received], feed: Callable[[Received], None]) -> None:
     try:
         for received in messages:
             feed(received)
@@ -230,30 +237,32 @@ def _write(writer: Writer, messages: Iterator[Received], feed: Callable[[Receive
         raise RecordingError(writer.note)
 
 
-def _all(run: Recording, added: Sequence[_Added]) -> Iterator[Received]:
+def _messages_in_order(run: Recording, added: Sequence[AddedMessage]) -> Iterator[Received]:
     """Everything by time, and each session by number; first the RUN that the run's recording begins with."""
     of_session: dict[int, deque[int]] = {}
     """Where in `added` the messages are that are numbered."""
     for number, item in enumerate(added):
         if item.seq:
             of_session.setdefault(item.session, deque()).append(number)
+    # A byte for each: there may be millions.
     written = bytearray(len(added))
     read = _Blocks()
     next_number = 0
-    for at, received in enumerate(run.records()):
-        while at and next_number < len(added) and added[next_number].t_ns < received.t_ns:
+    for index, received in enumerate(run.records()):
+        # `index and`: nothing comes before the RUN that begins the file.
+        while index and next_number < len(added) and added[next_number].t_ns < received.t_ns:
             if not written[next_number]:
-                yield read.message(added[next_number])
+                yield read.read_message(added[next_number])
                 written[next_number] = True
             next_number += 1
         waiting = of_session.get(received.session) if received.seq else None
         while waiting and added[waiting[0]].seq < received.seq:
             number = waiting.popleft()
             if not written[number]:
-                yield read.message(added[number])
+                yield read.read_message(added[number])
                 written[number] = True
         yield received
-    yield from (read.message(item) for number, item in enumerate(added) if not written[number])
+    yield from (read.read_message(item) for number, item in enumerate(added) if not written[number])
 
 
 class _Blocks:
@@ -262,16 +271,16 @@ class _Blocks:
     def __init__(self) -> None:
         self._read: dict[tuple[int, int], list[Received]] = {}
 
-    def message(self, item: _Added) -> Received:
+    def read_message(self, item: AddedMessage) -> Received:
         """An added message, at its time by the collector's clock."""
         key = (id(item.other), item.block)
         block = self._read.get(key)
         if block is None:
             if len(self._read) >= KEPT_BLOCKS:
                 del self._read[next(iter(self._read))]
-            block = self._read[key] = item.other.block(item.block) or []
+            block = self._read[key] = item.other.read_block(item.block) or []
         return block[item.place]._replace(t_ns=item.t_ns)
 
 
-def _rows(received: Received) -> int:
+def _count_rows(received: Received) -> int:
     return len(received.message.rows) if isinstance(received.message, Steps) else 0

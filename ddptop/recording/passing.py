@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.protocol.messages import Clock
-from ddptop.recording.format import CLOCKS, NO_STEP, Summary
+from ddptop.recording.format import CLOCKS, NO_STEP, BlockSummary
 
 if TYPE_CHECKING:
     from ddptop.protocol.message_run import EncodedRun, Integers
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def divide_into_blocks(
     run: EncodedRun, places: Integers, ends: Integers, room: int, most: int
-) -> list[tuple[Summary, int]]:
+) -> list[tuple[BlockSummary, int]]:
     """The messages at these places, PASSING and CLOCK, divided into blocks: the summary of each, and how many
     step rows are in it.
 
@@ -31,18 +31,18 @@ def divide_into_blocks(
     begins, t_ns = np.array(bounds[:-1]), run.heads[0].take(places)
     edges = np.append(places[begins], places[-1] + 1)
     clocks = np.zeros(len(begins), np.int64)
-    for one in run.readings:
-        if one.kind is Clock:
-            clocks += np.diff(one.places.searchsorted(edges))
+    for readings in run.readings:
+        if readings.kind is Clock:
+            clocks += np.diff(readings.places.searchsorted(edges))
     of_steps, first, count = run.step_ranges(int(edges[0]), int(edges[-1]))
     steps = of_steps.searchsorted(edges)
     least, last = np.full((2, len(begins)), NO_STEP)
-    some = np.flatnonzero(np.diff(steps))
-    if len(some):
-        least[some] = np.minimum.reduceat(first, steps[some])
-        last[some] = np.maximum.reduceat(first + count, steps[some]) - 1
+    with_steps = np.flatnonzero(np.diff(steps))
+    if len(with_steps):
+        least[with_steps] = np.minimum.reduceat(first, steps[with_steps])
+        last[with_steps] = np.maximum.reduceat(first + count, steps[with_steps]) - 1
     rows = np.diff(np.append(0, np.cumsum(count))[steps])
     last_ns = np.maximum.reduceat(t_ns, begins)
     columns = (t_ns[begins], last_ns, least, last, np.diff(bounds), CLOCKS * clocks)
-    parts = map(Summary, *(column.tolist() for column in columns))
+    parts = map(BlockSummary, *(column.tolist() for column in columns))
     return [*zip(parts, rows.tolist(), strict=True)]

@@ -19,11 +19,11 @@ from ddptop.protocol.texts import printable
 from ddptop.recording import index as lookup
 from ddptop.recording.ahead import Decoder, keep_freed_memory, runs_ahead, start_ahead
 from ddptop.recording.disk import open_recording
-from ddptop.recording.format import CLOCKS, RecordingError, Summary
+from ddptop.recording.format import CLOCKS, BlockSummary, RecordingError
 from ddptop.recording.history import HistoryPiece, HistoryPieces
 from ddptop.recording.index import Blocks, Extent
-from ddptop.recording.records import BlockReader, Selector, everything, is_lasting, is_no_steps, only
-from ddptop.recording.runs import runs
+from ddptop.recording.records import BlockReader, Selector, is_any_type, is_lasting, is_no_steps, is_of_type
+from ddptop.recording.runs import read_runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,29 +33,29 @@ class Cursor:
     """Reads a recording message by message, and continues after a growing one was refreshed."""
 
     def __init__(self, recording: Recording, from_ns: int) -> None:
-        """Use `Recording.cursor`."""
+        """Use `Recording.open_cursor`."""
         self._recording = recording
         self._from_ns = from_ns
         self._block = recording.block_at(from_ns)
         self._ready: deque[Received] = deque()
 
-    def peek(self) -> Received | None:
+    def peek_message(self) -> Received | None:
         """The next message; None: there is none as yet."""
         while not self._ready:
-            block = self._recording.block(self._block)
+            block = self._recording.read_block(self._block)
             if block is None:
                 return None
             self._block += 1
             self._ready.extend(received for received in block if received.t_ns >= self._from_ns)
         return self._ready[0]
 
-    def take(self) -> Received | None:
-        """The same, and step past it."""
-        return None if self.peek() is None else self._ready.popleft()
+    def take_message(self) -> Received | None:
+        """The next message, and step past it; None: there is none as yet."""
+        return None if self.peek_message() is None else self._ready.popleft()
 
     def take_runs(self, t_ns: int) -> Iterator[MessageRun]:
         """The next messages, up to the end of the last block that holds only such as arrived by a moment."""
-        if self.peek() is None or max(received.t_ns for received in self._ready) > t_ns:
+        if self.peek_message() is None or max(received.t_ns for received in self._ready) > t_ns:
             return
         ready, self._ready = [*self._ready], deque()
         yield MessageRun.of(ready)
@@ -64,7 +64,7 @@ class Cursor:
 
     def take_until(self, t_ns: int) -> Iterator[Received]:
         """The next messages, up to the first that arrived after a moment; steps past each."""
-        while self.peek() is not None:
+        while self.peek_message() is not None:
             while self._ready:
                 if self._ready[0].t_ns > t_ns:
                     return
@@ -125,12 +125,13 @@ class Recording:
         """Bytes of the file that are to be read here, the rest by another process; None: all."""
         if not len(self._blocks):
             raise RecordingError(f"{path} is empty: nothing of the run was written")
+        # A file that was made to take all memory is refused before any block is read.
         if self.messages > MOST_MESSAGES + self.bytes * MESSAGES_PER_BYTE:
             raise RecordingError(
                 f"{path} claims {self.messages:,} messages in {self.bytes:,} bytes, "
                 "which no recording of ddptop holds"
             )
-        self.run = first_run(self.lasting(), path, self.start_ns)
+        self.run = first_run(self.lasting_messages(), path, self.start_ns)
         """The run's first message; the end of the run is in `latest_run`."""
 
     @classmethod
@@ -145,6 +146,7 @@ class Recording:
         except BaseException:
             os.close(descriptor)
             raise
+        # A recording that nobody closes gives its descriptor back when it is collected.
         recording._finalizer = weakref.finalize(recording, os.close, descriptor)
         return recording
 
@@ -229,7 +231,7 @@ class Recording:
     def latest_run(self) -> Run:
         """The newest RUN message: how the run ended, if its collector saw the end."""
         for index in reversed(self._lasting_blocks(clocks=False)):
-            for received in reversed(self._read(index, only(Type.RUN))):
+            for received in reversed(self._read_messages(index, is_of_type(Type.RUN))):
                 if isinstance(received.message, Run):
                     return received.message
         return self.run
@@ -238,7 +240,7 @@ class Recording:
     def stop_note(self) -> str | None:
         """Why its disk took nothing any more; None: the recording did not end so."""
         for index in self._lasting_blocks(clocks=False)[-1:]:
-            for received in self._read(index, only(Type.EVENT)):
+            for received in self._read_messages(index, is_of_type(Type.EVENT)):
                 event = received.message
                 if isinstance(event, Event) and event.kind == "recording":
                     note = printable(str(event.fields.get("note")))
@@ -248,13 +250,13 @@ class Recording:
     @property
     def world_size(self) -> int | None:
         """Ranks of the run, by the first HELLO; None: there is none."""
-        hellos = (r.message for r in self.lasting() if isinstance(r.message, Hello))
+        hellos = (r.message for r in self.lasting_messages() if isinstance(r.message, Hello))
         return next((hello.world_size for hello in hellos), None)
 
     @property
     def damage(self) -> str | None:
         """What of the file could not be read so far, as text; None: nothing is known to be missing."""
-        return self._extent.damage(self._reader)
+        return self._extent.describe_damage(self._reader)
 
     # -- history ------------------------------------------------------------------
 
@@ -269,35 +271,35 @@ class Recording:
 
     def records(self, *, from_ns: int | None = None) -> Iterator[Received]:
         """All messages in order, or those that arrived at `from_ns` or later. Damaged blocks are left out."""
-        cursor = self.cursor(from_ns=from_ns)
-        while (received := cursor.take()) is not None:
+        cursor = self.open_cursor(from_ns=from_ns)
+        while (received := cursor.take_message()) is not None:
             yield received
 
-    def cursor(self, *, from_ns: int | None = None) -> Cursor:
+    def open_cursor(self, *, from_ns: int | None = None) -> Cursor:
         """A place in the recording, at the first message that arrived at `from_ns` or later."""
         return Cursor(self, 0 if from_ns is None else from_ns)
 
-    def lasting(self, *, from_ns: int = 0) -> Iterator[Received]:
+    def lasting_messages(self, *, from_ns: int = 0) -> Iterator[Received]:
         """Messages that hold from then on (all but readings and STEPS), in order, without CLOCK."""
         for index in self._lasting_blocks(self.block_at(from_ns), clocks=False):
-            yield from (r for r in self._reader.lasting(self._blocks[index]) if r.t_ns >= from_ns)
+            yield from (r for r in self._reader.lasting_messages(self._blocks[index]) if r.t_ns >= from_ns)
 
     def lasting_with(self, type_: Type) -> Iterator[Received]:
-        """As `lasting`, of blocks in which a message may be of this type; others are only decompressed."""
+        """As `lasting_messages`, of the blocks that may hold this type; others are only unpacked."""
         for index in self._lasting_blocks(0, clocks=False):
             if self._reader.may_hold(self._blocks[index], type_):
-                yield from self._reader.lasting(self._blocks[index])
+                yield from self._reader.lasting_messages(self._blocks[index])
 
     def runs(self, first: int = 0, stop: int | None = None) -> Iterator[MessageRun]:
         """All messages of blocks, by their numbers from 0, in order."""
         entries = [self._blocks[index] for index in range(first, len(self._blocks) if stop is None else stop)]
-        with runs_ahead(self._reader, entries, everything, MAX_NS + 1, self._taken_ahead()) as ahead:
+        with runs_ahead(self._reader, entries, is_any_type, MAX_NS + 1, self._taken_ahead()) as ahead:
             yield from ahead
 
     def lasting_runs(self, first: int, stop: int | None = None) -> Iterator[MessageRun]:
         """The lasting messages, with CLOCK, in blocks by their numbers, in order."""
         entries = (self._blocks[index] for index in self._lasting_blocks(first, stop))
-        yield from runs(self._reader, entries, is_lasting, before_ns=MAX_NS + 1)
+        yield from read_runs(self._reader, entries, is_lasting, before_ns=MAX_NS + 1)
 
     def tail(self, *, before_ns: int | None = None, steps: int = TAIL_STEPS) -> Iterator[Received]:
         """The messages of `tail_runs` one by one."""
@@ -327,9 +329,9 @@ class Recording:
             [self._blocks[index] for index in range(*part)]
             for part in ((from_beats, from_steps), (from_steps, stop))
         )
-        with runs_ahead(self._reader, newest, everything, before_ns, self._taken_ahead()) as with_steps:
-            yield from runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
-            yield from runs(self._reader, beats, is_no_steps, before_ns=before_ns)
+        with runs_ahead(self._reader, newest, is_any_type, before_ns, self._taken_ahead()) as with_steps:
+            yield from read_runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
+            yield from read_runs(self._reader, beats, is_no_steps, before_ns=before_ns)
             yield from with_steps
 
     def last_numbers(self, sessions: Iterable[int]) -> dict[int, int]:
@@ -338,14 +340,14 @@ class Recording:
         Reads back from the end until all were found, and decodes nothing.
         """
         missing = set(sessions)
-        found: dict[int, int] = {}
+        last_number_of: dict[int, int] = {}
         for index in range(len(self._blocks) - 1, -1, -1):
             if not missing:
                 break
-            numbers = self._reader.numbers(self._blocks[index])
-            found |= {session: numbers[session] for session in missing & numbers.keys()}
+            numbers = self._reader.last_numbers(self._blocks[index])
+            last_number_of |= {session: numbers[session] for session in missing & numbers.keys()}
             missing -= numbers.keys()
-        return found
+        return last_number_of
 
     def tail_from_ns(self, *, before_ns: int, steps: int) -> int:
         """When the steps of such a `tail` begin to arrive."""
@@ -354,13 +356,15 @@ class Recording:
 
     def count_steps(self, from_ns: int = 0, until_ns: int = MAX_NS) -> int:
         """About how many steps it holds that arrived between two moments, over all restarts."""
-        return lookup.count_steps(self._blocks.part(self.block_at(from_ns), self.block_at(until_ns) + 1))
+        return lookup.count_steps(
+            self._blocks.slice_blocks(self.block_at(from_ns), self.block_at(until_ns) + 1)
+        )
 
     def detail_every(self, *, before_ns: int) -> int:
         """The sampling interval of some rank shortly before this moment; 1 where none is recorded."""
         stop = min(len(self._blocks), self.block_at(before_ns) + 1)
         for index in range(stop - 1, max(-1, self.block_at(before_ns - TAIL_NS) - 1), -1):
-            for received in reversed(self._read(index, only(Type.PROGRESS))):
+            for received in reversed(self._read_messages(index, is_of_type(Type.PROGRESS))):
                 if isinstance(received.message, Progress) and received.t_ns < before_ns:
                     return received.message.detail_every
         return 1
@@ -372,7 +376,7 @@ class Recording:
         `before_ns`. None: all steps come later.
         """
         stop = len(self._blocks) if before_ns is None else self.block_at(before_ns) + 1
-        index = lookup.block_of_step(self._blocks.part(0, stop), step)
+        index = lookup.block_of_step(self._blocks.slice_blocks(0, stop), step)
         if index is None:
             return None
         summary = self._blocks[index].summary
@@ -384,9 +388,9 @@ class Recording:
         self._extent.refresh()
         return len(self._blocks) > before
 
-    def block(self, index: int) -> list[Received] | None:
+    def read_block(self, index: int) -> list[Received] | None:
         """The messages of a block, by its number from 0; none where it is damaged, None past the last one."""
-        return self._read(index, everything) if index < len(self._blocks) else None
+        return self._read_messages(index, is_any_type) if index < len(self._blocks) else None
 
     def blocks_until(self, t_ns: int) -> int:
         """How many blocks from the first on hold only messages that arrived by a moment."""
@@ -397,7 +401,7 @@ class Recording:
         """(blocks,) the first and the last step in each; NO_STEP: it holds none."""
         return self._blocks.first_step, self._blocks.last_step
 
-    def summary(self, index: int) -> Summary:
+    def block_summary(self, index: int) -> BlockSummary:
         """The index's summary of a block: when it begins and ends, its steps; it is not read."""
         return self._blocks[index].summary
 
@@ -417,5 +421,5 @@ class Recording:
         numbers: list[int] = (np.flatnonzero(lasting if clocks else lasting % CLOCKS) + first).tolist()
         return numbers
 
-    def _read(self, index: int, selects: Selector) -> list[Received]:
-        return self._reader.read(self._blocks[index], selects)
+    def _read_messages(self, index: int, selects: Selector) -> list[Received]:
+        return self._reader.read_messages(self._blocks[index], selects)

@@ -42,18 +42,18 @@ from ddptop.recording.format import (
     MAX_RAW,
     NO_STEP,
     SUMMARY_BYTES,
-    Entry,
+    BlockEntry,
+    BlockSummary,
     RecordingError,
-    Summary,
     block_records,
     copy_content,
     read_corrected,
     read_frame,
-    walk,
+    walk_frames,
 )
 
 PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage)
-"""Messages that matter for a moment only; all others hold from then on (`lasting`)."""
+"""Messages that matter for a moment only; others are lasting: they hold until a later one replaces them."""
 PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
 
 COPY_WITHIN = 16
@@ -66,8 +66,8 @@ Selector: TypeAlias = "Callable[[int], bool]"
 """Whether messages of this type are requested."""
 
 
-def pack(received: Received, body: bytes) -> bytes:
-    """One record."""
+def pack_record(received: Received, body: bytes) -> bytes:
+    """A message as a record of a block."""
     return cast(bytes, msgpack.packb((*received[:4], body)))
 
 
@@ -106,14 +106,14 @@ class BlockBuilder:
             self._note_steps(message.first_step, message.first_step + len(message.rows) - 1)
         elif not isinstance(message, PASSING):
             self._lasting += CLOCKS if isinstance(message, Clock) else 1
-        record = pack(received, body)
+        record = pack_record(received, body)
         self._parts.append(record)
         self._records += 1
         if isinstance(message, ESSENTIAL):
             self._essential.append(record)
         self.bytes += len(record)
 
-    def add_passing(self, part: Summary, records: memoryview) -> None:
+    def add_passing(self, part: BlockSummary, records: memoryview) -> None:
         """Add PASSING and CLOCK messages, whose records these are, as `add` does each; `part`: the summary of
         a block with them alone."""
         self._first_ns = self._first_ns if self._parts else part.first_ns
@@ -130,57 +130,57 @@ class BlockBuilder:
         self._last_step = max(last, self._last_step)
 
     @property
-    def essential(self) -> bytes:
+    def essential_records(self) -> bytes:
         """Those of its records that are to be stored twice."""
         return b"".join(self._essential)
 
-    def build(self) -> tuple[Summary, bytes | memoryview]:
+    def build_block(self) -> tuple[BlockSummary, bytes | memoryview]:
         """The block's summary and its records."""
         times, steps = (self._first_ns, self._last_ns), (self._first_step, self._last_step)
         records = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        return Summary(*times, *steps, self._records, self._lasting), records
+        return BlockSummary(*times, *steps, self._records, self._lasting), records
 
 
-def read_block(descriptor: int, entry: Entry) -> tuple[bytes, bool, int]:
+def read_block(descriptor: int, entry: BlockEntry) -> tuple[bytes, bool, int]:
     """The records of a block, decompressed; whether it was whole (else a single wrong bit was corrected); and
     how many bytes it takes in the file.
 
     Raises RecordingError where more is wrong with it, OSError where the file cannot be read.
     """
-    found = read_frame(descriptor, entry.offset)
-    whole = found is not None
-    if found is None:
-        found = read_corrected(descriptor, entry.offset, os.fstat(descriptor).st_size)
-    if found is None or found.kind != BLOCK or len(found.payload) < SUMMARY_BYTES:
+    frame = read_frame(descriptor, entry.offset)
+    whole = frame is not None
+    if frame is None:
+        frame = read_corrected(descriptor, entry.offset, os.fstat(descriptor).st_size)
+    if frame is None or frame.kind != BLOCK or len(frame.payload) < SUMMARY_BYTES:
         raise RecordingError(f"damaged at byte {entry.offset}")
-    return block_records(found.payload), whole, len(found.payload)
+    return block_records(frame.payload), whole, len(frame.payload)
 
 
-def read_copy(descriptor: int, entry: Entry) -> bytes:
+def read_copy(descriptor: int, entry: BlockEntry) -> bytes:
     """Those records of a block that are stored twice; none where there is no copy. Raises OSError."""
     end = min(os.fstat(descriptor).st_size, entry.offset + COPY_WITHIN * MAX_PAYLOAD)
-    for found in islice(walk(descriptor, entry.offset, end), COPY_WITHIN):
-        if found.kind == COPY:
+    for frame in islice(walk_frames(descriptor, entry.offset, end), COPY_WITHIN):
+        if frame.kind == COPY:
             try:
-                of, records = copy_content(found.payload)
+                copied_entry, records = copy_content(frame.payload)
             except RecordingError:
                 continue
-            if of == entry:
+            if copied_entry == entry:
                 return records
     return b""
 
 
-def parse(raw: bytes, selects: Selector, most: int = MAX_RAW) -> Iterator[Received]:
+def parse_records(raw: bytes, selects: Selector, most: int = MAX_RAW) -> Iterator[Received]:
     """The messages among the first `most` records whose type is `selects`; others are not decoded.
 
     Messages of a type that this version does not know are left out. Raises RecordingError for what no writer
     of ours has made, and where there are more records.
     """
-    records, damage = _unpacked(raw, most)
+    records, damage = _unpack_records(raw, most)
     whole = records if _are_records(records) else [*takewhile(lambda one: _are_records((one,)), records)]
     kinds = [message_code(record[-1]) for record in whole]
     selected = {kind for kind in set(kinds) if selects(kind)}
-    yield from decoded([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
+    yield from decode_messages([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
     if len(whole) < len(records):
         raise RecordingError("a record is no record, or a number of it is out of range")
     if damage is not None:
@@ -194,6 +194,7 @@ def record_unpacker(raw: bytes) -> msgpack.Unpacker:
         max_buffer_size=max(1, len(raw)),
         max_bin_len=MAX_RANK_MESSAGE_BYTES,
         max_array_len=len(Received._fields),
+        # A record is integers and bytes: text or a map in it is damage.
         max_str_len=0,
         max_map_len=0,
         max_ext_len=0,
@@ -202,7 +203,7 @@ def record_unpacker(raw: bytes) -> msgpack.Unpacker:
     return unpacker
 
 
-def _unpacked(raw: bytes, most: int = MAX_RAW) -> tuple[list[tuple[Any, ...]], RecordingError | None]:
+def _unpack_records(raw: bytes, most: int = MAX_RAW) -> tuple[list[tuple[Any, ...]], RecordingError | None]:
     """What is in a block up to the first damage, unchecked, and that damage; `most` records at most."""
     unpacker = record_unpacker(raw)
     records: list[tuple[Any, ...]] = []
@@ -240,7 +241,7 @@ def whole_records(raw: bytes, count: int) -> list[Record] | None:
         return None
 
 
-def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received]:
+def decode_messages(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received]:
     """The messages in these (type, record), without those of unknown type or with invalid fields.
 
     STEPS are decoded together; of equal LAYOUT and MEMBERSHIP only the first one is.
@@ -250,6 +251,7 @@ def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received
     steps: Iterator[Steps] | None = None
     with suppress(ProtocolError):  # one of them is invalid: each is decoded alone
         steps = iter(decode_steps([record[-1] for kind, record in records if kind == Type.STEPS]))
+    # Each of thousands of ranks sends the same layout, which takes long to decode and much memory.
     same: dict[bytes, Message] = {}
     for kind, (t_ns, rank, session, seq, body) in records:
         message = next(steps) if steps is not None and kind == Type.STEPS else same.get(body)
@@ -260,12 +262,13 @@ def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received
                 continue
             if isinstance(message, (Layout, Membership)):
                 same[body] = message
+        # `Received` is a NamedTuple, whose own `__new__` is a Python function: too slow for each message.
         yield tuple.__new__(Received, (t_ns, rank, session, seq, message))
 
 
 def count_records(raw: bytes) -> int:
     """How many records these are."""
-    return sum(1 for _ in parse(raw, lambda kind: True)) if raw else 0
+    return sum(1 for _ in parse_records(raw, lambda kind: True)) if raw else 0
 
 
 RECORD_LIMITS = ((0, MAX_NS), (-1, MAX_WORLD - 1), (0, 2**63 - 1), (0, MAX_STEP))
@@ -309,11 +312,11 @@ class UnpackedSize:
         self.excess_bytes = 0
         """Of all of them together."""
 
-    def add(self, offset: int, packed_bytes: int, unpacked_bytes: int) -> None:
+    def note_part(self, offset: int, packed_bytes: int, unpacked_bytes: int) -> None:
         """Note a part, however often it is read. Raises TooMuchUnpacked past `most_bytes` for the file."""
         self._add_excess(offset, unpacked_bytes - UNPACKED_TIMES * packed_bytes)
 
-    def merge(self, other: UnpackedSize) -> None:
+    def add_noted_by(self, other: UnpackedSize) -> None:
         """Take over what another reader of the file has noted. Raises TooMuchUnpacked."""
         for offset, excess in other._excess_of.items():
             self._add_excess(offset, excess)
@@ -353,23 +356,23 @@ class BlockReader:
         self.offset = 0
         """Where in the file the block begins that was read last."""
 
-    def _block(self, entry: Entry) -> tuple[bytes, bool] | None:
+    def _read_records(self, entry: BlockEntry) -> tuple[bytes, bool] | None:
         """As `read_block`; None where more than a bit is wrong."""
         try:
             records, whole, size = read_block(self.descriptor, entry)
         except (RecordingError, OSError):
             return None
-        self.unpacked.add(entry.offset, size, len(records))
+        self.unpacked.note_part(entry.offset, size, len(records))
         return records, whole
 
-    def merge(self, other: BlockReader) -> None:
+    def add_noted_by(self, other: BlockReader) -> None:
         """Take over what another reader of the file has noted of other blocks."""
         self.offset = other.offset
         self._unreadable |= other._unreadable
         self._corrected |= other._corrected
         self.kept |= other.kept
         self._lasting_kept += other._lasting_kept
-        self.unpacked.merge(other.unpacked)
+        self.unpacked.add_noted_by(other.unpacked)
 
     @property
     def unreadable(self) -> int:
@@ -386,90 +389,90 @@ class BlockReader:
         """Blocks so far in which a single wrong bit was corrected."""
         return len(self._corrected)
 
-    def numbers(self, entry: Entry) -> dict[int, int]:
+    def last_numbers(self, entry: BlockEntry) -> dict[int, int]:
         """The highest number of each session in a block; no message is decoded. Of a damaged block none."""
-        block = self._block(entry)
-        records, _ = _unpacked(b"" if block is None else block[0])
+        block = self._read_records(entry)
+        records, _ = _unpack_records(b"" if block is None else block[0])
         return {record[2]: record[3] for record in records if record[3]} if _are_records(records) else {}
 
-    def raw(self, entry: Entry) -> bytes | None:
+    def read_raw(self, entry: BlockEntry) -> bytes | None:
         """The records of a block, unchecked; None where it is damaged."""
         self.offset = entry.offset
-        block = self._block(entry)
+        block = self._read_records(entry)
         return block[0] if block is not None and block[1] else None
 
-    def may_hold(self, entry: Entry, type_: Type) -> bool:
+    def may_hold(self, entry: BlockEntry, type_: Type) -> bool:
         """Whether a block may hold a message of this type, by the bytes that such a message begins with; a
         damaged block may hold any."""
-        raw = self.raw(entry)
+        raw = self.read_raw(entry)
         kind = KINDS[type_]
         return raw is None or bytes((0x90 + 1 + len(NAMES[kind]), type_)) in raw
 
-    def read(self, entry: Entry, selects: Selector) -> list[Received]:
+    def read_messages(self, entry: BlockEntry, selects: Selector) -> list[Received]:
         """Messages of the selected types, in order."""
         messages: list[Received] = []
         self.offset = entry.offset
-        block = self._block(entry)
+        block = self._read_records(entry)
         if block is None:
-            return self._copied(entry, selects)
+            return self._read_copied_messages(entry, selects)
         records, whole = block
         if not whole:
             self._corrected.add(entry.offset)
         try:
-            messages.extend(parse(records, selects, entry.summary.records))
+            messages.extend(parse_records(records, selects, entry.summary.records))
         except RecordingError:
             if not messages:
-                return self._copied(entry, selects)
+                return self._read_copied_messages(entry, selects)
             self._unreadable.setdefault(entry.offset, max(0, entry.summary.records - len(messages)))
         return messages
 
-    def _copied(self, entry: Entry, selects: Selector) -> list[Received]:
+    def _read_copied_messages(self, entry: BlockEntry, selects: Selector) -> list[Received]:
         """Of a block that cannot be read: what was stored of it twice."""
         messages: list[Received] = []
         try:
             records = read_copy(self.descriptor, entry)
-            messages.extend(parse(records, selects))
+            messages.extend(parse_records(records, selects))
         except (RecordingError, OSError):
             records = b""
         self._unreadable.setdefault(entry.offset, max(0, entry.summary.records - count_records(records)))
         return messages
 
-    def lasting(self, entry: Entry) -> list[Received]:
+    def lasting_messages(self, entry: BlockEntry) -> list[Received]:
         """Lasting messages but CLOCK. Every jump needs them, so many of them are kept."""
-        known = self.kept.get(entry.offset)
-        if known is None:
-            known = self.read(entry, is_lasting_but_clock)
-            self.keep_lasting(entry, known)
-        return known
+        messages = self.kept.get(entry.offset)
+        if messages is None:
+            messages = self.read_messages(entry, is_lasting_but_clock)
+            self.keep_lasting(entry, messages)
+        return messages
 
-    def keep_lasting(self, entry: Entry, messages: Sequence[Received]) -> None:
+    def keep_lasting(self, entry: BlockEntry, messages: Sequence[Received]) -> None:
         """Keep the lasting messages among these, which are all of a block but for CLOCK and PASSING ones."""
         if self._lasting_kept < LASTING_KEPT and entry.offset not in self.kept:
-            kept = [one for one in messages if not isinstance(one.message, (Clock, *PASSING))]
+            kept = [received for received in messages if not isinstance(received.message, (Clock, *PASSING))]
             self.kept[entry.offset] = kept
             self._lasting_kept += len(kept)
 
 
-def everything(_kind: int) -> bool:
-    """Messages of every kind."""
+def is_any_type(_kind: int) -> bool:
+    """Select messages of every type."""
     return True
 
 
 def is_no_steps(kind: int) -> bool:
-    """All but STEPS, which are most of a recording."""
+    """Select all but STEPS, which are most of a recording."""
     return kind != Type.STEPS
 
 
 def is_lasting(kind: int) -> bool:
-    """Messages that hold from then on."""
+    """Select messages that hold until a later one replaces them."""
     return kind not in PASSING_TYPES
 
 
 def is_lasting_but_clock(kind: int) -> bool:
-    """Lasting messages but CLOCK, of which a reducer needs only the newest of each host."""
+    """Select lasting messages but CLOCK, of which a reducer needs only the newest of each host."""
     return kind != Type.CLOCK and kind not in PASSING_TYPES
 
 
-def only(type_: Type) -> Selector:
-    """Messages of one kind."""
+def is_of_type(type_: Type) -> Selector:
+    """A selector of the messages of one type."""
     return lambda kind: kind == type_

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddptop.protocol.message_run import COLUMNS, MessageRun, Readings, StepMessages, message_codes
 from ddptop.protocol.messages import CODES, Type
-from ddptop.recording.records import BlockReader, Record, Selector, decoded, whole_records
+from ddptop.recording.records import BlockReader, Record, Selector, decode_messages, whole_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.protocol.messages import Received
-    from ddptop.recording.format import Entry
+    from ddptop.recording.format import BlockEntry
 
     Integers = NDArray[np.int64]
 
@@ -25,9 +25,9 @@ RUN_RECORDS, RUN_BYTES = 32_000, 16 << 20
 120 MB as columns."""
 
 
-def runs(
+def read_runs(
     reader: BlockReader,
-    entries: Iterable[Entry],
+    entries: Iterable[BlockEntry],
     selects: Selector,
     *,
     before_ns: int,
@@ -40,24 +40,24 @@ def runs(
     """
     selected = np.array([selects(kind) for kind in range(256)])
     clocks: dict[int, Record] | None = {} if newest_clocks else None
-    blocks: list[tuple[Entry, bytes]] = []
+    blocks: list[tuple[BlockEntry, bytes]] = []
     records = size = 0
     for entry in entries:
-        raw = reader.raw(entry)
+        raw = reader.read_raw(entry)
         if raw is None or records >= RUN_RECORDS or size >= RUN_BYTES:
             yield from _run_of_blocks(reader, blocks, selected, before_ns, clocks)
             blocks, records, size = [], 0, 0
         if raw is None:  # read again, as far as possible
-            yield from _run_of_messages(_before(reader.read(entry, selects), before_ns))
+            yield from _run_of_messages(_messages_before(reader.read_messages(entry, selects), before_ns))
         else:
             blocks.append((entry, raw))
             records, size = records + entry.summary.records, size + len(raw)
     yield from _run_of_blocks(reader, blocks, selected, before_ns, clocks)
     if clocks:
-        yield from _run_of(_Records.of([*clocks.values()]))
+        yield from _run_of(_Records.of_single([*clocks.values()]))
 
 
-def _before(messages: Iterable[Received], before_ns: int) -> list[Received]:
+def _messages_before(messages: Iterable[Received], before_ns: int) -> list[Received]:
     return [received for received in messages if received.t_ns < before_ns]
 
 
@@ -77,12 +77,12 @@ class _Records(NamedTuple):
     bodies: Sequence[bytes]
 
     @classmethod
-    def of(cls, records: Sequence[Record]) -> _Records:
+    def of_single(cls, records: Sequence[Record]) -> _Records:
         """From single ones."""
         *heads, bodies = zip(*records, strict=True)
         return cls(np.array(heads, np.int64), message_codes(bodies), bodies)
 
-    def at(self, places: Integers) -> _Records:
+    def take_places(self, places: Integers) -> _Records:
         """Some of them."""
         return _Records(self.heads[:, places], self.kinds[places], self.bodies_at(places))
 
@@ -90,14 +90,14 @@ class _Records(NamedTuple):
         """The bodies of some."""
         return [self.bodies[place] for place in places.tolist()]
 
-    def single(self, places: Integers) -> list[Record]:
+    def single_records(self, places: Integers) -> list[Record]:
         """Some of them as objects."""
         return [*zip(*self.heads[:, places].tolist(), self.bodies_at(places), strict=True)]
 
 
 def _run_of_blocks(
     reader: BlockReader,
-    blocks: Sequence[tuple[Entry, bytes]],
+    blocks: Sequence[tuple[BlockEntry, bytes]],
     selected: NDArray[np.bool_],
     before_ns: int,
     clocks: dict[int, Record] | None,
@@ -106,23 +106,23 @@ def _run_of_blocks(
     session out of them, where it is given."""
     if not any(raw for _, raw in blocks):
         return
-    found = _records(blocks)
-    if found is None:
+    unpacked = _unpack_blocks(blocks)
+    if unpacked is None:
         for entry, _ in blocks:
-            messages = reader.read(entry, lambda kind: bool(selected[kind]))
-            yield from _run_of_messages(_before(messages, before_ns))
+            messages = reader.read_messages(entry, lambda kind: bool(selected[kind]))
+            yield from _run_of_messages(_messages_before(messages, before_ns))
         return
-    records, begins = found
+    records, begins = unpacked
     taken = selected[records.kinds] & (records.heads[0] < before_ns)
     if clocks is not None:
         of_clocks = records.kinds == int(Type.CLOCK)
-        for record in records.single(np.flatnonzero(taken & of_clocks)):
+        for record in records.single_records(np.flatnonzero(taken & of_clocks)):
             clocks.pop(record[2], None)
             clocks[record[2]] = record
         taken &= ~of_clocks
     if not taken.all():
         places = np.flatnonzero(taken)
-        records, begins = records.at(places), np.searchsorted(places, begins)
+        records, begins = records.take_places(places), np.searchsorted(places, begins)
     for run in _run_of(records):
         whole = len(run) == len(records.kinds)  # none was left out
         spans = zip(blocks, begins.tolist(), begins[1:].tolist(), strict=False)
@@ -133,7 +133,7 @@ def _run_of_blocks(
         yield run
 
 
-def _records(blocks: Sequence[tuple[Entry, bytes]]) -> tuple[_Records, Integers] | None:
+def _unpack_blocks(blocks: Sequence[tuple[BlockEntry, bytes]]) -> tuple[_Records, Integers] | None:
     """The records of blocks; and, for each block and the end, how many of them are before it. None: some are
     no records, a number is out of range, or a block has not as many of them as its summary says."""
     records: list[Record] = []
@@ -144,7 +144,7 @@ def _records(blocks: Sequence[tuple[Entry, bytes]]) -> tuple[_Records, Integers]
             return None
         records += of_block
         begins.append(len(records))
-    return _Records.of(records), np.array(begins, np.int64)
+    return _Records.of_single(records), np.array(begins, np.int64)
 
 
 def _run_of(records: _Records) -> Iterator[MessageRun]:
@@ -154,29 +154,31 @@ def _run_of(records: _Records) -> Iterator[MessageRun]:
         return
     # Plain numbers: numpy looks for attributes of an enum's member, and drops a Ctrl-C that comes meanwhile.
     are_steps = kinds == int(Type.STEPS)
-    at = np.flatnonzero(are_steps)
-    steps = StepMessages.decoded(records.bodies_at(at))
-    rest = np.full(len(kinds), True) if steps is None else ~are_steps
-    readings = [*_readings(records)]
-    for one in readings:
-        rest[one.places] = False
-    others = np.flatnonzero(rest)
-    pairs = [*zip(kinds[others].tolist(), records.single(others), strict=True)]
-    messages = [*decoded(pairs)]
+    step_places = np.flatnonzero(are_steps)
+    steps = StepMessages.decoded(records.bodies_at(step_places))
+    is_single = np.full(len(kinds), True) if steps is None else ~are_steps
+    readings = [*_decode_readings(records)]
+    for same_kind in readings:
+        is_single[same_kind.places] = False
+    single_places = np.flatnonzero(is_single)
+    pairs = [*zip(kinds[single_places].tolist(), records.single_records(single_places), strict=True)]
+    messages = [*decode_messages(pairs)]
     if len(messages) < len(pairs):
-        every = records.single(np.arange(len(kinds)))
-        yield from _run_of_messages([*decoded([*zip(kinds.tolist(), every, strict=True)])])
+        every = records.single_records(np.arange(len(kinds)))
+        yield from _run_of_messages([*decode_messages([*zip(kinds.tolist(), every, strict=True)])])
         return
-    placed = [*zip(others.tolist(), messages, strict=True)]
-    yield MessageRun(records.heads, at if steps is not None else np.arange(0), steps, placed, readings)
+    placed = [*zip(single_places.tolist(), messages, strict=True)]
+    yield MessageRun(
+        records.heads, step_places if steps is not None else np.arange(0), steps, placed, readings
+    )
 
 
-def _readings(records: _Records) -> Iterator[Readings]:
+def _decode_readings(records: _Records) -> Iterator[Readings]:
     """Those of COLUMNS that are all valid."""
     for kind in COLUMNS:
         places = np.flatnonzero(records.kinds == CODES[kind])
         if not len(places):
             continue
-        found = Readings.decoded(kind, places, records.bodies_at(places))
-        if found is not None:
-            yield found
+        readings = Readings.decoded(kind, places, records.bodies_at(places))
+        if readings is not None:
+            yield readings

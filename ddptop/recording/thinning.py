@@ -49,10 +49,11 @@ class Thinner:
         self._read_ns: dict[tuple[int, int, type[Message]], int] = {}
         self._counts: Counter[tuple[object, ...]] = Counter()
 
-    def update(self, size: int) -> bool:
+    def update_size(self, size: int) -> bool:
         """Note the size of the file; True when what is kept has changed. It never grows again."""
         share, every = size / self._limit, 1
         if share > STEPS_UNTIL:
+            # More than 2^40 steps apart means none at all.
             every = 1 << min(40, 1 + int((share - STEPS_UNTIL) / HALVE_EVERY))
         before = (self.thins, self.every, self._sparse)
         self.thins = self.thins or share > DETAIL_UNTIL
@@ -79,17 +80,17 @@ class Thinner:
         """Seconds between two heartbeats of a rank that are kept."""
         return self.every * READING_NS / 1e9
 
-    def kept(self, received: Received, *, passing: bool) -> Iterator[Received]:
-        """What is kept of a message: itself, parts of it, or nothing. `passing`: only a moment needs it."""
+    def kept_parts(self, received: Received, *, passing: bool) -> Iterator[Received]:
+        """Yield a message, the parts of it that are kept, or nothing. `passing`: it matters for a moment."""
         message = received.message
         if isinstance(message, Steps):
-            for steps in self.thin(message) if self.thins else (message,):
+            for steps in self.thin_steps(message) if self.thins else (message,):
                 yield received if steps is message else received._replace(message=steps)
         elif (self._is_due(received) if passing else self._keeps_event(received)) or isinstance(message, Run):
             yield received
 
-    def thin(self, steps: Steps) -> Iterator[Steps]:
-        """What is kept of these steps."""
+    def thin_steps(self, steps: Steps) -> Iterator[Steps]:
+        """Yield the steps that are kept, without bucket detail."""
         bare = [row._replace(cells=(), flags=row.flags & ~Flag.DETAIL) for row in steps.rows]
         if self.every == 1:
             yield Steps(steps.generation, steps.first_step, steps.base_ns, tuple(bare))
@@ -106,6 +107,7 @@ class Thinner:
         before_ns = self._read_ns.get(key)
         if before_ns is not None and received.t_ns - before_ns < self.every * READING_NS:
             return False
+        # Forgetting all of them keeps one reading too many for each process, no more.
         if len(self._read_ns) >= MOST_KEYS:
             self._read_ns.clear()
         self._read_ns[key] = received.t_ns
@@ -122,4 +124,5 @@ class Thinner:
             self._counts.clear()
         self._counts[type(message), kind, rank] += 1
         count = self._counts[type(message), kind, rank]
+        # Powers of two have a single bit.
         return count & (count - 1) == 0

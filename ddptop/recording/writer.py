@@ -34,16 +34,16 @@ from ddptop.recording.format import (
     MAX_PAYLOAD,
     MAX_RAW,
     NO_STEP,
-    Entry,
+    BlockEntry,
+    BlockSummary,
     RecordingError,
-    Summary,
     block_payload,
     copy_payload,
     footer_payload,
-    frame,
     index_payload,
+    pack_frame,
 )
-from ddptop.recording.records import PASSING, BlockBuilder, everything, parse
+from ddptop.recording.records import PASSING, BlockBuilder, is_any_type, parse_records
 from ddptop.recording.thinning import MOST_KEYS, Thinner
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Writer:
         """Step records that this writer has left out near the limit, and those it has kept without detail."""
         self._file: AppendFile | None = AppendFile(path, resume=resume)
         self._block = BlockBuilder()
-        self._waiting: deque[tuple[Summary, bytes | memoryview, int, bytes]] = deque()
+        self._waiting: deque[tuple[BlockSummary, bytes | memoryview, int, bytes]] = deque()
         """Blocks that the disk has not taken yet, with how many step records are in them, and what of
         them is to be kept twice."""
         self._waiting_bytes = self._block_rows = 0
@@ -139,8 +139,8 @@ class Writer:
         self._recorded: set[int] = set()
         self._recorded_every = 1
         self._end_bytes = END_BYTES
-        self._unindexed: list[Entry] = []
-        self._to_copy: tuple[Entry, bytes] | None = None
+        self._unindexed: list[BlockEntry] = []
+        self._to_copy: tuple[BlockEntry, bytes] | None = None
         """The block written last, and what of it is to be kept twice."""
         self._last_index = self._sequence = 0
         self._indexed_step = 0
@@ -152,28 +152,29 @@ class Writer:
         self.removed = False
         """The file was deleted, and its contents are lost."""
         try:
-            self._continue(self._file)
+            self._continue_file(self._file)
         except BaseException:
             self._file.close()
             raise
 
-    def _continue(self, file: AppendFile) -> None:
+    def _continue_file(self, file: AppendFile) -> None:
         """Continue after the last whole frame."""
         if file.size == len(MAGIC):
             self._indexed_to = 0
             return
-        from ddptop.recording.index import load  # with numpy, which an agent does without
+        from ddptop.recording.index import load_contents  # with numpy, which an agent does without
 
-        contents = load(file.descriptor, file.size)
+        contents = load_contents(file.descriptor, file.size)
+        # What a crash left of the last frame would be taken for damage in the middle.
         if contents.end != file.size:
             file.truncate(contents.end)
         count = len(contents.blocks)
-        self._unindexed = [*contents.blocks.part(count - contents.unindexed, count)]
+        self._unindexed = [*contents.blocks.slice_blocks(count - contents.unindexed, count)]
         self._last_index, self._sequence = contents.last_index, contents.next_sequence
         self._indexed_to = contents.last_index
         steps = contents.blocks.last_step
         self._last_step = int(steps[steps != NO_STEP][-1]) if (steps != NO_STEP).any() else NO_STEP
-        if self._thinner.update(file.size):
+        if self._thinner.update_size(file.size):
             self.note = self._thinner.note
 
     @property
@@ -189,10 +190,10 @@ class Writer:
     def abandon(self) -> None:
         """Close the file without an end: its content is not needed any more."""
         if self._file is not None:
-            self._release(self._file)
+            self._close_file(self._file)
 
-    def recall(self, received: Received) -> None:
-        """The file holds this message already: it is not to be written once more."""
+    def note_recorded(self, received: Received) -> None:
+        """Remember that the file holds this message, so that it is not written a second time."""
         message = received.message
         if received.session and not isinstance(message, PASSING):
             self._is_new(received.session, encode(message))
@@ -209,6 +210,7 @@ class Writer:
         if isinstance(message, Hello):
             self.flush()  # a restarted rank counts from 0 again: no block holds steps of both its lives
         passing = isinstance(message, PASSING)
+        # A rank that meets a new collector sends its lasting messages again.
         if not passing and received.session and not self._is_new(received.session, body):
             return
         if isinstance(message, Run):
@@ -217,14 +219,14 @@ class Writer:
             if self._failing is not None:
                 self._note_missing(received)
             else:
-                self.left_out += _rows(message)
+                self.left_out += _count_rows(message)
             return
         if self._thinner.every != self._recorded_every:  # the writer before died before it recorded that
             self._record_thinning(received.t_ns)
         before = self._block_rows
-        for kept in self._thinner.kept(received, passing=passing):
+        for kept in self._thinner.kept_parts(received, passing=passing):
             self._block.add(kept, body if kept is received else encode(kept.message))
-            self._block_rows += _rows(kept.message)
+            self._block_rows += _count_rows(kept.message)
         if self._thinner.thins and isinstance(message, Steps):
             self.left_out += len(message.rows) - (self._block_rows - before)
             self.without_detail += sum(bool(row.cells) for row in message.rows)
@@ -258,6 +260,7 @@ class Writer:
 
     def _is_new(self, session: int, body: bytes) -> bool:
         """From this process: a rank sends some messages again to every new collector."""
+        # The body itself may be 64 kB.
         key = hash((session, body))
         if key in self._recorded:
             return False
@@ -270,7 +273,7 @@ class Writer:
         bound = WAITING_BYTES if passing else 2 * WAITING_BYTES
         return self._failing is not None and self._waiting_bytes + self._block.bytes > bound
 
-    def tick(self, now_ns: int) -> None:
+    def write_due(self, now_ns: int) -> None:
         """Write what is due at this moment of the collector's clock."""
         if self._failing is not None and now_ns - self._retry_ns >= RETRY_NS:
             self._retry_ns = now_ns
@@ -281,7 +284,7 @@ class Writer:
             error, self._file.sync_error = self._file.sync_error, None
             self.note = f"the disk has not taken all of the recording: {describe_disk_error(error)}"
 
-    def check(self) -> None:
+    def restore_if_deleted(self) -> None:
         """Write the file again where it was deleted: once, as a second deletion is intended."""
         if self._file is None or not self._file.is_deleted():
             return
@@ -289,7 +292,7 @@ class Writer:
         if not self._restored:
             self._restored = True
             try:
-                self._file.restore(self.path)
+                self._file.write_anew(self.path)
             except (OSError, RecordingError) as error:
                 reason = describe_disk_error(error) if isinstance(error, OSError) else str(error)
             else:
@@ -297,14 +300,14 @@ class Writer:
                 return
         self.removed = True
         self.note = f"the recording was deleted while it was written, and nothing is recorded now: {reason}"
-        self._release(self._file)
+        self._close_file(self._file)
 
     def flush(self) -> None:
         """Write all that was added, in one frame."""
         if self._file is None or not self._block.bytes:
             return
-        summary, records = self._block.build()
-        self._waiting.append((summary, records, self._block_rows, self._block.essential))
+        summary, records = self._block.build_block()
+        self._waiting.append((summary, records, self._block_rows, self._block.essential_records))
         self._waiting_bytes += len(records)
         self._block.clear()
         self._block_rows = 0
@@ -313,7 +316,7 @@ class Writer:
 
     def close(self) -> None:
         """Write the rest, INDEX and FOOTER, and close the file. May be called twice."""
-        self.check()
+        self.restore_if_deleted()
         self.flush()
         if self._failing is not None:
             self._write_waiting()
@@ -323,17 +326,17 @@ class Writer:
             self._write_copy()
             if self._unindexed:
                 self._write_index(final=True)
-            self._write(FOOTER, footer_payload(self._last_index))
+            self._write_frame(FOOTER, footer_payload(self._last_index))
         else:
             self._write_end_without_room()
-        self._release(self._file)
+        self._close_file(self._file)
 
     def _write_end_without_room(self) -> None:
         """Of what waits for room on the disk, write into the room that is kept for it what tells how the run
         ended: all that lasts, or the newest of it."""
         lasting: list[Received] = []
         for _, records, _, _ in self._waiting:
-            for received in parse(bytes(records), everything):
+            for received in parse_records(bytes(records), is_any_type):
                 if isinstance(received.message, Steps):
                     self._note_missing(received)
                 elif not isinstance(received.message, (Clock, *PASSING)):
@@ -343,7 +346,7 @@ class Writer:
         end_ns = lasting[-1].t_ns if lasting else self._retry_ns
         lasting += [self._stop_message(end_ns), *self._take_missing_messages(end_ns)]
         self._write_in_end_room([*lasting, *end], FOOTER_BYTES)
-        self._write(FOOTER, footer_payload(self._last_index), in_end_room=True)
+        self._write_frame(FOOTER, footer_payload(self._last_index), in_end_room=True)
 
     def _write_in_end_room(self, messages: Sequence[Received], spared_bytes: int) -> None:
         """Write these messages in the room that is kept for the end, or the newest of them that leave
@@ -353,14 +356,15 @@ class Writer:
             block = BlockBuilder()
             for received in messages:
                 block.add(received, encode(received.message))
-            summary, records = block.build()
+            summary, records = block.build_block()
             payload = block_payload(summary, records)
             room = self._file.end_room_bytes - HEADER.size - spared_bytes
-            if len(records) <= MAX_RAW and len(payload) <= room and self._fits(len(payload)):
+            if len(records) <= MAX_RAW and len(payload) <= room and self._leaves_end_room(len(payload)):
                 offset = self._file.size
-                if self._write(BLOCK, payload, in_end_room=True):
-                    self._unindexed.append(Entry(offset, summary))
+                if self._write_frame(BLOCK, payload, in_end_room=True):
+                    self._unindexed.append(BlockEntry(offset, summary))
                 return
+            # The newer half: how the run ended matters more than what came before.
             messages = messages[len(messages) // 2 + 1 :]
 
     def _note_missing(self, received: Received) -> None:
@@ -396,8 +400,8 @@ class Writer:
         while self._waiting and self._file is not None:
             summary, records, rows, essential = self._waiting[0]
             offset, payload = self._file.size, block_payload(summary, records)
-            fits = self._fits(len(payload))
-            if fits and not self._write(BLOCK, payload):
+            fits = self._leaves_end_room(len(payload))
+            if fits and not self._write_frame(BLOCK, payload):
                 self._record_stop(summary.first_ns)
                 return
             self._waiting.popleft()
@@ -406,7 +410,7 @@ class Writer:
                 self.left_out += rows
                 self._give_up(summary)
                 continue
-            entry = Entry(offset, summary)
+            entry = BlockEntry(offset, summary)
             self._unindexed.append(entry)
             self._write_copy()
             self._to_copy = (entry, essential) if essential else None
@@ -414,7 +418,7 @@ class Writer:
                 self._last_step = summary.last_step
             if self._is_index_due(summary.last_step):
                 self._write_index()
-            if self._thinner.update(self._file.size):
+            if self._thinner.update_size(self._file.size):
                 self._record_thinning(summary.last_ns)
         if failed is not None and self._failing is None:
             what = "step record is" if self.unwritten == 1 else "step records are"
@@ -446,7 +450,7 @@ class Writer:
                 return True
         return len(self._unindexed) >= INDEX_BLOCKS or self._file.size - self._indexed_to >= INDEX_BYTES
 
-    def _fits(self, payload_bytes: int) -> bool:
+    def _leaves_end_room(self, payload_bytes: int) -> bool:
         """Whether a frame leaves room for what ends the file. The end itself may take that room."""
         assert self._file is not None
         end = FOOTER_BYTES + EMPTY_INDEX_BYTES + ENTRY_BYTES * (len(self._unindexed) + 1)
@@ -454,7 +458,7 @@ class Writer:
             end += self._end_bytes
         return self._file.size + HEADER.size + payload_bytes + end <= self._limit
 
-    def _give_up(self, summary: Summary) -> None:
+    def _give_up(self, summary: BlockSummary) -> None:
         """There is no room for a block: from here on only the end of the run is recorded."""
         self.left_out += sum(rows for _, _, rows, _ in self._waiting)
         self._waiting.clear()
@@ -469,27 +473,28 @@ class Writer:
         does not reach the other."""
         if self._to_copy is not None and self._file is not None:
             payload = copy_payload(*self._to_copy)
-            if self._fits(len(payload)):
-                self._write(COPY, payload)
+            if self._leaves_end_room(len(payload)):
+                self._write_frame(COPY, payload)
         self._to_copy = None
 
     def _write_index(self, *, final: bool = False) -> None:
         assert self._file is not None
         offset = self._file.size
-        if self._write(INDEX, index_payload(self._last_index, self._unindexed)):
+        if self._write_frame(INDEX, index_payload(self._last_index, self._unindexed)):
             self._last_index = self._indexed_to = offset
             steps = (entry.summary.last_step for entry in reversed(self._unindexed))
             self._indexed_step = next((step for step in steps if step != NO_STEP), self._indexed_step)
             self._unindexed = []
             every = self._thinner.every
+            # Right behind the INDEX: there a reader looks for it without a list of its own.
             past = None if self.history is None else self.history.take(final=final, coarser=every)
             if past is None:
                 return
             from ddptop.recording.history import history_payload
 
             payload = history_payload(past)
-            if len(payload) <= MAX_PAYLOAD and self._fits(len(payload)):
-                self._write(HISTORY, payload)
+            if len(payload) <= MAX_PAYLOAD and self._leaves_end_room(len(payload)):
+                self._write_frame(HISTORY, payload)
 
     def _record_thinning(self, now_ns: int) -> None:
         """In the file too: a reader must not count what was left out as lost."""
@@ -503,15 +508,15 @@ class Writer:
         event = Event("thinned", now_ns, -1, -1, fields)
         self._block.add(Received(now_ns, -1, 0, 0, event), encode(event))
 
-    def _write(self, kind: int, payload: bytes, *, in_end_room: bool = False) -> bool:
+    def _write_frame(self, kind: int, payload: bytes, *, in_end_room: bool = False) -> bool:
         """Append a frame; False where the disk did not take it, and will be asked again."""
         assert self._file is not None
-        data = frame(kind, self._sequence, payload)
+        data = pack_frame(kind, self._sequence, payload)
         try:
             if in_end_room:
                 self._file.append_end(data)
             else:
-                self._file.append(data)
+                self._file.append_frame(data)
         except OSError as error:
             if not in_end_room:
                 self._failing = describe_disk_error(error)
@@ -523,18 +528,20 @@ class Writer:
         self._sequence += 1
         return True
 
-    def _release(self, file: AppendFile) -> None:
+    def _close_file(self, file: AppendFile) -> None:
         self._block.clear()
         self._waiting.clear()
         self._file = None
         file.close()
 
 
-EMPTY_INDEX_BYTES = len(frame(INDEX, 0, index_payload(0, [])))
+EMPTY_INDEX_BYTES = len(pack_frame(INDEX, 0, index_payload(0, [])))
 
-ENTRY_BYTES = len(index_payload(0, [Entry(0, Summary(0, 0, 0, 0, 0, 0))])) - len(index_payload(0, []))
+ENTRY_BYTES = len(index_payload(0, [BlockEntry(0, BlockSummary(0, 0, 0, 0, 0, 0))])) - len(
+    index_payload(0, [])
+)
 """What one more block takes in the INDEX that is to come."""
 
 
-def _rows(message: Message) -> int:
+def _count_rows(message: Message) -> int:
     return len(message.rows) if isinstance(message, Steps) else 0

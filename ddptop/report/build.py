@@ -349,4 +349,4 @@ def _next_step(recording: Recording, index: int, after: int = AFTER_STALL) -> in
 
 
 def _has_steps(recording: Recording, index: int) -> bool:
-    return recording.summary(index).first_step != NO_STEP
+    return recording.block_summary(index).first_step != NO_STEP

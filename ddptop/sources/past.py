@@ -42,7 +42,7 @@ class Backfill:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._player: Player | None = None
-        self._recorded: Mapping[str, Column] = recorded_history.joined([])
+        self._recorded: Mapping[str, Column] = recorded_history.join_pieces([])
         self._pieces = 0
         self._lacks = False
 
@@ -80,7 +80,7 @@ class Backfill:
     def _by_writer(self) -> Mapping[str, Column]:
         pasts = self._recording.history_pieces()
         if len(pasts) > self._pieces:
-            self._recorded = recorded_history.joined(
+            self._recorded = recorded_history.join_pieces(
                 [self._recorded, *(piece.points for _, piece in pasts[self._pieces :])]
             )
             self._pieces = len(pasts)
@@ -200,7 +200,7 @@ class RecordedPast:
     def read(self) -> None:
         """Read what the recording has by now."""
         recording = self._recording
-        self.marks.add_messages(recording.lasting(from_ns=self._marked_ns), recording.start_ns)
+        self.marks.add_messages(recording.lasting_messages(from_ns=self._marked_ns), recording.start_ns)
         self._marked_ns = recording.end_ns + 1
         pieces = recording.history_pieces()
         started_s = recording.run.unix_ns / NS

@@ -136,7 +136,7 @@ class Player:
     @property
     def at_end(self) -> bool:
         """Whether all that is written has been read."""
-        return not self._held and self._cursor.peek() is None
+        return not self._held and self._cursor.peek_message() is None
 
     @property
     def step(self) -> int | None:
@@ -230,7 +230,7 @@ class Player:
         self.reducer = Reducer(tail=not self.from_start)
         self.position_ns = self.recording.start_ns
         if self.from_start:
-            self._cursor = self.recording.cursor()
+            self._cursor = self.recording.open_cursor()
             self.read_on(t_ns)
             return
         since_start = self._recorded_since_start(t_ns)
@@ -244,7 +244,7 @@ class Player:
         self._recall_best(t_ns)
         self._recall_excess(t_ns)
         self.reducer.state.tail = False
-        self._cursor = self.recording.cursor(from_ns=t_ns + 1)
+        self._cursor = self.recording.open_cursor(from_ns=t_ns + 1)
         self.position_ns = max(self.position_ns, t_ns)
 
     def _steps_before(self, t_ns: int) -> int:
@@ -280,7 +280,7 @@ class Player:
             return
         if recorded and len(recorded[-1][1].best_ms) == len(window.best_self):
             end_ns, past = recorded[-1]
-            later = (r.message for r in self.recording.lasting(from_ns=end_ns) if r.t_ns <= t_ns)
+            later = (r.message for r in self.recording.lasting_messages(from_ns=end_ns) if r.t_ns <= t_ns)
             if not any(isinstance(message, (Hello, Layout, Membership)) for message in later):
                 window.best_self = np.fmin(window.best_self, past.best_ms)
                 return
@@ -291,7 +291,7 @@ class Player:
         """The ranks' excess in the minutes before the tail, as recorded since the last restart."""
         state, began_ns = self.reducer.state, 0
         if state.incarnation:
-            messages = ((r.t_ns, r.message) for r in self.recording.lasting() if r.t_ns <= t_ns)
+            messages = ((r.t_ns, r.message) for r in self.recording.lasting_messages() if r.t_ns <= t_ns)
             hellos = ((at, message) for at, message in messages if isinstance(message, Hello))
             starts = (at for at, hello in hellos if hello.incarnation == state.incarnation)
             began_ns = min(starts, default=0)
@@ -322,7 +322,7 @@ class Player:
             self.read_on(begin_ns - 1)
         if self.reducer.state.incarnation < incarnation:
             self._see_held(None)
-        while self.reducer.state.incarnation < incarnation and self._cursor.peek() is not None:
+        while self.reducer.state.incarnation < incarnation and self._cursor.peek_message() is not None:
             self._see_next(None)
         self._read_to_step(step, end_ns)
 
@@ -331,9 +331,9 @@ class Player:
 
         A step number means nothing without it: each incarnation counts from 0 again.
         """
-        hellos = (r.message for r in self.recording.lasting() if r.t_ns <= end_ns)
+        hellos = (r.message for r in self.recording.lasting_messages() if r.t_ns <= end_ns)
         of = {hello.session: hello.incarnation for hello in hellos if isinstance(hello, Hello)}
-        block = self.recording.block(self.recording.block_at(end_ns)) or []
+        block = self.recording.read_block(self.recording.block_at(end_ns)) or []
         steps = [(of.get(r.session, 0), r.message) for r in block if isinstance(r.message, Steps)]
         holding = [number for number, m in steps if 0 <= step - m.first_step < len(m.rows)]
         return max(holding or [number for number, m in steps if m.first_step <= step], default=0)
@@ -341,7 +341,7 @@ class Player:
     def _read_to_step(self, step: int, end_ns: int) -> None:
         self._see_held(step)
         incarnation = self.reducer.state.incarnation
-        while (received := self._cursor.peek()) is not None:
+        while (received := self._cursor.peek_message()) is not None:
             if (
                 self.reducer.state.incarnation > incarnation
             ):  # it restarted first: stop at the first step after
@@ -358,7 +358,7 @@ class Player:
             self.position_ns = self.recording.end_ns
 
     def _see_next(self, step: int | None) -> None:
-        received = self._cursor.take()
+        received = self._cursor.take_message()
         assert received is not None
         self.position_ns = max(self.position_ns, received.t_ns)
         passed = self._held.pass_up_to(step, received)

@@ -157,7 +157,7 @@ def test_a_starved_collector_gets_less_bucket_detail_which_is_counted_and_nothin
 @pytest.mark.slow
 def test_the_recording_of_a_run_is_completed_from_that_of_a_host(host, tmp_path):
     """The collector is gone for good before the ranks of the other host end."""
-    from ddptop.recording.merge import merge
+    from ddptop.recording.merge import merge_recordings
 
     pair = Pair(host)
     ranks = [host.rank(rank, steps=1500, rate=100) for rank in (0, 1)]
@@ -171,7 +171,7 @@ def test_the_recording_of_a_run_is_completed_from_that_of_a_host(host, tmp_path)
     (local,) = [path for path in host.local_recordings() if "@" in path.name]
     before = recorded_steps(pair.recording)
     assert 0 < len(before[0]) < 1500
-    merged = merge([local, pair.recording], tmp_path / "whole.ddptop")
+    merged = merge_recordings([local, pair.recording], tmp_path / "whole.ddptop")
     assert merged.added == 3000 - len(before[0]) - len(before[1])
     assert recorded_steps(tmp_path / "whole.ddptop") == {0: [*range(1500)], 1: [*range(1500)]}
 

@@ -52,7 +52,7 @@ def make(path: Path, world: int, steps: int, detail_every: int) -> None:
         for rank in range(world):
             add(t_ns + length_us * 1000, rank, 2 + number, Steps(1, first, t_ns, rows[rank][:count]))
         t_ns += length_us * 1000
-        writer.tick(t_ns)
+        writer.write_due(t_ns)
     add(t_ns, -1, 0, run_message("finished", 0))
     writer.close()
 

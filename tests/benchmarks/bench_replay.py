@@ -20,7 +20,7 @@ import numpy as np
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Flag, Progress, Received, StepRow, Steps
-from ddptop.recording.history import ADDED, GROUP, HistoryPiece, joined, picked
+from ddptop.recording.history import ADDED, GROUP, HistoryPiece, join_pieces, pick_points
 from ddptop.recording.writer import Writer
 from ddptop.sources.replay import ReplaySource
 from tests.recording.made_up import START_NS, hello, layout, run_message
@@ -50,10 +50,10 @@ class Teller:
         columns |= {"wait_ms": every, "transfer_ms": every, "busbw_gbps": every}
         columns |= dict.fromkeys(ADDED, 10 + step % 5)
         groups = [
-            picked({name: column[at : at + GROUP] for name, column in columns.items()})
+            pick_points({name: column[at : at + GROUP] for name, column in columns.items()})
             for at in range(0, len(step), GROUP)
         ]
-        return HistoryPiece(joined(groups), np.full(WORLD, 42.0), ())
+        return HistoryPiece(join_pieces(groups), np.full(WORLD, 42.0), ())
 
 
 def make(path: Path, steps: int) -> None:
@@ -80,7 +80,7 @@ def make(path: Path, steps: int) -> None:
                 put(Received(now + rank, rank, 1000 + rank, 0, beat))
                 put(Received(now + rank, rank, 1000 + rank, 0, Usage(now, 1 << 30, 99.0)))
         teller.done = first + BATCH
-        writer.tick(now + 260_000_000)
+        writer.write_due(now + 260_000_000)
     put(Received(now + 1_000_000, -1, 0, 0, run_message("finished", 0)))
     writer.close()
 

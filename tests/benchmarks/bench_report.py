@@ -121,7 +121,7 @@ def make(path: Path, world: int, steps: int, steps_per_s: float) -> Counter[str]
         played = ranks.Ranks(story, "", "run-1", steps=steps)
         while played.work(now.ns):
             put_sent()
-            writer.tick(now.ns)
+            writer.write_due(now.ns)
             now.ns += TICK_NS
         played.close()
         put_sent()
@@ -145,7 +145,7 @@ def timed(name: str, path: Path, act: Callable[[Recording], object]) -> None:
     with (
         Recording.open(path) as recording,
         mock.patch.object(Reducer, "frame", counted("frames", Reducer.frame)),
-        mock.patch.object(BlockReader, "read", counted("blocks", BlockReader.read)),
+        mock.patch.object(BlockReader, "read_messages", counted("blocks", BlockReader.read_messages)),
     ):
         cpu, wall = _cpu_s(), time.perf_counter()
         act(recording)

@@ -94,7 +94,7 @@ def make(
                 counted = Received(received.t_ns, -1, 0, 0, event)
                 reducer.feed(counted)
                 writer.add(counted, encode(event))
-        writer.tick(received.t_ns)
+        writer.write_due(received.t_ns)
         complete = reducer.complete_step
         if at_step is not None and complete is not None and complete // 1000 != told:
             told = complete // 1000

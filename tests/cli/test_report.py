@@ -19,7 +19,7 @@ from ddptop.cli.main import main
 from ddptop.frames.frame import Frame
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Progress, Received, Steps, Type
-from ddptop.recording.format import MAGIC, Entry
+from ddptop.recording.format import MAGIC, BlockEntry
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader, Selector
 from ddptop.report import build
@@ -139,7 +139,7 @@ def test_a_recording_cut_off_in_the_middle(tmp_path: Path) -> None:
 
 def test_a_thinned_recording_says_how_little_was_compared(tmp_path: Path) -> None:
     path = tmp_path / "thin.ddptop"
-    made_up.write(path, made_up.a_run(6000), limit_bytes=40_000)
+    made_up.write(path, made_up.a_run(6000), limit_bytes=80_000)
     found = report_of(path)
     assert found.reading.steps > found.reading.read_steps
     assert (found.reading.judged_pct or 0) < 40
@@ -266,14 +266,14 @@ def test_no_block_is_read_twice_and_frames_are_few(
     monkeypatch.setattr(build, "WHOLE_ROWS", whole_rows)
     blocks: list[int] = []
     frames: list[int] = []
-    read_block, whole_block, frame = BlockReader.read, BlockReader.raw, Reducer.frame
+    read_block, whole_block, frame = BlockReader.read_messages, BlockReader.read_raw, Reducer.frame
 
-    def counted_read(reader: BlockReader, entry: Entry, selects: Selector) -> list[Received]:
+    def counted_read(reader: BlockReader, entry: BlockEntry, selects: Selector) -> list[Received]:
         if selects(Type.STEPS):
             blocks.append(entry.offset)
         return read_block(reader, entry, selects)
 
-    def counted_whole(reader: BlockReader, entry: Entry) -> list[Any] | None:
+    def counted_whole(reader: BlockReader, entry: BlockEntry) -> list[Any] | None:
         blocks.append(entry.offset)
         return whole_block(reader, entry)
 
@@ -281,8 +281,8 @@ def test_no_block_is_read_twice_and_frames_are_few(
         frames.append(now_ns)
         return frame(reducer, now_ns, **options)
 
-    monkeypatch.setattr(BlockReader, "read", counted_read)
-    monkeypatch.setattr(BlockReader, "raw", counted_whole)
+    monkeypatch.setattr(BlockReader, "read_messages", counted_read)
+    monkeypatch.setattr(BlockReader, "read_raw", counted_whole)
     monkeypatch.setattr(Reducer, "frame", counted_frame)
     report_of(path)
     assert len(blocks) == len(set(blocks)) > 10

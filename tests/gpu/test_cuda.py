@@ -68,7 +68,7 @@ def trained(tmp_path: Path, backend: str, ranks: int, *ways: str) -> tuple[list[
     out = tmp_path / "watched.pt"
     recording = watched(tmp_path, ranks, "train.py", backend, STEPS, out, *ways)
     with Recording.open(recording) as opened:
-        cards = [item.message.entries for item in opened.lasting() if isinstance(item.message, Card)]
+        cards = [item.message.entries for item in opened.lasting_messages() if isinstance(item.message, Card)]
     assert cards
     for name in ("first_failure", "gpu.steps_given_up", "gpu.events_refused"):
         assert all(name not in card for card in cards), [card.get(name) for card in cards]

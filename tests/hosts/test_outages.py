@@ -13,7 +13,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import LoggedEvent
-from ddptop.recording.merge import merge
+from ddptop.recording.merge import merge_recordings
 from ddptop.recording.reader import Recording
 from tests.hosts.jobs import Job, enough, launched, nothing_left, recorded, shows, snapshot
 from tests.hosts.namespaces import Host, hosts
@@ -161,7 +161,7 @@ def test_a_host_that_never_reaches_the_collector_trains_and_records_by_itself(tm
         (main,) = (a.folder / "state" / "ddptop").glob("*.ddptop")
         (local,) = (b.folder / "state" / "ddptop").glob("*@node-b.ddptop")
         assert [rank["step"] for rank in recorded(a)["ranks"]] != [400, 400]
-        merge([main, local], tmp_path / "whole.ddptop")
+        merge_recordings([main, local], tmp_path / "whole.ddptop")
         whole = snapshot(a, "replay", str(tmp_path / "whole.ddptop"))
         assert whole is not None
         assert [(rank["step"], rank["records"], rank["lost_records"]) for rank in whole["ranks"]] == [

@@ -25,16 +25,16 @@ from ddptop.recording.format import (
     MAGIC,
     MAX_RAW,
     NO_STEP,
-    Entry,
-    Summary,
+    BlockEntry,
+    BlockSummary,
     footer_payload,
-    frame,
     index_payload,
+    pack_frame,
 )
 from ddptop.recording.history import ADDED, NARROW, WIDE
 from tests.recording.made_up import START_NS, hello, layout, run_message, steps
 
-Block = tuple[Summary, bytes]
+Block = tuple[BlockSummary, bytes]
 """What the index says of a block, and its records."""
 
 BLOCKS_OF_INDEX = 256
@@ -56,27 +56,27 @@ HEAD = b"".join(
 """A run of two ranks and a hundred steps."""
 
 
-def summary(records: int, *, lasting: int = 0, last_step: int = NO_STEP, at: int = 0) -> Summary:
+def summary(records: int, *, lasting: int = 0, last_step: int = NO_STEP, at: int = 0) -> BlockSummary:
     first_step = NO_STEP if last_step == NO_STEP else 0
-    return Summary(START_NS + at, START_NS + at, first_step, last_step, records, lasting)
+    return BlockSummary(START_NS + at, START_NS + at, first_step, last_step, records, lasting)
 
 
 FIRST = summary(7, lasting=5, last_step=99)
-FIRST_FRAME = frame(BLOCK, 0, SUMMARY.pack(*FIRST) + zlib.compress(HEAD))
+FIRST_FRAME = pack_frame(BLOCK, 0, SUMMARY.pack(*FIRST) + zlib.compress(HEAD))
 
 
 def write(path: Path, blocks: Iterable[Block], size: int, *, others: Iterable[bytes] = ()) -> Path:
     """A file of about so many bytes, with an index: the head, then as many blocks as fit.
 
     `others`: frames between the blocks and the last INDEX."""
-    entries: list[Entry] = []
+    entries: list[BlockEntry] = []
     offset, sequence, last_index = len(MAGIC), 0, 0
     with path.open("wb") as file:
         file.write(MAGIC)
 
         def put(kind: int, payload: bytes) -> int:
             nonlocal offset, sequence
-            data = frame(kind, sequence, payload)
+            data = pack_frame(kind, sequence, payload)
             file.write(data)
             offset, sequence, begin = offset + len(data), sequence + 1, offset
             return begin
@@ -89,7 +89,7 @@ def write(path: Path, blocks: Iterable[Block], size: int, *, others: Iterable[by
         for what, records in itertools.chain([(FIRST, HEAD)], blocks):
             if offset > size:
                 break
-            entries.append(Entry(offset, what))
+            entries.append(BlockEntry(offset, what))
             put(BLOCK, SUMMARY.pack(*what) + packed(records))
             if len(entries) == BLOCKS_OF_INDEX:
                 put_index()
@@ -187,26 +187,26 @@ def histories() -> Iterator[bytes]:
 
 def endless_chain(path: Path, size: int) -> Path:
     """One INDEX without a block after the other, from end to beginning."""
-    first = frame(BLOCK, 0, SUMMARY.pack(*summary(7, lasting=5, last_step=99)) + zlib.compress(HEAD))
+    first = pack_frame(BLOCK, 0, SUMMARY.pack(*summary(7, lasting=5, last_step=99)) + zlib.compress(HEAD))
     with path.open("wb") as file:
         file.write(MAGIC + first)
         offset, before, entries = (
             len(MAGIC) + len(first),
             0,
-            [Entry(len(MAGIC), summary(7, lasting=5, last_step=99))],
+            [BlockEntry(len(MAGIC), summary(7, lasting=5, last_step=99))],
         )
         number = 1
         while offset < size:
-            data = frame(INDEX, number, index_payload(before, entries))
+            data = pack_frame(INDEX, number, index_payload(before, entries))
             file.write(data)
             before, offset, number, entries = offset, offset + len(data), number + 1, []
-        file.write(frame(FOOTER, number, footer_payload(before)))
+        file.write(pack_frame(FOOTER, number, footer_payload(before)))
     return path
 
 
 def false_syncs(path: Path, size: int) -> Path:
     """Beginnings of frames that claim a megabyte each."""
-    head = frame(BLOCK, 1, bytes(1 << 20))[: HEADER.size]
+    head = pack_frame(BLOCK, 1, bytes(1 << 20))[: HEADER.size]
     path.write_bytes(MAGIC + FIRST_FRAME + head * ((size - len(FIRST_FRAME)) // len(head)))
     return path
 

@@ -145,7 +145,7 @@ def write(path: Path, records: Iterable[Received], *, limit_bytes: int = GIB, cl
     writer = Writer(path, limit_bytes=limit_bytes)
     for received in records:
         writer.add(received, encode(received.message))
-        writer.tick(received.t_ns)
+        writer.write_due(received.t_ns)
     if close:
         writer.close()
     else:

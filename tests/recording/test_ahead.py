@@ -38,7 +38,7 @@ def second(monkeypatch):
 def _messages(path):
     with Recording.open(path) as recording:
         found = [run.received(at) for run in recording.runs() for at in range(len(run))]
-        return found, [*recording.lasting()], recording.damage
+        return found, [*recording.lasting_messages()], recording.damage
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_two_processes_read_the_same_messages_as_one(path, second, monkeypatch):
 
 
 def test_the_first_process_decodes_what_is_left_when_the_second_one_dies(path, second, monkeypatch):
-    take, taken = ahead.Decoder.take, []
+    take, taken = ahead.Decoder.take_run, []
 
     def take_one(self):
         if taken:
@@ -72,7 +72,7 @@ def test_the_first_process_decodes_what_is_left_when_the_second_one_dies(path, s
         return taken[-1]
 
     monkeypatch.setattr(ahead, "MOST_AHEAD_BYTES", 1)
-    monkeypatch.setattr(ahead.Decoder, "take", take_one)
+    monkeypatch.setattr(ahead.Decoder, "take_run", take_one)
     together = _messages(path)
     assert taken[0] is not None
     monkeypatch.setattr(ahead, "LEAST_BYTES", 1 << 40)
@@ -101,16 +101,16 @@ def test_memory_is_written_again_once_no_array_in_it_is_held():
         sender, receiver = ahead._Sender(one), ahead._Receiver(other)
         held = []
         for number, size in enumerate(sizes):
-            sender.send(np.full(size, number))
-            held.append(receiver.receive())
+            sender.send_content(np.full(size, number))
+            held.append(receiver.receive_content())
         assert [array.tolist() for array in held] == [[n] * size for n, size in enumerate(sizes)]
         assert len(receiver._areas) == 4
         parts = [held[1][5:].reshape(-1, 5), held[3]]
         held.clear()
         for number, size in enumerate(sizes, 10):
             assert sender.read_answers()
-            sender.send(np.full(size, number))
-            assert receiver.receive().tolist() == [number] * size
+            sender.send_content(np.full(size, number))
+            assert receiver.receive_content().tolist() == [number] * size
         assert len(receiver._areas) == 4
         assert (parts[0] == 1).all()
         assert (parts[1] == 3).all()

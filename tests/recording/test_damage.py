@@ -193,7 +193,7 @@ def test_under_a_limit_of_file_sizes_it_thins_itself_and_ends_well(
         writer = write(path, records, close=False)
         assert writer.note == "recording at its limit: nothing more is recorded"
         assert writer.buffered == 0
-        writer.tick(records[-1].t_ns)
+        writer.write_due(records[-1].t_ns)
         writer.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -253,7 +253,7 @@ def test_a_disk_that_was_full_for_a_moment_costs_nothing(
     for number, received in enumerate(records):
         disk.full = len(records) // 3 < number < len(records) // 2
         writer.add(received, encode(received.message))
-        writer.tick(received.t_ns)
+        writer.write_due(received.t_ns)
         if disk.full and writer.note is not None:
             assert (writer.buffered, "recording stopped at" in writer.note) == (0, True)
     writer.close()
@@ -274,7 +274,7 @@ def test_what_a_full_disk_cost_is_counted_and_the_rest_is_recorded(
     for number, received in enumerate(records):
         disk.full = len(records) // 4 < number < len(records) // 2
         writer.add(received, encode(received.message))
-        writer.tick(received.t_ns)
+        writer.write_due(received.t_ns)
     writer.close()
     assert writer.unwritten > 100
     assert f"{writer.unwritten:,} step records are missing" in str(writer.note)
@@ -295,7 +295,7 @@ def test_a_disk_that_stays_full_leaves_a_whole_file(tmp_path: Path, monkeypatch:
     disk.full = True
     for received in records[100:]:
         writer.add(received, encode(received.message))
-        writer.tick(received.t_ns)
+        writer.write_due(received.t_ns)
     writer.close()
     assert writer.unwritten == sum(map(rows_in, records[100:]))
     with Recording.open(path) as recording:
@@ -335,7 +335,7 @@ def test_on_a_full_disk_the_end_has_room_and_every_outlet_says_why_it_stopped(
             if number == len(records) // 2:
                 fill(folder, "others")
             writer.add(received, encode(received.message))
-            writer.tick(received.t_ns)
+            writer.write_due(received.t_ns)
         fill(folder, "more")
         killed = Path(shutil.copy(path, tmp_path / "killed.ddptop"))
         writer.close()
@@ -386,7 +386,7 @@ def test_after_a_full_disk_the_room_for_the_end_is_kept_again(
     for number, received in enumerate(records):
         full[:] = [True] if number * 6 // len(records) in (1, 3, 5) else []
         writer.add(received, encode(received.message))
-        writer.tick(received.t_ns)
+        writer.write_due(received.t_ns)
     writer.close()
     live, replayed = Reducer(), Reducer()
     for received in records:
@@ -396,7 +396,7 @@ def test_after_a_full_disk_the_room_for_the_end_is_kept_again(
     with Recording.open(path) as recording:
         assert (recording.damage, recording.latest_run.state) == (None, "finished")
         kept = [*recording.records()]
-        ends_ns = [recording.summary(at).last_ns for at in range(recording.blocks_until(1 << 62))]
+        ends_ns = [recording.block_summary(at).last_ns for at in range(recording.blocks_until(1 << 62))]
     assert ends_ns == sorted(ends_ns)
     for received in kept:
         replayed.feed(received)

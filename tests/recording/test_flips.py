@@ -23,13 +23,13 @@ from ddptop.recording.format import (
     HISTORY,
     INDEX,
     MAGIC,
-    Entry,
-    Summary,
+    BlockEntry,
+    BlockSummary,
     block_payload,
     footer_payload,
-    frame,
     index_payload,
-    walk,
+    pack_frame,
+    walk_frames,
 )
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
@@ -52,7 +52,10 @@ def frames_of(path: Path) -> list[tuple[int, int, int]]:
     """(kind, begin, end) of every frame."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return [(one.kind, one.offset, one.end) for one in walk(descriptor, len(MAGIC), path.stat().st_size)]
+        return [
+            (one.kind, one.offset, one.end)
+            for one in walk_frames(descriptor, len(MAGIC), path.stat().st_size)
+        ]
     finally:
         os.close(descriptor)
 
@@ -111,25 +114,25 @@ def test_a_recording_without_copies_is_read_as_before(
     assert read(path) == (STEPS, False)
 
 
-def a_file(*entries: Entry, before: int = 0) -> bytes:
+def a_file(*entries: BlockEntry, before: int = 0) -> bytes:
     """One block of nothing, and an INDEX that says this."""
-    block = frame(BLOCK, 0, block_payload(Summary(1, 2, -1, -1, 0, 0), b""))
-    index = frame(INDEX, 1, index_payload(before, entries))
-    return MAGIC + block + index + frame(FOOTER, 2, footer_payload(len(MAGIC) + len(block)))
+    block = pack_frame(BLOCK, 0, block_payload(BlockSummary(1, 2, -1, -1, 0, 0), b""))
+    index = pack_frame(INDEX, 1, index_payload(before, entries))
+    return MAGIC + block + index + pack_frame(FOOTER, 2, footer_payload(len(MAGIC) + len(block)))
 
 
-GOOD = Summary(1, 2, -1, -1, 0, 0)
+GOOD = BlockSummary(1, 2, -1, -1, 0, 0)
 WRONG = {
-    "offset beyond any file": a_file(Entry(2**63, GOOD)),
-    "offset of 2^64 - 1": a_file(Entry(2**64 - 1, GOOD)),
-    "offset behind the index": a_file(Entry(10_000, GOOD)),
-    "the same block twice": a_file(Entry(8, GOOD), Entry(8, GOOD)),
-    "time that runs backwards": a_file(Entry(8, GOOD._replace(first_ns=5))),
-    "time before all time": a_file(Entry(8, GOOD._replace(first_ns=-(2**63)))),
-    "time after all time": a_file(Entry(8, GOOD._replace(last_ns=2**63 - 1))),
-    "a step beyond all steps": a_file(Entry(8, GOOD._replace(first_step=0, last_step=2**63 - 1))),
-    "a ring": a_file(Entry(8, GOOD), before=8),
-    "an index before the file": a_file(Entry(8, GOOD), before=2**63),
+    "offset beyond any file": a_file(BlockEntry(2**63, GOOD)),
+    "offset of 2^64 - 1": a_file(BlockEntry(2**64 - 1, GOOD)),
+    "offset behind the index": a_file(BlockEntry(10_000, GOOD)),
+    "the same block twice": a_file(BlockEntry(8, GOOD), BlockEntry(8, GOOD)),
+    "time that runs backwards": a_file(BlockEntry(8, GOOD._replace(first_ns=5))),
+    "time before all time": a_file(BlockEntry(8, GOOD._replace(first_ns=-(2**63)))),
+    "time after all time": a_file(BlockEntry(8, GOOD._replace(last_ns=2**63 - 1))),
+    "a step beyond all steps": a_file(BlockEntry(8, GOOD._replace(first_step=0, last_step=2**63 - 1))),
+    "a ring": a_file(BlockEntry(8, GOOD), before=8),
+    "an index before the file": a_file(BlockEntry(8, GOOD), before=2**63),
 }
 
 
@@ -166,7 +169,7 @@ def mutations(whole: bytes, count: int) -> Iterator[bytes]:
             changed[number] = (kind, changed_payload(chance, kind, payload, nasty))
         if chance.random() < 0.2:
             changed.append(chance.choice(changed))
-        yield MAGIC + b"".join(frame(kind, i, payload) for i, (kind, payload) in enumerate(changed))
+        yield MAGIC + b"".join(pack_frame(kind, i, payload) for i, (kind, payload) in enumerate(changed))
 
 
 def changed_payload(chance: random.Random, kind: int, payload: bytes, nasty: list[bytes]) -> bytes:

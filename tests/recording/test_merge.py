@@ -10,7 +10,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.cli.main import main
 from ddptop.protocol.messages import Clock, Event, Hello, Received, Steps
 from ddptop.recording.format import RecordingError
-from ddptop.recording.merge import merge
+from ddptop.recording.merge import merge_recordings
 from ddptop.recording.reader import Recording
 from tests.recording.made_up import START_NS, a_run, hello, write
 
@@ -78,7 +78,7 @@ def test_a_host_that_never_reached_the_collector_is_added_by_its_wall_clock(tmp_
         message=replace(alone[0].message, monotonic_ns=alone[0].message.monotonic_ns + AHEAD_NS)
     )
     write(tmp_path / "other.ddptop", alone)
-    merged = merge([tmp_path / "run.ddptop", tmp_path / "other.ddptop"], tmp_path / "whole.ddptop")
+    merged = merge_recordings([tmp_path / "run.ddptop", tmp_path / "other.ddptop"], tmp_path / "whole.ddptop")
     assert merged.added == 200
     with Recording.open(tmp_path / "whole.ddptop") as whole:
         assert figures(whole.records())[:2] == (figures(records)[0], [0, 0])
@@ -88,7 +88,7 @@ def test_mistakes_are_one_line_and_nothing_is_written_over(tmp_path, capsys):
     write(tmp_path / "a.ddptop", all_records())
     write(tmp_path / "b.ddptop", [all_records()[0], Received(START_NS, 0, 5, 0, hello(0, 9, session=5))])
     with pytest.raises(RecordingError, match="not of one run: 9 ranks here, 2 there"):
-        merge([tmp_path / "a.ddptop", tmp_path / "b.ddptop"], tmp_path / "c.ddptop")
+        merge_recordings([tmp_path / "a.ddptop", tmp_path / "b.ddptop"], tmp_path / "c.ddptop")
     a, b = str(tmp_path / "a.ddptop"), str(tmp_path / "b.ddptop")
     assert main(["merge", a]) == 2
     assert main(["merge", a, a]) == 2

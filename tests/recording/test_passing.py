@@ -120,19 +120,19 @@ def record(path, how, in_columns, limit_bytes=GIB, disk=None):
             ):
                 writer.add(received, encode(received.message))
         if number % 3:  # otherwise something waits for the next
-            writer.tick(START_NS + (number + 1) * PAUSE_NS)
+            writer.write_due(START_NS + (number + 1) * PAUSE_NS)
     end = Received(START_NS + RUNS * PAUSE_NS, -1, 0, 0, run_message("finished", 0))
     writer.add(end, encode(end.message))
     writer.close()
     with Recording.open(path) as recording:
         never_closed = "it was never closed: its last moments may be missing"
         assert recording.damage == (never_closed if writer.unwritten else None)
-        blocks = [recording.block(at) for at in range(recording.blocks_until(1 << 62))]
+        blocks = [recording.read_block(at) for at in range(recording.blocks_until(1 << 62))]
         for at, block in enumerate(blocks):
             built = BlockBuilder()
             for received in block:
                 built.add(received, encode(received.message))
-            assert recording.summary(at) == built.build()[0]
+            assert recording.block_summary(at) == built.build_block()[0]
     counted = (writer.left_out, writer.without_detail, writer.unwritten, writer.note)
     return path.read_bytes(), [one for block in blocks for one in block], counted
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ddptop.protocol.codec import encode
-from ddptop.recording.format import HEADER, HISTORY, RecordingError, walk
+from ddptop.recording.format import HEADER, HISTORY, RecordingError, walk_frames
 from ddptop.recording.history import (
     ADDED,
     GROUP,
@@ -22,8 +22,8 @@ from ddptop.recording.history import (
     PastEvent,
     history_content,
     history_payload,
-    joined,
-    picked,
+    join_pieces,
+    pick_points,
 )
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
@@ -83,12 +83,12 @@ def test_a_history_of_the_first_version_is_read_and_it_reads_ours() -> None:
     read = history_content(zlib.compress(msgpack.packb(content[:4])))
     assert np.isnan(read.points["own_backward_ms"]).all()
     np.testing.assert_allclose(read.points["wait_ms"], past.points["wait_ms"], rtol=1e-6)
-    assert len(joined([read.points, past.points])["data_ms"]) == 200
+    assert len(join_pieces([read.points, past.points])["data_ms"]) == 200
 
 
 def test_of_a_column_known_in_every_step_each_point_keeps_its_own() -> None:
     columns = {**points(GROUP), "busbw_gbps": np.where(np.arange(GROUP) % 8, NAN, 4.0)}
-    chosen = picked(columns)
+    chosen = pick_points(columns)
     np.testing.assert_allclose(chosen["wait_ms"], chosen["step"] * 0.01)
     assert chosen["busbw_gbps"].tolist() == [4.0] * len(chosen["step"])
 
@@ -117,21 +117,21 @@ def test_what_no_writer_of_ours_has_made_is_refused(content: object) -> None:
 def test_a_group_of_steps_becomes_points_that_show_its_middle_and_its_slow_ones() -> None:
     group = points(GROUP)
     group["wait_ms"] = np.where(np.arange(GROUP) % 8 == 0, 4.0, NAN)
-    found = picked(group)
+    found = pick_points(group)
     assert len(found["step"]) == POINTS
     assert list(found["step"]) == sorted(found["step"])
     assert np.median(found["step_ms"]) == pytest.approx(np.median(group["step_ms"]), abs=12)
     assert found["step_ms"].max() == pytest.approx(np.percentile(group["step_ms"], 95), abs=2)
     assert found["loss_mean"] == pytest.approx(np.full(POINTS, group["loss_mean"].mean()))
     assert found["wait_ms"] == pytest.approx(np.full(POINTS, 4.0))
-    assert picked(points(POINTS))["step"].tolist() == [0, 1, 2, 3]
+    assert pick_points(points(POINTS))["step"].tolist() == [0, 1, 2, 3]
 
 
 def test_a_loss_that_is_no_number_is_not_averaged_away() -> None:
     group = points(GROUP)
     group["loss_mean"][7], group["loss_max"][7] = NAN, NAN
-    assert np.isnan(picked(group)["loss_mean"]).sum() == 1
-    assert np.isfinite(picked(group)["loss_mean"]).any()
+    assert np.isnan(pick_points(group)["loss_mean"]).sum() == 1
+    assert np.isfinite(pick_points(group)["loss_mean"]).any()
 
 
 def test_it_stands_behind_every_index_and_disturbs_nobody(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_it_stands_behind_every_index_and_disturbs_nobody(tmp_path: Path) -> Non
         assert list(recording.records()) == records
         pasts = recording.history_pieces()
         assert len(pasts) == len(teller.asked)
-        steps = joined([past.points for _, past in pasts])["step"]
+        steps = join_pieces([past.points for _, past in pasts])["step"]
         assert steps.tolist() == list(range(10, 10 + len(steps)))
         assert [end_ns for end_ns, _ in pasts] == sorted(end_ns for end_ns, _ in pasts)
 
@@ -174,7 +174,7 @@ def test_it_is_found_in_a_file_that_grows_and_left_out_where_it_is_damaged(tmp_p
     writer.close()
     data = bytearray(path.read_bytes())
     with path.open("rb") as stream:
-        first = next(f for f in walk(stream.fileno(), 8, len(data)) if f.kind == HISTORY)
+        first = next(f for f in walk_frames(stream.fileno(), 8, len(data)) if f.kind == HISTORY)
     data[first.offset + HEADER.size] ^= 0xFF
     path.write_bytes(data)
     with Recording.open(path) as recording:

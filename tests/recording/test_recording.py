@@ -140,9 +140,9 @@ def test_a_growing_file_is_followed(path: Path) -> None:
         writer.add(received, encode(received.message))
     writer.flush()
     with Recording.open(path) as recording:
-        cursor = recording.cursor()
+        cursor = recording.open_cursor()
         seen = []
-        while (received := cursor.take()) is not None:
+        while (received := cursor.take_message()) is not None:
             seen.append(received)
         assert seen == records[:half]
         assert (recording.growing, recording.damage, recording.refresh()) == (True, None, False)
@@ -152,7 +152,7 @@ def test_a_growing_file_is_followed(path: Path) -> None:
         assert recording.refresh()
         writer.close()
         recording.refresh()
-        while (received := cursor.take()) is not None:
+        while (received := cursor.take_message()) is not None:
             seen.append(received)
         assert seen == records
         assert (recording.growing, recording.damage, recording.last_step) == (False, None, 399)
@@ -174,9 +174,9 @@ def test_writing_is_due_after_a_quarter_of_a_second(path: Path) -> None:
     writer = Writer(path, limit_bytes=GIB)
     received = Received(START_NS, 0, 1000, 1, steps(0, 1, 0))
     writer.add(received, encode(received.message))
-    writer.tick(START_NS + NS // 5)
+    writer.write_due(START_NS + NS // 5)
     assert writer.buffered > 0
-    writer.tick(START_NS + NS // 4)
+    writer.write_due(START_NS + NS // 4)
     assert writer.buffered == 0
     assert path.stat().st_size > 100
     writer.close()
@@ -298,10 +298,10 @@ def test_a_deleted_recording_is_written_anew_once(path: Path) -> None:
     for received in records[:half]:
         writer.add(received, encode(received.message))
     writer.flush()
-    writer.check()
+    writer.restore_if_deleted()
     assert writer.note is None
     path.unlink()
-    writer.check()
+    writer.restore_if_deleted()
     assert (writer.removed, writer.note) == (
         False,
         "the recording was deleted while it was written, and has been written anew",
@@ -315,7 +315,7 @@ def test_a_deleted_recording_is_written_anew_once(path: Path) -> None:
         assert recording.growing
         assert list(recording.records()) == records
     path.unlink()
-    writer.check()
+    writer.restore_if_deleted()
     assert writer.removed and "deleted" in str(writer.note)
     writer.add(records[0], encode(records[0].message))
     writer.close()
@@ -326,7 +326,7 @@ def test_a_deleted_recording_in_the_way_of_another_file_is_said_to_be_gone(path:
     writer = Writer(path, limit_bytes=GIB)
     path.unlink()
     path.write_text("mine")
-    writer.check()
+    writer.restore_if_deleted()
     writer.close()
     assert writer.removed and "nothing is recorded now: File exists" in str(writer.note)
     assert path.read_text() == "mine"

@@ -135,7 +135,7 @@ def test_blocks_are_searched_for_a_type_only_where_something_lasts(tmp_path, mon
     )
     with Recording.open(path) as recording:
         blocks = recording.blocks_until(recording.end_ns)
-        lasting = [at for at in range(blocks) if recording.summary(at).lasting % CLOCKS]
+        lasting = [at for at in range(blocks) if recording.block_summary(at).lasting % CLOCKS]
         assert [*recording.lasting_with(Type.EVIDENCE)] == []
     assert 0 < len(searched) == len(lasting) < blocks
 

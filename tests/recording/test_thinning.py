@@ -104,7 +104,7 @@ class Life:
                 self.say(rank, Progress(self.t_ns, self.step, 2, 3, 9, 1, 25.0, 0.1, 0))
                 self.say(rank, Usage(self.t_ns, number, 99.0))
             self.step += 4
-            self.writer.tick(self.t_ns)
+            self.writer.write_due(self.t_ns)
             self._befalls()
 
     def _befalls(self) -> None:
@@ -118,10 +118,10 @@ class Life:
         if death:
             self.writer.close()
             with Recording.open(self.path) as recording:
-                lasting = list(recording.lasting())
+                lasting = list(recording.lasting_messages())
             self.writer = Writer(self.path, limit_bytes=self.limit, resume=True)
             for received in lasting:
-                self.writer.recall(received)
+                self.writer.note_recorded(received)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -138,7 +138,7 @@ def test_no_run_however_long_exceeds_the_limit(tmp_path: Path, seed: int) -> Non
         reducer = Reducer()
         for received in recording.records():
             reducer.feed(received)
-        thinned = [r.message.fields["every"] for r in recording.lasting()
+        thinned = [r.message.fields["every"] for r in recording.lasting_messages()
                    if isinstance(r.message, Event) and r.message.kind == "thinned"]  # fmt: skip
     assert thinned == sorted(thinned) and len(thinned) <= len(set(thinned)) + 2
     assert [one.message for one in reducer.state.log.all() if "stall" in one.kind] == []
@@ -151,8 +151,8 @@ def test_what_a_rank_says_again_to_a_new_collector_is_written_once(tmp_path: Pat
         writer = Writer(path, limit_bytes=1 << 20, resume=start > 0)
         if start:
             with Recording.open(path) as recording:
-                for received in recording.lasting():
-                    writer.recall(received)
+                for received in recording.lasting_messages():
+                    writer.note_recorded(received)
         writer.add(card._replace(seq=start + 1), encode(card.message))
         writer.close()
     with Recording.open(path) as recording:
@@ -161,10 +161,10 @@ def test_what_a_rank_says_again_to_a_new_collector_is_written_once(tmp_path: Pat
 
 def test_a_kept_step_keeps_its_figures() -> None:
     thinner = Thinner(1000)
-    thinner.update(710)
+    thinner.update_size(710)
     assert thinner.every == 2
     batch = steps(7, 4, 0)
-    kept = list(thinner.thin(batch))
+    kept = list(thinner.thin_steps(batch))
     assert [message.first_step for message in kept] == [8, 10]
     assert all(message.base_ns == batch.base_ns for message in kept)
     assert kept[0].rows[0] == batch.rows[1]._replace(cells=(), flags=0)
@@ -174,7 +174,7 @@ def test_the_rule_never_relaxes() -> None:
     thinner = Thinner(1000)
     seen = []
     for size in (600, 601, 650, 701, 721, 741, 600):
-        seen.append((thinner.update(size), thinner.thins, thinner.every))
+        seen.append((thinner.update_size(size), thinner.thins, thinner.every))
     assert seen == [
         (False, False, 1),
         (True, True, 1),

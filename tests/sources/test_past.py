@@ -42,7 +42,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for received in a_run(STEPS):
         recorder.add(received, encode(received.message))
         reducer.feed(received)
-        recorder.tick(received.t_ns)
+        recorder.write_due(received.t_ns)
     recorder.close()
     return target
 
@@ -259,7 +259,7 @@ def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for received in eventful_run():
             recorder.add(received, encode(received.message))
             reducer.feed(received)
-            recorder.tick(received.t_ns)
+            recorder.write_due(received.t_ns)
         recorder.close()
     return target
 

@@ -42,7 +42,7 @@ class Merge(Command):
         from ddptop.cli.find import progress_shown
         from ddptop.collector.new_history import NewHistory
         from ddptop.recording.format import RecordingError
-        from ddptop.recording.merge import merge
+        from ddptop.recording.merge import merge_recordings
 
         paths = [_path(word) for word in options.files]
         if len({path.resolve() for path in paths}) < 2:
@@ -53,7 +53,7 @@ class Merge(Command):
         try:
             reducer = Reducer()
             with progress_shown(f"merging {len(paths)} recordings"):
-                merged = merge(paths, out, history=NewHistory(reducer), feed=reducer.feed)
+                merged = merge_recordings(paths, out, history=NewHistory(reducer), feed=reducer.feed)
         except RecordingError as error:
             raise CliError(f"cannot merge: {error}") from error
         except OSError as error:

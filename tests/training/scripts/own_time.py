@@ -103,7 +103,7 @@ def train(
             optimizer.step()
         else:
             scaler.step(optimizer)
-            scaler.update()
+            scaler.update_size()
 
 
 def two_models() -> None:

@@ -5,6 +5,7 @@ A frame reads these.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 
 from ddptop.analysis.rank_table import UNKNOWN
 from ddptop.analysis.ranks import PHASE_NAMES
+from ddptop.frames.figures import RANK_FIGURES
 from ddptop.frames.reasons import Beside
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Progress
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
     from ddptop.protocol.messages import Hello
     from ddptop.protocol.vocabulary import RankPhase
+
+OF_USAGE = {
+    name: np.float64 if RANK_FIGURES[name].as_float64 else np.float32
+    for name in [field.name for field in fields(Usage)]
+    if name in RANK_FIGURES
+}
+"""By name, figures that are fields of `Usage`, and the type of their columns."""
 
 _HELLO = attrgetter("hello")
 _PHASES = np.array(["", *map(PHASE_NAMES.__getitem__, range(len(PHASE_NAMES))), ""], object)
@@ -111,8 +120,7 @@ def reported_columns(table: RankTable, hellos: HelloColumns, now_ns: int) -> dic
         "sequence": np.where(sequence >= 0, sequence, np.nan),
         "records": table.records.astype(np.float64),
         "lost_records": table.lost_records.astype(np.float64),
-        "rss_bytes": table.newest_values(Usage, "rss_bytes"),
-        "cpu_pct": table.newest_values(Usage, "cpu_pct").astype(np.float32),
+        **{name: table.newest_values(Usage, name).astype(dtype) for name, dtype in OF_USAGE.items()},
         "joined": joined.astype(np.float32),
         "micro_steps": micro_steps.astype(np.float32),
     }

@@ -130,7 +130,7 @@ def ranks_shown(frame: Frame) -> list[int]:
     count = len(ranks.host)
     if count <= MOST_RANKS:
         return list(range(count))
-    late = np.nan_to_num(np.where(np.isnan(ranks.excess_ms), ranks.lateness_ms, ranks.excess_ms), nan=-np.inf)
+    late = np.nan_to_num(ranks.late_ms, nan=-np.inf)
     usual = max(set(ranks.state), key=ranks.state.count)
     unusual = np.array([state != usual for state in ranks.state])
     flagged = np.isin(np.arange(count), blamed(frame.straggler))

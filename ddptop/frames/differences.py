@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.numbers import fixed, known, percent, size
+from ddptop.frames.figures import HOST_FIGURES, figures_shown
+from ddptop.frames.frame import values_of_ranks
+from ddptop.frames.numbers import known
 from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ddptop.frames.columns import Column
+    from ddptop.frames.figures import Difference, Figure
     from ddptop.frames.frame import Frame, LoggedEvent
+
+DIFFERENCES = figures_shown(lambda figure: figure.difference)
+HOST_DIFFERENCES = figures_shown(lambda figure: figure.difference, HOST_FIGURES)
 
 APART = 0.2
 """A figure is named where it differs from the others' median by this share of the larger one."""
@@ -37,32 +44,25 @@ def events_near(events: Iterable[LoggedEvent], since_s: float) -> list[LoggedEve
 
 def differences(frame: Frame, rank: int) -> Iterator[str]:
     """`its process uses 20% of a CPU, the others 95%`, `GPU clock 900 MHz, the others 1,980 MHz`."""
-    own, usual = _of_and_others(frame.ranks.cpu_pct, rank)
-    if _apart(own, usual):
-        yield f"its process uses {percent(own, 0)} of a CPU, the others {percent(usual, 0)}"
-    own, usual = _of_and_others(frame.ranks.rss_bytes, rank)
-    if _apart(own, usual):
-        yield f"memory {size(own)}, the others {size(usual)}"
+    for figure, how in DIFFERENCES:
+        values = values_of_ranks(figure, frame)
+        yield from _name_difference(figure, how, float(values[rank]), np.delete(values, rank))
     gpu = next((gpu for gpu in frame.gpus if gpu.rank == rank), None)
-    if gpu is not None:
-        for name, title, unit in (("clock_mhz", "GPU clock", " MHz"), ("temp_c", "GPU", " °C")):
-            values = {one.rank: getattr(one, name) for one in frame.gpus if getattr(one, name) is not None}
-            if rank in values and len(values) > 1:
-                usual = float(median(np.array([value for at, value in values.items() if at != rank], float)))
-                if _apart(float(values[rank]), usual):
-                    yield f"{title} {fixed(values[rank], 0)}{unit}, the others {fixed(usual, 0)}"
-        if gpu.throttle:
-            yield f"its GPU is throttled: {gpu.throttle}"
-    host = next((one for one in frame.hosts if one.name == frame.ranks.host[rank]), None)
-    loads = [one.cpu_pct for one in frame.hosts if one is not host and one.cpu_pct is not None]
-    if host is not None and host.cpu_pct is not None and loads:
-        usual = float(median(np.array(loads, float)))
-        if _apart(host.cpu_pct, usual):
-            yield f"its host's CPUs are {percent(host.cpu_pct, 0)} busy, the others' {percent(usual, 0)}"
+    if gpu is not None and gpu.throttle:
+        yield f"its GPU is throttled: {gpu.throttle}"
+    name = frame.ranks.host[rank]
+    for figure, how in HOST_DIFFERENCES:
+        loads = {host.name: getattr(host, figure.name) for host in frame.hosts}
+        own = loads.pop(name, None)
+        if own is not None:
+            yield from _name_difference(figure, how, own, np.array([*loads.values()], np.float64))
 
 
-def _of_and_others(values: Column, rank: int) -> tuple[float, float]:
-    return float(values[rank]), float(median(np.delete(values, rank)))
+def _name_difference(figure: Figure, how: Difference, own: float, others: Column) -> Iterator[str]:
+    usual = float(median(others)) if len(others) else math.nan
+    if _apart(own, usual):
+        text = how.text or figure.text
+        yield how.sentence.format(own=text(own), usual=text(usual))
 
 
 def _apart(own: float, usual: float) -> bool:

@@ -31,7 +31,7 @@ from ddptop.frames.numbers import (
 )
 
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Mask
     from ddptop.frames.hosts import HostFigures
     from ddptop.protocol.vocabulary import RankPhase, RankStatus
 
@@ -131,6 +131,16 @@ class Ranks:
     buffers_wait_ms: Column
     """The part of it in which this rank waited for others: what it took longer than the fastest rank."""
 
+    @property
+    def compared(self) -> Mask:
+        """(ranks,) whether its own time is known, and that of another rank of its process group."""
+        return np.isfinite(self.excess_ms)
+
+    @property
+    def late_ms(self) -> Column:
+        """(ranks,) excess; where that is not known, lateness."""
+        return np.where(self.compared, self.excess_ms, self.lateness_ms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureColumn:
@@ -201,6 +211,18 @@ class Metric:
     help: str
     has_histogram: bool = False
     """Whether large groups also have a histogram of it over all ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A figure that is named where a slow rank, its GPU or its host differs in it from the others."""
+
+    place: int
+    """Differences are named in this order."""
+    sentence: str
+    """`{own}` is its value, `{usual}` the median of the others."""
+    text: Callable[[float | None], str] | None = None
+    """None: as in tables."""
 
 
 UNITS = {
@@ -275,6 +297,10 @@ class Figure:
     """How the heat map shows it; None: not at all."""
     compared: Compared | None = None
     """How the comparison of two ranks shows it; None: not at all."""
+    difference: Difference | None = None
+    """How it is named as a difference between a slow rank and the others; None: not at all."""
+    page_place: int | None = None
+    """Place in the line of counts on the page of a rank; None: it is not there."""
     metric: Metric | None = None
     """Its metric; None: it has none."""
     is_exported: bool = False
@@ -713,6 +739,9 @@ FIGURES = (
     ),
     Figure(
         name="records",
+        words="records",
+        text=count,
+        page_place=10,
         integer=True,
         as_float64=True,
         is_exported=True,
@@ -732,6 +761,7 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=230, key="lost", unit=""),
         compared=Compared(place=160, worse=1),
+        page_place=20,
         is_exported=True,
         formula=(
             "step records that the rank numbered and the collector never received. The frame has both"
@@ -751,6 +781,8 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=180, key="memory", unit="GB", scale=1e9),
         compared=Compared(place=140, name="memory"),
+        difference=Difference(place=20, sentence="memory {own}, the others {usual}"),
+        page_place=30,
         metric=Metric(place=70, name="rank_resident_memory", help="Resident memory of its process"),
         formula="resident memory",
         source="ddptop/host/kernel_view.py",
@@ -765,6 +797,8 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=170, key="cpu", unit="%"),
         compared=Compared(place=150),
+        difference=Difference(place=10, sentence="its process uses {own}% of a CPU, the others {usual}%"),
+        page_place=40,
         metric=Metric(place=80, name="rank_cpu", help="CPU of its process, 1 is a whole core"),
         formula="CPU of one core since the reading before",
         source="ddptop/host/kernel_view.py",
@@ -838,8 +872,17 @@ FIGURES = (
         words="gpu temperature",
         scope="gpu",
         heat=HeatMetric(place=210, key="gpu_temp", unit="C"),
+        difference=Difference(place=40, sentence="GPU {own} °C, the others {usual}", text=whole),
         metric=Metric(place=130, name="hw.temperature", help="Temperature of the GPU"),
         formula="NVML: of the chip",
+        source="ddptop/host/gpus.py",
+    ),
+    Figure(
+        name="clock_mhz",
+        scope="gpu",
+        text=whole,
+        difference=Difference(place=30, sentence="GPU clock {own} MHz, the others {usual}"),
+        formula="NVML: clock of the multiprocessors",
         source="ddptop/host/gpus.py",
     ),
     Figure(
@@ -1115,6 +1158,7 @@ HOST_FIGURES = (
         text=whole,
         largest_first=True,
         screen=FigureColumn(place=100, keep=78, width=4),
+        difference=Difference(place=10, sentence="its host's CPUs are {own}% busy, the others' {usual}%"),
         formula="of all its processors, since the reading before",
         source="ddptop/agent/host_usage.py",
     ),

@@ -253,7 +253,7 @@ def _no_straggler(frame: Frame) -> Verdict:
 
 def compares_own_times(frame: Frame) -> bool:
     """Whether the ranks' own times of every step are known: at least two ranks can be compared by them."""
-    return int(np.isfinite(frame.ranks.excess_ms).sum()) > 1
+    return int(frame.ranks.compared.sum()) > 1
 
 
 def _too_early(frame: Frame) -> Verdict:

@@ -61,7 +61,7 @@ class RenderContext:
     @cached_property
     def by_steps(self) -> bool:
         """Whether own times of every step are known of any rank."""
-        return bool(np.isfinite(self.frame.ranks.excess_ms).any())
+        return bool(self.frame.ranks.compared.any())
 
     @property
     def clock_free(self) -> bool:

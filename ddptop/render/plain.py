@@ -339,7 +339,7 @@ def bucket_table(frame: Frame, width: int) -> list[str]:
 
 def _worth_showing(context: RenderContext) -> list[int]:
     """The ranks to show: all, or of very many those that are not live and the slowest ones."""
-    ranks = context.frame.ranks
+    ranks, late_ms = context.frame.ranks, context.frame.ranks.late_ms
     total = len(ranks.host)
     if total <= MAX_RANK_ROWS:
         return list(range(total))
@@ -349,8 +349,7 @@ def _worth_showing(context: RenderContext) -> list[int]:
         return sorted({*leads, *context.stragglers, *context.responsible})
 
     def badness(rank: int) -> tuple[bool, float]:
-        excess = float(ranks.excess_ms[rank])
-        late = excess if known(excess) else float(ranks.lateness_ms[rank])
+        late = float(late_ms[rank])
         return ranks.state[rank] != "live", late if known(late) else float("-inf")
 
     return sorted(sorted(range(total), key=badness, reverse=True)[:MAX_RANK_ROWS])

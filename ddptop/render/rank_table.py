@@ -94,7 +94,7 @@ def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[tab
         clean_texts = [context.clean(texts[rank]) or UNKNOWN for rank in shown]
         return table.measured(title, clean_texts, keep, right=False, most=None)
 
-    by_steps = some_known(ranks.excess_ms[list(shown)])
+    by_steps = bool(ranks.compared[list(shown)].any())
     hosts = host_index(ranks.host).rank_short if several_hosts(frame) else ranks.host
     columns = [
         table.measured("rank", [str(rank) for rank in shown], 99, most=None),

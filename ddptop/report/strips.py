@@ -61,11 +61,11 @@ def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
 
 
 def excess_strip(
-    report: Report, excess_ms: Sequence[float | None], width: int, ascii_only: bool
+    report: Report, values_ms: Sequence[float | None], width: int, ascii_only: bool
 ) -> list[str]:
     """A rank's excess in every span, in line with the other strips; empty: it is not known."""
     room, wide = _places(report, width)
-    return _strip("excess ms", excess_ms[:room], 1, wide, ascii_only)
+    return _strip("excess ms", values_ms[:room], 1, wide, ascii_only)
 
 
 def _places(report: Report, width: int) -> tuple[int, int]:

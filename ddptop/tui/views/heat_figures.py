@@ -48,7 +48,7 @@ def least_range(figure: str, usual: float | None, frame: Frame) -> float:
 
 def title(figure: str, frame: Frame) -> str:
     """`data ms`, `~waiting ms`."""
-    by_steps = np.isfinite(frame.ranks.excess_ms).any()
+    by_steps = frame.ranks.compared.any()
     sign = "~" if FIGURES[figure].has_fallback and frame.group.clock_free and not by_steps else ""
     return f"{sign}{FIGURES[figure].called} {METRICS[figure].unit}".rstrip()
 

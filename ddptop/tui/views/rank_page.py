@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.figures import FIGURES
 from ddptop.frames.numbers import (
     RATIO,
     UNKNOWN,
@@ -37,6 +38,7 @@ from ddptop.tui.views.why import draw_action, draw_changes, draw_own_time, draw_
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
+    from ddptop.frames.figures import Figure
     from ddptop.frames.frame import GpuFacts, LoggedScalar
     from ddptop.frames.history import RankSteps
     from ddptop.tui.screen import Screen
@@ -151,10 +153,8 @@ def _draw_facts(scene: Scene, rank: int, width: int) -> list[Line]:
         Line("buckets sent ", "dim").add(count(bucket)) if known(bucket) and bucket >= 0 else Line(),
     ]
     third = [
-        Line("records ", "dim").add(count(ranks.records[rank])),
-        Line("records lost ", "dim").add(count(ranks.lost_records[rank])),
-        Line("memory ", "dim").add(size(ranks.rss_bytes[rank])),
-        Line("cpu ", "dim").add(percent(ranks.cpu_pct[rank], 0)),
+        Line(f"{figure.called} ", "dim").add(_write_count(figure, float(getattr(ranks, figure.name)[rank])))
+        for figure in COUNTS
     ]
     own_time_parts, split = (
         _draw_own_time(scene, rank),
@@ -182,6 +182,10 @@ def _draw_own_time(scene: Scene, rank: int) -> list[Line]:
     return [
         Line("own time ", "dim").add(fixed(own_ms, 1, " ms")).add(", excess ", "dim").add(fixed(excess_ms))
     ]
+
+
+def _write_count(figure: Figure, value: float) -> str:
+    return f"{figure.text(value)}{'%' if figure.unit == '%' and known(value) else ''}"
 
 
 def _describe_lateness(scene: Scene, rank: int) -> str:
@@ -302,6 +306,12 @@ def _draw_steps(focus: RankSteps, width: int, height: int) -> list[Line]:
         columns.append(table.measured(fit(title, max(6, len(title)), right=True), texts, keep))
     columns = table.fitting(columns, width)
     return [table.head(columns), *(table.body(columns, index) for index in range(len(newest)))]
+
+
+COUNTS = sorted(
+    (figure for figure in FIGURES if figure.page_place is not None), key=lambda one: one.page_place or 0
+)
+"""Figures that have no place in a chart or table of this page."""
 
 
 class OneRankView(View):

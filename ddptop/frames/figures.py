@@ -1009,6 +1009,11 @@ def _above_zero(name: str) -> Callable[[HostFigures], float | None]:
     return lambda host: getattr(host, name) or None
 
 
+def _name_number(value: float | None) -> str:
+    """A number that names something: a rank, a bucket. Without thousands parted."""
+    return UNKNOWN if value is None else str(int(value))
+
+
 def _plus_minus_ratio(value: float | None) -> str:
     text = ratio(value)
     return text if text == UNKNOWN else f"±{text}"
@@ -1070,7 +1075,7 @@ HOST_FIGURES = (
         name="worst_rank",
         scope="host",
         title="worst",
-        text=count,
+        text=_name_number,
         largest_first=False,
         integer=True,
         screen=FigureColumn(place=20, keep=92, width=5, shown=always),
@@ -1298,7 +1303,7 @@ BUCKET_FIGURES = (
         title="bkt",
         words="bucket",
         integer=True,
-        text=count,
+        text=_name_number,
         screen=FigureColumn(place=30, keep=99),
         plain=FigureColumn(place=30, keep=99, title="bucket"),
         formula="number of the bucket in its model",
@@ -1316,7 +1321,7 @@ BUCKET_FIGURES = (
         scope="bucket",
         title="model",
         integer=True,
-        text=count,
+        text=_name_number,
         screen=FigureColumn(place=10, keep=97),
         plain=FigureColumn(place=10, keep=98),
         formula="DDP model of the process in order of construction",

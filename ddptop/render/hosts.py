@@ -1,11 +1,7 @@
-"""Ranks by host: who needs attention first, and the figures of hosts.
-
-A host without figures of its agent (`Frame.hosts`) has those that its ranks report.
-"""
+"""Ranks by host: who needs attention first, and the figures of hosts."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +10,6 @@ import numpy as np
 from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.hosts import HostFigures, host_index
 from ddptop.frames.numbers import RATIO, counted, fixed
-from ddptop.frames.statistics import median
-from ddptop.protocol.vocabulary import ENDED
 from ddptop.render.context import CALM
 
 if TYPE_CHECKING:
@@ -24,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.frames.frame import Frame
-    from ddptop.protocol.vocabulary import HostState, RankStatus
     from ddptop.render.context import RenderContext
 
 NOT_RUNNING = frozenset(("lost", "failed", "finished", "waiting"))
@@ -74,7 +67,6 @@ def by_host(frame: Frame, order: Sequence[int] | NDArray[np.int64]) -> ByHost:
 def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
     """The figures of every host. Silent hosts come first, then those with the worst ranks."""
     frame = context.frame
-    hosts = frame.hosts or _of_ranks(context)
     index = host_index(frame.ranks.host)
     place, size = context.attention
     worst: dict[str, tuple[int, int]] = {}
@@ -87,7 +79,7 @@ def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
         place, size = silent.get(host.state) or worst.get(host.name, (CALM, 0))
         return place, size, host.local_recording is None
 
-    return tuple(sorted(hosts, key=trouble))
+    return tuple(sorted(frame.hosts, key=trouble))
 
 
 def inexact_clock(frame: Frame) -> str:
@@ -125,79 +117,3 @@ def host_troubles(frame: Frame) -> list[str]:
         f"{f'{count:,}' if index else counted(count, 'host')} {what}"
         for index, (count, what) in enumerate(troubles)
     ]
-
-
-def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
-    """What the ranks report of their hosts, where no agent has reported."""
-    frame = context.frame
-    ranks, index = frame.ranks, host_index(frame.ranks.host)
-    clocks = {clock.host: clock for clock in frame.clocks}
-    gpus = {gpu.rank: gpu for gpu in frame.gpus}
-    figures = []
-    groups = by_host(frame, range(len(ranks.state)))
-    for host, name in enumerate(index.names):
-        if not name:  # ranks that have not reported: their host is not known
-            continue
-        host_ranks = groups.of(host)
-        states = {ranks.state[rank] for rank in host_ranks}
-        clock = clocks.get(name)
-        busy = [gpus[rank].util_pct for rank in host_ranks if rank in gpus]
-        loads = [load for load in busy if load is not None]
-        figures.append(
-            HostFigures(
-                name=name,
-                state=_worst_state(states),
-                ranks=len(host_ranks),
-                running=sum(ranks.state[rank] not in NOT_RUNNING for rank in host_ranks),
-                age_ms=_find_least(ranks.age_ms[host_ranks]),
-                worst_rank=_worst_rank(context, host_ranks),
-                excess_ms=_find_largest(ranks.excess_ms[host_ranks]),
-                step_ms=_find_median(ranks.step_ms[host_ranks]),
-                clock_offset_ms=None if clock is None else clock.offset_ms,
-                clock_bound_ms=None if clock is None else clock.bound_ms,
-                clock_drift_ppm=None,
-                clock_age_s=None,
-                round_trip_ms=None,
-                cpu_pct=None,
-                cores=None,
-                memory_used_bytes=None,
-                memory_bytes=None,
-                received_bytes_s=None,
-                sent_bytes_s=None,
-                gpus=sum(rank in gpus for rank in host_ranks),
-                gpu_util_pct=float(np.mean(loads)) if loads else None,
-                kept=0,
-                local_recording=None,
-                thinned=0,
-                collector=False,
-            )
-        )
-    return tuple(figures)
-
-
-def _worst_state(states: set[RankStatus]) -> HostState:
-    for silent in SILENT_STATES:
-        if states == {silent}:
-            return silent
-    return "finished" if states and states <= ENDED else "live"
-
-
-def _worst_rank(context: RenderContext, host_ranks: list[int]) -> int | None:
-    flagged = [rank for rank in host_ranks if rank in context.stragglers]
-    if flagged:
-        return flagged[0]
-    excess = context.frame.ranks.excess_ms[host_ranks]
-    return None if np.isnan(excess).all() else host_ranks[int(np.nanargmax(excess))]
-
-
-def _find_least(values: NDArray[np.float64]) -> float:
-    return float("nan") if np.isnan(values).all() else float(np.nanmin(values))
-
-
-def _find_largest(values: NDArray[np.float64]) -> float | None:
-    return None if np.isnan(values).all() else float(np.nanmax(values))
-
-
-def _find_median(values: NDArray[np.float64]) -> float | None:
-    middle = float(median(values))
-    return None if math.isnan(middle) else middle

@@ -210,11 +210,7 @@ def test_what_agents_do_is_said_where_it_matters() -> None:
     assert "bucket detail left out of 1,204 rows" in person.press("escape", "slash", *"gpu-006", "enter")
 
 
-def test_frames_without_figures_of_agents_show_what_ranks_tell() -> None:
-    frame = replace(silent(64, 8), hosts=())
-    person = Sketch(FakeSource(frame), (80, 24))
-    assert "✖ lost 17s" in person.text()
-    assert "gpu-063" in person.press("8").splitlines()[4], "unreachable, by its ranks"
+def test_before_any_host_has_reported_the_page_says_so() -> None:
     nobody = replace(waiting(), ranks=unknown_ranks(0))
     assert "no host has reported yet" in sketch(FakeSource(nobody), (80, 24), "8")
 

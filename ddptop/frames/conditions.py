@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ddptop.protocol.messages import LAUNCHER_SIGNAL
-from ddptop.protocol.vocabulary import HostState, RankStatus, Severity
+from ddptop.protocol.vocabulary import HostState, RankStatus, Severity, Sign
 
 AlertKind: TypeAlias = Literal[
     "ended_from_outside",
@@ -134,9 +134,7 @@ class Condition:
     sign: str = "┴"
     """On the bar of a replay."""
     tone: Tone = "dim"
-    """The colour of this sign."""
-    is_red: bool = False
-    """Whether its alerts and events are red: something stalled, was lost or failed."""
+    """The colour of this sign; `bad`, of its alerts and events too: something stalled, was lost or failed."""
     family: Family = ""
     page: Page = ""
     letter: str = ""
@@ -175,7 +173,6 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             severity="critical",
             sign="■",
             tone="bad",
-            is_red=True,
             page="stall",
             letter="S",
             letter_title="stall",
@@ -183,13 +180,12 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             advice_order=1,
             said_by_stall=True,
         ),
-        "death": Condition(title="death", letter="X", letter_title="death", advice_order=0),
+        "death": Condition(title="death", tone="bad", letter="X", letter_title="death", advice_order=0),
         "failed_rank": Condition(
             title="rank failed",
             severity="critical",
             sign="✗",
             tone="bad",
-            is_red=True,
             family="death",
             page="stall",
         ),
@@ -198,7 +194,6 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             severity="critical",
             sign="✖",
             tone="bad",
-            is_red=True,
             family="death",
             page="stall",
         ),
@@ -214,7 +209,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             title="ended from outside",
             severity="critical",
             sign="✗",
-            tone="bad",
+            tone="warn",
             letter="E",
             letter_title="ended from outside",
             advice_order=1,
@@ -299,7 +294,6 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             severity="critical",
             sign="■",
             tone="bad",
-            is_red=True,
             family="doubtful_numbers",
             page="stall",
             has_sides=True,
@@ -354,19 +348,15 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         LAUNCHER_SIGNAL: Condition(
             title="launcher received a signal", severity="warning", sign="✗", tone="warn"
         ),
-        "exit": Condition(
-            title="process ended", severity="critical", sign="✗", tone="bad", is_red=True, page="stall"
-        ),
+        "exit": Condition(title="process ended", severity="critical", sign="✗", tone="bad", page="stall"),
         "process": Condition(title="process stopped or running again", sign="◌", tone="warn"),
-        "failed": Condition(title="failed", severity="critical", sign="✗", tone="bad", is_red=True),
+        "failed": Condition(title="failed", severity="critical", sign="✗", tone="bad"),
         "slower": Condition(title="all ranks slower", severity="warning"),
         "faster": Condition(title="all ranks faster"),
         "host_unreachable": Condition(
             title="host unreachable", severity="warning", sign="◇", tone="warn", page="hosts"
         ),
-        "host_lost": Condition(
-            title="host lost", severity="critical", sign="✖", tone="bad", is_red=True, page="hosts"
-        ),
+        "host_lost": Condition(title="host lost", severity="critical", sign="✖", tone="bad", page="hosts"),
         "host_back": Condition(title="host reports again", page="hosts"),
         "host_thinned": Condition(title="host leaves out bucket detail", severity="warning", page="hosts"),
     }
@@ -378,6 +368,25 @@ their own words (`condition_of`)."""
 def condition_of(kind: str) -> Condition:
     """How a kind is shown, also one that is not declared: an event of another version."""
     return CONDITIONS.get(kind) or Condition(title=kind.replace("_", " "))
+
+
+_TONES: Mapping[Sign | Severity, Tone] = {
+    "good": "good",
+    "info": "dim",
+    "busy": "dim",
+    "doubt": "warn",
+    "warning": "warn",
+    "critical": "warn",
+}
+
+
+def tone_of(kind: str, sign: Sign | Severity) -> Tone:
+    """The colour of a verdict, a finding, an alert or an event, on every surface.
+
+    Red is for what has stalled, was lost or failed: not for what is critical while the training continues.
+    """
+    is_red = kind in RED_STATES or (condition_of(kind).tone == "bad" and sign != "info")
+    return "bad" if is_red else _TONES[sign]
 
 
 def kinds_of(*families: Family) -> tuple[str, ...]:
@@ -463,7 +472,6 @@ class StateWords:
 
     sign: str
     tone: Tone
-    is_red: bool = False
     is_silent: bool = False
     """Whether nothing arrives from the host: its own state is more exact than those of its ranks."""
     is_aged: bool = False
@@ -477,11 +485,10 @@ class StateWords:
 
 STATES: Mapping[str, StateWords] = MappingProxyType(
     {
-        "failed": StateWords(sign="✗", tone="bad", is_red=True, attention=1, as_of="before the end"),
+        "failed": StateWords(sign="✗", tone="bad", attention=1, as_of="before the end"),
         "lost": StateWords(
             sign="✖",
             tone="bad",
-            is_red=True,
             is_silent=True,
             attention=1,
             as_of="before the end",
@@ -489,7 +496,6 @@ STATES: Mapping[str, StateWords] = MappingProxyType(
         "stalled": StateWords(
             sign="■",
             tone="bad",
-            is_red=True,
             is_aged=True,
             attention=1,
             as_of="before the stall",
@@ -511,7 +517,7 @@ STATES: Mapping[str, StateWords] = MappingProxyType(
 )
 """By state, the worst first."""
 
-RED_STATES = tuple(state for state, words in STATES.items() if words.is_red)
+RED_STATES = tuple(state for state, words in STATES.items() if words.tone == "bad")
 """States of a rank that are red."""
 
 PROBLEM_STATES = tuple(state for state, words in STATES.items() if words.attention is not None)

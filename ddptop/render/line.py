@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.cells import set_cell_size
 
-from ddptop.frames.conditions import PROBLEM_STATES, STATES, condition_of
+from ddptop.frames.conditions import PROBLEM_STATES, STATES, tone_of
 from ddptop.protocol.outlets import ANSI_COLOURS
 from ddptop.protocol.texts import printable
 from ddptop.render.text import cells
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ddptop.protocol.vocabulary import Severity
 
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
@@ -237,11 +239,7 @@ _WORDS: dict[str, tuple[str, Role]] = {
 }
 """States, and words for ranks whose state is due to another rank, or while ranks are missing."""
 
-_SEVERITIES: dict[str, tuple[str, Role]] = {
-    "info": ("●", "dim"),
-    "warning": ("▲", "warn"),
-    "critical": ("■", "warn"),
-}
+_SEVERITIES: Mapping[Severity, str] = {"info": "●", "warning": "▲", "critical": "■"}
 
 
 def of_state(state: str) -> tuple[str, Role]:
@@ -249,10 +247,10 @@ def of_state(state: str) -> tuple[str, Role]:
     return _WORDS.get(state, ("?", "warn"))
 
 
-def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:
+def of_severity(severity: Severity, kind: str = "") -> tuple[str, Role]:
     """Sign and role of an alert or a logged event."""
-    sign, role = _SEVERITIES.get(severity, ("●", "dim"))
-    return ("■", "bad") if condition_of(kind).is_red and severity != "info" else (sign, role)
+    role = tone_of(kind, severity)
+    return "■" if role == "bad" else _SEVERITIES[severity], role
 
 
 def worst_sign(states: Sequence[str]) -> tuple[str, Role]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptop.frames.activity_words import epoch_phrase, state_word
 from ddptop.frames.buckets import a_step_phrase
-from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, SILENT_STATES, condition_of, kinds_of
+from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, SILENT_STATES, condition_of, kinds_of, tone_of
 from ddptop.frames.numbers import (
     LEAST_SHOWN_MS,
     RATIO,
@@ -179,9 +179,7 @@ def _write_verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
     from ddptop.frames.verdict import verdict
 
     shown = verdict(frame)
-    roles = {"good": "good", "warning": "warn", "doubt": "warn"}
-    role = "bad" if shown.kind in RED_STATES else roles.get(shown.sign, "")
-    role = "" if shown.kind == "uneven" else role
+    role = "" if shown.kind == "uneven" else tone_of(shown.kind, shown.sign)
     lines = [paint(shown.line(ascii_only=ascii_only), role, color)]
     lines += [f"  {shown.second(ascii_only=ascii_only)}"] if shown.detail else []
     action = next_action(frame)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from ddptop.frames.conditions import tone_of
 from ddptop.frames.numbers import fixed, signed
 from ddptop.frames.verdict import SIGNS
 from ddptop.render.colours import DARK, LIGHT
@@ -17,7 +18,7 @@ from ddptop.render.line import of_state
 from ddptop.render.phases import PARTS
 from ddptop.render.text import clean
 from ddptop.report import sentences
-from ddptop.report.findings import HEALTH, and_more, by_kind
+from ddptop.report.findings import and_more, by_kind
 from ddptop.report.pictures import excess_over_time, legend, paired_bars, rank_bar, run_over_time
 from ddptop.report.tables import (
     beside_others,
@@ -212,7 +213,7 @@ def _incidents(report: Report) -> str:
     lines += [f"<p>and {hidden:,} more</p>"] if hidden else []
     for alert, number in by_kind(report.troubles):
         if not (report.deaths and alert.kind in sentences.DEATHS):
-            colour = "bad" if alert.kind in (*HEALTH, *sentences.DEATHS) else "warn"
+            colour = tone_of(alert.kind, "warning")
             lines.append(f'<p class="{colour}">{_text(sentences.alert(alert) + and_more(number))}</p>')
     return "".join(lines)
 

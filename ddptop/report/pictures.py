@@ -11,6 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ddptop.frames.causes import cause_phrase
+from ddptop.frames.conditions import tone_of
 from ddptop.frames.numbers import clock, fixed, percent
 from ddptop.frames.phrases import steps_phrase
 from ddptop.render.phases import PARTS
@@ -28,8 +29,6 @@ WIDTH, HEIGHT = 1000.0, 100.0
 
 LEAST_MARK = 4.0
 """Width of an event that has no duration."""
-
-_BAD = frozenset({"stall", "death", "nan"})
 
 
 def run_over_time(report: Report) -> str:
@@ -141,7 +140,7 @@ def _event_marks(report: Report) -> str:
     for one in incidents(report):
         left = min(1.0, max(0.0, (one.first_s - start) / end_s)) * (WIDTH - LEAST_MARK)
         width = max(LEAST_MARK, (one.last_s - one.first_s) / end_s * WIDTH)
-        role = "bad" if one.kind in _BAD else "warn"
+        role = tone_of(one.kind, "warning")
         title = f"{clock(one.first_s)} {one.text}"
         marks += _box(role, left, min(width, WIDTH - left), 0, HEIGHT, title)
     return marks

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ddptop.frames.buckets import a_step_phrase
-from ddptop.frames.conditions import kinds_of
+from ddptop.frames.conditions import kinds_of, tone_of
 from ddptop.frames.numbers import (
     LEAST_SHOWN_MS,
     RATIO,
@@ -20,9 +20,10 @@ from ddptop.frames.numbers import (
     percent,
 )
 from ddptop.frames.phrases import buffers_phrase, death_phrase, recording_stop, step_phrase, what_if_phrase
+from ddptop.frames.verdict import SIGNS
 from ddptop.protocol.vocabulary import FAILED_STATES, NOT_ENDED
 from ddptop.render.text import clean
-from ddptop.report.findings import HEALTH, alert_phrase, amount
+from ddptop.report.findings import alert_phrase, amount
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Alert
@@ -35,8 +36,6 @@ MAX_CALLS = 3
 
 DEATHS = kinds_of("death")
 """Kinds of alerts that are left out where the deaths themselves are shown."""
-
-_BAD = frozenset({"failed", "lost", "stall", "ended_from_outside"})
 
 
 def facts(report: Report) -> tuple[str, str]:
@@ -63,11 +62,8 @@ def shares(pcts: list[tuple[str, float]]) -> str:
 
 def role(finding: Finding) -> str:
     """Its colour; empty: that of text."""
-    if finding.kind in _BAD:
-        return "bad"
-    if finding.kind == "uneven":  # a figure, nothing to act on
-        return ""
-    return {"good": "good", "warning": "warn", "doubt": "warn", "critical": "warn"}.get(finding.sign, "")
+    # Uneven steps are a figure, nothing to act on.
+    return "" if finding.kind == "uneven" else tone_of(finding.kind, finding.sign)
 
 
 def communication(report: Report) -> list[str]:
@@ -123,7 +119,7 @@ def new_message(one: Death, report: Report) -> tuple[str, ...]:
 
 def alert(one: Alert) -> str:
     """When something became wrong, and what."""
-    sign = "■" if one.kind in (*HEALTH, *DEATHS, "ended_from_outside") else "▲"
+    sign = SIGNS["critical" if one.severity == "critical" else "warning"]
     return f"{sign} {clock(one.since_s)} {alert_phrase(one)}"
 
 

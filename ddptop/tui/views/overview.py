@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ddptop.frames.conditions import GRAVE_STATES, RED_STATES
+from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, tone_of
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
@@ -31,14 +31,6 @@ INDENT = 2
 GAP = 3
 """Between the verdict and the key that shows more."""
 
-_ROLES: dict[str, Role] = {
-    "good": "good",
-    "busy": "dim",
-    "doubt": "warn",
-    "warning": "warn",
-    "critical": "warn",  # an alert while training continues: red is for the verdicts of RED_STATES
-}
-
 _QUIET = frozenset({"even", "uneven", "recovered"})
 """Verdicts about skew that no rank can be blamed for: their figures are grey."""
 
@@ -47,7 +39,7 @@ def draw_verdict(scene: Scene, width: int, most: int) -> list[Line]:
     """At most `most` lines; a sentence that is too long for one goes on below, indented."""
     shown = verdict(scene.frame)
     red = shown.kind in RED_STATES
-    role: Role = "bad" if red else "warn" if waits_long(scene.frame) else _ROLES[shown.sign]
+    role: Role = "warn" if waits_long(scene.frame) else tone_of(shown.kind, shown.sign)
     words = _short_cause(scene, shown, width)
     sentence = _wrap_clauses(scene, words, width) if most > 1 else [_in_one_line(scene, shown, width)]
     sentence_role: Role = (

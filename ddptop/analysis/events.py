@@ -29,6 +29,7 @@ from ddptop.analysis.stall.current import stall_now
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.frames.calls import compiler_call, place
+from ddptop.frames.conditions import say
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
 from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, UNRECORDED
@@ -281,7 +282,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
 
 def _on_launcher_signal(state: RunState, event: Event, t_ns: int) -> None:
     name, host = str(event.fields.get("signal")), str(event.fields.get("host") or "")
-    state.log.add(state.unix_s(t_ns), event.kind, f"the launcher on {host} has received {name}")
+    state.log.add(state.unix_s(t_ns), event.kind, say(LAUNCHER_SIGNAL, host=host, signal=name))
     if state.launcher_signal is not None and outside_end(state) is not None:
         return  # of several launchers, or several signals, the first
     sent_ns = state.clocks.to_collector(host, event.t_ns) if state.hosts.is_remote(host) else event.t_ns
@@ -295,7 +296,7 @@ def _on_refused(state: RunState, event: Event, t_ns: int) -> None:
     state.refused_messages = (since_ns, event)
     if first:
         reason = event.fields.get("reason")
-        text = "messages were refused" + (f": {reason}" if reason else "")
+        text = say("refused_messages", "event", why=f": {reason}" if reason else "")
         state.log.add(state.unix_s(t_ns), event.kind, text)
 
 

@@ -129,6 +129,11 @@ class Condition:
 
     title: str
     """In words, where its message is not shown; a filter finds it by these."""
+    sentence: str = ""
+    """Of its alerts, or of its events where it has no alert; the place that raises one knows what stands in
+    braces. Empty: the place has the whole sentence."""
+    sentences: Mapping[str, str] = field(default_factory=dict)
+    """Other sentences, by the case in which they are said."""
     severity: Severity = "info"
     """Of its alerts and events. A place that raises one names another where this one depends on the case."""
     sign: str = "┴"
@@ -191,6 +196,11 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "lost_rank": Condition(
             title="rank lost",
+            sentences={
+                "gone": "{who} lost: {whose} gone",
+                "silent": "{who} lost: silent for more than {silent_s:g} s",
+                "ended": "{who} lost: {they} did not report before the run ended",
+            },
             severity="critical",
             sign="✖",
             tone="bad",
@@ -216,6 +226,11 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "nan": Condition(
             title="loss is not a number",
+            sentence="the loss of {who} is NaN or infinite since step {step:,}",
+            sentences={
+                "passed": "the loss of {who} was NaN or infinite {when}",
+                "event": ": loss is {what} since step {step:,}",
+            },
             severity="critical",
             sign="▲",
             tone="warn",
@@ -320,7 +335,15 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             "(ethtool -S, ip -s link), other traffic, the interface in GLOO_SOCKET_IFNAME or "
             "NCCL_SOCKET_IFNAME. No rank is slow by itself.",
         ),
-        "disk": Condition(title="disk full", severity="warning", sign="▲", tone="warn", in_report="passing"),
+        "disk": Condition(
+            title="disk full",
+            sentence="disk full: {where}",
+            sentences={"passed": "disk no longer full: {where}"},
+            severity="warning",
+            sign="▲",
+            tone="warn",
+            in_report="passing",
+        ),
         "restart": Condition(title="restart", letter="R", letter_title="restart", marks_events=True),
         "collector_restart": Condition(
             title="collector restart",
@@ -330,10 +353,16 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             marks_events=True,
         ),
         "compiling": Condition(
-            title="a rank compiles", letter="M", letter_title="compiling", in_report="from_log"
+            title="a rank compiles",
+            sentence="{who} {be} compiling in step {step:,}",
+            sentences={"others_wait": "{who} {be} compiling in step {step:,}, the others wait"},
+            letter="M",
+            letter_title="compiling",
+            in_report="from_log",
         ),
         "lost_records": Condition(
             title="records lost",
+            sentence="{lost} lost, {most:,} of them of rank {rank}",
             severity="warning",
             sign="✗",
             tone="warn",
@@ -343,10 +372,19 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "recording": Condition(
             title="recording incomplete", severity="warning", letter="!", letter_title="records missing"
         ),
-        "refused_messages": Condition(title="messages refused", severity="warning"),
+        "refused_messages": Condition(
+            title="messages refused",
+            sentence="messages to the collector: {counts}{why}",
+            sentences={"event": "messages were refused{why}"},
+            severity="warning",
+        ),
         "interruption": Condition(title="interruption", severity="warning", in_report="passing"),
         LAUNCHER_SIGNAL: Condition(
-            title="launcher received a signal", severity="warning", sign="✗", tone="warn"
+            title="launcher received a signal",
+            sentence="the launcher on {host} has received {signal}",
+            severity="warning",
+            sign="✗",
+            tone="warn",
         ),
         "exit": Condition(title="process ended", severity="critical", sign="✗", tone="bad", page="stall"),
         "process": Condition(title="process stopped or running again", sign="◌", tone="warn"),
@@ -354,11 +392,30 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "slower": Condition(title="all ranks slower", severity="warning"),
         "faster": Condition(title="all ranks faster"),
         "host_unreachable": Condition(
-            title="host unreachable", severity="warning", sign="◇", tone="warn", page="hosts"
+            title="host unreachable",
+            sentence="host {host} is unreachable{where}",
+            severity="warning",
+            sign="◇",
+            tone="warn",
+            page="hosts",
         ),
-        "host_lost": Condition(title="host lost", severity="critical", sign="✖", tone="bad", page="hosts"),
-        "host_back": Condition(title="host reports again", page="hosts"),
-        "host_thinned": Condition(title="host leaves out bucket detail", severity="warning", page="hosts"),
+        "host_lost": Condition(
+            title="host lost",
+            sentence="host {host} is lost, silent for more than {silent_s:g} s{where}",
+            severity="critical",
+            sign="✖",
+            tone="bad",
+            page="hosts",
+        ),
+        "host_back": Condition(
+            title="host reports again", sentence="host {host} reports again after {silent} s", page="hosts"
+        ),
+        "host_thinned": Condition(
+            title="host leaves out bucket detail",
+            sentence="host {host} leaves out bucket detail, because the collector asked for it",
+            severity="warning",
+            page="hosts",
+        ),
     }
 )
 """By kind, the gravest first: of several in one place the first is shown. Other kinds of events are shown in
@@ -368,6 +425,12 @@ their own words (`condition_of`)."""
 def condition_of(kind: str) -> Condition:
     """How a kind is shown, also one that is not declared: an event of another version."""
     return CONDITIONS.get(kind) or Condition(title=kind.replace("_", " "))
+
+
+def say(kind: str, case: str = "", /, **values: object) -> str:
+    """The sentence of a kind of alert or event, in one of its cases, with these values."""
+    condition = CONDITIONS[kind]
+    return (condition.sentences[case] if case else condition.sentence).format(**values)
 
 
 _TONES: Mapping[Sign | Severity, Tone] = {

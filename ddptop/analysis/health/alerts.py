@@ -33,7 +33,7 @@ from ddptop.analysis.stall.at_exit import followed_phrase
 from ddptop.analysis.stall.collectives import find_fatal_sides, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
 from ddptop.frames.calls import compiler_call, compiling, place
-from ddptop.frames.conditions import STALLS, STATES
+from ddptop.frames.conditions import STALLS, STATES, say
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import counted, fixed, percent
 from ddptop.frames.phrases import blamed, ranks_phrase, repeated_phrase, which_hosts
@@ -187,8 +187,8 @@ def _lost(
         evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": first.step}
         message = f"{ranks_phrase(gone[:1], len(states))} {describe_exit(first, ended_step(state, gone[0]))}"
         if not exit_known(first):
-            processes = "its process is gone" if len(gone) == 1 else "their processes are gone"
-            message = f"{ranks_phrase(gone, len(states))} lost: {processes}"
+            whose = "its process is" if len(gone) == 1 else "their processes are"
+            message = say("lost_rank", "gone", who=ranks_phrase(gone, len(states)), whose=whose)
         message = _given_up(state, first) or _repeated(state, first) + message
         return _of_death("lost_rank", state, gone[0], message, evidence)
     return _silent(state, ranks)
@@ -198,10 +198,13 @@ def _silent(state: RunState, ranks: list[int]) -> Alert:
     """The alert of ranks whose hosts do not report either; how their processes exited is unknown."""
     first = min(ranks, key=lambda rank: state.ranks[rank].heard_ns)
     rank_state = state.ranks[first]
-    how = f"silent for more than {SILENT_S:g} s"
-    if state.ended_ns is not None:
-        how = f"{'it' if len(ranks) == 1 else 'they'} did not report before the run ended"
-    message = f"{ranks_phrase(ranks, state.world)} lost: {how}"
+    message = say(
+        "lost_rank",
+        "silent" if state.ended_ns is None else "ended",
+        who=ranks_phrase(ranks, state.world),
+        they="it" if len(ranks) == 1 else "they",
+        silent_s=SILENT_S,
+    )
     since_s = state.unix_s(rank_state.heard_ns + int(SILENT_S * NS))
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": rank_state.step}
     return Alert.declared("lost_rank", first, rank_state.step, since_s, message, evidence)
@@ -224,9 +227,9 @@ def _compiling(state: RunState) -> Alert | None:
         return None
     first = state.ranks[ranks[0]]
     call = compiler_call(first.evidence.stacks) if first.evidence is not None else None
-    verb = "is" if len(ranks) == 1 else "are"
-    message = f"{ranks_phrase(ranks, state.world)} {verb} compiling in step {first.step:,}"
-    message += ", the others wait" if len(ranks) < state.world else ""
+    case = "others_wait" if len(ranks) < state.world else ""
+    be = "is" if len(ranks) == 1 else "are"
+    message = say("compiling", case, who=ranks_phrase(ranks, state.world), be=be, step=first.step)
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "call": place(call) if call is not None else None}
     return Alert.declared("compiling", ranks[0], first.step, state.unix_s(first.moved_ns), message, evidence)
 
@@ -304,7 +307,7 @@ def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
     if complete < step - 1 and is_new:
         return None  # a rank that has not reported the step before may have made it
     others = f" and {counted(len(bad) - 1, 'other')}" if len(bad) > 1 else ""
-    message = f"the loss of rank {rank}{others} is NaN or infinite since step {step:,}"
+    message = say("nan", who=f"rank {rank}{others}", step=step)
     return Alert.declared("nan", rank, step, state.unix_s(since_ns), message, {"ranks": len(bad)})
 
 
@@ -321,7 +324,7 @@ def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
     steps = (
         f"from step {first.step:,} to {again - 1:,}" if again - 1 > first.step else f"at step {first.step:,}"
     )
-    message = f"the loss of rank {rank}{others} was NaN or infinite {steps}"
+    message = say("nan", "passed", who=f"rank {rank}{others}", when=steps)
     evidence: dict[str, Scalar] = {"ranks": len(passed), "finite_step": again}
     return Alert("nan", "warning", rank, first.step, state.unix_s(first.since_ns), message, evidence)
 
@@ -355,7 +358,7 @@ def _lost_records(state: RunState) -> Alert | None:
     if not lost:
         return None
     total, (worst, most) = lost.total(), lost.most_common(1)[0]
-    message = f"{total:,} step record{'s' if total > 1 else ''} lost, {most:,} of them of rank {worst}"
+    message = say("lost_records", lost=counted(total, "step record"), most=most, rank=worst)
     since = state.unix_s(state.lost_since_ns or 0)
     return Alert.declared("lost_records", worst, None, since, message, {"lost": total, "ranks": len(lost)})
 
@@ -376,7 +379,8 @@ def _refused(state: RunState) -> Alert | None:
     counts = {name: event.fields.get(name) for name in ("refused", "failed")}
     words = [f"{count:,} {name}" for name, count in counts.items() if isinstance(count, int) and count]
     reason = event.fields.get("reason")
-    message = f"messages to the collector: {', '.join(words)}" + (f" ({reason})" if reason else "")
+    why = f" ({reason})" if reason else ""
+    message = say("refused_messages", counts=", ".join(words), why=why)
     since_s = state.unix_s(since_ns)
     return Alert.declared("refused_messages", None, None, since_s, message, {**counts, "reason": reason})
 
@@ -392,5 +396,5 @@ def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) ->
     elif rank_state.bad_loss_step is None:
         rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
         what = "NaN" if isnan(loss) else "infinite"
-        text, world = f": loss is {what} since step {step:,}", state.world
+        text, world = say("nan", "event", what=what, step=step), state.world
         state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, world, step=step)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ddptop.analysis.health.links import LinkLog
 from ddptop.analysis.ranks import SILENT_S
-from ddptop.frames.conditions import SILENT_STATES, UNREACHABLE
+from ddptop.frames.conditions import SILENT_STATES, UNREACHABLE, say
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import fixed
 from ddptop.frames.phrases import ranks_phrase
@@ -53,11 +53,11 @@ def on_full_disk(state: RunState, event: Event, rank_state: RankState, t_ns: int
     where = f"{folder} on host {host}" if host else folder
     if not event.fields.get("full"):
         if known.pop((host, folder), None) is not None:
-            state.log.add(at_s, "disk", f"disk no longer full: {where}", severity="info")
+            state.log.add(at_s, "disk", say("disk", "passed", where=where), severity="info")
     elif (host, folder) in known:
         known[host, folder] = (*known[host, folder][:2], t_ns)
     elif len(known) < MAX_DISKS:
-        known[host, folder] = f"disk full: {where}", at_s, t_ns
+        known[host, folder] = say("disk", where=where), at_s, t_ns
         state.log.add(at_s, "disk", known[host, folder][0])
 
 
@@ -280,17 +280,18 @@ class HostLog:
         at_s = state.unix_s(now_ns)
         where = f": {position_phrase(state, ranks)}" if ranks else ""
         if now == UNREACHABLE:
-            text = f"host {name} is {UNREACHABLE}{where}"
+            text = say("host_unreachable", host=name, where=where)
             state.log.add(at_s, "host_unreachable", text, host=name)
         elif now == "lost":
-            text = f"host {name} is lost, silent for more than {SILENT_S:g} s{where}"
+            text = say("host_lost", host=name, silent_s=SILENT_S, where=where)
             state.log.add(at_s, "host_lost", text, severity=None if ranks else "info", host=name)
         elif before in SILENT_STATES and now == "live":
-            text = f"host {name} reports again after {fixed(state.hosts.known[name].silent_ns / NS, 0)} s"
+            silent = fixed(state.hosts.known[name].silent_ns / NS, 0)
+            text = say("host_back", host=name, silent=silent)
             state.log.add(at_s, "host_back", text, host=name)
 
     def _log_thinned(self, state: RunState, name: str, now_ns: int) -> None:
         self._thinned ^= {name}
         if name in self._thinned:
-            text = f"host {name} leaves out bucket detail, because the collector asked for it"
+            text = say("host_thinned", host=name)
             state.log.add(state.unix_s(now_ns), "host_thinned", text, host=name)

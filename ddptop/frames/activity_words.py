@@ -81,7 +81,7 @@ def state_word(activities: Sequence[LongActivity]) -> str:
 
 def epoch_phrase(progress: EpochProgress, *, short: bool = False) -> str:
     """`epoch 3 · batch 120/400 · 41s left in it`; `short`: without the time."""
-    of = "" if progress.batches is None else f"/{count(progress.batches)}"
-    left = progress.epoch_left_s
-    more = "" if short or left is None else f" · {duration(left)} left in it"
-    return f"epoch {progress.epoch} · batch {count(progress.batch)}{of}{more}"
+    of_batches = "" if progress.batches is None else f"/{count(progress.batches)}"
+    left_s = progress.epoch_left_s
+    left_in_it = "" if short or left_s is None else f" · {duration(left_s)} left in it"
+    return f"epoch {progress.epoch} · batch {count(progress.batch)}{of_batches}{left_in_it}"

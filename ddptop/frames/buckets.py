@@ -37,10 +37,12 @@ def all_reduces(buckets: Sequence[Reduced]) -> float | None:
 def wire_bytes(buckets: Sequence[Reduced]) -> float | None:
     """Bytes that a rank gives to the all-reduces of a step; None where a hook hides them."""
     sizes = [bucket.bytes for bucket in buckets]
-    known = [bytes_once for bytes_once in sizes if bytes_once is not None]
-    if not sizes or len(known) < len(sizes):
+    known_sizes = [bytes_once for bytes_once in sizes if bytes_once is not None]
+    if not sizes or len(known_sizes) < len(sizes):
         return None
-    return sum(each * launches_of(bucket) for each, bucket in zip(known, buckets, strict=True))
+    return sum(
+        size_bytes * launches_of(bucket) for size_bytes, bucket in zip(known_sizes, buckets, strict=True)
+    )
 
 
 def times_a_step(launches: float | None) -> str:

@@ -66,7 +66,7 @@ def user_call(stacks: Iterable[Stack]) -> Call | None:
     """The innermost call of the main thread in the user's own code."""
     stack = main_stack(stacks)
     frames = stack.frames if stack is not None else ()
-    return next((_call(frame) for frame in frames if is_users(frame.file)), None)
+    return next((_call_of(frame) for frame in frames if is_users(frame.file)), None)
 
 
 def function_entered(stacks: Iterable[Stack], others: Iterable[Stack]) -> str:
@@ -77,8 +77,8 @@ def function_entered(stacks: Iterable[Stack], others: Iterable[Stack]) -> str:
     if stack is None or waits is None or in_collective(kept):
         return ""
     names = [(frame.file[-MAX_CHARACTERS:], frame.function[:MAX_CHARACTERS]) for frame in stack.frames]
-    at = names.index((waits.file, waits.function)) if (waits.file, waits.function) in names else 0
-    return names[at - 1][1] if at else ""
+    place_of_wait = names.index((waits.file, waits.function)) if (waits.file, waits.function) in names else 0
+    return names[place_of_wait - 1][1] if place_of_wait else ""
 
 
 def in_collective(stacks: Iterable[Stack]) -> bool:
@@ -126,19 +126,19 @@ def compiling(stacks: Iterable[Stack]) -> bool:
 def compiler_call(stacks: Iterable[Stack]) -> Call | None:
     """The user's call that led to the compiler; None: it is not known, or nothing is compiled."""
     kept = tuple(stacks)
-    at, stack = _compiler_at(kept), main_stack(kept)
-    frames = () if at is None or stack is None else stack.frames[at:]
-    return next((_call(frame) for frame in frames if is_users(frame.file)), None)
+    compiler_index, stack = _compiler_at(kept), main_stack(kept)
+    frames = () if compiler_index is None or stack is None else stack.frames[compiler_index:]
+    return next((_call_of(frame) for frame in frames if is_users(frame.file)), None)
 
 
 def _compiler_at(stacks: Iterable[Stack]) -> int | None:
     """Index of the innermost frame of the main thread that is in a compiler; None: none is."""
     stack = main_stack(stacks)
     in_users = False
-    for at, frame in enumerate(stack.frames if stack is not None else ()):
+    for index, frame in enumerate(stack.frames if stack is not None else ()):
         compiles = _COMPILE.search(frame.file) is not None and frame.function not in _RUNS
         if compiles and (not in_users or frame.function in _BACKEND_CALLED):
-            return at
+            return index
         in_users = in_users or is_users(frame.file)
     return None
 
@@ -148,7 +148,7 @@ def traces(stacks: Iterable[Stack], *, all_threads: bool = True) -> tuple[Trace,
     ordered = sorted(stacks, key=lambda stack: not stack.main)
     kept = ordered[: MAX_THREADS if all_threads else 1]
     return tuple(
-        Trace(stack.thread, stack.main, tuple(_call(frame) for frame in stack.frames[:MAX_CALLS]))
+        Trace(stack.thread, stack.main, tuple(_call_of(frame) for frame in stack.frames[:MAX_CALLS]))
         for stack in kept
     )
 
@@ -160,7 +160,7 @@ def place(call: Call) -> str:
     return f"{file}{line} {call.function}".rstrip()
 
 
-def _call(frame: StackFrame) -> Call:
+def _call_of(frame: StackFrame) -> Call:
     return Call(
         frame.file[-MAX_CHARACTERS:], frame.line, frame.function[:MAX_CHARACTERS], frame.code[:MAX_CHARACTERS]
     )

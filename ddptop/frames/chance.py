@@ -56,30 +56,33 @@ def difference(first: Column, second: Column, *, confidence: float = CONFIDENCE)
 
     `confidence`: of the interval, two-sided.
     """
-    series = [np.ascontiguousarray(one[np.isfinite(one)], np.float64) for one in (first, second)]
+    series = [np.ascontiguousarray(run_ms[np.isfinite(run_ms)], np.float64) for run_ms in (first, second)]
     if min(map(len, series)) < LEAST_STEPS:
         return None
-    (one, error, _, free), (two, error_two, _, free_two) = (_estimate(values.tobytes()) for values in series)
-    both = math.hypot(error, error_two)
-    if not both:
-        return Difference(one, two - one, two - one, two - one)
+    (middle, error, _, free), (middle_two, error_two, _, free_two) = (
+        _estimate_chance(values.tobytes()) for values in series
+    )
+    error_of_both = math.hypot(error, error_two)
+    difference_ms = middle_two - middle
+    if not error_of_both:
+        return Difference(middle, difference_ms, difference_ms, difference_ms)
     # Welch and Satterthwaite: degrees of freedom of a difference.
-    degrees = both**4 / (error**4 / free + error_two**4 / free_two)
-    apart = student_quantile(0.5 + confidence / 2, degrees) * both
-    return Difference(one, two - one, two - one - apart, two - one + apart)
+    degrees = error_of_both**4 / (error**4 / free + error_two**4 / free_two)
+    apart = student_quantile(0.5 + confidence / 2, degrees) * error_of_both
+    return Difference(middle, difference_ms, difference_ms - apart, difference_ms + apart)
 
 
 def interval(values: Column, *, confidence: float = CONFIDENCE) -> Difference | None:
     """The median of one time series with its interval, as a difference from 0; None: too few steps."""
-    known = np.ascontiguousarray(values[np.isfinite(values)], np.float64)
-    if len(known) < LEAST_STEPS:
+    finite = np.ascontiguousarray(values[np.isfinite(values)], np.float64)
+    if len(finite) < LEAST_STEPS:
         return None
-    middle, error, _, degrees = _estimate(known.tobytes())
+    middle, error, _, degrees = _estimate_chance(finite.tobytes())
     apart = student_quantile(0.5 + confidence / 2, degrees) * error
     return Difference(0.0, middle, middle - apart, middle + apart)
 
 
 @lru_cache(maxsize=4)
-def _estimate(series: bytes) -> MedianEstimate:
+def _estimate_chance(series: bytes) -> MedianEstimate:
     """The median of a series (bytes of float64); a screen that is drawn again does not compute it again."""
     return estimate_median(np.frombuffer(series))

@@ -93,15 +93,15 @@ def _sound_number(name: str, value: float | None) -> bool:
     return name in MAY_BE_INFINITE or abs(value) <= MOST
 
 
-def _clean(text: str) -> str:
+def _clean_text(text: str) -> str:
     return text if text.isprintable() else printable(text)
 
 
-def _all(kind: type) -> Callable[[Any], bool]:
+def _is_list_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-def _scalars(value: Any) -> dict[str, Any] | None:
+def _read_scalar_map(value: Any) -> dict[str, Any] | None:
     """What the script or a machine has said, by name; None: it is no such thing."""
     if not isinstance(value, dict):
         return None
@@ -111,7 +111,7 @@ def _scalars(value: Any) -> dict[str, Any] | None:
             return None
         if isinstance(item, float) and abs(item) > MOST and math.isfinite(item):
             return None
-        cleaned[_clean(name)] = _clean(item) if isinstance(item, str) else item
+        cleaned[_clean_text(name)] = _clean_text(item) if isinstance(item, str) else item
     return cleaned
 
 
@@ -122,25 +122,25 @@ def _phase_times(value: Any) -> dict[str, float] | None:
     return value if all(type(ms) in numbers and not abs(ms) > MOST for ms in value.values()) else None
 
 
-def _marks(value: Any) -> tuple[tuple[float, str], ...] | None:
+def _read_marks(value: Any) -> tuple[tuple[float, str], ...] | None:
     numbers = SCALARS["float"]
     if not isinstance(value, list) or not all(
         isinstance(mark, list) and len(mark) == 2 and type(mark[0]) in numbers and isinstance(mark[1], str)
         for mark in value
     ):
         return None
-    marks = tuple((share, _clean(kind)) for share, kind in value)
+    marks = tuple((share, _clean_text(kind)) for share, kind in value)
     return marks if all(0 <= share <= 1 for share, _ in marks) else None
 
 
-def _integers(value: Any) -> tuple[int, ...] | None:
+def _read_integers(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, list) or not {int}.issuperset(map(type, value)):
         return None
     return tuple(value) if all(abs(item) <= MOST for item in value) else None
 
 
 def _text_list(value: Any) -> tuple[str, ...] | None:
-    return tuple(map(_clean, value)) if _all(str)(value) else None
+    return tuple(map(_clean_text, value)) if _is_list_of(str)(value) else None
 
 
 TEXTS = frozenset({"tuple[str, ...]", "tuple[RankStatus, ...]", "tuple[RankPhase, ...]"})
@@ -151,9 +151,9 @@ COLUMN_WORDS = {f"tuple[{name}, ...]": WORDS[name] for name in ("RankStatus", "R
 
 COMPOUNDS: Mapping[str, Callable[[Any], Any]] = {
     "tuple[str, ...]": _text_list,
-    "tuple[int, ...]": _integers,
-    "tuple[tuple[float, str], ...]": _marks,
-    "Mapping[str, Scalar]": _scalars,
+    "tuple[int, ...]": _read_integers,
+    "tuple[tuple[float, str], ...]": _read_marks,
+    "Mapping[str, Scalar]": _read_scalar_map,
     "Mapping[StepPhase, float]": _phase_times,
 }
 """By annotation of a list or map of scalars, its value where it is one, else None."""
@@ -237,13 +237,17 @@ def encode_frame(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]] | Non
 
     Clocks, GPUs and logged values are left out where they would make the frame too large. `packed`: by field
     the part of the last frame and its bytes, for parts that are the same object."""
-    columns = [_column(name, getattr(frame.history, name)[:POINTS]).data for name in _columns(History)]
+    columns = [
+        _as_column(name, getattr(frame.history, name)[:POINTS]).data for name in _column_names(History)
+    ]
     start, early = frame.history.start, min(POINTS, frame.history.early)
     history, packed = msgpack.packb([start, *columns, early]), {} if packed is None else packed
     begin = msgpack.Packer().pack_array_header(1 + len(_but_history())) + msgpack.packb(VERSION)
-    data = b"".join([begin, *_pieces(frame, packed), history])
+    data = b"".join([begin, *_pack_pieces(frame, packed), history])
     if len(data) - len(history) > ROOM - HISTORY_BYTES:
-        data = b"".join([begin, *_pieces(replace(frame, clocks=(), gpus=(), logged=()), packed), history])
+        data = b"".join(
+            [begin, *_pack_pieces(replace(frame, clocks=(), gpus=(), logged=()), packed), history]
+        )
     return data
 
 
@@ -252,20 +256,20 @@ def has_more(frame: frames.Frame) -> bool:
     return len(frame.history.step) >= POINTS
 
 
-def _pieces(part: Any, packed: dict[str, tuple[Any, bytes]]) -> Iterator[bytes | memoryview]:
+def _pack_pieces(part: Any, packed: dict[str, tuple[Any, bytes]]) -> Iterator[bytes | memoryview]:
     """A frame's fields but for its history, the columns of its ranks uncopied: they are most of it."""
-    for name, kind in _fields(part.__class__):
+    for name, kind in _field_kinds(part.__class__):
         value = getattr(part, name)
         if kind == "Column":
-            yield _bytes_begin(len(value) * _dtype(name).itemsize)
-            yield _column(name, value).data
+            yield _bytes_begin(len(value) * _column_dtype(name).itemsize)
+            yield _as_column(name, value).data
         elif kind == "Ranks":
-            yield msgpack.Packer().pack_array_header(len(_fields(Ranks)))
-            yield from _pieces(value, packed)
+            yield msgpack.Packer().pack_array_header(len(_field_kinds(Ranks)))
+            yield from _pack_pieces(value, packed)
         elif kind != "History":
             key = f"{kind} {name}"  # ranks have fields of their own
             if key not in packed or packed[key][0] is not value:
-                packed[key] = value, msgpack.packb(_write(kind, value, name))
+                packed[key] = value, msgpack.packb(_write_value(kind, value, name))
             yield packed[key][1]
 
 
@@ -284,14 +288,15 @@ class FrameDecoder:
 
     def decode(self, data: bytes) -> frames.Frame:
         """The frame in `data`. Raises FrameError like `decode_frame`."""
-        parts, history = _unpacked(data)
+        parts, history = _unpack_frame(data)
         expected = _but_history()
         if not isinstance(parts, list) or not parts or parts[0] != VERSION:
             raise FrameError("a frame of another version of ddptop")
         if len(parts) != 1 + len(expected):
             raise FrameError("a frame of the wrong length")
         values = {
-            name: self._part(name, kind, raw) for (name, kind), raw in zip(expected, parts[1:], strict=True)
+            name: self._decode_part(name, kind, raw)
+            for (name, kind), raw in zip(expected, parts[1:], strict=True)
         }
         _check_timeline(values["timeline"])
         _check_heat(values["heat"])
@@ -303,10 +308,10 @@ class FrameDecoder:
             raise FrameError("a history with more bins than points")
         return frames.Frame(**values, history=points)
 
-    def _part(self, name: str, kind: Any, raw: Any) -> Any:
+    def _decode_part(self, name: str, kind: Any, raw: Any) -> Any:
         before = self._before.get(name)
         if before is None or before[0] != raw:
-            self._before[name] = before = (raw, _read(kind, raw, name))
+            self._before[name] = before = (raw, _read_value(kind, raw, name))
         return before[1]
 
 
@@ -330,7 +335,7 @@ def _check_heat(heat: detail.Heat | None) -> None:
         raise FrameError("a heat map of the wrong size")
 
 
-def _unpacked(data: bytes) -> tuple[Any, Any]:
+def _unpack_frame(data: bytes) -> tuple[Any, Any]:
     """The two arrays of a frame: its parts, and its history."""
     unpacker = msgpack.Unpacker(
         max_buffer_size=max(len(data), 1),
@@ -351,12 +356,12 @@ def _unpacked(data: bytes) -> tuple[Any, Any]:
 
 
 @cache
-def _fields(part: Any) -> tuple[tuple[str, Any], ...]:
+def _field_kinds(part: Any) -> tuple[tuple[str, Any], ...]:
     """Name and annotation of every field; cached, because a frame of 4096 ranks needs them 500 times."""
-    return tuple((f.name, _plain(f.type)) for f in fields(part))
+    return tuple((f.name, _without_range(f.type)) for f in fields(part))
 
 
-def _plain(annotation: Any) -> Any:
+def _without_range(annotation: Any) -> Any:
     """`int | None` for `Size | None`: a part that messages have too names the ranges of its fields."""
     name, *optional = annotation.split(" | ")
     declared = getattr(ranges, name, None)
@@ -369,46 +374,46 @@ MEANING = 15
 """Incremented when a field gets another meaning, though it keeps its name and type."""
 
 
-def _version() -> int:
+def _hash_of_fields() -> int:
     """A number that changes with the name, type or order of any field: viewer and collector may be of
     different installations."""
     parts = {frame.Frame, History, *PARTS.values(), *COLUMN_PARTS.values(), *OPTIONAL_PARTS.values()}
-    layout = sorted((part.__name__, _fields(part)) for part in parts)
+    layout = sorted((part.__name__, _field_kinds(part)) for part in parts)
     return zlib.crc32(repr((MEANING, layout)).encode())
 
 
-VERSION = _version()
+VERSION = _hash_of_fields()
 
 
 @cache
 def _but_history() -> tuple[tuple[str, Any], ...]:
-    return tuple(field for field in _fields(frames.Frame) if field[0] != "history")
+    return tuple(field for field in _field_kinds(frames.Frame) if field[0] != "history")
 
 
 @cache
-def _names(part: Any) -> tuple[str, ...]:
-    return tuple(name for name, _ in _fields(part))
+def _field_names(part: Any) -> tuple[str, ...]:
+    return tuple(name for name, _ in _field_kinds(part))
 
 
 @cache
 def _scalar_types(part: Any) -> tuple[frozenset[type], ...] | None:
     """The types of the values of each field; None: the part has a field that is not a scalar."""
-    kinds = [kind for _, kind in _fields(part)]
+    kinds = [kind for _, kind in _field_kinds(part)]
     return tuple(SCALARS[kind] for kind in kinds) if SCALARS.keys() >= set(kinds) else None
 
 
 @cache
-def _columns(part: Any) -> tuple[str, ...]:
-    return tuple(name for name, kind in _fields(part) if kind == "Column")
+def _column_names(part: Any) -> tuple[str, ...]:
+    return tuple(name for name, kind in _field_kinds(part) if kind == "Column")
 
 
 @cache
-def _dtype(name: str) -> np.dtype[Any]:
+def _column_dtype(name: str) -> np.dtype[Any]:
     return np.dtype("<f8" if name in WIDE or name == "step" else "<f4")
 
 
-def _column(name: str, values: Any) -> Any:
-    return np.ascontiguousarray(values, dtype=_dtype(name))
+def _as_column(name: str, values: Any) -> Any:
+    return np.ascontiguousarray(values, dtype=_column_dtype(name))
 
 
 @lru_cache(maxsize=8)
@@ -417,26 +422,29 @@ def _bytes_begin(length: int) -> bytes:
     return bytes(msgpack.packb(bytes(length))[: -length or None])
 
 
-POINTS = HISTORY_BYTES // sum(_dtype(name).itemsize for name in _columns(History))
+POINTS = HISTORY_BYTES // sum(_column_dtype(name).itemsize for name in _column_names(History))
 """Most points of history in one frame."""
 
 
-def _write(kind: Any, value: Any, name: str = "") -> Any:
+def _write_value(kind: Any, value: Any, name: str = "") -> Any:
     """A field's value as msgpack writes it. `name`: of a field beside columns."""
     if kind == "Column":
-        return _column(name, value).data
+        return _as_column(name, value).data
     if name and kind in TEXTS:
         return _text_column(value)
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if kind in COLUMN_PARTS or kind in PARTS or kind in OPTIONAL_PARTS:
         named = kind in COLUMN_PARTS
-        return [_write(of, getattr(value, n), n if named else "") for n, of in _fields(value.__class__)]
+        return [
+            _write_value(field_kind, getattr(value, n), n if named else "")
+            for n, field_kind in _field_kinds(value.__class__)
+        ]
     if kind in LISTS:
         part = PARTS.get(LISTS[kind])
         if part is not None and _scalar_types(part) is not None:
-            return list(zip(*map(attrgetter(*_names(part)), value), strict=True))  # of tuples, arrays
-        return [_write(LISTS[kind], item) for item in value]
+            return list(zip(*map(attrgetter(*_field_names(part)), value), strict=True))  # of tuples, arrays
+        return [_write_value(LISTS[kind], item) for item in value]
     if isinstance(value, tuple):
         return [list(item) if isinstance(item, tuple) else item for item in value]
     return dict(value)
@@ -450,7 +458,7 @@ def _text_column(texts: tuple[str, ...]) -> tuple[list[str], bytes]:
     return [text[:most] for text in places], b"".join(map(places.__getitem__, texts))
 
 
-def _read(kind: Any, value: Any, name: str) -> Any:
+def _read_value(kind: Any, value: Any, name: str) -> Any:
     """A field's value, checked by its annotation and its name."""
     if kind in OPTIONAL_PARTS and value is None:
         return None
@@ -458,14 +466,16 @@ def _read(kind: Any, value: Any, name: str) -> Any:
         return _read_columns(COLUMN_PARTS[kind], value)
     if kind in PARTS or kind in OPTIONAL_PARTS:
         part = PARTS.get(kind) or OPTIONAL_PARTS[kind]
-        expected = _fields(part)
-        items = _list(value, len(expected))
-        return part(*[_read(kind, item, name) for (name, kind), item in zip(expected, items, strict=True)])
+        expected = _field_kinds(part)
+        items = _read_list(value, len(expected))
+        return part(
+            *[_read_value(kind, item, name) for (name, kind), item in zip(expected, items, strict=True)]
+        )
     if kind in LISTS:
         part = PARTS.get(LISTS[kind])
         if part is not None and _scalar_types(part) is not None:
-            return _read_scalars(part, _list(value))
-        return tuple(_read(LISTS[kind], item, name) for item in _list(value))
+            return _read_scalars(part, _read_list(value))
+        return tuple(_read_value(LISTS[kind], item, name) for item in _read_list(value))
     if kind in SCALARS:
         return _read_scalar_column(name, kind, [value])[0]
     checked = COMPOUNDS[kind](value) if kind in COMPOUNDS else None
@@ -478,10 +488,10 @@ def _read_scalars(part: Any, columns: list[Any]) -> tuple[Any, ...]:
     """Dataclasses of scalars, a field of all after the other: 512 hosts change with every frame."""
     if not columns:
         return ()
-    expected = _fields(part)
-    length = len(_list(_list(columns, len(expected))[0]))
+    expected = _field_kinds(part)
+    length = len(_read_list(_read_list(columns, len(expected))[0]))
     checked = [
-        _read_scalar_column(name, kind, _list(column, length))
+        _read_scalar_column(name, kind, _read_list(column, length))
         for (name, kind), column in zip(expected, columns, strict=True)
     ]
     return tuple(map(part, *checked))
@@ -503,25 +513,25 @@ def _read_scalar_column(name: str, kind: Any, values: list[Any]) -> list[Any]:
 
 def _read_columns(part: Any, value: Any) -> Any:
     """A dataclass with columns of one length, among texts and numbers."""
-    expected = _fields(part)
-    found: dict[str, Any] = {}
+    expected = _field_kinds(part)
+    arrays: dict[str, Any] = {}
     lengths = set()
-    for (name, kind), item in zip(expected, _list(value, len(expected)), strict=True):
+    for (name, kind), item in zip(expected, _read_list(value, len(expected)), strict=True):
         if kind == "Column":
-            found[name] = _floats(name, item)
-            lengths.add(len(found[name]))
+            arrays[name] = _read_floats(name, item)
+            lengths.add(len(arrays[name]))
         elif kind in TEXTS:
-            found[name] = _texts(item, kind)
-            lengths.add(len(found[name]))
+            arrays[name] = _read_text_column(item, kind)
+            lengths.add(len(arrays[name]))
         else:
-            found[name] = _read(kind, item, name)
+            arrays[name] = _read_value(kind, item, name)
     if len(lengths) > 1:
         raise FrameError("columns of different lengths")
-    return part(**found)
+    return part(**arrays)
 
 
-def _floats(name: str, value: Any) -> Any:
-    dtype = _dtype(name)
+def _read_floats(name: str, value: Any) -> Any:
+    dtype = _column_dtype(name)
     if not isinstance(value, bytes) or len(value) % dtype.itemsize:
         raise FrameError(f"column {name} is no row of floats")
     column = np.frombuffer(value, dtype)
@@ -541,22 +551,22 @@ def _is_sound(name: str, column: Column) -> bool:
     return not (least < -most or largest > most)
 
 
-def _texts(value: Any, kind: str) -> tuple[str, ...]:
-    distinct, places = _list(value, 2)
+def _read_text_column(value: Any, kind: str) -> tuple[str, ...]:
+    distinct, places = _read_list(value, 2)
     if not isinstance(distinct, list) or not all(isinstance(text, str) for text in distinct):
         raise FrameError("a text column has something other than texts")
     words = COLUMN_WORDS.get(kind)
     if words is None:
-        distinct = [*map(_clean, distinct)]
+        distinct = [*map(_clean_text, distinct)]
     elif not words.issuperset(distinct):
         raise FrameError(f"a text column that is no {kind}")
     if not isinstance(places, bytes) or len(places) % 4:
         raise FrameError("a text column is malformed")
-    return _spread(tuple(distinct), places)
+    return _texts_by_rank(tuple(distinct), places)
 
 
 @lru_cache(maxsize=8)
-def _spread(distinct: tuple[str, ...], places: bytes) -> tuple[str, ...]:
+def _texts_by_rank(distinct: tuple[str, ...], places: bytes) -> tuple[str, ...]:
     """A text per rank. Cached: hosts, devices and most states are those of the last frame, and at 4096 ranks
     the same tuple takes a tenth of the time."""
     index = np.frombuffer(places, "<u4")
@@ -565,7 +575,7 @@ def _spread(distinct: tuple[str, ...], places: bytes) -> tuple[str, ...]:
     return tuple(map(distinct.__getitem__, index.tolist()))
 
 
-def _list(value: Any, length: int | None = None) -> list[Any]:
+def _read_list(value: Any, length: int | None = None) -> list[Any]:
     if not isinstance(value, list) or (length is not None and len(value) != length):
         raise FrameError("a list of the wrong length")
     return value

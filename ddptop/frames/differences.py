@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.figures import Difference, Figure
+    from ddptop.frames.figures import Figure, NamedDifference
     from ddptop.frames.frame import Frame, LoggedEvent
 
 DIFFERENCES = figures_shown(lambda figure: figure.difference)
@@ -53,17 +53,17 @@ def differences(frame: Frame, rank: int) -> Iterator[str]:
     name = frame.ranks.host[rank]
     for figure, how in HOST_DIFFERENCES:
         loads = {host.name: getattr(host, figure.name) for host in frame.hosts}
-        own = loads.pop(name, None)
-        if own is not None:
-            yield from _name_difference(figure, how, own, np.array([*loads.values()], np.float64))
+        value = loads.pop(name, None)
+        if value is not None:
+            yield from _name_difference(figure, how, value, np.array([*loads.values()], np.float64))
 
 
-def _name_difference(figure: Figure, how: Difference, own: float, others: Column) -> Iterator[str]:
+def _name_difference(figure: Figure, how: NamedDifference, own: float, others: Column) -> Iterator[str]:
     usual = float(median(others)) if len(others) else math.nan
-    if _apart(own, usual):
+    if _are_apart(own, usual):
         text = how.text or figure.text
         yield how.sentence.format(own=text(own), usual=text(usual))
 
 
-def _apart(own: float, usual: float) -> bool:
+def _are_apart(own: float, usual: float) -> bool:
     return known(own) and known(usual) and abs(own - usual) > APART * max(abs(own), abs(usual))

@@ -214,7 +214,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class NamedDifference:
     """A figure that is named where a slow rank, its GPU or its host differs in it from the others."""
 
     place: int
@@ -297,7 +297,7 @@ class Figure:
     """How the heat map shows it; None: not at all."""
     compared: Compared | None = None
     """How the comparison of two ranks shows it; None: not at all."""
-    difference: Difference | None = None
+    difference: NamedDifference | None = None
     """How it is named as a difference between a slow rank and the others; None: not at all."""
     page_place: int | None = None
     """Place in the line of counts on the page of a rank; None: it is not there."""
@@ -781,7 +781,7 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=180, key="memory", unit="GB", scale=1e9),
         compared=Compared(place=140, name="memory"),
-        difference=Difference(place=20, sentence="memory {own}, the others {usual}"),
+        difference=NamedDifference(place=20, sentence="memory {own}, the others {usual}"),
         page_place=30,
         metric=Metric(place=70, name="rank_resident_memory", help="Resident memory of its process"),
         formula="resident memory",
@@ -797,7 +797,9 @@ FIGURES = (
         largest_first=True,
         heat=HeatMetric(place=170, key="cpu", unit="%"),
         compared=Compared(place=150),
-        difference=Difference(place=10, sentence="its process uses {own}% of a CPU, the others {usual}%"),
+        difference=NamedDifference(
+            place=10, sentence="its process uses {own}% of a CPU, the others {usual}%"
+        ),
         page_place=40,
         metric=Metric(place=80, name="rank_cpu", help="CPU of its process, 1 is a whole core"),
         formula="CPU of one core since the reading before",
@@ -872,7 +874,7 @@ FIGURES = (
         words="gpu temperature",
         scope="gpu",
         heat=HeatMetric(place=210, key="gpu_temp", unit="C"),
-        difference=Difference(place=40, sentence="GPU {own} °C, the others {usual}", text=whole),
+        difference=NamedDifference(place=40, sentence="GPU {own} °C, the others {usual}", text=whole),
         metric=Metric(place=130, name="hw.temperature", help="Temperature of the GPU"),
         formula="NVML: of the chip",
         source="ddptop/host/gpus.py",
@@ -881,7 +883,7 @@ FIGURES = (
         name="clock_mhz",
         scope="gpu",
         text=whole,
-        difference=Difference(place=30, sentence="GPU clock {own} MHz, the others {usual}"),
+        difference=NamedDifference(place=30, sentence="GPU clock {own} MHz, the others {usual}"),
         formula="NVML: clock of the multiprocessors",
         source="ddptop/host/gpus.py",
     ),
@@ -1019,11 +1021,11 @@ def _plus_minus_ratio(value: float | None) -> str:
     return text if text == UNKNOWN else f"±{text}"
 
 
-def _signed(value: float | None) -> str:
+def _write_signed(value: float | None) -> str:
     return UNKNOWN if value is None else signed(value)
 
 
-def _seconds(value: float | None) -> str:
+def _write_seconds(value: float | None) -> str:
     return fixed(value, 1, " s")
 
 
@@ -1126,7 +1128,7 @@ HOST_FIGURES = (
         name="clock_drift_ppm",
         scope="host",
         title="drift ppm",
-        text=_signed,
+        text=_write_signed,
         emphasis="dim",
         largest_first=True,
         screen=FigureColumn(place=80, keep=50, width=9),
@@ -1137,7 +1139,7 @@ HOST_FIGURES = (
         name="clock_age_s",
         scope="host",
         title="compared",
-        text=_seconds,
+        text=_write_seconds,
         emphasis="dim",
         largest_first=True,
         screen=FigureColumn(place=90, keep=51, width=8),
@@ -1163,7 +1165,9 @@ HOST_FIGURES = (
         text=whole,
         largest_first=True,
         screen=FigureColumn(place=100, keep=78, width=4),
-        difference=Difference(place=10, sentence="its host's CPUs are {own}% busy, the others' {usual}%"),
+        difference=NamedDifference(
+            place=10, sentence="its host's CPUs are {own}% busy, the others' {usual}%"
+        ),
         formula="of all its processors, since the reading before",
         source="ddptop/agent/host_usage.py",
     ),

@@ -123,8 +123,8 @@ class HistoryStore:
         """Forget all points; the next one may have any number."""
         self._first = 0
         self._length = 0
-        self._columns = _allocate(FIRST_CAPACITY)
-        self._bins: _Points = _allocate(0)
+        self._columns = _allocate_columns(FIRST_CAPACITY)
+        self._bins: _Points = _allocate_columns(0)
         self._sizes: Column = np.empty(0)
         """Steps of each bin."""
 
@@ -155,9 +155,9 @@ class HistoryStore:
         """Add steps, one array per column; those of `OF_BINS` may be missing."""
         most = max(1, self._limit - self._kept)
         for begin in range(0, len(points["step"]), most):
-            self._append({name: column[begin : begin + most] for name, column in points.items()})
+            self._append_piece({name: column[begin : begin + most] for name, column in points.items()})
 
-    def _append(self, points: Mapping[str, Column]) -> None:
+    def _append_piece(self, points: Mapping[str, Column]) -> None:
         added = len(points["step"])
         self._make_room(added)
         for name, column in self._columns.items():
@@ -189,11 +189,13 @@ class HistoryStore:
         kept = self._length
         if needed > self._limit:
             kept = max(0, min(self._length, self._kept - added))
-            self._fold({name: column[: self._length - kept] for name, column in self._columns.items()})
+            self._fold_into_bins(
+                {name: column[: self._length - kept] for name, column in self._columns.items()}
+            )
         while capacity < kept + added:
             capacity *= 2
         capacity = max(min(capacity, self._limit), kept + added)
-        old, self._columns = self._columns, _allocate(capacity)
+        old, self._columns = self._columns, _allocate_columns(capacity)
         for name, column in self._columns.items():
             column[:kept] = old[name][self._length - kept : self._length]
         self._first += self._length - kept
@@ -204,7 +206,7 @@ class HistoryStore:
         steps = np.diff(bins["step"], prepend=0)
         self._bins, self._sizes = bins, np.where(steps > 0, steps, BIN_STEPS)
 
-    def _fold(self, points: _Points) -> None:
+    def _fold_into_bins(self, points: _Points) -> None:
         """Put the oldest steps into bins. A restart, from which they count from 0 again, begins another."""
         falls = np.flatnonzero(np.diff(points["step"]) < 0) + 1
         parts, sizes = [self._bins], [self._sizes]
@@ -212,37 +214,39 @@ class HistoryStore:
             whole = (stop - begin) // BIN_STEPS * BIN_STEPS
             for first, last, size in ((begin, begin + whole, BIN_STEPS), (begin + whole, stop, 0)):
                 if first < last:
-                    each = size or last - first
-                    parts.append(_bins_of({n: c[first:last].reshape(-1, each) for n, c in points.items()}))
-                    sizes.append(np.full((last - first) // each, float(each)))
+                    steps_of_bin = size or last - first
+                    parts.append(
+                        _bins_of({n: c[first:last].reshape(-1, steps_of_bin) for n, c in points.items()})
+                    )
+                    sizes.append(np.full((last - first) // steps_of_bin, float(steps_of_bin)))
         self._bins = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
         self._sizes = np.concatenate(sizes)
-        while len(self._sizes) > MOST_BINS and self._merge():
+        while len(self._sizes) > MOST_BINS and self._merge_short_bins():
             pass
 
-    def _merge(self) -> bool:
+    def _merge_short_bins(self) -> bool:
         """Make bins of pairs of short ones, the oldest first; False where there is no such pair."""
         sizes, step = self._sizes, self._bins["step"]
         longest = max(2.0 * BIN_STEPS, float(sizes.sum()) / LONGEST_SHARE)
         fits = (sizes[:-1] + sizes[1:] <= longest) & (np.diff(step) > 0)
         firsts: list[int] = []
         wanted = len(sizes) - MOST_BINS * 3 // 4
-        for at in np.flatnonzero(fits).tolist():
-            if not firsts or at > firsts[-1] + 1:
-                firsts.append(at)
+        for pair in np.flatnonzero(fits).tolist():
+            if not firsts or pair > firsts[-1] + 1:
+                firsts.append(pair)
             if len(firsts) >= wanted:
                 break
         if not firsts:
             return False
-        left = np.array(firsts)
-        merged = _merged(self._bins, sizes, left)
+        lefts = np.array(firsts)
+        merged = _merge_pairs(self._bins, sizes, lefts)
         for name, column in self._bins.items():
             column = column.copy()
-            column[left] = merged[name]
-            self._bins[name] = np.delete(column, left + 1)
+            column[lefts] = merged[name]
+            self._bins[name] = np.delete(column, lefts + 1)
         sizes = sizes.copy()
-        sizes[left] += sizes[left + 1]
-        self._sizes = np.delete(sizes, left + 1)
+        sizes[lefts] += sizes[lefts + 1]
+        self._sizes = np.delete(sizes, lefts + 1)
         return True
 
 
@@ -264,12 +268,12 @@ def _bins_of(steps: _Points) -> _Points:
         elif name == "step_p95_ms":
             bins[name] = np.quantile(values, 0.95, axis=1).astype(np.float32)
         else:
-            bins[name] = _mean(values, np.ones(values.shape))
+            bins[name] = _mean_of_rows(values, np.ones(values.shape))
     _keep_bad_losses(bins, steps["loss_mean"], steps["loss_max"])
     return bins
 
 
-def _merged(bins: _Points, sizes: Column, left: Indices) -> _Points:
+def _merge_pairs(bins: _Points, sizes: Column, left: Indices) -> _Points:
     """A bin of each pair of bins that begins at one of these indices."""
     pairs = np.stack([left, left + 1], axis=1)
     merged: _Points = {}
@@ -282,16 +286,16 @@ def _merged(bins: _Points, sizes: Column, left: Indices) -> _Points:
         elif name in LARGEST:
             merged[name] = np.fmax.reduce(values, axis=1)
         else:
-            merged[name] = _mean(values, sizes[pairs])
+            merged[name] = _mean_of_rows(values, sizes[pairs])
     _keep_bad_losses(merged, bins["loss_mean"][pairs], bins["loss_max"][pairs])
     return merged
 
 
-def _mean(values: Column, weights: Column) -> Column:
+def _mean_of_rows(values: Column, weights: Column) -> Column:
     """(bins,) the mean of the finite values in each row; NaN: there is none."""
-    known = np.isfinite(values)
-    weights = np.where(known, weights, 0.0)
-    total, weight = (np.where(known, values, 0.0) * weights).sum(axis=1), weights.sum(axis=1)
+    is_known = np.isfinite(values)
+    weights = np.where(is_known, weights, 0.0)
+    total, weight = (np.where(is_known, values, 0.0) * weights).sum(axis=1), weights.sum(axis=1)
     mean = np.divide(total, weight, out=np.full(len(total), np.nan), where=weight > 0)
     return np.asarray(mean, np.float32)
 
@@ -299,9 +303,9 @@ def _mean(values: Column, weights: Column) -> Column:
 def _keep_bad_losses(bins: _Points, means: Column, largest: Column) -> None:
     """A NaN or infinite loss is not averaged away: the bin has it as its mean."""
     bad = np.isinf(means) | (np.isnan(means) & np.isfinite(largest))
-    there = bad.any(axis=1)
-    bins["loss_mean"][there] = means[there, bad[there].argmax(axis=1)]
+    has_bad = bad.any(axis=1)
+    bins["loss_mean"][has_bad] = means[has_bad, bad[has_bad].argmax(axis=1)]
 
 
-def _allocate(capacity: int) -> _Points:
+def _allocate_columns(capacity: int) -> _Points:
     return {name: np.empty(capacity, np.float64 if name in WIDE else np.float32) for name in COLUMNS}

@@ -79,17 +79,17 @@ def presumed_hosts(host_of: tuple[str, ...], local_rank: Column) -> tuple[str, .
     """
     if "" not in host_of:
         return host_of
-    here = np.flatnonzero(np.isfinite(local_rank)).tolist()
-    if not here:
+    reported = np.flatnonzero(np.isfinite(local_rank)).tolist()
+    if not reported:
         return host_of
-    each, hosts = int(np.nanmax(local_rank)) + 1, list(host_of)
+    per_host, hosts = int(np.nanmax(local_rank)) + 1, list(host_of)
     firsts: dict[int, str] = {}
-    for rank in here:
+    for rank in reported:
         if firsts.setdefault(rank - int(local_rank[rank]), host_of[rank]) != host_of[rank]:
             return host_of  # numbered otherwise, or local ranks are not known
     missing = [rank for rank, host in enumerate(hosts) if not host]
     for rank in missing:
-        before = next((first for first in range(rank, rank - each, -1) if first in firsts), None)
+        before = next((first for first in range(rank, rank - per_host, -1) if first in firsts), None)
         hosts[rank] = "" if before is None else firsts[before]
     return tuple(hosts)
 
@@ -125,7 +125,7 @@ def host_index(hosts: tuple[str, ...]) -> HostIndex:
     of_rank = np.fromiter((places.setdefault(host, len(places)) for host in hosts), np.int64, len(hosts))
     names = tuple(places)
     short = short_names(names)
-    return HostIndex(names, of_rank, short, tuple(short[at] for at in of_rank.tolist()))
+    return HostIndex(names, of_rank, short, tuple(short[index] for index in of_rank.tolist()))
 
 
 @lru_cache(maxsize=4)
@@ -137,23 +137,29 @@ def short_names(names: tuple[str, ...]) -> tuple[str, ...]:
     host, and is cut at a separator only: `ip-10-0-3-17` stays as it is.
     """
     plain = without_domain(names)
-    known = [name for name in plain if name]
-    if len(set(known)) < 2 or max(map(len, known)) <= SHORT_ENOUGH:
+    non_empty = [name for name in plain if name]
+    if len(set(non_empty)) < 2 or max(map(len, non_empty)) <= SHORT_ENOUGH:
         return plain
-    shared = _shared_beginning(known)
-    cuts = [found.end() for found in _SEPARATORS.finditer(shared)]
+    shared = _shared_beginning(non_empty)
+    cuts = [separator.end() for separator in _SEPARATORS.finditer(shared)]
     for cut in reversed(cuts):
-        if all(name[cut : cut + 1].isalpha() for name in known):
+        if all(name[cut : cut + 1].isalpha() for name in non_empty):
             return tuple(name[cut:] for name in plain)
-    ending = _shared_beginning([name[::-1] for name in known])
-    words = (found.end() for found in _SEPARATORS.finditer(ending, 1) if ending[found.start() - 1].isalpha())
+    ending = _shared_beginning([name[::-1] for name in non_empty])
+    words = (
+        separator.end()
+        for separator in _SEPARATORS.finditer(ending, 1)
+        if ending[separator.start() - 1].isalpha()
+    )
     last = max(words, default=0)
     return tuple(name[: len(name) - last] for name in plain)
 
 
 def _shared_beginning(names: Sequence[str]) -> str:
     first, last = min(names), max(names)
-    length = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
+    length = next(
+        (index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None
+    )
     return first if length is None else first[:length]
 
 

@@ -57,22 +57,22 @@ def in_state(frame: Frame, state: RankStatus) -> str:
     """`host gpu-3 is lost`, `rank 2 makes no progress`: hosts in this state, else ranks; empty where there
     are none, or all ranks are."""
     names = [host.name for host in frame.hosts if host.state == state]
-    ranks = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
+    ranks = [rank for rank, rank_state in enumerate(frame.ranks.state) if rank_state == state]
     if names:
-        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-        return f"host {names[0]}{more} {'are' if more else 'is'} {state}"
+        and_more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        return f"host {names[0]}{and_more} {'are' if and_more else 'is'} {state}"
     if not ranks or len(ranks) == len(frame.ranks.state):
         return ""
-    one, who = len(ranks) == 1, ranks_phrase(ranks, len(frame.ranks.state))
+    is_single, who = len(ranks) == 1, ranks_phrase(ranks, len(frame.ranks.state))
     if state == "stalled":
-        return f"{who} {'makes' if one else 'make'} no progress"
-    return f"{who} {'is' if one else 'are'} {state}"
+        return f"{who} {'makes' if is_single else 'make'} no progress"
+    return f"{who} {'is' if is_single else 'are'} {state}"
 
 
 def joined(ranks: Sequence[int]) -> str:
     """`1`, `1 and 3`, `0, 2 and 3`."""
-    *others, last = map(str, ranks)
-    return f"{', '.join(others)} and {last}" if others else last
+    *but_last, last = map(str, ranks)
+    return f"{', '.join(but_last)} and {last}" if but_last else last
 
 
 def several_hosts(frame: Frame) -> bool:
@@ -94,8 +94,8 @@ def on_hosts(frame: Frame, ranks: Sequence[int]) -> str:
 def which_hosts(host_of: tuple[str, ...], ranks: Sequence[int]) -> str:
     """As `on_hosts`, from the host of every rank; empty where all of them are on one."""
     index = host_index(host_of)
-    known = [rank for rank in ranks if 0 <= rank < len(host_of) and host_of[rank]]
-    names = {index.short[int(index.of_rank[rank])] for rank in known if len(index.names) > 1}
+    with_host = [rank for rank in ranks if 0 <= rank < len(host_of) and host_of[rank]]
+    names = {index.short[int(index.of_rank[rank])] for rank in with_host if len(index.names) > 1}
     if len(names) > 1:
         return f" on {len(names)} hosts"
     return f" on {names.pop()}" if names else ""
@@ -163,9 +163,9 @@ def straggler_phrase(s: Straggler, where: str = "", *, short: bool = False) -> s
     words, cause = words_of(s.cause), cause_phrase(s.cause, s.place, short=short)
     if words.sentence:
         who, has = (who, "have" if many else "has") if blamed(s) else ("ranks take turns: the latest", "has")
-        more = "more" if s.elements_ratio is None else f"{fixed(s.elements_ratio)}x the"
+        times_more = "more" if s.elements_ratio is None else f"{fixed(s.elements_ratio)}x the"
         ending = "" if many else "s"
-        sentence = words.sentence.format(who=who, s=ending, has=has, more=more, size=size, often=often)
+        sentence = words.sentence.format(who=who, s=ending, has=has, more=times_more, size=size, often=often)
     parts = [sentence, *([cause] if cause and not words.sentence_says_it else [])]
     parts += [s.waits_for] if s.waits_for else []
     parts += [f"its GPU is throttled: {s.throttle}"] if s.throttle else []
@@ -391,8 +391,8 @@ def death_phrase(death: Death, who: str = "") -> str:
 def loss_note(group: Group) -> str:
     """What the loss is, where it is not simply what the script logs; else empty."""
     if group.optimizers_in_turn:
-        others = "of the other" if group.optimizers_in_turn == 2 else "of another"
-        of_other = "" if group.loss_of_other is None else f", {loss(group.loss_of_other)} {others}"
+        whose = "of the other" if group.optimizers_in_turn == 2 else "of another"
+        of_other = "" if group.loss_of_other is None else f", {loss(group.loss_of_other)} {whose}"
         return f"of the first of {group.optimizers_in_turn} optimizers that step in turn{of_other}"
     if group.loss_as_given:
         return f"as given to backward(), mean of {group.loss_as_given} calls in a step"

@@ -75,8 +75,8 @@ def clock_reason(pct: float, least_pct: float) -> str:
     NaN: not known."""
     if not pct <= LOW_CLOCK * least_pct:
         return ""
-    others = f"those of other ranks at {percent(least_pct)} or more"
-    return f"its processor runs at {percent(pct)} of its highest clock, {others}"
+    beside = f"those of other ranks at {percent(least_pct)} or more"
+    return f"its processor runs at {percent(pct)} of its highest clock, {beside}"
 
 
 class Beside(NamedTuple):

@@ -68,14 +68,14 @@ def next_action(frame: Frame) -> str:
     if state == "waiting" and frame.run.elapsed_s < LONG_WAIT_S:
         return ""
     if state == "waiting":
-        missing = [rank for rank, own in enumerate(frame.ranks.state) if own == "waiting"]
-        who = "the ranks" if len(missing) in (0, len(frame.ranks.state)) else _named(missing)
+        missing = [rank for rank, rank_state in enumerate(frame.ranks.state) if rank_state == "waiting"]
+        who = "the ranks" if len(missing) in (0, len(frame.ranks.state)) else _name_ranks(missing)
         return f"Read the output of {who}: did init_process_group return?"
     if state == "stale":
         return "Check with top if the collector has CPU time or is stopped. The training goes on without it."
     if state in FAILED_STATES:
-        gone = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
-        who = _named(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
+        gone = [rank for rank, rank_state in enumerate(frame.ranks.state) if rank_state == state]
+        who = _name_ranks(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
         return f"Read the output of {who} for the reason, and dmesg -T on its host for out of memory."
     if state == "stalled":
         return _without_evidence(frame)
@@ -110,7 +110,7 @@ def after_outside_end(evidence: Mapping[str, Scalar]) -> str:
 def _without_evidence(frame: Frame) -> str:
     """About a stall of which no rank has sent its stack: not yet, or an older recording has none."""
     ranks = frame.ranks
-    stalled = [rank for rank, own in enumerate(ranks.state) if own == "stalled"]
+    stalled = [rank for rank, rank_state in enumerate(ranks.state) if rank_state == "stalled"]
     pid = float(ranks.pid[stalled[0]]) if stalled else math.nan
     if not 0 < len(stalled) < len(ranks.state) or not math.isfinite(pid):
         return _WAIT_FOR_STACKS
@@ -121,7 +121,7 @@ def _py_spy(pid: int, host: str) -> str:
     return f"py-spy dump --pid {pid} on {host}"
 
 
-def _named(ranks: list[int]) -> str:
+def _name_ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {first_ranks(ranks)}"
 
 
@@ -173,8 +173,8 @@ def of_death(death: Death) -> str:
     call, host = death.position.user_call, death.position.host or "its host"
     text = " ".join([death.reason, *death.message, *([death.signal] if death.signal else [])])
     if death.context:
-        at = "" if call is None else f", up to {_place(call)}"
-        return f"Let rank {death.rank} call as many collectives as the others{at}."
+        up_to = "" if call is None else f", up to {_name_place(call)}"
+        return f"Let rank {death.rank} call as many collectives as the others{up_to}."
     for pattern, action in _OF_ERROR:
         if pattern.search(text):
             return action.format(host=host, rank=death.rank, unused=_unused_parameters(text))
@@ -189,7 +189,7 @@ def of_death(death: Death) -> str:
     what = re.split(r"[:( ]", death.reason, maxsplit=1)[0]
     again = "start again" if death.step is None else "resume a checkpoint"
     if call is not None and what:
-        where = f"{_place(call)} (rank {death.rank})"
+        where = f"{_name_place(call)} (rank {death.rank})"
         return f"Fix the {what} in {where}, then {again}."
     return f"Read the output of rank {death.rank} on {host}, then {again}."
 
@@ -200,17 +200,21 @@ def _unused_parameters(text: str) -> str:
     if match is None:
         return ""
     numbers = match[1].split()
-    more = "" if len(numbers) <= _MAX_UNUSED else f" and {len(numbers) - _MAX_UNUSED:,} more"
-    return f": no gradient for parameters {', '.join(numbers[:_MAX_UNUSED])}{more}"
+    and_more = "" if len(numbers) <= _MAX_UNUSED else f" and {len(numbers) - _MAX_UNUSED:,} more"
+    return f": no gradient for parameters {', '.join(numbers[:_MAX_UNUSED])}{and_more}"
 
 
 def _in_stall(frame: Frame, stall: Stall) -> str:
-    responsible = [one for one in stall.positions if one.rank in stall.ranks]
+    responsible = [position for position in stall.positions if position.rank in stall.ranks]
     if stall.restart:
         return f"End it and start it again: {_GONE_PEERS}"
     if action := STALLS[stall.kind].action:
-        calls = [one.user_call for one in (*responsible, *stall.positions) if one.user_call is not None]
-        see = f": see {_place(calls[0])}" if calls else ""
+        calls = [
+            position.user_call
+            for position in (*responsible, *stall.positions)
+            if position.user_call is not None
+        ]
+        see = f": see {_name_place(calls[0])}" if calls else ""
         return action.format(see=see, host=responsible[0].host if responsible else "the host")
     if not responsible:
         return _WAIT_FOR_STACKS
@@ -226,7 +230,9 @@ def _of_missing(frame: Frame, missing: RankPosition) -> str:
     if missing.waits_for:
         return of_worker(missing)
     if missing.user_call is not None:
-        return f"Find out what holds rank {rank} in {_place(missing.user_call)}: a lock, a worker, a file."
+        return (
+            f"Find out what holds rank {rank} in {_name_place(missing.user_call)}: a lock, a worker, a file."
+        )
     if missing.pid is None:
         return f"Read the output of rank {rank} on {host}: does its process still run?"
     return f"{_py_spy(missing.pid, host)}: what is rank {rank} doing?"
@@ -234,15 +240,15 @@ def _of_missing(frame: Frame, missing: RankPosition) -> str:
 
 def of_worker(position: RankPosition) -> str:
     """What to do about a worker that a rank waits for."""
-    name, _, more = position.waits_for.partition(", which ")
+    name, _, what_it_does = position.waits_for.partition(", which ")
     if " in " in name:
         return f"Find out what holds {name}: a file, a network mount, a lock. Give such calls a timeout."
     pid = name.rpartition("pid ")[2].partition(" ")[0]
-    install = " (pip install 'ddptop[stacks]')" if "ddptop[stacks]" in more else ""
+    install = " (pip install 'ddptop[stacks]')" if "ddptop[stacks]" in what_it_does else ""
     command = f"py-spy dump --pid {pid} on {position.host or 'its host'}"
     return f"{command}{install}: what is the worker of rank {position.rank} doing?"
 
 
-def _place(call: Call) -> str:
+def _name_place(call: Call) -> str:
     name = call.file.replace("\\", "/").rpartition("/")[2]
     return f"{name}:{call.line}" if call.function == "<module>" else f"{name}:{call.line} {call.function}"

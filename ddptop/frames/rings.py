@@ -65,9 +65,9 @@ class Ring:
         self._steps_waiting += steps
         self.count += steps
         if self._steps_waiting >= WRITTEN_TOGETHER:
-            self._write()
+            self._write_waiting_steps()
 
-    def _write(self) -> None:
+    def _write_waiting_steps(self) -> None:
         """Write the steps that wait."""
         if not self._steps_waiting:
             return
@@ -77,13 +77,15 @@ class Ring:
         steps, self._steps_waiting = min(self._steps_waiting, self._size), 0
         first = (self.count - steps) % self._size
         before_end = min(steps, self._size - first)
-        for name, at in self._index.items():
+        for name, index in self._index.items():
             added = (
-                waiting[0][at] if len(waiting) == 1 else np.concatenate([values[at] for values in waiting])
+                waiting[0][index]
+                if len(waiting) == 1
+                else np.concatenate([values[index] for values in waiting])
             )
             if name in self._same and self._is_like(name, added[-steps:]):
                 continue
-            if (column := self._written(at, added)) is not None:
+            if (column := self._column_to_write(index, added)) is not None:
                 last = added[-steps:].T  # steps to the last axis; `moveaxis` takes five times as long
                 column[..., first : first + before_end] = last[..., :before_end]
                 if before_end < steps:
@@ -92,18 +94,18 @@ class Ring:
     def _is_like(self, name: str, last: Column) -> bool:
         """Whether the last steps of a column, (n, *shape), are those of `_like`, bit by bit; if not, it is
         its own from now on."""
-        theirs = self._like.of(name, np.arange(self.count - len(last), self.count))
-        bits = theirs.view(np.int32), np.ascontiguousarray(last.T).view(np.int32)
+        like_values = self._like.of(name, np.arange(self.count - len(last), self.count))
+        bits = like_values.view(np.int32), np.ascontiguousarray(last.T).view(np.int32)
         if not (bits[0] == bits[1]).all():
             self._make_own(name)
         return name in self._same
 
     def _make_own(self, name: str) -> None:
         self._same.discard(name)
-        self._like._write()
+        self._like._write_waiting_steps()
         self._data[self._index[name]] = self._like._data[self._like._index[name]].copy()
 
-    def _written(self, at: int, values: Column) -> Column | None:
+    def _column_to_write(self, at: int, values: Column) -> Column | None:
         """The column to which these are to be written, which takes its memory now; None where all its values
         are the same as these."""
         column = self._data[at]
@@ -115,7 +117,7 @@ class Ring:
         self._data[at] = np.full(self._shape, column[0], self._dtype)
         return self._data[at]
 
-    def _waits(self, slots: Indices) -> bool:
+    def _are_unwritten(self, slots: Indices) -> bool:
         """Whether these follow each other and are all unwritten: they can be read without being written."""
         fresh = len(slots) and slots[0] >= self.count - self._steps_waiting and slots[-1] < self.count
         return bool(fresh) and int(slots[-1] - slots[0]) == len(slots) - 1
@@ -124,7 +126,7 @@ class Ring:
         """Add steps of which nothing is known, as NaN."""
         if not steps:
             return
-        self._write()
+        self._write_waiting_steps()
         self._medians = {}
         if self.count:
             for name in [*self._same]:
@@ -132,8 +134,8 @@ class Ring:
         self._same.clear()
         kept = min(steps, self._size)
         unknown = np.full(1, np.nan, self._dtype)
-        for at in range(len(self._data)):
-            if (column := self._written(at, unknown)) is not None:
+        for index in range(len(self._data)):
+            if (column := self._column_to_write(index, unknown)) is not None:
                 column[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
         self.count += steps
 
@@ -141,13 +143,13 @@ class Ring:
         """From now on keep the last `size` steps, where fewer are kept; not for rings with `like`."""
         if size <= self._size:
             return
-        self._write()
+        self._write_waiting_steps()
         before, slots = self._shape, self.recent(self._size)
         self._begin, self._size, self._shape = self.oldest, size, (*self._shape[:-1], size)
-        for at, column in enumerate(self._data):
+        for index, column in enumerate(self._data):
             if column.shape == before:
-                self._data[at] = np.full(self._shape, np.nan, self._dtype)
-                self._data[at][..., slots % size] = column[..., slots % before[-1]]
+                self._data[index] = np.full(self._shape, np.nan, self._dtype)
+                self._data[index][..., slots % size] = column[..., slots % before[-1]]
 
     @property
     def oldest(self) -> int:
@@ -161,12 +163,12 @@ class Ring:
     def of(self, name: str, slots: Indices, ranks: Indices | None = None) -> Column:
         """One column of all or some ranks in the given slots, (*shape, n), oldest first. They must still be
         kept."""
-        if self._waits(slots):
+        if self._are_unwritten(slots):
             fresh = np.concatenate([values[self._index[name]] for values in self._waiting])
             first = int(slots[0]) - self.count + len(fresh)
             column = np.ascontiguousarray(fresh[first : first + len(slots)].T)
             return column if ranks is None else np.asarray(column[ranks])
-        self._write()
+        self._write_waiting_steps()
         if name in self._same and self.count:
             return self._like.of(name, slots, ranks)
         column = self._data[self._index[name]]

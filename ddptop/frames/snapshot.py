@@ -96,38 +96,40 @@ def snapshot(frame: Frame) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "source": frame.source,
-        "run": _run(frame),
-        "group": _group(frame),
-        "ranks": _ranks(frame),
-        "buckets": [_fields(bucket, BUCKET_FIELDS) for bucket in frame.buckets],
-        "verdict": _fields(verdict(frame), ("kind", "sign", "sentence", "detail")),
-        "straggler": _straggler(frame),
-        "suspect": None if frame.suspect is None else _fields(frame.suspect, SUSPECT_FIELDS),
+        "run": _run_as_json(frame),
+        "group": _group_as_json(frame),
+        "ranks": _ranks_as_json(frame),
+        "buckets": [_pick_fields(bucket, BUCKET_FIELDS) for bucket in frame.buckets],
+        "verdict": _pick_fields(verdict(frame), ("kind", "sign", "sentence", "detail")),
+        "straggler": _straggler_as_json(frame),
+        "suspect": None if frame.suspect is None else _pick_fields(frame.suspect, SUSPECT_FIELDS),
         "alerts": [alert_fields(alert) for alert in frame.alerts],
-        "hosts": [_fields(host, HOST_FIELDS) for host in frame.hosts],
-        "clocks": _clocks(frame),
-        "ledger": None if frame.ledger is None else _ledger(frame.ledger),
-        "overhead": _overhead(frame.overhead),
+        "hosts": [_pick_fields(host, HOST_FIELDS) for host in frame.hosts],
+        "clocks": _clocks_as_json(frame),
+        "ledger": None if frame.ledger is None else _ledger_as_json(frame.ledger),
+        "overhead": _overhead_as_json(frame.overhead),
         "activities": [
-            {**_fields(activity, ("kind", "name", "since_s")), "ranks": list(activity.ranks)}
+            {**_pick_fields(activity, ("kind", "name", "since_s")), "ranks": list(activity.ranks)}
             for activity in frame.activities
         ],
-        "progress": None if frame.progress is None else _fields(frame.progress, PROGRESS_FIELDS),
-        "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
-        "stall": _stall(frame),
+        "progress": None if frame.progress is None else _pick_fields(frame.progress, PROGRESS_FIELDS),
+        "logged": {scalar.name: _pick_fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
+        "stall": _stall_as_json(frame),
         "deaths": [
-            with_old_names({**_fields(death, DEATH_FIELDS), "position": _position(death.position)})
+            with_old_names(
+                {**_pick_fields(death, DEATH_FIELDS), "position": _position_as_json(death.position)}
+            )
             for death in frame.deaths
         ],
     }
 
 
-def _ledger(ledger: Ledger) -> dict[str, object]:
+def _ledger_as_json(ledger: Ledger) -> dict[str, object]:
     """Its figures over the whole run, and below `recent` over the last minutes."""
     columns = [[tidy("_s", value) for value in ledger.seconds_of(name).tolist()] for name in LEDGER_CLASSES]
     by_rank = zip(ledger.ranks.elapsed_s.tolist(), zip(*columns, strict=True), strict=True)
     return {
-        **_fields(ledger, ("elapsed_s", "scaled_s")),
+        **_pick_fields(ledger, ("elapsed_s", "scaled_s")),
         "ranks": [
             {
                 "rank": rank,
@@ -143,11 +145,11 @@ def _ledger(ledger: Ledger) -> dict[str, object]:
 
 def _skew_cost(cost: SkewCost) -> dict[str, object]:
     return {
-        **_fields(cost, SKEW_FIELDS),
+        **_pick_fields(cost, SKEW_FIELDS),
         "rank_seconds": tidy("_s", cost.rank_seconds),
         "waited_for": [
             {
-                **_fields(waited, WAITED_FIELDS),
+                **_pick_fields(waited, WAITED_FIELDS),
                 "seconds": tidy("_s", waited.rank_seconds),
                 "dear_steps": list(waited.dear_steps),
             }
@@ -161,17 +163,21 @@ def with_old_names(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **{OLD_NAMES[name]: values[name] for name in values if name in OLD_NAMES}}
 
 
-def _overhead(overhead: Overhead) -> dict[str, object]:
+def _overhead_as_json(overhead: Overhead) -> dict[str, object]:
     names = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason")
     measured = overhead.measured
-    found = None if measured is None else _fields(measured, ("pct", "low", "high", "blocks"))
-    return {**_fields(overhead, names), "measured": found, "collector_pct": overhead.collector_pct}
+    measured_cost = None if measured is None else _pick_fields(measured, ("pct", "low", "high", "blocks"))
+    return {
+        **_pick_fields(overhead, names),
+        "measured": measured_cost,
+        "collector_pct": overhead.collector_pct,
+    }
 
 
 def alert_fields(alert: Alert) -> dict[str, object]:
     """One of the snapshot's alerts."""
-    named = _fields(alert, ("kind", "severity", "rank", "step", "since_s", "message"))
-    return {**named, "evidence": _scalars(alert.evidence)}
+    named = _pick_fields(alert, ("kind", "severity", "rank", "step", "since_s", "message"))
+    return {**named, "evidence": _tidy_scalars(alert.evidence)}
 
 
 def tidy(name: str, value: object) -> object:
@@ -189,21 +195,21 @@ def tidy(name: str, value: object) -> object:
     return float(f"{number:.{SIGNIFICANT}g}") + 0.0
 
 
-def _fields(source: object, names: Iterable[str]) -> dict[str, object]:
+def _pick_fields(source: object, names: Iterable[str]) -> dict[str, object]:
     return {name: tidy(name, getattr(source, name)) for name in names}
 
 
-def _scalars(values: Mapping[str, Scalar]) -> dict[str, object]:
+def _tidy_scalars(values: Mapping[str, Scalar]) -> dict[str, object]:
     return {name: tidy(name, value) for name, value in values.items()}
 
 
-def _run(frame: Frame) -> dict[str, object]:
+def _run_as_json(frame: Frame) -> dict[str, object]:
     run = frame.run
     return {
-        **_fields(run, ("name", "id")),
+        **_pick_fields(run, ("name", "id")),
         "state": run_state(frame),
         "started_at": round(run.started_at, 3),
-        **_fields(run, ("elapsed_s", "world_size", "backend", "nodes", "script")),
+        **_pick_fields(run, ("elapsed_s", "world_size", "backend", "nodes", "script")),
         "argv": list(run.argv),
         "torch": run.torch,
         "ddp": {
@@ -213,7 +219,7 @@ def _run(frame: Frame) -> dict[str, object]:
     }
 
 
-def _group(frame: Frame) -> dict[str, object]:
+def _group_as_json(frame: Frame) -> dict[str, object]:
     values = {figure: getattr(frame.group, figure.name) for figure in GROUP_FIGURES}
     # The names of quantiles do not end with their unit: `step_ms_p95`.
     ends = {figure: "_ms" if figure.unit == "ms" else "" for figure in GROUP_FIGURES}
@@ -234,7 +240,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return outer
 
 
-def _ranks(frame: Frame) -> list[dict[str, object]]:
+def _ranks_as_json(frame: Frame) -> list[dict[str, object]]:
     ranks = frame.ranks
     gpus = {facts.rank: as_json(facts) for facts in frame.gpus}
 
@@ -259,58 +265,60 @@ def _ranks(frame: Frame) -> list[dict[str, object]]:
     ]
 
 
-def _straggler(frame: Frame) -> dict[str, object] | None:
-    found = frame.straggler
-    if found is None:
+def _straggler_as_json(frame: Frame) -> dict[str, object] | None:
+    straggler = frame.straggler
+    if straggler is None:
         return None
     names = ("rank", "pattern", "lateness_ms", "bound_ms", "recoverable_ms", "cost_pct", "cause")
-    parts = {phase: tidy("part_ms", value) for phase, value in found.parts_ms.items()}
+    parts = {phase: tidy("part_ms", value) for phase, value in straggler.parts_ms.items()}
     return {
-        **_fields(found, names),
-        "rank": found.rank if blamed(found) else None,
+        **_pick_fields(straggler, names),
+        "rank": straggler.rank if blamed(straggler) else None,
         "parts_ms": parts,
-        "throttle": found.throttle or None,
-        "last_pct": tidy("last_pct", found.last_pct),
-        "ranks": list(blamed(found)),
-        "place": found.place,
-        "basis": found.basis,
-        "disagrees": found.disagrees,
-        "waits_for": found.waits_for or None,
-        "elements_ratio": found.elements_ratio,
+        "throttle": straggler.throttle or None,
+        "last_pct": tidy("last_pct", straggler.last_pct),
+        "ranks": list(blamed(straggler)),
+        "place": straggler.place,
+        "basis": straggler.basis,
+        "disagrees": straggler.disagrees,
+        "waits_for": straggler.waits_for or None,
+        "elements_ratio": straggler.elements_ratio,
     }
 
 
-def _stall(frame: Frame) -> dict[str, object] | None:
-    found = frame.stall
-    if found is None:
+def _stall_as_json(frame: Frame) -> dict[str, object] | None:
+    stall = frame.stall
+    if stall is None:
         return None
     shown = {
-        **_fields(found, STALL_FIELDS),
-        "ranks": list(found.ranks),
-        "waiting": list(found.waiting),
-        "detail": list(found.detail),
-        "positions": [_position(position) for position in found.positions],
+        **_pick_fields(stall, STALL_FIELDS),
+        "ranks": list(stall.ranks),
+        "waiting": list(stall.waiting),
+        "detail": list(stall.detail),
+        "positions": [_position_as_json(position) for position in stall.positions],
     }
     return with_old_names(shown)
 
 
-def _position(found: RankPosition) -> dict[str, object]:
+def _position_as_json(found: RankPosition) -> dict[str, object]:
     return {
-        **_fields(found, POSITION_FIELDS),
-        "user_call": None if found.user_call is None else _fields(found.user_call, CALL_FIELDS),
+        **_pick_fields(found, POSITION_FIELDS),
+        "user_call": None if found.user_call is None else _pick_fields(found.user_call, CALL_FIELDS),
         "traces": [
             {
                 "thread": trace.thread,
                 "main": trace.main,
-                "calls": [_fields(call, CALL_FIELDS) for call in trace.calls],
+                "calls": [_pick_fields(call, CALL_FIELDS) for call in trace.calls],
             }
             for trace in found.traces
         ],
     }
 
 
-def _clocks(frame: Frame) -> list[dict[str, object]]:
-    return [_fields(clock, ("host", "offset_ms", "bound_ms", "drift_ppm", "age_s")) for clock in frame.clocks]
+def _clocks_as_json(frame: Frame) -> list[dict[str, object]]:
+    return [
+        _pick_fields(clock, ("host", "offset_ms", "bound_ms", "drift_ppm", "age_s")) for clock in frame.clocks
+    ]
 
 
 def as_json(facts: GpuFacts) -> dict[str, object]:

@@ -54,10 +54,10 @@ def median_of_sorted(ordered: Column) -> Column:
         return np.full(ordered.shape[:-1], np.nan)
     if not np.isnan(ordered[..., -1]).any():
         return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2, dtype=np.float64)
-    known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
-    low = np.take_along_axis(ordered, np.maximum(known - 1, 0) // 2, axis=-1)
-    high = np.take_along_axis(ordered, np.minimum(known // 2, size - 1), axis=-1)
-    return np.where(known[..., 0] > 0, ((low + high) / 2)[..., 0], np.nan)
+    n_known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
+    low = np.take_along_axis(ordered, np.maximum(n_known - 1, 0) // 2, axis=-1)
+    high = np.take_along_axis(ordered, np.minimum(n_known // 2, size - 1), axis=-1)
+    return np.where(n_known[..., 0] > 0, ((low + high) / 2)[..., 0], np.nan)
 
 
 def interpolated_quantile(values: Column, share: float) -> float:
@@ -84,24 +84,26 @@ def median_of_others(values: Column) -> Column:
         ordered = np.sort(values, axis=-1)  # sorts NaN to the end
         if top < 1 or np.isnan(ordered[..., -1]).any():
             return _median_of_known_others(values, ordered)
-    pairs = [(ordered[..., at : at + 1], ordered[..., at + 1 : at + 2]) for at in sorted({*places})]
-    found = [np.where(values <= here, after, here) for here, after in pairs]
-    return np.asarray(found[0] if len(found) == 1 else (found[0] + found[1]) / 2)
+    pairs = [
+        (ordered[..., place : place + 1], ordered[..., place + 1 : place + 2]) for place in sorted({*places})
+    ]
+    middle = [np.where(values <= before, after, before) for before, after in pairs]
+    return np.asarray(middle[0] if len(middle) == 1 else (middle[0] + middle[1]) / 2)
 
 
 def _median_of_known_others(values: Column, ordered: Column) -> Column:
     """`median_of_others` where some elements are NaN, whose number may differ. `ordered`: sorted."""
-    others = np.maximum((~np.isnan(values)).sum(axis=-1, keepdims=True) - 1, 0)
+    n_others = np.maximum((~np.isnan(values)).sum(axis=-1, keepdims=True) - 1, 0)
     top = values.shape[-1] - 1
 
     def without_own(place: Column) -> Column:
-        here = np.take_along_axis(ordered, np.minimum(place, top), axis=-1)
+        value = np.take_along_axis(ordered, np.minimum(place, top), axis=-1)
         after = np.take_along_axis(ordered, np.minimum(place + 1, top), axis=-1)
-        return np.where(values <= here, after, here)
+        return np.where(values <= value, after, value)
 
-    low = without_own(np.maximum(others - 1, 0) // 2)
-    high = without_own(others // 2)
-    return np.where((others > 0) & ~np.isnan(values), (low + high) / 2, np.nan)
+    low = without_own(np.maximum(n_others - 1, 0) // 2)
+    high = without_own(n_others // 2)
+    return np.where((n_others > 0) & ~np.isnan(values), (low + high) / 2, np.nan)
 
 
 def quantile(values: Column, share: float) -> Column:
@@ -112,8 +114,8 @@ def quantile(values: Column, share: float) -> Column:
     ordered = np.sort(values, axis=-1)
     if not np.isnan(ordered[..., -1]).any():
         return np.asarray(ordered[..., min(int(share * size), size - 1)])
-    known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
-    place = np.minimum((share * known).astype(np.int64), size - 1)
+    n_known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
+    place = np.minimum((share * n_known).astype(np.int64), size - 1)
     return np.asarray(np.take_along_axis(ordered, place, axis=-1)[..., 0])
 
 
@@ -129,18 +131,18 @@ def quantiles_of_bins(values: Column, edges: Indices, shares: tuple[float, ...])
     first = -(-low // stride) * stride  # the same points are picked while more come in
     inside = values[first:high:stride]
     bins = np.searchsorted(edges, np.arange(first, high, stride), side="right") - 1
-    known = np.isfinite(inside)
-    inside, bins = inside[known], bins[known]
+    is_known = np.isfinite(inside)
+    inside, bins = inside[is_known], bins[is_known]
     inside = inside[np.lexsort((inside, bins))]
     count = np.bincount(bins, minlength=columns)[:columns]
     begin = np.concatenate([[0], np.cumsum(count)[:-1]])
     filled = count > 0
-    found = []
+    figures = []
     for share in shares:
         figure = np.full(columns, np.nan)
         figure[filled] = inside[begin[filled] + np.ceil(share * (count[filled] - 1)).astype(np.int64)]
-        found.append(figure)
-    return found
+        figures.append(figure)
+    return figures
 
 
 def mean(values: Column) -> Column:
@@ -149,11 +151,11 @@ def mean(values: Column) -> Column:
         total = values.sum(axis=-1)
         if np.isfinite(total).all():  # and so all values
             return np.asarray(total.astype(np.float64) / values.shape[-1])
-    known = ~np.isnan(values)
-    if not known.any():
+    is_known = ~np.isnan(values)
+    if not is_known.any():
         return np.full(values.shape[:-1], np.nan)
-    count = known.sum(axis=-1)
-    total = np.where(known, values, 0.0).sum(axis=-1)
+    count = is_known.sum(axis=-1)
+    total = np.where(is_known, values, 0.0).sum(axis=-1)
     return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0))
 
 
@@ -195,12 +197,12 @@ def standard_errors(series: Column) -> tuple[Column, Column]:
     values, counts = pack_known(series.astype(np.float64))
     if values.shape[1] < 2:
         return np.full(len(values), np.nan), np.full(len(values), np.nan)
-    few, counts, there = counts < 2, np.maximum(counts, 2), np.arange(values.shape[1]) < counts[:, None]
+    few, counts, in_row = counts < 2, np.maximum(counts, 2), np.arange(values.shape[1]) < counts[:, None]
     ordered = np.sort(values, axis=-1)  # sorts NaN to the end
     low, high = (element_at(ordered, (share * counts).astype(np.int64))[:, None] for share in (0.25, 0.75))
-    values = np.where(there, np.clip(values, low - 2 * (high - low), high + 2 * (high - low)), 0.0)
+    values = np.where(in_row, np.clip(values, low - 2 * (high - low), high + 2 * (high - low)), 0.0)
     averages = values.sum(axis=-1) / counts
-    around = np.where(there, values - averages[:, None], 0.0)
+    around = np.where(in_row, values - averages[:, None], 0.0)
     variances = (around**2).sum(axis=-1) / counts
     with np.errstate(divide="ignore", invalid="ignore"):
         r = (around[:, 1:] * around[:, :-1]).sum(axis=-1) / (counts - 1) / variances

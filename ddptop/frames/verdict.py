@@ -74,27 +74,27 @@ class Verdict:
     def line(self, *, ascii_only: bool = False) -> str:
         """Sign and sentence."""
         text = f"{SIGNS[self.sign]} {self.sentence}"
-        return _plain(text) if ascii_only else text
+        return _as_ascii(text) if ascii_only else text
 
     def second(self, *, ascii_only: bool = False) -> str:
         """The second line, without indent."""
-        return _plain(self.detail) if ascii_only else self.detail
+        return _as_ascii(self.detail) if ascii_only else self.detail
 
 
 def verdict(frame: Frame) -> Verdict:
     """The most severe condition of the frame."""
     alerts: dict[str, Alert] = {alert.kind: alert for alert in frame.alerts}
     by_state = {
-        "failed": _failed,
-        "lost": _lost,
-        "stalled": _stalled,
-        "waiting": _waiting,
-        "finished": _finished,
-        "stale": _stale,
+        "failed": _judge_failed,
+        "lost": _judge_lost,
+        "stalled": _judge_stalled,
+        "waiting": _judge_waiting,
+        "finished": _judge_finished,
+        "stale": _judge_stale,
     }
     run = run_state(frame)
-    state = by_state.get(run, _silent if STATES[run].is_silent else None)
-    if "ended_from_outside" in alerts and state not in (_finished, _stale):
+    state = by_state.get(run, _judge_silent if STATES[run].is_silent else None)
+    if "ended_from_outside" in alerts and state not in (_judge_finished, _judge_stale):
         return _ended_from_outside(frame, alerts["ended_from_outside"])
     if state is not None:
         return state(frame, alerts)
@@ -102,7 +102,7 @@ def verdict(frame: Frame) -> Verdict:
         if kind in alerts:
             return _wrong_numbers(frame, alerts[kind])
     if "compiling" in alerts:
-        return _compiling(frame, alerts["compiling"])
+        return _judge_compiling(frame, alerts["compiling"])
     if frame.activities:
         return _in_long_step(frame)
     late = frame.straggler
@@ -112,8 +112,8 @@ def verdict(frame: Frame) -> Verdict:
         sentence = cpu_shortage_phrase(frame.group.cpu_shortage, frame.group.cpu_wait_pct)
         return Verdict("cpus", "warning", sentence, step_line(frame))
     if late is not None:
-        brief = _straggler(frame, late, short=True)
-        return Verdict("straggler", "warning", _straggler(frame, late), step_line(frame), brief)
+        brief = _describe_straggler(frame, late, short=True)
+        return Verdict("straggler", "warning", _describe_straggler(frame, late), step_line(frame), brief)
     if "skipped_backward" in alerts:
         return Verdict("skipped_backward", "warning", alerts["skipped_backward"].message, step_line(frame))
     if "loss_spread" in alerts:
@@ -129,16 +129,20 @@ def verdict(frame: Frame) -> Verdict:
 
 def run_state(frame: Frame) -> RankStatus:
     """The state of the run, for every view: its own, or that of a rank where this is graver."""
-    own = frame.run.state
-    if own in ("finished", "failed", "stale"):
-        return own
-    present = {own, *_distinct(frame.ranks.state), *(["stalled"] if frame.stall is not None else [])}
-    gravest = next((state for state in GRAVE_STATES if state in present), own)
+    reported_state = frame.run.state
+    if reported_state in ("finished", "failed", "stale"):
+        return reported_state
+    present = {
+        reported_state,
+        *_distinct_states(frame.ranks.state),
+        *(["stalled"] if frame.stall is not None else []),
+    }
+    gravest = next((state for state in GRAVE_STATES if state in present), reported_state)
     return "lost" if gravest == "failed" else gravest  # its launcher may start failed ranks again
 
 
 @lru_cache(maxsize=4)  # of thousands of ranks, some ten times for a picture
-def _distinct(states: tuple[RankStatus, ...]) -> frozenset[RankStatus]:
+def _distinct_states(states: tuple[RankStatus, ...]) -> frozenset[RankStatus]:
     return frozenset(states)
 
 
@@ -150,7 +154,7 @@ def _exposed_transfer_pct(frame: Frame) -> float:
     return 100 * max(0.0, group.no_straggler_ms - group.both_ms) / group.step_ms_p50
 
 
-def _straggler(frame: Frame, late: Straggler, *, short: bool = False) -> str:
+def _describe_straggler(frame: Frame, late: Straggler, *, short: bool = False) -> str:
     return straggler_phrase(late, on_hosts(frame, blamed(late)), short=short)
 
 
@@ -173,7 +177,7 @@ def not_synchronised_phrase(alert: Alert) -> str:
     return f"each rank trains a model of its own{since}"
 
 
-def _compiling(frame: Frame, alert: Alert) -> Verdict:
+def _judge_compiling(frame: Frame, alert: Alert) -> Verdict:
     """A rank compiles while the others wait for it: no stall."""
     for_s = duration(max(0.0, frame.unix_s - alert.since_s))
     call = alert.evidence.get("call")
@@ -215,7 +219,7 @@ def step_line(frame: Frame) -> str:
     return text
 
 
-def _plain(text: str) -> str:
+def _as_ascii(text: str) -> str:
     """Signs in ASCII; any other character that is not ASCII becomes a question mark."""
     return text.translate(ASCII).encode("ascii", "replace").decode()
 
@@ -234,21 +238,21 @@ def _no_straggler(frame: Frame) -> Verdict:
     if run.world_size == 1:
         return Verdict("alone", "good", ONE_RANK, step_line(frame))
     if compares_own_times(frame) and group.no_straggler_ms is not None:
-        return _skewed(frame)  # own times are durations: clocks play no part
+        return _judge_skew(frame)  # own times are durations: clocks play no part
     if compares_own_times(frame) and group.window_steps < WINDOW:
         return _too_early(frame)
     if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
         sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is flagged"
         return Verdict("clocks", "doubt", sentence, step_line(frame))
     if group.clock_free:
-        return Verdict("clocks", "doubt", _unclear(frame), step_line(frame))
+        return Verdict("clocks", "doubt", _describe_clock_error(frame), step_line(frame))
     if group.no_straggler_ms is None:
         every, why = frame.overhead.detail_every, frame.overhead.detail_reason
         often = f": one step in {every} has them" if every and every > 1 else ""
         often += f"{', ' if often else ': '}{why}" if why else ""
         sentence = f"too few timed buckets yet to compare the ranks{often}"
         return Verdict("little_detail", "busy", sentence, step_line(frame))
-    return _skewed(frame)
+    return _judge_skew(frame)
 
 
 def compares_own_times(frame: Frame) -> bool:
@@ -271,7 +275,7 @@ FEW_STEPS = 64
 takes the longest."""
 
 
-def _skewed(frame: Frame) -> Verdict:
+def _judge_skew(frame: Frame) -> Verdict:
     """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
     cost, error = skew_pct(frame) or 0.0, skew_error_pct(frame)
     lost, brief, detail = skew_phrase(cost, error), skew_phrase(cost, error, short=True), step_line(frame)
@@ -283,7 +287,7 @@ def _skewed(frame: Frame) -> Verdict:
         if late.basis == "arrivals" or cost_ms >= AGREES * late.lateness_ms:
             sentence += f" · {skew_phrase(cost, None, short=True)}"  # in 80 columns
         return Verdict("suspect", "busy", sentence, detail)
-    recovered = _recovered(frame)
+    recovered = _find_recovery(frame)
     if recovered is not None:
         who = f"rank {recovered.rank} is no longer slow" if recovered.rank is not None else recovered.message
         return Verdict("recovered", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
@@ -317,7 +321,7 @@ def skew_error_pct(frame: Frame) -> float | None:
     return None if error_ms is None else 100 * error_ms / step_ms
 
 
-def _recovered(frame: Frame) -> LoggedEvent | None:
+def _find_recovery(frame: Frame) -> LoggedEvent | None:
     """The event of a straggler that recovered within the last steps, if none was flagged since."""
     group = frame.group
     events = [event for event in frame.events if event.kind in ("straggler", "straggler_end")]
@@ -342,7 +346,7 @@ def slowest(frame: Frame) -> str | None:
     return None if unknown else "none"
 
 
-def _unclear(frame: Frame) -> str:
+def _describe_clock_error(frame: Frame) -> str:
     """`ranks arrive 1.2 ms apart, less than the clock error (±3.0 ms): no rank is flagged`."""
     reason = frame.group.clock_reason
     if reason is not None and "contradict" in reason:
@@ -353,14 +357,14 @@ def _unclear(frame: Frame) -> str:
     return f"ranks arrive {apart}{bound}: no rank is flagged"
 
 
-def _failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+def _judge_failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     if frame.stall is not None and frame.stall.ended_s is not None:
         return _ended_in_stall(frame, frame.stall, alerts)
-    alert = _ended(frame)
+    alert = _find_end(frame)
     who = alert.message if alert is not None else "the launcher reports a failure"
     code = frame.run.exit_code
     at_end = "" if code is None else f"exit code {code} · "
-    differing = _differing(alerts)
+    differing = _find_mismatch(alerts)
     detail = at_end + _last_step(frame) if differing is None else differing.message
     return Verdict("failed", "critical", f"FAILED · {who}", detail)
 
@@ -371,7 +375,7 @@ def _ended_in_stall(frame: Frame, stall: Stall, alerts: dict[str, Alert]) -> Ver
     sentence = alerts["stall"].message if "stall" in alerts else stall.sentence
     parts = [part for part in (_place_in_stall(alerts, "was"), stall.followed) if part]
     detail = " · ".join(parts) or _last_step(frame)
-    differing = _differing(alerts)
+    differing = _find_mismatch(alerts)
     if differing is not None and not STALLS[stall.kind].has_sides:
         detail = differing.message  # the missing rank has come, to another collective
     return Verdict(kind, "critical", f"{kind.upper()} · {sentence}", detail)
@@ -393,10 +397,10 @@ def _ended_from_outside(frame: Frame, alert: Alert) -> Verdict:
     return Verdict("ended_from_outside", "critical", sentence, by + at_end + _last_step(frame))
 
 
-def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+def _judge_lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     if frame.stall is not None and frame.stall.ended_s is not None:
         return _ended_in_stall(frame, frame.stall, alerts)
-    alert = _ended(frame)
+    alert = _find_end(frame)
     stop = recording_stop(frame.alerts)
     if alert is None and stop and not in_state(frame, "lost"):
         return Verdict("lost", "critical", f"LOST · how the run ended is unknown: {stop}", _last_step(frame))
@@ -404,19 +408,19 @@ def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
         who = in_state(frame, "lost") or "the run sends no updates any more"
         return Verdict("lost", "critical", f"LOST · {who}", _last_step(frame))
     runs = "the run has not ended · " if alert.kind == "failed_rank" else ""
-    differing = _differing(alerts)
+    differing = _find_mismatch(alerts)
     detail = runs + _last_step(frame) if differing is None else differing.message
     return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
 
 
-def _ended(frame: Frame) -> Alert | None:
+def _find_end(frame: Frame) -> Alert | None:
     """The alert of failed or lost ranks; the one with the cause comes first."""
     return next(
         (alert for alert in frame.alerts if condition_of(alert.kind).family in ("death", "silence")), None
     )
 
 
-def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+def _judge_stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = alerts.get("stall")
     if alert is None and frame.stall is not None:  # by a host or a process, which has an alert of its own
         since = duration(frame.unix_s - frame.stall.since_s)
@@ -436,7 +440,7 @@ def _place_in_stall(alerts: Mapping[str, Alert], be: Literal["is", "was"] = "is"
     if alert is None:
         return ""
     call, phase = alert.evidence.get("call"), alert.evidence.get("phase")
-    differing = _differing(alerts)
+    differing = _find_mismatch(alerts)
     sides = {} if differing is None else differing.evidence
     if sides.get("side0_call") and sides.get("side1_call"):
         first, second = (f"rank {sides[f'side{i}_rank']} {be} in {sides[f'side{i}_call']}" for i in (0, 1))
@@ -454,7 +458,7 @@ def _place_in_stall(alerts: Mapping[str, Alert], be: Literal["is", "was"] = "is"
     return _cause_of_stall(alerts) or detail
 
 
-def _differing(alerts: Mapping[str, Alert]) -> Alert | None:
+def _find_mismatch(alerts: Mapping[str, Alert]) -> Alert | None:
     """The alert of ranks in different collectives."""
     return next((alert for alert in alerts.values() if condition_of(alert.kind).has_sides), None)
 
@@ -467,7 +471,7 @@ def _cause_of_stall(alerts: Mapping[str, Alert]) -> str:
     return ""
 
 
-def _silent(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+def _judge_silent(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     """Nothing arrives from a host, which may come back."""
     state = run_state(frame)
     alert = next((alert for kind, alert in alerts.items() if condition_of(kind).family == "silence"), None)
@@ -476,17 +480,17 @@ def _silent(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     return Verdict(cast("VerdictKind", state), "warning", sentence, _last_step(frame))
 
 
-def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
+def _judge_waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
     states = frame.ranks.state
     missing = [rank for rank, state in enumerate(states) if state == "waiting"]
     if len(missing) == len(states):
         none = f"none of {len(states):,}" if states else "none"
         return Verdict("waiting", "busy", f"waiting for ranks: {none} has reported yet", RANKS_APPEAR)
-    here = f"{len(states) - len(missing):,} of {len(states):,} are here"
-    return Verdict("waiting", "busy", missing_phrase(missing, frame.ranks.host, here), RANKS_APPEAR)
+    how_many = f"{len(states) - len(missing):,} of {len(states):,} are here"
+    return Verdict("waiting", "busy", missing_phrase(missing, frame.ranks.host, how_many), RANKS_APPEAR)
 
 
-def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+def _judge_finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     step = frame.group.step
     steps = "no step reported by all ranks" if step is None else f"{step + 1:,} steps"
     finished = _steps_finished(frame)
@@ -496,7 +500,7 @@ def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     if wrong := [alerts[kind].message for kind in WRONG_NUMBERS if kind in alerts]:
         detail = wrong[0]
     elif frame.straggler is not None:
-        detail = f"at the end {_straggler(frame, frame.straggler)}"
+        detail = f"at the end {_describe_straggler(frame, frame.straggler)}"
     steps += restart_phrase(frame.group.incarnation)
     return Verdict("finished", "good", f"finished: {steps} · {duration(frame.run.elapsed_s)}", detail)
 
@@ -507,7 +511,7 @@ def _steps_finished(frame: Frame) -> int:
     return int(finished.min()) if len(finished) and np.isfinite(finished).all() else 0
 
 
-def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
+def _judge_stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
     silent = silent_s(frame)
     # Where the viewer gets no frames any more, the ages in its last frame are those at that time.
     since = f"last update {duration(silent)} ago" if silent >= 1.5 else "no fresh data"
@@ -518,8 +522,8 @@ def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
 
 def silent_s(frame: Frame) -> float:
     """Time since the newest message of any rank; 0 where no rank has sent any."""
-    known = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
-    return float(known.min()) / 1e3 if len(known) else 0.0
+    known_ms = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
+    return float(known_ms.min()) / 1e3 if len(known_ms) else 0.0
 
 
 def _last_step(frame: Frame) -> str:

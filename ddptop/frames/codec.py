@@ -174,7 +174,7 @@ PARTS: Mapping[str, Any] = {
     "GpuFacts": frame.GpuFacts,
     "LoggedScalar": frame.LoggedScalar,
     "LongActivity": activity.LongActivity,
-    "Span": detail.Span,
+    "LaneSpan": detail.LaneSpan,
     "Reduce": detail.Reduce,
     "SkewCost": ledger.SkewCost,
     "WaitedFor": ledger.WaitedFor,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LaneSpan:
     """A part of a rank's step, in ms since the first begin of the step on any rank."""
 
     name: SpanName
@@ -32,7 +32,7 @@ class Lane:
     """One rank's step on the timeline. A column holds one element per all-reduce, in order of launch."""
 
     rank: int
-    spans: tuple[Span, ...]
+    spans: tuple[LaneSpan, ...]
     """The phases of the training thread in order and without gaps, from the rank's own begin to its end."""
     reduces: Column
     """Index of each all-reduce in `Timeline.reduces`; a rank has those of its own process groups."""

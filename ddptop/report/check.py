@@ -35,7 +35,7 @@ slower instead of 2.5 %, where neighbours correlate by 0.9 or more: their blocks
 median is taken for too small. Measured by `python -m tests.benchmarks.bench_check`."""
 
 
-class Figure(NamedTuple):
+class CheckedFigure(NamedTuple):
     """A figure that is checked, larger is worse."""
 
     name: str
@@ -45,13 +45,13 @@ class Figure(NamedTuple):
 
 
 FIGURES = (
-    Figure("step_ms", "ms", "step time", True),
-    Figure("exposed_comm_ms", "ms", "exposed communication", True),
-    Figure("exposed_wait_ms", "ms", "waiting for other ranks", True),
-    Figure("straggler_pct", "%", "cost of stragglers"),
-    Figure("stalls", "", "stalls"),
-    Figure("stalled_s", "s", "time in stalls"),
-    Figure("own_cost_pct", "%", "cost of ddptop itself"),
+    CheckedFigure("step_ms", "ms", "step time", True),
+    CheckedFigure("exposed_comm_ms", "ms", "exposed communication", True),
+    CheckedFigure("exposed_wait_ms", "ms", "waiting for other ranks", True),
+    CheckedFigure("straggler_pct", "%", "cost of stragglers"),
+    CheckedFigure("stalls", "", "stalls"),
+    CheckedFigure("stalled_s", "s", "time in stalls"),
+    CheckedFigure("own_cost_pct", "%", "cost of ddptop itself"),
 )
 """Those by step are medians over the steps. A limit has one of these names."""
 
@@ -198,7 +198,7 @@ def steps_needed(found: Difference, least_ms: float, steps: int) -> int:
     return int(math.ceil(count / unit) * unit)
 
 
-def _by_step(figure: Figure, found: Difference | None, least_ms: float, steps: int) -> Result:
+def _by_step(figure: CheckedFigure, found: Difference | None, least_ms: float, steps: int) -> Result:
     if found is None:
         why = f"too few steps have it in both runs, {steps} after the warm-up; {LEAST_STEPS} are needed"
         return _unknown(figure, "base", None, None, why)
@@ -216,7 +216,7 @@ def _by_step(figure: Figure, found: Difference | None, least_ms: float, steps: i
 
 
 def _beside(
-    figure: Figure,
+    figure: CheckedFigure,
     against: Literal["base", "limit"],
     new: float | None,
     reference: float | None,
@@ -230,7 +230,11 @@ def _beside(
 
 
 def _unknown(
-    figure: Figure, against: Literal["base", "limit"], new: float | None, reference: float | None, why: str
+    figure: CheckedFigure,
+    against: Literal["base", "limit"],
+    new: float | None,
+    reference: float | None,
+    why: str,
 ) -> Result:
     decides = against == "limit" or figure.name == "step_ms"
     return Result(*figure[:3], against, "unknown", new, reference, reason=why, decides=decides)

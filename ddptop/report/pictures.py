@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ddptop.report.content import Report, Span, StragglerSummary
-    from ddptop.report.tables import Beside
+    from ddptop.report.tables import BesideOthers
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Of a picture in its own units."""
@@ -92,7 +92,7 @@ def rank_bar(times_ms: Sequence[float], full_ms: float, who: str) -> str:
     return _svg(f"{who}: {', '.join(words)}", boxes, "bar")
 
 
-def paired_bars(beside: Beside, phase: str) -> str:
+def paired_bars(beside: BesideOthers, phase: str) -> str:
     """The others' time in a phase above the straggler's, on one scale for all phases."""
     longest = max((ms for side in (beside.own, beside.usual) for ms in side.values() if ms > 0), default=0.0)
     who, boxes, words = f"rank {beside.slow.rank}", "", []

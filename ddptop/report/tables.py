@@ -86,7 +86,7 @@ MAX_NEAR = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class BesideOthers:
     """The most costly straggler beside the others: own time by phase in ms, NaN unknown."""
 
     slow: StragglerSummary
@@ -99,7 +99,7 @@ class Beside:
     """What happened shortly before."""
 
 
-def beside_others(report: Report) -> Beside | None:
+def beside_others(report: Report) -> BesideOthers | None:
     """None without a straggler, where ranks take turns, and where no time of it is known."""
     slow = report.stragglers[0] if report.stragglers else None
     if slow is None or slow.pattern == "rotating":
@@ -110,10 +110,10 @@ def beside_others(report: Report) -> Beside | None:
         return None
     begin = next((e.unix_s for e in report.events if e.kind == "straggler" and e.rank == slow.rank), None)
     near = [] if begin is None else [e for e in events_near(report.events, begin) if e.severity != "info"]
-    return Beside(slow, own, usual, begin, tuple(near[-MAX_NEAR:]))
+    return BesideOthers(slow, own, usual, begin, tuple(near[-MAX_NEAR:]))
 
 
-def happened(beside: Beside) -> str:
+def happened(beside: BesideOthers) -> str:
     """What happened as it began; empty: nothing did, or its begin is not known."""
     if not beside.near or beside.flagged_s is None:
         return ""

@@ -12,8 +12,8 @@ from ddptop.frames.detail import (
     Heat,
     HeatRequest,
     Lane,
+    LaneSpan,
     Reduce,
-    Span,
     Timeline,
     TimelineRequest,
     parse_request,
@@ -89,11 +89,15 @@ def lane(rank: int, late: float, buckets: int = 2) -> Lane:
     arrival = begin + 8.4 + 20.3 + 14.0 * np.arange(1, buckets + 1) / buckets
     arrival = np.maximum(arrival, ready)
     end = arrival + np.where(np.arange(buckets) == 0, 1.9, 3.0)
-    spans = [Span("data", begin, data), Span("other", data, data + 0.1), Span("forward", data + 0.1, forward)]
-    spans.append(Span("backward", forward, float(ready[-1])))
-    spans.append(Span("waiting", float(ready[-1]), float(arrival[-1])))
-    spans.append(Span("moving", float(arrival[-1]), float(end[-1])))
-    spans += [Span("optimizer", float(end[-1]), 46.5), Span("other", 46.5, 46.8)]
+    spans = [
+        LaneSpan("data", begin, data),
+        LaneSpan("other", data, data + 0.1),
+        LaneSpan("forward", data + 0.1, forward),
+    ]
+    spans.append(LaneSpan("backward", forward, float(ready[-1])))
+    spans.append(LaneSpan("waiting", float(ready[-1]), float(arrival[-1])))
+    spans.append(LaneSpan("moving", float(arrival[-1]), float(end[-1])))
+    spans += [LaneSpan("optimizer", float(end[-1]), 46.5), LaneSpan("other", 46.5, 46.8)]
     last = np.full(buckets, 1.0 if late else 0.0)
     spans = [span for span in spans if span.end_ms > span.begin_ms]
     return Lane(rank, tuple(spans), np.arange(float(buckets)), ready, ready, arrival, end, last)
@@ -106,7 +110,7 @@ def untimed(world: int = 4) -> Timeline:
     lanes = []
     for one in shown.lanes:
         spans = [
-            Span("backward" if s.name in ("waiting", "moving") else s.name, s.begin_ms, s.end_ms)
+            LaneSpan("backward" if s.name in ("waiting", "moving") else s.name, s.begin_ms, s.end_ms)
             for s in one.spans
         ]
         lanes.append(replace(one, spans=tuple(spans), reduces=nothing, ready_ms=nothing, start_ms=nothing,

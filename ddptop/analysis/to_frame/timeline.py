@@ -10,7 +10,7 @@ import numpy as np
 from ddptop.analysis.steps import bucket_times, formulas
 from ddptop.analysis.steps.evaluate_buckets import overlap_pct
 from ddptop.analysis.steps.kept import HEAD
-from ddptop.frames.detail import Lane, Reduce, Span, Timeline
+from ddptop.frames.detail import Lane, LaneSpan, Reduce, Timeline
 from ddptop.frames.statistics import mean, median
 from ddptop.protocol.messages import Flag
 
@@ -38,7 +38,7 @@ def spans(
     arrival: Column,
     end: Column,
     exposed: tuple[float, float] | None = None,
-) -> tuple[Span, ...]:
+) -> tuple[LaneSpan, ...]:
     """Spans from the begin of a rank's step to its end, without gaps or overlaps.
 
     `head`: fields of its StepRow; columns: its all-reduces in ms on the same axis as `begin_ms`. With
@@ -49,12 +49,12 @@ def spans(
     if head["flags"] & Flag.SHADOW:
         return ()
     done = begin_ms + head["wall_us"] / 1e3
-    found: list[Span] = []
+    found: list[LaneSpan] = []
     at = begin_ms
     for name, since, until in _phases(head):
         left, right = (min(max(begin_ms + us / 1e3, at), done) for us in (since, until))
         if left - at > LEAST_MS:
-            found.append(Span("other", at, left))
+            found.append(LaneSpan("other", at, left))
             at = left
         if right - at <= 0:
             continue
@@ -63,10 +63,10 @@ def spans(
         elif name == "backward":
             found += _backward(at, right, ready, start, arrival, end)
         else:
-            found.append(Span(name, at, right))
+            found.append(LaneSpan(name, at, right))
         at = right
     if done - at > LEAST_MS:
-        found.append(Span("other", at, done))
+        found.append(LaneSpan("other", at, done))
     return tuple(found)
 
 
@@ -89,23 +89,23 @@ def _phases(head: Mapping[str, int]) -> Iterable[tuple[StepPhase, int, int]]:
         yield "optimizer", optimizer_at, optimizer_at + head["optimizer_us"]
 
 
-def _exposed_spans(since: float, until: float, wait: float, transfer: float) -> list[Span]:
+def _exposed_spans(since: float, until: float, wait: float, transfer: float) -> list[LaneSpan]:
     """Backward that ends with exposed wait and exposed transfer."""
     computed, arrived = max(since, until - wait - transfer), max(since, until - transfer)
     found = (
-        Span("backward", since, computed),
-        Span("waiting", computed, arrived),
-        Span("moving", arrived, until),
+        LaneSpan("backward", since, computed),
+        LaneSpan("waiting", computed, arrived),
+        LaneSpan("moving", arrived, until),
     )
     return [span for span in found if span.end_ms > span.begin_ms]
 
 
 def _backward(
     since: float, until: float, ready: Column, start: Column, arrival: Column, end: Column
-) -> list[Span]:
+) -> list[LaneSpan]:
     """Backward compute until the last bucket was ready; then exposed wait and exposed transfer."""
     computed = min(max(float(ready.max()), since), until) if len(ready) else until
-    found = [Span("backward", since, computed)] if computed > since else []
+    found = [LaneSpan("backward", since, computed)] if computed > since else []
     edges = np.concatenate([start, arrival, end])
     edges = edges[(edges > computed) & (edges < until)]
     for left, right in itertools.pairwise((computed, *np.unique(edges).tolist(), until)):
@@ -118,9 +118,9 @@ def _backward(
         elif ((arrival <= middle) & (middle < end)).any():
             name = "moving"
         if found and found[-1].name == name:
-            found[-1] = Span(name, found[-1].begin_ms, right)
+            found[-1] = LaneSpan(name, found[-1].begin_ms, right)
         else:
-            found.append(Span(name, left, right))
+            found.append(LaneSpan(name, left, right))
     return found
 
 

@@ -56,6 +56,10 @@ def _table(name: str, row: str, *columns: tuple[Any, str]) -> Table:
     return Table(name, row, tuple(Column(one, kind) for kind, names in columns for one in names.split()))
 
 
+STEP_FIGURES = [(one.step_place, one.name) for one in FIGURES if one.step_place is not None]
+CPU_WAIT = (140, "cpu_wait_ms")
+"""Of single steps only: a rank has no such figure."""
+
 _KEY = (("int32", "incarnation"), ("int64", "step"), ("int32", "rank"))
 
 TABLES = RUN, RANKS, STEPS, BUCKETS, EVENTS = (
@@ -78,10 +82,7 @@ TABLES = RUN, RANKS, STEPS, BUCKETS, EVENTS = (
         "one per complete step and rank",
         *(*_KEY, ("float64", "begin_s"), ("int32", "micro_steps optimizer")),
         *(("bool", "joined detailed clock_free"), ("float64", "loss")),
-        ("float32", "step_ms data_ms forward_ms backward_ms optimizer_ms other_ms own_ms excess_ms"),
-        ("float32", "own_backward_ms before_forward_ms before_backward_ms before_optimizer_ms"),
-        ("float32", "after_optimizer_ms cpu_wait_ms waited_ms exposed_comm_ms exposed_wait_ms"),
-        ("float32", "collective_ms wait_ms transfer_ms lateness_ms bound_ms"),
+        *(("float32", name) for _, name in sorted([*STEP_FIGURES, CPU_WAIT])),
     ),
     _table(
         "buckets",

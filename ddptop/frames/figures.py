@@ -305,6 +305,8 @@ class Figure:
     """Its metric; None: it has none."""
     is_exported: bool = False
     """Whether the exported table of ranks has it, as it was at the end."""
+    step_place: int | None = None
+    """Place of its column in the exported table of steps; None: it has none there."""
     in_report: bool = False
     """Whether the report has its mean over the run."""
     report: FigureColumn | None = None
@@ -401,6 +403,7 @@ FIGURES = (
     ),
     Figure(
         name="step_ms",
+        step_place=10,
         title="ms/step",
         words="step time",
         screen=FigureColumn(place=30, keep=85),
@@ -418,6 +421,7 @@ FIGURES = (
     ),
     Figure(
         name="data_ms",
+        step_place=20,
         title="data",
         part="data",
         screen=FigureColumn(place=100, keep=58),
@@ -432,6 +436,7 @@ FIGURES = (
     ),
     Figure(
         name="forward_ms",
+        step_place=30,
         title="fwd",
         words="forward",
         part="forward",
@@ -447,6 +452,7 @@ FIGURES = (
     ),
     Figure(
         name="backward_ms",
+        step_place=40,
         words="whole backward",
         heat=HeatMetric(place=60, key="backward", by_step=True),
         in_report=True,
@@ -455,6 +461,7 @@ FIGURES = (
     ),
     Figure(
         name="optimizer_ms",
+        step_place=50,
         title="opt",
         words="optimizer",
         part="optimizer",
@@ -472,6 +479,7 @@ FIGURES = (
     ),
     Figure(
         name="other_ms",
+        step_place=60,
         title="other",
         part="other",
         screen=FigureColumn(place=160, keep=46),
@@ -486,6 +494,7 @@ FIGURES = (
     ),
     Figure(
         name="collective_ms",
+        step_place=180,
         words="collectives",
         heat=HeatMetric(place=120, key="collective", by_step=True, is_timed=True),
         compared=Compared(place=70),
@@ -494,17 +503,20 @@ FIGURES = (
     ),
     Figure(
         name="wait_ms",
+        step_place=190,
         in_report=True,
         formula="length of the union of the intervals [s, A]",
         source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
     Figure(
         name="transfer_ms",
+        step_place=200,
         formula="length of the union of the intervals [A, e]. With two lanes wait and transfer may overlap",
         source="ddptop/analysis/steps/evaluate_buckets.py",
     ),
     Figure(
         name="exposed_comm_ms",
+        step_place=160,
         words="exposed communication",
         heat=HeatMetric(place=110, key="exposed", by_step=True, is_timed=True),
         in_report=True,
@@ -515,6 +527,7 @@ FIGURES = (
     ),
     Figure(
         name="lateness_ms",
+        step_place=210,
         title="late",
         compares_clocks=True,
         screen=FigureColumn(place=70, keep=96, keep_beside_own_times=37, keep_unknown=60),
@@ -553,6 +566,7 @@ FIGURES = (
     ),
     Figure(
         name="bound_ms",
+        step_place=220,
         title="±",
         text=plus_minus,
         compares_clocks=True,
@@ -581,6 +595,7 @@ FIGURES = (
     ),
     Figure(
         name="exposed_wait_ms",
+        step_place=170,
         title="wait",
         part="wait",
         has_fallback=True,
@@ -597,6 +612,7 @@ FIGURES = (
     ),
     Figure(
         name="own_ms",
+        step_place=70,
         title="own",
         words="own time",
         screen=FigureColumn(place=60, keep=43, shown=some_known),
@@ -618,6 +634,7 @@ FIGURES = (
     ),
     Figure(
         name="own_backward_ms",
+        step_place=90,
         title="bwd",
         words="backward",
         part="backward",
@@ -632,6 +649,7 @@ FIGURES = (
     ),
     Figure(
         name="excess_ms",
+        step_place=80,
         title="excess",
         screen=FigureColumn(place=50, keep=96, shown=some_known),
         plain=FigureColumn(place=130, keep=98, shown=some_known),
@@ -654,6 +672,7 @@ FIGURES = (
     ),
     Figure(
         name="waited_ms",
+        step_place=150,
         title="sync",
         part="sync",
         screen=FigureColumn(place=170, keep=53, shown=some_shown_ms),
@@ -670,18 +689,22 @@ FIGURES = (
     ),
     Figure(
         name="before_forward_ms",
+        step_place=100,
         in_report=True,
     ),
     Figure(
         name="before_backward_ms",
+        step_place=110,
         in_report=True,
     ),
     Figure(
         name="before_optimizer_ms",
+        step_place=120,
         in_report=True,
     ),
     Figure(
         name="after_optimizer_ms",
+        step_place=130,
         in_report=True,
     ),
     Figure(
@@ -1721,6 +1744,12 @@ GROUP_FIGURES = (
         is_text=True,
         formula="why `clock_free` is set: the bound and the skew; null: it is not known yet",
         source="ddptop/analysis/steps/evaluate_buckets.py",
+    ),
+    Figure(
+        name="clocks_contradict",
+        scope="group",
+        formula="whether `clock_free` is set because the collectives contradict the clocks",
+        source="ddptop/analysis/steps/windows.py",
     ),
     Figure(
         name="exposed_wait_ms",

@@ -95,6 +95,8 @@ class Group:
     are not compared."""
     clock_reason: str | None = None
     """Why: `the clocks' bound of ±30.1 ms is wider than the skew of 20.0 ms`; None: it is not known yet."""
+    clocks_contradict: bool = False
+    """This is why: ranks arrive before a collective that they are in could have begun."""
     incarnation: int = 0
     """Elastic restarts before `step`: each counts its steps from 0 again."""
     window_steps: int = 100

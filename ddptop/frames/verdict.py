@@ -348,9 +348,8 @@ def slowest(frame: Frame) -> str | None:
 
 def _describe_clock_error(frame: Frame) -> str:
     """`ranks arrive 1.2 ms apart, less than the clock error (±3.0 ms): no rank is flagged`."""
-    reason = frame.group.clock_reason
-    if reason is not None and "contradict" in reason:
-        return f"{reason}: no rank is flagged"
+    if frame.group.clocks_contradict:
+        return f"{frame.group.clock_reason}: no rank is flagged"
     skews = [bucket.skew_ms for bucket in frame.buckets if bucket.skew_ms is not None]
     bound = "" if frame.group.bound_ms is None else f" (±{fixed(frame.group.bound_ms)} ms)"
     apart = f"{fixed(max(skews))} ms apart, less than the clock error" if skews else "within the clock error"

@@ -64,7 +64,7 @@ def _column_texts(context: RenderContext, figure: Figure, column: FigureColumn) 
         return [figure.text(share) for share in shares_of_best(context)]
     if figure is LAST:
         before, between = ("r", " ") if column is figure.screen else ("rank ", " in ")
-        return [_last(bucket, before, between) for bucket in buckets]
+        return [_describe_last(bucket, before, between) for bucket in buckets]
     values = [getattr(bucket, figure.name) for bucket in buckets]
     if figure.is_text:
         return [context.clean(text) or column.empty for text in values]
@@ -86,7 +86,7 @@ def with_sign(sign: str, value: float | None) -> str:
     return f"{sign}{fixed(value, RATIO)}" if known(value) else UNKNOWN
 
 
-def _last(bucket: BucketFigures, before: str, between: str) -> str:
+def _describe_last(bucket: BucketFigures, before: str, between: str) -> str:
     """The rank that arrives last most often, and in how many of the steps."""
     if bucket.last_arriver is None:
         return UNKNOWN

@@ -65,7 +65,7 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
         short = dict(zip(full, short_names(full), strict=True))
     names = [context.clean(short.get(host.name, host.name)) or UNKNOWN for host in hosts]
     longest = max(map(cells, names), default=0)
-    states, leads = state_width(context.frame), _leads(context)
+    states, leads = state_width(context.frame), _worst_ranks(context)
     matters_ms = OF_STEP * (context.frame.group.step_ms_p50 or 0.0)
     shown = [
         (figure, column)
@@ -82,9 +82,9 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
             tail=True,
         ),
         table.TableColumn(
-            "state", states, lambda row: _state(context, hosts[row], leads, states), 98, right=False
+            "state", states, lambda row: _state_cell(context, hosts[row], leads, states), 98, right=False
         ),
-        *(_number(figure, column, hosts, matters_ms) for figure, column in shown),
+        *(_number_column(figure, column, hosts, matters_ms) for figure, column in shown),
     ]
     notes = [", ".join(host_notes(host)) for host in hosts]
     if any(notes):
@@ -93,7 +93,7 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
     return columns
 
 
-def _leads(context: RenderContext) -> dict[str, int]:
+def _worst_ranks(context: RenderContext) -> dict[str, int]:
     """The worst rank of each host."""
     names = host_index(context.frame.ranks.host).names
     groups = by_host(context.frame, worst_first(context, range(len(context.frame.ranks.state))))
@@ -101,7 +101,7 @@ def _leads(context: RenderContext) -> dict[str, int]:
     return {names[host]: rank for host, rank in zip(groups.hosts.tolist(), ranks, strict=True)}
 
 
-def _state(context: RenderContext, host: HostFigures, leads: dict[str, int], width: int) -> Piece:
+def _state_cell(context: RenderContext, host: HostFigures, leads: dict[str, int], width: int) -> Piece:
     """The host's state; of one that reports, or whose ranks have ended, that of its worst rank, where that
     needs attention."""
     lead = leads.get(host.name)
@@ -111,13 +111,13 @@ def _state(context: RenderContext, host: HostFigures, leads: dict[str, int], wid
     return host_state_piece(host, width)
 
 
-def _number(
+def _number_column(
     figure: Figure, column: FigureColumn, hosts: Sequence[HostFigures], matters_ms: float
 ) -> table.TableColumn:
     """`matters_ms`: an excess below this is not emphasized, nor whose it is."""
     width = column.width
     if figure is OFFSET:
-        width = max([width, *(cells(_clock(host)[0]) for host in hosts)])
+        width = max([width, *(cells(_clock_cell(host)[0]) for host in hosts)])
 
     def cell(row: int) -> Piece:
         host = hosts[row]
@@ -125,7 +125,7 @@ def _number(
             missing = host.running < host.ranks and host.state != "finished"
             return f"{host.running}/{host.ranks}", "warn" if missing else "dim"
         if figure is OFFSET:
-            return _clock(host)
+            return _clock_cell(host)
         value = host_value(figure, host)
         if value is None:
             return UNKNOWN, "faint"
@@ -135,7 +135,7 @@ def _number(
     return table.TableColumn(figure.title, width, cell, column.keep)
 
 
-def _clock(host: HostFigures) -> Piece:
+def _clock_cell(host: HostFigures) -> Piece:
     """The offset of its clock; the collector's is the one that others are compared with."""
     if host.collector:
         return "collector's", "faint"

@@ -44,8 +44,8 @@ def explain(title: str, fields: Mapping[str, Figure] = FIELDS) -> Meaning | None
     if figure is None:
         return None
     bound = f"± {figure.bound}" if figure.bound else ""
-    return Meaning(figure.documented_as, _plain(figure.formula), figure.unit, bound, figure.source)
+    return Meaning(figure.documented_as, _without_markup(figure.formula), figure.unit, bound, figure.source)
 
 
-def _plain(markdown: str) -> str:
+def _without_markup(markdown: str) -> str:
     return re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", markdown).replace("`", "").replace("*", "")

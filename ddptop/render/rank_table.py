@@ -57,7 +57,7 @@ def table_text(context: RenderContext, figure: Figure, value: float) -> str:
     return f"~{text}" if is_fallback else text
 
 
-def _keep(column: FigureColumn, values: Column, by_steps: bool) -> int:
+def _keep_of(column: FigureColumn, values: Column, by_steps: bool) -> int:
     """What `Column.keep` is for these values. `by_steps`: own times are known."""
     if by_steps and column.keep_beside_own_times is not None:
         return column.keep_beside_own_times
@@ -74,11 +74,11 @@ def rank_columns(context: RenderContext) -> list[table.TableColumn]:
         table.TableColumn(
             "rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(context, rank)), 99
         ),
-        _text(context, "host", index.rank_short, 5 if len(index.names) <= 1 else 75, 16),
-        _text(context, "dev", ranks.device, 70, 8),
+        _text_column(context, "host", index.rank_short, 5 if len(index.names) <= 1 else 75, 16),
+        _text_column(context, "dev", ranks.device, 70, 8),
         table.TableColumn("state", width, lambda rank: state_piece(context, rank, width), 98, right=False),
         *(
-            _number(context, figure, values, _keep(column, values, context.by_steps))
+            _number_column(context, figure, values, _keep_of(column, values, context.by_steps))
             for figure, column in SCREEN_COLUMNS
             for values in (table_values(context, figure),)
             if column.shown is None or column.shown(values)
@@ -106,7 +106,7 @@ def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[tab
         values = table_values(context, figure)[list(shown)]
         if column.shown is None or column.shown(values):
             texts = [table_text(context, figure, value) for value in values.tolist()]
-            keep = _keep(column, values, by_steps)
+            keep = _keep_of(column, values, by_steps)
             columns.append(table.measured(column.title or figure.title, texts, keep, most=None))
     return columns
 
@@ -188,7 +188,7 @@ def _name_role(context: RenderContext, rank: int) -> Role:
     return mark(context, rank)[1] if rank in context.responsible or rank in context.stragglers else "strong"
 
 
-def _text(
+def _text_column(
     context: RenderContext, title: str, texts: tuple[str, ...], keep: int, most: int
 ) -> table.TableColumn:
     width = min(most, max(cells(title), widest(texts, context.ascii_only)))
@@ -208,7 +208,7 @@ def widest(texts: tuple[str, ...], ascii_only: bool) -> int:
     return max((cells(clean(text, ascii_only)) for text in set(texts)), default=0)
 
 
-def _number(context: RenderContext, figure: Figure, column: Column, keep: int) -> table.TableColumn:
+def _number_column(context: RenderContext, figure: Figure, column: Column, keep: int) -> table.TableColumn:
     finite = column[np.isfinite(column)]
     extremes = (float(finite.min()), float(finite.max())) if len(finite) else ()
     texts = [UNKNOWN, *(table_text(context, figure, value) for value in extremes)]

@@ -61,7 +61,7 @@ def trouble_brief(shown: Verdict, width: int) -> str:
     if host is not None and len(host[0]) > width > len(f"host {host[2]}"):
         name = host[1] if re.fullmatch(r"[\d.]+", host[1]) else host[1].partition(".")[0]
         what = f"host {fit_tail(name, width - 5 - len(host[2])).strip()}{host[2]}"
-    who, brief = _clauses(what, width), _clauses(_exit_brief(what), width)
+    who, brief = _cut_to_clauses(what, width), _cut_to_clauses(_exit_brief(what), width)
     if not who or (" failed" in who and brief.count(": ") > who.count(": ")):
         who = brief  # that it has failed is in the header
     call = re.search(r"(rank \d+ (?:is|was) in (\S+))( [^\s;,]+)?", shown.detail)
@@ -74,7 +74,7 @@ def trouble_brief(shown: Verdict, width: int) -> str:
     return who or what
 
 
-def _clauses(text: str, width: int) -> str:
+def _cut_to_clauses(text: str, width: int) -> str:
     """As many clauses as fit; empty: not even the first one does."""
     ends = [end.start() for end in re.finditer(": | at step | before |$", text) if end.start() <= width]
     return text[: ends[-1]] if ends else ""

@@ -34,7 +34,7 @@ ADDED = {
     "run": "card",
     "group": "bound_ms transfer_bound_ms clock_free clock_reason incarnation window_steps "
     "exposed_wait_ms exposed_transfer_ms exposed_comm_pct all_reduces wire_bytes late_no_sync "
-    "cpu_wait_pct cpu_shortage",
+    "cpu_wait_pct cpu_shortage clocks_contradict",
     "ranks": "bound_ms transfer_bound_ms micro_steps joined own_ms own_backward_ms excess_ms waited_ms "
     "exposed_wait_ms before_forward_ms before_backward_ms before_optimizer_ms after_optimizer_ms gc_ms "
     "buffers_ms buffers_wait_ms",

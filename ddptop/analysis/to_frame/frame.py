@@ -195,7 +195,7 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
         bound_ms=_widest(detail.bound),
         transfer_bound_ms=_widest(detail.transfer_bound),
         clock_free=detail.clock_free,
-        clock_reason=_clock_reason(state) if detail.clock_free else None,
+        **(_clock_reason(state) if detail.clock_free else {}),
         incarnation=state.incarnation,
         window_steps=len(slots),
         all_reduces=(reduced := all_reduces(buckets)),
@@ -210,14 +210,19 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
     )
 
 
-def _clock_reason(state: RunState) -> str | None:
+def _clock_reason(state: RunState) -> dict[str, Any]:
     """Why the arrivals of the first process group whose clocks are too inaccurate are not compared."""
     window = state.figures.detail
     scopes = [] if window is None else [scope for scope in window.scopes.values() if scope.clock_free]
-    return scopes[0].clock_reason(state.host_names) if scopes else None
+    if not scopes:
+        return {}
+    return {
+        "clock_reason": scopes[0].clock_reason(state.host_names),
+        "clocks_contradict": scopes[0].contradicted,
+    }
 
 
-def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, float | None]:
+def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, Any]:
     """Exposed communication, its parts and its share of the step: medians over steps of means over ranks.
 
     From every step where the last gradients are known; where in none, from those with bucket detail."""

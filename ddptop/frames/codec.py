@@ -244,6 +244,7 @@ def encode_frame(frame: frames.Frame, packed: dict[str, tuple[Any, bytes]] | Non
     history, packed = msgpack.packb([start, *columns, early]), {} if packed is None else packed
     begin = msgpack.Packer().pack_array_header(1 + len(_but_history())) + msgpack.packb(VERSION)
     data = b"".join([begin, *_pack_pieces(frame, packed), history])
+    # Parts that grow with the number of ranks, and that every view can do without for a moment.
     if len(data) - len(history) > ROOM - HISTORY_BYTES:
         data = b"".join(
             [begin, *_pack_pieces(replace(frame, clocks=(), gpus=(), logged=()), packed), history]
@@ -298,6 +299,7 @@ class FrameDecoder:
             name: self._decode_part(name, kind, raw)
             for (name, kind), raw in zip(expected, parts[1:], strict=True)
         }
+        # Views use these as indices: a far end that lies must not end the screen with an IndexError.
         _check_timeline(values["timeline"])
         _check_heat(values["heat"])
         for named in (values["straggler"], values["suspect"]):

@@ -50,6 +50,7 @@ def differences(frame: Frame, rank: int) -> Iterator[str]:
     gpu = next((gpu for gpu in frame.gpus if gpu.rank == rank), None)
     if gpu is not None and gpu.throttle:
         yield f"its GPU is throttled: {gpu.throttle}"
+    # A host is compared as a whole: what loads it may be no rank of this run.
     name = frame.ranks.host[rank]
     for figure, how in HOST_DIFFERENCES:
         loads = {host.name: getattr(host, figure.name) for host in frame.hosts}

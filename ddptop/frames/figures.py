@@ -139,6 +139,7 @@ class Ranks:
     @property
     def late_ms(self) -> Column:
         """(ranks,) excess; where that is not known, lateness."""
+        # Lateness is in the same unit and grows with the same fault: ranks can be ordered by a mix of both.
         return np.where(self.compared, self.excess_ms, self.lateness_ms)
 
 

@@ -192,6 +192,7 @@ class HistoryStore:
             self._fold_into_bins(
                 {name: column[: self._length - kept] for name, column in self._columns.items()}
             )
+        # Doubled, so that a run of a million steps is moved some twenty times and not at each step.
         while capacity < kept + added:
             capacity *= 2
         capacity = max(min(capacity, self._limit), kept + added)

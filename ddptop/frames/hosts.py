@@ -166,6 +166,7 @@ def _shared_beginning(names: Sequence[str]) -> str:
 @lru_cache(maxsize=4)
 def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
     """`gpu017.cluster.local` as `gpu017`, where the hosts still differ."""
+    # Cut only where the names stay apart: two clusters may both have a `node1`.
     short = {host: host.partition(".")[0] for host in set(hosts)}
     if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):
         return hosts  # several of one name, or addresses

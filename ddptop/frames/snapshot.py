@@ -185,6 +185,7 @@ def tidy(name: str, value: object) -> object:
     if not isinstance(value, (float, int)) or isinstance(value, bool):
         return value
     number = float(value)
+    # JSON has no NaN and no infinity: Python would write words that other parsers refuse.
     if not math.isfinite(number):
         return None
     if isinstance(value, int) or name in COUNTS:

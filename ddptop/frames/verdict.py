@@ -92,20 +92,24 @@ def verdict(frame: Frame) -> Verdict:
         "finished": _judge_finished,
         "stale": _judge_stale,
     }
+    # How the run is comes before how fast it is: figures of a run that stands still are old.
     run = run_state(frame)
     state = by_state.get(run, _judge_silent if STATES[run].is_silent else None)
     if "ended_from_outside" in alerts and state not in (_judge_finished, _judge_stale):
         return _ended_from_outside(frame, alerts["ended_from_outside"])
     if state is not None:
         return state(frame, alerts)
+    # A fast run whose numbers are wrong is lost time: no rank's lateness matters as much.
     for kind in WRONG_NUMBERS:
         if kind in alerts:
             return _wrong_numbers(frame, alerts[kind])
+    # A rank that compiles is late once, and for a reason that needs no remedy.
     if "compiling" in alerts:
         return _judge_compiling(frame, alerts["compiling"])
     if frame.activities:
         return _in_long_step(frame)
     late = frame.straggler
+    # Too few CPUs make whichever rank is unlucky slow: to blame that rank would send the reader astray.
     if frame.group.cpu_shortage and (
         late is None or (late.cause is not None and words_of(late.cause).by_few_cpus)
     ):

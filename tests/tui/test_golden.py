@@ -21,7 +21,7 @@ from ddptop.render.trouble import trouble_brief
 from tests.tui import gallery
 from tests.tui.drive import Sketch, screen, sketch
 from tests.tui.fake import CASES, FakeSource, live, lost, nobody, out_of_reach, replay, straggler
-from tests.tui.fake_hosts import silent
+from tests.tui.fake_hosts import silent, spread
 from tests.tui.fake_views import WantedSource
 from tests.tui.gallery import WORLDS
 from tests.tui.screens import check
@@ -384,8 +384,8 @@ def test_only_the_rank_that_it_is_due_to_is_marked() -> None:
         assert sketch(FakeSource(frame), (80, 24)).count(f"○ {others}") == 3
     lanes = sketch(FakeSource(missing()), (80, 24), "2").splitlines()
     assert [line[:5] for line in lanes if line.endswith("waits")] == [" r0  ", " r2  ", " r3  "]
-    hosts = sketch(FakeSource(died()), (80, 24), "8")
-    assert "node1 ✗ failed" in hosts and "finished" not in hosts
+    hosts = sketch(FakeSource(spread(died(), 2)), (80, 24), "8")
+    assert re.search(r"gpu-001\S* +✗ failed", hosts) and "finished" not in hosts
     alike = [replace(death, reason="ValueError: shard 7 is empty") for death in died().deaths]
     assert RenderContext(replace(died(), deaths=tuple(alike))).responsible == {0, 1, 2, 3}
 

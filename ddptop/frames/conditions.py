@@ -449,7 +449,7 @@ def tone_of(kind: str, sign: Sign | Severity) -> Tone:
     Red is for what has stalled, was lost or failed: not for what is critical while the training continues.
     """
     is_red = kind in RED_STATES or (condition_of(kind).tone == "bad" and sign != "info")
-    return "bad" if is_red else _TONES[sign]
+    return "bad" if is_red else _TONES.get(sign, "dim")
 
 
 def kinds_of(*families: Family) -> tuple[str, ...]:

@@ -250,7 +250,7 @@ def of_state(state: str) -> tuple[str, Role]:
 def of_severity(severity: Severity, kind: str = "") -> tuple[str, Role]:
     """Sign and role of an alert or a logged event."""
     role = tone_of(kind, severity)
-    return "■" if role == "bad" else _SEVERITIES[severity], role
+    return "■" if role == "bad" else _SEVERITIES.get(severity, "●"), role
 
 
 def worst_sign(states: Sequence[str]) -> tuple[str, Role]:

@@ -80,7 +80,11 @@ def watch(home: Path, *, kill_collector: bool) -> Watched:
     return Watched(home, env, snapshots, Path(found[1]), out, err)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["undisturbed", "collector killed"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["undisturbed", "collector killed"],
+)
 def watched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     yield watch(tmp_path_factory.mktemp("both"), kill_collector=request.param)
 

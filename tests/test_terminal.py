@@ -78,6 +78,7 @@ def watch_it_move(terminal: Terminal, name: str) -> None:
     until(lambda: step_on(terminal.screen()) > before, f"a step after {before}")
 
 
+@pytest.mark.slow
 @needs_tmux
 def test_training_in_one_terminal_and_the_screen_in_another(make: Make, tmp_path: Path) -> None:
     name = f"tmux{os.getpid()}"

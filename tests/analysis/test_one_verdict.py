@@ -64,7 +64,9 @@ def agree(frame: Frame) -> None:
     assert alerts == ([frame.straggler.rank] if frame.straggler else [])
 
 
-@pytest.mark.parametrize(("size", "rank", "every"), [(1024, 341, 1), (4, 2, 1), (2, 1, 8)])
+@pytest.mark.parametrize(
+    ("size", "rank", "every"), [pytest.param(1024, 341, 1, marks=pytest.mark.slow), (4, 2, 1), (2, 1, 8)]
+)
 def test_every_outlet_has_one_verdict_over_onset_episode_and_end(size: int, rank: int, every: int) -> None:
     """Rank 341 of 1,024 becomes 174 ms late, for a while."""
     world = World(size, detail_every=every)

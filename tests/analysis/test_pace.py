@@ -41,6 +41,7 @@ def test_that_they_are_as_fast_as_before_again_is_logged_too(make_world) -> None
     assert faster.startswith("all ranks are faster since step ")
 
 
+@pytest.mark.slow
 def test_one_slow_rank_and_a_short_episode_are_none(make_world) -> None:
     assert log_of(make_world, (1,)) == []
     assert log_of(make_world, (0, 1, 2), end=1_600) == []

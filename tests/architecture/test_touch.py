@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -24,14 +25,19 @@ DUMMY = causes.CauseWords(
 )
 
 
+@cache
+def _files_by_constant() -> dict[str, set[str]]:
+    files: dict[str, set[str]] = {}
+    for module in shape().modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                files.setdefault(node.value, set()).add(module.name)
+    return files
+
+
 def files_that_name(word: str) -> set[str]:
     """Modules with this text as a constant: what a newcomer has to read who changes the kind."""
-    return {
-        module.name
-        for module in shape().modules.values()
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Constant) and node.value == word
-    }
+    return _files_by_constant().get(word, set())
 
 
 def test_a_cause_is_declared_in_one_file_and_found_in_another(monkeypatch) -> None:

@@ -265,16 +265,12 @@ PATIENT = [
     ("cause", "places"),
     [
         ("signalled", ["waits", "handles", "computes", "waits"]),
-        *(
-            pytest.param(*row, marks=pytest.mark.slow)
-            for row in (
-                ("signalled", ["trains", "trains"]),
-                ("signalled", ["sleeps", "holds"]),
-                ("failed", ["fails", "sleeps", "computes", "handles"]),
-            )
-        ),
+        ("signalled", ["trains", "trains"]),
+        ("signalled", ["sleeps", "holds"]),
+        ("failed", ["fails", "sleeps", "computes", "handles"]),
     ],
 )
+@pytest.mark.slow
 def test_what_a_rank_has_finished_when_its_launcher_ends_it_is_recorded(
     home: Path, cause: str, places: list[str]
 ) -> None:
@@ -588,6 +584,7 @@ def test_a_port_in_use_ends_as_under_torchrun(home: Path) -> None:
     assert ("in use" in watched.stderr) == ("in use" in plain.stderr)
 
 
+@pytest.mark.slow
 def test_a_closed_stderr_neither_stops_nor_changes_a_training(home: Path) -> None:
     # Without descriptor 2 the file that a script opens has that number.
     (home / "train.py").write_text(f"own = open('own', 'w')\n{TRAIN}own.write('end')\n")

@@ -167,6 +167,7 @@ def test_a_simulated_run_says_so(tmp_path: Path) -> None:
     assert "SIMULATED" in page(report_of(tmp_path / "sim.ddptop"), 80).splitlines()[0]
 
 
+@pytest.mark.slow
 def test_of_a_long_recording_stretches_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "long.ddptop"
     made_up.write(path, made_up.a_run(12_000, buckets=1, batch=25, event_at=7_777))

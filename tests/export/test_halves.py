@@ -75,7 +75,7 @@ def by_one(path: Path, to: Path, form: str = "csv", selection: Selection = WHOLE
     ("form", "selection"),
     [
         pytest.param("parquet", WHOLE, marks=pytest.mark.slow),
-        ("csv", Selection(500, 15_500, frozenset({0, 3}))),
+        pytest.param("csv", Selection(500, 15_500, frozenset({0, 3})), marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_write_the_tables_of_one(

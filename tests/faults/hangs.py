@@ -119,7 +119,6 @@ ROWS = (
         "a rank calls one barrier more than the others at the end", "barriers",
         r"rank 1 failed in barrier \(troubled.py:\d+ main\): the others had ended in good order, one barrier"
         " behind",
-        short=True,
     ),
     row(
         "two process groups in opposite order", "order",

@@ -26,6 +26,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.slow
 def test_refusals_and_warnings_are_torchs_own_and_warnings_are_seen(tmp_path: Path) -> None:
     pair = by_torchrun(tmp_path, "refusals.py", *CAUGHT, *WARNED)
     if sys.version_info >= (3, 11):  # before, a frame of ours stays in tracebacks

@@ -56,9 +56,8 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(
-    ("kinds", "ranks"), [(["torchrun"], 2), pytest.param(["spawn", "alone"], 3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("kinds", "ranks"), [(["torchrun"], 2), (["spawn", "alone"], 3)])
+@pytest.mark.slow
 def test_trainings_that_a_rank_starts_do_not_take_its_place(
     tmp_path: Path, kinds: list[str], ranks: int
 ) -> None:

@@ -66,7 +66,7 @@ INDEX_STEPS = 4_000
 """From one INDEX, with the history behind it, to the next: a reader that goes to a moment reads the steps
 since the last one, in less than half a second of CPU time."""
 
-END_BYTES = 1024
+END_BYTES = 2048
 """Room for the end of a recording that is at its limit, besides a copy of its RUN message."""
 
 RETRY_NS = 1_000_000_000

@@ -182,23 +182,24 @@ for number, received in enumerate(a_run(10**9)):
         assert recording.damage is None
 
 
+@pytest.mark.parametrize("limit_bytes", [9_500, 11_000, 28_000])
 def test_under_a_limit_of_file_sizes_it_thins_itself_and_ends_well(
-    records: list[Received], tmp_path: Path
+    records: list[Received], tmp_path: Path, limit_bytes: int
 ) -> None:
     path = tmp_path / "full.ddptop"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     descriptors = open_descriptors()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9_500, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
     try:
         writer = write(path, records, close=False)
         assert writer.note == "recording at its limit: nothing more is recorded"
+        writer.write_due(records[-1].t_ns + writer_module.FLUSH_NS)
         assert writer.buffered == 0
-        writer.write_due(records[-1].t_ns)
         writer.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert open_descriptors() == descriptors
-    assert path.stat().st_size <= 9_500
+    assert path.stat().st_size <= limit_bytes
     with Recording.open(path) as recording:
         assert (recording.damage, recording.latest_run.state) == (None, "finished")
         assert recording.last_step is not None and recording.last_step > 20

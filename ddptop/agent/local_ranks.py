@@ -11,6 +11,7 @@ from ddptop.agent.internal_errors import InternalErrors
 from ddptop.host.exits import RankProcess
 from ddptop.host.runs import ingest_endpoint
 from ddptop.protocol.errors import ProtocolError
+from ddptop.protocol.evidence import asks_for_samples, requested_place
 from ddptop.protocol.limits import MAX_TEXT, NS
 from ddptop.protocol.messages import LEFT, Bye, Event, Hello, Received, Scalar, Steps
 from ddptop.transport.receiver import AckedReceiver
@@ -168,8 +169,10 @@ class LocalRanks:
         return True
 
     def ask_rank(self, session: int, number: int) -> None:
-        """Ask the rank behind a session for EVIDENCE; may get lost."""
-        self.asked.add(session)
+        """Ask the rank behind a session what it is doing; may get lost."""
+        # Of samples its workers are of interest, where they may be what it waits for.
+        if not asks_for_samples(number) or requested_place(number) == "data":
+            self.asked.add(session)
         self._receiver.ask_rank(session, number)
 
     def mark_safe(self, session: int, seq: int) -> None:

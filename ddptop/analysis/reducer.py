@@ -13,15 +13,16 @@ from ddptop.analysis.events import begin_session, note_compiling, note_left_earl
 from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.health.hosts import find_own_host
 from ddptop.analysis.hosts import unwrap
+from ddptop.analysis.hot_calls import ReceivedSamples
 from ddptop.analysis.rank_messages import RankMessages
 from ddptop.analysis.stall.at_exit import keep_stall, stall_at_end
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.evaluate import StepEvaluation
-from ddptop.analysis.to_frame.frame import active_alerts, build, with_requested
+from ddptop.analysis.to_frame.frame import active_alerts, build, present_straggler, with_requested
 from ddptop.frames.calls import compiling
 from ddptop.frames.history import KEPT_POINTS
 from ddptop.frames.phrases import exit_phrase
-from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.evidence import Evidence, StackSamples
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_STEP
 from ddptop.protocol.message_run import MessageRun
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.ranks import RankState, Session
     from ddptop.analysis.steps.complete_steps import CompleteSteps
-    from ddptop.frames.frame import Alert, Frame
+    from ddptop.frames.frame import Alert, Frame, Straggler
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Message, Received
     from ddptop.protocol.vocabulary import FrameSource
@@ -136,6 +137,12 @@ class Reducer:
         self.state.settle()
         with np.errstate(over="ignore", invalid="ignore"):
             return active_alerts(self._state, now_ns)
+
+    def straggler(self) -> Straggler | None:
+        """The straggler of a frame made now, without the rest of it."""
+        self.state.settle()
+        with np.errstate(over="ignore", invalid="ignore"):
+            return present_straggler(self._state)
 
     def end_recall(self) -> None:
         """What was fed so far came from a recording; from here on messages come as ranks send them."""
@@ -267,6 +274,8 @@ class Reducer:
             state.take_replica(rank, message, t_ns)
         elif isinstance(message, Evidence):
             self._on_evidence(message, rank, rank_state, t_ns)
+        elif isinstance(message, StackSamples):
+            state.stack_samples.append(ReceivedSamples(rank, t_ns, message))
         elif isinstance(message, Bye):
             self._on_bye(message, rank, rank_state, t_ns)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.health.synchronisation import Synchronisation
 from ddptop.analysis.hosts import Hosts
+from ddptop.analysis.hot_calls import MOST_SAMPLES, ReceivedSamples
 from ddptop.analysis.rank_columns import hello_columns
 from ddptop.analysis.rank_table import RankTable, SessionTable
 from ddptop.analysis.ranks import ABSENT, Session
@@ -130,6 +132,8 @@ class RunState:
         """No launcher of ours would report such a signal."""
         self.has_evidence = False
         """Whether any rank has sent evidence: without it no exit can have been too early."""
+        self.stack_samples: deque[ReceivedSamples] = deque(maxlen=MOST_SAMPLES)
+        """The newest, of all ranks."""
         self.finished: set[int] = set()
         """Ranks whose process has exited in good order."""
         self.restarted_ns = -MAX_NS

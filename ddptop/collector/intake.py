@@ -191,7 +191,7 @@ class Intake:
         return [m for m in self._reducer.state.ranks if m.running and m.session not in local_sessions]
 
     def ask_rank(self, session: int, number: int) -> None:
-        """Ask the rank behind a session for EVIDENCE; may get lost."""
+        """Ask the rank behind a session what it is doing; may get lost."""
         self._ranks.ask_rank(session, number)
         if self._hosts is not None:
             self._hosts.receiver.ask_rank(session, number)

@@ -25,6 +25,7 @@ from ddptop.collector.intake import Intake
 from ddptop.collector.interruption import InterruptionWatch
 from ddptop.collector.record import Counts, EarlierRun, Record, open_earlier
 from ddptop.collector.remote_hosts import OwnHost, RemoteHosts
+from ddptop.collector.sample_requests import SampleRequests
 from ddptop.collector.simulated_hosts import MESSAGES
 from ddptop.collector.stall_check import StallCheck
 from ddptop.collector.stall_watch import StallWatch
@@ -195,6 +196,7 @@ class Collector:
             flights,
             RasClient(self._intake.report_message),
         )
+        self._samples = SampleRequests(self._reducer, self._intake.ask_rank, self._intake.askable_sessions)
         self._calls = AlertCalls(os.environ.get(VARIABLE, ""), self._reducer, self._intake.report_message)
         stack.callback(self._calls.close)
         of_hosts = () if hosts is None else hosts.sockets
@@ -281,6 +283,7 @@ class Collector:
                 self._intake.report_message(event, now_ns)
             self._notify_losses()
             self._stall_check.check_stall(now_ns)
+            self._samples.ask_due(now_ns)
             self._introduce_only_host()
             self._calls.call_for_changes(now_ns)
             self._pipe.check_end(now_ns)

@@ -7,29 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ddptop.frames.stall import Call, Trace
+from ddptop.protocol.user_code import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ddptop.protocol.evidence import Evidence, Operation, Stack, StackFrame
-
-_INSTALLED = re.compile(
-    r"""[/\\](site-packages|dist-packages)[/\\]
-    |[/\\]lib(64)?[/\\]python\d[\d.]*[/\\]
-    |[/\\]python\d+\.zip[/\\]
-    |[/\\]torch[/\\](_|nn|distributed|autograd|optim|utils|cuda|amp|multiprocessing|jit|fx|library|func)
-    |[/\\]ddptop[/\\](training|runtime|transport|host|protocol|frames|analysis|agent)[/\\]
-    |[/\\]ddptop[/\\](collector|cli|sources|render|report|tui|recording)[/\\]
-    |[/\\]torchinductor_
-    |^<frozen""",
-    re.VERBOSE,
-)
-"""Files of Python itself, of installed packages, of torch built in place, and of ddptop.
-
-`runtime` and `agent` are names of folders in other versions of ddptop, which are in their recordings."""
-
-_OWN_DEMO = re.compile(r"[/\\]ddptop[/\\](training|runtime)[/\\]demo\.py$")
-"""The training of `ddptop demo` counts as the user's code."""
 
 _COLLECTIVE = re.compile(r"[/\\]torch[/\\](distributed|autograd|nn[/\\]parallel)[/\\]")
 """Files in which a main thread waits for other ranks: torch.distributed; DDP in forward and backward."""
@@ -49,12 +32,6 @@ _RUNS = frozenset({"__call__", "run"})
 
 MAX_THREADS, MAX_CALLS, MAX_CHARACTERS = 8, 40, 160
 """Limits of a rank's stacks in a frame, which must stay small; the recording has the complete stacks."""
-
-
-@lru_cache(maxsize=4096)
-def is_users(file: str) -> bool:
-    """Whether a file is the user's own code."""
-    return bool(_OWN_DEMO.search(file)) or not _INSTALLED.search(file)
 
 
 def main_stack(stacks: Iterable[Stack]) -> Stack | None:

@@ -1,4 +1,5 @@
-"""What a rank reports when asked or at its exit: its threads' stacks, process groups and collectives."""
+"""What a rank reports when asked or at its exit: its threads' stacks, process groups and collectives; and
+samples of its training thread's stack, where the others wait for it."""
 
 from __future__ import annotations
 
@@ -69,9 +70,77 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Collector to rank: answer with EVIDENCE of this number, once."""
+    """Collector to rank: answer with EVIDENCE of this number, once; or with STACKSAMPLES, where
+    `asks_for_samples` says so."""
 
     number: Identifier
+
+
+_SAMPLES = 1 << 62
+"""Set in the number of an ASK for samples. Other numbers are Unix nanoseconds, which reach it in 2116."""
+
+_PLACE_BITS = 4
+
+SAMPLED_PLACES: tuple[str, ...] = (
+    *("", "data", "forward", "backward", "optimizer"),
+    *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
+)
+"""Places of a step that samples can be restricted to, names of `OwnPlace`; empty: wherever the rank does not
+wait for others. An ASK has the index, so none may move."""
+
+
+def samples_request(unix_ms: int, place: str) -> int:
+    """The number of an ASK for samples of a rank while it is in a place. One that has no samples of its own
+    (`cpu`) stands for all places."""
+    index = SAMPLED_PLACES.index(place) if place in SAMPLED_PLACES else 0
+    return _SAMPLES | (unix_ms << _PLACE_BITS) % _SAMPLES | index
+
+
+def asks_for_samples(number: int) -> bool:
+    """Whether an ASK of this number is to be answered with STACKSAMPLES."""
+    return number >= _SAMPLES
+
+
+def requested_place(number: int) -> str:
+    """The place that an ASK for samples names: one of SAMPLED_PLACES."""
+    index = number & ((1 << _PLACE_BITS) - 1)
+    return SAMPLED_PLACES[index] if index < len(SAMPLED_PLACES) else ""
+
+
+class SampledCall(NamedTuple):
+    """One call in a tree of samples."""
+
+    file: Text
+    line: Count
+    """0: a call of a library, whose lines are taken together."""
+    function: Text
+    """Of a library with its module: `torch.save`."""
+    parent: CountOrNone
+    """Index of the call around it, which comes before it; -1: there is none."""
+    samples: Count
+    """In which it was on the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackSamples:
+    """Samples of the training thread's stack, folded: the calls of the user's own code, and of each library
+    that it has called the first."""
+
+    t_ns: Nanoseconds
+    """When the last one was taken."""
+    number: Identifier
+    """Of the ASK that they answer; 0: taken by the rank itself, in a step that lasts very long."""
+    step: Count
+    """In which the first one was taken."""
+    place: Text
+    """One of SAMPLED_PLACES: samples in which the rank was elsewhere are left out."""
+    samples: Count
+    lasted_ms: Count
+    """From the first look at the training thread to the last one."""
+    held_ms: Count
+    """Of it: the sampling thread could not look, since the training thread held the interpreter lock."""
+    calls: Annotated[tuple[SampledCall, ...], MostItems(limits.MAX_SAMPLED_CALLS)]
+    """A call comes after the one around it."""
 
 
 @dataclass(frozen=True, slots=True)

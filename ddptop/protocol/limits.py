@@ -59,6 +59,9 @@ MAX_STACKS = 64
 MAX_DEPTH = 128
 """Calls of one stack in a piece of evidence."""
 
+MAX_SAMPLED_CALLS = 64
+"""Calls in a tree of samples."""
+
 MAX_OPERATIONS = 256
 """Collectives, or process groups, in a piece of evidence."""
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 from ddptop.protocol import limits
-from ddptop.protocol.evidence import Ask, Evidence
+from ddptop.protocol.evidence import Ask, Evidence, StackSamples
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.ranges import (
@@ -73,6 +73,7 @@ class Type(IntEnum):
     HOST = 21
     HOSTUSAGE = 22
     ABOUT = 23
+    STACKSAMPLES = 24
 
 
 class Phase(IntEnum):
@@ -449,6 +450,7 @@ class State:
 Message: TypeAlias = (
     "Hello | Card | Layout | Steps | Event | Progress | Usage | Bye | Ack | Run | Credit | State"
     " | Ask | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged | Host | HostUsage | About"
+    " | StackSamples"
 )
 
 
@@ -458,6 +460,7 @@ KINDS: dict[int, type[Message]] = {
     for kind in (
         *(Hello, Steps, Event, Ack, Layout, Card, Progress, Bye, Run, Credit, State, Usage, Ask, Evidence),
         *(Replica, Clock, Membership, Gpu, Memory, Logged, Host, HostUsage, About),
+        StackSamples,
     )
 }
 """By the first element of a message, its class."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from ddptop.frames.calls import is_users
 from ddptop.frames.numbers import UNKNOWN, counted
 from ddptop.frames.stall import Call, Trace
+from ddptop.protocol.user_code import is_users
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, Role
 from ddptop.render.text import cells, fit, fit_tail

@@ -18,10 +18,14 @@ from ddptop.training.step_record import (
     EVENT_BITS,
     PHASES,
     STAMP_ASIDE_END,
+    STAMP_BACKWARD,
     STAMP_BACKWARD_END,
+    STAMP_DATA,
     STAMP_DATA_END,
+    STAMP_FORWARD,
     STAMP_FORWARD_END,
     STAMP_LAST_GRADIENT,
+    STAMP_OPTIMIZER,
     STAMP_OPTIMIZER_END,
     STAMP_STEP_END,
     STAMP_SYNCHRONISED_END,
@@ -50,6 +54,15 @@ _AFTER = {
 
 _TRAINED = frozenset(_AFTER) - {STAMP_DATA_END}
 """Events that only training has."""
+
+_PLACES = {
+    STAMP_DATA: "data",
+    STAMP_FORWARD: "forward",
+    STAMP_BACKWARD: "backward",
+    STAMP_OPTIMIZER: "optimizer",
+    **{event: activity.name.lower() for event, activity in _AFTER.items()},
+}
+"""The `OwnPlace` after an event."""
 
 _COLLECTIVES = (
     ("all_reduce", Activity.ALL_REDUCE),
@@ -89,6 +102,23 @@ class EvaluationWatch:
         return Phase.EVALUATE
 
 
+def newest_stamp(recorder: Recorder) -> tuple[int, int]:
+    """The newest event that is a moment, and when it was; (-1, 0): none is left of the running step."""
+    for stamp in reversed(recorder.stamps):
+        event = stamp & EVENT
+        if event == STAMP_LAST_GRADIENT or PHASES.get(event, Phase.OTHER) is not None:
+            return event, stamp >> EVENT_BITS
+    return -1, 0
+
+
+def current_place(recorder: Recorder) -> str | None:
+    """The `OwnPlace` that the training thread is in, empty where that is not known; None: it waits for
+    others."""
+    event, _ = newest_stamp(recorder)
+    waits = recorder.waiting_since or event == STAMP_LAST_GRADIENT
+    return None if waits else _PLACES.get(event, "")
+
+
 class CurrentActivity(NamedTuple):
     """As in PROGRESS."""
 
@@ -113,7 +143,7 @@ class ActivityWatch:
         """What the training thread does now."""
         recorder = self._recorder
         phase, step = self._evaluation.current_phase(), recorder.step
-        event, since_ns = self._newest_stamp()
+        event, since_ns = newest_stamp(recorder)
         saving_ns, wait_ns = recorder.saving_since, recorder.waiting_since
         if event == STAMP_LAST_GRADIENT and phase == Phase.BACKWARD:
             wait_ns = since_ns
@@ -127,14 +157,6 @@ class ActivityWatch:
         if phase == Phase.OTHER:
             return CurrentActivity(phase, _AFTER.get(event, Activity.TRAINING), since_ns)
         return CurrentActivity(phase, Activity.TRAINING, since_ns)
-
-    def _newest_stamp(self) -> tuple[int, int]:
-        """The newest event that is a moment, and when it was; (-1, 0): none is left of the running step."""
-        for stamp in reversed(self._recorder.stamps):
-            event = stamp & EVENT
-            if event == STAMP_LAST_GRADIENT or PHASES.get(event, Phase.OTHER) is not None:
-                return event, stamp >> EVENT_BITS
-        return -1, 0
 
     def _evaluates_since(self, phase: Phase, step: int) -> int:
         """Since when this rank evaluates; 0: it does not. Once it does, it goes on until it trains: its

@@ -36,6 +36,7 @@ from ddptop.training.bucket_timing import TimerBoundsReporter
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.evidence.reporter import OWN, EvidenceReporter
+from ddptop.training.evidence.sampler import StackSampler
 from ddptop.training.exit import ExitReason
 from ddptop.training.guard import guard, report_once
 from ddptop.training.join_run import collector_keeper
@@ -202,6 +203,7 @@ class Publisher(threading.Thread):
         self._bounds = TimerBoundsReporter(session.recorder.handover_ns, session.device_bounds_ns)
         self._activity = ActivityWatch(session.recorder, threading.get_ident())
         self._reporter = EvidenceReporter(threading.get_ident(), self._current_position, self._device_failed)
+        self._sampler = StackSampler(session.recorder, threading.get_ident(), lambda: budget.step_ns)
         self._memberships_sent: dict[int, Message] = {}
         self._described = 0
         self._epoch: int | None = None
@@ -281,6 +283,8 @@ class Publisher(threading.Thread):
                 self._ending.end_hold()
             if self._notices is not None:
                 self._notices.close()
+        finally:
+            self._sampler.end_series()
 
     def _stop_measuring(self) -> None:
         """Take as little time as possible: records are not read, or something is wrong for good."""
@@ -289,6 +293,7 @@ class Publisher(threading.Thread):
 
     def close_in_child(self) -> None:
         """In a forked child: close its copy of the connection, which would stay open when this rank ends."""
+        self._sampler.end_series()
         if self._sender is not None:
             self._sender.close_in_child()
         if self._notices is not None:
@@ -318,6 +323,9 @@ class Publisher(threading.Thread):
                     self.send(self._session.device.position_event(self._recorder, self.rank))
                 self.send(evidence)
                 self._wake.set()  # a launcher that ends the run leaves this process a moment
+            samples = self._sampler.take_samples(sender.asked_samples)
+            if samples is not None:
+                self.send(samples)
             if self._session.device is not None:
                 self._budget.device_waits = self._session.device.resolver.device_waits
             before, cpu = cpu, time.thread_time_ns()
@@ -352,7 +360,13 @@ class Publisher(threading.Thread):
         end_s = now_s + period_s - now_s % period_s
         step_before, self._step_seen = self._step_seen, self._recorder.step
         look_s = LOOK_S if self._step_seen == step_before else period_s
-        while not self._wait_for_wake(min(look_s, max(0.0, end_s - time.monotonic()))):
+        sampler = self._sampler
+        while True:
+            sample_s = sampler.next_sample_s()
+            wait_s = min(look_s if sample_s is None else sample_s, max(0.0, end_s - time.monotonic()))
+            if self._wait_for_wake(wait_s):
+                break
+            sampler.take_due_sample()
             if time.monotonic() >= end_s or sender.has_arrived():
                 break
         self._wake.clear()

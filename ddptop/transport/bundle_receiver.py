@@ -195,7 +195,7 @@ class BundleReceiver(Refusals):
             self._send_reply(route, acks.get(route, b""), nacks.get(route, ()))
 
     def ask_rank(self, session: int, number: int) -> None:
-        """Ask the rank behind a session for EVIDENCE, with the next `acknowledge`; may get lost."""
+        """Ask the rank behind a session what it is doing, with the next `acknowledge`; may get lost."""
         route = self._sessions.route_of(session)
         if route in self._agents:
             self._agents[route].asks.append((session, number))

@@ -16,7 +16,7 @@ import zmq
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.evidence import Ask, Evidence
+from ddptop.protocol.evidence import Ask, Evidence, StackSamples
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD, VERSION
 from ddptop.protocol.machine import Memory
 from ddptop.protocol.messages import (
@@ -55,7 +55,10 @@ _HEAD_LIMITS = {f"max_{kind}_len": 0 for kind in ("map", "str", "bin", "ext")} |
 
 _STEPS = bytes([Type.STEPS])
 
-NUMBERED = (Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership, Memory, Logged)
+NUMBERED = (
+    *(Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership, Memory, Logged),
+    StackSamples,
+)
 
 
 class MessageHead(NamedTuple):
@@ -189,7 +192,7 @@ class AckedReceiver(Refusals):
             self._send_ack(session.route, session.safe, session.nack)
 
     def ask_rank(self, session: int, number: int) -> None:
-        """Ask the rank behind a session for EVIDENCE, if it has sent anything; never blocks, may get lost."""
+        """Ask the rank behind a session, if it has sent anything; never blocks, may get lost."""
         rank_session = self._sessions.by_id.get(session)
         if rank_session is not None:
             self._send_body(rank_session.route, encode(Ask(number)))

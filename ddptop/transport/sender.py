@@ -16,7 +16,7 @@ import msgpack
 
 from ddptop.protocol.codec import decode_answer, hello_head
 from ddptop.protocol.errors import ProtocolError
-from ddptop.protocol.evidence import Ask
+from ddptop.protocol.evidence import Ask, asks_for_samples
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Ack
 from ddptop.transport.zmtp import Dealer
@@ -58,7 +58,9 @@ class AckedSender:
         self._resend_s = RESEND_S
         self._pid = os.getpid()
         self.asked = 0
-        """Number of the collector's newest ASK; 0: none came."""
+        """Number of the collector's newest ASK for evidence; 0: none came."""
+        self.asked_samples = 0
+        """Likewise of its newest ASK for samples."""
         self.dropped = 0
         """Messages given up: pushed out of the window, or too large to be sent at all."""
         self._dealer = Dealer(endpoint, max_bytes=MAX_RANK_MESSAGE_BYTES)
@@ -147,7 +149,10 @@ class AckedSender:
         except ProtocolError:
             return None
         if isinstance(message, Ask):
-            self.asked = message.number
+            if asks_for_samples(message.number):
+                self.asked_samples = message.number
+            else:
+                self.asked = message.number
         return message if isinstance(message, Ack) else None
 
     def _note_ack(self, ack: Ack) -> None:

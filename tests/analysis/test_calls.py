@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.frames.calls import compiler_call, compiling, in_collective, is_users, place, user_call
+from ddptop.frames.calls import compiler_call, compiling, in_collective, place, user_call
 from ddptop.frames.stall import Call
 from ddptop.protocol.evidence import Stack, StackFrame
+from ddptop.protocol.user_code import is_users
 
 TORCH = "/opt/conda/lib/python3.12/site-packages/torch"
 

@@ -21,7 +21,16 @@ from ddptop.protocol import limits
 from ddptop.protocol.codec import decode_answer, encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError, UnknownType
-from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
+from ddptop.protocol.evidence import (
+    Ask,
+    Evidence,
+    GroupState,
+    Operation,
+    SampledCall,
+    Stack,
+    StackFrame,
+    StackSamples,
+)
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import StepMessages
@@ -100,6 +109,16 @@ MESSAGES: list[Message] = [
     Gpu(97.0, 5 << 30, 80 << 30, 83.0, 412.5, 1200, 1980, "power cap", None, 0, 2**47, None, 10**15),
     Memory(10**15, 1 << 30, 2 << 30, 3 << 30, 4),
     Logged(12, {"accuracy": 0.9, "lr": None}),
+    StackSamples(
+        10**15,
+        2**62 + 1,
+        120,
+        "data",
+        50,
+        2_100,
+        0,
+        (SampledCall("train.py", 88, "main", -1, 50), SampledCall("dataset.py", 31, "__getitem__", 0, 41)),
+    ),
 ]
 
 

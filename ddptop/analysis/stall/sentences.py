@@ -22,11 +22,12 @@ from ddptop.analysis.stall.rank_position import (
     evidence_since,
     kernel_since,
 )
-from ddptop.frames.calls import collective_called, is_users, main_stack, pending_operation, place, user_call
+from ddptop.frames.calls import collective_called, main_stack, pending_operation, place, user_call
 from ddptop.frames.conditions import STALLS
 from ddptop.frames.numbers import fixed, percent
 from ddptop.frames.phrases import ranks_phrase, ranks_range
 from ddptop.protocol.limits import NS
+from ddptop.protocol.user_code import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

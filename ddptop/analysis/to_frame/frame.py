@@ -134,8 +134,13 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
 def active_alerts(state: RunState, now_ns: int) -> tuple[Alert, ...]:
     """The alerts of the frame at `now_ns`, without the rest of it."""
     states = rank_states(state, now_ns)
-    straggler = _flagged(state, select_steps(state.figures, state.history.end))
+    straggler = present_straggler(state)
     return alerts(state, states, straggler, stall_diagnosis(state, states, now_ns), now_ns)
+
+
+def present_straggler(state: RunState) -> Straggler | None:
+    """The straggler of the frame, without the rest of it."""
+    return _flagged(state, select_steps(state.figures, state.history.end))
 
 
 def _flagged(state: RunState, shown: FrameSteps) -> Straggler | None:

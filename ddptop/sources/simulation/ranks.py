@@ -17,7 +17,14 @@ import msgpack
 import zmq
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.evidence import Ask, Evidence, GroupState, Stack, StackFrame
+from ddptop.protocol.evidence import (
+    Ask,
+    Evidence,
+    GroupState,
+    Stack,
+    StackFrame,
+    asks_for_samples,
+)
 from ddptop.protocol.limits import MAX_FRAME_BYTES, NS, VERSION
 from ddptop.protocol.messages import (
     Ack,
@@ -142,7 +149,7 @@ class Node:
         self._socket.close(linger=int(1000 * patience_s))
 
     def _receive(self, message: Message) -> None:
-        if isinstance(message, Ask):
+        if isinstance(message, Ask) and not asks_for_samples(message.number):
             self.asked = message.number
         elif isinstance(message, Ack) and message.epoch != self._epoch:
             before, self._epoch = self._epoch, message.epoch

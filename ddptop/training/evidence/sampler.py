@@ -1,0 +1,203 @@
+"""Samples of the training thread's stack, taken by the publisher's thread: which line takes the time.
+
+They are taken only while the collector asks, since the others wait for this rank, or while one step lasts
+very long: some 50 within 10 s, and not again within a minute. A sample counts only where the rank is in the
+place of the step that the collector names, and never while it waits for others.
+
+A look takes some 20 us of CPU time, a sample 40 more; both are the publisher's, and count in the budget. The
+training thread loses the interpreter lock for as long. While it is in a C call that holds this lock, nobody
+can look: how long that was is measured, and said.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import get_native_id
+
+from ddptop.protocol.evidence import StackSamples, requested_place
+from ddptop.protocol.limits import NS
+from ddptop.training.activity import current_place
+from ddptop.training.evidence.call_tree import CallTree
+from ddptop.training.guard import guard
+from ddptop.training.recorder import Recorder
+
+SAMPLES = 50
+"""In a series: the share of a call is then known within some 14 %."""
+
+LONGEST_NS = 10 * NS
+"""Of a series. A rank is in the place for a part of each step only: 3 of 25 ms give 50 samples in 10 s."""
+
+PAUSE_NS = 60 * NS
+"""After a series, before the next one of the same place or of a long step."""
+
+LEAST_PAUSE_NS = 5 * NS
+"""After a series, before any other one."""
+
+LOOK_NS, LONG_STEP_LOOK_NS = 20_000_000, 100_000_000
+"""Between two looks, on average."""
+
+LONG_STEP_TIMES, LONG_STEP_NS = 10, NS
+"""A step lasts very long from so many times the usual one on, and so long at least."""
+
+SWITCH_S = 0.0005
+"""`sys.setswitchinterval` during a series. A sample shows Python that runs for this long, or longer."""
+
+LATE_NS = 50_000_000
+"""A look that comes so late was kept waiting for the interpreter lock or for a CPU. A thread that runs Python
+gives the lock away after 5 ms."""
+
+
+@dataclass(slots=True)
+class _Series:
+    """The samples that are being taken."""
+
+    number: int
+    place: str
+    step: int
+    began_ns: int
+    look_ns: int
+    due_ns: int
+    cpu_wait_ns: int
+    """What the kernel has counted for this thread when it began."""
+    late_ns: int = 0
+    newest_ns: int = 0
+    tree: CallTree = field(default_factory=CallTree)
+
+
+class StackSampler:
+    """Takes one series of samples at a time. All methods on the publisher's thread."""
+
+    def __init__(self, recorder: Recorder, training_thread: int, step_ns: Callable[[], float]) -> None:
+        """`training_thread`: its `get_ident()`. `step_ns`: how long a step usually lasts; 0: not known."""
+        self._recorder = recorder
+        self._training_thread = training_thread
+        self._step_ns = step_ns
+        self._answered = 0
+        self._series: _Series | None = None
+        self._ended_ns: dict[tuple[bool, str], int] = {}
+        """By whether they were asked for, and the place: when the last series ended."""
+        self._usual_switch_s: float | None = None
+        """The interval that is to be set again after the series; None: it is set."""
+        self._short_switch_s = 0.0
+        self._step = (-1, 0)
+        """The running step, and since when it is."""
+        self._random = random.Random(training_thread)  # the script's own random numbers stay as they are
+
+    def next_sample_s(self) -> float | None:
+        """How long until the next look; None: none is due."""
+        series = self._series
+        return None if series is None else max(0.0, (series.due_ns - time.monotonic_ns()) / NS)
+
+    def take_due_sample(self) -> None:
+        """Take a sample, if one is due and the training thread is where it matters."""
+        series, now_ns = self._series, time.monotonic_ns()
+        if series is None or now_ns < series.due_ns:
+            return
+        late_ns = now_ns - series.due_ns
+        # Not at a fixed rhythm, which the steps may have, too.
+        series.due_ns = now_ns + int(series.look_ns * (0.5 + self._random.random()))
+        recorder = self._recorder
+        if recorder.shadow.flag or self._is_over(series, now_ns):
+            return
+        series.late_ns += late_ns if late_ns > LATE_NS else 0
+        series.newest_ns = now_ns
+        place = current_place(recorder)
+        if place is None or place != (series.place or place):
+            return
+        frame = sys._current_frames().get(self._training_thread)
+        if frame is not None:
+            try:
+                series.tree.add_sample(frame)
+            except Exception as error:  # noqa: BLE001 - costs a series of samples, not the rank's records
+                guard.caught(error)
+                self.end_series()
+
+    def take_samples(self, request: int) -> StackSamples | None:
+        """To be called repeatedly with the number of the newest ASK; the samples once a series is over."""
+        now_ns = time.monotonic_ns()
+        if self._recorder.step != self._step[0]:
+            self._step = self._recorder.step, now_ns
+        series = self._series
+        if series is None:
+            self._begin_series(request, now_ns)
+            return None
+        if not self._is_over(series, now_ns):
+            return None
+        self.end_series()
+        self._ended_ns[series.number > 0, series.place] = now_ns
+        return self._make_message(series) if series.number or series.tree.n_samples else None
+
+    def _begin_series(self, request: int, now_ns: int) -> None:
+        if self._recorder.shadow.flag:
+            return
+        usual_ns = self._step_ns()
+        if now_ns - max(self._ended_ns.values(), default=-LEAST_PAUSE_NS) < LEAST_PAUSE_NS:
+            return
+        is_asked, self._answered = request != self._answered, request
+        lasts_ns = now_ns - self._step[1]
+        is_long = usual_ns > 0 and lasts_ns > max(LONG_STEP_NS, LONG_STEP_TIMES * usual_ns)
+        if is_asked and self._is_rested(True, requested_place(request), now_ns):
+            self._series = self._new_series(request, requested_place(request), LOOK_NS, now_ns)
+        elif is_long and self._is_rested(False, "", now_ns):
+            self._series = self._new_series(0, "", LONG_STEP_LOOK_NS, now_ns)
+
+    def _is_rested(self, asked: bool, place: str, now_ns: int) -> bool:
+        """Whether the last series of this kind ended long enough ago."""
+        return now_ns - self._ended_ns.get((asked, place), -PAUSE_NS) >= PAUSE_NS
+
+    def end_series(self) -> None:
+        """Take no more samples of this series."""
+        self._series = None
+        if self._usual_switch_s is not None:
+            # Unless the script has chosen another one meanwhile.
+            if sys.getswitchinterval() == self._short_switch_s:
+                sys.setswitchinterval(self._usual_switch_s)
+            self._usual_switch_s = None
+
+    def _switch_quickly(self) -> None:
+        """Get the interpreter lock soon after asking for it. Else Python that runs for less than 5 ms is
+        never seen: what follows it and gives the lock away is, in its place.
+
+        Only where no other thread runs Python, so that the interval concerns this thread alone.
+        """
+        usual_s = sys.getswitchinterval()
+        if len(sys._current_frames()) <= 2 and usual_s > SWITCH_S:
+            sys.setswitchinterval(SWITCH_S)
+            self._usual_switch_s, self._short_switch_s = usual_s, sys.getswitchinterval()
+
+    def _new_series(self, number: int, place: str, look_ns: int, now_ns: int) -> _Series:
+        self._switch_quickly()
+        due_ns = now_ns + look_ns
+        return _Series(number, place, self._recorder.step, now_ns, look_ns, due_ns, _cpu_wait_ns())
+
+    def _is_over(self, series: _Series, now_ns: int) -> bool:
+        if series.tree.n_samples >= SAMPLES or now_ns - series.began_ns >= LONGEST_NS:
+            return True
+        return not series.number and self._recorder.step != series.step
+
+    def _make_message(self, series: _Series) -> StackSamples:
+        held_ns = series.late_ns - (_cpu_wait_ns() - series.cpu_wait_ns)
+        newest_ns = series.newest_ns or series.began_ns
+        return StackSamples(
+            t_ns=newest_ns,
+            number=series.number,
+            step=series.step,
+            place=series.place,
+            samples=series.tree.n_samples,
+            lasted_ms=(newest_ns - series.began_ns) // 1_000_000,
+            held_ms=max(0, held_ns) // 1_000_000,
+            calls=series.tree.most_sampled(),
+        )
+
+
+def _cpu_wait_ns() -> int:
+    """How long this thread has waited for a CPU so far, as `cpu_wait.py` reads it; 0: not known."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/self/task/{get_native_id()}/schedstat").read_text().split()[1])
+    return 0

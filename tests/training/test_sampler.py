@@ -1,0 +1,223 @@
+"""Which line takes the time: samples of the training thread's stack, and the tree that they make."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from ddptop.protocol.codec import encode
+from ddptop.protocol.decoding import decode
+from ddptop.protocol.evidence import (
+    SAMPLED_PLACES,
+    StackSamples,
+    asks_for_samples,
+    requested_place,
+    samples_request,
+)
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
+from ddptop.training.evidence import sampler as module
+from ddptop.training.evidence.call_tree import MAX_CALLS, CallTree
+from ddptop.training.evidence.sampler import LEAST_PAUSE_NS, PAUSE_NS, SAMPLES, StackSampler
+from ddptop.training.recorder import Recorder
+
+USUAL_STEP_NS = 25_000_000
+
+
+class Sampled:
+    """A sampler of this thread, on a clock that the test owns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 1000 * NS
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic_ns=lambda: self.now_ns))
+        self.recorder = Recorder()
+        self.usual_step_ns = 0
+        """0: not known, and no step lasts very long."""
+        self.sampler = StackSampler(self.recorder, threading.get_ident(), lambda: self.usual_step_ns)
+
+    def go_on(self, seconds: float, request: int = 0) -> StackSamples | None:
+        """As the publisher's thread does; the last samples that were taken."""
+        samples = None
+        for _ in range(int(seconds * 100)):
+            self.now_ns += NS // 100
+            self.sampler.take_due_sample()
+            samples = self.sampler.take_samples(request) or samples
+        return samples
+
+
+@pytest.fixture
+def sampled(monkeypatch: pytest.MonkeyPatch) -> Sampled:
+    return Sampled(monkeypatch)
+
+
+def call_in(tree: CallTree, calls: list[Callable[[Callable[[], None]], None]]) -> None:
+    """Have these functions call one another, and the last one be sampled."""
+
+    def sample() -> None:
+        tree.add_sample(sys._getframe(1))
+
+    following: Callable[[], None] = sample
+    for call in reversed(calls):
+        following = partial(call, following)
+    following()
+
+
+def test_the_number_of_an_ask_holds_the_place() -> None:
+    for place in SAMPLED_PLACES:
+        number = samples_request(1_790_000_000_000, place)
+        assert asks_for_samples(number) and requested_place(number) == place and number < 2**63
+    assert requested_place(samples_request(1, "cpu")) == ""
+    assert not asks_for_samples(1_790_000_000_000_000_000), "one for evidence"
+
+
+def test_samples_in_another_place_or_while_waiting_do_not_count(sampled: Sampled) -> None:
+    recorder = sampled.recorder
+    assert sampled.go_on(3) is None, "nobody has asked"
+    recorder.forward_begins(True)
+    assert sampled.go_on(9, samples_request(1, "data")) is None
+    samples = sampled.go_on(3, samples_request(1, "data"))
+    assert samples is not None and (samples.samples, samples.calls) == (0, ())
+
+    samples = sampled.go_on(10, samples_request(2, "forward"))
+    assert samples is not None and samples.samples == SAMPLES and samples.place == "forward"
+    assert "go_on" in {call.function for call in samples.calls}
+
+    recorder.waiting_since = 1
+    samples = sampled.go_on(20, samples_request(3, ""))
+    assert samples is not None and samples.samples == 0, "it waits in a collective"
+
+
+def test_backward_counts_until_its_last_gradient(sampled: Sampled) -> None:
+    recorder = sampled.recorder
+    recorder.forward_begins(True)
+    recorder.forward_ends()
+    recorder.backward_begins(0.5)
+    sampled.go_on(0.1, samples_request(1, "backward"))
+    sampled.go_on(0.2, samples_request(1, "backward"))
+    recorder.last_gradient()
+    samples = sampled.go_on(10, samples_request(1, "backward"))
+    assert samples is not None and 0 < samples.samples < SAMPLES
+
+
+def test_not_again_within_a_minute(sampled: Sampled) -> None:
+    sampled.recorder.forward_begins(True)
+    assert sampled.go_on(12, samples_request(1, "forward")) is not None
+    assert sampled.go_on(LEAST_PAUSE_NS / NS + 12, samples_request(2, "forward")) is None
+    assert sampled.go_on(12, samples_request(3, "")) is not None, "of another place"
+    sampled.now_ns += PAUSE_NS
+    assert sampled.go_on(12, samples_request(4, "forward")) is not None
+
+
+def test_never_in_a_shadow_block(sampled: Sampled) -> None:
+    sampled.recorder.shadow.flag = 8
+    assert sampled.go_on(12, samples_request(1, "")) is None
+
+
+def test_a_step_that_lasts_very_long_is_sampled_until_it_ends(sampled: Sampled) -> None:
+    recorder, sampled.usual_step_ns = sampled.recorder, USUAL_STEP_NS
+    recorder.forward_begins(True)
+    recorder.forward_ends()
+    assert sampled.go_on(3) is None
+    recorder.step += 1
+    samples = sampled.go_on(1)
+    assert samples is not None and 10 < samples.samples < 30
+    assert (samples.number, samples.step, samples.place) == (0, 0, "")
+    assert sampled.go_on(20) is None, "not again within a minute"
+
+
+def test_what_waits_for_others_is_not_sent_of_a_long_step(sampled: Sampled) -> None:
+    sampled.recorder.waiting_since, sampled.usual_step_ns = 1, USUAL_STEP_NS
+    assert sampled.go_on(30) is None
+
+
+def test_the_switch_interval_is_set_again(sampled: Sampled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.sys, "_current_frames", lambda: {threading.get_ident(): sys._getframe()})
+    usual_s = sys.getswitchinterval()
+    sampled.recorder.forward_begins(True)
+    sampled.go_on(0.5, samples_request(1, "forward"))
+    assert sys.getswitchinterval() < usual_s
+    sampled.go_on(12, samples_request(1, "forward"))
+    assert sys.getswitchinterval() == usual_s
+
+
+def test_a_thread_that_cannot_look_says_for_how_long(sampled: Sampled) -> None:
+    sampled.recorder.forward_begins(True)
+    for _ in range(5):  # a C call holds the interpreter lock for 2 s at a time
+        sampled.now_ns += 2 * NS
+        sampled.sampler.take_due_sample()
+        sampled.sampler.take_samples(samples_request(1, "forward"))
+    samples = sampled.go_on(2, samples_request(1, "forward"))
+    assert samples is not None and 6000 < samples.held_ms <= samples.lasted_ms
+
+
+def test_the_scripts_random_numbers_are_left_alone(sampled: Sampled) -> None:
+    before = random.getstate()
+    sampled.recorder.forward_begins(True)
+    sampled.go_on(12, samples_request(1, "forward"))
+    assert random.getstate() == before
+
+
+def load(call: Callable[[], None]) -> None:
+    call()
+
+
+def transform(call: Callable[[], None]) -> None:
+    call()
+
+
+def test_a_tree_has_the_users_calls_and_their_shares() -> None:
+    tree = CallTree()
+    for calls_made in [[load, transform]] * 8 + [[load]] * 2:
+        call_in(tree, calls_made)
+    calls = {call.function: call for call in tree.most_sampled()}
+    assert (calls["load"].samples, calls["transform"].samples) == (10, 8)
+    assert calls["load"].file.endswith("test_sampler.py") and calls["load"].line > 0
+    for index, call in enumerate(tree.most_sampled()):
+        assert call.parent < index
+
+
+class Copied:
+    """What is done while `copy.deepcopy` copies it."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+
+    def __deepcopy__(self, memo: object) -> None:
+        self._work()
+
+
+def test_of_a_library_the_first_call_is_kept() -> None:
+    tree = CallTree()
+    copy.deepcopy([Copied(lambda: tree.add_sample(sys._getframe(2)))])
+    *_, users, library = tree.most_sampled()
+    assert users.function == "test_of_a_library_the_first_call_is_kept"
+    assert (library.function, library.line) == ("copy.deepcopy", 0)
+
+
+def test_what_a_library_calls_in_the_users_code_is_kept() -> None:
+    tree = CallTree()
+    copy.deepcopy([Copied(lambda: tree.add_sample(sys._getframe()))])
+    functions = [call.function for call in tree.most_sampled()][-3:]
+    assert functions == ["test_what_a_library_calls_in_the_users_code_is_kept", "__deepcopy__", "<lambda>"]
+
+
+def test_a_tree_is_bounded() -> None:
+    tree = CallTree()
+    often = compile("def often(call): call()", "/home/me/" + "x" * 2000 + ".py", "exec")
+    names: dict[str, Callable[[Callable[[], None]], None]] = {}
+    exec(often, names)
+    for number in range(SAMPLES):
+        exec(compile(f"def rare{number}(call): call()", "/home/me/train.py", "exec"), names)
+        call_in(tree, [names["often"], names[f"rare{number}"]] + [names["often"]] * 4)
+    calls = tree.most_sampled()
+    assert len(calls) == MAX_CALLS
+    assert all(-1 <= call.parent < index for index, call in enumerate(calls))
+    message = StackSamples(1, 0, 1, "", SAMPLES, 1, 0, calls)
+    assert len(encode(message)) < MAX_RANK_MESSAGE_BYTES // 2
+    assert decode(encode(message)) == message

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.agent.internal_errors import InternalErrors
-from ddptop.analysis.hot_calls import place_to_sample
 from ddptop.frames.phrases import blamed
+from ddptop.frames.sampled_stack import RARE, place_to_sample
 from ddptop.protocol.evidence import samples_request
 from ddptop.protocol.limits import NS
 
@@ -73,8 +73,10 @@ class SampleRequests:
         with self._errors:
             straggler = self._reducer.straggler()
             self._note_answers()
-            place = None if straggler is None else place_to_sample(straggler)
-            if straggler is not None and place is not None:
+            if straggler is None or straggler.pattern == RARE:
+                return
+            place = place_to_sample(straggler.cause, straggler.place)
+            if place is not None:
                 self._ask_slow(straggler, place, now_ns)
 
     def _note_answers(self) -> None:

@@ -48,6 +48,8 @@ class CauseWords:
     """Whether no rank is slow where ranks take turns."""
     by_few_cpus: bool = False
     """Whether too few CPUs explain it, where ranks have too few."""
+    no_stack_shows_it: bool = False
+    """Whether the line that a rank is in does not explain it."""
     gives_back_cost: bool = False
     """Whether the remedy gives back what the straggler costs, at most."""
 
@@ -100,6 +102,7 @@ CAUSES: Mapping[str, CauseWords] = MappingProxyType(
             by_few_cpus=True,
         ),
         "cpu": CauseWords(
+            no_stack_shows_it=True,
             title="waits for a CPU",
             where="while waiting for a CPU",
             remedy_kind="cpu_contention",
@@ -111,6 +114,7 @@ CAUSES: Mapping[str, CauseWords] = MappingProxyType(
             by_few_cpus=True,
         ),
         "gc": CauseWords(
+            no_stack_shows_it=True,
             title="garbage collection",
             where="in garbage collection",
             remedy_kind="garbage_collection",
@@ -122,6 +126,7 @@ CAUSES: Mapping[str, CauseWords] = MappingProxyType(
             gives_back_cost=True,
         ),
         "uneven_work": CauseWords(
+            no_stack_shows_it=True,
             title="uneven work",
             where="in batches of different sizes",
             remedy_kind="even_batches",

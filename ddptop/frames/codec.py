@@ -20,7 +20,18 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import msgpack
 import numpy as np
 
-from ddptop.frames import activity, causes, conditions, detail, frame, hosts, ledger, overhead, stall
+from ddptop.frames import (
+    activity,
+    causes,
+    conditions,
+    detail,
+    frame,
+    hosts,
+    ledger,
+    overhead,
+    sampled_stack,
+    stall,
+)
 from ddptop.frames import frame as frames
 from ddptop.frames.figures import RANK_FIGURES, Ranks
 from ddptop.frames.history import WIDE as HISTORY_WIDE
@@ -69,7 +80,7 @@ MAY_BE_INFINITE = {
 ALWAYS_KNOWN = frozenset({"time_s"})
 """Columns without NaN: the axis of a chart."""
 
-MOMENTS = frozenset({"unix_s", "started_at", "since_s", "at_s"})
+MOMENTS = frozenset({"unix_s", "started_at", "since_s", "at_s", "taken_s"})
 """Unix seconds, between these two dates."""
 
 FIRST_MOMENT_S, LAST_MOMENT_S = -60_000_000_000.0, 250_000_000_000.0
@@ -174,6 +185,8 @@ PARTS: Mapping[str, Any] = {
     "GpuFacts": frame.GpuFacts,
     "LoggedScalar": frame.LoggedScalar,
     "LongActivity": activity.LongActivity,
+    "StackShare": sampled_stack.StackShare,
+    "SampledStack": sampled_stack.SampledStack,
     "LaneSpan": detail.LaneSpan,
     "Reduce": detail.Reduce,
     "SkewCost": ledger.SkewCost,

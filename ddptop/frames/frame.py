@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
     from ddptop.frames.ledger import Ledger
     from ddptop.frames.overhead import Overhead
+    from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import Death, Stall
     from ddptop.protocol.vocabulary import (
         Basis,
@@ -365,6 +366,8 @@ class Frame:
     for."""
     progress: EpochProgress | None = None
     """None: no rank trains on a DataLoader, as far as is known."""
+    sampled: tuple[SampledStack, ...] = ()
+    """Which line takes the time: of flagged ranks in their place first, then of long steps."""
 
 
 def rate_without_stalls(frame: Frame) -> float | None:

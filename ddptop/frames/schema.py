@@ -20,6 +20,7 @@ from ddptop.frames import (
     hosts,
     ledger,
     overhead,
+    sampled_stack,
     snapshot,
     stall,
     verdict,
@@ -77,7 +78,9 @@ def schema() -> Node:
     cost = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason")
     stalled = _fields_of(stall.Stall, (*snapshot.STALL_FIELDS, "ranks", "waiting", "detail"))
     waited_for = _with_keys(
-        _fields_of(ledger.WaitedFor, (*snapshot.WAITED_FIELDS, "dear_steps")), seconds={"type": "number"}
+        _fields_of(ledger.WaitedFor, (*snapshot.WAITED_FIELDS, "dear_steps")),
+        seconds={"type": "number"},
+        lines=_list_of(_object_of(at={"type": "string"}, share_pct=number)),
     )
     skew = _with_keys(_fields_of(ledger.SkewCost, snapshot.SKEW_FIELDS), waited_for=_list_of(waited_for))
     seconds = _object_of(**dict.fromkeys(ledger.LEDGER_CLASSES, number))
@@ -103,6 +106,14 @@ def schema() -> Node:
             collector_pct=_node_of_type("collector_pct", float),
         ),
         activities=_list_of(_fields_of(activity.LongActivity, ("kind", "name", "ranks", "since_s"))),
+        sampled=_list_of(
+            _with_keys(
+                _fields_of(sampled_stack.SampledStack, (*snapshot.SAMPLED_FIELDS, "workers")),
+                line={"type": ["string", "null"]},
+                share_pct=number,
+                calls=_list_of(_fields_of(sampled_stack.StackShare, snapshot.SHARE_FIELDS)),
+            )
+        ),
         progress=_or_null(_fields_of(activity.EpochProgress, snapshot.PROGRESS_FIELDS)),
         logged={"type": "object", "additionalProperties": logged},
         stall=_or_null(_with_keys(stalled, **snapshot.with_old_names({"positions": _list_of(position)}))),

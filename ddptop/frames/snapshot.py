@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 from ddptop.frames.figures import BUCKET_FIGURES, GROUP_FIGURES, HOST_FIGURES, RANK_FIGURES
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.phrases import blamed
+from ddptop.frames.sampled_stack import hot_line, hot_share_pct
 from ddptop.frames.verdict import run_state, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Alert, Frame, GpuFacts
-    from ddptop.frames.ledger import Ledger, SkewCost
+    from ddptop.frames.ledger import Ledger, SkewCost, WaitedFor
     from ddptop.frames.overhead import Overhead
+    from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import RankPosition
     from ddptop.protocol.messages import Scalar
 
@@ -81,6 +83,10 @@ SKEW_FIELDS = ("over_s", "rank_seconds", "lost_pct", "low_pct", "high_pct", "ste
 
 WAITED_FIELDS = (*("rank", "place", "share_pct", "steps", "longest_s", "longest_step", "dear_s", "n_dear"),)
 
+SAMPLED_FIELDS = ("rank", "place", "is_long_step", "step", "taken_s", "samples", "held_pct")
+
+SHARE_FIELDS = ("file", "line", "function", "parent", "share_pct")
+
 CALL_FIELDS = ("file", "line", "function", "code")
 
 DDP = "ddp."
@@ -106,13 +112,14 @@ def snapshot(frame: Frame) -> dict[str, object]:
         "alerts": [alert_fields(alert) for alert in frame.alerts],
         "hosts": [_pick_fields(host, HOST_FIELDS) for host in frame.hosts],
         "clocks": _clocks_as_json(frame),
-        "ledger": None if frame.ledger is None else _ledger_as_json(frame.ledger),
+        "ledger": None if frame.ledger is None else _ledger_as_json(frame.ledger, frame.sampled),
         "overhead": _overhead_as_json(frame.overhead),
         "activities": [
             {**_pick_fields(activity, ("kind", "name", "since_s")), "ranks": list(activity.ranks)}
             for activity in frame.activities
         ],
         "progress": None if frame.progress is None else _pick_fields(frame.progress, PROGRESS_FIELDS),
+        "sampled": [_sampled_as_json(stack) for stack in frame.sampled],
         "logged": {scalar.name: _pick_fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall_as_json(frame),
         "deaths": [
@@ -124,7 +131,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
     }
 
 
-def _ledger_as_json(ledger: Ledger) -> dict[str, object]:
+def _ledger_as_json(ledger: Ledger, stacks: Sequence[SampledStack]) -> dict[str, object]:
     """Its figures over the whole run, and below `recent` over the last minutes."""
     columns = [[tidy("_s", value) for value in ledger.seconds_of(name).tolist()] for name in LEDGER_CLASSES]
     by_rank = zip(ledger.ranks.elapsed_s.tolist(), zip(*columns, strict=True), strict=True)
@@ -138,12 +145,12 @@ def _ledger_as_json(ledger: Ledger) -> dict[str, object]:
             }
             for rank, (elapsed_s, seconds) in enumerate(by_rank)
         ],
-        **_skew_cost(ledger.run),
-        "recent": _skew_cost(ledger.recent),
+        **_skew_cost(ledger.run, stacks),
+        "recent": _skew_cost(ledger.recent, stacks),
     }
 
 
-def _skew_cost(cost: SkewCost) -> dict[str, object]:
+def _skew_cost(cost: SkewCost, stacks: Sequence[SampledStack]) -> dict[str, object]:
     return {
         **_pick_fields(cost, SKEW_FIELDS),
         "rank_seconds": tidy("_s", cost.rank_seconds),
@@ -152,15 +159,37 @@ def _skew_cost(cost: SkewCost) -> dict[str, object]:
                 **_pick_fields(waited, WAITED_FIELDS),
                 "seconds": tidy("_s", waited.rank_seconds),
                 "dear_steps": list(waited.dear_steps),
+                "lines": [
+                    {"at": hot_line(stack), "share_pct": tidy("share_pct", hot_share_pct(stack))}
+                    for stack in stacks
+                    if _is_of(stack, waited) and stack.calls
+                ],
             }
             for waited in cost.waited_for
         ],
     }
 
 
+def _is_of(stack: SampledStack, waited: WaitedFor) -> bool:
+    """Whether the samples show what a rank did while the others waited for it there."""
+    if stack.rank != waited.rank:
+        return False
+    return stack.step in waited.dear_steps if stack.is_long_step else stack.place == waited.place
+
+
 def with_old_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """An object of JSON with its old names beside the new ones."""
     return {**values, **{OLD_NAMES[name]: values[name] for name in values if name in OLD_NAMES}}
+
+
+def _sampled_as_json(stack: SampledStack) -> dict[str, object]:
+    return {
+        **_pick_fields(stack, SAMPLED_FIELDS),
+        "line": hot_line(stack) or None,
+        "share_pct": tidy("share_pct", hot_share_pct(stack)),
+        "workers": list(stack.workers),
+        "calls": [_pick_fields(call, SHARE_FIELDS) for call in stack.calls],
+    }
 
 
 def _overhead_as_json(overhead: Overhead) -> dict[str, object]:

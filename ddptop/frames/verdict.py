@@ -30,6 +30,7 @@ from ddptop.frames.phrases import (
     suspect_phrase,
     what_if_phrase,
 )
+from ddptop.frames.sampled_stack import samples_phrase, stack_of_straggler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +118,8 @@ def verdict(frame: Frame) -> Verdict:
         return Verdict("cpus", "warning", sentence, step_line(frame))
     if late is not None:
         brief = _describe_straggler(frame, late, short=True)
-        return Verdict("straggler", "warning", _describe_straggler(frame, late), step_line(frame), brief)
+        detail = " · ".join(part for part in (_line_of_straggler(frame, late), step_line(frame)) if part)
+        return Verdict("straggler", "warning", _describe_straggler(frame, late), detail, brief)
     if "skipped_backward" in alerts:
         return Verdict("skipped_backward", "warning", alerts["skipped_backward"].message, step_line(frame))
     if "loss_spread" in alerts:
@@ -158,6 +160,12 @@ def _exposed_transfer_pct(frame: Frame) -> float:
     return 100 * max(0.0, group.no_straggler_ms - group.both_ms) / group.step_ms_p50
 
 
+def _line_of_straggler(frame: Frame, late: Straggler) -> str:
+    """Which line takes the time of the first of the slow ranks; empty: not known."""
+    stacks = (stack_of_straggler(frame.sampled, late, rank) for rank in blamed(late)[:1])
+    return next((samples_phrase(stack) for stack in stacks if stack is not None), "")
+
+
 def _describe_straggler(frame: Frame, late: Straggler, *, short: bool = False) -> str:
     return straggler_phrase(late, on_hosts(frame, blamed(late)), short=short)
 
@@ -196,7 +204,11 @@ def _in_long_step(frame: Frame) -> Verdict:
     """A step lasts far longer than usual, and it is no stall: what the ranks do in it."""
     sentence = activities_phrase(frame.activities, frame.run.world_size, frame.unix_s)
     usual = median_phrase(frame.group.step_ms_p50, None) if frame.group.step_ms_p50 is not None else ""
-    detail = " · ".join(part for part in (_last_step(frame), usual) if part)
+    running = [
+        stack for stack in frame.sampled if stack.is_long_step and stack.step > (frame.group.step or 0)
+    ]
+    line = samples_phrase(running[0]) if running else ""
+    detail = " · ".join(part for part in (line, _last_step(frame), usual) if part)
     kind: VerdictKind = _ACTIVITY_KINDS.get(frame.activities[0].kind, "long_step")
     return Verdict(kind, "busy", sentence, detail)
 

@@ -145,6 +145,7 @@ def finish(
         cpu_shortage=next(
             (s.frame.group.cpu_shortage for s in samples[::-1] if s.frame.group.cpu_shortage), ""
         ),
+        sampled=last.sampled,
     )
     report = replace(report, communication=_as_in_the_breakdown(report))
     report = replace(report, advice=advice(report))

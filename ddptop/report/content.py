@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ddptop.frames.conditions import FindingKind
     from ddptop.frames.frame import Alert, LoggedEvent, RunInfo
     from ddptop.frames.overhead import Overhead
+    from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import Basis, OwnPlace, Sign
@@ -323,6 +324,7 @@ class Report:
     - `overhead`: Overhead at the end
     - `hosts`: list of HostSummary, in order of the lowest rank; empty on one host
     - `cpu_wait_pct`, `cpu_shortage`: how long ranks waited for a CPU, and why all of them did
+    - `sampled`: list of SampledStack, which line takes the time of slow ranks and of long steps
     """
 
     source: str
@@ -347,6 +349,8 @@ class Report:
     """Share of the time that every rank waited for a CPU outside exposed communication: the least of all."""
     cpu_shortage: str = ""
     """`3 ranks may use core 0 only`, when last seen; empty: ranks had as many CPUs as they needed."""
+    sampled: tuple[SampledStack, ...] = ()
+    """The newest of each rank and place."""
 
 
 MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")

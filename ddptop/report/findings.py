@@ -5,6 +5,7 @@ Also the phrases that the report's sentences share: amounts of time, ranks, seve
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ddptop.frames.causes import blamed_ranks, cause_phrase
@@ -24,6 +25,7 @@ from ddptop.frames.phrases import (
     steps_phrase,
     what_if_phrase,
 )
+from ddptop.frames.sampled_stack import hot_line, samples_phrase, stack_of_straggler
 from ddptop.frames.verdict import ONE_RANK
 from ddptop.protocol.vocabulary import FAILED_STATES, NOT_ENDED
 from ddptop.report.content import Finding
@@ -89,6 +91,12 @@ MAX_STRAGGLERS = 3
 MIN_COMPARED_PCT = 50.0
 """If ranks could be compared in less of the step time, a finding says so."""
 
+MAX_LONG_STEPS = 2
+"""Steps that lasted very long whose line is named."""
+
+MAX_PLACES = 3
+"""Places of a slow rank whose line is named."""
+
 PERSISTENT_PCT = 80.0
 """A rank that is flagged for less of the run is not called persistent."""
 
@@ -105,7 +113,18 @@ def findings(report: Report) -> tuple[Finding, ...]:
     result += _stragglers(report)
     if not report.stragglers:
         result.append(_no_straggler(report))
+    result[-1] = replace(result[-1], detail=(*result[-1].detail, *_long_steps(report)))
     return (*result, *_doubts(report))
+
+
+def _long_steps(report: Report) -> list[str]:
+    """`rank 0 in step 4,200, which lasted long: train.py:57 save_checkpoint > torch.save`."""
+    stacks = [stack for stack in report.sampled if stack.is_long_step]
+    return [
+        f"rank {stack.rank} in step {stack.step:,}, which lasted long: "
+        f"{hot_line(stack) or samples_phrase(stack)}"
+        for stack in stacks[:MAX_LONG_STEPS]
+    ]
 
 
 def _end_of_run(report: Report) -> list[Finding]:
@@ -289,10 +308,22 @@ def _straggler(slow: StragglerSummary, report: Report) -> Finding:
     verb = "were" if len(slow.ranks) > 1 else "was"
     turns = " in turn" if slow.pattern == "rotating" else ""
     late += ", bucket arrivals disagree" if slow.disagrees else ""
-    lines = (
+    lines: tuple[str, ...] = (
         (when, late) if slow.step_ms is None or slow.step_without_ms is None else (when, late, _what_if(slow))
     )
+    lines = (*lines, *_lines_of_code(slow, report))
     return Finding("straggler", "warning", f"{who} {verb} slow{turns}{why} · {cost}", lines)
+
+
+def _lines_of_code(slow: StragglerSummary, report: Report) -> list[str]:
+    """Which line took its time; where it was slow in several places, the line of each."""
+    if (stack := stack_of_straggler(report.sampled, slow, slow.rank)) is not None:
+        return [samples_phrase(stack)]
+    stacks = [stack for stack in report.sampled if stack.rank == slow.rank and not stack.is_long_step]
+    return [
+        f"{stack.place.replace('_', ' ') or 'elsewhere'}: {samples_phrase(stack)}"
+        for stack in stacks[:MAX_PLACES]
+    ]
 
 
 def _what_if(slow: StragglerSummary) -> str:

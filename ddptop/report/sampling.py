@@ -20,7 +20,7 @@ from ddptop.frames.conditions import STALLS, condition_of
 from ddptop.frames.frame import Alert
 from ddptop.frames.stall import Stall
 from ddptop.frames.verdict import compares_own_times, skew_pct
-from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.evidence import Evidence, StackSamples
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import IN_INITIALIZATION, Event, Hello, Run, Steps
 from ddptop.report.content import StallPeriod
@@ -173,7 +173,7 @@ class RunSampler:
                 if message.rank in known or self._replaces_processes(message):
                     noted.append(place)
                 known.add(message.rank)
-            elif isinstance(message, (Run, Evidence)) or self._replaces_processes(message):
+            elif isinstance(message, (Run, Evidence, StackSamples)) or self._replaces_processes(message):
                 noted.append(place)
         return noted
 

@@ -30,7 +30,7 @@ KEYS = {
 }
 
 ADDED = {
-    "": "logged stall deaths verdict suspect hosts ledger activities progress",
+    "": "logged stall deaths verdict suspect hosts ledger activities progress sampled",
     "run": "card",
     "group": "bound_ms transfer_bound_ms clock_free clock_reason incarnation window_steps "
     "exposed_wait_ms exposed_transfer_ms exposed_comm_pct all_reduces wire_bytes late_no_sync "

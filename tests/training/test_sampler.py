@@ -156,6 +156,17 @@ def test_a_thread_that_cannot_look_says_for_how_long(sampled: Sampled) -> None:
     assert samples is not None and 6000 < samples.held_ms <= samples.lasted_ms
 
 
+def test_a_long_step_in_which_nobody_could_look_is_sampled_at_its_end(sampled: Sampled) -> None:
+    sampled.recorder.forward_begins(True)
+    sampled.recorder.forward_ends()
+    sampled.usual_step_ns = USUAL_STEP_NS
+    sampled.go_on(0.5)
+    sampled.now_ns += 6 * NS
+    samples = sampled.go_on(0.02) or sampled.go_on(8)
+    assert samples is not None and samples.number == 0
+    assert samples.samples > 0 and samples.held_ms > 5_000
+
+
 def test_the_scripts_random_numbers_are_left_alone(sampled: Sampled) -> None:
     before = random.getstate()
     sampled.recorder.forward_begins(True)

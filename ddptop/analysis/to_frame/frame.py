@@ -20,6 +20,7 @@ from ddptop.analysis.straggler.cost import select_steps
 from ddptop.analysis.to_frame.activity import epoch_progress, long_activities
 from ddptop.analysis.to_frame.cpus import cpu_shortage, cpu_wait_pct
 from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
+from ddptop.analysis.to_frame.sampled_stacks import sampled_stacks
 from ddptop.analysis.to_frame.tables import (
     bucket_figures,
     gpu_facts,
@@ -107,6 +108,7 @@ def build(
         hosts=host_figures(state, columns, straggler, clocks, now_ns) if hosts else (),
         activities=long_activities(state, group.step_ms_p50) if live else (),
         progress=epoch_progress(state, group),
+        sampled=sampled_stacks(state, straggler),
     )
 
 

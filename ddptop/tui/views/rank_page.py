@@ -25,10 +25,12 @@ from ddptop.frames.numbers import (
     size,
 )
 from ddptop.frames.phrases import death_phrase, loss_note
+from ddptop.frames.sampled_stack import stack_of_straggler
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
 from ddptop.render.line import Line, beside, gather, rule
 from ddptop.render.rank_table import last_update, state_piece
+from ddptop.render.sampled_stack import tree_lines
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.view import View
@@ -112,6 +114,9 @@ SEEN_SHARE = 0.1
 
 WHY_CHARTS = 12
 """Lines for charts and single steps that come before the other facts of a slow rank."""
+
+LEAST_TREE, MOST_TREE = 3, 10
+"""Lines of the tree of samples: a page with less room has none."""
 
 PLACES_FROM = 36
 """Lines of the page from which four of them are for the places of other."""
@@ -314,6 +319,15 @@ COUNTS = sorted(
 """Figures that have no place in a chart or table of this page."""
 
 
+def _draw_samples(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
+    """Which line takes its time: while it is slow in that place, else in the last step that lasted long."""
+    late, sampled = scene.frame.straggler, scene.frame.sampled
+    stack = None if late is None else stack_of_straggler(sampled, late, rank)
+    if stack is None or rank not in scene.stragglers:
+        stack = next((one for one in sampled if one.is_long_step and one.rank == rank), None)
+    return [] if stack is None or most < LEAST_TREE else tree_lines(scene, stack, width, min(most, MOST_TREE))
+
+
 class OneRankView(View):
     """A page of the rank under the cursor: moving leads to the next rank in the order of the table."""
 
@@ -365,11 +379,13 @@ class RankView(OneRankView):
             fits = 2 + len(why) + len(times) + len(advice) < height  # with the line of when it began
             lines = [states, *why, *([state] if fits else []), *times]
             advice = draw_action(scene, rank, width, max(1, height - len(lines) - 1)) if not fits else advice
+            lines += _draw_samples(scene, rank, width, (height - len(lines) - len(advice)) // 2)
             lines += draw_changes(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
             lines += advice
             lines += [rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
         else:
             lines += times[: max(0, height - len(lines))]
+            lines += _draw_samples(scene, rank, width, (height - len(lines)) // 2)
         room = height - len(lines) - 1
         focus = scene.frame.focus
         if focus is None or focus.rank != rank:

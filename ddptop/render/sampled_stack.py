@@ -1,0 +1,46 @@
+"""Samples of a stack as a tree: of each call its share of the samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddptop.frames.numbers import counted, percent
+from ddptop.frames.sampled_stack import CallGroup, calls_within, hot_path, workers_phrase
+from ddptop.render.line import Line, Role
+
+if TYPE_CHECKING:
+    from ddptop.frames.sampled_stack import SampledStack
+    from ddptop.render.context import RenderContext
+
+LEAST_PCT = 5.0
+"""Calls in a smaller share of the samples are left out."""
+
+INDENT = 2
+
+
+def tree_lines(context: RenderContext, stack: SampledStack, width: int, most: int) -> list[Line]:
+    """What was sampled, and the calls in at most so many lines in all, in the order of the tree."""
+    where = stack.place.replace("_", " ")
+    when = f"step {stack.step:,}, which lasted long" if stack.is_long_step else where or "outside waits"
+    line = Line("  stack ", "dim").add(f"{counted(stack.samples, 'sample')} in {when}", "dim")
+    lines = [line.add(f" · {workers_phrase(stack)}" if stack.workers else "").cut(width)]
+    path = [group.call for group in hot_path(stack)]
+    groups = _walk(stack, (-1,), 0)
+    # The line that takes the time first, then what led to it, then the rest.
+    ordered = sorted(groups, key=lambda at: (at[1].call not in path, -at[0] if at[1].call in path else 0))
+    shown = ordered[: max(0, most - 1)]
+    for depth, group in (found for found in groups if found in shown):
+        role: Role = "strong" if group.call is path[-1] else "text" if group.call.line else "dim"
+        text = context.clean(group.text)
+        share = Line(f"  {percent(group.share_pct):>5}  ", "dim")
+        lines.append(share.add(" " * INDENT * depth).add(text, role).cut(width))
+    return lines
+
+
+def _walk(stack: SampledStack, parents: tuple[int, ...], depth: int) -> list[tuple[int, CallGroup]]:
+    """Every call with a share that matters, and how deep it is; one below the other."""
+    found: list[tuple[int, CallGroup]] = []
+    for group in calls_within(stack, parents):
+        if group.share_pct >= LEAST_PCT:
+            found += [(depth, group), *_walk(stack, group.indices, depth + 1)]
+    return found

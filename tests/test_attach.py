@@ -172,11 +172,11 @@ def _call_off(folder: Path, pids: list[int]) -> None:
     place = folder / "called-off"
     place.mkdir()
     exchange = Exchange(place, pids)
-    exchange.inject("begin")
-    exchange.wait("waiting", 3)
-    exchange.go(-1)
+    exchange.inject_call("begin")
+    exchange.wait_for_state("waiting", 3)
+    exchange.announce_begin(-1)
     with pytest.raises(CliError, match="called off"):
-        exchange.wait("recording")
+        exchange.wait_for_state("recording")
 
 
 def _left_as_it_was(command: list[str], env: dict[str, str], folder: Path) -> None:

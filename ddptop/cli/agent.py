@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder, run_id, launcher, *several = words
     options = LaunchOptions.from_words()
     try:
-        arguments = _arguments(options, Path(folder), run_id)
+        arguments = collector_command_arguments(options, Path(folder), run_id)
     except RunDirectoryError as error:
         note(f"cannot record: {error}")
         return 1
@@ -40,18 +40,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if several and not serve:
         from ddptop.agent.__main__ import main as relay
 
-        return relay(arguments, _report, collector=[sys.executable, "-m", "ddptop.cli.agent", *words])
+        return relay(arguments, _write_summary, collector=[sys.executable, "-m", "ddptop.cli.agent", *words])
     from ddptop.collector.__main__ import AGAIN
     from ddptop.collector.__main__ import main as collect
 
-    code = collect([*arguments, *(["--serve", serve] if serve else [])], _report)
+    code = collect([*arguments, *(["--serve", serve] if serve else [])], _write_summary)
     if code == AGAIN and not serve and read_role(Path(folder)):
         again = [sys.executable, "-m", "ddptop.cli.agent", folder, run_id, launcher, "--several-hosts"]
         os.execv(again[0], again)
     return code
 
 
-def _arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:
+def collector_command_arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:
     """Arguments of the collector; those of the one before it, where that has failed."""
     before = read_run_file(folder)
     if before is not None and before.run_id == run_id:
@@ -64,7 +64,7 @@ def _arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:
     return collector_arguments(options, name, run_id, folder, record)
 
 
-def _report(summary: Mapping[str, object]) -> None:
+def _write_summary(summary: Mapping[str, object]) -> None:
     if "steps" in summary:
         write_summary(json.dumps(summary))
 

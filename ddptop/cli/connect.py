@@ -66,7 +66,7 @@ def target_of(options: argparse.Namespace) -> Target:
         if not options.command:
             raise CliError("--connect -- needs a command: --connect -- kubectl exec -i POD --", Exit.USAGE)
         command = tuple(options.command)
-        remote = Remote(where=_short(command), first=command, again=command, program=program)
+        remote = Remote(where=_shorten_command(command), first=command, again=command, program=program)
         return Target(remote, options.run)
     begin = "ssh://" if options.connect.startswith("ssh://") else ""
     place, slash, run = options.connect.removeprefix(begin).partition("/")
@@ -99,20 +99,20 @@ def target_of(options: argparse.Namespace) -> Target:
     return Target(remote, run)
 
 
-def _short(command: Sequence[str]) -> str:
+def _shorten_command(command: Sequence[str]) -> str:
     text = " ".join(command)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def show_remote(options: argparse.Namespace, mode: Mode) -> int:
     """Connect and show the run until it ends or the user quits. Raises CliError where that cannot be."""
-    from ddptop.cli.settings import load
-    from ddptop.cli.show import show
+    from ddptop.cli.settings import load_settings
+    from ddptop.cli.show import show_source
 
-    settings = load(vars(options)).settings  # wrong ones are refused before anything is started
+    settings = load_settings(vars(options)).settings  # wrong ones are refused before anything is started
     if options.key is not None:
-        return show(_over_tcp(options), mode, settings)
-    return show(_connected(target_of(options), options.wait or 0.0), mode, settings)
+        return show_source(_over_tcp(options), mode, settings)
+    return show_source(_connect_source(target_of(options), options.wait or 0.0), mode, settings)
 
 
 def _over_tcp(options: argparse.Namespace) -> RemoteSource:
@@ -146,7 +146,7 @@ def _over_tcp(options: argparse.Namespace) -> RemoteSource:
     return RemoteSource(where, where, link, partial(TcpLink, where, key))
 
 
-def _connected(target: Target, wait_s: float) -> RemoteSource:
+def _connect_source(target: Target, wait_s: float) -> RemoteSource:
     """The source, connected; waits so long for the run to start."""
     from ddptop.sources.live import RemoteSource
     from ddptop.sources.remote import RemoteError, RemoteLink
@@ -164,7 +164,7 @@ def _connected(target: Target, wait_s: float) -> RemoteSource:
                 target = _on_node(target, error.host)
                 continue
             if error.code != Exit.NOT_FOUND or time.monotonic() >= deadline:
-                raise CliError(str(error), _exit(error.code)) from None
+                raise CliError(str(error), _exit_for(error.code)) from None
             if not announced:
                 note(f"waiting: {error}")
                 announced = True
@@ -180,7 +180,7 @@ def _on_node(target: Target, host: str) -> Target:
     return target._replace(remote=replace(target.remote, first=command, again=command))
 
 
-def _exit(code: int) -> Exit:
+def _exit_for(code: int) -> Exit:
     return Exit(code) if code in (Exit.USAGE, Exit.NOT_FOUND, Exit.REFUSED) else Exit.FAILED
 
 

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 from ddptop.cli import find, show
 from ddptop.cli.errors import CliError, note
-from ddptop.cli.settings import Settings, load
+from ddptop.cli.settings import Settings, load_settings
 from ddptop.frames.numbers import counted, fixed
 from ddptop.host.installation import own_command
 from ddptop.host.kernel_view import children_of
@@ -61,26 +61,26 @@ SHOWN_S = 20.0
 
 def main(options: argparse.Namespace) -> int:
     """Start the training, show it until the user quits or the steps are done, and clean up. Needs torch."""
-    settings = load(vars(options)).settings
+    settings = load_settings(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
     name = f"demo-{secrets.token_hex(2)}"
     if mode is not show.Mode.SCREEN:  # which says what it waits for
         note(f"starting {counted(options.ranks, 'rank')}: importing torch takes some seconds")
     with tempfile.TemporaryFile() as output:
-        training = _start(name, options.ranks, options.steps or 0, output)
+        training = _start_training(name, options.ranks, options.steps or 0, output)
         start = Start(name, training, output, options.ranks)
         lesson = Lesson(options.ranks, start.describe_ranks)
         ends = mode is not show.Mode.SCREEN and not options.steps
         try:
-            code = watch(start, mode, settings, lesson, ends=ends)
+            code = watch_run(start, mode, settings, lesson, ends=ends)
             if mode is show.Mode.WATCH:
                 wait_for_end(training)  # the run has ended, and the launcher is about to
         finally:
             stopped = training.poll() is None or (ends and lesson.over)
-            stop(training, at_once=start.run is None)
+            stop_process(training, at_once=start.run is None)
         if training.returncode and not stopped:
             raise CliError(f"the demo's training failed: {_last_line(output)}")
-        if lesson.noisy:
+        if lesson.is_noisy:
             note(TOO_NOISY.format(rank=options.ranks - 1))
         elif options.ranks == 1:
             note(ALONE.format(option="--ranks"))
@@ -110,19 +110,19 @@ class Start:
         self._ranks = ranks
         self._began_s = time.monotonic()
 
-    def wait(self, say: Callable[[str], None], stopped: threading.Event) -> RunFile | None:
+    def wait_for_run(self, say: Callable[[str], None], stopped: threading.Event) -> RunFile | None:
         """Wait for the run, and say what is waited for whenever that changes; None once `stopped` is set.
 
         Raises CliError where the process ends before, or cannot be recorded.
         """
         while self.run is None and not stopped.is_set():
-            say(self.describe())
+            say(self.describe_start())
             self.run = look_for_run(self.name, self.process, self.output)
             if self.run is None:
                 stopped.wait(show.POLL_S)
         return self.run
 
-    def describe(self) -> str:
+    def describe_start(self) -> str:
         """What the start is waiting for, in one line."""
         waited_s = fixed(time.monotonic() - self._began_s, 0)
         if self._ranks is None:
@@ -166,11 +166,11 @@ class Lesson:
         """It was shown, or MOST_STEPS were too few: training without a screen has been asked to end."""
 
     @property
-    def noisy(self) -> bool:
+    def is_noisy(self) -> bool:
         """Whether the slow rank has been slow, and was not flagged."""
         return self._step >= SLOW_UNTIL and not self._flagged and not self._alone
 
-    def see(self, frame: Frame) -> None:
+    def note_frame(self, frame: Frame) -> None:
         """Take in the newest frame."""
         self._step = frame.group.step or 0
         last = frame.run.world_size - 1
@@ -179,7 +179,7 @@ class Lesson:
         shown = self._alone or (self._flagged and frame.straggler is None)
         self.over = self.over or self._step >= (LEAST_STEPS if shown else MOST_STEPS)
 
-    def line(self, frame: Frame) -> str:
+    def next_line(self, frame: Frame) -> str:
         """What is seen now and which key shows more; empty after some time, until something changes."""
         from ddptop.frames.phrases import blamed  # numpy, which the launcher does without
         from ddptop.frames.verdict import run_state
@@ -195,7 +195,7 @@ class Lesson:
             if frame.unix_s - since_s > SHOWN_S:
                 return ""
             return f"demo: rank {last} sleeps while it loads data · w shows why it is slow, 2 one step"
-        if self.noisy and self._step % EVERY >= SLOW_UNTIL:
+        if self.is_noisy and self._step % EVERY >= SLOW_UNTIL:
             again = (self._step // EVERY + 1) * EVERY + SLOW_FROM
             return f"demo: {TOO_NOISY.format(rank=last)}; once more from step {again}"
         ended = [event.unix_s for event in frame.events if event.kind == "straggler_end"]
@@ -206,7 +206,7 @@ class Lesson:
         return ""
 
 
-def _start(name: str, ranks: int, steps: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start_training(name: str, ranks: int, steps: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
     launcher = [sys.executable, "-m", "ddptop.cli.demo", "--ddptop-name", name]
     torchrun = ["--standalone", "--nproc-per-node", str(ranks), "-m", "ddptop.training.demo"]
     slow = map(str, (SLOW_FROM, SLOW_UNTIL, EVERY))
@@ -219,7 +219,7 @@ def _start(name: str, ranks: int, steps: int, output: IO[bytes]) -> subprocess.P
     )
 
 
-def launch(words: Sequence[str]) -> int:
+def launch_training(words: Sequence[str]) -> int:
     """`ddptop-run WORDS` in this process; when its input ends, ranks end by themselves, or by SIGTERM."""
     from ddptop.cli import launch as ddptop_run
 
@@ -235,12 +235,12 @@ def look_for_run(name: str, process: subprocess.Popen[bytes], output: IO[bytes])
     Raises CliError where the process has ended before, or cannot be recorded.
     """
     has_ended = process.poll() is not None  # asked first: the run is there before its last step
-    for run in find.live():
+    for run in find.find_live():
         if run.name == name:
             return run
     if has_ended:
         raise CliError(f"the demo did not start: {_last_line(output)}")
-    refusal = next((line for line in _lines(output) if line.startswith(REFUSED)), None)
+    refusal = next((line for line in _read_output(output) if line.startswith(REFUSED)), None)
     if refusal is not None:
         raise CliError(f"the demo cannot be watched: {refusal.removeprefix('ddptop: ')}")
     return None
@@ -259,10 +259,10 @@ def wait_with_notes(start: Start) -> None:
             due_s += SAY_EVERY_S
             note(f"the demo is starting: {line}; Ctrl-C ends it")
 
-    start.wait(say, threading.Event())
+    start.wait_for_run(say, threading.Event())
 
 
-def watch(
+def watch_run(
     start: Start, mode: show.Mode, settings: Settings, lesson: Lesson | None = None, *, ends: bool = False
 ) -> int:
     """Show the run until it ends or the user quits; a screen ends with the demo's process as well.
@@ -277,20 +277,20 @@ def watch(
     def see(frame: Frame) -> None:
         start.seen.set()
         if lesson is not None:
-            lesson.see(frame)
+            lesson.note_frame(frame)
             if ends and lesson.over and start.process.stdin is not None:
                 start.process.stdin.close()
 
     # The screen ends with the training: it would wait for a key after the last step.
-    over = _ended(start.process)
-    source = DemoSource(start.name, start.wait, see, over.set)
-    code = show.show(source, mode, settings, until=over, guide=lesson.line if lesson else None)
+    over = _event_of_end(start.process)
+    source = DemoSource(start.name, start.wait_for_run, see, over.set)
+    code = show.show_source(source, mode, settings, until=over, guide=lesson.next_line if lesson else None)
     if source.problem is not None:
         raise source.problem
     return code
 
 
-def _ended(training: subprocess.Popen[bytes]) -> threading.Event:
+def _event_of_end(training: subprocess.Popen[bytes]) -> threading.Event:
     over = threading.Event()
 
     def wait() -> None:
@@ -310,7 +310,7 @@ def wait_for_end(training: subprocess.Popen[bytes]) -> None:
             note("the run has ended; waiting for its last process")
 
 
-def stop(process: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
+def stop_process(process: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
     """End a process that ends with its input, or else by SIGTERM; after STOP_S by SIGKILL.
 
     `at_once`: by SIGTERM too, for it has begun nothing that should come to an end of its own.
@@ -327,11 +327,11 @@ def stop(process: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
 
 
 def _last_line(output: IO[bytes]) -> str:
-    lines = _lines(output)
+    lines = _read_output(output)
     return lines[-1] if lines else "it printed nothing"
 
 
-def _lines(output: IO[bytes]) -> list[str]:
+def _read_output(output: IO[bytes]) -> list[str]:
     """What it has printed so far, read without moving the file position."""
     data = os.pread(output.fileno(), MAX_OUTPUT, 0)
     return [line.strip() for line in data.decode(errors="replace").splitlines() if line.strip()]
@@ -339,10 +339,10 @@ def _lines(output: IO[bytes]) -> list[str]:
 
 def print_replay_hint(name: str) -> None:
     """Say how to replay it."""
-    for recording in find.recorded(find.live()):
+    for recording in find.find_recorded(find.find_live()):
         if recording.name == name:
             note(f"replay it with: {own_command()} replay {shlex.quote(str(recording.path))}")
 
 
 if __name__ == "__main__":
-    sys.exit(launch(sys.argv[1:]))
+    sys.exit(launch_training(sys.argv[1:]))

@@ -46,21 +46,21 @@ class DemoSource(CollectorSource):
             self._see(frame)
         return frame
 
-    def _read(self) -> None:
+    def _read_frames(self) -> None:
         if self._run is None:
             try:
-                self._run = self._wait_for_run(self._say, self._stop)
+                self._run = self._wait_for_run(self._set_status, self._stop)
             except CliError as problem:
                 self.problem = problem
-                self._say(str(problem))
+                self._set_status(str(problem))
                 self._stop.set()
                 self._close_screen()
         if self._run is not None:
             self._recording = self._run.recording
             self._received_s = time.monotonic()  # its collector has been silent for no time yet
-            super()._read()
+            super()._read_frames()
 
-    def _say(self, line: str) -> None:
+    def _set_status(self, line: str) -> None:
         self._status = line
 
     def _open(self) -> Link:

@@ -34,14 +34,14 @@ POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordingEntry:
     """A recording in the state directory."""
 
     name: str
     path: Path
 
 
-def live() -> list[RunFile]:
+def find_live() -> list[RunFile]:
     """Runs with a living collector, newest first; then those of which only an agent is on this host.
 
     Raises CliError (4) where the run directory is not safe.
@@ -68,7 +68,7 @@ def collected_elsewhere(run: RunFile) -> str:
     return f"run {run.name} is collected on {host}: ddptop --connect {host}/{run.name}"
 
 
-def recorded(running: Iterable[RunFile]) -> list[Recorded]:
+def find_recorded(running: Iterable[RunFile]) -> list[RecordingEntry]:
     """Recordings in the state directory, newest first, without those that the running ones still write."""
     from ddptop.host.folders import RunDirectoryError, state_directory
 
@@ -78,19 +78,19 @@ def recorded(running: Iterable[RunFile]) -> list[Recorded]:
         raise CliError(str(error), Exit.REFUSED) from None
     busy = {str(run.recording) for run in running}
     paths = [path for path in folder.glob(f"*{SUFFIX}") if str(path) not in busy]
-    paths.sort(key=modified, reverse=True)
-    return [Recorded(path.name.removesuffix(SUFFIX), path) for path in paths]
+    paths.sort(key=modified_s, reverse=True)
+    return [RecordingEntry(path.name.removesuffix(SUFFIX), path) for path in paths]
 
 
-def find(word: str, commands: Iterable[str] = ()) -> RunFile | Recorded:
+def find_run(word: str, commands: Iterable[str] = ()) -> RunFile | RecordingEntry:
     """The run of this name or id, or of the beginning of one; a live run comes before a recording.
 
     Where several match it is the newest, which a line on stderr says. Raises CliError (3) where none does:
     its message names the run, recording or one of `commands` whose name is nearest.
     """
-    running = live()
-    kept = recorded(running)
-    for kind, matches in _rounds(word, running, kept):
+    running = find_live()
+    kept = find_recorded(running)
+    for kind, matches in _match_rounds(word, running, kept):
         if matches:
             if len(matches) > 1:
                 note(f"{len(matches)} {kind} match {word!r}; this is the newest, {matches[0].name}")
@@ -104,9 +104,11 @@ def newest_recording() -> Path:
 
     Files that cannot be read are passed over. Raises CliError (3) where there is none.
     """
-    running = live()
+    running = find_live()
     being_written = [Path(run.recording) for run in running if run.recording is not None]
-    paths = sorted(being_written, key=modified, reverse=True) + [item.path for item in recorded(running)]
+    paths = sorted(being_written, key=modified_s, reverse=True) + [
+        item.path for item in find_recorded(running)
+    ]
     for path in paths:
         if is_readable(path):
             note(f"the newest recording: {path.name.removesuffix(SUFFIX)}")
@@ -126,12 +128,12 @@ def recording_of(word: str | None) -> Path:
     if os.sep in word or word.endswith(SUFFIX):
         return Path(word)
     try:
-        target = find(word)
+        target = find_run(word)
     except CliError:
         if Path(word).exists():
             return Path(word)
         raise
-    if isinstance(target, Recorded):
+    if isinstance(target, RecordingEntry):
         return target.path
     if target.collector_host is not None:
         raise CliError(f"{collected_elsewhere(target)}; its recording is there")
@@ -148,8 +150,8 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
     deadline = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
     announced = False
     while True:
-        running = live()
-        if any(word is None or _begins(run, word) for run in running) or time.monotonic() >= deadline:
+        running = find_live()
+        if any(word is None or _begins_with(run, word) for run in running) or time.monotonic() >= deadline:
             return running
         if wait_s is None and not _run_is_starting(running):
             return running
@@ -172,7 +174,7 @@ def _run_is_starting(running: Sequence[RunFile]) -> bool:
     return any(folder not in served and has_members(folder) for folder in folders)
 
 
-def modified(path: Path) -> float:
+def modified_s(path: Path) -> float:
     """Unix seconds of the last write; 0 for a file that has just vanished."""
     try:
         return path.stat().st_mtime
@@ -180,18 +182,18 @@ def modified(path: Path) -> float:
         return 0.0
 
 
-def _rounds(
-    word: str, running: Sequence[RunFile], kept: Sequence[Recorded]
-) -> Iterator[tuple[str, Sequence[RunFile | Recorded]]]:
+def _match_rounds(
+    word: str, running: Sequence[RunFile], kept: Sequence[RecordingEntry]
+) -> Iterator[tuple[str, Sequence[RunFile | RecordingEntry]]]:
     """Looser and looser ways to match. The last one opens the recordings: only where no other one matches."""
     yield "live runs", [run for run in running if word in (run.name, run.run_id)]
     yield "recordings", [item for item in kept if is_of_run(item, word)]
-    yield "live runs", [run for run in running if _begins(run, word)]
+    yield "live runs", [run for run in running if _begins_with(run, word)]
     yield "recordings", [item for item in kept if item.name.startswith(word)]
     yield "recordings", [item for item in kept if recorded_id(item.path).startswith(word)]
 
 
-def is_of_run(item: Recorded, name: str) -> bool:
+def is_of_run(item: RecordingEntry, name: str) -> bool:
     """Whether a recording is of a run of this name.
 
     The recordings of a name that is used again are called `NAME-2`, `NAME-3`. A run may have such a name of
@@ -203,7 +205,7 @@ def is_of_run(item: Recorded, name: str) -> bool:
     return stem == name and number.isdecimal() and recorded_name(item.path) == name
 
 
-def _begins(run: RunFile, word: str) -> bool:
+def _begins_with(run: RunFile, word: str) -> bool:
     return run.name.startswith(word) or run.run_id.startswith(word)
 
 
@@ -224,7 +226,7 @@ PATIENCE_S, RENEW_S = 1.0, 0.25
 def read_whole(path: Path, doing: str = "reading", *, follow: bool = False) -> Iterator[Recording]:
     """The recording, open while the block reads all of it, with a bar on stderr where that is a terminal.
 
-    Raises CliError as `opened` does, and where no writer of ours can have made the file.
+    Raises CliError as `open_recording` does, and where no writer of ours can have made the file.
     """
     from ddptop.recording.format import RecordingError
 
@@ -235,7 +237,7 @@ def read_whole(path: Path, doing: str = "reading", *, follow: bool = False) -> I
 
     with (
         progress_shown(f"{doing} {path.name}", share_read),
-        opened(path, follow=follow) as recording,
+        open_recording(path, follow=follow) as recording,
     ):
         recordings.append(recording)
         try:
@@ -294,7 +296,7 @@ def _terminal_columns() -> int:
         return 80
 
 
-def opened(path: Path, *, follow: bool = False) -> Recording:
+def open_recording(path: Path, *, follow: bool = False) -> Recording:
     """The recording, for the caller to close. Raises CliError: 3 no such one, 4 not allowed to read it."""
     from ddptop.recording.reader import Recording, RecordingError
 

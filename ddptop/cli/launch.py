@@ -46,11 +46,11 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 def hide_our_frames(error: BaseException) -> None:
     """Remove frames of this package from the tracebacks of an error and of its causes."""
     chain: list[BaseException | None] = [error]
-    for each in chain:
-        if each is None:
+    for link in chain:
+        if link is None:
             continue
-        each.__traceback__ = _without_ours(each.__traceback__)
-        chain += [before for before in (each.__cause__, each.__context__) if before not in chain]
+        link.__traceback__ = _without_ours(link.__traceback__)
+        chain += [before for before in (link.__cause__, link.__context__) if before not in chain]
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
@@ -72,9 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with starting_run() as starting:
             parts = split_exec(arguments)
             if parts is None:
-                return _torchrun(arguments, starting)
+                return _run_torchrun(arguments, starting)
             options, command = parts
-            return _watched(options, command, lambda run: _execute(command, run), starting, _begin_exec)
+            return _launch_watched(
+                options, command, lambda run: _execute_command(command, run), starting, _begin_exec
+            )
     except UsageError as mistake:
         note(str(mistake))
         return Exit.USAGE
@@ -83,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
 
 
-def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
+def _run_torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
     from ddptop.training.torch_compat import why_unusable
     from ddptop.training.torch_compat.launcher import reporting_exits, reporting_rendezvous
 
@@ -129,17 +131,17 @@ def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
             return 1
         return 0
 
-    return _watched(LaunchOptions.of(parsed), script, launch, starting, _begin_torchrun)
+    return _launch_watched(LaunchOptions.from_parsed(parsed), script, launch, starting, _begin_torchrun)
 
 
 def _begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
     if options.may_span_hosts:
         from ddptop.cli.run_over_hosts import RunOverHosts
 
-        return RunOverHosts.begin(options, run_name(options, script), script)
+        return RunOverHosts.begin_run(options, run_name(options, script), script)
     from ddptop.cli.watched_run import WatchedRun
 
-    return WatchedRun.begin(options, run_name(options, script), script)
+    return WatchedRun.begin_run(options, run_name(options, script), script)
 
 
 def _begin_exec(options: LaunchOptions, command: Sequence[str]) -> Run:
@@ -152,7 +154,7 @@ def _begin_exec(options: LaunchOptions, command: Sequence[str]) -> Run:
         if _is_torchrun_over_hosts(command):
             note("each host is recorded by itself; `ddptop-run` in place of torchrun makes one run of them")
         return _begin_torchrun(options, script)
-    return SharedRun.begin(shared, options, run_name(options, script), script)
+    return SharedRun.begin_run(shared, options, run_name(options, script), script)
 
 
 def _is_torchrun_over_hosts(command: Sequence[str]) -> bool:
@@ -164,7 +166,7 @@ def _is_torchrun_over_hosts(command: Sequence[str]) -> bool:
     return numbers[-1:] not in ([], ["1"], ["1:1"])
 
 
-def _begun(options: LaunchOptions, script: Sequence[str], begin: Callable[..., Run]) -> Run | None:
+def _begin_run(options: LaunchOptions, script: Sequence[str], begin: Callable[..., Run]) -> Run | None:
     """Begin the run. None where that fails for any reason: after one line training runs without ddptop."""
     if options.off:
         os.environ["DDPTOP"] = "0"
@@ -176,13 +178,13 @@ def _begun(options: LaunchOptions, script: Sequence[str], begin: Callable[..., R
         os.environ.clear()
         os.environ.update(before)
         os.environ["DDPTOP"] = "0"
-        known = isinstance(error, OSError) or type(error).__name__ == "RunDirectoryError"
-        kind = "" if known else f"{type(error).__name__}: "
+        is_expected = isinstance(error, OSError) or type(error).__name__ == "RunDirectoryError"
+        kind = "" if is_expected else f"{type(error).__name__}: "
         note(f"cannot record: {kind}{error}; running without it".replace("\n", " "))
         return None
 
 
-def _watched(
+def _launch_watched(
     options: LaunchOptions,
     script: Sequence[str],
     launch: Callable[[Run | None], int],
@@ -193,7 +195,7 @@ def _watched(
 
     `starting` is closed once viewers need not wait for the run's folder any more.
     """
-    run = _begun(options, script, begin)
+    run = _begin_run(options, script, begin)
     close_when_started = getattr(run, "close_when_started", None)
     if close_when_started is None:
         starting.close()
@@ -211,18 +213,18 @@ def _watched(
         raise
     finally:
         if run is not None:
-            _end(run, code)
+            _end_run(run, code)
     return code
 
 
-def _end(run: Run, code: int) -> None:
+def _end_run(run: Run, code: int) -> None:
     try:
-        run.end(code)
+        run.end_run(code)
     except Exception as error:  # noqa: BLE001 - the exit code is the training's, whatever fails in ddptop
         note(f"the recording could not be ended: {error}")
 
 
-def _execute(command: Sequence[str], run: Run | None) -> int:
+def _execute_command(command: Sequence[str], run: Run | None) -> int:
     """Run a command as a shell would: its signals are its own, and its exit code is ours."""
     try:
         process = subprocess.Popen(command)

@@ -31,7 +31,7 @@ class UsageError(Exception):
     """
 
 
-def _record(text: str) -> str:
+def _parse_record(text: str) -> str:
     if not text:
         raise ValueError("give a path, or `off`")
     if text in ("auto", "off"):
@@ -40,7 +40,7 @@ def _record(text: str) -> str:
     return "off" if os.path.realpath(text) == os.path.realpath(os.devnull) else str(Path(text).absolute())
 
 
-def _either(first: str, second: str) -> Callable[[str], str]:
+def _parser_of_either(first: str, second: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in (first, second):
             raise ValueError(f"{text!r} is neither {first} nor {second}")
@@ -50,15 +50,15 @@ def _either(first: str, second: str) -> Callable[[str], str]:
 
 
 _auto_or_off, _full_or_auto, _on_or_off = (
-    _either("auto", "off"),
-    _either("full", "auto"),
-    _either("on", "off"),
+    _parser_of_either("auto", "off"),
+    _parser_of_either("full", "auto"),
+    _parser_of_either("on", "off"),
 )
 
 
-def _listen(text: str) -> str:
+def _parse_listen(text: str) -> str:
     host, _, port = text.rpartition(":")
-    if not host or (":" in host and not host.startswith("[")) or _port(port) == 0:
+    if not host or (":" in host and not host.startswith("[")) or _parse_port(port) == 0:
         raise ValueError(f"{text!r} is not HOST:PORT")
     return text
 
@@ -67,13 +67,13 @@ def metrics_target(text: str) -> str:
     """`prometheus:[HOST:]PORT` or `otlp:URL` as it is. Raises ValueError."""
     kind, _, where = text.partition(":")
     if kind == "prometheus":
-        _port(where.rpartition(":")[2])
+        _parse_port(where.rpartition(":")[2])
     elif kind != "otlp" or urlsplit(where).scheme not in ("http", "https") or not urlsplit(where).hostname:
         raise ValueError(f"{text!r} is neither prometheus:[HOST:]PORT nor otlp:URL")
     return text
 
 
-def _logger(text: str) -> str:
+def _parse_logger(text: str) -> str:
     kind, _, folder = text.partition(":")
     if kind == "tensorboard" and folder:
         return f"tensorboard:{Path(folder).absolute()}"
@@ -82,29 +82,29 @@ def _logger(text: str) -> str:
     return text
 
 
-def _target(text: str) -> str:
+def _parse_target(text: str) -> str:
     if not text.strip():
         raise ValueError("give a command or a URL")
     return text
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not text.isdecimal() or not 0 <= int(text) < 65_536:
         raise ValueError(f"{text!r} is no port")
     return int(text)
 
 
-def _switch(text: str) -> bool:
+def _parse_switch(text: str) -> bool:
     return _on_or_off(text) == "on"
 
 
-def _name(text: str) -> str:
+def _parse_name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(f"{text!r}: letters, digits, '.', '_' and '-' only, at most 64")
     return text
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
     if not match:
         raise ValueError(f"{text!r} is no size: 500MB, 1GiB")
@@ -114,19 +114,19 @@ def _size(text: str) -> int:
     return size
 
 
-def _percent(text: str) -> float:
-    if not 0 < _number(text) <= 100:
+def _parse_percent(text: str) -> float:
+    if not 0 < _number_or_nan(text) <= 100:
         raise ValueError(f"{text!r} is no percentage above 0")
-    return _number(text)
+    return _number_or_nan(text)
 
 
-def _seconds(text: str) -> float:
-    if not 0 < _number(text) < 1e6:
+def _parse_seconds(text: str) -> float:
+    if not 0 < _number_or_nan(text) < 1e6:
         raise ValueError(f"{text!r} is no number of seconds above 0")
-    return _number(text)
+    return _number_or_nan(text)
 
 
-def _number(text: str) -> float:
+def _number_or_nan(text: str) -> float:
     """NaN for what is not a number: no comparison is true for it."""
     try:
         return float(text)
@@ -149,7 +149,7 @@ class Option:
     of an option that may hold a secret, because every user of the machine can read arguments."""
 
 
-def _option(*declared: Any) -> Any:
+def _declare_option(*declared: Any) -> Any:
     return field(metadata={"option": Option(*declared)})
 
 
@@ -158,65 +158,77 @@ class LaunchOptions:
     """The options of `ddptop-run`, each declared here alone: the command line, its help, the variables, what
     ranks and collector are told, and the agent follow from it."""
 
-    name: str | None = _option(
-        None, _name, "NAME", "name of the run, for: ddptop NAME (default: from the script's name)"
+    name: str | None = _declare_option(
+        None, _parse_name, "NAME", "name of the run, for: ddptop NAME (default: from the script's name)"
     )
-    record: str = _option("auto", _record, "PATH", "file or folder of the recording; off: record nothing")
+    record: str = _declare_option(
+        "auto", _parse_record, "PATH", "file or folder of the recording; off: record nothing"
+    )
     """`auto`, `off` or an absolute path."""
-    record_limit: int = _option(
-        "1GiB", _size, "SIZE", "largest size of the recording (default 1GiB)", "collector"
+    record_limit: int = _declare_option(
+        "1GiB", _parse_size, "SIZE", "largest size of the recording (default 1GiB)", "collector"
     )
     """Bytes."""
-    budget: float = _option(
-        "1.0", _percent, "PCT", "percent of the step time that ddptop may take (default 1.0)", "ranks"
+    budget: float = _declare_option(
+        "1.0", _parse_percent, "PCT", "percent of the step time that ddptop may take (default 1.0)", "ranks"
     )
     """Percent of step time."""
-    stall: float = _option(
-        "15", _seconds, "SECONDS", "report a stall after so long without progress (default 15)", "collector"
+    stall: float = _declare_option(
+        "15",
+        _parse_seconds,
+        "SECONDS",
+        "report a stall after so long without progress (default 15)",
+        "collector",
     )
     """Seconds."""
-    detail: str = _option(
+    detail: str = _declare_option(
         "auto",
         _full_or_auto,
         "full|auto",
         "time every bucket of every step, or a sample (default auto)",
         "ranks",
     )
-    argv: bool = _option(
-        "on", _switch, "on|off", "record the script's arguments, secrets masked (default on)", "ranks"
+    argv: bool = _declare_option(
+        "on", _parse_switch, "on|off", "record the script's arguments, secrets masked (default on)", "ranks"
     )
-    shadow: bool = _option(
+    shadow: bool = _declare_option(
         "on",
-        _switch,
+        _parse_switch,
         "on|off",
         "pause the recorder in 2%% of steps to measure its cost (default on)",
         "ranks",
     )
-    hosts: str = _option(
+    hosts: str = _declare_option(
         "auto", _auto_or_off, "auto|off", "record all hosts as one run, or each by itself (default auto)"
     )
-    listen: str | None = _option(
-        None, _listen, "HOST:PORT", "let viewers with a key connect here (see ddptop key --help)", "collector"
-    )
-    port: int = _option("0", _port, "PORT", "port where other hosts connect (default: any free one)", "ranks")
-    """0: any free one."""
-    on_alert: str | None = _option(
+    listen: str | None = _declare_option(
         None,
-        _target,
+        _parse_listen,
+        "HOST:PORT",
+        "let viewers with a key connect here (see ddptop key --help)",
+        "collector",
+    )
+    port: int = _declare_option(
+        "0", _parse_port, "PORT", "port where other hosts connect (default: any free one)", "ranks"
+    )
+    """0: any free one."""
+    on_alert: str | None = _declare_option(
+        None,
+        _parse_target,
         "COMMAND|URL",
         "call this when an alert begins and when it is over",
         "collector in secret",
     )
-    metrics: str | None = _option(
+    metrics: str | None = _declare_option(
         None,
         metrics_target,
         "prometheus:[HOST:]PORT|otlp:URL",
         "export the figures of the run while it lives",
         "collector in secret",
     )
-    to: str | None = _option(
+    to: str | None = _declare_option(
         None,
-        _logger,
+        _parse_logger,
         "tensorboard:DIR|wandb|mlflow",
         "write the figures of the run to this logger",
         "collector in secret",
@@ -234,7 +246,7 @@ class LaunchOptions:
         return self.hosts == "auto" and self.most_hosts > 1
 
     @classmethod
-    def of(cls, parsed: argparse.Namespace) -> LaunchOptions:
+    def from_parsed(cls, parsed: argparse.Namespace) -> LaunchOptions:
         """From the parsed command line."""
         nodes = getattr(parsed, "nnodes", "")
         return cls(
@@ -249,29 +261,29 @@ class LaunchOptions:
         """From these words and the environment. Raises UsageError."""
         parser = argparse.ArgumentParser(prog="ddptop")
         add_options(parser)
-        return cls.of(parser.parse_args(words))
+        return cls.from_parsed(parser.parse_args(words))
 
     def as_environment(self, name: str) -> dict[str, str]:
         """The same as variables, for a process that reads them with `add_options`; `name`: of the run."""
-        return replace(self, name=name)._variables(OPTIONS)
+        return replace(self, name=name)._variables_of(OPTIONS)
 
     def variables_for(self, reader: Literal["ranks", "collector in secret"]) -> dict[str, str]:
         """The variables that ranks read, or the collector, of what must not be on its command line."""
-        return self._variables(name for name, option in OPTIONS.items() if option.goes_to == reader)
+        return self._variables_of(name for name, option in OPTIONS.items() if option.goes_to == reader)
 
     @property
     def collector_arguments(self) -> dict[str, str]:
         """The collector's options, by their names there, with their values."""
-        values = self._values(name for name, option in OPTIONS.items() if option.goes_to == "collector")
-        return {f"--{_dashed(name)}": text for name, text in values.items()}
+        values = self._texts_of(name for name, option in OPTIONS.items() if option.goes_to == "collector")
+        return {f"--{_dashed_name(name)}": text for name, text in values.items()}
 
-    def _variables(self, names: Iterable[str]) -> dict[str, str]:
-        return {_variable(name): text for name, text in self._values(names).items()}
+    def _variables_of(self, names: Iterable[str]) -> dict[str, str]:
+        return {_variable_name(name): text for name, text in self._texts_of(names).items()}
 
-    def _values(self, names: Iterable[str]) -> dict[str, str]:
+    def _texts_of(self, names: Iterable[str]) -> dict[str, str]:
         """Of these options those that have a value, as the text that gives it."""
         values = {name: getattr(self, name) for name in names}
-        return {name: _text(value) for name, value in values.items() if value is not None}
+        return {name: _value_text(value) for name, value in values.items() if value is not None}
 
 
 OPTIONS: dict[str, Option] = {
@@ -282,15 +294,15 @@ OPTIONS: dict[str, Option] = {
 """By the names of their fields. `--ddptop-off` and `--ddptop-exec`, which have no variable, are not in it."""
 
 
-def _dashed(name: str) -> str:
+def _dashed_name(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _variable(name: str) -> str:
+def _variable_name(name: str) -> str:
     return f"DDPTOP_{name.upper()}"
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
@@ -299,9 +311,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ddptop's options (each is also a variable, such as DDPTOP_BUDGET=0.5)")
     for name, option in OPTIONS.items():
         group.add_argument(
-            f"--ddptop-{_dashed(name)}",
+            f"--ddptop-{_dashed_name(name)}",
             default=_from_environment(name, option),
-            type=_typed(name, option.parse),
+            type=_argparse_type(name, option.parse),
             metavar=option.metavar,
             help=option.help,
         )
@@ -354,15 +366,15 @@ def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
     index = list(argv).index(EXEC)
     parser = argparse.ArgumentParser(prog="ddptop-run", allow_abbrev=False)
     add_options(parser)
-    parsed, others = parser.parse_known_args(list(argv[:index]))
-    if any(not word.startswith("-") for word in others):
+    parsed, remaining = parser.parse_known_args(list(argv[:index]))
+    if any(not word.startswith("-") for word in remaining):
         return None  # a script comes first: the option is one of its arguments
-    if others:
-        raise UsageError(f"{others[0]} is torchrun's: give it to the command after {EXEC}")
+    if remaining:
+        raise UsageError(f"{remaining[0]} is torchrun's: give it to the command after {EXEC}")
     command = list(argv[index + 1 :])
     if not command:
         raise UsageError(f"{EXEC} needs a command")
-    return LaunchOptions.of(parsed), command
+    return LaunchOptions.from_parsed(parsed), command
 
 
 _LAUNCHERS = re.compile(r"python[0-9.]*|torchrun|torch\.distributed\.(run|launch)")
@@ -375,11 +387,11 @@ def own_script(command: Sequence[str]) -> Sequence[str]:
     options, and what stands before them. The whole command where it names none."""
     names = [_LAUNCHERS.fullmatch(Path(word).name) is not None for word in command]
     begin = names.index(True) + 1 if True in names else 0
-    for at in range(begin, len(command)):
-        word, before = command[at], command[at - 1] if begin > 0 else ""
+    for index in range(begin, len(command)):
+        word, before = command[index], command[index - 1] if begin > 0 else ""
         is_script = _BEFORE_SCRIPT.fullmatch(before) is not None and not word.startswith("-")
-        if (is_script or before == "-m" or word.endswith(".py")) and not names[at]:
-            return command[at:]
+        if (is_script or before == "-m" or word.endswith(".py")) and not names[index]:
+            return command[index:]
     return command
 
 
@@ -411,12 +423,12 @@ def abbreviate_others_only(parser: argparse.ArgumentParser) -> None:
     ]
 
 
-def _typed(name: str, check: Callable[[str], Any]) -> Callable[[str], Any]:
+def _argparse_type(name: str, check: Callable[[str], Any]) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
         try:
             return check(text)
         except ValueError as mistake:
-            raise UsageError(f"--ddptop-{_dashed(name)}: {mistake}") from None
+            raise UsageError(f"--ddptop-{_dashed_name(name)}: {mistake}") from None
 
     return convert
 
@@ -424,11 +436,11 @@ def _typed(name: str, check: Callable[[str], Any]) -> Callable[[str], Any]:
 def _from_environment(name: str, option: Option) -> Any:
     """The value that the option's variable has; where it cannot be used the default, with a warning line."""
     value = None if option.default is None else option.parse(option.default)
-    text = os.environ.get(_variable(name))
+    text = os.environ.get(_variable_name(name))
     try:
         return value if text is None else option.parse(text)
     except ValueError as mistake:
-        note(f"{_variable(name)}: {mistake}; ignored")
+        note(f"{_variable_name(name)}: {mistake}; ignored")
         return value
 
 

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             end_with_server()
     try:
         with _ended_by_signals():
-            code = _run(list(sys.argv[1:] if argv is None else argv))
+            code = _run_words(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as end:
         if argv is None:
             _discard_unwritten()
@@ -62,15 +62,15 @@ def _discard_unwritten() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _run(argv: list[str]) -> int:
+def _run_words(argv: list[str]) -> int:
     try:
-        command, words = choose(argv)
+        command, words = choose_command(argv)
         code = command.run(command.parse(words))
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
     except CliError as error:
-        return _complain(str(error), error.code)
+        return _note_error(str(error), error.code)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
@@ -78,13 +78,13 @@ def _run(argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     except PermissionError as error:
-        return _complain(f"{_what(error)}: permission denied", Exit.REFUSED)
+        return _note_error(f"{_failed_file(error)}: permission denied", Exit.REFUSED)
     except OSError as error:
-        return _complain(f"{_what(error)}: {error.strerror or error}", Exit.FAILED)
+        return _note_error(f"{_failed_file(error)}: {error.strerror or error}", Exit.FAILED)
     except RuntimeError as error:
         if "start new thread" not in str(error):
             raise
-        return _complain("no thread can be started (ulimit -u, or a container's limit)", Exit.FAILED)
+        return _note_error("no thread can be started (ulimit -u, or a container's limit)", Exit.FAILED)
 
 
 @contextmanager
@@ -100,8 +100,8 @@ def _ended_by_signals() -> Iterator[None]:
     handled = [number for number in before if before[number] is not signal.SIG_IGN]
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        for each in handled:
-            signal.signal(each, signal.SIG_IGN)
+        for handled_number in handled:
+            signal.signal(handled_number, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
     for number in handled:
@@ -116,7 +116,7 @@ def _ended_by_signals() -> Iterator[None]:
 _WITHOUT_FILE = "it shows live runs; run the command there (ssh HOST ddptop ...), or copy the recording"
 
 
-def choose(words: list[str]) -> tuple[Command, list[str]]:
+def choose_command(words: list[str]) -> tuple[Command, list[str]]:
     """The subcommand and its arguments: the first word that is no option nor the value of one.
 
     Any other first word is the name of a run; after `--` it is one even if it is called like a subcommand.
@@ -151,12 +151,12 @@ def _with_values(words: list[str]) -> list[str]:
     return joined
 
 
-def _complain(line: str, code: Exit) -> int:
+def _note_error(line: str, code: Exit) -> int:
     note(line)
     return code
 
 
-def _what(error: OSError) -> str:
+def _failed_file(error: OSError) -> str:
     return str(error.filename) if error.filename else "cannot go on"
 
 

@@ -56,10 +56,12 @@ class RunOverHosts:
         self._starting: contextlib.ExitStack | None = None
         self._collector: CollectorAddress | None = None
         """On another host."""
-        self._exchange = AddressExchange(directory, _connect, self._start, self._note_collector)
+        self._exchange = AddressExchange(
+            directory, _connect_store, self._try_start_process, self._note_collector
+        )
 
     @classmethod
-    def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> RunOverHosts:
+    def begin_run(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> RunOverHosts:
         """Make the run's folder and set the ranks' environment. Where it raises, everything is undone."""
         with new_run_folder(script, arguments=options.argv) as (run_id, directory, member, _):
             prepare_ranks(options, directory, run_id)
@@ -90,7 +92,7 @@ class RunOverHosts:
                 return
         supervisor.report_exits(exits)
 
-    def end(self, exit_code: int) -> None:
+    def end_run(self, exit_code: int) -> None:
         """End the collector or the agent, and print in one line what became of the run's records.
 
         Takes a second at most: a process of ours that needs longer goes on by itself.
@@ -123,7 +125,7 @@ class RunOverHosts:
         elif summary.recording:
             note(f"run {collector.name}, this host: {describe_summary(summary, exit_code)}")
 
-    def _start(self, job: Job, collects: bool) -> None:
+    def _try_start_process(self, job: Job, collects: bool) -> None:
         """Start the collector or the agent. In the thread of the exchange."""
         try:
             self._start_process(job, collects)
@@ -162,7 +164,7 @@ class RunOverHosts:
             note(f"run {address.name}: {where_recorded(address)}")
 
 
-def _connect(job: Job) -> Store:
+def _connect_store(job: Job) -> Store:
     from ddptop.training.torch_compat.job_store import JobStore
 
     return JobStore(job.address, job.port)

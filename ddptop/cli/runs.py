@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.cli.errors import CliError
-from ddptop.cli.find import Recorded, collected_elsewhere, live, recorded
+from ddptop.cli.find import RecordingEntry, collected_elsewhere, find_live, find_recorded
 from ddptop.protocol.messages import RECORDING_STOPPED
 from ddptop.render.table import aligned
 from ddptop.tui.runs import RunChoice
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 def of_live(run: RunFile) -> RunChoice:
     """The entry of a live run."""
     path = str(run.recording) if run.recording is not None else None
-    there = None if run.collector_host is None else f"collected on {run.collector_host or 'another host'}"
+    note = None if run.collector_host is None else f"collected on {run.collector_host or 'another host'}"
     return RunChoice(
-        run.name, run.run_id, True, "live", run.world_size or None, run.script, run.started_at, path, there
+        run.name, run.run_id, True, "live", run.world_size or None, run.script, run.started_at, path, note
     )
 
 
-def of_recording(item: Recorded) -> RunChoice:
+def of_recording(item: RecordingEntry) -> RunChoice:
     """The entry of a recording. One that cannot be read is listed too, with the reason."""
     from ddptop.recording.reader import Recording, RecordingError
 
@@ -46,17 +46,17 @@ def of_recording(item: Recorded) -> RunChoice:
     return RunChoice(item.name, run.run_id, False, state, ranks, run.script, run.unix_ns / 1e9, path, note)
 
 
-def table(entries: Sequence[RunChoice]) -> list[str]:
+def table_lines(entries: Sequence[RunChoice]) -> list[str]:
     """A title line and a line per entry."""
-    now = time.time()
+    now_s = time.time()
     rows = [
         [
             entry.state,
             entry.name,
             "-" if entry.ranks is None else str(entry.ranks),
             Path(entry.script).name or "-",
-            "-" if entry.started_at is None else short_age(now - entry.started_at),
-            _where(entry),
+            "-" if entry.started_at is None else short_age(now_s - entry.started_at),
+            _describe_place(entry),
         ]
         for entry in entries
     ]
@@ -64,7 +64,7 @@ def table(entries: Sequence[RunChoice]) -> list[str]:
     return aligned(titles, rows, frozenset({"RANKS", "AGE"}))
 
 
-def _where(entry: RunChoice) -> str:
+def _describe_place(entry: RunChoice) -> str:
     """Where it is recorded or collected; and why the recording stopped before the end."""
     if entry.note is not None and entry.note.startswith(RECORDING_STOPPED):
         return f"{entry.path} ({entry.note})"
@@ -108,22 +108,22 @@ class MachineRuns:
     def choices(self) -> Sequence[RunChoice]:
         """Live runs, then recordings, newest first. Raises ValueError where they cannot be looked up."""
         try:
-            running = live()
-            kept = recorded(running)[:MAX_RECORDINGS]
+            running = find_live()
+            kept = find_recorded(running)[:MAX_RECORDINGS]
         except CliError as error:
             raise ValueError(str(error)) from None
-        return [*map(of_live, running), *map(self._recording, kept)]
+        return [*map(of_live, running), *map(self._choice_of_recording, kept)]
 
-    def _recording(self, item: Recorded) -> RunChoice:
+    def _choice_of_recording(self, item: RecordingEntry) -> RunChoice:
         try:
             facts = item.path.stat()
         except OSError:
             return of_recording(item)
         key = (item.path, facts.st_size, facts.st_mtime_ns)
-        known = self._read.get(key) or of_recording(item)
-        if known.state != "live":  # whether one is still being written shows in no time of its file
-            self._read[key] = known
-        return known
+        choice = self._read.get(key) or of_recording(item)
+        if choice.state != "live":  # whether one is still being written shows in no time of its file
+            self._read[key] = choice
+        return choice
 
     def open(self, choice: RunChoice) -> Source:
         """A live run, or the end of a recording. Raises ValueError where it is neither any more."""
@@ -132,13 +132,13 @@ class MachineRuns:
         from ddptop.sources.replay import ReplaySource
 
         try:
-            found = [run for run in live() if run.run_id == choice.id] if choice.live else []
+            runs = [run for run in find_live() if run.run_id == choice.id] if choice.live else []
         except CliError as error:
             raise ValueError(str(error)) from None
-        if found and found[0].collector_host is not None:
-            raise ValueError(collected_elsewhere(found[0]))
-        if found:
-            return LiveSource(found[0])
+        if runs and runs[0].collector_host is not None:
+            raise ValueError(collected_elsewhere(runs[0]))
+        if runs:
+            return LiveSource(runs[0])
         if choice.path is None:
             raise ValueError(f"{choice.name} has ended and left no recording")
         path = Path(choice.path)

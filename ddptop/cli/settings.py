@@ -48,14 +48,14 @@ def read_remembered(environ: Mapping[str, str]) -> dict[str, object]:
     return kept if isinstance(kept, dict) else {}
 
 
-def remember(app: DdptopApp, settings: Settings) -> None:
+def remember_settings(app: DdptopApp, settings: Settings) -> None:
     """Write what was changed on the screen; the rest stays as it was. Raises OSError where it cannot be."""
     place = app.place
-    now = {
+    newest = {
         "columns": ",".join(f"{'+' if shown else '-'}{title}" for title, shown in place.columns.items()),
     }
     changed: dict[str, object] = {
-        name: value for name, value in now.items() if value != getattr(settings, name)
+        name: value for name, value in newest.items() if value != getattr(settings, name)
     }
     if app.chosen_theme is not None:
         changed["theme"] = app.chosen_theme
@@ -80,7 +80,7 @@ ASCII_TERMINALS = frozenset({"linux", "vt52", "vt100", "vt102", "vt220", "vt320"
 has room for 256 or 512 characters, the older ones for fewer."""
 
 
-def _hertz(value: object) -> float:
+def _parse_rate_hz(value: object) -> float:
     # A bool would pass for the number 1.
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
@@ -92,13 +92,13 @@ def _hertz(value: object) -> float:
     raise ValueError(f"{value!r} is no rate; give refreshes a second, {MIN_RATE_HZ:g} to {MAX_RATE_HZ:g}")
 
 
-def _word(value: object) -> str:
+def _parse_word(value: object) -> str:
     if isinstance(value, str) and value.strip():
         return value.strip()
     raise ValueError(f"{value!r} is no name")
 
 
-def _switch(value: object) -> bool:
+def _parse_bool(value: object) -> bool:
     word = str(value).strip().lower()
     if word in ("1", "true", "yes", "on"):
         return True
@@ -107,22 +107,22 @@ def _switch(value: object) -> bool:
     raise ValueError(f"{value!r} is neither true nor false")
 
 
-def _switch_or_auto(value: object) -> str:
+def _parse_bool_or_auto(value: object) -> str:
     word = str(value).strip().lower()
     try:
-        return "auto" if word == "auto" else "on" if _switch(value) else "off"
+        return "auto" if word == "auto" else "on" if _parse_bool(value) else "off"
     except ValueError:
         raise ValueError(f"{value!r} is none of auto, on, off") from None
 
 
-def _folder(value: object) -> str:
-    path = Path(_word(value)).expanduser()
+def _parse_folder(value: object) -> str:
+    path = Path(_parse_word(value)).expanduser()
     if not path.is_dir():
         raise ValueError(f"{value!r} is no folder")
     return str(path.absolute())
 
 
-def _view(value: object) -> str:
+def _parse_view(value: object) -> str:
     from ddptop.tui.all_views import VIEWS
 
     if value in VIEWS.numbered_names:
@@ -130,7 +130,7 @@ def _view(value: object) -> str:
     raise ValueError(f"{value!r} is no view; choose from {', '.join(VIEWS.numbered_names)}")
 
 
-def _sort(value: object) -> str:
+def _parse_sort(value: object) -> str:
     from ddptop.tui.views.rank_order import COLUMNS
 
     if isinstance(value, str):
@@ -141,7 +141,7 @@ def _sort(value: object) -> str:
     raise ValueError(f"{value!r} is no column; choose from {', '.join(COLUMNS)}")
 
 
-def _columns(value: object) -> str:
+def _parse_columns(value: object) -> str:
     if isinstance(value, str) and all(word[1:] and word[0] in "+-" for word in value.split(",") if value):
         return value
     raise ValueError(f"{value!r} is no choice of columns; write +own,-loss: always own, never loss")
@@ -163,7 +163,7 @@ class Setting:
     """Of its flag; None: a switch, which takes no value."""
 
 
-def _setting(default: Any, *declared: Any) -> Any:
+def _declare_setting(default: Any, *declared: Any) -> Any:
     return field(default=default, metadata={"setting": Setting(*declared)})
 
 
@@ -172,30 +172,34 @@ class Settings:
     """How a screen behaves. A name here is the name of the flag, of `DDPTOP_<NAME>` and of the file's key. A
     switch that is on has the flag `--no-<name>`."""
 
-    rate: float = _setting(4.0, _hertz, "draw the screen so many times a second (default 4)", "HZ")
-    theme: str | None = _setting(
-        None, _word, f"colour theme: {', '.join(OWN_THEMES)} or one of Textual's (press :)", "NAME"
+    rate: float = _declare_setting(
+        4.0, _parse_rate_hz, "draw the screen so many times a second (default 4)", "HZ"
+    )
+    theme: str | None = _declare_setting(
+        None, _parse_word, f"colour theme: {', '.join(OWN_THEMES)} or one of Textual's (press :)", "NAME"
     )
     """None: the screen's own default."""
-    ascii: bool = _setting(False, _switch, "draw with ASCII characters only")
-    color: bool = _setting(True, _switch)
+    ascii: bool = _declare_setting(False, _parse_bool, "draw with ASCII characters only")
+    color: bool = _declare_setting(True, _parse_bool)
     """Use colours; `NO_COLOR` turns them off."""
-    mouse: bool = _setting(True, _switch, "leave the mouse to the terminal")
+    mouse: bool = _declare_setting(True, _parse_bool, "leave the mouse to the terminal")
     """Take the mouse; without it the terminal's own selecting and copying works as ever."""
-    bell: bool = _setting(True, _switch, "do not ring the bell at alerts, or set the window's title")
+    bell: bool = _declare_setting(
+        True, _parse_bool, "do not ring the bell at alerts, or set the window's title"
+    )
     """Ring the terminal's bell at a new alert, and name run and alert in its title."""
-    view: str = _setting(
-        "overview", _view, "the first view: overview, timeline, buckets, heat, events ...", "NAME"
+    view: str = _declare_setting(
+        "overview", _parse_view, "the first view: overview, timeline, buckets, heat, events ...", "NAME"
     )
-    sort: str = _setting(
-        "rank", _sort, "sort ranks by this column, such as late; -late: in reverse", "COLUMN"
+    sort: str = _declare_setting(
+        "rank", _parse_sort, "sort ranks by this column, such as late; -late: in reverse", "COLUMN"
     )
-    columns: str = _setting("", _columns)
+    columns: str = _declare_setting("", _parse_columns)
     """Columns of the tables that are always (`+own`) or never (`-loss`) shown, with commas; F2 chooses."""
-    log: str = _setting("auto", _switch_or_auto)
+    log: str = _declare_setting("auto", _parse_bool_or_auto)
     """The axis of the loss: `on` logarithmic, `off` linear, `auto`: by how far the loss spans."""
-    save_to: str | None = _setting(
-        None, _folder, "folder where the key s saves (default: beside the recordings)", "FOLDER"
+    save_to: str | None = _declare_setting(
+        None, _parse_folder, "folder where the key s saves (default: beside the recordings)", "FOLDER"
     )
     """None: where the recordings are kept."""
 
@@ -221,7 +225,7 @@ class Configuration:
     """Keys of the file that mean nothing to this version."""
 
 
-def load(
+def load_settings(
     flags: Mapping[str, object],
     environ: Mapping[str, str] | None = None,
     encoding: str | None = None,
@@ -244,11 +248,11 @@ def load(
             value, origin = environ[variable], variable
         elif name in in_file:
             value, origin = in_file[name], str(path)
-        elif name in REMEMBERED and (kept := _kept(name, last_time)) is not None:
+        elif name in REMEMBERED and (kept := _remembered_value(name, last_time)) is not None:
             values[name], origins[name] = kept, "remembered"
             continue
         else:
-            values[name], origins[name] = _default(name, getattr(Settings, name), environ, encoding)
+            values[name], origins[name] = _default_value(name, getattr(Settings, name), environ, encoding)
             continue
         try:
             values[name], origins[name] = setting.parse(value), origin
@@ -266,7 +270,7 @@ def config_file(environ: Mapping[str, str]) -> Path:
     return base / "ddptop" / "config.toml"
 
 
-def _kept(name: str, last_time: Mapping[str, object]) -> object | None:
+def _remembered_value(name: str, last_time: Mapping[str, object]) -> object | None:
     """What was remembered, if this version can use it."""
     try:
         return SETTINGS[name].parse(last_time[name]) if name in last_time else None
@@ -274,7 +278,7 @@ def _kept(name: str, last_time: Mapping[str, object]) -> object | None:
         return None
 
 
-def _default(
+def _default_value(
     name: str, value: object, environ: Mapping[str, str], encoding: str | None
 ) -> tuple[object, str]:
     if name == "color" and environ.get("NO_COLOR"):

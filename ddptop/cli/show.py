@@ -94,7 +94,7 @@ def has_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
-def show(
+def show_source(
     source: Source,
     mode: Mode,
     settings: Settings,
@@ -110,15 +110,15 @@ def show(
     `view`: the one that the screen begins with, whatever the settings say. `guide`: what the screen is to say
     of a frame in a line above its keys; empty: nothing.
     """
-    with started(source):
+    with started_source(source):
         if mode is Mode.SCREEN:
-            return _screen(source, settings, until, view, guide)
+            return _show_screen(source, settings, until, view, guide)
         if mode is Mode.WATCH:
-            return _watch(source, settings, until)
-        return emit(first_frame(source, until=until), mode, settings)
+            return _print_changes(source, settings, until)
+        return print_frame(first_frame(source, until=until), mode, settings)
 
 
-def emit(frame: Frame, mode: Mode, settings: Settings) -> int:
+def print_frame(frame: Frame, mode: Mode, settings: Settings) -> int:
     """Print one frame: as JSON, or as a picture."""
     if mode is Mode.JSON:
         from ddptop.frames.snapshot import snapshot
@@ -142,19 +142,19 @@ def first_frame(
     """
     deadline = time.monotonic() + patience_s
     while (frame := source.latest()) is None:
-        if time.monotonic() > deadline and _over(until):
+        if time.monotonic() > deadline and _is_over(until):
             raise CliError(source.status() or f"no answer from the run in {patience_s:g} s; try again")
         time.sleep(POLL_S)
     return frame
 
 
-def _over(until: threading.Event | None) -> bool:
+def _is_over(until: threading.Event | None) -> bool:
     """Whether there is no event to wait for, or it is set."""
     return until is None or until.is_set()
 
 
 @contextmanager
-def started(source: Source) -> Iterator[None]:
+def started_source(source: Source) -> Iterator[None]:
     """The source works in the block, and is closed after it."""
     source.start()
     try:
@@ -163,7 +163,7 @@ def started(source: Source) -> Iterator[None]:
         source.close()
 
 
-def _screen(
+def _show_screen(
     source: Source,
     settings: Settings,
     until: threading.Event | None,
@@ -213,7 +213,7 @@ def _screen(
         if app.source is not source:
             app.source.close()
     try:
-        remembered.remember(app, settings)
+        remembered.remember_settings(app, settings)
     except OSError as problem:
         note(f"theme and columns cannot be remembered: {problem}")
     return app.return_code or Exit.DONE
@@ -243,10 +243,10 @@ def _closed_on(until: threading.Event | None, app: DdptopApp) -> Iterator[None]:
         return
     from textual.messages import ExitApp
 
-    left = threading.Event()
+    has_left = threading.Event()
 
     def wait() -> None:
-        while not left.wait(POLL_S):
+        while not has_left.wait(POLL_S):
             if until.is_set() and app.is_running:
                 app.post_message(ExitApp())
                 return
@@ -256,16 +256,16 @@ def _closed_on(until: threading.Event | None, app: DdptopApp) -> Iterator[None]:
     try:
         yield
     finally:
-        left.set()
+        has_left.set()
         thread.join()
 
 
-def _watch(source: Source, settings: Settings, until: threading.Event | None) -> int:
+def _print_changes(source: Source, settings: Settings, until: threading.Event | None) -> int:
     from ddptop.render.plain import watch_line
     from ddptop.render.text import to_ascii
 
     due = time.monotonic()
-    for frame in frames(source, until):
+    for frame in follow_frames(source, until):
         if _is_last(frame) or time.monotonic() >= due:
             line = watch_line(frame)
             print_text(to_ascii(line) if settings.ascii else line, flush=True)
@@ -273,7 +273,7 @@ def _watch(source: Source, settings: Settings, until: threading.Event | None) ->
     return Exit.DONE
 
 
-def frames(source: Source, until: threading.Event | None = None) -> Iterator[Frame]:
+def follow_frames(source: Source, until: threading.Event | None = None) -> Iterator[Frame]:
     """The newest frame, every POLL_S, until the run's last one.
 
     Raises CliError where no frame comes, and where its collector is gone for good.
@@ -283,11 +283,11 @@ def frames(source: Source, until: threading.Event | None = None) -> Iterator[Fra
     yield frame
     while not _is_last(frame):
         time.sleep(POLL_S)
-        newer, now = source.latest() or frame, time.monotonic()
+        newer, now_s = source.latest() or frame, time.monotonic()
         trouble = source.status()
         if trouble is None or (newer is not frame and newer.run.state != "lost"):
-            well = now
-        elif now - well > (GONE_S if until is None else LAST_FRAME_S) and _over(until):
+            well = now_s
+        elif now_s - well > (GONE_S if until is None else LAST_FRAME_S) and _is_over(until):
             if frame.run.state in ENDED:
                 return
             raise CliError(trouble)

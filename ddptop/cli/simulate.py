@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddptop.cli import demo, show
 from ddptop.cli.errors import CliError, note
-from ddptop.cli.settings import load
+from ddptop.cli.settings import load_settings
 from ddptop.collector.supervisor import CollectorSupervisor
 from ddptop.host.folders import RunDirectoryError, state_directory
 from ddptop.host.runs import create_run_directory, remove_run_directory
@@ -38,10 +38,10 @@ class Simulated:
         try:
             recording = state_directory() / f"{name}.ddptop"
             self._directory = create_run_directory(self._run_id)
-            arguments = self._arguments(name, recording, ranks)
+            arguments = self._collector_arguments(name, recording, ranks)
             self._supervisor = CollectorSupervisor(arguments, self._directory / "collector.log")
             self._supervisor.start_process()
-            self.process = self._play(ranks, steps)
+            self.process = self._start_ranks(ranks, steps)
         except (RunDirectoryError, OSError) as error:
             raise CliError(f"cannot simulate: {error}") from error
         threading.Thread(target=self._end_with_ranks, name="ddptop-simulate", daemon=True).start()
@@ -51,7 +51,7 @@ class Simulated:
         """Process of the collector."""
         return self._supervisor.pid
 
-    def _arguments(self, name: str, recording: Path, ranks: int) -> list[str]:
+    def _collector_arguments(self, name: str, recording: Path, ranks: int) -> list[str]:
         named = {
             "--run-dir": str(self._directory),
             "--run-id": self._run_id,
@@ -62,7 +62,7 @@ class Simulated:
         }
         return [*(word for pair in named.items() for word in pair), "--simulated"]
 
-    def _play(self, ranks: int, steps: int) -> subprocess.Popen[bytes]:
+    def _start_ranks(self, ranks: int, steps: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "ddptop.sources.simulation", "--directory", str(self._directory)]
         command += ["--run-id", self._run_id, "--ranks", str(ranks), "--steps", str(steps)]
         command += ["--parent", str(os.getpid())]
@@ -78,21 +78,21 @@ class Simulated:
         code = self.process.wait()
         if code == 0:
             self.seen.wait()
-        self.finish(0 if self._stopped else code)
+        self.finish_run(0 if self._stopped else code)
 
-    def finish(self, exit_code: int) -> None:
+    def finish_run(self, exit_code: int) -> None:
         """Finish the run; does nothing the second time."""
         with self._lock:
             over, self._over = self._over, True
             if not over and self._supervisor.finish_run(exit_code) is None:
                 remove_run_directory(self._directory)
 
-    def stop(self) -> None:
+    def stop_ranks(self) -> None:
         """End the ranks if they still run, then the run."""
         self._stopped = self.process.poll() is None
-        demo.stop(self.process)
+        demo.stop_process(self.process)
         self.seen.set()
-        self.finish(0 if self._stopped else self.process.returncode)
+        self.finish_run(0 if self._stopped else self.process.returncode)
         self.output.close()
 
 
@@ -105,7 +105,7 @@ def steps_of_lesson(ranks: int) -> int:
 
 def main(options: argparse.Namespace) -> int:
     """Start the run, show it until the user quits or the steps are done, and clean up."""
-    settings = load(vars(options)).settings
+    settings = load_settings(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
     steps = options.steps or (0 if mode is show.Mode.SCREEN else steps_of_lesson(options.simulate))
     name = f"simulated-{secrets.token_hex(2)}"
@@ -116,9 +116,9 @@ def main(options: argparse.Namespace) -> int:
     simulated = Simulated(name, options.simulate, steps)
     try:
         start = demo.Start(name, simulated.process, simulated.output, seen=simulated.seen)
-        code = demo.watch(start, mode, settings)
+        code = demo.watch_run(start, mode, settings)
     finally:
-        simulated.stop()
+        simulated.stop_ranks()
     if options.simulate == 1:
         note(demo.ALONE.format(option="--simulate"))
     demo.print_replay_hint(name)

@@ -47,7 +47,7 @@ class WatchedRun:
         self._member = member
 
     @classmethod
-    def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun:
+    def begin_run(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun:
         """Start the collector and set the ranks' environment. Where it raises, everything is undone."""
         with new_run_folder(script, arguments=options.argv) as (run_id, directory, member, undo):
             record = recording_path(options, name)
@@ -74,7 +74,7 @@ class WatchedRun:
         """Ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
         self._supervisor.report_exits(exits)
 
-    def end(self, exit_code: int) -> None:
+    def end_run(self, exit_code: int) -> None:
         """End the recording and print the summary in one line."""
         summary = self._supervisor.finish_run(exit_code)
         if self._member is not None:
@@ -126,7 +126,7 @@ def how_to_watch(name: str, host: str | None = None, *, here: bool = True, liste
     """
     commands = [f"watch it with `ddptop {name}`"] if here else []
     job = os.environ.get("SLURM_JOB_ID", "")
-    target = f"slurm:{job}" if job.isdecimal() else host and f"{_user()}{host}/{name}"
+    target = f"slurm:{job}" if job.isdecimal() else host and f"{_user_prefix()}{host}/{name}"
     if target:
         commands.append(f"{'from elsewhere' if here else 'watch it'} with `ddptop --connect {target}`")
     if listen is not None:
@@ -141,7 +141,7 @@ def where_recorded(address: CollectorAddress) -> str:
     return f"recorded on {address.host}, {how_to_watch(address.name, address.host, here=False)}"
 
 
-def _user() -> str:
+def _user_prefix() -> str:
     try:
         return f"{getpass.getuser()}@"
     except (KeyError, OSError):  # a container may have no name for its user
@@ -206,15 +206,17 @@ class Announcement:
         self._name = name
         self._folder = folder
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._wait, name="ddptop-announcement", daemon=True)
+        self._thread = threading.Thread(
+            target=self._wait_for_address, name="ddptop-announcement", daemon=True
+        )
         self._thread.start()
 
-    def end(self) -> None:
+    def stop_waiting(self) -> None:
         """There is no more to wait for."""
         self._ending.set()
         self._thread.join(1.0)
 
-    def _wait(self) -> None:
+    def _wait_for_address(self) -> None:
         while not self._ending.wait(0.2):
             if read_role(self._folder):
                 note(f"run {self._name}: {how_to_watch(self._name, socket.gethostname())}")
@@ -237,7 +239,7 @@ class SharedRun:
         self._announcement = announcement
 
     @classmethod
-    def begin(cls, run_id: str, options: LaunchOptions, name: str, script: Sequence[str]) -> SharedRun:
+    def begin_run(cls, run_id: str, options: LaunchOptions, name: str, script: Sequence[str]) -> SharedRun:
         """Join the run, or begin it, and set this rank's environment. Where it raises, that is undone."""
         with contextlib.ExitStack() as undo:
             folder = collector_start.folder_of(run_id)
@@ -271,12 +273,12 @@ class SharedRun:
         """As `WatchedRun.prepare_end`, with all ranks of this host."""
         give_notice(self._folder)
 
-    def end(self, exit_code: int) -> None:
+    def end_run(self, exit_code: int) -> None:
         """Leave the run; the last one waits for the collector's summary and prints it."""
         if exit_code:
             note_launcher_failure(self._folder)
         if self._announcement is not None:
-            self._announcement.end()
+            self._announcement.stop_waiting()
         if self._member is None:
             return
         run = read_run_file(self._folder)

@@ -51,7 +51,7 @@ def _wait_for_server_end() -> None:
     os._exit(SERVER_GONE)
 
 
-def serve(words: Sequence[str], port: int) -> int:
+def serve_screen(words: Sequence[str], port: int) -> int:
     """Serve the screen of `ddptop WORDS` until Ctrl-C. `port`: 0 for any free one.
 
     Raises CliError where textual-serve is not installed, and where the port cannot be had."""
@@ -59,7 +59,7 @@ def serve(words: Sequence[str], port: int) -> int:
         from aiohttp import web
         from textual_serve.server import Server
 
-        from ddptop.cli.web_sockets import application
+        from ddptop.cli.web_sockets import make_application
     except ModuleNotFoundError as error:
         raise CliError(f"--web needs the package textual-serve: {install_command('web')}") from error
     try:
@@ -77,7 +77,7 @@ def serve(words: Sequence[str], port: int) -> int:
         token = secrets.token_urlsafe(TOKEN_BYTES)
         note(f"the screen is at http://{address}/{token}/ (Ctrl-C ends it)")
         web.run_app(
-            application(server, token, address, QUIT_S),
+            make_application(server, token, address, QUIT_S),
             sock=listening,
             print=None,
             access_log=None,

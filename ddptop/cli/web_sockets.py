@@ -44,7 +44,7 @@ class ScreenSockets:
         self._open: set[web.WebSocketResponse] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle_request(self, request: web.Request) -> web.StreamResponse:
         """Start a screen and pass on what it and the page send, until either ends."""
         from aiohttp import web
 
@@ -134,8 +134,8 @@ def decode_message(text: str) -> bytes | dict[str, object] | Pong | None:
             width, height = values[0]["width"], values[0]["height"]
             return {
                 "type": "resize",
-                "width": _bound(width, MOST_COLUMNS),
-                "height": _bound(height, MOST_ROWS),
+                "width": _bounded_size(width, MOST_COLUMNS),
+                "height": _bounded_size(height, MOST_ROWS),
             }
         if name in ("blur", "focus"):
             return {"type": name}
@@ -150,13 +150,13 @@ def _screen_size(request: web.Request) -> tuple[int, int]:
     sizes = []
     for name, usual, most in (("width", 80, MOST_COLUMNS), ("height", 24, MOST_ROWS)):
         try:
-            sizes.append(_bound(int(request.query.get(name, usual)), most))
+            sizes.append(_bounded_size(int(request.query.get(name, usual)), most))
         except ValueError:
             sizes.append(usual)
     return sizes[0], sizes[1]
 
 
-def _bound(size: float, most: int) -> int:
+def _bounded_size(size: float, most: int) -> int:
     return int(min(max(size, 1), most))
 
 
@@ -174,7 +174,7 @@ async def _end_screen(service: Any, quit_s: float) -> None:
             await process.wait()
 
 
-def application(server: Any, token: str, address: str, quit_s: float) -> web.Application:
+def make_application(server: Any, token: str, address: str, quit_s: float) -> web.Application:
     """The application of a textual-serve `server` below the path of the token; 403 everywhere else.
 
     `address`: host and port that it is served at."""
@@ -200,7 +200,7 @@ def application(server: Any, token: str, address: str, quit_s: float) -> web.App
     screen = web.Application()  # with the routes and their names of textual-serve
     aiohttp_jinja2.setup(screen, loader=jinja2.FileSystemLoader(server.templates_path))
     screen.router.add_get("/", server.handle_index, name="index")
-    screen.router.add_get("/ws", sockets.handle, name="websocket")
+    screen.router.add_get("/ws", sockets.handle_request, name="websocket")
     screen.router.add_get("/download/{key}", server.handle_download, name="download")
     screen.router.add_static("/static", server.statics_path, name="static")
     app = web.Application()

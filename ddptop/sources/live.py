@@ -187,7 +187,7 @@ class CollectorSource(WithoutPlayback, Source):
         self._allowance = CpuAllowance()
         while not self._stop.is_set():
             try:
-                self._read()
+                self._read_frames()
             except FarEndError as error:
                 self._status = self._refused = f"the connection was closed: {error}"
                 self._stop.wait(self._next_pause_s())
@@ -204,7 +204,7 @@ class CollectorSource(WithoutPlayback, Source):
         pause_s, self._retry_pause_s = self._retry_pause_s, min(2 * self._retry_pause_s, PAUSE_S[1])
         return pause_s
 
-    def _read(self) -> None:
+    def _read_frames(self) -> None:
         self._credits, self._owed, self._began_s = 0, False, time.monotonic()
         try:
             self._link = link = self._open()

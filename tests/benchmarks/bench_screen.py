@@ -144,7 +144,7 @@ def measure(ranks: int) -> str:
         drawn = len(small.read(MEASURED_S)) / MEASURED_S
         small.quit()
     finally:
-        simulated.stop()
+        simulated.stop_ranks()
     return (
         f"{ranks:6,} {shares[0]:7.1f}% {memory:7.0f} MB {drawn / 1000:7.1f} kB/s {first_s:7.2f} s"
         f" {first_cpu_s:7.2f} s {at(keys, 0.5):7.0f} ms {at(keys, 0.99):6.0f} ms"

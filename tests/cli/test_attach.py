@@ -124,7 +124,7 @@ def test_where_no_step_begins_the_place_of_each_rank_is_shown_in_one_line(
             places = {os.getpid(): "train.py:26 main", child.pid: ""}
             monkeypatch.setattr("ddptop.host.worker_calls.call_of", places.__getitem__)
             with pytest.raises(CliError) as refused:
-                attach._begin(exchange)
+                attach._begin_recording(exchange)
             text = str(refused.value)
             assert text.startswith(f"process {os.getpid()} has begun no training step within 0 s (")
             assert text.endswith(f": process {os.getpid()} is in train.py:26 main{NOTHING}")
@@ -137,7 +137,7 @@ def test_where_no_step_begins_the_place_of_each_rank_is_shown_in_one_line(
                 places[os.getpid()] = ""
                 monkeypatch.setattr("shutil.which", lambda name, program=program: program)
                 with pytest.raises(CliError, match=rf"where they are \({words}"):
-                    exchange.wait("waiting", 3)
+                    exchange.wait_for_state("waiting", 3)
         finally:
             child.kill()
 
@@ -154,7 +154,9 @@ def test_where_a_run_is_or_may_be_recorded_nothing_else_is_said(
     report.write_text(json.dumps({"state": "waiting", **known}))
     exchange = attach.Exchange(tmp_path, [os.getpid()])
     with pytest.raises(CliError) as refused:
-        attach._begin(exchange) if state == "recording" else exchange.wait(state, wait_s=0.0)
+        attach._begin_recording(exchange) if state == "recording" else exchange.wait_for_state(
+            state, wait_s=0.0
+        )
     place = f"process {os.getpid()} is in train.py:26 main"
     assert (
         str(refused.value)

@@ -65,7 +65,7 @@ def test_a_demo_that_is_slow_is_waited_for_with_words(
 
     monkeypatch.setattr(demo, "SAY_EVERY_S", 0.01)
     monkeypatch.setattr(demo, "note", note)
-    monkeypatch.setattr(demo.find, "live", list)
+    monkeypatch.setattr(demo.find, "find_live", list)
     with (
         pytest.raises(CliError, match="the demo did not start: torch is not there"),
         output.open("rb") as read,
@@ -78,7 +78,7 @@ def test_a_demo_that_is_slow_is_waited_for_with_words(
 def test_a_demo_that_cannot_be_recorded_ends_with_the_reason(
     slow: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo.find, "live", list)
+    monkeypatch.setattr(demo.find, "find_live", list)
     monkeypatch.setattr(demo, "note", lambda line: slow.kill())
     monkeypatch.setattr(demo, "SAY_EVERY_S", 0.1)
     with tempfile.TemporaryFile() as output:
@@ -91,13 +91,13 @@ def test_a_demo_that_cannot_be_recorded_ends_with_the_reason(
 def test_the_screen_says_what_a_starting_demo_waits_for_and_closes_where_it_fails(
     slow: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo.find, "live", list)
+    monkeypatch.setattr(demo.find, "find_live", list)
     closed, output = threading.Event(), tmp_path / "output"
     output.write_bytes(b"Traceback:\nno port is free\n")
     with output.open("rb") as read:
         start = demo.Start("demo-1", slow, read, 2)
-        source = DemoSource("demo-1", start.wait, lambda frame: None, closed.set)
-        with show.started(source):
+        source = DemoSource("demo-1", start.wait_for_run, lambda frame: None, closed.set)
+        with show.started_source(source):
             until(lambda: "importing torch · 0 of 2 ranks have reported" in str(source.status()), "the wait")
             assert source.latest() is None and source.problem is None
             slow.kill()
@@ -112,16 +112,19 @@ def test_what_a_demo_waits_for_is_read_from_its_processes_and_the_marks_of_its_r
     try:
         with tempfile.TemporaryFile() as output:
             start = demo.Start("demo-1", process, output, 2)
-            assert start.describe().startswith("importing torch · 0 of 2 ranks have reported · ")
+            assert start.describe_start().startswith("importing torch · 0 of 2 ranks have reported · ")
             process.stdin.write(b"go\n")
             process.stdin.flush()
-            until(lambda: start.describe().startswith("starting the collector · 0 of 2"), "its first process")
+            until(
+                lambda: start.describe_start().startswith("starting the collector · 0 of 2"),
+                "its first process",
+            )
             start.run = SimpleNamespace(directory=tmp_path)  # type: ignore[assignment]
             lesson = demo.Lesson(2, start.describe_ranks)
-            seen = [lesson.line(nobody())]
+            seen = [lesson.next_line(nobody())]
             for pid in (11, 12):
                 (tmp_path / f"ddptop-init-{pid}").touch()
-                seen.append(lesson.line(nobody()))
+                seen.append(lesson.next_line(nobody()))
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -162,35 +165,35 @@ def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noi
 
     def at(frame: Frame, step: int) -> str:
         frame = replace(frame, group=replace(frame.group, step=step))
-        lesson.see(frame)
-        return lesson.line(frame)
+        lesson.note_frame(frame)
+        return lesson.next_line(frame)
 
     assert "slow on purpose" in at(even, 10)
     assert at(even, 200) == ""
     again = f"step {demo.EVERY + demo.SLOW_FROM}"
     assert "too noisy" in at(even, demo.SLOW_UNTIL + 50) and again in at(even, demo.SLOW_UNTIL + 50)
-    assert not lesson.over and lesson.noisy
+    assert not lesson.over and lesson.is_noisy
     flagged = replace(frame, unix_s=frame.alerts[0].since_s + 1)
     assert "w shows why" in at(flagged, 560)
     assert at(replace(frame, unix_s=frame.alerts[0].since_s + demo.SHOWN_S + 1), 560) == ""
-    assert not lesson.over and not lesson.noisy
+    assert not lesson.over and not lesson.is_noisy
     at(even, demo.LEAST_STEPS + 1)
     assert lesson.over
     other, late = demo.Lesson(2, str), frame.straggler
     assert late is not None
     noise = replace(flagged, straggler=replace(late, rank=0), events=(replace(frame.events[-1], rank=0),))
-    other.see(replace(noise, group=replace(noise.group, step=demo.SLOW_UNTIL + 50)))
-    assert other.noisy and "sleeps" not in other.line(noise), "another rank than the slow one was flagged"
+    other.note_frame(replace(noise, group=replace(noise.group, step=demo.SLOW_UNTIL + 50)))
+    assert other.is_noisy and "sleeps" not in other.next_line(noise), "another rank than the slow one was flagged"
     never = demo.Lesson(2, str)
-    never.see(replace(even, group=replace(even.group, step=demo.MOST_STEPS)))
-    assert never.over and never.noisy
+    never.note_frame(replace(even, group=replace(even.group, step=demo.MOST_STEPS)))
+    assert never.over and never.is_noisy
 
 
 def test_until_ranks_report_the_demo_says_how_many_have_and_only_later_what_to_do() -> None:
     lesson = demo.Lesson(4, lambda n_reported: f"{n_reported} of 4")
     for frame, n_reported in ((nobody(), 0), (waiting(4), 2)):
-        lesson.see(frame)
-        assert lesson.line(frame) == f"{n_reported} of 4"
+        lesson.note_frame(frame)
+        assert lesson.next_line(frame) == f"{n_reported} of 4"
         early = replace(frame, run=replace(frame.run, elapsed_s=LONG_WAIT_S - 1))
         assert next_action(early) == ""
         late = replace(frame, run=replace(frame.run, elapsed_s=LONG_WAIT_S))
@@ -206,9 +209,9 @@ def test_of_one_rank_the_demo_says_that_none_is_compared_and_ends_after_the_leas
     for step in (10, demo.SLOW_UNTIL, demo.LEAST_STEPS):
         assert not lesson.over
         frame = replace(frame, group=replace(frame.group, step=step))
-        lesson.see(frame)
-        assert lesson.line(frame) == f"demo: {alone()}"
-    assert lesson.over and not lesson.noisy
+        lesson.note_frame(frame)
+        assert lesson.next_line(frame) == f"demo: {alone()}"
+    assert lesson.over and not lesson.is_noisy
 
 
 def test_a_demo_of_one_rank_ends_with_what_more_of_them_show(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ddptop import __version__
 from ddptop.cli.commands import COMMANDS, LOOK
 from ddptop.cli.commands.base import Command
-from ddptop.cli.main import choose, main
+from ddptop.cli.main import choose_command, main
 from ddptop.tui.theme import THEMES
 from tests.cli.recordings import write_recording
 
@@ -36,7 +36,7 @@ from tests.cli.recordings import write_recording
     ],
 )
 def test_the_first_word_chooses(words: list[str], name: str, rest: list[str]) -> None:
-    command, left = choose(words)
+    command, left = choose_command(words)
     assert (command.name, left) == (name, rest)
 
 

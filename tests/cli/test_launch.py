@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.cli.launch import _begin_torchrun, _begun, _is_torchrun_over_hosts, main
+from ddptop.cli.launch import _begin_run, _begin_torchrun, _is_torchrun_over_hosts, main
 from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options, own_script
 from ddptop.frames.numbers import counted
 from ddptop.protocol.messages import Card, Event, Hello, Message
@@ -399,7 +399,7 @@ def parsed(*words: str) -> LaunchOptions:
     abbreviate_others_only(parser)
     found = parser.parse_args(words)
     assert found.nproc_per_node in (None, "2")
-    return LaunchOptions.of(found)
+    return LaunchOptions.from_parsed(found)
 
 
 def test_our_options_are_never_abbreviated_and_the_scripts_own_never_ours() -> None:
@@ -416,7 +416,7 @@ STEPS = [
     "ddptop.host.collector_start.become_member",
     "ddptop.cli.watched_run.recording_path",
     "ddptop.cli.watched_run.collector_arguments",
-    "ddptop.collector.supervisor.CollectorSupervisor._spawn",
+    "ddptop.collector.supervisor.CollectorSupervisor._spawn_process",
     "threading.Thread.start",
     "ddptop.cli.watched_run.prepend_path",
 ]
@@ -437,7 +437,7 @@ def test_whatever_fails_at_the_start_ends_in_one_line_and_leaves_nothing(
             raise error
 
         monkeypatch.setattr(step, fail)
-        assert _begun(parsed("train.py"), ["train.py"], _begin_torchrun) is None
+        assert _begin_run(parsed("train.py"), ["train.py"], _begin_torchrun) is None
         (line,) = capfd.readouterr().err.splitlines()
         assert line.startswith("ddptop: cannot record: ") and line.isprintable()
         assert dict(os.environ) == before | {"DDPTOP": "0"}

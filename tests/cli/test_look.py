@@ -272,7 +272,7 @@ def test_watch_prints_until_the_run_ends(frame: Frame, capsys: pytest.CaptureFix
     source = FakeSource(None, frame, frame, ended)
     options = argparse.Namespace(watch=True, once=False, json=False)
     mode = show.choose_mode(options, live=True)
-    assert show.show(source, mode, show_settings()) == 0
+    assert show.show_source(source, mode, show_settings()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["live", "finished"]
     assert source.closed
@@ -284,12 +284,12 @@ def test_watch_goes_on_when_failed_ranks_are_started_again(
     failed = replace(frame, run=replace(frame.run, state="failed", exit_code=None))
     ended = replace(frame, run=replace(frame.run, state="failed", exit_code=1))
     source = FakeSource(failed, failed, frame, ended, status="the run has failed")
-    assert show.show(source, show.Mode.WATCH, show_settings()) == 0
+    assert show.show_source(source, show.Mode.WATCH, show_settings()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["failed", "failed"], "the restart, and the end"
     monkeypatch.setattr(show, "GONE_S", 0.0)
     silent = FakeSource(failed, status="the run has failed")
-    assert show.show(silent, show.Mode.WATCH, show_settings()) == 0, "nobody ever told an exit code"
+    assert show.show_source(silent, show.Mode.WATCH, show_settings()) == 0, "nobody ever told an exit code"
 
 
 def test_watch_outlives_a_collector_that_is_started_again(
@@ -298,13 +298,15 @@ def test_watch_outlives_a_collector_that_is_started_again(
     lost = replace(frame, run=replace(frame.run, state="lost"))
     ended = replace(frame, run=replace(frame.run, state="finished"))
     settings = show_settings()
-    assert show.show(FakeSource(lost, lost, frame, ended, status="gone"), show.Mode.WATCH, settings) == 0
+    assert (
+        show.show_source(FakeSource(lost, lost, frame, ended, status="gone"), show.Mode.WATCH, settings) == 0
+    )
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["lost", "finished"]
     monkeypatch.setattr(show, "GONE_S", 0.0)
     with pytest.raises(CliError, match="gone"):
-        show.show(FakeSource(lost, status="gone"), show.Mode.WATCH, settings)
+        show.show_source(FakeSource(lost, status="gone"), show.Mode.WATCH, settings)
     with pytest.raises(CliError, match="cannot be read"):
-        show.show(FakeSource(frame, status="cannot be read"), show.Mode.WATCH, settings)
+        show.show_source(FakeSource(frame, status="cannot be read"), show.Mode.WATCH, settings)
 
 
 def test_a_silent_run_says_why(frame: Frame) -> None:

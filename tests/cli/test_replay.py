@@ -112,7 +112,7 @@ def test_two_recordings_open_at_the_last_step_that_both_have(
     shorter, opened = tmp_path / "b.ddptop", []
     write_recording(shorter, steps=60, run_id="bb22")
     monkeypatch.setattr("ddptop.cli.show.choose_mode", lambda *_, **__: Mode.SCREEN)
-    monkeypatch.setattr("ddptop.cli.show.show", lambda source, *_: opened.append(source) or 0)
+    monkeypatch.setattr("ddptop.cli.show.show_source", lambda source, *_: opened.append(source) or 0)
     for first, second in ((recording, shorter), (shorter, recording)):
         assert show_recording(first, argparse.Namespace(), compare=second) == 0
         source = opened.pop()

@@ -11,14 +11,14 @@ import pytest
 from ddptop.cli import settings
 from ddptop.cli.commands import LOOK
 from ddptop.cli.errors import CliError, Exit
-from ddptop.cli.settings import Configuration, load
+from ddptop.cli.settings import Configuration, load_settings
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.runs import NoSource
 
 
 def resolve(home: Path, flags: dict[str, object] | None = None, **environ: str) -> Configuration:
     folders = {"XDG_CONFIG_HOME": str(home), "XDG_STATE_HOME": str(home)}
-    return load(flags or {}, folders | environ, encoding="utf-8")
+    return load_settings(flags or {}, folders | environ, encoding="utf-8")
 
 
 def write(home: Path, text: str) -> Path:
@@ -67,7 +67,7 @@ def test_no_color(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("encoding", "ascii"), [("UTF-8", False), ("utf8", False), ("latin-1", True)])
 def test_ascii_is_chosen_where_the_encoding_cannot_draw(tmp_path: Path, encoding: str, ascii: bool) -> None:
-    found = load({}, {"XDG_CONFIG_HOME": str(tmp_path)}, encoding)
+    found = load_settings({}, {"XDG_CONFIG_HOME": str(tmp_path)}, encoding)
     assert found.settings.ascii is ascii
     assert found.origins["ascii"] == (f"encoding {encoding}" if ascii else "default")
 
@@ -158,15 +158,15 @@ def test_only_what_was_changed_on_the_screen_is_remembered(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     path = write(tmp_path, "# mine\ntheme = 'nord'\n")
     app = DdptopApp(NoSource())
-    settings.remember(app, resolve(tmp_path).settings)
+    settings.remember_settings(app, resolve(tmp_path).settings)
     assert not (tmp_path / "ddptop" / "screen.json").exists()
     app.place.sort, app.place.inverted, app.place.charts.log_loss = "late", True, True
-    settings.remember(app, resolve(tmp_path).settings)
+    settings.remember_settings(app, resolve(tmp_path).settings)
     assert not (tmp_path / "ddptop" / "screen.json").exists(), "a key and a click are for this time"
     app.place.columns = {"loss": False}
-    settings.remember(app, resolve(tmp_path).settings)
+    settings.remember_settings(app, resolve(tmp_path).settings)
     app.use_theme("ddptop-light")
-    settings.remember(app, resolve(tmp_path).settings)
+    settings.remember_settings(app, resolve(tmp_path).settings)
     kept = json.loads((tmp_path / "ddptop" / "screen.json").read_text())
     assert kept == {"columns": "-loss", "theme": "ddptop-light"}
     assert path.read_text() == "# mine\ntheme = 'nord'\n", "the person's own file is theirs"
@@ -181,7 +181,7 @@ def test_no_mouse(tmp_path: Path) -> None:
 
 
 def test_a_relative_configuration_folder_is_ignored() -> None:
-    found = load({}, {"XDG_CONFIG_HOME": "here"}, "utf-8")
+    found = load_settings({}, {"XDG_CONFIG_HOME": "here"}, "utf-8")
     assert found.file == Path("~/.config/ddptop/config.toml").expanduser()
 
 

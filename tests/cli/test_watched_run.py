@@ -28,15 +28,15 @@ def test_no_other_run_takes_the_folder_away_before_a_dead_collector_is_replaced(
     tmp_path.chmod(0o700)
     parser = argparse.ArgumentParser()
     add_options(parser)
-    options = LaunchOptions.of(parser.parse_args(["--ddptop-record", "off"]))
-    run = watched_run.WatchedRun.begin(options, "name", ["train.py"])
+    options = LaunchOptions.from_parsed(parser.parse_args(["--ddptop-record", "off"]))
+    run = watched_run.WatchedRun.begin_run(options, "name", ["train.py"])
     assert run is not None
     folder = Path(os.environ["DDPTOP_RUN_DIR"])
     dead = RunFile("name", folder.name, 1, 1, boot_id(), pid_namespace(), 1.5, "train.py", 1, None, folder)
     write_run_file(folder, dead)
     create_run_directory("another")
     assert folder.exists()
-    run.end(0)
+    run.end_run(0)
     assert not folder.exists()
 
 
@@ -59,7 +59,7 @@ def test_the_collector_is_told_how_many_ranks_torchrun_starts(
     parser.add_argument("--nnodes")
     parser.add_argument("--nproc-per-node")
     parsed = parser.parse_args(["--nnodes", nodes, "--nproc-per-node", processes])
-    words = watched_run.collector_arguments(LaunchOptions.of(parsed), "name", "id", tmp_path, "off")
+    words = watched_run.collector_arguments(LaunchOptions.from_parsed(parsed), "name", "id", tmp_path, "off")
     assert parse_arguments(words).most_ranks == most
 
 
@@ -113,7 +113,9 @@ def test_every_option_reaches_the_agent_the_ranks_and_the_collector(
 def test_the_collector_is_told_where_viewers_are_let_in(where: str | None, tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     add_options(parser)
-    options = LaunchOptions.of(parser.parse_args([] if where is None else ["--ddptop-listen", where]))
+    options = LaunchOptions.from_parsed(
+        parser.parse_args([] if where is None else ["--ddptop-listen", where])
+    )
     assert (
         parse_arguments(watched_run.collector_arguments(options, "name", "id", tmp_path, "off")).listen
         == where

@@ -16,7 +16,7 @@ import pytest
 
 from ddptop.cli.main import main
 from ddptop.cli.web import QUIT_S
-from ddptop.cli.web_sockets import MOST_SOCKETS, application, decode_message
+from ddptop.cli.web_sockets import MOST_SOCKETS, decode_message, make_application
 from ddptop.host.installation import install_command
 
 from .conftest import DEADLINE_S, MAIN
@@ -63,7 +63,7 @@ def test_the_screen_is_drawn_for_the_token_alone(
     server = serving.Server(shlex.join([sys.executable, "-c", MAIN, *words]), public_url="http://here")
 
     async def browse() -> bytes:
-        app = application(server, TOKEN, "here", QUIT_S)
+        app = make_application(server, TOKEN, "here", QUIT_S)
         async with TestClient(TestServer(app)) as client:
             for path in ("/", "/ws", "/wrong/", "/wrong/ws", "/static/js/textual.js"):
                 assert (await client.get(path)).status == 403
@@ -144,7 +144,7 @@ def test_sockets_are_few_of_our_pages_only_and_no_screen_outlives_its_own() -> N
         return set(psutil.Process().children()) - others
 
     async def browse() -> None:
-        app = application(server, TOKEN, "here:80", QUIT_S)
+        app = make_application(server, TOKEN, "here:80", QUIT_S)
         async with TestClient(TestServer(app)) as client:
             path = f"/{TOKEN}/ws?width=1000000000000&height=x"
             with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ddptop.cli.find import Recorded
+from ddptop.cli.find import RecordingEntry
 from ddptop.cli.runs import of_recording
 from ddptop.collector.record import PROGRESS_EVERY_NS
 from ddptop.host.runs import live_runs, read_run_file
@@ -254,7 +254,7 @@ def test_a_run_whose_folder_is_removed_goes_on_and_is_called_live(stage, can_be_
         stage.wait_for(lambda: read_run_file(stage.directory) is not None)
     else:
         root.write_text("in the way")
-    recorded = Recorded("run", stage.recording)
+    recorded = RecordingEntry("run", stage.recording)
     assert of_recording(recorded).state == "live"
     stage.ended(ranks)
     summary = stage.finish(collector)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.cli.find import Recorded, recorded_id
+from ddptop.cli.find import RecordingEntry, recorded_id
 from ddptop.cli.runs import of_recording
 from ddptop.protocol.messages import Hello
 from ddptop.recording.format import (
@@ -140,7 +140,7 @@ WRONG = {
 def test_an_index_that_says_what_cannot_be_is_passed_over_and_told(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "wrong.ddptop"
     path.write_bytes(content)
-    item = Recorded("wrong", path)
+    item = RecordingEntry("wrong", path)
     entry = of_recording(item)
     assert "its index is damaged" in (entry.note or "")
     assert entry.state == "lost"

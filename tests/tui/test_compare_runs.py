@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddptop.cli.commands.check import sentence
+from ddptop.cli.commands.check import result_sentence
 from ddptop.frames.frame import Frame, LoggedEvent, rate_without_stalls
 from ddptop.report.check import Measured, against_base
 from ddptop.sources.replay import frame_at
@@ -182,6 +182,8 @@ def test_where_steps_vary_too_much_nothing_is_told_in_one_sign() -> None:
         Measured("run", 2, np.arange(500.0), dict.fromkeys(BY_STEP, steps[:500]), values)
         for steps in (new, base)
     ]
-    assert "10.0 ms (25.0%) more" in sentence(against_base(*measured, 1.0)[0]).replace("10 ms", "10.0 ms")
+    assert "10.0 ms (25.0%) more" in result_sentence(against_base(*measured, 1.0)[0]).replace(
+        "10 ms", "10.0 ms"
+    )
     page = draw_two_runs(Scene(run, Place(), other=other), 100, 40)
     assert any("A is slower than B · 10.0 ms (25%) more a step" in str(line) for line in page.lines)

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.cli.commands.mcp import answer
+from ddptop.cli.commands.mcp import answer_json
 from ddptop.cli.errors import note
 from ddptop.cli.settings import Settings
-from ddptop.cli.show import Mode, emit
+from ddptop.cli.show import Mode, print_frame
 from ddptop.collector.alert_calls import AlertCalls
 from ddptop.collector.incidents import IncidentChange
 from ddptop.export.metrics import families
@@ -202,8 +202,8 @@ def trusted(frame: Frame) -> Frame:
 def test_escapes_behind_the_checks_reach_no_outlet(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     frame = trusted(base(number))
     plain = Settings(color=False)
-    emit(frame, Mode.JSON, plain)
-    emit(frame, Mode.ONCE, plain)
+    print_frame(frame, Mode.JSON, plain)
+    print_frame(frame, Mode.ONCE, plain)
     print_text(watch_line(frame))
     note(ESCAPES)
     shown = capsys.readouterr()
@@ -212,7 +212,7 @@ def test_escapes_behind_the_checks_reach_no_outlet(number: int, capsys: pytest.C
     print_text(picture(frame, 100, color=True), color=True)
     assert is_clean(re.sub(r"\x1b\[[0-9;]*m", "", coloured := capsys.readouterr().out))
     assert "\x1b[41m" not in coloured
-    assert "\\u001b" not in answer(snapshot(frame))
+    assert "\\u001b" not in answer_json(snapshot(frame))
     for alert in frame.alerts:
         body = AlertCalls("", Reducer(), lambda *_: None)._encode_change(IncidentChange(1, True, alert), 0)
         assert b"\\u001b" not in body

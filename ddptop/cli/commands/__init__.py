@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.cli.commands.attach import Attach
 from ddptop.cli.commands.base import Command
-from ddptop.cli.commands.check import Check
+from ddptop.cli.commands.check import CheckCommand
 from ddptop.cli.commands.completion import Completion
 from ddptop.cli.commands.config import Config
 from ddptop.cli.commands.demo import Demo
@@ -18,12 +18,12 @@ from ddptop.cli.commands.metrics import Metrics
 from ddptop.cli.commands.recordings import Ls, Prune, Rm
 from ddptop.cli.commands.relay import Relay
 from ddptop.cli.commands.replay import Replay
-from ddptop.cli.commands.report import Report
+from ddptop.cli.commands.report import ReportCommand
 
 __all__ = ["COMMANDS", "LOOK", "Command"]
 
 _OTHERS = (
-    *(Ls(), Replay(), Report(), Check(), Export(), Demo(), Rm(), Prune()),
+    *(Ls(), Replay(), ReportCommand(), CheckCommand(), Export(), Demo(), Rm(), Prune()),
     *(Attach(), Merge(), Metrics(), Mcp(), Env(), Relay(), Key(), Config()),
 )
 

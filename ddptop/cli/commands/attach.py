@@ -100,26 +100,28 @@ class Attach(Command):
         with tempfile.TemporaryDirectory(prefix="ddptop-attach-") as folder:
             exchange = Exchange(Path(folder), pids)
             if options.detach:
-                exchange.inject("end")
-                if not any(report["was"] for report in exchange.wait("detached").values()):
+                exchange.inject_call("end")
+                if not any(report["was"] for report in exchange.wait_for_state("detached").values()):
                     raise CliError("these processes were not attached to")
                 print_text(f"detached from {len(pids)} rank{'s' * (len(pids) != 1)}")
             else:
-                print_text(f"recording {len(pids)} rank{'s' * (len(pids) != 1)}: {_begin(exchange)}")
+                print_text(
+                    f"recording {len(pids)} rank{'s' * (len(pids) != 1)}: {_begin_recording(exchange)}"
+                )
         return Exit.DONE
 
 
-def _begin(exchange: Exchange) -> str:
+def _begin_recording(exchange: Exchange) -> str:
     """Have all ranks begin at one step. Returns the command that shows the run. Raises CliError."""
     try:
-        exchange.inject("begin")
+        exchange.inject_call("begin")
         but = "; nothing was recorded, training goes on as before"
-        first_step = step_to_begin(exchange.wait("waiting", FORWARDS, but=but))
+        first_step = step_to_begin(exchange.wait_for_state("waiting", FORWARDS, but=but))
     except BaseException:
-        exchange.go(-1)
+        exchange.announce_begin(-1)
         raise
-    exchange.go(first_step)
-    reports = exchange.wait("recording", wait_s=BEGIN_S)
+    exchange.announce_begin(first_step)
+    reports = exchange.wait_for_state("recording", wait_s=BEGIN_S)
     folder = Path(next(iter(reports.values()))["folder"])
     return f"ddptop {_name_of(folder)}".rstrip()
 
@@ -145,7 +147,7 @@ class Exchange:
         self._pids = pids
         self._number = secrets.token_hex(8)
 
-    def inject(self, function: str) -> None:
+    def inject_call(self, function: str) -> None:
         """Have each process call this function of `ddptop.training.attached`. Raises CliError."""
         from ddptop import __version__
         from ddptop.host.inject import InjectionError, inject_file
@@ -162,18 +164,20 @@ class Exchange:
             except InjectionError as error:
                 raise CliError(str(error), Exit.FAILED) from None
 
-    def go(self, collectives: int) -> None:
+    def announce_begin(self, collectives: int) -> None:
         """Have the ranks begin at the first step with so many collectives before it; -1: not at all."""
         new = self._folder / "go.new"
         new.write_text(str(collectives))
         new.replace(self._folder / "go")
 
-    def wait(self, state: str, forwards: int = 0, wait_s: float | None = None, but: str = "") -> Reports:
+    def wait_for_state(
+        self, state: str, forwards: int = 0, wait_s: float | None = None, but: str = ""
+    ) -> Reports:
         """Wait until all report this state and so many forwards. Raises CliError, after WAIT_S with `but`."""
         wait_s = WAIT_S if wait_s is None else wait_s
         end = time.monotonic() + wait_s
         while True:
-            reports = {pid: self._read(pid) for pid in self._pids}
+            reports = {pid: self._read_report(pid) for pid in self._pids}
             for pid, report in reports.items():
                 if report.get("state") == "refused":
                     raise CliError(f"process {pid}: {report['why']}")
@@ -190,11 +194,11 @@ class Exchange:
                 raise CliError(
                     f"process {late[0]} has begun no training step within {wait_s:g} s "
                     f"({reports[late[0]].get('state', 'its main thread runs no Python')}): "
-                    f"{where(self._pids)}{but}"
+                    f"{describe_calls(self._pids)}{but}"
                 )
             time.sleep(0.02)
 
-    def _read(self, pid: int) -> dict[str, Any]:
+    def _read_report(self, pid: int) -> dict[str, Any]:
         try:
             report: dict[str, Any] = json.loads((self._folder / f"rank-{pid}").read_text())
         except FileNotFoundError:
@@ -202,15 +206,15 @@ class Exchange:
         return report
 
 
-def where(pids: Sequence[int]) -> str:
+def describe_calls(pids: Sequence[int]) -> str:
     """`process 4711 is in train.py:26 main, process 4712 is in train.py:9 tokenize`: the user's own code that
     the first SHOWN of them run."""
     from ddptop.host.worker_calls import call_of
 
     calls = [(pid, call_of(pid)) for pid in pids[:SHOWN]]
-    known = [f"process {pid} is in {call}" for pid, call in calls if call]
+    calls_read = [f"process {pid} is in {call}" for pid, call in calls if call]
     why = "py-spy may not, or finds no code of yours" if shutil.which("py-spy") else "pip install py-spy"
-    return ", ".join(known) or f"it cannot be read where they are ({why})"
+    return ", ".join(calls_read) or f"it cannot be read where they are ({why})"
 
 
 def step_to_begin(reports: Reports) -> int:
@@ -229,8 +233,8 @@ def step_to_begin(reports: Reports) -> int:
         )
     numbers = [[number for number, _ in report["forwards"]] for report in reports.values()]
     low, high = max(map(min, numbers)), min(map(max, numbers))
-    common = [[number for number in own if low <= number <= high] for own in numbers]
-    if any(own != common[0] for own in common):
+    common = [[number for number in rank_numbers if low <= number <= high] for rank_numbers in numbers]
+    if any(rank_numbers != common[0] for rank_numbers in common):
         raise CliError(
             "the ranks do not launch the same collectives before each step: steps cannot be paired"
         )
@@ -238,7 +242,7 @@ def step_to_begin(reports: Reports) -> int:
         ((report["forwards"][0], report["forwards"][-1]) for report in reports.values()),
         key=lambda ends: ends[1][0],
     )
-    steps = sorted(later - earlier for own in numbers for earlier, later in pairwise(own))
+    steps = sorted(later - earlier for rank_numbers in numbers for earlier, later in pairwise(rank_numbers))
     a_second = (last - first) / max(ended - began, 1e-3) * AHEAD_S
     return int(last + max(AHEAD_STEPS * steps[-1], ceil(a_second)))
 
@@ -248,7 +252,7 @@ def ranks_of(pids: Sequence[int]) -> list[int]:
 
     Processes whose environment names no job (`mp.spawn`) are taken as they are.
     """
-    ranks = dict(_ranks())
+    ranks = dict(_find_ranks())
     jobs = set(ranks.values())
     if not pids:
         if len(jobs) != 1:
@@ -263,7 +267,7 @@ def ranks_of(pids: Sequence[int]) -> list[int]:
     return sorted(pid for pid, job in ranks.items() if job in named)
 
 
-def _ranks() -> Iterable[tuple[int, tuple[str, ...]]]:
+def _find_ranks() -> Iterable[tuple[int, tuple[str, ...]]]:
     """Process id and job of each rank of this user; not its workers, which have its environment, too."""
     import psutil
 

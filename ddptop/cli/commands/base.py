@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         raise CliError(f"{message}; see {self.prog} --help", Exit.USAGE)
 
 
-def wrap(text: str, indent: str = "") -> str:
+def wrap_text(text: str, indent: str = "") -> str:
     """The text in lines of the terminal's width; `indent`: before all but the first."""
     width = shutil.get_terminal_size().columns - 2
     return textwrap.fill(
@@ -55,7 +55,7 @@ class Command:
         parser = Parser(
             prog=f"ddptop {self.name}".strip(),
             # The examples come first: they are what most users look for.
-            description=f"{wrap(f'{self.summary} {self.details}')}\n\nexamples:\n{examples}",
+            description=f"{wrap_text(f'{self.summary} {self.details}')}\n\nexamples:\n{examples}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

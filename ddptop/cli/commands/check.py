@@ -27,7 +27,7 @@ LEAST_TOLERANCE, MOST_TOLERANCE = 0.1, 100.0
 WORDS = {"within": "within", "regression": "REGRESSION", "unknown": "cannot tell"}
 
 
-class Check(Command):
+class CheckCommand(Command):
     """Compares a recording with another one or with limits; the exit code says whether it is worse."""
 
     name = "check"
@@ -40,13 +40,13 @@ class Check(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The runs, the limits, and in which form."""
-        known = "a recording, or the name of a run or its beginning"
-        parser.add_argument("new", metavar="NEW", help=known)
-        parser.add_argument("--against", metavar="BASE", help=f"{known}; NEW may not be worse")
+        what = "a recording, or the name of a run or its beginning"
+        parser.add_argument("new", metavar="NEW", help=what)
+        parser.add_argument("--against", metavar="BASE", help=f"{what}; NEW may not be worse")
         parser.add_argument("--limits", metavar="TOML", help="a file of limits, such as: step_ms = 120")
         parser.add_argument(
             "--tolerance",
-            type=_percent,
+            type=_parse_tolerance,
             default=1.0,
             metavar="PCT",
             help="NEW may be worse by so many percent of BASE's step (default 1)",
@@ -60,47 +60,49 @@ class Check(Command):
             raise CliError("check needs --against BASE or --limits TOML", Exit.USAGE)
         if options.junit is not None:
             _check_writable(Path(options.junit))
-        limits = {} if options.limits is None else _limits(Path(options.limits))
+        limits = {} if options.limits is None else _read_limits(Path(options.limits))
         from ddptop.report.check import against_base, against_limits, outcome
 
-        new = _measured(options.new)
+        new = _read_measured(options.new)
         results = against_limits(new, limits)
         base = None
         if options.against is not None:
-            base = _measured(options.against)
+            base = _read_measured(options.against)
             if base.world_size != new.world_size:
                 note(f"{new.name} has {new.world_size} ranks, {base.name} {base.world_size}")
             results += against_base(new, base, options.tolerance)
         whole = outcome(results)
         names = {"new": new.name, "base": None if base is None else base.name}
         if options.json:
-            checks = [{**asdict(one), "sentence": sentence(one)} for one in results]
+            checks = [{**asdict(result), "sentence": result_sentence(result)} for result in results]
             print_json({"schema": 1, "outcome": whole, **names, "checks": checks}, allow_nan=True)
         else:
-            print_text("\n".join(_page(results, names, whole)))
+            print_text("\n".join(_page_lines(results, names, whole)))
         if options.junit is not None:
             try:
-                _junit(results, new.name).write(options.junit, encoding="utf-8", xml_declaration=True)
+                _junit_tree(results, new.name).write(options.junit, encoding="utf-8", xml_declaration=True)
             except OSError as error:  # the disk is full, or the folder has gone meanwhile
                 raise CliError(f"--junit {options.junit}: {error.strerror}", Exit.USAGE) from None
         if os.environ.get("GITHUB_ACTIONS"):
-            for line in _annotations(results, new.name):
+            for line in _github_annotations(results, new.name):
                 print_text(line, file=sys.stderr)
         if whole == "unknown":
-            why = next(f"{one.words}: {one.reason}" for one in results if one.reason and one.decides)
+            why = next(
+                f"{result.words}: {result.reason}" for result in results if result.reason and result.decides
+            )
             raise CliError(f"cannot tell whether {new.name} is worse: {why}", Exit.UNKNOWN)
         return Exit.DONE if whole == "within" else Exit.FAILED
 
 
-def sentence(result: Result) -> str:
+def result_sentence(result: Result) -> str:
     """`step time 103.1 ms, 3.1 ms (3.1%) more (2.4 to 3.8) than the base's 100 ms`."""
     unit = {"": "", "%": "%"}.get(result.unit, f" {result.unit}")
-    other = "the limit of" if result.against == "limit" else "the base's"
+    reference_words = "the limit of" if result.against == "limit" else "the base's"
     if result.new is None or result.reference is None or result.more is None:
         return f"{result.words}: {result.reason}"
-    of = f"{other} {significant(result.reference, 4)}{unit}"
+    reference = f"{reference_words} {significant(result.reference, 4)}{unit}"
     if not result.more:
-        return f"{result.words} {significant(result.new, 4)}{unit}, as {of}"
+        return f"{result.words} {significant(result.new, 4)}{unit}, as {reference}"
     text = f"{result.words} {significant(result.new, 4)}{unit}, {significant(abs(result.more), 3)}{unit}"
     if result.reference and result.unit == "ms":
         text += f" ({percent(100 * abs(result.more) / result.reference, 1)})"
@@ -108,36 +110,39 @@ def sentence(result: Result) -> str:
     if result.low is not None and result.high is not None:
         ends = (result.low, result.high) if result.more > 0 else (-result.high, -result.low)
         text += f" ({significant(ends[0], 3)} to {significant(ends[1], 3)})"
-    return f"{text} than {of}"
+    return f"{text} than {reference}"
 
 
-def _page(results: Sequence[Result], names: Mapping[str, str | None], whole: str) -> list[str]:
+def _page_lines(results: Sequence[Result], names: Mapping[str, str | None], whole: str) -> list[str]:
     against = " and ".join(
-        [*([f"against {names['base']}"] if names["base"] else []), *(["limits"] if _limited(results) else [])]
+        [
+            *([f"against {names['base']}"] if names["base"] else []),
+            *(["limits"] if _is_limited(results) else []),
+        ]
     )
     lines = [f"check of {names['new']}, {against}: {WORDS[whole]}"]
-    for one in results:
-        reason = f" ({one.reason})" if one.reason and one.more is not None else ""
-        lines.append(f"  {WORDS[one.outcome]:<12}{sentence(one)}{reason}")
+    for result in results:
+        reason = f" ({result.reason})" if result.reason and result.more is not None else ""
+        lines.append(f"  {WORDS[result.outcome]:<12}{result_sentence(result)}{reason}")
     return [printable(line) for line in lines]
 
 
-def _limited(results: Sequence[Result]) -> bool:
-    return any(one.against == "limit" for one in results)
+def _is_limited(results: Sequence[Result]) -> bool:
+    return any(result.against == "limit" for result in results)
 
 
-def _measured(word: str) -> Measured:
+def _read_measured(word: str) -> Measured:
     from ddptop.cli.find import SUFFIX, read_whole, recording_of
     from ddptop.report.check import measure
 
     with read_whole(recording_of(word)) as recording:
-        found = measure(recording, recording.path.name.removesuffix(SUFFIX))
+        measured = measure(recording, recording.path.name.removesuffix(SUFFIX))
         if recording.damage is not None:
             note(f"{recording.path.name}: {recording.damage}; the rest was read")
-    return found
+    return measured
 
 
-def _limits(path: Path) -> dict[str, float]:
+def _read_limits(path: Path) -> dict[str, float]:
     """The limits of a file. Raises CliError (2) where it is not there or one of them means nothing."""
     from ddptop.cli.settings import read_toml
     from ddptop.report.check import FIGURES
@@ -145,15 +150,15 @@ def _limits(path: Path) -> dict[str, float]:
     names = [figure.name for figure in FIGURES]
     if not path.is_file():
         raise CliError(f"{path}: no such file", Exit.USAGE)
-    found = read_toml(path)
-    for name, value in found.items():
+    limits = read_toml(path)
+    for name, value in limits.items():
         if name not in names:
             raise CliError(f"{path}: {name} is no figure; choose from {', '.join(names)}", Exit.USAGE)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
             raise CliError(f"{path}: {name} = {value!r} is no limit; give a number", Exit.USAGE)
-    if not found:
+    if not limits:
         raise CliError(f"{path} has no limits; one is step_ms = 120", Exit.USAGE)
-    return {name: float(str(value)) for name, value in found.items()}
+    return {name: float(str(value)) for name, value in limits.items()}
 
 
 def _check_writable(path: Path) -> None:
@@ -169,43 +174,43 @@ def _check_writable(path: Path) -> None:
     raise CliError(f"--junit {path}: {why}", Exit.USAGE)
 
 
-def _junit(results: Sequence[Result], name: str) -> xml.ElementTree[xml.Element[str]]:
+def _junit_tree(results: Sequence[Result], name: str) -> xml.ElementTree[xml.Element[str]]:
     """A test case per figure. What is unknown is an error where it decides, else skipped."""
     from xml.etree import ElementTree as xml
 
     kinds = {
-        id(one): "failure" if one.outcome == "regression" else "error" if one.decides else "skipped"
-        for one in results
-        if one.outcome != "within"
+        id(result): "failure" if result.outcome == "regression" else "error" if result.decides else "skipped"
+        for result in results
+        if result.outcome != "within"
     }
     counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     totals = {key: str([*kinds.values()].count(kind)) for key, kind in counts.items()}
     suite = xml.Element("testsuite", {"name": "ddptop check", "tests": str(len(results)), **totals})
-    for one in results:
-        of = {"classname": printable(name), "name": f"{one.figure} against {one.against}"}
-        case = xml.SubElement(suite, "testcase", of)
-        if id(one) in kinds:
-            xml.SubElement(case, kinds[id(one)], {"message": printable(_reasoned(one))})
+    for result in results:
+        attributes = {"classname": printable(name), "name": f"{result.figure} against {result.against}"}
+        case = xml.SubElement(suite, "testcase", attributes)
+        if id(result) in kinds:
+            xml.SubElement(case, kinds[id(result)], {"message": printable(_result_with_reason(result))})
     return xml.ElementTree(suite)
 
 
-def _annotations(results: Sequence[Result], name: str) -> list[str]:
+def _github_annotations(results: Sequence[Result], name: str) -> list[str]:
     """Lines that GitHub shows beside the job: errors, and warnings for what is unknown."""
     lines = []
-    for one in results:
-        if one.outcome == "regression" or (one.outcome == "unknown" and one.decides):
-            level = "error" if one.outcome == "regression" else "warning"
-            text = printable(f"{name}: {_reasoned(one)}").replace("%", "%25")
+    for result in results:
+        if result.outcome == "regression" or (result.outcome == "unknown" and result.decides):
+            level = "error" if result.outcome == "regression" else "warning"
+            text = printable(f"{name}: {_result_with_reason(result)}").replace("%", "%25")
             lines.append(f"::{level} title=ddptop check::{text}")
     return lines
 
 
-def _reasoned(result: Result) -> str:
-    text = sentence(result)
+def _result_with_reason(result: Result) -> str:
+    text = result_sentence(result)
     return text if not result.reason or result.more is None else f"{text}: {result.reason}"
 
 
-def _percent(text: str) -> float:
+def _parse_tolerance(text: str) -> float:
     try:
         value = float(text.removesuffix("%"))
     except ValueError:

@@ -31,19 +31,19 @@ class Completion(Command):
     def run(self, options: argparse.Namespace) -> int:
         """Print the script, or the names of the runs that there are."""
         if options.shell == "names":
-            return _names()
+            return _print_names()
         commands = (*self.others, self)
-        print_text(script(options.shell, Look(commands), commands), end="")
+        print_text(completion_script(options.shell, Look(commands), commands), end="")
         return Exit.DONE
 
 
-def _names() -> int:
+def _print_names() -> int:
     """Live runs and recordings, a name a line; nothing where they cannot be looked up."""
-    from ddptop.cli.find import live, recorded
+    from ddptop.cli.find import find_live, find_recorded
 
     try:
-        running = live()
-        kept = recorded(running)
+        running = find_live()
+        kept = find_recorded(running)
     except CliError:
         return Exit.DONE
     for name in dict.fromkeys([*(run.name for run in running), *(item.name for item in kept)]):
@@ -103,7 +103,7 @@ complete -c ddptop -f
 """
 
 
-def values(option: str) -> tuple[str, ...] | None:
+def option_values(option: str) -> tuple[str, ...] | None:
     """What an option's value may be; None where it takes none, nothing where any will do."""
     from ddptop.tui.all_views import VIEWS
 
@@ -111,12 +111,12 @@ def values(option: str) -> tuple[str, ...] | None:
     return choices.get(option, () if option in VALUE_OPTIONS else None)
 
 
-def script(shell: str, look: Command, commands: Sequence[Command]) -> str:
+def completion_script(shell: str, look: Command, commands: Sequence[Command]) -> str:
     """The script for `bash`, `zsh` or `fish`. Raises KeyError for another shell."""
-    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](look, commands)
+    return {"bash": _bash_script, "zsh": _zsh_script, "fish": _fish_script}[shell](look, commands)
 
 
-def options(command: Command) -> list[tuple[str, str]]:
+def long_options(command: Command) -> list[tuple[str, str]]:
     """Long options of a command, each with its help."""
     # Private, but argparse has had it since Python 2.7 and offers no other way to ask.
     actions: list[argparse.Action] = command.parser()._actions
@@ -128,18 +128,18 @@ def options(command: Command) -> list[tuple[str, str]]:
     ]
 
 
-def _bash(look: Command, commands: Sequence[Command]) -> str:
+def _bash_script(look: Command, commands: Sequence[Command]) -> str:
     cases = [_case_of(f"    {c.name})", c, 'words="{}"') for c in commands]
     first = " ".join([*(c.name for c in commands), *_option_names(look)])
     cases.append(f'    *) words="{first} $({NAMES})" ;;')
-    return _filled(_BASH, commands, cases, 'words="{}"')
+    return _fill_template(_BASH, commands, cases, 'words="{}"')
 
 
-def _zsh(look: Command, commands: Sequence[Command]) -> str:
+def _zsh_script(look: Command, commands: Sequence[Command]) -> str:
     cases = [_case_of(f"    ({c.name})", c, "all=({})") for c in commands]
     first = " ".join([*(c.name for c in commands), *_option_names(look)])
     cases.append(f'    (*) all=({first} ${{(f)"$({NAMES})"}}) ;;')
-    return _filled(_ZSH, commands, cases, "all=({})")
+    return _fill_template(_ZSH, commands, cases, "all=({})")
 
 
 def _case_of(label: str, command: Command, words: str) -> str:
@@ -149,10 +149,10 @@ def _case_of(label: str, command: Command, words: str) -> str:
     return f"{label} {words.format(' '.join(choices))} ;;"
 
 
-def _filled(text: str, commands: Sequence[Command], cases: Sequence[str], words: str) -> str:
+def _fill_template(text: str, commands: Sequence[Command], cases: Sequence[str], words: str) -> str:
     named = "|".join(command.name for command in commands)
     after = [
-        f"    ({option}) {words.format(' '.join(values(option) or ()))} ;;"
+        f"    ({option}) {words.format(' '.join(option_values(option) or ()))} ;;"
         for option in sorted(VALUE_OPTIONS | {"--to"})
     ]
     filled = {"@COMMANDS_OR@": named, "@CASES@": "\n".join(cases), "@VALUES@": "\n".join(after)}
@@ -161,16 +161,18 @@ def _filled(text: str, commands: Sequence[Command], cases: Sequence[str], words:
     return text
 
 
-def _fish(look: Command, commands: Sequence[Command]) -> str:
+def _fish_script(look: Command, commands: Sequence[Command]) -> str:
     named = " ".join(command.name for command in commands)
     none = f"not __fish_seen_subcommand_from {named}"
     lines = [f"complete -c ddptop -n '{none}' -a '({NAMES})' -d run"]
     for command in commands:
-        lines.append(f"complete -c ddptop -n '{none}' -a {command.name} -d {_quoted(command.summary)}")
-    lines += [_fish_option(none, *option) for option in options(look)]
+        lines.append(
+            f"complete -c ddptop -n '{none}' -a {command.name} -d {_quote_for_fish(command.summary)}"
+        )
+    lines += [_fish_option(none, *option) for option in long_options(look)]
     for command in commands:
         inside = f"__fish_seen_subcommand_from {command.name}"
-        lines += [_fish_option(inside, *option) for option in options(command)]
+        lines += [_fish_option(inside, *option) for option in long_options(command)]
     lines.append("complete -c ddptop -n '__fish_seen_subcommand_from replay report export' -F")
     lines.append(f"complete -c ddptop -n '__fish_seen_subcommand_from report export' -a '({NAMES})'")
     lines.append("complete -c ddptop -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'")
@@ -179,15 +181,15 @@ def _fish(look: Command, commands: Sequence[Command]) -> str:
 
 
 def _fish_option(when: str, option: str, words: str) -> str:
-    after = values(option)
-    value = "" if after is None else f" -x -a {_quoted(' '.join(after))}"
-    return f"complete -c ddptop -n '{when}' -l {option.removeprefix('--')}{value} -d {_quoted(words)}"
+    after = option_values(option)
+    value = "" if after is None else f" -x -a {_quote_for_fish(' '.join(after))}"
+    return f"complete -c ddptop -n '{when}' -l {option.removeprefix('--')}{value} -d {_quote_for_fish(words)}"
 
 
-def _quoted(text: str) -> str:
+def _quote_for_fish(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def _option_names(command: Command) -> list[str]:
-    return [option for option, _ in options(command)]
+    return [option for option, _ in long_options(command)]

@@ -27,24 +27,30 @@ class Config(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Print one line a setting."""
-        from ddptop.cli.settings import load
+        from ddptop.cli.settings import load_settings
         from ddptop.render.table import aligned
 
-        found = load(vars(options))
-        values = asdict(found.settings)
+        configuration = load_settings(vars(options))
+        values = asdict(configuration.settings)
         if options.json:
-            known = {name: {"value": value, "from": found.origins[name]} for name, value in values.items()}
-            print_json({"schema": 1, "file": str(found.file), "settings": known}, allow_nan=True)
+            settings = {
+                name: {"value": value, "from": configuration.origins[name]} for name, value in values.items()
+            }
+            print_json({"schema": 1, "file": str(configuration.file), "settings": settings}, allow_nan=True)
         else:
-            rows = [[name, _shown(value), found.origins[name]] for name, value in values.items()]
+            rows = [
+                [name, _format_value(value), configuration.origins[name]] for name, value in values.items()
+            ]
             print_text("\n".join(aligned(["setting", "value", "from"], rows)))
-            print_text(f"\nfile: {found.file}{'' if found.file.is_file() else ' (not there)'}")
-        if found.unknown:
-            note(f"{found.file}: unknown keys: {', '.join(found.unknown)}")
+            print_text(
+                f"\nfile: {configuration.file}{'' if configuration.file.is_file() else ' (not there)'}"
+            )
+        if configuration.unknown:
+            note(f"{configuration.file}: unknown keys: {', '.join(configuration.unknown)}")
         return 0
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "-" if value is None else f"{value}"

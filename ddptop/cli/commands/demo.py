@@ -35,15 +35,21 @@ class Demo(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Ranks, steps and how to show them."""
-        parser.add_argument("--ranks", type=_ranks, default=2, metavar="N", help="processes (default 2)")
+        parser.add_argument(
+            "--ranks", type=_parse_ranks, default=2, metavar="N", help="processes (default 2)"
+        )
         parser.add_argument(
             "--simulate",
-            type=_simulated,
+            type=_parse_simulated,
             metavar="RANKS",
             help="no training: simulated messages of so many ranks through the real collector",
         )
         parser.add_argument(
-            "--steps", type=_steps, default=None, metavar="N", help="end after so many steps (default: go on)"
+            "--steps",
+            type=_parse_steps,
+            default=None,
+            metavar="N",
+            help="end after so many steps (default: go on)",
         )
         parser.add_argument("--headless", action="store_true", help="print a line a second, no screen")
         add_screen_options(parser)
@@ -81,19 +87,19 @@ def offer_simulated(problem: str, options: argparse.Namespace) -> None:
     raise CliError(f"{problem}, or {offer}, which needs none")
 
 
-def _ranks(text: str) -> int:
+def _parse_ranks(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_DEMO_RANKS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 to {MAX_DEMO_RANKS}")
     return int(text)
 
 
-def _simulated(text: str) -> int:
+def _parse_simulated(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_SIMULATED_RANKS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 to {MAX_SIMULATED_RANKS}")
     return int(text)
 
 
-def _steps(text: str) -> int:
+def _parse_steps(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps")
     return int(text)

@@ -35,7 +35,7 @@ class Env(Command):
         from ddptop.cli.launch_options import UsageError
 
         try:
-            variables = _variables(options.name)
+            variables = _training_variables(options.name)
         except UsageError as mistake:
             raise CliError(str(mistake).removeprefix("--ddptop-"), Exit.USAGE) from None
         if options.json:
@@ -45,7 +45,7 @@ class Env(Command):
         return Exit.DONE
 
 
-def _variables(run: str | None) -> dict[str, str]:
+def _training_variables(run: str | None) -> dict[str, str]:
     """With the settings that this command's environment has for `ddptop-run`. Raises UsageError."""
     from ddptop.cli.launch_options import LaunchOptions, prepend_path
     from ddptop.cli.watched_run import INJECT

@@ -28,16 +28,18 @@ class Export(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The file, the format, what of it, and where to."""
-        known = "a recording, or the name of a run or its beginning (default: the newest)"
-        parser.add_argument("file", nargs="?", metavar="FILE", help=known)
+        what = "a recording, or the name of a run or its beginning (default: the newest)"
+        parser.add_argument("file", nargs="?", metavar="FILE", help=what)
         parser.add_argument("--to", choices=FORMATS, required=True, metavar="FORMAT", help=", ".join(FORMATS))
         where = (
             "the file, or the folder for parquet and csv; -: standard output (default: the recording's name)"
         )
         parser.add_argument("-o", "--output", metavar="PATH", help=where)
         which = "only steps A to B - 1; A or B may be left out"
-        parser.add_argument("--steps", type=_steps, default=(None, None), metavar="A:B", help=which)
-        parser.add_argument("--ranks", type=_ranks, metavar="LIST", help="only these ranks: 0,8-15")
+        parser.add_argument(
+            "--steps", type=_parse_step_range, default=(None, None), metavar="A:B", help=which
+        )
+        parser.add_argument("--ranks", type=_parse_rank_list, metavar="LIST", help="only these ranks: 0,8-15")
         parser.add_argument("--force", action="store_true", help="replace an existing file or folder")
 
     def run(self, options: argparse.Namespace) -> int:
@@ -70,7 +72,7 @@ class Export(Command):
         return Exit.DONE
 
 
-def _steps(text: str) -> tuple[int | None, int | None]:
+def _parse_step_range(text: str) -> tuple[int | None, int | None]:
     plain = text.replace(",", "").replace("_", "")
     if not re.fullmatch("[0-9]{0,15}:[0-9]{0,15}", plain):
         raise argparse.ArgumentTypeError(f"{text!r} is no range of steps; give A:B, like 1000:1200")
@@ -80,7 +82,7 @@ def _steps(text: str) -> tuple[int | None, int | None]:
     return first, stop
 
 
-def _ranks(text: str) -> frozenset[int]:
+def _parse_rank_list(text: str) -> frozenset[int]:
     if not re.fullmatch("[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks; give one like 0,8-15")
     ends = [(part.split("-")[0], part.split("-")[-1]) for part in text.split(",")]

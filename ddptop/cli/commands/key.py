@@ -45,13 +45,13 @@ class Key(Command):
             raise CliError("give `new FILE`, `show`, or `rm KEY`", Exit.USAGE)
         try:
             if options.action == "new":
-                return _new(Path(options.file))
-            return _show() if options.action == "show" else _remove(options.file)
+                return _make_key(Path(options.file))
+            return _show_keys() if options.action == "show" else _remove_key(options.file)
         except RunDirectoryError as error:
             raise CliError(str(error), Exit.REFUSED) from None
 
 
-def _new(path: Path) -> int:
+def _make_key(path: Path) -> int:
     from ddptop.host.folders import open_regular, state_directory
     from ddptop.transport.curve import (
         MAX_VIEWER_KEYS,
@@ -61,8 +61,8 @@ def _new(path: Path) -> int:
         save_viewer_keys,
     )
 
-    known = load_viewer_keys(state_directory())
-    if len(known.admitted) >= MAX_VIEWER_KEYS:
+    keys = load_viewer_keys(state_directory())
+    if len(keys.admitted) >= MAX_VIEWER_KEYS:
         raise CliError(f"{MAX_VIEWER_KEYS} keys are admitted already; remove one: ddptop key rm KEY")
     pair = KeyPair.new()
     try:
@@ -70,34 +70,34 @@ def _new(path: Path) -> int:
     except FileExistsError:
         raise CliError(f"{path} is there already; nothing was changed") from None
     with os.fdopen(descriptor, "w") as file:
-        json.dump(ViewerKey(known.collector.public, pair), file)
+        json.dump(ViewerKey(keys.collector.public, pair), file)
         file.write("\n")
-    save_viewer_keys(state_directory(), known._replace(admitted={**known.admitted, pair.public: path.name}))
+    save_viewer_keys(state_directory(), keys._replace(admitted={**keys.admitted, pair.public: path.name}))
     print_text(f"{path}: copy it to the machine that is to look, for its user alone; it lets in there with")
     print_text(f"  ddptop --connect {socket.gethostname()}:PORT --key {path.name}")
     return Exit.DONE
 
 
-def _show() -> int:
+def _show_keys() -> int:
     from ddptop.host.folders import state_directory
     from ddptop.transport.curve import load_viewer_keys
 
-    known = load_viewer_keys(state_directory())
-    print_text(f"collectors  {known.collector.public}")
-    for public, name in known.admitted.items():
+    keys = load_viewer_keys(state_directory())
+    print_text(f"collectors  {keys.collector.public}")
+    for public, name in keys.admitted.items():
         print_text(f"viewer      {public}  {name}")
     return Exit.DONE
 
 
-def _remove(word: str) -> int:
+def _remove_key(word: str) -> int:
     from ddptop.host.folders import state_directory
     from ddptop.transport.curve import load_viewer_keys, save_viewer_keys
 
-    known = load_viewer_keys(state_directory())
-    matches = [public for public, name in known.admitted.items() if word in (public, name)]
+    keys = load_viewer_keys(state_directory())
+    matches = [public for public, name in keys.admitted.items() if word in (public, name)]
     if len(matches) != 1:
         several = f"{len(matches)} keys are" if matches else "no key is"
         raise CliError(f"{several} called {word!r}; ddptop key show lists them", Exit.NOT_FOUND)
-    admitted = {public: name for public, name in known.admitted.items() if public != matches[0]}
-    save_viewer_keys(state_directory(), known._replace(admitted=admitted))
+    admitted = {public: name for public, name in keys.admitted.items() if public != matches[0]}
+    save_viewer_keys(state_directory(), keys._replace(admitted=admitted))
     return Exit.DONE

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop import __version__
-from ddptop.cli.commands.base import Command, add_screen_options, wrap
+from ddptop.cli.commands.base import Command, add_screen_options, wrap_text
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.protocol.outlets import print_text
 
@@ -45,7 +45,7 @@ class Look(Command):
         parser.add_argument("run", nargs="?", metavar="RUN", help="name or id of a run, or its beginning")
         parser.add_argument(
             "--wait",
-            type=_seconds,
+            type=_parse_wait_s,
             metavar="SECONDS",
             help="wait so long for the run to start (default: 10 while a ddptop-run starts)",
         )
@@ -71,14 +71,14 @@ class Look(Command):
         )
         browser.add_argument(
             "--port",
-            type=_port,
+            type=_parse_web_port,
             metavar="PORT",
             help="port of --web, to forward with ssh -L (default: any free one)",
         )
         add_screen_options(parser)
         width = max(len(command.name) for command in self.others)
         listed = "\n".join(
-            wrap(f"  {command.name:<{width}}  {command.summary}", " " * (width + 4))
+            wrap_text(f"  {command.name:<{width}}  {command.summary}", " " * (width + 4))
             for command in self.others
         )
         parser.description = f"{parser.description}\n\ncommands (each has --help):\n{listed}"
@@ -94,16 +94,16 @@ class Look(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Find the run and show it; without a live one, the end of the newest recording."""
-        from ddptop.cli.find import Recorded, find, newest_recording, wait_for_live, with_collector
+        from ddptop.cli.find import RecordingEntry, find_run, newest_recording, wait_for_live, with_collector
         from ddptop.cli.show import Mode, choose_mode
-        from ddptop.cli.web import in_browser, serve
+        from ddptop.cli.web import in_browser, serve_screen
 
         if options.port is not None and not options.web:
             raise CliError("--port goes with --web", Exit.USAGE)
         if options.web and (options.once or options.json or options.watch):
             raise CliError("--web opens a screen: leave --once, --json and --watch out", Exit.USAGE)
         if options.web and not in_browser():
-            return serve(options.words, options.port or 0)
+            return serve_screen(options.words, options.port or 0)
         mode = choose_mode(options, live=True)  # contradicting options are refused before anything else
         if options.connect is not None or options.command is not None:
             from ddptop.cli.connect import show_remote
@@ -111,14 +111,14 @@ class Look(Command):
             return show_remote(options, mode)
         running = with_collector(wait_for_live(options.run, options.wait))
         if options.run is not None:
-            target = find(options.run, [command.name for command in self.others])
+            target = find_run(options.run, [command.name for command in self.others])
         elif not running:
             return _show_end(newest_recording(), options)
         elif len(running) > 1 and mode is Mode.SCREEN:
             return show_picker(options)
         else:
-            target = running[0] if len(running) == 1 else pick(running)
-        if isinstance(target, Recorded):
+            target = running[0] if len(running) == 1 else choose_run(running)
+        if isinstance(target, RecordingEntry):
             return _show_end(target.path, options)
         return show_live(target, options, mode)
 
@@ -129,13 +129,13 @@ def _show_end(recording: Path, options: argparse.Namespace) -> int:
     return show_recording(recording, options, at_end=True)
 
 
-def _port(text: str) -> int:
+def _parse_web_port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port")
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def _parse_wait_s(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
@@ -147,13 +147,13 @@ def _seconds(text: str) -> float:
 
 def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
     """Show a live run until it ends or the user quits. Raises CliError where it is collected elsewhere."""
-    from ddptop.cli.settings import load
-    from ddptop.cli.show import show
+    from ddptop.cli.settings import load_settings
+    from ddptop.cli.show import show_source
     from ddptop.sources.live import LiveSource
 
     if run.collector_host is not None:
         return _show_part(run, options)
-    return show(LiveSource(run), mode, load(vars(options)).settings)
+    return show_source(LiveSource(run), mode, load_settings(vars(options)).settings)
 
 
 def _show_part(run: RunFile, options: argparse.Namespace) -> int:
@@ -169,19 +169,19 @@ def _show_part(run: RunFile, options: argparse.Namespace) -> int:
 
 def show_picker(options: argparse.Namespace) -> int:
     """Let the user choose on the screen, and show one run after the other."""
-    from ddptop.cli.settings import load
-    from ddptop.cli.show import Mode, show
+    from ddptop.cli.settings import load_settings
+    from ddptop.cli.show import Mode, show_source
     from ddptop.tui.runs import NoSource
 
-    return show(NoSource(), Mode.SCREEN, load(vars(options)).settings, view="picker")
+    return show_source(NoSource(), Mode.SCREEN, load_settings(vars(options)).settings, view="picker")
 
 
-def pick(running: Sequence[RunFile]) -> RunFile:
+def choose_run(running: Sequence[RunFile]) -> RunFile:
     """Let the user choose by number. Without a terminal raises CliError (3) with the list."""
-    from ddptop.cli.runs import of_live, table
+    from ddptop.cli.runs import of_live, table_lines
     from ddptop.cli.show import has_terminal
 
-    lines = table([of_live(run) for run in running])
+    lines = table_lines([of_live(run) for run in running])
     if not has_terminal():
         listed = "\n".join(f"  {line}" for line in lines)
         raise CliError(f"{len(running)} live runs; name one: ddptop RUN\n{listed}", Exit.NOT_FOUND)

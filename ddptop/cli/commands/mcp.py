@@ -19,7 +19,7 @@ from ddptop.host.installation import install_command
 from ddptop.protocol.outlets import safe_data
 
 if TYPE_CHECKING:
-    from ddptop.cli.find import Recorded
+    from ddptop.cli.find import RecordingEntry
     from ddptop.frames.frame import Frame
     from ddptop.host.runs import RunFile
 
@@ -91,14 +91,16 @@ def _failing_with(failure: type[Exception], tool: Callable[..., str]) -> Callabl
 
 def runs() -> str:
     """Live runs and recordings on this machine, newest first. Other tools take `name` or `id` as `run`."""
-    from ddptop.cli.find import live, recorded
+    from ddptop.cli.find import find_live, find_recorded
     from ddptop.cli.runs import as_json, of_live, of_recording
 
-    running = live()
-    kept = recorded(running)
+    running = find_live()
+    kept = find_recorded(running)
     most = CUTS[0][0]
     entries = [*map(of_live, running), *map(of_recording, kept[:most])]
-    return answer({"runs": [as_json(entry) for entry in entries], "not_listed": max(0, len(kept) - most)})
+    return answer_json(
+        {"runs": [as_json(entry) for entry in entries], "not_listed": max(0, len(kept) - most)}
+    )
 
 
 def snapshot(run: str | None = None, ranks: list[int] | None = None) -> str:
@@ -107,28 +109,29 @@ def snapshot(run: str | None = None, ranks: list[int] | None = None) -> str:
     Figures are medians over the last 100 steps. `run`: default the newest; `ranks`: only these."""
     from ddptop.frames import snapshot as form
 
-    frame, _ = _now(run)
+    frame, _ = _newest_frame(run)
     data = form.snapshot(frame)
-    theirs = data["ranks"]
-    if ranks is not None and isinstance(theirs, list):
-        data["ranks"] = [one for one in theirs if one["rank"] in ranks]
-    return answer(data)
+    rows = data["ranks"]
+    if ranks is not None and isinstance(rows, list):
+        data["ranks"] = [row for row in rows if row["rank"] in ranks]
+    return answer_json(data)
 
 
 def report(run: str | None = None) -> str:
     """What happened over a whole run: findings, cost, stragglers, stalls, deaths, advice.
 
     `run`: default the newest."""
-    return answer({key: value for key, value in _report(run).items() if key not in ("spans", "events")})
+    report = _read_report(run)
+    return answer_json({key: value for key, value in report.items() if key not in ("spans", "events")})
 
 
 def events(run: str | None = None, kind: str | None = None) -> str:
     """The newest events of a run: stalls, exits, stragglers, alerts.
 
     `run`: default the newest; `kind`: only this one, such as `stall` or `straggler`."""
-    found = _report(run)["events"]
-    assert isinstance(found, list)
-    return answer({"events": [one for one in found if kind is None or one["kind"] == kind]})
+    happened = _read_report(run)["events"]
+    assert isinstance(happened, list)
+    return answer_json({"events": [event for event in happened if kind is None or event["kind"] == kind]})
 
 
 def stalls(run: str | None = None) -> str:
@@ -137,44 +140,44 @@ def stalls(run: str | None = None) -> str:
     `current` is the stall of this moment. `run`: default the newest."""
     from ddptop.frames import snapshot as form
 
-    frame, path = _now(run)
+    frame, path = _newest_frame(run)
     data: dict[str, object] = {"current": form.snapshot(frame)["stall"]}
     if path is not None:
         data |= {key: value for key, value in _report_of(path).items() if key in ("stalls", "deaths")}
-    return answer(data)
+    return answer_json(data)
 
 
-def answer(data: object) -> str:
+def answer_json(data: object) -> str:
     """`data` as JSON of at most MOST_CHARACTERS, with its foreign text marked."""
     for items, characters in CUTS:
         left_out: dict[str, int] = {}
-        cut = {"data": _marked(data, "", items, characters, left_out), "left_out": left_out}
+        cut = {"data": _mark_foreign(data, "", items, characters, left_out), "left_out": left_out}
         text = json.dumps(safe_data(cut), allow_nan=False)  # cleaned after it was cut: it may be long
         if len(text) <= MOST_CHARACTERS:
             return text
     return json.dumps({"data": None, "left_out": {"": 1}})
 
 
-def _marked(value: object, path: str, items: int, characters: int, left_out: dict[str, int]) -> object:
+def _mark_foreign(value: object, path: str, items: int, characters: int, left_out: dict[str, int]) -> object:
     """The value with foreign text marked and lists cut. `path`: keys down to it, `left_out`: by path."""
     key = path.rpartition(".")[2]
     if isinstance(value, str):
         short = value if len(value) <= characters else value[:characters] + "…"
         return short if key in OURS and len(value) <= 30 else {"untrusted_text": short}
     if isinstance(value, Mapping) and key in NAMED_BY_PROGRAMS:
-        value = [{"name": name, "value": one} for name, one in value.items()]
+        value = [{"name": name, "value": item} for name, item in value.items()]
     elif isinstance(value, Mapping):
         inside = path + "." if path else ""
         return {
-            name: _marked(one, inside + name, items, characters, left_out)
-            for name, one in value.items()
+            name: _mark_foreign(item, inside + name, items, characters, left_out)
+            for name, item in value.items()
             if name not in _old_names()
         }
     if isinstance(value, (list, tuple)):
         if len(value) > items:
             left_out[path] = left_out.get(path, 0) + len(value) - items
             value = value[-items:] if key in NEWEST_LAST else value[:items]
-        return [_marked(one, f"{path}[]", items, characters, left_out) for one in value]
+        return [_mark_foreign(item, f"{path}[]", items, characters, left_out) for item in value]
     return value
 
 
@@ -186,51 +189,51 @@ def _old_names() -> frozenset[str]:
     return frozenset(OLD_NAMES.values())
 
 
-def _now(run: str | None) -> tuple[Frame, Path | None]:
+def _newest_frame(run: str | None) -> tuple[Frame, Path | None]:
     """The newest frame of a live run, or the last one of a recording; and where it is recorded."""
-    from ddptop.cli.find import Recorded, collected_elsewhere, opened
-    from ddptop.cli.show import first_frame, started
+    from ddptop.cli.find import RecordingEntry, collected_elsewhere, open_recording
+    from ddptop.cli.show import first_frame, started_source
 
-    found = _found(run)
-    if isinstance(found, Recorded):
+    entry = _find_by_name(run)
+    if isinstance(entry, RecordingEntry):
         from ddptop.sources.replay import frame_of
 
-        with opened(found.path) as recording:
-            return frame_of(recording, None), found.path
-    if found.collector_host is not None:
-        raise CliError(collected_elsewhere(found))
+        with open_recording(entry.path) as recording:
+            return frame_of(recording, None), entry.path
+    if entry.collector_host is not None:
+        raise CliError(collected_elsewhere(entry))
     from ddptop.sources.live import LiveSource
 
-    source = LiveSource(found)
-    with started(source):
-        return first_frame(source), None if found.recording is None else Path(found.recording)
+    source = LiveSource(entry)
+    with started_source(source):
+        return first_frame(source), None if entry.recording is None else Path(entry.recording)
 
 
-def _report(run: str | None) -> dict[str, Any]:
-    from ddptop.cli.find import Recorded, recording_of
+def _read_report(run: str | None) -> dict[str, Any]:
+    from ddptop.cli.find import RecordingEntry, recording_of
 
-    found = _found(run)
-    return _report_of(found.path if isinstance(found, Recorded) else recording_of(found.name))
+    entry = _find_by_name(run)
+    return _report_of(entry.path if isinstance(entry, RecordingEntry) else recording_of(entry.name))
 
 
 def _report_of(path: Path) -> dict[str, Any]:
-    from ddptop.cli.find import opened
+    from ddptop.cli.find import open_recording
     from ddptop.report.build import read
     from ddptop.report.content import as_data
 
-    with opened(path) as recording:
+    with open_recording(path) as recording:
         return as_data(read(recording))
 
 
-def _found(run: str | None) -> RunFile | Recorded:
+def _find_by_name(run: str | None) -> RunFile | RecordingEntry:
     """The run of this name or id, never a path; None: the newest. Raises CliError."""
-    from ddptop.cli.find import find, live, recorded, with_collector
+    from ddptop.cli.find import find_live, find_recorded, find_run, with_collector
 
     if run is not None:
-        return find(run)
-    running = with_collector(live())
+        return find_run(run)
+    running = with_collector(find_live())
     if running:
         return running[0]
-    if kept := recorded(running):
+    if kept := find_recorded(running):
         return kept[0]
     raise CliError("no live run and no recording on this machine", Exit.NOT_FOUND)

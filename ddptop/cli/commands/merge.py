@@ -44,7 +44,7 @@ class Merge(Command):
         from ddptop.recording.format import RecordingError
         from ddptop.recording.merge import merge_recordings
 
-        paths = [_path(word) for word in options.files]
+        paths = [_recording_path(word) for word in options.files]
         if len({path.resolve() for path in paths}) < 2:
             raise CliError("give the recording of the run and at least one other", Exit.USAGE)
         out = options.output or paths[0].with_stem(f"{paths[0].stem}-merged")
@@ -64,7 +64,7 @@ class Merge(Command):
         return Exit.DONE
 
 
-def _path(word: str) -> Path:
+def _recording_path(word: str) -> Path:
     """A recording by its path, or by its name in the folder of recordings. Raises CliError (3, 1)."""
     from ddptop.host.folders import open_regular, state_path
     from ddptop.recording.disk import is_being_written

@@ -55,7 +55,7 @@ class Metrics(Command):
         where = parser.add_mutually_exclusive_group()
         where.add_argument(
             "--listen",
-            type=_address,
+            type=_parse_address,
             metavar="[HOST:]PORT",
             default=(ADDRESS, PORT),
             help=f"serve /metrics at this address (default {ADDRESS}:{PORT}; port 0: any free one)",
@@ -64,39 +64,39 @@ class Metrics(Command):
             "--textfile", metavar="FILE", help="write this file once a second, and open no port"
         )
         where.add_argument(
-            "--otlp", type=_url, metavar="URL", help="export to this URL once a second (OTLP over HTTP)"
+            "--otlp", type=_parse_url, metavar="URL", help="export to this URL once a second (OTLP over HTTP)"
         )
         where.add_argument("--while-stdin", action="store_true", help=argparse.SUPPRESS)
 
     def run(self, options: argparse.Namespace) -> int:
         """Serve, write or export until the run has ended."""
-        from ddptop.cli.show import frames, started
+        from ddptop.cli.show import follow_frames, started_source
         from ddptop.sources.live import LiveSource
 
         if options.while_stdin:
             kind, _, where = os.environ[VARIABLE].partition(":")
             serving = kind == "prometheus"
             _end_with_stdin(0.0 if serving else LAST_S)
-            options.listen = _address(where) if serving else None
+            options.listen = _parse_address(where) if serving else None
             options.otlp = where if kind == "otlp" else None
-        run = _live(options.run)
+        run = _find_live_run(options.run)
         source = LiveSource(run)
         source.slowest_s = FRESH_S
         with ExitStack() as stack:
             take: Callable[[Frame], None] | None = None
             if options.textfile is not None:
-                take = _writer(Path(options.textfile))
+                take = _file_writer(Path(options.textfile))
             elif options.otlp is not None:
                 from urllib.parse import urlsplit
 
-                take = _exporter(options.otlp, stack)
+                take = _otlp_exporter(options.otlp, stack)
                 # The rest of the URL may hold a secret.
                 note(f"metrics of {run.name} go to {urlsplit(options.otlp).hostname}")
             elif options.listen is None:
-                take = _logger(os.environ[VARIABLE], stack)
-            stack.enter_context(started(source))
+                take = _frame_logger(os.environ[VARIABLE], stack)
+            stack.enter_context(started_source(source))
             if take is None:
-                serve = _prometheus().serve
+                serve = _import_prometheus().serve
                 address, port = options.listen
                 try:
                     port, end = serve(source.latest, address, port)
@@ -106,7 +106,7 @@ class Metrics(Command):
                 stack.callback(end)
                 note(f"metrics of {run.name} at http://{address}:{port}/metrics")
             due, last = time.monotonic(), None
-            for frame in frames(source):
+            for frame in follow_frames(source):
                 last = frame
                 if take is not None and time.monotonic() >= due:
                     take(frame)
@@ -116,24 +116,24 @@ class Metrics(Command):
         return Exit.DONE
 
 
-def _live(word: str | None) -> RunFile:
+def _find_live_run(word: str | None) -> RunFile:
     """The run that is meant. Raises CliError."""
-    from ddptop.cli.commands.look import pick
-    from ddptop.cli.find import Recorded, collected_elsewhere, find, wait_for_live, with_collector
+    from ddptop.cli.commands.look import choose_run
+    from ddptop.cli.find import RecordingEntry, collected_elsewhere, find_run, wait_for_live, with_collector
 
     running = with_collector(wait_for_live(word, None))
     if not running:
         raise CliError("no live run", Exit.NOT_FOUND)
     only = running[0] if len(running) == 1 else None
-    found = find(word) if word is not None else only or pick(running)
-    if isinstance(found, Recorded):
-        raise CliError(f"{found.name} has ended", Exit.NOT_FOUND)
-    if found.collector_host is not None:
-        raise CliError(collected_elsewhere(found))
-    return found
+    entry = find_run(word) if word is not None else only or choose_run(running)
+    if isinstance(entry, RecordingEntry):
+        raise CliError(f"{entry.name} has ended", Exit.NOT_FOUND)
+    if entry.collector_host is not None:
+        raise CliError(collected_elsewhere(entry))
+    return entry
 
 
-def _prometheus() -> ModuleType:
+def _import_prometheus() -> ModuleType:
     try:
         from ddptop.export import prometheus
     except ModuleNotFoundError as error:
@@ -142,12 +142,12 @@ def _prometheus() -> ModuleType:
     return prometheus
 
 
-def _writer(path: Path) -> Callable[[Frame], None]:
-    write = _prometheus().write
+def _file_writer(path: Path) -> Callable[[Frame], None]:
+    write = _import_prometheus().write
     return lambda frame: write(frame, path)
 
 
-def _exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
+def _otlp_exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
     """Sends a frame; the first that is not taken is said in a line, and the first one after that is."""
     try:
         from ddptop.export.otlp import OtlpExporter
@@ -168,7 +168,7 @@ def _exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
     return send
 
 
-def _logger(target: str, stack: ExitStack) -> Callable[[Frame], None]:
+def _frame_logger(target: str, stack: ExitStack) -> Callable[[Frame], None]:
     """Writes a frame with a logger; one that fails or hangs ends this process with a line."""
     from ddptop.export.loggers import Logger, LoggerError
 
@@ -198,14 +198,14 @@ def _end_with_stdin(after_s: float) -> None:
     threading.Thread(target=wait, name="stdin", daemon=True).start()
 
 
-def _url(text: str) -> str:
+def _parse_url(text: str) -> str:
     """Raises ValueError where it is none."""
     from ddptop.cli.launch_options import metrics_target
 
     return metrics_target(f"otlp:{text}").partition(":")[2]
 
 
-def _address(text: str) -> tuple[str, int]:
+def _parse_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not [HOST:]PORT")

@@ -36,16 +36,16 @@ class Ls(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Print a line per run."""
-        from ddptop.cli.find import live, recorded
-        from ddptop.cli.runs import as_json, of_live, of_recording, table
+        from ddptop.cli.find import find_live, find_recorded
+        from ddptop.cli.runs import as_json, of_live, of_recording, table_lines
 
-        running = live()
+        running = find_live()
         entries = [of_live(run) for run in running]
-        entries += [of_recording(item) for item in recorded(running)]
+        entries += [of_recording(item) for item in find_recorded(running)]
         if options.json:
             print_json({"schema": 1, "runs": [as_json(entry) for entry in entries]}, allow_nan=True)
         elif entries:
-            print_text("\n".join(table(entries)))
+            print_text("\n".join(table_lines(entries)))
         else:
             note("no runs and no recordings yet; start one with ddptop-run SCRIPT")
         return 0
@@ -67,7 +67,7 @@ class Rm(Command):
     def run(self, options: argparse.Namespace) -> int:
         """Remove them; nothing is removed where one of them does not match."""
         for path in [_only_match(word) for word in options.runs]:
-            _remove(path, dry_run=False)
+            _remove_recording(path, dry_run=False)
         return Exit.DONE
 
 
@@ -84,7 +84,7 @@ class Prune(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Which ones."""
-        parser.add_argument("--keep", type=_count, metavar="N", help="keep the newest N")
+        parser.add_argument("--keep", type=_parse_count, metavar="N", help="keep the newest N")
         parser.add_argument(
             "--older-than", type=_age_s, metavar="AGE", help="remove only older ones: 12h, 7d, 2w"
         )
@@ -92,28 +92,28 @@ class Prune(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Remove the recordings that both options give up."""
-        from ddptop.cli.find import live, modified, recorded
+        from ddptop.cli.find import find_live, find_recorded, modified_s
 
         if options.keep is None and options.older_than is None:
             raise CliError("give --keep N or --older-than AGE (or both); see ddptop prune --help", Exit.USAGE)
         before = time.time() - (options.older_than or 0.0)
-        for item in recorded(live())[options.keep or 0 :]:
-            if modified(item.path) <= before and not _is_being_written(item.path):
-                _remove(item.path, dry_run=options.dry_run)
+        for item in find_recorded(find_live())[options.keep or 0 :]:
+            if modified_s(item.path) <= before and not _is_being_written(item.path):
+                _remove_recording(item.path, dry_run=options.dry_run)
         return Exit.DONE
 
 
 def _only_match(word: str) -> Path:
     """The recording of this name. Raises CliError: 3 for none or several, 1 while it is being written."""
-    from ddptop.cli.find import SUFFIX, live, recorded
+    from ddptop.cli.find import SUFFIX, find_live, find_recorded
 
-    running = live()
+    running = find_live()
     if os.sep in word or word.endswith(SUFFIX):
         path = Path(word)
         if path.suffix != SUFFIX or not _is_regular(path):
             raise CliError(f"{word}: no recording of this name", Exit.NOT_FOUND)
     else:
-        kept = recorded(running)
+        kept = find_recorded(running)
         matches = [item for item in kept if item.name == word] or [
             item for item in kept if item.name.startswith(word)
         ]
@@ -131,7 +131,7 @@ def _only_match(word: str) -> Path:
     return path
 
 
-def _remove(path: Path, *, dry_run: bool) -> None:
+def _remove_recording(path: Path, *, dry_run: bool) -> None:
     """Remove a recording and the flight recorder dumps that ddptop kept beside it; print a line."""
     from ddptop.frames.numbers import size
 
@@ -139,7 +139,7 @@ def _remove(path: Path, *, dry_run: bool) -> None:
     if not dry_run:
         path.unlink()
         kept = re.compile(re.escape(path.name) + r"\.flight(-\d+)?")
-        for folder in [other for other in path.parent.iterdir() if kept.fullmatch(other.name)]:
+        for folder in [folder for folder in path.parent.iterdir() if kept.fullmatch(folder.name)]:
             _remove_dumps(folder)
     print_text(f"{'would remove' if dry_run else 'removed'} {path} ({freed})")
 
@@ -177,7 +177,7 @@ def _is_regular(path: Path) -> bool:
         return False
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of recordings")
     return int(text)

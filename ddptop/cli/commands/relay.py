@@ -86,11 +86,11 @@ class Relay(Command):
         except CliError as error:
             elsewhere = getattr(error, "host", "")
             pipe.send_frame(ERROR, to_json(RelayError(int(error.code), str(error), elsewhere)))
-            _flush(pipe)
+            _send_unsent(pipe)
             return error.code
         pipe.send_frame(HELLO, to_json(RelayHello(VERSION, __version__, run.run_id, run.name, host)))
         try:
-            _serve(pipe, run)
+            _serve_run(pipe, run)
         finally:
             run.close()
         return Exit.DONE
@@ -111,9 +111,9 @@ def run_meant(word: str | None) -> RunFile | Path:
 
     Unlike on a screen there is no choice here: of several runs none is taken.
     """
-    from ddptop.cli.find import is_of_run, live, recorded, recorded_id, with_collector
+    from ddptop.cli.find import find_live, find_recorded, is_of_run, recorded_id, with_collector
 
-    running, host = live(), socket.gethostname()
+    running, host = find_live(), socket.gethostname()
     if word is None:
         matches = list(with_collector(running))
     else:
@@ -129,7 +129,7 @@ def run_meant(word: str | None) -> RunFile | Path:
         raise CliError(f"several live runs on {host}, name one: {names}", Exit.NOT_FOUND)
     if word is None:
         raise CliError(f"no live run on {host}; name one that has ended to see its end", Exit.NOT_FOUND)
-    kept = recorded(running)
+    kept = find_recorded(running)
     for item in kept:
         if is_of_run(item, word):
             return item.path
@@ -174,7 +174,7 @@ class _ServedRun:
         """For a poller; None: there is none."""
         return None if self._client is None else self._client.socket
 
-    def grant(self, credit: Credit) -> bool:
+    def grant_frame(self, credit: Credit) -> bool:
         """Ask for a frame; False: not now."""
         if self._end is None:
             return self._client is not None and self._client.grant_credit(credit)
@@ -190,13 +190,13 @@ class _ServedRun:
             self._states.append(State(self._epoch, 0, frame))
         return True
 
-    def receive(self) -> State | None:
+    def receive_frame(self) -> State | None:
         """The next frame; None if there is none."""
         if self._states:
             return self._states.pop()
         return None if self._client is None else self._client.receive_frame()
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether its collector runs. Where it does not and the run has ended, its end is served."""
         from ddptop.host.runs import is_alive, read_run_file
 
@@ -218,7 +218,7 @@ class _ServedRun:
         self._end = ended_frame(path)
 
 
-def _serve(pipe: FramePipe, run: _ServedRun) -> None:
+def _serve_run(pipe: FramePipe, run: _ServedRun) -> None:
     """Pass credits to the collector and frames to the near end, until that closes stdin."""
     import zmq
 
@@ -244,18 +244,18 @@ def _serve(pipe: FramePipe, run: _ServedRun) -> None:
         except ProtocolError:
             return  # what is at the near end is no ddptop
         credit = next((message for message in reversed(messages) if isinstance(message, Credit)), credit)
-        if credit is not None and run.grant(credit):
+        if credit is not None and run.grant_frame(credit):
             credit = None
-        while (state := run.receive()) is not None:
+        while (state := run.receive_frame()) is not None:
             pipe.send_frame(STATE, encode(state))
         pipe.flush()
         now_s = time.monotonic()
         if now_s - beat_s >= BEAT_S and not pipe.unsent:
             beat_s = now_s
-            pipe.send_frame(BEAT, b"1" if run.running() else b"0")
+            pipe.send_frame(BEAT, b"1" if run.is_running() else b"0")
 
 
-def _flush(pipe: FramePipe) -> None:
+def _send_unsent(pipe: FramePipe) -> None:
     """Send what is left, as long as the other end takes it."""
     end_s = time.monotonic() + FLUSH_S
     while pipe.unsent and not pipe.ended and time.monotonic() < end_s:

@@ -33,10 +33,10 @@ class Replay(Command):
             metavar="FILE",
             help="a recording, or the name of a run or its beginning (default: the newest)",
         )
-        parser.add_argument("--at", type=_step, metavar="STEP", help="begin at this step")
+        parser.add_argument("--at", type=_parse_step, metavar="STEP", help="begin at this step")
         parser.add_argument(
             "--speed",
-            type=_speed,
+            type=_parse_speed,
             default=1.0,
             metavar="X",
             help="play X times as fast as it happened (default 1); max: as fast as possible",
@@ -81,16 +81,16 @@ def show_recording(
     Raises CliError: 3 no such recording, 4 not allowed to read it, 2 no such step in it.
     """
     from ddptop.cli.find import read_whole
-    from ddptop.cli.settings import load
-    from ddptop.cli.show import Mode, choose_mode, emit, show
+    from ddptop.cli.settings import load_settings
+    from ddptop.cli.show import Mode, choose_mode, print_frame, show_source
 
     mode = choose_mode(options, live=follow)
-    settings = load(vars(options)).settings
-    steps = _check(path, at)
+    settings = load_settings(vars(options)).settings
+    steps = _check_recording(path, at)
     if compare is not None:
-        others = _check(compare, None)
-        if at is None and None not in (*steps, *others):
-            at = min(last for last in (steps[1], others[1]) if last is not None)
+        base_steps = _check_recording(compare, None)
+        if at is None and None not in (*steps, *base_steps):
+            at = min(last for last in (steps[1], base_steps[1]) if last is not None)
             at_end = True
         if mode is not Mode.SCREEN:
             raise CliError("--compare needs the screen; --at STEP --json of each gives the same", Exit.USAGE)
@@ -100,7 +100,7 @@ def show_recording(
             from ddptop.sources.replay import frame_of
 
             frame = frame_of(recording, at)
-        return emit(frame, mode, settings)
+        return print_frame(frame, mode, settings)
     from ddptop.sources.replay import ReplaySource
 
     source = ReplaySource(path, at=at, speed=speed, playing=not at_end, follow=follow)
@@ -109,15 +109,15 @@ def show_recording(
     if compare is not None:
         from ddptop.sources.replay import PairSource
 
-        return show(PairSource(source, ReplaySource(compare, playing=False)), mode, settings)
-    return show(source, mode, settings)
+        return show_source(PairSource(source, ReplaySource(compare, playing=False)), mode, settings)
+    return show_source(source, mode, settings)
 
 
-def _check(path: Path, at: int | None) -> tuple[int | None, int | None]:
+def _check_recording(path: Path, at: int | None) -> tuple[int | None, int | None]:
     """Say what is wrong before a screen opens; the first and the last step, None: it holds no step."""
-    from ddptop.cli.find import opened, progress_shown
+    from ddptop.cli.find import open_recording, progress_shown
 
-    with progress_shown(f"opening {path.name}"), opened(path) as recording:
+    with progress_shown(f"opening {path.name}"), open_recording(path) as recording:
         first, last = recording.first_step, recording.last_step
     if at is None:
         return first, last
@@ -128,14 +128,14 @@ def _check(path: Path, at: int | None) -> tuple[int | None, int | None]:
     return first, last
 
 
-def _step(text: str) -> int:
+def _parse_step(text: str) -> int:
     plain = text.replace(",", "").replace("_", "")  # as the screen shows it, or as Python writes it
     if not plain.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a step number")
     return int(plain)
 
 
-def _speed(text: str) -> float:
+def _parse_speed(text: str) -> float:
     if text.lower() == "max":
         return math.inf
     try:

@@ -15,7 +15,7 @@ PIPE_COLUMNS = 80
 """Width of a page that no terminal limits: that of a mail."""
 
 
-class Report(Command):
+class ReportCommand(Command):
     """Reports a run from its recording, also one that is still running."""
 
     name = "report"
@@ -44,9 +44,9 @@ class Report(Command):
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and print the page."""
         from ddptop.cli.find import read_whole, recording_of
-        from ddptop.cli.settings import load
+        from ddptop.cli.settings import load_settings
 
-        settings = load(vars(options)).settings
+        settings = load_settings(vars(options)).settings
         with read_whole(recording_of(options.run)) as recording:
             recording.will_be_read()
             from ddptop.report.build import read

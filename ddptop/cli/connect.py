@@ -136,13 +136,13 @@ def _over_tcp(options: argparse.Namespace) -> RemoteSource:
     except zmq.ZMQError as error:
         raise CliError(f"{where}: {error}") from None
     deadline = time.monotonic() + max(TCP_S, options.wait or 0.0)
-    while (trouble := link.broken()) is not None:
+    while (trouble := link.why_broken()) is not None:
         late = time.monotonic() > deadline
-        if link.refused or late:
+        if link.is_refused or late:
             link.close()
-            hint = "" if link.refused else f" in {TCP_S:g} s; was the run started with --ddptop-listen?"
-            raise CliError(f"{trouble}{hint}", Exit.REFUSED if link.refused else Exit.FAILED)
-        link.wait(50)
+            hint = "" if link.is_refused else f" in {TCP_S:g} s; was the run started with --ddptop-listen?"
+            raise CliError(f"{trouble}{hint}", Exit.REFUSED if link.is_refused else Exit.FAILED)
+        link.wait_for_frame(50)
     return RemoteSource(where, where, link, partial(TcpLink, where, key))
 
 
@@ -155,7 +155,7 @@ def _connect_source(target: Target, wait_s: float) -> RemoteSource:
     while True:
         link = RemoteLink(target.remote, target.run)
         try:
-            hello = link.connect(_write_errors if sys.stderr.isatty() else None)
+            hello = link.connect_first(_write_errors if sys.stderr.isatty() else None)
             again = partial(RemoteLink, target.remote, hello.run_id)
             return RemoteSource(hello.name, target.remote.where, link, again)
         except RemoteError as error:

@@ -63,6 +63,6 @@ class DemoSource(CollectorSource):
     def _set_status(self, line: str) -> None:
         self._status = line
 
-    def _open(self) -> Link:
+    def _open_link(self) -> Link:
         assert self._run is not None
         return LocalLink(self._run)

@@ -87,22 +87,22 @@ class CpuAllowance:
 class Link(Protocol):
     """A connection to the collector of one run, used by one thread."""
 
-    def grant(self, credit: Credit) -> bool:
+    def grant_credit(self, credit: Credit) -> bool:
         """Ask for one frame; False where that cannot be sent now. Never blocks."""
 
-    def receive(self) -> State | None:
+    def receive_frame(self) -> State | None:
         """The next frame that has arrived, None if there is none. Never blocks."""
 
-    def wait(self, ms: int) -> None:
+    def wait_for_frame(self, ms: int) -> None:
         """Until something has arrived, at most so many milliseconds."""
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the collector's process runs, as far as is known."""
 
-    def broken(self) -> str | None:
+    def why_broken(self) -> str | None:
         """Why the collector cannot be reached now, in a few words; None: it can."""
 
-    def who(self) -> str:
+    def describe_far_end(self) -> str:
         """`the collector (PID 4310)`, or without the PID where that is not known."""
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class CollectorSource(WithoutPlayback, Source):
         self.skipped = 0
         """Frames that were not sent because none was asked for: the last one is shown still."""
 
-    def _open(self) -> Link:
+    def _open_link(self) -> Link:
         """A new connection. Raises zmq.ZMQError or OSError where there can be none."""
         raise NotImplementedError
 
@@ -194,7 +194,7 @@ class CollectorSource(WithoutPlayback, Source):
             except Exception as error:  # noqa: BLE001  # shown; the last frame is no longer the present
                 self._failure = self._status = error_line(error)
                 if self._live is not None and self._live.run.state not in ENDED:
-                    self._frame = aged(self._live, time.monotonic() - self._received_s, "stale")
+                    self._frame = aged_frame(self._live, time.monotonic() - self._received_s, "stale")
                 self._decoder, self._owed, self._cursor = FrameDecoder(), False, 0
                 self._history.clear()
                 self._stop.wait(ASK_AGAIN_S)
@@ -207,51 +207,53 @@ class CollectorSource(WithoutPlayback, Source):
     def _read_frames(self) -> None:
         self._credits, self._owed, self._began_s = 0, False, time.monotonic()
         try:
-            self._link = link = self._open()
+            self._link = link = self._open_link()
         except zmq.ZMQError as error:
             self._status = f"cannot reach the collector of {self._name}: {error}"
             self._stop.set()
             return
         try:
             while not self._stop.is_set():
-                self._ask(link)
+                self._grant_credit(link)
                 left_s = self._asked + self._pause_s - time.monotonic()
-                link.wait(POLL_MS if self._owed or left_s < 0 else min(POLL_MS, 1 + int(1000 * left_s)))
-                self._receive(link)
-                self._age()
+                link.wait_for_frame(
+                    POLL_MS if self._owed or left_s < 0 else min(POLL_MS, 1 + int(1000 * left_s))
+                )
+                self._receive_frames(link)
+                self._age_last_frame()
                 if rest_s := self._allowance.rest_s():
                     self._received_s += rest_s  # what arrives meanwhile is read after it
                     self._stop.wait(rest_s)
         finally:
             link.close()
 
-    def _ask(self, link: Link) -> None:
-        asked_for, now = (self._focus, self._want), time.monotonic()
+    def _grant_credit(self, link: Link) -> None:
+        asked_for, now_s = (self._focus, self._want), time.monotonic()
         if self._live is not None and is_over(self._live.run):
             return
         # A frame that nobody has taken yet is not replaced: with few ranks there would be more than pictures.
         pause_s = self._pause_s if self._taken is self._frame else self.slowest_s
         due = self._asked + (ASK_AGAIN_S if self._owed else pause_s)
-        if now < due and asked_for == self._asked_for:
+        if now_s < due and asked_for == self._asked_for:
             return
-        if link.grant(Credit(self._epoch, self._cursor, *asked_for)):
-            self._owed, self._asked, self._asked_for = True, now, asked_for
+        if link.grant_credit(Credit(self._epoch, self._cursor, *asked_for)):
+            self._owed, self._asked, self._asked_for = True, now_s, asked_for
             self._credits = min(self._credits + 1, MOST_CREDITS)
 
-    def _receive(self, link: Link) -> None:
+    def _receive_frames(self, link: Link) -> None:
         """Raises FarEndError for frames that nobody asked for: without end they would take a whole core."""
         newest = None
-        while (state := link.receive()) is not None:
+        while (state := link.receive_frame()) is not None:
             self._credits -= 1
             if self._credits < 0:
                 raise FarEndError("more frames arrive than were asked for")
-            newest = self._take(state) or newest
+            newest = self._complete_frame(state) or newest
         if newest is not None:
             self._live = self._frame = newest
             self._failure = None
             self._status = f"the run has {newest.run.state}" if newest.run.state in ENDED else None
 
-    def _take(self, state: State) -> Frame | None:
+    def _complete_frame(self, state: State) -> Frame | None:
         """A frame with all its history, or None while some of that is still to come."""
         self._owed = False
         try:
@@ -278,13 +280,13 @@ class CollectorSource(WithoutPlayback, Source):
         self._pause_s = min(self.slowest_s, median(self._costs_s) / CPU_SHARE)
         return replace(frame, history=history)
 
-    def _age(self) -> None:
+    def _age_last_frame(self) -> None:
         """Hand out the last frame again, marked as stale or lost, when no newer one comes."""
-        now = time.monotonic()
-        if self._link is None or now - self._received_s < SILENT_S or now - self._aged < AGE_EVERY_S:
+        now_s = time.monotonic()
+        if self._link is None or now_s - self._received_s < SILENT_S or now_s - self._aged < AGE_EVERY_S:
             return
-        self._aged = now
-        running, broken = self._link.running(), self._link.broken()
+        self._aged = now_s
+        running, broken = self._link.is_running(), self._link.why_broken()
         last = self._live
         if last is not None and last.run.state in ENDED:
             return  # the final frame of a run is shown until the viewer closes
@@ -298,12 +300,14 @@ class CollectorSource(WithoutPlayback, Source):
             # Frames that cannot be read explain best why there is no picture, whatever came after them.
             self._status = self._refused or broken or yet
             return
-        silent_s = now - self._received_s
+        silent_s = now_s - self._received_s
         reason = (
-            broken or self._refused or f"{self._link.who()} {'does not answer' if running else 'is gone'}"
+            broken
+            or self._refused
+            or f"{self._link.describe_far_end()} {'does not answer' if running else 'is gone'}"
         )
         self._status = f"{reason}; the picture is that of the last update"
-        self._frame = aged(last, silent_s, "stale" if running else "lost")
+        self._frame = aged_frame(last, silent_s, "stale" if running else "lost")
 
     def _final_frame(self, last: Frame | None) -> Frame | None:
         """The last frame of a run that has ended, from its recording; None where that has none.
@@ -324,7 +328,7 @@ class LiveSource(CollectorSource):
         super().__init__(run.name, run.recording)
         self._run = run
 
-    def _open(self) -> Link:
+    def _open_link(self) -> Link:
         return LocalLink(self._run)
 
 
@@ -339,7 +343,7 @@ class RemoteSource(CollectorSource):
         self._first: Link | None = link
         self._connect = connect
 
-    def _open(self) -> Link:
+    def _open_link(self) -> Link:
         link, self._first = self._first, None
         return link or self._connect()
 
@@ -357,24 +361,24 @@ class LocalLink:
         """Raises zmq.ZMQError."""
         self._directory = run.directory
         self._client = CreditClient(view_endpoint(run.directory))
-        self.grant, self.receive = self._client.grant_credit, self._client.receive_frame
+        self.grant_credit, self.receive_frame = self._client.grant_credit, self._client.receive_frame
         self.close = self._client.close
 
-    def wait(self, ms: int) -> None:
+    def wait_for_frame(self, ms: int) -> None:
         """See Link."""
         self._client.socket.poll(ms)
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """See Link."""
         run = read_run_file(self._directory)  # again: a restarted collector has another pid
         return run is not None and is_alive(run)
 
-    def who(self) -> str:
+    def describe_far_end(self) -> str:
         """See Link."""
         run = read_run_file(self._directory)
         return "the collector" if run is None else f"the collector (PID {run.pid})"
 
-    def broken(self) -> str | None:
+    def why_broken(self) -> str | None:
         """Never: over ipc a living collector can be reached."""
         return None
 
@@ -386,29 +390,29 @@ class TcpLink:
         """`where`: HOST:PORT. Raises zmq.ZMQError, OSError."""
         self._where = where
         self._key = key
-        self._client = CreditClient(f"tcp://{where}", self._prepare)
-        self.grant, self.receive = self._client.grant_credit, self._client.receive_frame
+        self._client = CreditClient(f"tcp://{where}", self._prepare_socket)
+        self.grant_credit, self.receive_frame = self._client.grant_credit, self._client.receive_frame
 
-    def wait(self, ms: int) -> None:
+    def wait_for_frame(self, ms: int) -> None:
         """See Link."""
         self._client.socket.poll(ms)
         self._monitor.read_events()
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """See Link: not known without a connection."""
         return True
 
-    def who(self) -> str:
+    def describe_far_end(self) -> str:
         """See Link."""
         return "the collector"
 
-    def broken(self) -> str | None:
+    def why_broken(self) -> str | None:
         """See Link."""
         trouble = self._monitor.trouble
         return None if trouble is None else f"no connection to {self._where} ({trouble})"
 
     @property
-    def refused(self) -> bool:
+    def is_refused(self) -> bool:
         """Whether one end has not the key that the other one expects."""
         return self._monitor.refused
 
@@ -418,7 +422,7 @@ class TcpLink:
             self._monitor.close()
         self._client.close()
 
-    def _prepare(self, socket: zmq.Socket[bytes]) -> None:
+    def _prepare_socket(self, socket: zmq.Socket[bytes]) -> None:
         make_client(socket, self._key.server_key, self._key.keys)
         self._monitor = ConnectionMonitor(socket)
 
@@ -445,7 +449,7 @@ def ended_frame(recording: str | None) -> Frame | None:
     return replace(end, source="live", playback=None) if end.run.state in ENDED else None
 
 
-def aged(frame: Frame, silent_s: float, state: RankStatus) -> Frame:
+def aged_frame(frame: Frame, silent_s: float, state: RankStatus) -> Frame:
     """The frame after `silent_s` seconds without a newer one: no rank in it is live any more."""
     run = replace(frame.run, state=state, elapsed_s=frame.run.elapsed_s + silent_s)
     ranks = replace(

@@ -47,11 +47,11 @@ class Backfill:
         self._lacks = False
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing is left to be read."""
         return not self._lacks or (self._player is not None and self._player.at_end)
 
-    def work(self, seconds: float) -> None:
+    def read_on(self, seconds: float) -> None:
         """Read on for so many seconds."""
         if self._player is None:
             self._player = Player(self._recording, whole_rows=sys.maxsize)
@@ -60,7 +60,7 @@ class Backfill:
                 self._player.jump_to(pasts[-1][0])
         self._player.read_on(self._recording.end_ns, until=time.monotonic() + seconds)
 
-    def before(self, history: History) -> History:
+    def prepend_history(self, history: History) -> History:
         """The earlier history, as far as it is known by now, followed by `history`."""
         if not len(history.step):
             return history
@@ -70,12 +70,12 @@ class Backfill:
         end_s = float(recorded["time_s"][-1]) if len(recorded["time_s"]) else -math.inf
         if self._player is None:
             self._lacks = begin_s - max(end_s, 0.0) > REACHES_S
-            return _joined(pieces, history, begin_s)
-        read = self._read(self._player, end_s)
+            return _join_history(pieces, history, begin_s)
+        read = self._read_history(self._player, end_s)
         self._lacks = read is None or float(read.time_s[-1]) < begin_s
         if read is not None and not self._lacks:
             pieces.append({name: getattr(read, name) for name in COLUMNS})
-        return _joined(pieces, history, begin_s)
+        return _join_history(pieces, history, begin_s)
 
     def _by_writer(self) -> Mapping[str, Column]:
         pasts = self._recording.history_pieces()
@@ -87,7 +87,7 @@ class Backfill:
         return self._recorded
 
     @staticmethod
-    def _read(player: Player, end_s: float) -> History | None:
+    def _read_history(player: Player, end_s: float) -> History | None:
         """The history read by `player`; None: nothing after the recorded history, which ends at `end_s`.
 
         Steps may have ended before the run's own first moment: clocks of ranks and collector are set by hand
@@ -97,7 +97,7 @@ class Backfill:
         return read if read is not None and float(read.time_s[-1]) > end_s else None
 
 
-def _joined(pieces: list[Mapping[str, Column]], history: History, begin_s: float) -> History:
+def _join_history(pieces: list[Mapping[str, Column]], history: History, begin_s: float) -> History:
     """All points in order of time, none of them twice: each piece gives way to the ones after it."""
     starts = [float(piece["time_s"][0]) if len(piece["time_s"]) else begin_s for piece in pieces]
     columns: dict[str, list[Column]] = {name: [] for name in COLUMNS}
@@ -118,13 +118,13 @@ class RecordedEvents:
         self._until_s = float("-inf")
         """The collector has recorded everything up to here."""
 
-    def add(self, events: Iterable[PastEvent], started_s: float, until_s: float) -> None:
+    def add_events(self, events: Iterable[PastEvent], started_s: float, until_s: float) -> None:
         """Events up to `until_s`; `started_s`: when the run began. Seconds since 1970."""
         self._events += [LoggedEvent(started_s + event.at_s, *event[1:]) for event in events]
-        self._events.sort(key=_when)
+        self._events.sort(key=_event_time_s)
         self._until_s = until_s
 
-    def by(self, now_s: float, own: Sequence[LoggedEvent]) -> tuple[LoggedEvent, ...]:
+    def events_until(self, now_s: float, own: Sequence[LoggedEvent]) -> tuple[LoggedEvent, ...]:
         """The last events at `now_s`, oldest first; `own`: those of a reducer that began shortly before.
 
         Such a reducer reports again what began long before, and nothing that had ended by then. So the
@@ -132,20 +132,23 @@ class RecordedEvents:
         Of events that both have (from lasting messages: a rank joined) the reducer's is taken: it may cover
         more ranks.
         """
-        recorded = self._events[: bisect_right(self._events, now_s, key=_when)]
-        keys = {_key(event) for event in recorded}
-        known = [event for event in own if event.unix_s > self._until_s or _key(event) in keys]
-        replaced = {_key(event) for event in known}
+        recorded = self._events[: bisect_right(self._events, now_s, key=_event_time_s)]
+        keys = {_event_key(event) for event in recorded}
+        own_events = [event for event in own if event.unix_s > self._until_s or _event_key(event) in keys]
+        replaced = {_event_key(event) for event in own_events}
         return tuple(
-            sorted([*known, *(event for event in recorded if _key(event) not in replaced)], key=_when)[-KEPT:]
+            sorted(
+                [*own_events, *(event for event in recorded if _event_key(event) not in replaced)],
+                key=_event_time_s,
+            )[-KEPT:]
         )
 
 
-def _when(event: LoggedEvent) -> float:
+def _event_time_s(event: LoggedEvent) -> float:
     return event.unix_s
 
 
-def _key(event: LoggedEvent) -> tuple[float, str]:
+def _event_key(event: LoggedEvent) -> tuple[float, str]:
     return round(event.unix_s, 3), event.kind
 
 
@@ -197,7 +200,7 @@ class RecordedPast:
         self._recorded_ns = 0
         """Up to here the marks are those that the run's own collector recorded."""
 
-    def read(self) -> None:
+    def read_new(self) -> None:
         """Read what the recording has by now."""
         recording = self._recording
         self.marks.add_messages(recording.lasting_messages(from_ns=self._marked_ns), recording.start_ns)
@@ -208,11 +211,11 @@ class RecordedPast:
             self.marks.add_recorded(piece.marks)
             if piece.events is not None:
                 until_s = started_s + (end_ns - recording.run.monotonic_ns) / NS
-                self._events.add(piece.events, started_s, until_s)
+                self._events.add_events(piece.events, started_s, until_s)
         self._pieces = len(pieces)
         self._recorded_ns = pieces[-1][0] if pieces else 0
 
-    def complete(self, frame: Frame, player: Player) -> Frame:
+    def complete_frame(self, frame: Frame, player: Player) -> Frame:
         """The player's frame with all events of the run, also where the player has not read all of it."""
         # The collector has seen the run from the start; after a jump a reducer reports things again.
         unix_s = player.reducer.state.unix_s
@@ -221,8 +224,10 @@ class RecordedPast:
         self.marks.add_events(fresh, unix_s(self._recording.start_ns))
         if player.from_start:
             return frame
-        events = self._events.by(frame.unix_s, frame.events)
-        alerts = frame.alerts if player.recalls else tuple(_since_begin(one, events) for one in frame.alerts)
+        events = self._events.events_until(frame.unix_s, frame.events)
+        alerts = (
+            frame.alerts if player.recalls else tuple(_since_begin(alert, events) for alert in frame.alerts)
+        )
         return replace(frame, events=events, alerts=alerts)
 
 
@@ -233,7 +238,7 @@ def _since_begin(alert: Alert, events: Sequence[LoggedEvent]) -> Alert:
     if not condition_of(alert.kind).begin_is_event:
         return alert
     kinds = (alert.kind, f"{alert.kind}_end")
-    last = next((one for one in reversed(events) if one.kind in kinds), None)
+    last = next((event for event in reversed(events) if event.kind in kinds), None)
     if last is None or last.kind != alert.kind or last.unix_s >= alert.since_s:
         return alert
     if last.rank not in (None, alert.rank):
@@ -263,37 +268,39 @@ class Marks:
         for received in messages:
             kind = mark_of(received)
             if kind is not None:
-                self._add((received.t_ns - start_ns) / 1e9, kind)
+                self._add_mark((received.t_ns - start_ns) / 1e9, kind)
 
     def add_events(self, events: Iterable[LoggedEvent], start_unix_s: float) -> None:
         """Marks of what the analysis has logged: a straggler, a loss that is no number."""
         for event in events:
             if event.severity != "info":
-                self._add(event.unix_s - start_unix_s, event.kind)
+                self._add_mark(event.unix_s - start_unix_s, event.kind)
 
     def add_recorded(self, marks: Iterable[tuple[float, str]]) -> None:
         """Marks that the run's own collector recorded: seconds since the run began, and the kind."""
         for at_s, kind in marks:
-            self._add(at_s, kind)
+            self._add_mark(at_s, kind)
 
-    def _add(self, at_s: float, kind: str) -> None:
-        if kind == STALL and not self._begins(int(at_s)):
+    def _add_mark(self, at_s: float, kind: str) -> None:
+        if kind == STALL and not self._begins_stall(int(at_s)):
             return
         # The same thing, reported by two sources or of many ranks at once, is one mark.
         if len(self._moments) < MAX_MARKS:
             self._moments[round(at_s, 1), kind] = None
 
-    def _begins(self, at_s: int) -> bool:
+    def _begins_stall(self, at_s: int) -> bool:
         """Whether this is the first sign of a stall; notes it."""
-        at = bisect_left(self._stalls, at_s)
+        place = bisect_left(self._stalls, at_s)
         near = [
-            second for second in self._stalls[max(0, at - 1) : at + 1] if abs(second - at_s) < SAME_STALL_S
+            second
+            for second in self._stalls[max(0, place - 1) : place + 1]
+            if abs(second - at_s) < SAME_STALL_S
         ]
         if at_s not in near:
-            self._stalls.insert(at, at_s)
+            self._stalls.insert(place, at_s)
         return not near
 
-    def shares(self, duration_s: float) -> tuple[tuple[float, str], ...]:
+    def marks_by_share(self, duration_s: float) -> tuple[tuple[float, str], ...]:
         """(share of the duration, kind), in order of time."""
         whole = max(duration_s, 1e-9)
-        return tuple((min(1.0, max(0.0, at / whole)), kind) for at, kind in sorted(self._moments))
+        return tuple((min(1.0, max(0.0, mark_s / whole)), kind) for mark_s, kind in sorted(self._moments))

@@ -41,7 +41,7 @@ class HeldSteps:
         return bool(self._waiting)
 
     @property
-    def sessions(self) -> int:
+    def n_sessions(self) -> int:
         """How many processes have rows held back."""
         return len({received.session for received in self._waiting})
 
@@ -62,11 +62,11 @@ class HeldSteps:
         seen = max(0, step + 1 - message.first_step)
         if seen >= len(message.rows):
             return received
-        rest = replace(message, first_step=message.first_step + seen, rows=message.rows[seen:])
-        self._waiting.append(received._replace(message=rest))
+        remainder = replace(message, first_step=message.first_step + seen, rows=message.rows[seen:])
+        self._waiting.append(received._replace(message=remainder))
         return received._replace(message=replace(message, rows=message.rows[:seen])) if seen else None
 
-    def release(self, step: int | None) -> Iterator[Received]:
+    def release_until(self, step: int | None) -> Iterator[Received]:
         """What may be seen at `step` now, in order."""
         waiting, self._waiting = self._waiting, deque()
         for received in waiting:
@@ -209,7 +209,7 @@ class Player:
 
     # -- what is there ---------------------------------------------------------------
 
-    def frame(self, *, focus: int | None = None, want: str = "") -> Frame:
+    def make_frame(self, *, focus: int | None = None, want: str = "") -> Frame:
         """The group at this position; a recording without an end ends as lost."""
         frame = self.reducer.frame(
             self.position_ns, focus=focus, source="replay", recording=str(self.recording.path), want=want
@@ -261,11 +261,18 @@ class Player:
     def _recorded_since_start(self, t_ns: int) -> SinceStart | None:
         """What the analysis knew at the last moment before this one at which it was recorded."""
         pieces = (piece.since_start for _, piece in reversed(self.recording.history_pieces()))
-        known = next((one for one in pieces if one is not None and one.at_ns <= t_ns), None)
-        if known is None:
+        since_start = next(
+            (
+                since_start_piece
+                for since_start_piece in pieces
+                if since_start_piece is not None and since_start_piece.at_ns <= t_ns
+            ),
+            None,
+        )
+        if since_start is None:
             return None
-        rows = self.recording.count_steps(known.at_ns, t_ns) * (self.recording.world_size or 1)
-        return known if rows <= max(RECALLED_ROWS, LEAST_TAIL_ROWS) else None
+        rows = self.recording.count_steps(since_start.at_ns, t_ns) * (self.recording.world_size or 1)
+        return since_start if rows <= max(RECALLED_ROWS, LEAST_TAIL_ROWS) else None
 
     def _recall_best(self, t_ns: int) -> None:
         """The ranks' best times from before the tail, as the writer recorded them last.
@@ -292,8 +299,10 @@ class Player:
         state, began_ns = self.reducer.state, 0
         if state.incarnation:
             messages = ((r.t_ns, r.message) for r in self.recording.lasting_messages() if r.t_ns <= t_ns)
-            hellos = ((at, message) for at, message in messages if isinstance(message, Hello))
-            starts = (at for at, hello in hellos if hello.incarnation == state.incarnation)
+            hellos = (
+                (received_ns, message) for received_ns, message in messages if isinstance(message, Hello)
+            )
+            starts = (hello_ns for hello_ns, hello in hellos if hello.incarnation == state.incarnation)
             began_ns = min(starts, default=0)
         pieces = self.recording.history_pieces()
         stop = bisect_right(pieces, t_ns, key=lambda piece: piece[0]) + 1  # the next one may begin before
@@ -314,8 +323,8 @@ class Player:
             return
         begin_ns, end_ns = span
         incarnation = self._incarnation_of(step, end_ns)
-        at = (self.reducer.state.incarnation, -1 if self.step is None else self.step)
-        ahead = at < (incarnation, step) and self.position_ns <= end_ns
+        position = (self.reducer.state.incarnation, -1 if self.step is None else self.step)
+        ahead = position < (incarnation, step) and self.position_ns <= end_ns
         if not ahead or self.step is None or begin_ns > self.position_ns + READ_ON_NS:
             self._start_over(begin_ns - 1)
         elif self.position_ns < begin_ns:
@@ -332,9 +341,9 @@ class Player:
         A step number means nothing without it: each incarnation counts from 0 again.
         """
         hellos = (r.message for r in self.recording.lasting_messages() if r.t_ns <= end_ns)
-        of = {hello.session: hello.incarnation for hello in hellos if isinstance(hello, Hello)}
+        incarnation_of = {hello.session: hello.incarnation for hello in hellos if isinstance(hello, Hello)}
         block = self.recording.read_block(self.recording.block_at(end_ns)) or []
-        steps = [(of.get(r.session, 0), r.message) for r in block if isinstance(r.message, Steps)]
+        steps = [(incarnation_of.get(r.session, 0), r.message) for r in block if isinstance(r.message, Steps)]
         holding = [number for number, m in steps if 0 <= step - m.first_step < len(m.rows)]
         return max(holding or [number for number, m in steps if m.first_step <= step], default=0)
 
@@ -348,7 +357,7 @@ class Player:
                 step, incarnation = 0, self.reducer.state.incarnation
             complete = self.step is not None and self.step >= step
             # A step that some rank lost is never complete: enough when every rank is past it.
-            passed = self._held.sessions >= max(1, len(self.reducer.state.ranks))
+            passed = self._held.n_sessions >= max(1, len(self.reducer.state.ranks))
             if passed or (complete and (self._held or _goes_past(received, step))):
                 return
             if received.t_ns > end_ns and not complete and _goes_past(received, step):
@@ -363,19 +372,19 @@ class Player:
         self.position_ns = max(self.position_ns, received.t_ns)
         passed = self._held.pass_up_to(step, received)
         if passed is not None:
-            self._feed(passed)
+            self._feed_reducer(passed)
 
     def _see_held(self, step: int | None) -> None:
-        for received in self._held.release(step):
-            self._feed(received)
+        for received in self._held.release_until(step):
+            self._feed_reducer(received)
 
     def _feed_run(self, run: MessageRun) -> None:
-        self.reducer.feed_run(run, 0, self._refuse)
+        self.reducer.feed_run(run, 0, self._refuse_step)
 
-    def _refuse(self) -> None:
+    def _refuse_step(self) -> None:
         self.refused += 1
 
-    def _feed(self, received: Received) -> None:
+    def _feed_reducer(self, received: Received) -> None:
         try:
             self.reducer.feed(received)
         except FEED_FAILURES:

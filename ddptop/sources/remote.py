@@ -95,11 +95,11 @@ class Remote:
     """The far end hands one text to a shell."""
 
     @property
-    def started(self) -> str:
+    def started_program(self) -> str:
         """Name of the program that is started there."""
         return shlex.split(self.program)[0].rpartition("/")[2]
 
-    def words(self, run: str | None, *, first: bool) -> list[str]:
+    def command_words(self, run: str | None, *, first: bool) -> list[str]:
         """The whole command line; `run`: None: the only live run."""
         relay = ["relay"] if run is None else ["relay", run]
         begin = self.first if first else self.again
@@ -130,15 +130,15 @@ class RemoteLink:
         self._pause_s = PAUSE_S[0]
         self._retry_s = self._began_s = self._heard_s = time.monotonic()
 
-    def connect(self, show: Callable[[bytes], None] | None) -> RelayHello:
+    def connect_first(self, show: Callable[[bytes], None] | None) -> RelayHello:
         """Make the first connection. `show`: for what the command prints on stderr until ddptop answers.
 
         Raises RemoteError.
         """
-        self._start(first=True)
+        self._start_command(first=True)
         shown, held_s = 0, None
         while self._hello is None:
-            self._work(50)
+            self._work_pipe(50)
             now_s = time.monotonic()
             if self._process is None:
                 raise RemoteError(self._reason, self._code, self._elsewhere)
@@ -151,42 +151,42 @@ class RemoteLink:
                 raise RemoteError(f"{self._remote.where}: no ddptop answered in {FIRST_S:g} s")
         return self._hello
 
-    def grant(self, credit: Credit) -> bool:
+    def grant_credit(self, credit: Credit) -> bool:
         """See Link."""
         if self._pipe is None or self._hello is None or self._pipe.unsent:
             return False
         self._pipe.send_frame(stdio.CREDIT, encode(credit))
         return True
 
-    def receive(self) -> State | None:
+    def receive_frame(self) -> State | None:
         """See Link."""
         return self._states.popleft() if self._states else None
 
-    def wait(self, ms: int) -> None:
+    def wait_for_frame(self, ms: int) -> None:
         """See Link. Where there is no connection, one is made when its time has come."""
         now_s = time.monotonic()
         if self._process is None and not self._closed and now_s >= self._retry_s:
             try:
-                self._start(first=False)
+                self._start_command(first=False)
             except RemoteError as error:
-                self._drop(str(error))
+                self._drop_connection(str(error))
         if self._process is None:
             time.sleep(min(ms / 1000, max(0.0, self._retry_s - now_s)))
             return
-        self._work(ms)
+        self._work_pipe(ms)
         now_s = time.monotonic()
         if self._process is not None and now_s - self._heard_s > (GIVE_UP_S if self._hello else AGAIN_S):
-            self._drop("nothing arrives")
+            self._drop_connection("nothing arrives")
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """See Link; without a connection: as the far end reported it last."""
         return self._running
 
-    def who(self) -> str:
+    def describe_far_end(self) -> str:
         """See Link."""
         return "the collector"
 
-    def broken(self) -> str | None:
+    def why_broken(self) -> str | None:
         """See Link."""
         where, now_s = self._remote.where, time.monotonic()
         if self._hello is not None:
@@ -204,8 +204,8 @@ class RemoteLink:
 
     # -- inside ------------------------------------------------------------------------
 
-    def _start(self, *, first: bool) -> None:
-        words = self._remote.words(self._run, first=first)
+    def _start_command(self, *, first: bool) -> None:
+        words = self._remote.command_words(self._run, first=first)
         self._errors, self._hello, self._code, self._elsewhere = b"", None, 1, ""
         self._began_s = self._heard_s = time.monotonic()
         self._beats = 0
@@ -227,7 +227,7 @@ class RemoteLink:
         self._process = process
         self._pipe = FramePipe(process.stdout.fileno(), process.stdin.fileno(), reader)
 
-    def _work(self, ms: int) -> None:
+    def _work_pipe(self, ms: int) -> None:
         """Wait so long for the command, and take what it has sent."""
         pipe, process = self._pipe, self._process
         assert pipe is not None and process is not None and process.stderr is not None
@@ -245,22 +245,22 @@ class RemoteLink:
         before = pipe.received_bytes
         try:
             for frame in pipe.receive_frames():
-                self._take(frame)
+                self._take_pipe_frame(frame)
         except ProtocolError as error:
-            self._drop(f"what answers there is no ddptop of this version: {error}")
+            self._drop_connection(f"what answers there is no ddptop of this version: {error}")
             return
         except RemoteError as error:
             self._code, self._elsewhere = error.code, error.host
             self._running = self._running and error.code != NOT_FOUND_CODE
-            self._drop(str(error))
+            self._drop_connection(str(error))
             return
         if pipe.received_bytes > before:
             self._heard_s = time.monotonic()
         if pipe.ended:
             self._end_process()
-            self._drop(self._why_ended(process))
+            self._drop_connection(self._why_ended(process))
 
-    def _take(self, frame: stdio.PipeFrame) -> None:
+    def _take_pipe_frame(self, frame: stdio.PipeFrame) -> None:
         if frame.kind == stdio.HELLO:
             hello = stdio.from_json(RelayHello, frame.payload)
             if hello.version != stdio.VERSION:
@@ -301,13 +301,13 @@ class RemoteLink:
             self._code = REFUSED_CODE
             return f"{where}: {last}"
         # srun has a line of its own after the one that says it.
-        named = [line for line in lines if self._remote.started in line and _NO_DDPTOP.search(line)]
+        named = [line for line in lines if self._remote.started_program in line and _NO_DDPTOP.search(line)]
         if code == 127 or named or _NO_DDPTOP.search(last):
             hint = "install it there, or say where it is: --remote-command PATH"
             return f"{where}: no ddptop there ({(named or [last])[-1] or f'exit code {code}'}); {hint}"
         return f"cannot reach {where}: {last or f'{self._remote.first[0]} ended with exit code {code}'}"
 
-    def _drop(self, reason: str) -> None:
+    def _drop_connection(self, reason: str) -> None:
         """Close the connection; the next one is due after a pause."""
         self._end_process()
         self._hello = None

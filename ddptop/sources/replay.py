@@ -13,7 +13,7 @@ from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.base import Source, error_line
 from ddptop.sources.past import RecordedPast
 from ddptop.sources.player import Player, gc_paused
-from ddptop.sources.showing import Controls, Showing, moment, with_playback
+from ddptop.sources.showing import Controls, Showing, moment_of_share, with_playback
 from ddptop.sources.threads import new_thread, wait_for_ends
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def frame_of(recording: Recording, step: int | None) -> Frame:
         else:
             player.go_to_step(step)
     past = RecordedPast(recording)
-    past.read()
-    frame = past.complete(player.frame(), player)
+    past.read_new()
+    frame = past.complete_frame(player.make_frame(), player)
     return with_playback(frame, player, past.marks, playing=False, speed=1.0)
 
 
@@ -76,7 +76,7 @@ class ReplaySource:
 
     def start(self) -> None:
         """See Source."""
-        self._thread = new_thread(self._run, "ddptop-replay")
+        self._thread = new_thread(self._run_thread, "ddptop-replay")
         self._thread.start()
 
     def latest(self) -> Frame | None:
@@ -93,62 +93,64 @@ class ReplaySource:
 
     def focus(self, rank: int | None) -> None:
         """See Source."""
-        self._controls.set(focus=rank)
+        self._controls.set_controls(focus=rank)
 
     def request(self, text: str) -> None:
         """See Source."""
-        self._controls.set(want=text)
+        self._controls.set_controls(want=text)
 
     def play(self, playing: bool | None = None) -> None:
         """See Source."""
-        self._controls.play(playing)
+        self._controls.set_playing(playing)
 
     def set_speed(self, factor: float) -> None:
         """See Source."""
-        self._controls.set(speed=factor)
+        self._controls.set_controls(speed=factor)
 
     def seek(
         self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
     ) -> None:
         """See Source. Going by single steps holds the recording, as a person who counts steps expects."""
         if step is not None:
-            self._controls.order(lambda player: player.go_to_step(step), instead=True)
+            self._controls.add_order(lambda player: player.go_to_step(step), instead=True)
         elif share is not None:
-            self._controls.order(lambda player: player.go_to(moment(player.recording, share)), instead=True)
+            self._controls.add_order(
+                lambda player: player.go_to(moment_of_share(player.recording, share)), instead=True
+            )
         elif by_steps is not None:
-            self._controls.play(False)
-            self._controls.order(lambda player: player.go_by(by_steps), instead=False)
+            self._controls.set_playing(False)
+            self._controls.add_order(lambda player: player.go_by(by_steps), instead=False)
 
-    def end(self) -> None:
+    def end_thread(self) -> None:
         """Tell the thread to end, and do not wait for it."""
-        self._controls.close()
+        self._controls.end_replay()
 
     def close(self) -> None:
         """See Source. A thread that reads a long part keeps the file until it has ended."""
-        self.end()
+        self.end_thread()
         thread, self._thread = self._thread, None
         if thread is None or wait_for_ends([thread]):
             self._recording.close()
 
-    def _run(self) -> None:
+    def _run_thread(self) -> None:
         """Show the recording; after an internal error hold it, and start over when something is asked for."""
         while not self._controls.closing:
             showing = None
             try:
-                showing = Showing(self._recording, self._controls, self._publish)
-                showing.run()
+                showing = Showing(self._recording, self._controls, self._publish_frame)
+                showing.run_until_closed()
             except (OSError, RecordingError) as error:
                 self._trouble = f"{self._recording.path}: {error}"
                 return
             except Exception as error:  # noqa: BLE001  # shown, and the keys go on working
-                self._controls.play(False)
+                self._controls.set_playing(False)
                 self._controls.wake.clear()
                 self._failure = error_line(error)
                 self._controls.wake.wait()
                 if showing is not None:
                     self._controls.return_to(showing.position_ns)
 
-    def _publish(self, frame: Frame) -> None:
+    def _publish_frame(self, frame: Frame) -> None:
         self._frame, self._failure = frame, None
 
 
@@ -219,6 +221,6 @@ class PairSource(Source):
 
     def close(self) -> None:
         """See Source."""
-        self._second.end()
+        self._second.end_thread()
         self._first.close()
         self._second.close()

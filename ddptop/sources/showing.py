@@ -47,9 +47,11 @@ class Controls:
         self._absolute = False
         """Whether the first order sets an absolute position."""
         self._lock = threading.Lock()
-        self.set(speed=speed)
+        self.set_controls(speed=speed)
 
-    def set(self, *, speed: float | None = None, focus: int | None = -1, want: str | None = None) -> None:
+    def set_controls(
+        self, *, speed: float | None = None, focus: int | None = -1, want: str | None = None
+    ) -> None:
         """Set the speed, the rank (None: none) with single steps, or the requested part of frames."""
         if speed is not None:
             self.speed = speed if speed == math.inf else min(MAX_SPEED, max(MIN_SPEED, speed))
@@ -59,13 +61,13 @@ class Controls:
             self.want = want
         self.wake.set()
 
-    def play(self, playing: bool | None) -> None:
+    def set_playing(self, playing: bool | None) -> None:
         """Run or hold; None toggles."""
         with self._lock:
             self.playing = not self.playing if playing is None else playing
         self.wake.set()
 
-    def order(self, order: Order, *, instead: bool) -> None:
+    def add_order(self, order: Order, *, instead: bool) -> None:
         """Queue an order, or replace the queued ones (`instead`)."""
         with self._lock:
             self._absolute = instead or (self._absolute and bool(self._orders))
@@ -84,7 +86,7 @@ class Controls:
             orders, self._orders = self._orders, []
         return orders
 
-    def close(self) -> None:
+    def end_replay(self) -> None:
         """End the replay."""
         self.closing = True
         self.wake.set()
@@ -111,30 +113,30 @@ class Showing:
         """The position in the recording."""
         return self._player.position_ns
 
-    def run(self) -> None:
+    def run_until_closed(self) -> None:
         """Show until the controls are closed. Raises OSError when the file cannot be read any more."""
         self._clock_s = time.monotonic()
-        self._past.read()
+        self._past.read_new()
         while not self._controls.closing:
             self._controls.wake.clear()
             for order in self._controls.take_orders():
                 order(self._player)
-            self._move()
-            self._follow()
-            self._publish(self._frame())
-            self._rest()
+            self._move_clock()
+            self._follow_file()
+            self._publish(self._make_frame())
+            self._wait_for_next()
 
-    def _move(self) -> None:
+    def _move_clock(self) -> None:
         """Advance the clock of the recording by the wall-clock time since the last call."""
         before, self._clock_s = self._clock_s, time.monotonic()
         if not self._controls.playing:
             self._behind = False
             return
-        self._advance(self._clock_s - before, self._controls.speed)
+        self._advance_clock(self._clock_s - before, self._controls.speed)
         if self._player.at_end and not self._recording.may_grow:
             self._controls.playing = False
 
-    def _advance(self, passed_s: float, speed: float) -> None:
+    def _advance_clock(self, passed_s: float, speed: float) -> None:
         """Advance by so much wall time.
 
         What cannot be read in time is skipped: the clock is right, and the figures at the new position are
@@ -154,21 +156,21 @@ class Showing:
             self._behind, self._skip_speed = False, speed
             player.jump_to(goal_ns)
 
-    def _follow(self) -> None:
+    def _follow_file(self) -> None:
         now_s = time.monotonic()
         if self._recording.may_grow and now_s - self._followed_s >= FOLLOW_S:
             self._followed_s = now_s
             if self._recording.refresh():
-                self._past.read()
+                self._past.read_new()
 
-    def _frame(self) -> Frame:
+    def _make_frame(self) -> Frame:
         player, controls = self._player, self._controls
-        frame = player.frame(focus=controls.focus, want=controls.want)
-        frame = self._past.complete(frame, player)
+        frame = player.make_frame(focus=controls.focus, want=controls.want)
+        frame = self._past.complete_frame(frame, player)
         if not player.from_start:
             if self._backfill is None:
                 self._backfill = Backfill(self._recording)
-            frame = replace(frame, history=self._backfill.before(frame.history))
+            frame = replace(frame, history=self._backfill.prepend_history(frame.history))
         return with_playback(
             frame,
             player,
@@ -178,16 +180,16 @@ class Showing:
             behind=self._behind,
         )
 
-    def _rest(self) -> None:
+    def _wait_for_next(self) -> None:
         """Wait until the next frame is due or a control is set; the early history is read meanwhile."""
         reading = self._controls.playing and not self._player.at_end
         at_once = reading and self._controls.speed == math.inf
         end_s = time.monotonic() + (BACKFILL_S if at_once else FRAME_S)
         backfill = self._backfill
         busy = self._controls.playing or self._recording.may_grow
-        while backfill is not None and not backfill.done and time.monotonic() < end_s:
+        while backfill is not None and not backfill.is_done and time.monotonic() < end_s:
             busy = True  # one more frame is due, to show what was read
-            backfill.work(BACKFILL_S)
+            backfill.read_on(BACKFILL_S)
             if self._controls.wake.wait(BACKFILL_S):
                 return
         self._controls.wake.wait(max(0.0, end_s - time.monotonic()) if busy else None)
@@ -212,13 +214,13 @@ def with_playback(
         speed=speed,
         growing=recording.growing,
         damage="; ".join(damage) or None,
-        marks=marks.shares(duration_s),
+        marks=marks.marks_by_share(duration_s),
         behind=behind,
     )
     return replace(frame, playback=playback)
 
 
-def moment(recording: Recording, share: float) -> int:
+def moment_of_share(recording: Recording, share: float) -> int:
     """The moment at this share (0..1) of the recording's duration."""
     part = min(1.0, max(0.0, share))
     return recording.start_ns + int(part * (recording.end_ns - recording.start_ns))

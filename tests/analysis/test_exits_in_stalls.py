@@ -121,7 +121,7 @@ def test_who_reads_only_the_end_of_a_recording_is_told_the_same(make_world, tmp_
         player = Player(recording, whole_rows=0, tail_rows=80)
         player.jump_to(recording.end_ns)
         assert not player.from_start
-        found = player.frame()
+        found = player.make_frame()
     assert verdict(found) == verdict(whole)
     assert found.stall == whole.stall
     assert found.stall.ranks == (1,)

@@ -58,7 +58,7 @@ def record(path: Path, shares: Column, world: int = 2) -> None:
     for number, first in enumerate(range(0, len(shares), BATCH)):
         begin_us, rows = 0, []
         for step, share in enumerate(shares[first : first + BATCH].tolist(), first):
-            _, of_step = story.rows(step, 0)
+            _, of_step = story.make_rows(step, 0)
             rows.append([_longer(row, share)._replace(begin_us=begin_us) for row in of_step])
             begin_us += max(row.wall_us for row in rows[-1])
         for rank, of_rank in enumerate(zip(*rows, strict=True)):

@@ -31,7 +31,7 @@ def make(path: Path, world: int, steps: int, detail_every: int) -> None:
     for first in range(0, BATCHES * BATCH, BATCH):
         begin_us, rows = 0, []
         for step in range(first, first + BATCH):
-            wall_us, of_step = story.rows(step, begin_us)
+            wall_us, of_step = story.make_rows(step, begin_us)
             rows.append(of_step)
             begin_us += wall_us
         patterns.append((begin_us, [*zip(*rows, strict=True)]))

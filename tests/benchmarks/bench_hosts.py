@@ -229,9 +229,9 @@ class Viewer(LiveSource):
         self.frames = 0
         self.start()
 
-    def _receive(self, link: Link) -> None:
+    def _receive_frames(self, link: Link) -> None:
         before = self.latest()
-        super()._receive(link)
+        super()._receive_frames(link)
         frame, now_ns = self.latest(), time.monotonic_ns()
         if frame is None or frame is before:
             return

@@ -118,8 +118,8 @@ def make(path: Path, world: int, steps: int, steps_per_s: float) -> Counter[str]
         mock.patch.object(node, "receive_messages", lambda socket: ()),
     ):
         story = Story(world, steps_per_s, detail_every=1 if world <= 64 else 4)
-        played = ranks.Ranks(story, "", "run-1", steps=steps)
-        while played.work(now.ns):
+        played = ranks.SimulatedRanks(story, "", "run-1", steps=steps)
+        while played.work_due(now.ns):
             put_sent()
             writer.write_due(now.ns)
             now.ns += TICK_NS

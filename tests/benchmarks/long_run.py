@@ -53,10 +53,10 @@ def messages(world: int, steps: int, rate: float, detail_every: int) -> Iterator
         mock.patch.object(ranks, "connect_dealer", lambda *args, **options: socket),
         mock.patch.object(ranks, "receive_messages", lambda socket: ()),
     ):
-        played = ranks.Ranks(Story(world, rate, detail_every), "", "run-1", steps=steps)
+        played = ranks.SimulatedRanks(Story(world, rate, detail_every), "", "run-1", steps=steps)
         goes_on = True
         while goes_on:
-            goes_on = played.work(now.ns)
+            goes_on = played.work_due(now.ns)
             if not goes_on:
                 played.close()
             for head, body in sent:

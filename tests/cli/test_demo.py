@@ -183,7 +183,9 @@ def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noi
     assert late is not None
     noise = replace(flagged, straggler=replace(late, rank=0), events=(replace(frame.events[-1], rank=0),))
     other.note_frame(replace(noise, group=replace(noise.group, step=demo.SLOW_UNTIL + 50)))
-    assert other.is_noisy and "sleeps" not in other.next_line(noise), "another rank than the slow one was flagged"
+    assert other.is_noisy and "sleeps" not in other.next_line(noise), (
+        "another rank than the slow one was flagged"
+    )
     never = demo.Lesson(2, str)
     never.note_frame(replace(even, group=replace(even.group, step=demo.MOST_STEPS)))
     assert never.over and never.is_noisy

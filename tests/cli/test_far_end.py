@@ -36,7 +36,7 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         words = (sys.executable, str(FAR_END), mode, str(tmp_path / "starts"))
         remote = Remote(where="far", first=words, again=words)
         link = RemoteLink(remote, None)
-        link.connect(None)
+        link.connect_first(None)
         sources.append(RemoteSource("a run", "far", link, lambda: RemoteLink(remote, "abcd")))
         sources[-1].start()
         return sources[-1]
@@ -74,7 +74,7 @@ def test_silence_does_not_replace_why_no_frame_can_be_read(
         asked.append("nothing arrives from far")
         return asked[-1]
 
-    monkeypatch.setattr(RemoteLink, "broken", broken)
+    monkeypatch.setattr(RemoteLink, "why_broken", broken)
     monkeypatch.setattr(live, "SILENT_S", 0.0)
     source = connected("nan")
     until(lambda: "unix_s" in (source.status() or ""), "a frame that is refused")

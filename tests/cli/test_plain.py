@@ -258,7 +258,7 @@ def simulated_frame(world: int, step: int) -> Frame:
         for number, message in enumerate(said):
             reducer.feed(Received(base_ns, rank, 1000 + rank, number, message))
     for at in range(step + 1):
-        wall_us, rows = story.rows(at, 0)
+        wall_us, rows = story.make_rows(at, 0)
         end_ns = base_ns + 1000 * wall_us
         for rank, row in enumerate(rows):
             reducer.feed(Received(end_ns, rank, 1000 + rank, 2 + at, Steps(1, at, base_ns, (row,))))

@@ -18,7 +18,7 @@ def replay_to_steps(path: Path, steps: Sequence[int]) -> Iterator[tuple[int, Pla
     would give."""
     with Recording.open(path) as recording:
         player, past = Player(recording), RecordedPast(recording)
-        past.read()
+        past.read_new()
         for step in steps:
             player.go_to_step(step)
             yield step, player, past
@@ -26,5 +26,5 @@ def replay_to_steps(path: Path, steps: Sequence[int]) -> Iterator[tuple[int, Pla
 
 def complete_frame(player: Player, past: RecordedPast, **requested: Any) -> Frame:
     """The frame there, as `ddptop.sources.replay.frame_at` gives it, and what is requested of it."""
-    frame = past.complete(player.frame(**requested), player)
+    frame = past.complete_frame(player.make_frame(**requested), player)
     return with_playback(frame, player, past.marks, playing=False, speed=1.0)

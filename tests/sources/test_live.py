@@ -17,7 +17,7 @@ from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, view_endpoint, write_run_file
 from ddptop.protocol.messages import Hello, Received, Run, State
 from ddptop.sources import live as live_module
-from ddptop.sources.live import LiveSource, aged
+from ddptop.sources.live import LiveSource, aged_frame
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import new_context
 from tests.cli.recordings import write_recording
@@ -168,7 +168,7 @@ def test_a_source_closes_while_its_thread_is_stuck(play, monkeypatch):
         stuck.set()
         released.wait()
 
-    monkeypatch.setattr(live_module.CollectorSource, "_receive", wait_for_ever)
+    monkeypatch.setattr(live_module.CollectorSource, "_receive_frames", wait_for_ever)
     try:
         play.source.start()
         assert stuck.wait(20)
@@ -224,7 +224,7 @@ def test_what_replay_can_do_does_nothing_here(play):
 def test_an_aged_frame_calls_nobody_live():
     frame = make_frame()
     ranks = replace(frame.ranks, state=("live", "finished"), age_ms=np.array([10.0, np.nan]))
-    older = aged(replace(frame, ranks=ranks), 2.0, "lost")
+    older = aged_frame(replace(frame, ranks=ranks), 2.0, "lost")
     assert older.run.state == "lost"
     assert older.ranks.state == ("lost", "finished")
     assert older.ranks.age_ms[0] == 2010.0
@@ -237,43 +237,43 @@ def test_frames_that_cost_much_are_asked_for_more_rarely(play, monkeypatch):
     monkeypatch.setattr(live_module.time, "process_time", lambda: float(next(spent)))
     pauses = []
     for _ in range(12):
-        source._take(State(1, 0, encode_frame(make_frame())))
+        source._complete_frame(State(1, 0, encode_frame(make_frame())))
         pauses.append(source._pause_s)
     assert pauses[0] == 0, "what it takes to start is not the cost of a frame"
     assert pauses[-1] == pytest.approx(0.009 / live_module.CPU_SHARE)
     spent = iter((100.0, 200.0, 300.0))
-    source._take(State(1, 0, encode_frame(make_frame())))
+    source._complete_frame(State(1, 0, encode_frame(make_frame())))
     assert source._pause_s == pytest.approx(pauses[-1]), "neither is a key that was pressed once"
     source._costs_s.extend([1.0] * 9)
-    source._take(State(1, 0, encode_frame(make_frame())))
+    source._complete_frame(State(1, 0, encode_frame(make_frame())))
     assert source._pause_s == live_module.SLOWEST_S
     source.slowest_s = 0.1
-    source._take(State(1, 0, encode_frame(make_frame())))
+    source._complete_frame(State(1, 0, encode_frame(make_frame())))
     assert source._pause_s == 0.1
 
 
 def test_the_next_frame_is_asked_for_when_the_last_one_was_taken(play):
     source, asked = play.source, []
-    link = SimpleNamespace(grant=lambda credit: not asked.append(credit))
+    link = SimpleNamespace(grant_credit=lambda credit: not asked.append(credit))
     source.slowest_s = 3600.0
     source._frame = source._live = make_frame()
-    source._ask(link)
+    source._grant_credit(link)
     assert asked == []
     assert source.latest() is source._frame
-    source._ask(link)
+    source._grant_credit(link)
     assert len(asked) == 1
 
 
 def test_the_pause_counts_from_one_request_to_the_next_and_not_from_the_frame(play):
     source, asked = play.source, []
-    link = SimpleNamespace(grant=lambda credit: not asked.append(credit))
+    link = SimpleNamespace(grant_credit=lambda credit: not asked.append(credit))
     source._frame = source._live = source._taken = make_frame()
     source._pause_s, source._received_s = 100.0, time.monotonic()
     source._asked = source._received_s - 99.0
-    source._ask(link)
+    source._grant_credit(link)
     assert asked == []
     source._asked -= 2.0
-    source._ask(link)
+    source._grant_credit(link)
     assert len(asked) == 1
 
 
@@ -299,7 +299,7 @@ def test_an_internal_error_is_shown_and_reading_starts_over(play, monkeypatch):
     play.send(make_frame(points=10))
     play.wait_for(lambda: source.latest() is not None)
     with monkeypatch.context() as broken:
-        broken.setattr(live_module.LiveSource, "_age", lambda source: 1 // 0)
+        broken.setattr(live_module.LiveSource, "_age_last_frame", lambda source: 1 // 0)
         play.wait_for(lambda: source.failure() is not None)
         assert source.failure().startswith("internal error: ZeroDivisionError: ")
         assert source.latest().run.state == "stale"

@@ -19,7 +19,7 @@ def evidence(number: int) -> Evidence:
 def marks(*messages: tuple[float, Message]) -> list[tuple[float, str]]:
     found = Marks()
     found.add_messages((Received(int(at_s * S), 0, 1, 0, message) for at_s, message in messages), 0)
-    return [(round(share * 1000, 1), kind) for share, kind in found.shares(1000.0)]
+    return [(round(share * 1000, 1), kind) for share, kind in found.marks_by_share(1000.0)]
 
 
 def test_a_stall_is_one_mark_however_often_the_ranks_are_asked() -> None:
@@ -39,7 +39,7 @@ def test_a_stall_that_a_growing_recording_goes_on_with_stays_one_mark() -> None:
     found = Marks()
     for at_s in (100, 160, 220):
         found.add_messages([Received(at_s * S, 0, 1, 0, evidence(at_s))], 0)
-    assert [kind for _, kind in found.shares(1000.0)] == ["stall"]
+    assert [kind for _, kind in found.marks_by_share(1000.0)] == ["stall"]
 
 
 def test_the_verdict_on_a_stall_is_no_second_mark_of_it() -> None:
@@ -48,7 +48,7 @@ def test_the_verdict_on_a_stall_is_no_second_mark_of_it() -> None:
     told = [LoggedEvent(112.0, "stall", "critical", 1, 7, "rank 1 is missing")]
     for _ in range(2):
         found.add_events([*told, LoggedEvent(500.0, "nan", "critical", 1, 57, "NaN")], 0.0)
-    assert [(round(share * 1000), kind) for share, kind in found.shares(1000.0)] == [
+    assert [(round(share * 1000), kind) for share, kind in found.marks_by_share(1000.0)] == [
         (100, "stall"),
         (500, "nan"),
     ]

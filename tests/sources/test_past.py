@@ -63,7 +63,7 @@ def test_the_early_history_needs_no_reading(
     def work(backfill: Backfill, seconds: float) -> None:
         raise AssertionError("read")
 
-    monkeypatch.setattr(Backfill, "work", work)
+    monkeypatch.setattr(Backfill, "read_on", work)
     source = play(at=STEPS // 2, playing=False)
     frame = wait_for(source, lambda f: f.group.step == STEPS // 2)
     step, time_s = frame.history.step, frame.history.time_s
@@ -97,7 +97,7 @@ def test_a_rank_s_own_best_is_known_after_a_jump(large: Path) -> None:
     with Recording.open(large) as recording:
         player = Player(recording)
         player.go_to_step(STEPS - 100)
-        jumped = player.frame().ranks.individual_score
+        jumped = player.make_frame().ranks.individual_score
     live = live_frame(list(a_run(STEPS)), STEPS - 100).ranks.individual_score
     assert np.isfinite(jumped).all()
     assert jumped == pytest.approx(live, abs=1e-3)
@@ -275,7 +275,7 @@ def test_a_moment_is_the_same_from_the_last_steps_and_from_all(
         whole = Player(recording, whole_rows=GIB)
         for step in (1_250, 1_650, 2_400, LAST_STEP):
             whole.go_to_step(step)
-            expected = comparable(whole.frame())
+            expected = comparable(whole.make_frame())
             monkeypatch.setattr(records, "read_block", lambda *args: taken.append(1) or read_block(*args))
             shown = comparable(frame_at(eventful, step))
             monkeypatch.setattr(records, "read_block", read_block)

@@ -231,7 +231,7 @@ def test_a_large_recording_is_stood_in_by_its_tail(path: Path) -> None:
         player = Player(recording, whole_rows=0, tail_rows=800)
         for step in (2500, 1200, 2999, 700):
             player.go_to_step(step)
-            frame = player.frame()
+            frame = player.make_frame()
             assert not player.from_start
             assert (frame.group.step, frame.lost_records) == (step, 0)
             live = figures(live_frame(records, step))
@@ -269,16 +269,16 @@ def test_a_jump_shows_what_playing_shows(path: Path, every: int, own: bool) -> N
                 playing.go_by(min(50, step - (playing.step or 0)))
             assert not jumping.from_start
             assert playing.from_start
-            shown, played = figures(jumping.frame()), figures(playing.frame())
+            shown, played = figures(jumping.make_frame()), figures(playing.make_frame())
             for ranks in (played["ranks"], shown["ranks"]):
                 for rank in ranks:  # type: ignore[attr-defined]
                     rank.pop("individual_score")
             assert shown == played, step
-            assert verdict(jumping.frame()).sentence == verdict(playing.frame()).sentence
+            assert verdict(jumping.make_frame()).sentence == verdict(playing.make_frame()).sentence
             steps = [player.reducer.state.figures.steps for player in (jumping, playing)]
             kept = [window.excess(window.recent(OWN_STEPS)) for window in steps]
             np.testing.assert_array_equal(*kept)
-            straggler = jumping.frame().straggler
+            straggler = jumping.make_frame().straggler
             who.append(None if straggler is None else straggler.rank)
             jumping.go_to_step(20)
         assert set(who) == {None, 2}
@@ -303,7 +303,7 @@ def test_after_a_jump_the_excess_of_a_rank_reaches_as_far_back_as_while_playing(
             found = []
             for player in (jumping, playing):
                 player.go_to_step(step)
-                focus = player.frame(focus=2).focus
+                focus = player.make_frame(focus=2).focus
                 assert focus is not None and focus.minutes is not None
                 found.append(focus.minutes)
             assert not jumping.from_start
@@ -344,7 +344,7 @@ def test_a_player_that_begins_far_ahead_is_where_going_there_leads(
         for next_ns in (0, recording.end_ns):
             player = Player(recording, whole_rows=0, tail_rows=800, next_ns=next_ns)
             player.go_to(recording.end_ns)
-            frames.append(encode_frame(player.frame()))
+            frames.append(encode_frame(player.make_frame()))
         assert begun == [recording.start_ns, recording.end_ns, recording.end_ns], (
             "no start that is left at once"
         )
@@ -424,12 +424,12 @@ def test_restarts_and_losses(path: Path) -> None:
         )
         player.go_to_step(5)
         assert (player.reducer.state.incarnation, player.step) == (1, 5)
-        assert player.frame().group.incarnation == 1
+        assert player.make_frame().group.incarnation == 1
         player.go_to_step(80)
         assert player.reducer.state.incarnation == 0
         assert player.step == 80, "only the first incarnation came that far"
         player.go_to(recording.end_ns)
-        frame = player.frame()
+        frame = player.make_frame()
         assert frame.run.state == "failed"
         assert frame.lost_records == 10
 

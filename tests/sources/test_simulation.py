@@ -15,7 +15,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.simulated_hosts import MESSAGES, SimulatedHosts
 from ddptop.protocol.messages import Bye, Flag, Hello, Received, Run, Steps
 from ddptop.sources.simulation import ranks as simulated
-from ddptop.sources.simulation.ranks import Ranks
+from ddptop.sources.simulation.ranks import SimulatedRanks
 from ddptop.sources.simulation.story import DEATH, NAN, STRAGGLER, Story, usual_rate
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
@@ -28,13 +28,13 @@ FASTER = 10
 
 def part(story: Story, share: float) -> int:
     """A step in this part of the story."""
-    return int(share * story.cycle)
+    return int(share * story.cycle_steps)
 
 
 def test_nobody_ends_a_collective_before_the_last_has_arrived() -> None:
     story = Story(24, 20.0)
     for step in (0, part(story, STRAGGLER[0]) + 5, part(story, NAN[0]) + 1):
-        wall, rows = story.rows(step, 7)
+        wall, rows = story.make_rows(step, 7)
         assert len(rows) == 24
         cells = np.array([row.cells for row in rows]).reshape(24, -1, 3)
         ready, end = cells[:, :, 1], cells[:, :, 1] + cells[:, :, 2]
@@ -54,16 +54,16 @@ def test_nobody_ends_a_collective_before_the_last_has_arrived() -> None:
 
 def test_the_straggler_is_late_in_its_part_of_the_story_alone() -> None:
     story = Story(24, 20.0)
-    quiet, late = (story.rows(part(story, share), 0) for share in (0.05, STRAGGLER[0] + 0.01))
-    rank = story.straggler
+    quiet, late = (story.make_rows(part(story, share), 0) for share in (0.05, STRAGGLER[0] + 0.01))
+    rank = story.slow_rank
     assert late[0] > quiet[0] * 1.25
     assert late[1][rank].data_us > 5 * max(row.data_us for at, row in enumerate(late[1]) if at != rank)
-    assert story.rows(part(story, STRAGGLER[1]) + 1, 0)[0] < late[0] * 0.8
+    assert story.make_rows(part(story, STRAGGLER[1]) + 1, 0)[0] < late[0] * 0.8
 
 
 def test_one_rank_s_loss_is_nan_for_a_while_and_the_others_fall() -> None:
     story = Story(8, 20.0)
-    begin, during = (story.rows(part(story, share), 0)[1] for share in (0.0, NAN[0] + 0.005))
+    begin, during = (story.make_rows(part(story, share), 0)[1] for share in (0.0, NAN[0] + 0.005))
     for rank in range(8):
         assert math.isnan(during[rank].loss or 0.0) is (rank == story.nan_rank)
     assert (during[0].loss or 9.0) < (begin[0].loss or 0.0)
@@ -71,7 +71,7 @@ def test_one_rank_s_loss_is_nan_for_a_while_and_the_others_fall() -> None:
 
 def test_a_group_of_one_has_nobody_to_wait_for_and_lives() -> None:
     story = Story(1, 20.0)
-    assert not any(story.late_us(step) or story.is_last_of(step) for step in range(2 * story.cycle))
+    assert not any(story.late_us(step) or story.is_last_of(step) for step in range(2 * story.cycle_steps))
 
 
 class Played(NamedTuple):
@@ -94,7 +94,7 @@ def play(story: Story, steps: int, folder: Path) -> Played:
     began = time.monotonic_ns()
     run = Run(1, "id", "made-up", "", (), time.time_ns(), began, "live", None, True)
     reducer.feed(Received(began, -1, 0, 0, run))
-    ranks = Ranks(story, endpoint, "id", steps=steps)
+    ranks = SimulatedRanks(story, endpoint, "id", steps=steps)
     incarnations, failed, rows = set(), [], []
 
     def hear() -> None:
@@ -111,7 +111,7 @@ def play(story: Story, steps: int, folder: Path) -> Played:
 
     try:
         deadline = time.monotonic() + DEADLINE_S
-        while ranks.work(began + FASTER * (time.monotonic_ns() - began)):
+        while ranks.work_due(began + FASTER * (time.monotonic_ns() - began)):
             assert time.monotonic() < deadline
             hear()
     finally:
@@ -130,7 +130,7 @@ def test_everything_arrives_is_understood_and_the_dead_are_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulated, "RESTART_AFTER_S", 1.0)
-    monkeypatch.setattr(Story, "cycle", 400)
+    monkeypatch.setattr(Story, "cycle_steps", 400)
     steps = int(DEATH * 400) + 1 + 200
     played = play(Story(20, 100.0), steps, tmp_path)
     frame = played.reducer.frame(time.monotonic_ns())
@@ -154,5 +154,5 @@ def test_the_lesson_is_over_once_the_slow_rank_was_flagged_and_is_even_again(tmp
     story = Story(8, usual_rate(8))
     frame = play(story, story.steps_of_lesson, tmp_path).reducer.frame(time.monotonic_ns())
     flags = [(event.kind, event.rank) for event in frame.events if event.kind.startswith("straggler")]
-    assert flags[:1] == [("straggler", story.straggler)]
+    assert flags[:1] == [("straggler", story.slow_rank)]
     assert frame.straggler is None

@@ -12,7 +12,7 @@ from ddptop.frames.figures import Ranks
 from ddptop.frames.frame import Alert, BucketFigures, Frame, Group, LoggedEvent, Playback, RunInfo, Straggler
 from ddptop.frames.history import OF_BINS, History, RankMinutes, RankSteps
 from ddptop.frames.overhead import Overhead
-from ddptop.sources.live import aged
+from ddptop.sources.live import aged_frame
 
 NOW = 1_760_013_067.0
 """2025-10-09 12:31:07 UTC."""
@@ -167,7 +167,7 @@ def stale() -> Frame:
 
 def out_of_reach() -> Frame:
     """Nothing was heard of the run itself for 4.2 s."""
-    return aged(straggler(), 4.2, "stale")
+    return aged_frame(straggler(), 4.2, "stale")
 
 
 def several() -> Frame:

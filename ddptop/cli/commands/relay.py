@@ -174,7 +174,7 @@ class _ServedRun:
         """For a poller; None: there is none."""
         return None if self._client is None else self._client.socket
 
-    def grant_frame(self, credit: Credit) -> bool:
+    def grant_credit(self, credit: Credit) -> bool:
         """Ask for a frame; False: not now."""
         if self._end is None:
             return self._client is not None and self._client.grant_credit(credit)
@@ -244,7 +244,7 @@ def _serve_run(pipe: FramePipe, run: _ServedRun) -> None:
         except ProtocolError:
             return  # what is at the near end is no ddptop
         credit = next((message for message in reversed(messages) if isinstance(message, Credit)), credit)
-        if credit is not None and run.grant_frame(credit):
+        if credit is not None and run.grant_credit(credit):
             credit = None
         while (state := run.receive_frame()) is not None:
             pipe.send_frame(STATE, encode(state))

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ddptop.host.runs import ingest_endpoint
-from ddptop.sources.simulation.ranks import Ranks
+from ddptop.sources.simulation.ranks import SimulatedRanks
 from ddptop.sources.simulation.story import Story, usual_rate
 
 
@@ -29,10 +29,10 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     rate = options.rate or usual_rate(options.ranks)
     story = Story(options.ranks, rate, detail_every=1 if options.ranks <= 64 else 4)
-    ranks = Ranks(story, ingest_endpoint(options.directory), options.run_id, steps=options.steps)
+    ranks = SimulatedRanks(story, ingest_endpoint(options.directory), options.run_id, steps=options.steps)
     try:
         # The process that started it may have been killed: simulated ranks are of no other use.
-        while ranks.work(time.monotonic_ns()) and os.getppid() == options.parent:
+        while ranks.work_due(time.monotonic_ns()) and os.getppid() == options.parent:
             time.sleep(ranks.pause_s)
     finally:
         ranks.close()

@@ -40,7 +40,7 @@ class SimulatedHost:
         return f"node{self.number:03d}"
 
     @property
-    def session(self) -> int:
+    def agent_session(self) -> int:
         """Of its agent; 0: the collector is the agent of its own host."""
         return self.number and 2**61 + self.number
 
@@ -54,21 +54,21 @@ class SimulatedHost:
         ahead_ns = self.number * 1_299_709 % MOST_APART_NS
         return t_ns + ahead_ns - round(self.drift_ppb * (t_ns - self.began_ns) / 1e9)
 
-    def introduce(self, run_id: str, now_ns: int, unix_ns: int) -> Host:
+    def introduction(self, run_id: str, now_ns: int, unix_ns: int) -> Host:
         """The first message of its agent. `now_ns`, here and below: by the collector's clock."""
         return Host(
-            VERSION, run_id, self.session, self.name, 1_000 + self.number, self.clock_ns(now_ns), unix_ns,
-            CORES, MEMORY_BYTES, f"simulated-{self.number}",
+            VERSION, run_id, self.agent_session, self.name, 1_000 + self.number,
+            self.clock_ns(now_ns), unix_ns, CORES, MEMORY_BYTES, f"simulated-{self.number}",
         )  # fmt: skip
 
-    def compare(self, now_ns: int) -> Clock:
+    def compare_clocks(self, now_ns: int) -> Clock:
         """An exchange with the collector: the offset is wrong by less than its bound."""
         t_ns = self.clock_ns(now_ns)
         wrong_ns = round(0.3 * BOUND_NS * math.sin(self.number + now_ns / 7e9))
         offset_ns = now_ns - t_ns + wrong_ns
         return Clock(t_ns, self.name, offset_ns, BOUND_NS, self.drift_ppb, ROUND_TRIP_NS)
 
-    def usage(self, now_ns: int, *, kept: int = 0) -> HostUsage:
+    def read_usage(self, now_ns: int, *, kept: int = 0) -> HostUsage:
         """A reading of it; one host in 16 is busier than the others."""
         wave = math.sin(self.number * 1.7 + now_ns / 11e9)
         busy = 91.0 if self.number % 16 == 11 else 34.0

@@ -70,21 +70,23 @@ class Node:
         )  # fmt: skip
 
     @property
-    def pending(self) -> int:
+    def n_pending(self) -> int:
         """Messages that are not sent yet."""
         return len(self._due)
 
-    def begin(self, incarnation: int, monotonic_ns: int, unix_ns: int) -> None:
+    def begin_processes(self, incarnation: int, monotonic_ns: int, unix_ns: int) -> None:
         """New processes: every rank introduces itself."""
         self._sessions = [secrets.randbits(62) + 1 for _ in self.ranks]
         self._next = [1] * len(self.ranks)
         self._hellos = [
-            encode(self._hello(rank, session, incarnation, monotonic_ns, unix_ns))
+            encode(self._make_hello(rank, session, incarnation, monotonic_ns, unix_ns))
             for rank, session in zip(self.ranks, self._sessions, strict=True)
         ]
-        self._greet()
+        self._send_hellos()
 
-    def _hello(self, rank: int, session: int, incarnation: int, monotonic_ns: int, unix_ns: int) -> Hello:
+    def _make_hello(
+        self, rank: int, session: int, incarnation: int, monotonic_ns: int, unix_ns: int
+    ) -> Hello:
         local = rank % RANKS_PER_NODE
         return Hello(
             version=VERSION,
@@ -104,21 +106,23 @@ class Node:
             budget_pct=1.0,
         )
 
-    def _greet(self) -> None:
-        for at, hello in enumerate(self._hellos):
-            self._put(at, 0, hello)
-            if at == 0:
+    def _send_hellos(self) -> None:
+        for place, hello in enumerate(self._hellos):
+            self._queue_body(place, 0, hello)
+            if place == 0:
                 now_ns = time.monotonic_ns()
-                self._offer(0, encode(self.host.introduce(self._run_id, now_ns, time.time_ns())))
+                self._queue_numbered(0, encode(self.host.introduction(self._run_id, now_ns, time.time_ns())))
                 self._host_due_ns = 0
-            if self.ranks.start + at == 0:
-                self._offer(at, encode(Card({"script": "simulated", "host": socket.gethostname()})))
-            self._offer(at, encode(Membership(0, "0", "nccl", ())))
-            self._offer(at, encode(Layout(1, self._story.buckets)))
+            if self.ranks.start + place == 0:
+                self._queue_numbered(
+                    place, encode(Card({"script": "simulated", "host": socket.gethostname()}))
+                )
+            self._queue_numbered(place, encode(Membership(0, "0", "nccl", ())))
+            self._queue_numbered(place, encode(Layout(1, self._story.buckets)))
 
-    def offer(self, rank: int, message: Message) -> None:
+    def offer_message(self, rank: int, message: Message) -> None:
         """A numbered message of a rank."""
-        self._offer(rank - self.ranks.start, encode(message))
+        self._queue_numbered(rank - self.ranks.start, encode(message))
 
     def report_host(self, now_ns: int) -> None:
         """The readings and the clock of its host, if they are due."""
@@ -126,14 +130,16 @@ class Node:
             return
         self._host_due_ns = now_ns + HOST_NS
         if self.host.number:
-            self._offer(0, encode(self.host.compare(now_ns)))
-        self._offer(0, encode(self.host.usage(now_ns, kept=self.pending if self.pending > SEND_HIGH else 0)))
+            self._queue_numbered(0, encode(self.host.compare_clocks(now_ns)))
+        self._queue_numbered(
+            0, encode(self.host.read_usage(now_ns, kept=self.n_pending if self.n_pending > SEND_HIGH else 0))
+        )
 
-    def beat(self, rank: int, message: Message) -> None:
+    def send_heartbeat(self, rank: int, message: Message) -> None:
         """A heartbeat of a rank."""
-        self._put(rank - self.ranks.start, 0, encode(message))
+        self._queue_body(rank - self.ranks.start, 0, encode(message))
 
-    def service(self) -> None:
+    def work_link(self) -> None:
         """Send what can be sent, and read what the collector sent."""
         while self._due:
             try:
@@ -142,25 +148,25 @@ class Node:
                 break
             self._due.popleft()
         for message in receive_messages(self._socket):
-            self._receive(message)
+            self._take_answer(message)
 
     def close(self, patience_s: float) -> None:
         """Close the connection; what is not sent after so long is dropped."""
         self._socket.close(linger=int(1000 * patience_s))
 
-    def _receive(self, message: Message) -> None:
+    def _take_answer(self, message: Message) -> None:
         if isinstance(message, Ask) and not asks_for_samples(message.number):
             self.asked = message.number
         elif isinstance(message, Ack) and message.epoch != self._epoch:
             before, self._epoch = self._epoch, message.epoch
             if before is not None:
-                self._greet()
+                self._send_hellos()
 
-    def _offer(self, at: int, body: bytes) -> None:
-        self._put(at, self._next[at], body)
+    def _queue_numbered(self, at: int, body: bytes) -> None:
+        self._queue_body(at, self._next[at], body)
         self._next[at] += 1
 
-    def _put(self, at: int, number: int, body: bytes) -> None:
+    def _queue_body(self, at: int, number: int, body: bytes) -> None:
         head = msgpack.packb((self._sessions[at], self.ranks.start + at, number, max(1, number)))
         self._due.append((head, body))
 
@@ -192,7 +198,7 @@ _STUCK = (
 _FAILED = (StackFrame("train.py", 97, "attention", "scores = q @ k.transpose(-2, -1)"), *_STUCK[2:])
 
 
-class Ranks:
+class SimulatedRanks:
     """All ranks of the story. One thread."""
 
     def __init__(self, story: Story, endpoint: str, run_id: str, *, steps: int = 0) -> None:
@@ -202,29 +208,35 @@ class Ranks:
         self._context = new_context()
         world = story.world
         self._nodes = [
-            Node(self._context, endpoint, run_id, range(at, min(world, at + RANKS_PER_NODE)), story)
-            for at in range(0, world, RANKS_PER_NODE)
+            Node(
+                self._context,
+                endpoint,
+                run_id,
+                range(first_rank, min(world, first_rank + RANKS_PER_NODE)),
+                story,
+            )
+            for first_rank in range(0, world, RANKS_PER_NODE)
         ]
         self.pause_s = 0.02
         self._report_ns = int((QUICK_REPORT_S if world <= 64 else REPORT_S) * NS)
         self._incarnation = -1
-        self._restart(time.monotonic_ns())
+        self._restart_ranks(time.monotonic_ns())
 
-    def work(self, now_ns: int) -> bool:
+    def work_due(self, now_ns: int) -> bool:
         """Do what is due by this moment; False when the steps are done."""
         if self._restart_ns is not None and now_ns >= self._restart_ns:
-            self._restart(now_ns)
+            self._restart_ranks(now_ns)
         self._take_steps(now_ns)
         done = self._left == 0
-        for at, node in enumerate(self._nodes):
-            if now_ns >= self._due_ns[at] or done:
-                self._due_ns[at] = max(self._due_ns[at] + self._report_ns, now_ns)
-                self._report(at, node, now_ns)
-            if node.asked != self._answered[at]:
-                self._answered[at] = node.asked
-                self._answer(node, now_ns)
-            if at != self._story.cut_host or now_ns >= self._cut_until_ns:
-                node.service()
+        for place, node in enumerate(self._nodes):
+            if now_ns >= self._due_ns[place] or done:
+                self._due_ns[place] = max(self._due_ns[place] + self._report_ns, now_ns)
+                self._report_step(place, node, now_ns)
+            if node.asked != self._answered[place]:
+                self._answered[place] = node.asked
+                self._answer_asks(node, now_ns)
+            if place != self._story.cut_host or now_ns >= self._cut_until_ns:
+                node.work_link()
         return not done
 
     def close(self, patience_s: float = 1.0) -> None:
@@ -232,11 +244,11 @@ class Ranks:
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             for rank in node.ranks:
-                node.offer(rank, Bye(node.host.clock_ns(now_ns), "finished"))
+                node.offer_message(rank, Bye(node.host.clock_ns(now_ns), "finished"))
         end = time.monotonic() + patience_s
-        while any(node.pending for node in self._nodes) and time.monotonic() < end:
+        while any(node.n_pending for node in self._nodes) and time.monotonic() < end:
             for node in self._nodes:
-                node.service()
+                node.work_link()
             time.sleep(self.pause_s)
         for node in self._nodes:
             node.close(patience_s)
@@ -244,7 +256,7 @@ class Ranks:
 
     # -- inside ----------------------------------------------------------------------
 
-    def _restart(self, now_ns: int) -> None:
+    def _restart_ranks(self, now_ns: int) -> None:
         """Processes of the next incarnation."""
         self._incarnation += 1
         self._restart_ns: int | None = None
@@ -261,16 +273,16 @@ class Ranks:
         self._cut_until_ns = 0
         """Until then nothing arrives from the host that is silent for some time."""
         # Spread over the period, as hosts that started by themselves.
-        self._due_ns = [now_ns + self._report_ns * (1 + at) // count for at in range(count)]
+        self._due_ns = [now_ns + self._report_ns * (1 + place) // count for place in range(count)]
         self._reports = 0
         for node in self._nodes:
-            node.begin(self._incarnation, now_ns, time.time_ns())
+            node.begin_processes(self._incarnation, now_ns, time.time_ns())
 
     def _take_steps(self, now_ns: int) -> None:
         """Simulate the steps that have ended by now."""
         while self._restart_ns is None and self._left != 0:
             if self._ahead is None:
-                self._ahead = self._story.rows(self._step, 0)
+                self._ahead = self._story.make_rows(self._step, 0)
             wall_us, rows = self._ahead
             end_ns = self._end_ns + wall_us * 1000
             if end_ns > now_ns:
@@ -281,30 +293,30 @@ class Ranks:
             if self._story.is_cut_in(self._step):
                 self._cut_until_ns = end_ns + int(CUT_S * NS)
             if self._story.is_last_of(self._step):
-                self._fail(end_ns)
+                self._fail_rank(end_ns)
             self._step, self._end_ns = self._step + 1, end_ns
-            self._forget()
+            self._forget_past()
 
-    def _forget(self) -> None:
+    def _forget_past(self) -> None:
         reported = min(self._reported)
         self._rows = [entry for entry in self._rows if entry[0] >= reported]
 
-    def _fail(self, now_ns: int) -> None:
+    def _fail_rank(self, now_ns: int) -> None:
         """One rank fails; the others wait for it in the next step, until all are restarted."""
         self._restart_ns = now_ns + int(RESTART_AFTER_S * NS)
         node = self._nodes[-1]
-        self._report(len(self._nodes) - 1, node, now_ns)
+        self._report_step(len(self._nodes) - 1, node, now_ns)
         stack = Stack("traceback", True, _FAILED)
         now_ns = node.host.clock_ns(now_ns)
         evidence = Evidence(now_ns, 0, self._step + 1, Phase.FORWARD, 0, REASON, (), (stack,), ())
-        node.offer(self._story.failing_rank, evidence)
-        node.offer(self._story.failing_rank, Bye(now_ns, "OutOfMemoryError"))
+        node.offer_message(self._story.failing_rank, evidence)
+        node.offer_message(self._story.failing_rank, Bye(now_ns, "OutOfMemoryError"))
 
-    def _alive(self, node: Node) -> list[int]:
+    def _living_ranks(self, node: Node) -> list[int]:
         dead = self._story.failing_rank if self._restart_ns is not None else -1
         return [rank for rank in node.ranks if rank != dead]
 
-    def _report(self, at: int, node: Node, now_ns: int) -> None:
+    def _report_step(self, at: int, node: Node, now_ns: int) -> None:
         node.report_host(now_ns)
         entries = [entry for entry in self._rows if entry[0] >= self._reported[at]]
         for begin in range(0, len(entries), MOST_ROWS):
@@ -313,8 +325,8 @@ class Ranks:
             self._reported[at] = entries[-1][0] + 1
         self._reports += 1
         if not entries or self._reports // len(self._nodes) % BEAT_EVERY == at % BEAT_EVERY:
-            for rank in self._alive(node):
-                node.beat(rank, self._progress(node.host.clock_ns(now_ns)))
+            for rank in self._living_ranks(node):
+                node.send_heartbeat(rank, self._make_progress(node.host.clock_ns(now_ns)))
 
     @staticmethod
     def _offer_steps(node: Node, entries: list[tuple[int, int, list[StepRow]]]) -> None:
@@ -326,20 +338,20 @@ class Ranks:
             rows = tuple(
                 entry[2][rank]._replace(begin_us=begin) for entry, begin in zip(entries, begins, strict=True)
             )
-            node.offer(rank, Steps(1, first, base_ns, rows))
+            node.offer_message(rank, Steps(1, first, base_ns, rows))
 
-    def _progress(self, now_ns: int) -> Progress:
+    def _make_progress(self, now_ns: int) -> Progress:
         every = self._story.detail_every
         us = self._story.step_us
         sequence = 4 * self._step + 4
         return Progress(now_ns, self._step, Phase.BACKWARD, 0, sequence, every, 0.003 * us, 0.3, 0)
 
-    def _answer(self, node: Node, now_ns: int) -> None:
+    def _answer_asks(self, node: Node, now_ns: int) -> None:
         t_ns = node.host.clock_ns(now_ns)
         stacks = (Stack("MainThread", True, _STUCK),)
         sequence = 4 * self._step + 4
         groups = (GroupState("0", "nccl", self._story.world, sequence, sequence - 1),)
-        for rank in self._alive(node):
-            node.offer(
+        for rank in self._living_ranks(node):
+            node.offer_message(
                 rank, Evidence(t_ns, node.asked, self._step, Phase.BACKWARD, 0, "", groups, stacks, ())
             )

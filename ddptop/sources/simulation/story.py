@@ -65,17 +65,17 @@ class Story:
         return int(1e6 / self.rate)
 
     @cached_property
-    def cycle(self) -> int:
+    def cycle_steps(self) -> int:
         """Steps of the story."""
         return max(40, int(CYCLE_S * self.rate))
 
     @property
     def steps_of_lesson(self) -> int:
         """Steps until the straggler has been flagged and is even again."""
-        return int(STRAGGLER[1] * self.cycle) + EVEN_STEPS
+        return int(STRAGGLER[1] * self.cycle_steps) + EVEN_STEPS
 
     @property
-    def straggler(self) -> int:
+    def slow_rank(self) -> int:
         """The rank that is late temporarily."""
         return self.world // 3
 
@@ -104,28 +104,28 @@ class Story:
 
     def is_cut_in(self, step: int) -> bool:
         """Whether a host becomes silent after this step."""
-        return self.cut_host >= 0 and step == int(CUT * self.cycle)
+        return self.cut_host >= 0 and step == int(CUT * self.cycle_steps)
 
     def is_last_of(self, step: int) -> bool:
         """Whether a rank fails after this step."""
-        return self.world > 1 and step == int(DEATH * self.cycle)
+        return self.world > 1 and step == int(DEATH * self.cycle_steps)
 
     def late_us(self, step: int) -> int:
         """How late the straggler comes in a step."""
-        part = (step % self.cycle) / self.cycle
+        part = (step % self.cycle_steps) / self.cycle_steps
         late = self.world > 1 and STRAGGLER[0] <= part < STRAGGLER[1]
         return int(LATE * self.step_us) if late else 0
 
-    def rows(self, step: int, begin_us: int) -> tuple[int, list[StepRow]]:
+    def make_rows(self, step: int, begin_us: int) -> tuple[int, list[StepRow]]:
         """Length of a step in microseconds and the row of every rank; it begins `begin_us` after the base."""
         unit, late = self.step_us, self.late_us(step)
         noise = np.abs(np.random.default_rng(step).normal(0.0, JITTER, (2, self.world)))
         data = ((DATA + noise[0]) * unit).astype(np.int64)
-        data[self.straggler] += late
+        data[self.slow_rank] += late
         forward_at = data + unit // 200
         forward = ((FORWARD + noise[1]) * unit).astype(np.int64)
         backward_at = forward_at + forward + unit // 200
-        cells, backward_end = self._collectives(backward_at)
+        cells, backward_end = self._time_collectives(backward_at)
         backward = backward_end - backward_at
         optimizer_at = backward_end + unit // 100
         optimizer = int(OPTIMIZER * unit)
@@ -136,18 +136,18 @@ class Story:
         whole = cells.tolist() if detail else [()] * self.world
         columns = zip(
             data.tolist(), forward.tolist(), backward.tolist(), forward_at.tolist(), backward_at.tolist(),
-            optimizer_at.tolist(), self._losses(step), whole, exposed.tolist(), strict=True,
+            optimizer_at.tolist(), self._make_losses(step), whole, exposed.tolist(), strict=True,
         )  # fmt: skip
         between, waited = (unit // 200, unit // 200, unit // 100), (0, 0, 0, 0, 0)
         return wall, [
             StepRow(
-                *(begin_us, wall, d, f, b, optimizer, fa, ba, oa, 1, flags, 30, loss, tuple(own)),
+                *(begin_us, wall, d, f, b, optimizer, fa, ba, oa, 1, flags, 30, loss, tuple(own_ms)),
                 OwnTime(e, *between, *waited),
             )
-            for d, f, b, fa, ba, oa, loss, own, e in columns
+            for d, f, b, fa, ba, oa, loss, own_ms, e in columns
         ]
 
-    def _collectives(self, backward_at: Times) -> tuple[Times, Times]:
+    def _time_collectives(self, backward_at: Times) -> tuple[Times, Times]:
         """(ranks, 3 x buckets) cells, and (ranks,) ends of backward: one stream, all wait for the last."""
         count = len(BUCKET_BYTES)
         part = BACKWARD * self.step_us / count
@@ -162,10 +162,10 @@ class Story:
             )
         return cells.reshape(self.world, -1), np.full(self.world, end + self.step_us // 200)
 
-    def _losses(self, step: int) -> list[float]:
-        mean = 0.35 + 2.2 * math.exp(-step / (0.4 * self.cycle)) + 0.01 * math.sin(step / 7)
+    def _make_losses(self, step: int) -> list[float]:
+        mean = 0.35 + 2.2 * math.exp(-step / (0.4 * self.cycle_steps)) + 0.01 * math.sin(step / 7)
         losses = mean + 0.01 * np.sin(np.arange(self.world) * 1.7 + step)
-        part = (step % self.cycle) / self.cycle
+        part = (step % self.cycle_steps) / self.cycle_steps
         if NAN[0] <= part < NAN[1]:
             losses[self.nan_rank] = math.nan
         values: list[float] = losses.tolist()

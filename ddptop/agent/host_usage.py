@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 PERIOD_NS = NS
 
 COMPARE_NS = 2 * NS
-"""Between two exchanges that are made for the clocks alone: a wake-up of agent and collector each."""
+"""Pause between two exchanges for the clocks alone. Each wakes up agent and collector."""
 
 CLOCKS_AT_START = 8
-"""Exchanges after each of which there is a CLOCK; later there is one a second."""
+"""A CLOCK is sent after each of the first exchanges, and then once a second."""
 
 
 class HostReading(NamedTuple):
@@ -37,8 +37,9 @@ class HostReading(NamedTuple):
     """Of all its processors, since the reading before."""
     memory_used_bytes: int | None
     received_bytes_s: float | None
-    """Through all network interfaces but the loopback; likewise below."""
+    """Through all network interfaces but the loopback."""
     sent_bytes_s: float | None
+    """Through the same interfaces."""
     links: tuple[HostLink, ...] | None
 
 

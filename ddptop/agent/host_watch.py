@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 PERIOD_NS = NS
 
 SILENT_NS = 3 * NS
-"""A rank without a heartbeat for so long is read from outside: six were due."""
+"""A rank is read from outside after this long without a heartbeat. Six were due by then."""
 
 USAGE_KEPT_NS = 5 * NS
 """Pause between two readings of the ranks' processes that are recorded, unless a CPU quota throttles them."""
@@ -111,10 +111,8 @@ class HostWatch:
         """Sessions of ranks that failed before their first step."""
 
     def report_exits(self, now_ns: int) -> None:
-        """Report processes that have exited, and exit codes that are known only now; ask the survivors.
-
-        Before them a signal to the launcher, which may be why they exit.
-        """
+        """Report processes that have exited, and exit codes that are known only now; ask the survivors."""
+        # First the signal that the launcher has received: it may be why the ranks exit.
         self._report_launcher_signal(now_ns)
         for rank_exit in self._processes.take_exits(now_ns):
             if not rank_exit.reported:
@@ -136,7 +134,7 @@ class HostWatch:
             self._ranks.report_message(Event(LAUNCHER_SIGNAL, newest.t_ns, -1, -1, fields), now_ns)
 
     def report_unaccounted(self, now_ns: int) -> None:
-        """At the end of the run: report missing steps of processes whose exit, or HELLO, was not noticed."""
+        """Report missing steps of processes whose exit or HELLO was not noticed; at the end of the run."""
         self.take_unread(now_ns)
         for rank_exit in self._processes.unaccounted_exits(now_ns):
             self._report_unsent(rank_exit, now_ns)
@@ -197,6 +195,7 @@ class HostWatch:
             return
         arrived, at_least = self._ranks.steps_of(process.session)
         steps, exact = rank_exit.steps or 0, rank_exit.steps is not None
+        # A process that was killed has no last message, but its counter outlives it in memory or in a file.
         if not exact:
             count = read_step_count(self._directory, process.session)
             steps, exact = (0, False) if count is None else (count.steps, count.exact)

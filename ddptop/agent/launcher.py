@@ -121,6 +121,7 @@ def ranks_started(run_id: str) -> list[tuple[int, int]]:
     ranks = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
+            # torchrun starts each rank as leader of a session; children of ranks have the variables too.
             if os.getsid(process.pid) == process.pid:
                 variables = process.environ()
                 if variables.get("DDPTOP_RUN_ID") == run_id and "LOCAL_RANK" in variables:
@@ -235,8 +236,10 @@ class LauncherPipe:
             return
         except OSError:
             data = b""
+        # The end of the pipe without a report: the launcher was killed, and its ranks may run on.
         self.killed = not data and not self.ended
         *lines, self._data = (self._data + data).split(b"\n")
+        # A line without an end must not grow in memory.
         self._data = self._data[-MAX_LINE_BYTES:]
         for line in lines:
             self._parse_line(line)

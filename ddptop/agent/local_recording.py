@@ -126,6 +126,7 @@ class LocalRecording:
     def check_file(self) -> None:
         """Write the file again where it was deleted by somebody else; to be called once a second."""
         self._writer.restore_if_deleted()
+        # The writer has begun another file of the same name: what is read back must come from that one.
         if os.fstat(self._descriptor).st_nlink == 0 and not self.is_removed:
             os.close(self._descriptor)
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

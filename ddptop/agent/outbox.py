@@ -41,19 +41,18 @@ if TYPE_CHECKING:
     from ddptop.transport.unacked import KeptMessage
 
 OUTAGE_NS = 5 * NS
-"""Without an ack for so long, while messages wait for one, the agent begins a local recording."""
+"""The agent begins a local recording when messages have waited this long for an ack."""
 
 MEMORY_BYTES = 64 << 20
-"""Of messages in memory: past it the oldest are dropped and counted, where no file takes them."""
+"""Limit of messages in memory. Beyond it the oldest are dropped and counted, unless a file has them."""
 
 OVERFLOW_BYTES = 48 << 20
-"""Past it messages go to the local recording alone, until memory holds no more than REFILL_BYTES."""
+"""Beyond it messages go to the local recording alone, until memory holds at most REFILL_BYTES."""
 
 REFILL_BYTES = 16 << 20
 
 RETRY_NS = 10 * NS
-"""Where no local recording could be begun, the next attempt is made so much later: a disk may be full only
-for some time."""
+"""Pause before another attempt to begin a local recording. A disk may be full only for some time."""
 
 BEAT_NS = NS
 """One heartbeat a second of each rank is in the local recording, as in every other."""
@@ -64,12 +63,12 @@ LASTING = (Layout, Card, Membership)
 LIMIT_BYTES = 1 << 30
 
 FIRST_NUMBER = 1 << 20
-"""Of an agent that goes on with the local recording of one before it: what that one has reported gets lower
-numbers."""
+"""First number of an agent that continues the local recording of another one. Messages that it reads back
+from that recording get lower numbers."""
 
 
 class Outbox:
-    """Takes every message of this host, and lets go of it once it is at the collector."""
+    """Keeps every message of this host until the collector has it."""
 
     def __init__(
         self,
@@ -191,7 +190,7 @@ class Outbox:
         return self._numbered
 
     def report_end(self, now_ns: int) -> None:
-        """Report that this agent ends; the collector, which has everything, need not wait for it any more."""
+        """Report that this agent ends, so that the collector, which has everything, need not wait for it."""
         self._end_number = self.report_message(Event(HOST_END, now_ns, -1, -1, {}), now_ns, urgent=True)
 
     def update_recording(self, now_ns: int, answers: Answers) -> None:
@@ -229,13 +228,12 @@ class Outbox:
             self._local.delete_file()
             self._local, self._retry_ns, self._overflows, self.in_file = None, None, False, 0
 
-    def note_dropped(self, messages: Sequence[KeptMessage]) -> bool:
-        """Messages leave memory, which is full, and no file has them: count the records among them."""
+    def note_dropped(self, messages: Sequence[KeptMessage]) -> None:
+        """Count the records among messages that leave memory, which is full, and that no file has."""
         for message in messages:
             with suppress(ProtocolError):
                 decoded = decode(message.body)
                 self.lost_rows += len(decoded.rows) if isinstance(decoded, Steps) else 0
-        return False
 
     def begin_local_recording(self, now_ns: int) -> None:
         """Record from now on, and first of all what waits; nothing happens where nothing does."""

@@ -47,7 +47,7 @@ RANKS_FILE = "agent-ranks"
 MAX_FILE_BYTES = 4 << 20
 
 END_NS = NS
-"""So long a process waits for the ack of its BYE."""
+"""How long a process waits for the ack of its BYE."""
 
 FINAL = frozenset({"lost_rank", "exit"})
 """Kinds of events after which a process need not be watched any more."""
@@ -144,14 +144,14 @@ class RankRelay:
             relayed.reported = number
 
     def note_death(self, now_ns: int) -> None:
-        """The collector asks the other ranks, once it has the report."""
+        """Nothing: the collector asks the other ranks, once it has the report."""
 
     def steps_of(self, session: int) -> tuple[int, int]:
         """For a process: (steps whose rows have arrived, steps that it has finished at least)."""
         relayed = self._sessions.get(session)
         if relayed is None:
             return 0, 0
-        # Where this agent has lost some, the collector is to have the number in any case: it knows which.
+        # If this agent has lost rows, it must report the number in any case: the collector knows which ones.
         arrived = 0 if self._outbox.lost_rows else relayed.next_step
         return arrived, max(relayed.next_step, relayed.progress.step if relayed.progress else 0)
 
@@ -206,6 +206,7 @@ class RankRelay:
     def _note_hello(self, hello: Hello) -> None:
         before = self._ranks.session_of(hello.rank)
         if before != hello.session and before in self._sessions:
+            # Not to be watched by a next agent: another process has the rank.
             self._sessions[before].reported = -1
         self._sessions.setdefault(hello.session, _RelayedSession(hello))
         self._changed = True
@@ -226,6 +227,7 @@ class RankRelay:
         thin = self._sender.thin
         if not thin:
             return received, body
+        # All agents keep the same steps, by their numbers: a bucket is timed only if all ranks have it.
         every = max(1, self._sender.detail_every) << thin if thin < MAX_THIN else 0
         rows = tuple(
             row._replace(cells=(), flags=row.flags & ~Flag.DETAIL)

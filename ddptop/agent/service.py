@@ -42,20 +42,20 @@ from ddptop.transport.curve import KeyPair
 from ddptop.transport.sockets import new_context
 
 TICK_MS = 250
-"""Longest sleep: bundles go out so often."""
+"""Longest sleep. A bundle goes out after each."""
 
 READ_AT_S = 0.025
-"""A round, whose messages make one bundle, begins so long after the moment at which all ranks send: four on
-two cores had sent after 2 ms (median) and 11 ms (90th percentile), and never between 25 and 40 ms but for
-their start and end. Wake-ups are most of what an agent costs, so there are no others."""
+"""All ranks send at the same moment, every REPORT_S. A round begins this much later; its messages make one
+bundle. Four ranks on two cores had sent after 2 ms (median) and 11 ms (90th percentile), and never between 25
+and 40 ms but for their start and end. Wake-ups are most of what an agent costs, so there are no others."""
 
 LAST_PAUSE_S = 0.01
-"""The same while somebody waits: a rank's process that ends, for its ack, and the launcher at the end."""
+"""Sleep between rounds while somebody waits: a rank for the ack of its BYE, or the launcher at the end."""
 
 SECOND_NS = NS
 
 UNREACHED_NS = 3 * NS
-"""Without an answer for so long the collector is not reached: its replies come once a second at least."""
+"""The collector is unreachable after this silence. Its replies come at least once a second."""
 
 LAST_MESSAGES_NS = 2 * NS
 """How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
@@ -123,8 +123,9 @@ class Agent:
         return True
 
     def _wait_for_round(self) -> None:
-        """Until the next round; clocks are compared meanwhile, where that is due."""
+        """Sleep until the next round. Where it is due, compare clocks with the collector meanwhile."""
         now_ns = time.monotonic_ns()
+        # Ranks send at whole multiples of REPORT_S of CLOCK_MONOTONIC, which all processes of a host share.
         pause_s = REPORT_S - (now_ns / NS - READ_AT_S) % REPORT_S
         if self._relay.any_ends(now_ns):
             pause_s = LAST_PAUSE_S
@@ -161,6 +162,7 @@ class Agent:
             leave=lambda messages: self._outbox.note_dropped(messages),
         )
         stack.callback(self._sender.close)
+        # An agent before this one, which was killed, may have left a local recording of the same run.
         before = read_run_file(self._directory)
         if before is not None and before.run_id != arguments.run_id:
             before = None
@@ -231,14 +233,15 @@ class Agent:
         answers = self._sender.exchange_messages(now_ns)
         before = self._outbox.local_recording
         self._outbox.update_recording(now_ns, answers)
-        if self._outbox.local_recording != before:  # ranks are acked after it: this process may be killed
+        if self._outbox.local_recording != before:
+            # Before ranks are acked: if this process is killed, the next agent finds their records by it.
             self._update_run_file(now_ns)
         for session, seq in answers.acked:
             self._ranks.mark_safe(session, seq)
             self._relay.note_acked(seq if session == self._session else 0)
         for session, number in answers.asked:
             self._ranks.ask_rank(session, number)
-        # Not once the ranks are gone: the collector, which needs no clock then, may have ended.
+        # Not after the run has ended: the collector needs no clock then, and may have ended too.
         if answers.clock and not self._pipe.ended and (self._watch or self._clock.is_new):
             clock = self._clock.note_exchanges(answers.clock, time.monotonic_ns())
             if clock is not None:

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def collector_command_arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:
-    """Arguments of the collector; those of the one before it, where that has failed."""
+    """The arguments of the collector. If an earlier collector has failed, they are those of that one."""
     before = read_run_file(folder)
     if before is not None and before.run_id == run_id:
         name, record = before.name, before.recording or "off"

@@ -92,6 +92,7 @@ def target_of(options: argparse.Namespace) -> Target:
     remote = Remote(
         where=place,
         first=(*SSH, "--", host),
+        # A later connection is made under the screen, where nobody can answer a question.
         again=(*SSH, "-oBatchMode=yes", "--", host),
         program=program,
         shell=True,
@@ -138,6 +139,7 @@ def _over_tcp(options: argparse.Namespace) -> RemoteSource:
     deadline = time.monotonic() + max(TCP_S, options.wait or 0.0)
     while (trouble := link.why_broken()) is not None:
         late = time.monotonic() > deadline
+        # A wrong key is refused at once, whatever --wait says.
         if link.is_refused or late:
             link.close()
             hint = "" if link.is_refused else f" in {TCP_S:g} s; was the run started with --ddptop-listen?"
@@ -160,6 +162,7 @@ def _connect_source(target: Target, wait_s: float) -> RemoteSource:
             return RemoteSource(hello.name, target.remote.where, link, again)
         except RemoteError as error:
             link.close()
+            # srun has started on any node of the job: the far end knows on which one the collector is.
             if target.job is not None and error.host and error.host not in " ".join(target.remote.first):
                 target = _on_node(target, error.host)
                 continue

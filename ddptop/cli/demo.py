@@ -56,7 +56,7 @@ LEAST_STEPS, MOST_STEPS = EVERY, 3 * EVERY
 many. On an idle one about half a minute."""
 
 SHOWN_S = 20.0
-"""For so long the screen says what is seen."""
+"""How long the screen says what is seen."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -180,7 +180,7 @@ class Lesson:
         self.over = self.over or self._step >= (LEAST_STEPS if shown else MOST_STEPS)
 
     def next_line(self, frame: Frame) -> str:
-        """What is seen now and which key shows more; empty after some time, until something changes."""
+        """What is seen now, and which key shows more. Empty after some time, until something changes."""
         from ddptop.frames.phrases import blamed  # numpy, which the launcher does without
         from ddptop.frames.verdict import run_state
 
@@ -311,9 +311,9 @@ def wait_for_end(training: subprocess.Popen[bytes]) -> None:
 
 
 def stop_process(process: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
-    """End a process that ends with its input, or else by SIGTERM; after STOP_S by SIGKILL.
+    """End a process by closing its input, else by SIGTERM, and after STOP_S by SIGKILL.
 
-    `at_once`: by SIGTERM too, for it has begun nothing that should come to an end of its own.
+    `at_once`: send SIGTERM right away, as the process has begun nothing that should end by itself.
     """
     if process.stdin is not None:
         process.stdin.close()

@@ -42,9 +42,9 @@ class RecordingEntry:
 
 
 def find_live() -> list[RunFile]:
-    """Runs with a living collector, newest first; then those of which only an agent is on this host.
+    """Runs with a living collector, newest first, then runs of which only an agent is on this host.
 
-    Raises CliError (4) where the run directory is not safe.
+    Raises CliError (4) if the run directory is not safe.
     """
     from ddptop.host.folders import RunDirectoryError
     from ddptop.host.runs import live_runs
@@ -56,7 +56,7 @@ def find_live() -> list[RunFile]:
 
 
 def with_collector(running: Sequence[RunFile]) -> Sequence[RunFile]:
-    """The runs that are collected on this host; where there are none, those with an agent here."""
+    """The runs that are collected on this host; if there are none, those with an agent here."""
     return [run for run in running if run.collector_host is None] or running
 
 
@@ -69,13 +69,14 @@ def collected_elsewhere(run: RunFile) -> str:
 
 
 def find_recorded(running: Iterable[RunFile]) -> list[RecordingEntry]:
-    """Recordings in the state directory, newest first, without those that the running ones still write."""
+    """Recordings in the state directory, newest first, without those that the `running` runs still write."""
     from ddptop.host.folders import RunDirectoryError, state_directory
 
     try:
         folder = state_directory()
     except RunDirectoryError as error:
         raise CliError(str(error), Exit.REFUSED) from None
+    # A recording that is being written is listed as its live run.
     busy = {str(run.recording) for run in running}
     paths = [path for path in folder.glob(f"*{SUFFIX}") if str(path) not in busy]
     paths.sort(key=modified_s, reverse=True)
@@ -83,10 +84,10 @@ def find_recorded(running: Iterable[RunFile]) -> list[RecordingEntry]:
 
 
 def find_run(word: str, commands: Iterable[str] = ()) -> RunFile | RecordingEntry:
-    """The run of this name or id, or of the beginning of one; a live run comes before a recording.
+    """The run of this name or id, or of the beginning of one. A live run comes before a recording.
 
-    Where several match it is the newest, which a line on stderr says. Raises CliError (3) where none does:
-    its message names the run, recording or one of `commands` whose name is nearest.
+    If several match, it is the newest, and a line on stderr says so. Raises CliError (3) if none matches: its
+    message has the run, recording or one of `commands` with the nearest name.
     """
     running = find_live()
     kept = find_recorded(running)
@@ -100,9 +101,9 @@ def find_run(word: str, commands: Iterable[str] = ()) -> RunFile | RecordingEntr
 
 
 def newest_recording() -> Path:
-    """The recording written to last, that of a live run included, named in a line on stderr.
+    """The recording that was written to last, also that of a live run. A line on stderr names it.
 
-    Files that cannot be read are passed over. Raises CliError (3) where there is none.
+    Files that cannot be read are passed over. Raises CliError (3) if there is none.
     """
     running = find_live()
     being_written = [Path(run.recording) for run in running if run.recording is not None]
@@ -185,7 +186,8 @@ def modified_s(path: Path) -> float:
 def _match_rounds(
     word: str, running: Sequence[RunFile], kept: Sequence[RecordingEntry]
 ) -> Iterator[tuple[str, Sequence[RunFile | RecordingEntry]]]:
-    """Looser and looser ways to match. The last one opens the recordings: only where no other one matches."""
+    """Ways to match a name, from strict to loose. The last one opens the recordings, only if no other one
+    matches."""
     yield "live runs", [run for run in running if word in (run.name, run.run_id)]
     yield "recordings", [item for item in kept if is_of_run(item, word)]
     yield "live runs", [run for run in running if _begins_with(run, word)]
@@ -281,7 +283,8 @@ def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None)
 
 
 def _fit_progress(doing: str, state: str, columns: int) -> str:
-    """What is done and how far it is, cut in the former: a line that wraps cannot be replaced as a whole."""
+    """The line of progress, short enough for the terminal: a line that wraps cannot be replaced as a whole.
+    What is done is cut, not how far it is."""
     from ddptop.render.text import clean, fit  # imports Rich, which most commands do without
 
     room = max(0, columns - len(state) - 2)

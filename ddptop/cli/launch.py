@@ -167,10 +167,12 @@ def _is_torchrun_over_hosts(command: Sequence[str]) -> bool:
 
 
 def _begin_run(options: LaunchOptions, script: Sequence[str], begin: Callable[..., Run]) -> Run | None:
-    """Begin the run. None where that fails for any reason: after one line training runs without ddptop."""
+    """Begin the run. If that fails for any reason, print a line and return None: training runs without
+    ddptop."""
     if options.off:
         os.environ["DDPTOP"] = "0"
         return None
+    # What `begin` sets for the ranks must not be left behind where it fails.
     before = dict(os.environ)
     try:
         return begin(options, script)
@@ -201,6 +203,7 @@ def _launch_watched(
         starting.close()
     else:
         close_when_started(starting)
+    # Where `launch` raises, the run has failed.
     code = 1
     try:
         code = launch(run)
@@ -225,7 +228,7 @@ def _end_run(run: Run, code: int) -> None:
 
 
 def _execute_command(command: Sequence[str], run: Run | None) -> int:
-    """Run a command as a shell would: its signals are its own, and its exit code is ours."""
+    """Run a command as a shell would: it gets its signals itself. Returns its exit code."""
     try:
         process = subprocess.Popen(command)
     except OSError as error:
@@ -245,6 +248,7 @@ def _execute_command(command: Sequence[str], run: Run | None) -> int:
     try:
         code = process.wait()
     finally:
+        # Signals that come from now on are for this process: the command has ended.
         for number, handler in before.items():
             signal.signal(number, handler)
     return 128 - code if code < 0 else code

@@ -155,8 +155,10 @@ def _declare_option(*declared: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """The options of `ddptop-run`, each declared here alone: the command line, its help, the variables, what
-    ranks and collector are told, and the agent follow from it."""
+    """The options of `ddptop-run`. Each is declared here and nowhere else.
+
+    The command line, its help, the variables, and what ranks, collector and agent are told follow from it.
+    """
 
     name: str | None = _declare_option(
         None, _parse_name, "NAME", "name of the run, for: ddptop NAME (default: from the script's name)"
@@ -383,8 +385,11 @@ _BEFORE_SCRIPT = re.compile(r"(.*/)?python[0-9.]*|-[bBdEiIOPqsSuvx]+")
 
 
 def own_script(command: Sequence[str]) -> Sequence[str]:
-    """The script or module that a command runs, with its arguments: without python, torchrun and their
-    options, and what stands before them. The whole command where it names none."""
+    """The script or module that a command runs, with its arguments.
+
+    Python, torchrun, their options and the words before them are left out. The whole command if it names no
+    script.
+    """
     names = [_LAUNCHERS.fullmatch(Path(word).name) is not None for word in command]
     begin = names.index(True) + 1 if True in names else 0
     for index in range(begin, len(command)):

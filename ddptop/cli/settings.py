@@ -61,6 +61,7 @@ def remember_settings(app: DdptopApp, settings: Settings) -> None:
         changed["theme"] = app.chosen_theme
     if not changed:
         return
+    # Read again: another screen may have ended and written since this one began.
     kept = read_remembered(os.environ) | changed
     try:
         # Two screens may end at once: the file is whole at any moment.
@@ -158,9 +159,9 @@ class Setting:
     parse: Callable[[object], object]
     """Its value from a flag, a variable or the file. Raises ValueError."""
     help: str | None = None
-    """Of its flag; None: it has none."""
+    """Help of its flag; None: there is no flag."""
     metavar: str | None = None
-    """Of its flag; None: a switch, which takes no value."""
+    """Value in the help of its flag; None: the flag is a switch, which takes no value."""
 
 
 def _declare_setting(default: Any, *declared: Any) -> Any:

@@ -210,6 +210,7 @@ def _show_screen(
         for line in app.failures:
             note(line)
         app.wait_for_threads()
+        # The user has opened another run, whose source nobody else closes.
         if app.source is not source:
             app.source.close()
     try:

@@ -85,7 +85,8 @@ def bind_port(
     epoch: int,
     admit: Callable[[Hello | Host, Host | None], None],
 ) -> tuple[BundleReceiver, RunKeys, str, str | None]:
-    """Bind where agents connect; returns the receiver, the run's keys, the address, and what to say of it.
+    """Bind the port where agents connect; returns the receiver, the run's keys, the address, and a remark on
+    it.
 
     Raises OSError, RunDirectoryError, zmq.ZMQError.
     """

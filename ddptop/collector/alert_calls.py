@@ -45,7 +45,7 @@ SENT, FAILED = "alert_sent", "alert_failed"
 """Kinds of events."""
 
 MOST_CALLS, WITHIN_NS = 20, 600 * NS
-"""At most so many calls in so long; what is left out is counted in the next call."""
+"""Most calls within this time. Further ones are left out, and counted in the next call."""
 
 CALL_S = 30.0
 """Longest time of one command."""
@@ -91,11 +91,11 @@ class AlertCalls:
             self._incidents.recall_change(_recalled_change(message))
 
     def call_for_changes(self, now_ns: int) -> None:
-        """Call for what has begun or ended since the last time, and report what has failed."""
+        """Call for incidents that have begun or ended since the last time, and report calls that failed."""
         self._work_guarded(self._incidents.note_alerts, now_ns)
 
     def call_at_end(self, now_ns: int, *, well: bool) -> None:
-        """The run has ended. The other process makes the last calls; the end does not wait for them."""
+        """Pass on the last calls, as the run has ended. The other process makes them; nobody waits for it."""
         self._work_guarded(partial(self._incidents.note_last_alerts, well=well), now_ns)
 
     def close(self) -> None:
@@ -163,13 +163,15 @@ class AlertCalls:
             "left_out": self._left_out,
         }
         line = json.dumps(safe_data(body)).encode() + b"\n"
+        # A pipe takes at most PIPE_BUF bytes whole: half a line would spoil this call and the next one.
         if len(line) > select.PIPE_BUF:
             short = replace(alert, message=alert.message[:MAX_TEXT], evidence={})
             line = json.dumps(safe_data(body | {"alert": alert_fields(short)})).encode() + b"\n"
         return line
 
     def _pass_on(self, body: bytes) -> None:
-        """All of it, or none. Raises OSError, also where the process does not read."""
+        """Write a call to the other process, whole or not at all. Raises OSError, also if it does not
+        read."""
         if self._process is None or self._process.poll() is not None:
             if self._process is not None:
                 _close_process(self._process)

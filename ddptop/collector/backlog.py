@@ -38,7 +38,7 @@ CALM_NS = 20 * NS
 """How long there must be room before more is asked for."""
 
 MOST_CALM_NS = 640 * NS
-"""Each time that more was too much, the next attempt waits twice as long, at most so long."""
+"""Longest wait before more is asked for. The wait doubles each time that more was too much."""
 
 MOST_HALVINGS = 6
 """Bucket detail in every 64th detailed step; the level after it is MAX_THIN, none at all."""
@@ -60,10 +60,11 @@ class Backlog:
         """When more was last asked for."""
 
     def note_round(self, begun_ns: int, now_ns: int, *, emptied: bool) -> bool:
-        """A round of work, from `begun_ns` to now; whether `thin` has changed.
+        """Note a round of work, from `begun_ns` to now; returns whether `thin` has changed.
 
         `emptied`: nothing that had arrived when it began is unread.
         """
+        # The oldest unread message may have come when the first round began that left something unread.
         since_ns = begun_ns if self._emptied_ns is None else self._emptied_ns
         self.behind_ns = now_ns - min(since_ns, begun_ns)
         if emptied:
@@ -81,7 +82,7 @@ class Backlog:
         return self.thin > 0 and now_ns - self._calm_since_ns >= self._calm_ns and self._ask_for_more(now_ns)
 
     def forget_backlog(self, now_ns: int) -> None:
-        """This process was stopped until now: what waits says nothing about how fast it works."""
+        """Start over after this process was stopped: what waits says nothing about how fast it works."""
         self._emptied_ns, self._calm_since_ns, self._changed_ns = None, None, now_ns
 
     def recall_message(self, message: Message) -> None:

@@ -71,6 +71,7 @@ class FlightAnalyser:
         if self._process is not None:
             self._poll_process(self._process, now_ns)
         if answered is not None and self._has_dumps():
+            # A newer answer replaces the analysis under way: the stall may have changed.
             self._end_process()
             self._begin_process(*answered, now_ns)
 

@@ -11,13 +11,13 @@ from ddptop.frames.frame import Alert
 from ddptop.protocol.limits import NS
 
 LASTS_NS = 2 * NS
-"""An alert is an incident once it has been there for so long: by then ranks have answered at a stall."""
+"""An alert becomes an incident after this time. By then ranks have answered at a stall."""
 
 OVER_NS = 5 * NS
-"""An incident is over when its alert has been gone for so long."""
+"""An incident is over this long after its alert has gone."""
 
 RECALLED = -1
-"""When an alert was seen of which only an earlier collector knows: its time is counted from now on."""
+"""Stands for the time at which an earlier collector saw an alert: the time counts from now on."""
 
 Key: TypeAlias = tuple[str, int | None]
 
@@ -72,6 +72,7 @@ class AlertIncidents:
                 seen.number = self._count
                 changes.append(IncidentChange(seen.number, True, alert))
         for key, seen in list(self._seen.items()):
+            # A collector that was just started cannot know whether the alert is over.
             if seen.last_ns == RECALLED:
                 seen.last_ns = now_ns
             if now_ns - seen.last_ns >= OVER_NS or (not seen.number and seen.last_ns < now_ns):

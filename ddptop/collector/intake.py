@@ -42,7 +42,7 @@ TOGETHER = READINGS | {Steps}
 """Messages that only the recording and the reducer need."""
 
 FEWEST_TOGETHER = 2
-"""So many messages are taken as one run, which costs hardly more than one of them alone."""
+"""Fewest messages that are taken as one run. A run of two costs hardly more than one message alone."""
 
 
 class Intake:
@@ -81,7 +81,7 @@ class Intake:
     def take_arrived(self, now_ns: int, *, at_once: bool = False) -> int:
         """Take all that has arrived; returns the number of messages. Many other hosts' messages are taken
         together, unless `at_once`."""
-        # Other hosts first: their agents compare clocks by when their bundles are read.
+        # Other hosts first: the clocks are compared by the moment at which their bundles are read.
         relayed = None if self._hosts is None else self._hosts.receive_relayed(now_ns, at_once=at_once)
         arrived = self._ranks.receive_messages(now_ns)
         self.emptied = len(arrived) < MOST_DRAINED
@@ -90,7 +90,8 @@ class Intake:
         else:
             begin = 0
             for place, (received, _) in enumerate(arrived):
-                if not self._is_quiet(received):  # it may decide who is: those before it are taken first
+                # It may decide which process is which rank: the messages before it are taken first.
+                if not self._is_quiet(received):
                     if begin < place:
                         self._take_together(arrived[begin:place], now_ns)
                     self._take_each(arrived[place : place + 1], now_ns)
@@ -136,7 +137,7 @@ class Intake:
             self._feed_reducer(received)
 
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
-        """A HELLO that a process has left in a file, since no collector read it; whether it is admitted."""
+        """Take the HELLO that a process has left in a file, since no collector read it; whether it fits."""
         ranks = self._reducer.state.ranks
         if hello.rank < len(ranks) and ranks[hello.rank].running:
             return False
@@ -176,7 +177,8 @@ class Intake:
         return sorted(waiting | {member.host for member in self._members_missing()})
 
     def report_missing(self, now_ns: int) -> None:
-        """At the end of the run: what their ranks still had is lost, as far as it is known."""
+        """Report as lost, at the end of the run, what the ranks of missing hosts had not sent, if it is
+        known."""
         for member in self._members_missing():
             assert member.hello is not None
             steps = max(self.steps_of(member.session))
@@ -218,6 +220,7 @@ class Intake:
         return type(received.message) in TOGETHER
 
     def _take_together(self, messages: list[tuple[Received, bytes]], now_ns: int) -> None:
+        # Each sender is noted even where the messages cannot be taken as one run.
         noted = [(self._note_message(received, now_ns), body) for received, body in messages]
         try:
             run = EncodedRun.of_encoded(noted)
@@ -244,7 +247,8 @@ class Intake:
         self._note_failure(received, now_ns)
 
     def _note_message(self, received: Received, now_ns: int) -> Received:
-        """The message as it is kept, once it is noted who has sent it; it is kept where that fails, too."""
+        """Note who has sent a message, and return it as it is to be kept. An error in noting does not lose
+        it."""
         of_agent = self._simulated_hosts.of_agent(received)
         if of_agent is None:
             with self._errors:
@@ -254,6 +258,7 @@ class Intake:
     def _take_all_relayed(self, relayed: EncodedRun, now_ns: int) -> None:
         """Messages of each session in their order; first introductions, last what agents report themselves.
         Those that need nothing else are taken in columns."""
+        # What an agent reports of a process comes after what that process has sent itself.
         order = np.where(relayed.heads[1] < 0, 2, 1)
         order[self._find_introductions(relayed)] = 0
         relayed, begin = relayed.sorted_by(order), 0
@@ -266,8 +271,10 @@ class Intake:
         self._take_quiet(relayed, begin, len(relayed))
 
     def _find_introductions(self, run: EncodedRun) -> list[int]:
-        """The places of the HELLOs of ranks that had sent none, and of what follows in these sessions before
-        the first steps (layouts): each of them divides what is taken together."""
+        """Places of the HELLOs of new ranks, and of the messages of their sessions before the first steps.
+
+        Each of these messages divides what is taken together: they are taken first.
+        """
         ranks, unusual = self._reducer.state.ranks, run.unusual_within(0, len(run))
         hellos = (
             [received for _, received in unusual if type(received.message) is Hello]
@@ -353,5 +360,6 @@ class Intake:
         self._feed_reducer(received)
 
     def _feed_reducer(self, received: Received) -> None:
-        with self._errors:  # the recording has it: a later version may read it
+        # An error here costs only the figures: the recording has the message for a later version.
+        with self._errors:
             self._reducer.feed(received)

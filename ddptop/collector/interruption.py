@@ -36,7 +36,7 @@ class InterruptionWatch:
         self._round_ns, self._suspended_ns = time.monotonic_ns(), _suspended_ns()
 
     def check_round(self, now_ns: int) -> bool:
-        """A round begins now: report a long time since the last one; whether there was one."""
+        """Report a long time since the last round, as a round begins now; returns whether there was one."""
         begin_ns, self._round_ns = self._round_ns, now_ns
         suspended_ns, self._suspended_ns = self._suspended_ns, _suspended_ns()
         suspended_ns = self._suspended_ns - suspended_ns

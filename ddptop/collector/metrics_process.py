@@ -19,10 +19,10 @@ VARIABLE = "DDPTOP_METRICS"
 """`prometheus:[HOST:]PORT` or `otlp:URL`, in the environment of the collector: a URL may hold a secret."""
 
 LOGGER_VARIABLE = "DDPTOP_TO"
-"""`tensorboard:DIR`, `wandb` or `mlflow`, likewise."""
+"""`tensorboard:DIR`, `wandb` or `mlflow`, in the environment of the collector."""
 
 MOST_LINES = 10
-"""Lines of it that are passed on."""
+"""Most lines of its stderr that are passed on."""
 
 
 class MetricsProcess:

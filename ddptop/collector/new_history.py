@@ -56,6 +56,7 @@ class NewHistory:
             for size, begin, until in ((binned_size, 0, binned), (group, binned, len(columns["step"])))
             for first in range(begin, until, size)
         ]
+        # Steps that were taken may later be in bins: the next call begins after this time.
         self._cursor, self._taken_s = stop, float(columns["time_s"][-1])
         window = reducer.state.figures.detail
         best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
@@ -75,6 +76,7 @@ class NewHistory:
         """Events that were logged since the last call."""
         logged = self._reducer.state.log.all()
         fresh = [event for event in logged if (event.unix_s, event.kind) not in self._taken]
+        # Only of events that are still in the log: it drops old ones.
         self._taken = {(event.unix_s, event.kind) for event in logged}
         start_s = self._reducer.state.started_s
         return tuple(

@@ -158,12 +158,12 @@ class Record:
 
 
 class KeptBeats:
-    """Which heartbeats are kept: of each process one every PROGRESS_EVERY_NS."""
+    """Decides which heartbeats are kept: one per process every PROGRESS_EVERY_NS."""
 
     def __init__(self) -> None:
         self._sessions = np.array([np.iinfo(np.int64).max])
-        """(sessions,) ascending, those of which one was kept lately. The last one is as large as any can be:
-        every search finds a place."""
+        """(sessions,) ascending: sessions of which a heartbeat was kept lately. The last entry is the largest
+        number there is, so that every search finds a place."""
         self._kept_ns = np.array([-PROGRESS_EVERY_NS])
         """(sessions,) when the newest one that is kept arrived."""
 
@@ -172,7 +172,7 @@ class KeptBeats:
         return bool(self.choose_beats(np.array([received.session]), np.array([received.t_ns]))[0])
 
     def choose_beats(self, sessions: NDArray[np.int64], t_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(n,) which of n heartbeats are kept: the session of each, and when it arrived."""
+        """(n,) bool: which of n heartbeats are kept, given the session of each and when it arrived."""
         kept = np.zeros(len(sessions), bool)
         if not len(sessions):
             return kept
@@ -201,9 +201,10 @@ class KeptBeats:
 
 
 class Counts:
-    """Which ranks' counts of rows are to be recorded, for a later collector, which reads only the end.
+    """Counts of received and lost rows of each rank, which are recorded for a later collector.
 
-    Without them it takes all rows before that for received.
+    A later collector reads only the end of the recording. Without the counts it would take all rows before
+    that for received.
     """
 
     def __init__(self) -> None:
@@ -217,6 +218,7 @@ class Counts:
         """An event for each rank that has lost rows, or begun or ended a process, since the last call."""
         events: list[Event] = []
         table = state.table
+        # Compared as columns: with thousands of ranks a loop every second would cost.
         counted = np.stack([table.session, table.lost_records, state.running])
         if np.array_equal(counted, self._counted):  # the usual case, quickly seen
             return events
@@ -269,10 +271,10 @@ class EarlierRun:
         yield from self.recording.tail(steps=min(most, max(least, ROWS // max(worlds, default=1))))
 
     def last_numbers(self) -> dict[int, int]:
-        """By session: number of the last message of the newest process of each rank, and agent of each host.
+        """By session: number of its last message; of the newest process of each rank and agent of each host.
 
-        `read_end` does not go back so far for a host that was not reached for long; what of it was recorded
-        and not acked comes again.
+        `read_end` may not go back to the last messages of a host that was out of reach for long. Messages
+        that were recorded and not acked come again, and must not be taken twice.
         """
         newest: dict[int | str, int] = {}
         for received in () if self.recording is None else self.recording.lasting_messages():

@@ -49,13 +49,13 @@ LAST_REPLIES_MS = 500
 """How long the last acks have to go out at the end."""
 
 BUNDLES = 400
-"""That are read in one round: 512 hosts send 150 while the collector sleeps and works, and together they cost
-less."""
+"""Most bundles that are read in one round. 512 hosts send 150 while the collector sleeps and works, and
+bundles that are read together cost less."""
 
 TRIM_NS, JOINED_NS = 5 * NS, NS
-"""So often free memory goes back to the system, and so often until TRIM_NS after a host has joined: the C
-library keeps tens of MB of what waited while many ranks joined, when the first steps need theirs, or after
-much has waited. With 4,096 ranks it takes 3 ms of CPU time and gives back 20 MB."""
+"""How often free memory is given back to the system: usually, and until TRIM_NS after a host has joined. The
+C library keeps tens of MB of messages that waited while many ranks joined. With 4,096 ranks giving it back
+takes 3 ms of CPU time and frees 20 MB."""
 
 
 class RemoteHosts:
@@ -105,8 +105,10 @@ class RemoteHosts:
         self._announce_address(arguments.run_dir)
 
     def write_files_again(self, folder: Path) -> None:
-        """The run's folder was removed and made again: write the address into it, and the keys, which the
-        next collector is to have too. Raises RunDirectoryError, OSError."""
+        """Write the address and the keys, which a next collector needs, into the folder that was made again.
+
+        Raises RunDirectoryError, OSError.
+        """
         save_keys(folder, self._keys)
         self._announce_address(folder)
 
@@ -147,7 +149,7 @@ class RemoteHosts:
         return arrived
 
     def recall_message(self, received: Received) -> None:
-        """An earlier collector has recorded this message."""
+        """Take from a message, which an earlier collector has recorded, what is known of hosts."""
         message = received.message
         if isinstance(message, Host) and message.session:
             self._names[message.session] = message.name  # as it was recorded
@@ -161,9 +163,9 @@ class RemoteHosts:
         self._not_ended.pop(session, None)
 
     def not_ended(self, now_ns: int) -> set[str]:
-        """The hosts whose agents have not reported their end; without those that are lost.
+        """Names of the hosts whose agents have not reported their end, without those that are lost.
 
-        An agent that another one of its host has followed counts only while it reports.
+        If another agent of the host has taken over, the earlier one counts only while it is not silent.
         """
         heard_ns = {agent.host.session: agent.heard_ns for agent in self.receiver.connected_agents()}
         return {
@@ -222,7 +224,7 @@ class RemoteHosts:
             raise ProtocolError(f"rank {hello.rank} of host {host} is a process on host {holder.host}")
 
     def reachable_sessions(self, sessions: Iterable[int], now_ns: int) -> list[int]:
-        """Those of these sessions that can be asked: not the ones behind an agent that is silent."""
+        """The sessions among these that can be asked: those behind a silent agent cannot."""
         agent_of = self.receiver.agent_of
         reached = []
         for session in sessions:
@@ -233,6 +235,7 @@ class RemoteHosts:
 
     def newly_lost(self, now_ns: int) -> bool:
         """Whether a host with ranks that run has become lost since the last call."""
+        # First the cheap test: interruptions of this process are looked up only for silent agents.
         silent = [agent for agent in self.receiver.connected_agents() if now_ns - agent.heard_ns > LOST_NS]
         members = self._reducer.state.ranks if silent else ()
         running = {member.host for member in members if member.running}
@@ -255,6 +258,7 @@ class RemoteHosts:
     def _admit_message(self, message: Hello | Host, host: Host | None) -> None:
         if isinstance(message, Host):
             name_before = self._names.get(message.session)
+            # A name is given once: an agent that connects again keeps it.
             if name_before is None or name_before == message.name:
                 self._names[message.session] = "" if name_before else self._free_name(message)
             if name_before is None:
@@ -264,7 +268,7 @@ class RemoteHosts:
             self.check_rank(message, self._name_of(host))
 
     def _note_agent(self, session: int, name: str) -> None:
-        """An agent has come. Another one of the same name was killed before, or runs beside it."""
+        """Note that an agent has connected. An earlier one of the same name was killed, or runs beside it."""
         self._joined_ns = time.monotonic_ns()
         self._trim_ns = min(self._trim_ns, self._joined_ns + JOINED_NS)
         self._followed |= {
@@ -278,7 +282,7 @@ class RemoteHosts:
         return self._names.get(host.session) or host.name
 
     def _free_name(self, host: Host) -> str:
-        """Empty: its own; else the first one that no other machine has."""
+        """A name for the host that no other machine of the run has; empty: the one that it gave itself."""
         name, number = host.name, 1
         while self._is_another_machine(name, host):
             number += 1
@@ -312,8 +316,10 @@ class RemoteHosts:
 
 
 class OwnHost:
-    """Reports of the collector's own host, whose agent it is: introduces it, then reports its usage once a
-    second. They have session 0, as all that the collector reports itself."""
+    """Reports the collector's own host: introduces it, then reports its usage once a second.
+
+    These messages have session 0, as all messages of the collector itself.
+    """
 
     def __init__(
         self,

@@ -55,18 +55,19 @@ TICK_MS = 100
 """Longest sleep: acks follow the recording's flush, which is due every 250 ms."""
 
 PAUSE_NS = 10_000_000, 25_000_000, 50_000_000
-"""Pauses after a round, for many messages cost less read together: four times the round, but at least the
-first, at least the second where what is read is not taken yet, and at most the third. One that would end
-shortly before or after that is due ends when it is due."""
+"""Bounds of the pause after a round. Messages that are read together cost less, so the pause is four times as
+long as the round, within these bounds: the least pause, the least one while messages of other hosts are held
+back, and the longest. A pause that would end about when held messages are due ends exactly then."""
 
 LAST_MESSAGES_NS = 2 * NS
 """How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
 
 OTHER_HOSTS_NS = NS * 6 // 10
-"""How long it waits for those of other hosts: the launcher waits for it, a second at most."""
+"""How long the end of the run waits for ranks of other hosts. The launcher waits meanwhile, a second at
+most."""
 
 BACKGROUND_NS = 30 * NS
-"""How long the collector then goes on to receive from other hosts, without a launcher."""
+"""How long after that the collector goes on to receive from other hosts, without a launcher."""
 
 CATCH_UP_NS = NS
 """Longest round after an interruption, in which everything that waits is read."""
@@ -150,6 +151,7 @@ class Collector:
         self._reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
         self._pipe = open_launcher(arguments, watch.any_present, self._ranks_well)
         stack.callback(self._pipe.close)
+        # Ranks descend from the launcher, which has started this process too.
         launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
         admission = Admission(
             launcher=launcher, most_ranks=arguments.most_ranks, simulated=arguments.simulated
@@ -232,6 +234,7 @@ class Collector:
             self._intake.recall_number(session, seq)
         self._reducer.end_recall()
         started_at = time.time() if before.started_at is None else before.started_at
+        # A recording that is continued has its RUN message already.
         if self._reducer.state.run is None:
             self._report_run("live", now_ns, started_at=started_at)
             # A replay must see a stall when this run saw it.

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ddptop.host.rank_processes import ProcessWatch
 
 EARLY_NS = 2 * NS
-"""Where a function has held up the others before, ranks are asked so long before it would count as a stall:
-their answers show whether they are in it again."""
+"""If a function has held up the others before, ranks are asked this long before a step counts as a stall.
+Their answers show whether they are in that function again."""
 
 ASK_LATER = 4
-"""Ranks that go on after others have exited are asked after 2 s, and then each time so many times later:
-one that evaluates or saves may be at it for an hour."""
+"""Ranks that go on after others have exited are asked after 2 s. Each further time is this many times as
+late: a rank that evaluates or saves may take an hour."""
 
 
 class StallCheck:

@@ -16,8 +16,8 @@ NEXT_ROUND_NS = 60 * NS
 again after as long as it has lasted, at most this."""
 
 QUICK_ROUNDS = 4
-"""So many times they are asked as soon as a heartbeat shows that one of them has moved on; then at most each
-time a quarter of the time has passed again: ranks may be in collectives of their own for hours."""
+"""How many times ranks are asked as soon as a heartbeat shows that one of them has moved on. After that they
+are asked when the stall has lasted a quarter longer: ranks may be in collectives of their own for hours."""
 
 DEATH_NS = 9 * NS
 """What the others do right after a death explains it. After a death the remaining ranks are asked at most

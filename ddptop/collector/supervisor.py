@@ -30,10 +30,10 @@ MOST_PAUSE_S = 30.0
 must not use up a core, and ranks keep their records for minutes."""
 
 STEADY_S = 10.0
-"""After a collector that ran for so long, the next pause is the shortest again."""
+"""If a collector has run this long, the pause before it is restarted is the shortest again."""
 
 MAX_SHORT_LIVED = 4
-"""Collectors that died in a row, each sooner than that, before a person is notified."""
+"""How many collectors in a row may die within STEADY_S before a person is notified."""
 
 LOG_END_BYTES = 2048
 """Of the log of a process that keeps ending, its last line is shown."""
@@ -159,13 +159,15 @@ class CollectorSupervisor:
         return self._goes_on.is_set()
 
     def _finish_restarted(self, exit_code: int, end_s: float | None) -> RunSummary | None:
-        process, self._notify = None, lambda text: None  # the summary is all that is of interest now
+        # Only the summary is of interest now: notices would come after the line about the end.
+        process, self._notify = None, lambda text: None
         try:
             with self._lock:
                 process = self._process = self._spawn_process()
                 self._write_lines(self._exits)
             reader = threading.Thread(target=self._read_output, args=(process,), daemon=True)
             reader.start()
+            # It has read the recording of the one before: only it can count what is missing.
             _end_process(process, exit_code, self._goes_on, RESTARTED_FINISH_S, end_s)
             if not self._goes_on.is_set():
                 reader.join(1.0)
@@ -227,12 +229,13 @@ class CollectorSupervisor:
                     _close_pipes(self._process)
                 try:
                     self._process = self._spawn_process()
-                    self._write_lines(self._exits)  # the one before may have died before it recorded them
+                    # All exits once more: the process before may have died before it recorded them.
+                    self._write_lines(self._exits)
                 except OSError:  # no process can be started just now
                     self._process = None
 
     def _read_output(self, process: subprocess.Popen[str]) -> None:
-        """Read its lines until it ends: notices for a person, at last the summary."""
+        """Read the process's lines until it ends: notices for a person, and the summary at the end."""
         assert process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
             for line in process.stdout:
@@ -296,7 +299,10 @@ def _notice_in(line: str) -> tuple[str, str] | None:
 
 
 def _write_if_room(pipe: IO[str], line: bytes) -> None:
-    """A pipe that is ready takes at least PIPE_BUF bytes; a collector that is stopped does not read it."""
+    """Write a line if the pipe has room: a collector that is stopped does not read it.
+
+    A pipe that is ready takes at least PIPE_BUF bytes, so the line is written whole.
+    """
     try:
         if select.select([], [pipe], [], 0)[1]:
             os.write(pipe.fileno(), line)

@@ -25,12 +25,13 @@ INTERVAL_NS = 200_000_000
 0.05 s. Viewers for which frames are dear ask for fewer."""
 
 FIGURES_NS, MANY_RANKS = 2_000_000_000, 1024
-"""With so many ranks a frame may be an earlier one, not yet this old, with the steps, phases, counts and ages
-of its ranks as they are now: medians over 100 steps change little meanwhile, and with 4,096 ranks they and
-the hosts take five times as long as the rest."""
+"""From MANY_RANKS ranks on, a frame may show medians of up to FIGURES_NS before, beside the ranks' steps,
+phases, counts and ages as they are now. Medians over 100 steps change little meanwhile, and with 4,096 ranks
+they and the hosts take five times as long as the rest of a frame."""
 
 AHEAD_NS = INTERVAL_NS * 3 // 2
-"""So long before that they are made anew, after a frame was sent: the next one does not wait for them."""
+"""Medians that become too old within this time are made again after a frame was sent, so that the next frame
+does not wait for them."""
 
 
 class FrameMaker(Protocol):
@@ -99,8 +100,11 @@ class LiveFrames:
         return frame
 
     def _still_fits(self, last: Frame, state: RunState, now_ns: int) -> bool:
-        """Whether what has been reported since does not contradict the rest of that frame: no event was
-        logged, all ranks are in the same state, none is stalled, and the figures are over a whole window."""
+        """Whether the medians of the last frame can be shown with what has been reported since.
+
+        They can if no event was logged, all ranks are in the same state, none is stalled, and the window of
+        steps is full.
+        """
         if last.group.window_steps < WINDOW or last.stall is not None or state.happened != self._happened:
             return False
         lost = int(state.table.lost_records.sum())

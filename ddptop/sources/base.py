@@ -34,7 +34,8 @@ class Source(Protocol):
         """Request the single steps of this rank in coming frames."""
 
     def request(self, text: str) -> None:
-        """Request one more part of coming frames, by a text of `ddptop.frames.detail`; empty: none."""
+        """Request one more part of coming frames, by a text that `ddptop.frames.detail` describes; empty:
+        none."""
 
     def play(self, playing: bool | None = None) -> None:
         """Run or hold the recording; None toggles. Live: nothing."""

@@ -44,8 +44,9 @@ AGE_EVERY_S = 0.5
 """How often a frame that no longer changes is handed out again, with a later time."""
 
 CPU_SHARE, SLOWEST_S, COUNTED = 0.025, 0.6, 9
-"""Of a core, what frames may take of the 3 % of a viewer: with thousands of ranks it asks for fewer of them,
-but for one every SLOWEST_S. The median of so many frames, so that keys pressed meanwhile do not count."""
+"""Share of a core that frames may take, of the 3 % of a viewer; longest pause between two frames; and number
+of frames whose median cost counts, so that keys pressed meanwhile do not. With thousands of ranks a viewer
+asks for fewer frames, but for one every SLOWEST_S."""
 
 
 MOST_CREDITS = 4
@@ -55,12 +56,12 @@ PAUSE_S = (0.5, 15.0)
 """First and longest pause after a connection that was closed because of what arrived; it doubles."""
 
 GOOD_FOR_S = 30.0
-"""After so long with frames that can be read, the next pause is the first one again."""
+"""If frames could be read for this long, the next pause is the first one again."""
 
 
 READING_SHARE, READING_S, LONGEST_REST_S = 0.05, 1.0, 15.0
-"""Of a core, what the reading thread may take whatever arrives; so many seconds of it at once, which a long
-history needs; and how long it rests at most. 4,096 ranks take half of that share."""
+"""Share of a core that the reading thread may take, whatever arrives; seconds of CPU time that it may take at
+once, as for a long history; and its longest rest. 4,096 ranks take half of that share."""
 
 
 class FarEndError(Exception):
@@ -68,7 +69,7 @@ class FarEndError(Exception):
 
 
 class CpuAllowance:
-    """CPU time that the calling thread may take: some seconds at once, and a share of a core over time."""
+    """Limits the CPU time of the calling thread: some seconds at once, and a share of a core over time."""
 
     def __init__(self, share: float = READING_SHARE, at_once_s: float = READING_S) -> None:
         self._share, self._most_s = share, at_once_s
@@ -94,7 +95,7 @@ class Link(Protocol):
         """The next frame that has arrived, None if there is none. Never blocks."""
 
     def wait_for_frame(self, ms: int) -> None:
-        """Until something has arrived, at most so many milliseconds."""
+        """Wait until something has arrived, at most `ms` milliseconds."""
 
     def is_running(self) -> bool:
         """Whether the collector's process runs, as far as is known."""
@@ -110,7 +111,8 @@ class Link(Protocol):
 
 
 class CollectorSource(WithoutPlayback, Source):
-    """Reads one run in a thread of its own. `start` and `close` once each; the rest from any thread."""
+    """Reads one run in a thread of its own. `start` and `close` are called once each, all else from any
+    thread."""
 
     def __init__(self, name: str, recording: str | None) -> None:
         """`name`: of the run; `recording`: path on this host, None where there is none."""
@@ -221,6 +223,7 @@ class CollectorSource(WithoutPlayback, Source):
                 )
                 self._receive_frames(link)
                 self._age_last_frame()
+                # A far end that sends without pause must not take a whole core of this machine.
                 if rest_s := self._allowance.rest_s():
                     self._received_s += rest_s  # what arrives meanwhile is read after it
                     self._stop.wait(rest_s)
@@ -228,6 +231,7 @@ class CollectorSource(WithoutPlayback, Source):
             link.close()
 
     def _grant_credit(self, link: Link) -> None:
+        # What is asked for may change with any key: then a frame is due at once.
         asked_for, now_s = (self._focus, self._want), time.monotonic()
         if self._live is not None and is_over(self._live.run):
             return
@@ -241,7 +245,8 @@ class CollectorSource(WithoutPlayback, Source):
             self._credits = min(self._credits + 1, MOST_CREDITS)
 
     def _receive_frames(self, link: Link) -> None:
-        """Raises FarEndError for frames that nobody asked for: without end they would take a whole core."""
+        """Take the frames that have arrived. Raises FarEndError for frames that nobody asked for: without a
+        limit they would take a whole core."""
         newest = None
         while (state := link.receive_frame()) is not None:
             self._credits -= 1
@@ -267,6 +272,7 @@ class CollectorSource(WithoutPlayback, Source):
             self._retry_pause_s = PAUSE_S[0]
         self._received_s, self._refused = time.monotonic(), None
         self.skipped += state.skipped
+        # Another collector process numbers the points of the history anew.
         if state.epoch != self._epoch:
             self._epoch = state.epoch
             self._history.clear()
@@ -275,6 +281,7 @@ class CollectorSource(WithoutPlayback, Source):
         if has_more(frame):
             self._pause_s = 0.0
             return None
+        # CPU time of the whole process since the frame before: decoding and painting count alike.
         before_s, self._counted_s = self._counted_s, time.process_time()
         self._costs_s.append(self._counted_s - before_s)
         self._pause_s = min(self.slowest_s, median(self._costs_s) / CPU_SHARE)

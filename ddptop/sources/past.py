@@ -36,8 +36,11 @@ REACHES_S = 1.0
 
 
 class Backfill:
-    """The earlier history, for the charts: as the writer recorded it, and where it did not, by reading the
-    recording once, in small parts. Not thread-safe."""
+    """The earlier history, for the charts. Not thread-safe.
+
+    It is taken as the writer recorded it. What the writer did not record is read from the recording, once and
+    in small parts.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -52,7 +55,7 @@ class Backfill:
         return not self._lacks or (self._player is not None and self._player.at_end)
 
     def read_on(self, seconds: float) -> None:
-        """Read on for so many seconds."""
+        """Read for at most `seconds` seconds."""
         if self._player is None:
             self._player = Player(self._recording, whole_rows=sys.maxsize)
             pasts = self._recording.history_pieces()
@@ -61,7 +64,7 @@ class Backfill:
         self._player.read_on(self._recording.end_ns, until=time.monotonic() + seconds)
 
     def prepend_history(self, history: History) -> History:
-        """The earlier history, as far as it is known by now, followed by `history`."""
+        """The earlier history that is known by now, followed by `history`."""
         if not len(history.step):
             return history
         begin_s = float(history.time_s[0])
@@ -98,7 +101,7 @@ class Backfill:
 
 
 def _join_history(pieces: list[Mapping[str, Column]], history: History, begin_s: float) -> History:
-    """All points in order of time, none of them twice: each piece gives way to the ones after it."""
+    """All points in order of time, none of them twice. If two pieces overlap, the later piece is taken."""
     starts = [float(piece["time_s"][0]) if len(piece["time_s"]) else begin_s for piece in pieces]
     columns: dict[str, list[Column]] = {name: [] for name in COLUMNS}
     for number, piece in enumerate(pieces):
@@ -135,6 +138,7 @@ class RecordedEvents:
         recorded = self._events[: bisect_right(self._events, now_s, key=_event_time_s)]
         keys = {_event_key(event) for event in recorded}
         own_events = [event for event in own if event.unix_s > self._until_s or _event_key(event) in keys]
+        # An event that both have is taken from the reducer: it may cover more ranks.
         replaced = {_event_key(event) for event in own_events}
         return tuple(
             sorted(
@@ -189,8 +193,10 @@ def _is_well(event: Event) -> bool:
 
 
 class RecordedPast:
-    """What the messages that hold, and the run's own collector, tell of a whole recording without its steps:
-    marks and events. Not thread-safe."""
+    """Marks and events of a whole recording, without reading its steps. Not thread-safe.
+
+    They come from the messages that stay valid and from what the run's own collector recorded.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -256,7 +262,8 @@ def _since_begin(alert: Alert, events: Sequence[LoggedEvent]) -> Alert:
 
 
 class Marks:
-    """All marks, as moments; shares of the duration are computed when asked, for a recording may grow."""
+    """All marks, as moments. Shares of the duration are computed when they are asked for: a recording may
+    grow."""
 
     def __init__(self) -> None:
         self._moments: dict[tuple[float, str], None] = {}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class HeldSteps:
-    """STEPS messages, or ends of them, that belong to later steps than the current one."""
+    """STEPS messages, or their ends, that belong to later steps than the current one."""
 
     def __init__(self) -> None:
         self._waiting: deque[Received] = deque()
@@ -76,31 +76,32 @@ class HeldSteps:
 
 
 WHOLE_ROWS = 10_000
-"""A recording of at most so many step rows is read from its start wherever one goes: half a second of work.
-Of a longer one the last steps are read, and what follows from those before is recalled."""
+"""A recording of at most this many step rows is read from its start for every move: half a second of work. Of
+a longer one only the last steps are read, and what follows from the steps before is recalled."""
 TAIL_ROWS = 1_600
-"""A larger one is read from about so many step rows before the moment: some hundredths of a second."""
+"""Step rows before a moment that are read of a larger recording: some hundredths of a second of work."""
 LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = OWN_STEPS + 64, 2**17
-"""All steps whose own times are kept and some more, or as many steps as so many rows are, a second of work:
-of more than 1,000 ranks, figures right after a jump are over fewer steps than live, and show it
-(`Group.window_steps`)."""
+"""The tail has all steps whose own times are kept and some more, but no more steps than make LEAST_TAIL_ROWS,
+a second of work. With more than 1,000 ranks, figures right after a jump are therefore over fewer steps than
+live, and say so (`Group.window_steps`)."""
 FEWEST_TAIL_STEPS = 20
 """Fewest steps of the tail, however many ranks there are."""
 DETAILED_STEPS = 40
-"""Where few steps have bucket detail, the tail reaches back over so many of those: waits and straggler are
-judged by the last 32. It may take 20,000 rows for it."""
+"""If few steps have bucket detail, the tail reaches back over this many of those, within MOST_TAIL_ROWS:
+waits and straggler are judged by the last 32."""
 MOST_TAIL_ROWS = 20_000
 
 RECALLED_NS = 2_400 * NS
-"""Pieces of the recorded history that end so long before a moment may have some of the half hour before."""
+"""A piece of the recorded history that ends at most this long before a moment may hold a part of the half
+hour before it."""
 RECALLED_ROWS = 20_000
-"""The tail begins where the last piece of the history ends, so that nothing between is unknown, where that is
-not further back than so many rows."""
+"""The tail begins where the last piece of the history ends, so that nothing between is unknown, unless that
+is more than this many rows back."""
 
 READ_ON_NS = 20 * NS
 """A moment less than this ahead is reached by reading on, not by starting over."""
 FEW_STEPS = 100
-"""So many steps ahead are always reached by reading on."""
+"""Moves of at most this many steps ahead are always made by reading on."""
 
 MESSAGES_PER_CLOCK = 8
 """Messages between two readings of the clock: a few milliseconds."""
@@ -127,6 +128,7 @@ class Player:
         """Messages that the reducer could not take."""
         self._whole_rows = whole_rows
         world = recording.world_size or 1
+        # The limits are in rows, and a step has one row per rank.
         least = min(LEAST_TAIL_STEPS, max(FEWEST_TAIL_STEPS, LEAST_TAIL_ROWS // world))
         self._tail_steps = max(least, tail_rows // world)
         self._most_tail_steps = max(self._tail_steps, MOST_TAIL_ROWS // world)
@@ -158,6 +160,7 @@ class Player:
         """Go on to a moment ahead, or as far as one comes before `until` (time.monotonic)."""
         self._see_held(None)
         feed = self.reducer.feed
+        # Whole runs of messages cost less, but the clock cannot be read between their messages.
         for run in self._cursor.take_runs(t_ns) if until is None else ():
             self._feed_run(run)
             self.position_ns = max(self.position_ns, int(run.heads[0].max()))
@@ -243,6 +246,7 @@ class Player:
             recall_since_start(self.reducer.state, since_start)
         self._recall_best(t_ns)
         self._recall_excess(t_ns)
+        # From here on the reducer sees every message, as it does live.
         self.reducer.state.tail = False
         self._cursor = self.recording.open_cursor(from_ns=t_ns + 1)
         self.position_ns = max(self.position_ns, t_ns)
@@ -259,7 +263,7 @@ class Player:
         return self.recording.count_steps() <= most
 
     def _recorded_since_start(self, t_ns: int) -> SinceStart | None:
-        """What the analysis knew at the last moment before this one at which it was recorded."""
+        """What the analysis knew when that was last recorded before `t_ns`; None: it was not recorded."""
         pieces = (piece.since_start for _, piece in reversed(self.recording.history_pieces()))
         since_start = next(
             (
@@ -393,7 +397,8 @@ class Player:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """While a whole recording is read: messages hold no cycles, and looking for some costs a fifth of it."""
+    """Run the block without garbage collections, for reading a whole recording. Messages hold no cycles, and
+    looking for some would cost a fifth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

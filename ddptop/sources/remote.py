@@ -36,10 +36,10 @@ AGAIN_S = 30.0
 """The same for a later one, which asks no question."""
 
 SILENT_S = 2.0
-"""A connection over which so long nothing came counts as broken: there are at least BEAT_S beats."""
+"""A connection counts as broken after this silence. The far end sends at least one beat every BEAT_S."""
 
 GIVE_UP_S = 10.0
-"""After so long without a byte it is closed, and another one is made."""
+"""After this silence the connection is closed, and another one is made."""
 
 PAUSE_S = (0.5, 15.0)
 """First and longest pause between two attempts; it doubles."""
@@ -56,7 +56,7 @@ EXIT_S = 1.0
 
 MAX_ERROR_BYTES = 1 << 16
 ERRORS_S = 0.1
-"""At most so many bytes of stderr are read, and kept, so often: one that never ends takes no core."""
+"""At most MAX_ERROR_BYTES of stderr are read every ERRORS_S, and kept: output without end takes no core."""
 
 NOT_FOUND_CODE, REFUSED_CODE = 3, 4
 """Exit codes of the command line."""
@@ -109,7 +109,8 @@ class Remote:
 
 
 class RemoteLink:
-    """A `sources.live.Link` to a collector elsewhere, made again when it breaks. One thread at a time."""
+    """A `sources.live.Link` to a collector elsewhere. It connects again when the connection breaks. For one
+    thread at a time."""
 
     def __init__(self, remote: Remote, run: str | None) -> None:
         self._remote = remote
@@ -228,7 +229,7 @@ class RemoteLink:
         self._pipe = FramePipe(process.stdout.fileno(), process.stdin.fileno(), reader)
 
     def _work_pipe(self, ms: int) -> None:
-        """Wait so long for the command, and take what it has sent."""
+        """Wait at most `ms` milliseconds for the command, and take what it has sent."""
         pipe, process = self._pipe, self._process
         assert pipe is not None and process is not None and process.stderr is not None
         poll = select.poll()
@@ -251,9 +252,11 @@ class RemoteLink:
             return
         except RemoteError as error:
             self._code, self._elsewhere = error.code, error.host
+            # The far end answers, and finds no such run any more.
             self._running = self._running and error.code != NOT_FOUND_CODE
             self._drop_connection(str(error))
             return
+        # Any byte counts: a large frame may take longer than the pause between two beats.
         if pipe.received_bytes > before:
             self._heard_s = time.monotonic()
         if pipe.ended:
@@ -267,6 +270,7 @@ class RemoteLink:
                 raise RemoteError(
                     f"{hello.host} has ddptop {hello.ddptop}, which this one does not understand"
                 )
+            # From now on by its id: a run of the same name that is started later is another one.
             self._hello, self._run = hello, hello.run_id
             self._running = True
         elif frame.kind == stdio.ERROR:
@@ -274,6 +278,7 @@ class RemoteLink:
             raise RemoteError(error.text, error.code, error.host)
         elif frame.kind == stdio.BEAT:
             self._beats += 1
+            # Each beat is taken at once, so beats without end would take a whole core.
             if self._beats > MOST_BEATS + MOST_BEATS_S * (time.monotonic() - self._began_s):
                 raise ProtocolError("beats without end")
             self._running = frame.payload == b"1"
@@ -322,12 +327,14 @@ class RemoteLink:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         with suppress(OSError):
             process.stdin.close()
+        # The end of its stdin ends the relay; ssh may hang in a dead connection.
         for end in (None, process.terminate, process.kill):
             if end is not None:
                 end()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(exit_s)
                 break
+        # Its last words say best why it ended.
         self._read_errors(process)
         process.stdout.close()
         process.stderr.close()

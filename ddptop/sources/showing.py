@@ -137,11 +137,11 @@ class Showing:
             self._controls.playing = False
 
     def _advance_clock(self, passed_s: float, speed: float) -> None:
-        """Advance by so much wall time.
+        """Advance the recording by `passed_s` seconds of wall time at this speed.
 
-        What cannot be read in time is skipped: the clock is right, and the figures at the new position are
-        still computed from the steps before it. Where those steps reach back to the present position, a skip
-        would read no less: then it plays more slowly, and shows that.
+        What cannot be read in time is skipped. The clock stays right, and the figures at the new position are
+        computed from the steps before it. If those steps reach back to the present position, a skip would
+        save no reading: then the recording plays more slowly, and the frame says so.
         """
         player, until = self._player, self._clock_s + READ_S
         if speed == math.inf:

@@ -34,8 +34,10 @@ def wait_for_ends(threads: Sequence[threading.Thread]) -> bool:
 
 
 def leave_process(code: int) -> None:
-    """End the process at once where an abandoned thread is still busy: Python's own end could wait for what
-    the thread holds, or take away what it uses."""
+    """End the process at once if an abandoned thread is still busy.
+
+    Python's own end could wait for what the thread holds, or take away what it uses.
+    """
     if not any(thread.is_alive() for thread in _abandoned):
         return
     for stream in (sys.stdout, sys.stderr):

@@ -165,7 +165,8 @@ class Exchange:
                 raise CliError(str(error), Exit.FAILED) from None
 
     def announce_begin(self, collectives: int) -> None:
-        """Have the ranks begin at the first step with so many collectives before it; -1: not at all."""
+        """Have the ranks begin at the first step with this number of collectives before it; -1: not at
+        all."""
         new = self._folder / "go.new"
         new.write_text(str(collectives))
         new.replace(self._folder / "go")
@@ -173,7 +174,8 @@ class Exchange:
     def wait_for_state(
         self, state: str, forwards: int = 0, wait_s: float | None = None, but: str = ""
     ) -> Reports:
-        """Wait until all report this state and so many forwards. Raises CliError, after WAIT_S with `but`."""
+        """Wait until all ranks report this state and at least `forwards` forwards. Raises CliError, after
+        WAIT_S with the words of `but`."""
         wait_s = WAIT_S if wait_s is None else wait_s
         end = time.monotonic() + wait_s
         while True:
@@ -207,8 +209,8 @@ class Exchange:
 
 
 def describe_calls(pids: Sequence[int]) -> str:
-    """`process 4711 is in train.py:26 main, process 4712 is in train.py:9 tokenize`: the user's own code that
-    the first SHOWN of them run."""
+    """Where the first SHOWN processes are in the user's own code, in a sentence: `process 4711 is in
+    train.py:26 main, process 4712 is in train.py:9 tokenize`."""
     from ddptop.host.worker_calls import call_of
 
     calls = [(pid, call_of(pid)) for pid in pids[:SHOWN]]
@@ -248,7 +250,7 @@ def step_to_begin(reports: Reports) -> int:
 
 
 def ranks_of(pids: Sequence[int]) -> list[int]:
-    """The processes of the job that these are ranks of, or of the one job of this host. Raises CliError.
+    """The processes of the job that `pids` are ranks of, or of the only job of this host. Raises CliError.
 
     Processes whose environment names no job (`mp.spawn`) are taken as they are.
     """
@@ -268,7 +270,8 @@ def ranks_of(pids: Sequence[int]) -> list[int]:
 
 
 def _find_ranks() -> Iterable[tuple[int, tuple[str, ...]]]:
-    """Process id and job of each rank of this user; not its workers, which have its environment, too."""
+    """Process id and job of each rank of this user. Workers of ranks are left out: they have the environment
+    of their rank."""
     import psutil
 
     from ddptop.host.inject import why_not

@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def wrap_text(text: str, indent: str = "") -> str:
-    """The text in lines of the terminal's width; `indent`: before all but the first."""
+    """The text in lines of the terminal's width. All lines but the first begin with `indent`."""
     width = shutil.get_terminal_size().columns - 2
     return textwrap.fill(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False

@@ -162,7 +162,8 @@ def _read_limits(path: Path) -> dict[str, float]:
 
 
 def _check_writable(path: Path) -> None:
-    """Raises CliError (2) where no file can be written at `path`: before recordings are read for it."""
+    """Raise CliError (2) if no file can be written at `path`. Called before recordings are read, which takes
+    long."""
     if path.is_dir():
         why = "is a folder; give a file"
     elif not path.parent.is_dir():
@@ -175,7 +176,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _junit_tree(results: Sequence[Result], name: str) -> xml.ElementTree[xml.Element[str]]:
-    """A test case per figure. What is unknown is an error where it decides, else skipped."""
+    """A test case per figure. An unknown result is an error if it decides the outcome, else skipped."""
     from xml.etree import ElementTree as xml
 
     kinds = {

@@ -38,7 +38,7 @@ class Completion(Command):
 
 
 def _print_names() -> int:
-    """Live runs and recordings, a name a line; nothing where they cannot be looked up."""
+    """Print the names of live runs and recordings, one a line; nothing if they cannot be looked up."""
     from ddptop.cli.find import find_live, find_recorded
 
     try:
@@ -104,7 +104,7 @@ complete -c ddptop -f
 
 
 def option_values(option: str) -> tuple[str, ...] | None:
-    """What an option's value may be; None where it takes none, nothing where any will do."""
+    """The values that an option may have; None: it takes none; empty: any value will do."""
     from ddptop.tui.all_views import VIEWS
 
     choices = {"--view": VIEWS.numbered_names, "--theme": OWN_THEMES, "--to": FORMATS}

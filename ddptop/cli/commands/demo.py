@@ -55,7 +55,7 @@ class Demo(Command):
         add_screen_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
-        """Hand over to the demo; where torch is missing, to the one that needs none if the user agrees."""
+        """Run the demo. If torch is missing, offer the simulated one, which needs no torch."""
         if options.simulate is None:
             from ddptop.training.torch_compat import installed_version, why_unusable
 

@@ -46,7 +46,8 @@ class Env(Command):
 
 
 def _training_variables(run: str | None) -> dict[str, str]:
-    """With the settings that this command's environment has for `ddptop-run`. Raises UsageError."""
+    """The variables that ranks need, with the settings that this environment has for `ddptop-run`. Raises
+    UsageError."""
     from ddptop.cli.launch_options import LaunchOptions, prepend_path
     from ddptop.cli.watched_run import INJECT
 

@@ -114,6 +114,7 @@ class Look(Command):
             target = find_run(options.run, [command.name for command in self.others])
         elif not running:
             return _show_end(newest_recording(), options)
+        # Without a screen the user chooses by number, or has to name one.
         elif len(running) > 1 and mode is Mode.SCREEN:
             return show_picker(options)
         else:
@@ -157,7 +158,7 @@ def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
 
 
 def _show_part(run: RunFile, options: argparse.Namespace) -> int:
-    """Of a run with only an agent here: what the agent records while it does not reach the collector."""
+    """Show what the agent of this host records while it does not reach the collector."""
     from ddptop.cli.commands.replay import show_recording
     from ddptop.cli.find import collected_elsewhere
 

@@ -75,7 +75,8 @@ class Mcp(Command):
 
 
 def _failing_with(failure: type[Exception], tool: Callable[..., str]) -> Callable[..., str]:
-    """The tool, whose failures are the SDK's exception: only the reason of that one reaches the agent."""
+    """The tool with its failures as the SDK's exception: of others the SDK does not tell the agent the
+    reason."""
 
     @wraps(tool)
     def call(*arguments: Any, **named: Any) -> str:

@@ -148,7 +148,8 @@ def _file_writer(path: Path) -> Callable[[Frame], None]:
 
 
 def _otlp_exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
-    """Sends a frame; the first that is not taken is said in a line, and the first one after that is."""
+    """A function that sends a frame. It prints a line for the first frame that is not taken, and for the
+    first one after that which is."""
     try:
         from ddptop.export.otlp import OtlpExporter
     except ModuleNotFoundError as error:
@@ -169,7 +170,8 @@ def _otlp_exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
 
 
 def _frame_logger(target: str, stack: ExitStack) -> Callable[[Frame], None]:
-    """Writes a frame with a logger; one that fails or hangs ends this process with a line."""
+    """A function that writes a frame with a logger. A logger that fails or hangs ends this process with a
+    line."""
     from ddptop.export.loggers import Logger, LoggerError
 
     logger = Logger(target)
@@ -186,8 +188,8 @@ def _frame_logger(target: str, stack: ExitStack) -> Callable[[Frame], None]:
 
 
 def _end_with_stdin(after_s: float) -> None:
-    """End this process, whatever it does, so long after its standard input is closed: the collector has
-    ended."""
+    """End this process `after_s` seconds after its standard input is closed, whatever it does. The collector
+    has ended then."""
 
     def wait() -> None:
         while os.read(sys.stdin.fileno(), 1024):

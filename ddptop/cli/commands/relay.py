@@ -107,9 +107,9 @@ class _Elsewhere(CliError):
 
 
 def run_meant(word: str | None) -> RunFile | Path:
-    """The live run, or the recording of one that has ended. Raises CliError (3) where that is not one run.
+    """The live run that is meant, or the recording of an ended one. Raises CliError (3) unless it is one.
 
-    Unlike on a screen there is no choice here: of several runs none is taken.
+    Nobody can choose here, as on a screen: if several runs fit, none is taken.
     """
     from ddptop.cli.find import find_live, find_recorded, is_of_run, recorded_id, with_collector
 
@@ -140,7 +140,8 @@ def run_meant(word: str | None) -> RunFile | Path:
 
 
 class _ServedRun:
-    """A live run, over its collector's socket; or one that has ended, whose last frame is all there is."""
+    """A live run, served from its collector's socket, or an ended one, of which only the last frame is
+    served."""
 
     def __init__(self, run: RunFile | Path) -> None:
         """Raises CliError where it cannot be served from this host."""
@@ -181,6 +182,7 @@ class _ServedRun:
         from ddptop.frames.codec import encode_frame
         from ddptop.frames.history import HistoryStore
 
+        # The viewer may have a part of the history already: it says how much with its credit.
         points = HistoryStore()
         points.extend(self._end.history)
         same = credit.epoch == self._epoch
@@ -197,7 +199,7 @@ class _ServedRun:
         return None if self._client is None else self._client.receive_frame()
 
     def is_running(self) -> bool:
-        """Whether its collector runs. Where it does not and the run has ended, its end is served."""
+        """Whether its collector runs. If it does not, and the run has ended, the end of the run is served."""
         from ddptop.host.runs import is_alive, read_run_file
 
         run = None if self._run is None else read_run_file(self._run.directory)
@@ -238,11 +240,13 @@ def _serve_run(pipe: FramePipe, run: _ServedRun) -> None:
             poller.register(pipe.write_fd, zmq.POLLOUT)
         elif pipe.write_fd in poller:
             poller.unregister(pipe.write_fd)
+        # A credit that the collector could not take is offered again soon.
         poller.poll(POLL_MS if credit is None else RETRY_MS)
         try:
             messages = [decode(frame.payload) for frame in pipe.receive_frames()]
         except ProtocolError:
             return  # what is at the near end is no ddptop
+        # Only the newest credit counts: one that comes later replaces those before it.
         credit = next((message for message in reversed(messages) if isinstance(message, Credit)), credit)
         if credit is not None and run.grant_credit(credit):
             credit = None
@@ -250,6 +254,7 @@ def _serve_run(pipe: FramePipe, run: _ServedRun) -> None:
             pipe.send_frame(STATE, encode(state))
         pipe.flush()
         now_s = time.monotonic()
+        # No beat behind bytes that are not taken: it would only come later, and show no less.
         if now_s - beat_s >= BEAT_S and not pipe.unsent:
             beat_s = now_s
             pipe.send_frame(BEAT, b"1" if run.is_running() else b"0")

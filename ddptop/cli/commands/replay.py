@@ -114,7 +114,8 @@ def show_recording(
 
 
 def _check_recording(path: Path, at: int | None) -> tuple[int | None, int | None]:
-    """Say what is wrong before a screen opens; the first and the last step, None: it holds no step."""
+    """Say what is wrong before a screen opens. Returns the first and the last step; None: there is no
+    step."""
     from ddptop.cli.find import open_recording, progress_shown
 
     with progress_shown(f"opening {path.name}"), open_recording(path) as recording:

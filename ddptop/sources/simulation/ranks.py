@@ -151,7 +151,7 @@ class Node:
             self._take_answer(message)
 
     def close(self, patience_s: float) -> None:
-        """Close the connection; what is not sent after so long is dropped."""
+        """Close the connection. Messages that are not sent within `patience_s` are dropped."""
         self._socket.close(linger=int(1000 * patience_s))
 
     def _take_answer(self, message: Message) -> None:
@@ -176,7 +176,7 @@ REPORT_S = 1.0
 QUICK_REPORT_S = 0.25
 """Few report as often as real ones."""
 BEAT_EVERY = 4
-"""One report in so many is followed by a heartbeat; while the step does not change every one is."""
+"""One report in this many is followed by a heartbeat; while the step does not change, every one is."""
 
 HOST_NS = NS
 """An agent reports its host once a second."""
@@ -202,7 +202,7 @@ class SimulatedRanks:
     """All ranks of the story. One thread."""
 
     def __init__(self, story: Story, endpoint: str, run_id: str, *, steps: int = 0) -> None:
-        """`steps`: after so many of them, over all incarnations, it ends; 0: never."""
+        """`steps`: how many steps are simulated in all incarnations together; 0: without end."""
         self._story = story
         self._left = steps or None
         self._context = new_context()
@@ -240,7 +240,7 @@ class SimulatedRanks:
         return not done
 
     def close(self, patience_s: float = 1.0) -> None:
-        """Every rank sends BYE; what is not sent after so long is dropped."""
+        """Have every rank send BYE. Messages that are not sent within `patience_s` are dropped."""
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             for rank in node.ranks:
@@ -302,7 +302,7 @@ class SimulatedRanks:
         self._rows = [entry for entry in self._rows if entry[0] >= reported]
 
     def _fail_rank(self, now_ns: int) -> None:
-        """One rank fails; the others wait for it in the next step, until all are restarted."""
+        """Let one rank fail. The others wait for it in the next step, until all are restarted."""
         self._restart_ns = now_ns + int(RESTART_AFTER_S * NS)
         node = self._nodes[-1]
         self._report_step(len(self._nodes) - 1, node, now_ns)

@@ -21,15 +21,12 @@ from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.outbox import MEMORY_BYTES, Outbox
 from ddptop.agent.rank_relay import RankRelay
 from ddptop.agent.run_file import KeptRunFile
+from ddptop.agent.run_folder import RunFolder
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role, write_address
 from ddptop.host.folders import RunDirectoryError, state_directory
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.rank_processes import ProcessWatch
 from ddptop.host.runs import (
-    ensure_run_directory,
-    hold_folder_again,
-    hold_lock,
-    holds_folder,
     read_run_file,
     remove_run_directory,
 )
@@ -95,9 +92,9 @@ class Agent:
         """This process is to become the collector, or the run's folder was removed."""
         self._loss_is_reported = False
         with ExitStack() as stack:
-            ensure_run_directory(self._directory)
-            self._lock = hold_lock(self._directory)
-            stack.callback(os.close, self._lock)
+            # Without a launcher, the members of the run have their locks in the folder, too.
+            self._folder = RunFolder(self._directory, can_make_again=arguments.alone is None)
+            stack.callback(self._folder.close)
             self._build_parts(stack)
             self._stack = stack.pop_all()
 
@@ -249,7 +246,7 @@ class Agent:
         self._ranks.acknowledge(safe=self._outbox.is_safe, detail_every=self._sender.detail_every)
 
     def _check_second(self, now_ns: int) -> None:
-        self._is_replaced = self.is_to_collect or not self._holds_folder()
+        self._is_replaced = self.is_to_collect or not self._folder.is_served(self._fill_folder)
         self._check_address()
         self._outbox.check_recording()
         self._pipe.check_end(now_ns)
@@ -271,23 +268,12 @@ class Agent:
                 "lost", "records are lost: the collector is not reached, and nothing has room for them"
             )
 
-    def _holds_folder(self) -> bool:
-        """Whether this process serves the run's folder; one that was removed is made again, as a collector
-        does. The next `_update_run_file` writes the run file into it."""
-        if holds_folder(self._directory, self._lock):
-            return True
-        if self._arguments.alone is not None:  # its members have their lock in the folder that is gone
-            return False
-        try:
-            if not hold_folder_again(self._directory, self._lock):
-                return True
-            self._ranks.bind_again(self._directory)
-            if self._address is not None:
-                write_address(self._directory, self._address)
-        except (OSError, RunDirectoryError, zmq.ZMQError):
-            return False
+    def _fill_folder(self) -> None:
+        """Bind and write into the run's folder, which was made again."""
+        self._ranks.bind_again(self._directory)
+        if self._address is not None:
+            write_address(self._directory, self._address)
         self._run_file.forget_written()
-        return True
 
     def _check_address(self) -> None:
         """Connect to the collector that the run's folder names, if it is another one than before."""

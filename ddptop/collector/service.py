@@ -17,6 +17,7 @@ from ddptop.agent.host_watch import HostWatch
 from ddptop.agent.launcher import Arguments, open_launcher
 from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.run_file import KeptRunFile
+from ddptop.agent.run_folder import RunFolder
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.agent_port import Listen
 from ddptop.collector.alert_calls import VARIABLE, AlertCalls
@@ -36,11 +37,7 @@ from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasClient
 from ddptop.host.rank_processes import ProcessWatch
 from ddptop.host.runs import (
-    ensure_run_directory,
     flight_folder,
-    hold_folder_again,
-    hold_lock,
-    holds_folder,
     remove_run_directory,
     view_endpoint,
     write_command,
@@ -100,9 +97,9 @@ class Collector:
         self._remark: str | None = None
         """About the port for other hosts, for a person."""
         with ExitStack() as stack:
-            ensure_run_directory(self._directory)
-            self._lock = hold_lock(self._directory)
-            stack.callback(os.close, self._lock)
+            # Without a launcher, the members of the run have their locks in the folder, too.
+            self._folder = RunFolder(self._directory, can_make_again=arguments.alone is None)
+            stack.callback(self._folder.close)
             with open_earlier(self._directory, arguments.record, arguments.run_id) as before:
                 self._build_parts(stack, before.path, resume=before.recording is not None)
                 self._begin_run(before)
@@ -280,7 +277,7 @@ class Collector:
         if self._host.check_each_second(now_ns):
             self._intake.report_recording(now_ns)
             self._intake.report_refused(now_ns)
-            self._is_replaced = not self._holds_folder() or self._arguments.is_to_serve()
+            self._is_replaced = not self._folder.is_served(self._fill_folder) or self._arguments.is_to_serve()
             self._update_run_file()
             for event in self._counts.new_events(self._reducer.state, now_ns):
                 self._intake.report_message(event, now_ns)
@@ -312,30 +309,15 @@ class Collector:
             time.sleep((left_ns if 0 < left_ns < pause_ns + PAUSE_NS[0] else pause_ns) / NS)
         return arrived
 
-    def _holds_folder(self) -> bool:
-        """Whether this process serves the run's folder. One that was removed is made again: ranks and viewers
-        that are connected notice nothing, others find the run again.
-
-        Where it cannot be made (the folder around it is gone too) the run is recorded all the same. The next
-        `_update_run_file` writes the run file into it.
-        """
-        if holds_folder(self._directory, self._lock):
-            return True
-        if self._arguments.alone is not None:  # its members have their lock in the folder that is gone
-            return False
-        try:
-            if not hold_folder_again(self._directory, self._lock):
-                return True
-            self._ranks.bind_again(self._directory)
-            bind_again(self._server.socket, view_endpoint(self._directory))
-        except (RunDirectoryError, zmq.ZMQError):
-            return False
+    def _fill_folder(self) -> None:
+        """Bind and write into the run's folder, which was made again."""
+        self._ranks.bind_again(self._directory)
+        bind_again(self._server.socket, view_endpoint(self._directory))
         with suppress(RunDirectoryError, OSError):
             write_command(self._directory, self._arguments.argv)
             if self._hosts is not None:
                 self._hosts.write_files_again(self._directory)
         self._run_file.forget_written()
-        return True
 
     def _introduce_only_host(self) -> None:
         """Report of this host from now on, where all ranks that are known are on it."""

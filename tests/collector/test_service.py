@@ -185,14 +185,14 @@ def test_a_frame_is_sent_before_acks_and_figures_are_made_after_both(rounds, mon
     monkeypatch.setattr(viewers, "AHEAD_NS", viewers.FIGURES_NS)  # new figures are always due
     seen = []
     collector = rounds.collector
-    steps_wait = collector._reducer.evaluation._waiting.__len__
+    evaluation = collector._reducer.evaluation
     rounds.before(
         collector._intake, "acknowledge_written", lambda: seen.append(("frame", rounds.frame_step()))
     )
     rounds.before(collector._frames, "prepare_next", lambda: seen.append(("acks", rounds.acks_arrive())))
     rounds.before(collector._reducer, "frame", lambda: seen.append("figures"))
     waiting = []
-    rounds.before(collector._frames, "prepare_next", lambda: waiting.append(steps_wait()))
+    rounds.before(collector._frames, "prepare_next", lambda: waiting.append(evaluation._n_steps))
     rounds.round()
     # The frame has the steps that came in this round, which were not evaluated for it.
     assert seen == [("frame", 10), ("acks", True), "figures"]

@@ -23,7 +23,7 @@ class Ranks:
         self.events: list[Event] = []
         self.silent_since_ns = {pids[0]: 0, pids[1]: 2 * SILENT_NS}
 
-    def report(self, message: Any, now_ns: int, **_: object) -> None:
+    def report_message(self, message: Any, now_ns: int, **_: object) -> None:
         if isinstance(message, Event):
             self.events.append(message)
 

@@ -222,6 +222,9 @@ class Figures:
 
     def even(self, slots: Indices) -> Mask:
         """(n,) whether it is known that no rank was flagged at each of these steps."""
-        known = self.steps.has_own and self.straggler is None
-        verdicts = map(self.flags.at, slots.tolist())
-        return np.array([known and one.flag is None and not one.blind for one in verdicts], bool)
+        if not self.steps.has_own or self.straggler is not None:
+            return np.zeros(len(slots), bool)
+        changes = self.flags.changes
+        is_even = np.array([verdict.flag is None and not verdict.blind for verdict in changes], bool)
+        newest = np.searchsorted([verdict.since for verdict in changes], slots, side="right") - 1
+        return np.asarray(is_even[np.maximum(newest, 0)])

@@ -78,9 +78,9 @@ def looks(
     evaluated = figures_of_detail(window, [group], found.waits, None, columns, points)
     at = 0
     while at < steps:
-        at, judged = add_detail(window, evaluated, at, points, points)
-        if judged is not None:
-            flagged.evaluate_flag(window, judged)
+        at, is_judged = add_detail(window, evaluated, at, points, points)
+        if is_judged:
+            flagged.evaluate_flag(window, window.evaluated(int(points[at - 1]) + 1))
             yield at, window.flagged, window
 
 

@@ -22,6 +22,12 @@ def step(*rows: StepRow, layouts: tuple[int, ...] = (0, 0, 0)) -> CompleteStep:
     return CompleteStep(7, columns_of([steps]))
 
 
+def launches(complete: CompleteStep) -> tuple[int, ...] | None:
+    """The buckets that all ranks launched."""
+    (numbers,) = launched(complete.block, np.array([complete.at]))
+    return numbers
+
+
 def test_rows_that_begin_at_different_times_meet_on_one_clock() -> None:
     """Rank 1 begins 2 ms earlier and arrives 20 ms later: one bucket of 1 ms."""
     steps = [step(row(2_000, 0, 5_000, 21_000), row(0, 0, 27_000, 1_000))]
@@ -57,7 +63,7 @@ def test_a_late_completion_stamp_does_not_make_anybody_late() -> None:
 def test_a_joined_rank_is_never_scored() -> None:
     joined = row(0, 0, 1, 40_000, flags=Flag.JOINED | Flag.DETAIL)
     steps = [step(row(0, 0, 5_000, 6_000), joined, row(0, 0, 10_000, 1_000))]
-    assert launched(steps[0]) == (0,)
+    assert launches(steps[0]) == (0,)
     found = figures(timing(steps, (0,), lanes=2, aligned=True))
     np.testing.assert_array_equal(found.lateness, [[-5.0, np.nan, 5.0]])
     assert found.last.tolist() == [2]
@@ -72,12 +78,12 @@ def test_an_unknown_end_leaves_that_rank_unknown() -> None:
 
 
 def test_steps_are_judged_only_if_all_ranks_launched_the_same() -> None:
-    assert launched(step(row(0, 0, 1, 1), row(0, 0, 1, 1))) == (0,)
-    assert launched(step(row(0, 0, 1, 1), row(0, 1, 1, 1))) is None
-    assert launched(step(row(0, 0, 1, 1), row(0, 0, 1, 1, 1, 2, 1))) is None
-    assert launched(step(row(0, 0, 1, 1), row(0, flags=0))) is None
-    assert launched(step(row(0, 0, 1, 1), row(0, 0, 1, 1), layouts=(0, 1))) is None
-    assert launched(step(row(0, 0, 1, 1), row(0, 0, 1, 1), layouts=(-1, -1))) is None
+    assert launches(step(row(0, 0, 1, 1), row(0, 0, 1, 1))) == (0,)
+    assert launches(step(row(0, 0, 1, 1), row(0, 1, 1, 1))) is None
+    assert launches(step(row(0, 0, 1, 1), row(0, 0, 1, 1, 1, 2, 1))) is None
+    assert launches(step(row(0, 0, 1, 1), row(0, flags=0))) is None
+    assert launches(step(row(0, 0, 1, 1), row(0, 0, 1, 1), layouts=(0, 1))) is None
+    assert launches(step(row(0, 0, 1, 1), row(0, 0, 1, 1), layouts=(-1, -1))) is None
 
 
 def test_a_rank_late_only_for_a_hidden_bucket_costs_nothing() -> None:

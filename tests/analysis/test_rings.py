@@ -9,10 +9,19 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.steps.pairing import stable_order
 from ddptop.analysis.steps.windows import PLACES, StepWindow
+from ddptop.frames import rings as rings_module
 from ddptop.frames.rings import Ring
 from ddptop.frames.statistics import interpolated_quantile, median
 
 NAMES, RANKS, SIZE = ("a", "b"), 3, 12
+
+
+@pytest.fixture(autouse=True, scope="module")
+def large_rings():
+    """Each column is by itself, as of many ranks, unless a test says that a ring is small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rings_module, "SMALL_BYTES", 0)
+        yield
 
 
 def held(ring):
@@ -20,10 +29,12 @@ def held(ring):
     return sum(column.size for column in ring._data)
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.booleans(), st.booleans()), max_size=12))
-def test_a_ring_holds_the_last_steps_however_they_are_added_and_read(pieces):
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans(), st.booleans()), max_size=12), st.booleans())
+def test_a_ring_holds_the_last_steps_however_they_are_added_and_read(pieces, small):
     """Each piece: how many steps, whether their values are unknown, whether it is read after it."""
-    ring, whole = Ring(NAMES, (RANKS,), SIZE, wide=True), np.empty((len(NAMES), 0, RANKS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rings_module, "SMALL_BYTES", 2**18 if small else 0)
+        ring, whole = Ring(NAMES, (RANKS,), SIZE, wide=True), np.empty((len(NAMES), 0, RANKS))
     for steps, unknown, read in pieces:
         first = whole.shape[1]
         values = np.arange(first, first + steps)[None, :, None] + np.array([0.25, 0.5, 0.75])

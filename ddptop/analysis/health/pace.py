@@ -16,6 +16,7 @@ not known from every step whether one is, nothing is said: the steps may be long
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -44,25 +45,23 @@ ENDS = 4
 """Least blocks before a change and after it."""
 
 
-class _Step(NamedTuple):
-    """A complete step; of a block of them the first number, medians, and the last end."""
+class _Block(NamedTuple):
+    """Consecutive steps: medians of them, in ms."""
 
-    number: float
     wall_ms: float
     waited_ms: float
     """The longest wait of a rank for a CPU."""
     rest_ms: float
     """The wall time less that wait."""
-    end_s: float
 
 
 class Pace:
     """Compares the newest steps with those before them, as they are evaluated."""
 
     def __init__(self) -> None:
-        self._steps: list[_Step] = []
-        """Of the present block."""
-        self._blocks: list[_Step] = []
+        self._steps: Column = np.empty((5, 0))
+        """Of the present block: number, wall time, wait and rest as in `_Block`, and end."""
+        self._blocks: list[_Block] = []
         """The newest ones."""
         self._parts: list[Column] = []
         """Of the newest NEWEST + AROUND blocks the numbers of their steps, and what `rest_ms` is of each."""
@@ -79,24 +78,33 @@ class Pace:
         """The next n complete steps: their numbers, median wall times, what each rank has waited for a CPU
         (n, ranks; None: not known), ends, and whether no rank was flagged at each."""
         cpu = np.zeros(len(wall)) if waited is None else np.fmax.reduce(waited, axis=1, initial=0.0)
-        columns = (numbers, wall, cpu, np.maximum(wall - cpu, 0.0), unix_s)
-        steps = map(_Step, *(column.tolist() for column in columns))
-        for step, is_even in zip(steps, even.tolist(), strict=True):
-            if not is_even:
-                self._steps, self._blocks, self._parts = [], [], []
-                continue
-            self._steps.append(step)
-            if len(self._steps) < BLOCK or step.end_s - self._steps[0].end_s < BLOCK_S:
-                continue
-            self._blocks = [*self._blocks[1 - NEWEST - BEFORE :], _block(self._steps)]
-            part = np.array([(one.number, one.rest_ms) for one in self._steps]).T
-            self._parts = [*self._parts[1 - NEWEST - AROUND :], part]
-            self._steps = []
+        steps = np.array([numbers, wall, cpu, np.maximum(wall - cpu, 0.0), unix_s])
+        uneven = np.flatnonzero(~even)
+        for begin, stop in pairwise([-1, *uneven.tolist(), len(even)]):
+            if begin >= 0:
+                self._steps, self._blocks, self._parts = self._steps[:, :0], [], []
+            self._take_even(log, steps[:, begin + 1 : stop])
+
+    def _take_even(self, log: EventLog, steps: Column) -> None:
+        """The next steps, at each of which no rank was flagged."""
+        if not steps.shape[1]:
+            return
+        steps = np.concatenate([self._steps, steps], axis=1)
+        while steps.shape[1] >= BLOCK:
+            is_long = steps[4, BLOCK - 1 :] - steps[4, 0] >= BLOCK_S
+            if not is_long.any():
+                break
+            stop = BLOCK + int(is_long.argmax())
+            block, steps = steps[:, :stop], steps[:, stop:]
+            medians = median(np.ascontiguousarray(block[1:4])).tolist()
+            self._blocks = [*self._blocks[1 - NEWEST - BEFORE :], _Block(*medians)]
+            self._parts = [*self._parts[1 - NEWEST - AROUND :], block[[0, 3]]]
             if len(self._blocks) == NEWEST + BEFORE:
-                self._compare(log, step.end_s)
+                self._compare(log, float(block[4, -1]))
+        self._steps = steps.copy()
 
     def _compare(self, log: EventLog, unix_s: float) -> None:
-        _, wall, waited, rest, _ = np.array(self._blocks).T
+        wall, waited, rest = np.array(self._blocks).T
         before, now = np.sort(rest[:BEFORE]), np.sort(rest[BEFORE:])
         was_ms, is_ms = float(median(before)), float(median(now))
         least, most = sorted((was_ms, is_ms))
@@ -117,11 +125,6 @@ class Pace:
         text = f"all ranks {since} {first:,}: {times}"
         log.add(unix_s, kind, text, step=first)
         self._blocks = self._blocks[BEFORE:]
-
-
-def _block(steps: list[_Step]) -> _Step:
-    wall_ms, waited_ms, rest_ms = (float(median(column)) for column in np.array(steps).T[1:4])
-    return _Step(steps[0].number, wall_ms, waited_ms, rest_ms, steps[-1].end_s)
 
 
 def _is_drift(rest: Column) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.complete_steps import block_of
 from ddptop.frames.statistics import mean
 from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import FLAGS
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.steps.clocks import Comparison
-    from ddptop.analysis.steps.complete_steps import CompleteStep
+    from ddptop.analysis.steps.complete_steps import CompleteStep, StepBlock
     from ddptop.frames.columns import Column, Mask
 
     Integers = NDArray[np.int64]
@@ -135,27 +136,29 @@ def _launches_of_passes(passes: Integers) -> list[slice | Integers]:
     return [np.flatnonzero(passes == at) for at in range(last + 1)]
 
 
-def launched(step: CompleteStep) -> tuple[int, ...] | None:
-    """The bucket numbers that every rank launched in this step, in order; None without complete detail.
+def launched(block: StepBlock, steps: Integers) -> list[tuple[int, ...] | None]:
+    """Of some steps the bucket numbers that every rank launched, in order; None without complete detail.
 
     Detail is complete when all ranks with inputs sent it, with the same layout and order.
     """
-    if not step.detailed:
-        return None
-    joined, cells_at = step.joined, step.cells_at
-    others = np.flatnonzero(~joined)
-    if not len(others):
-        return None
-    flags, counts, layout = step.integers[FLAGS][others], np.diff(cells_at)[others], step.layout[others]
-    count = int(counts[0])
-    if not count or count % CELL or (counts != count).any() or not (flags & int(Flag.DETAIL)).all():
-        return None
-    if layout[0] < 0 or (layout != layout[0]).any():
-        return None
-    numbers = step.block.cells[cells_at[others][:, None] + np.arange(0, count, CELL)]
-    if (numbers != numbers[0]).any():
-        return None
-    return tuple(numbers[0].tolist())
+    found: list[tuple[int, ...] | None] = [None] * len(steps)
+    joined, rows = block.joined(steps), np.arange(len(steps))
+    flags, layout = block.integers[FLAGS, steps], block.layout[steps]
+    counts = (block.cells_at[1:] - block.cells_at[:-1]).reshape(block.loss.shape)[steps]
+    first = joined.argmin(axis=1)  # a rank with inputs
+    count, of_first = counts[rows, first], layout[rows, first]
+    agrees = (counts == count[:, None]) & (layout == of_first[:, None]) & (flags & int(Flag.DETAIL) != 0)
+    complete = (agrees | joined).all(axis=1) & ~joined.all(axis=1)
+    complete &= (count > 0) & (count % CELL == 0) & (of_first >= 0)
+    for size in {*count[complete].tolist()}:
+        alike = np.flatnonzero(complete & (count == size))
+        begins = block.cells_begin[steps[alike]]
+        begins = np.where(joined[alike], begins[np.arange(len(alike)), first[alike]][:, None], begins)
+        numbers = block.cells[begins[..., None] + np.arange(0, size, CELL)]
+        same = (numbers == numbers[:, :1]).all(axis=(1, 2))
+        for number, launches in zip(alike[same].tolist(), numbers[same, 0].tolist(), strict=True):
+            found[number] = tuple(launches)
+    return found
 
 
 def timing(
@@ -170,14 +173,13 @@ def timing(
 
     `compared`: one per step, how the clocks of several hosts compare; empty: the ranks have one clock.
     """
-    ranks = steps[0].ranks
-    joined = np.array([step.joined for step in steps])
-    cells = np.array([step.launches(len(numbers)) for step in steps])
+    block, at = block_of(steps)
+    joined, cells = block.joined(at), block.launches(at, len(numbers))
     ready, took = np.ascontiguousarray(cells[..., 1:].transpose(3, 2, 0, 1), np.float64)  # ranks side by side
-    shift = np.zeros((len(steps), ranks))
+    shift = np.zeros(joined.shape)
     begin_ns = None
     if aligned or compared:
-        begin_ns = np.array([step.begin_ns for step in steps])
+        begin_ns = block.begin_ns(at)
     if aligned and begin_ns is not None:
         shift, longer = begins_on_one_clock(begin_ns, compared)
         ready *= longer

@@ -107,18 +107,46 @@ class StepBlock(NamedTuple):
         """(n, ranks) whether the recorder stood aside (`Flag.SHADOW`)."""
         return np.asarray(self.integers[FLAGS] & int(Flag.SHADOW) != 0)
 
+    @property
+    def cells_begin(self) -> Integers:
+        """(n, ranks) where in `cells` those of each row begin."""
+        return self.cells_at[:-1].reshape(self.loss.shape)
+
+    def joined(self, steps: int | Integers) -> Mask:
+        """(k, ranks) of k steps, or (ranks,) of one: whether a rank had run out of inputs, and only answered
+        the others' collectives."""
+        return np.asarray(self.integers[FLAGS, steps] & int(Flag.JOINED) != 0)
+
+    def begin_ns(self, steps: int | Integers) -> Integers:
+        """Likewise the begin of each step, on the clock of each rank's host."""
+        return np.asarray(self.base_ns[steps] + 1000 * self.integers[BEGIN, steps].astype(np.int64))
+
+    def launches(self, steps: Integers, numbers: int) -> Numbers:
+        """(k, ranks, numbers, CELL) of k steps the cells of ranks that launched so many all-reduces; 0 of
+        joined ranks."""
+        n_ranks = self.loss.shape[1]
+        joined = self.joined(steps)
+        if joined.any():
+            first = np.where(joined, 0, self.cells_begin[steps])[..., None] + np.arange(CELL * numbers)
+            cells = np.where(joined[..., None], 0, self.cells[np.minimum(first, len(self.cells) - 1)])
+        else:
+            begins = self.cells_at[steps * n_ranks].tolist()
+            size = n_ranks * CELL * numbers
+            cells = np.concatenate([self.cells[begin : begin + size] for begin in begins])
+        return np.asarray(cells.reshape(len(steps), n_ranks, numbers, CELL))
+
 
 class CompleteStep:
     """A step with the rows of all its ranks; index = rank, or place in the process group."""
 
-    __slots__ = ("_at", "block", "step")
+    __slots__ = ("at", "block", "step")
 
     def __init__(self, step: int, block: StepBlock, at: int = 0) -> None:
         """`at`: the number of the step in the block."""
         self.step = step
         self.block = block
         """The columns of this and the steps evaluated with it."""
-        self._at = at
+        self.at = at
 
     @property
     def ranks(self) -> int:
@@ -128,55 +156,48 @@ class CompleteStep:
     @property
     def cells_of_first(self) -> int:
         """How many integers the cells of the first rank are."""
-        at = self._at * self.ranks
+        at = self.at * self.ranks
         return int(self.block.cells_at[at + 1] - self.block.cells_at[at])
 
     @property
     def detailed(self) -> bool:
         """Whether any row is flagged to have bucket detail."""
-        return self.block.detailed[self._at]
+        return self.block.detailed[self.at]
 
     @property
     def integers(self) -> Numbers:
         """(fields, ranks) of a `StepRow` before the loss."""
-        return self.block.integers[:, self._at]
+        return self.block.integers[:, self.at]
 
     @property
     def begin_ns(self) -> Integers:
         """(ranks,) on the clock of each rank's host."""
-        return np.asarray(self.block.base_ns[self._at] + 1000 * self.integers[BEGIN].astype(np.int64))
+        return self.block.begin_ns(self.at)
 
     @property
     def layout(self) -> Integers:
         """(ranks,) number of the layout's content."""
-        return np.asarray(self.block.layout[self._at])
+        return np.asarray(self.block.layout[self.at])
 
     @property
     def joined(self) -> Mask:
         """(ranks,) whether it had run out of inputs and only answered the others' collectives."""
-        return np.asarray(self.integers[FLAGS] & int(Flag.JOINED) != 0)
+        return self.block.joined(self.at)
 
     @property
     def exposed(self) -> Integers:
         """(ranks,) `OwnTime.exposed`; -1: not known."""
-        return np.asarray(self.block.own[0, self._at], np.int64)
+        return np.asarray(self.block.own[0, self.at], np.int64)
 
     @property
     def cells_at(self) -> Integers:
         """(ranks + 1,) where in `block.cells` those of each rank begin, and the last ones end."""
-        at = self._at * self.ranks
+        at = self.at * self.ranks
         return self.block.cells_at[at : at + self.ranks + 1]
 
     def launches(self, numbers: int) -> Numbers:
-        """(ranks, numbers, CELL) the cells of ranks that launched so many all-reduces; 0 of joined ranks."""
-        block, begins = self.block, self.cells_at
-        joined = self.joined
-        if not joined.any():
-            cells = block.cells[begins[0] : begins[-1]]
-        else:
-            at = np.where(joined, 0, begins[:-1])[:, None] + np.arange(CELL * numbers)
-            cells = np.where(joined[:, None], 0, block.cells[np.minimum(at, len(block.cells) - 1)])
-        return np.asarray(cells.reshape(self.ranks, numbers, CELL))
+        """(ranks, numbers, CELL) as of `StepBlock`."""
+        return np.asarray(self.block.launches(np.array([self.at]), numbers)[0])
 
     def part(self, ranks: Indices, layout: Integers, places: Sequence[Mapping[int, int]]) -> CompleteStep:
         """Some of its ranks, with layouts and cells of a process group's own.
@@ -208,7 +229,7 @@ class CompleteStep:
     def own_block(self) -> StepBlock:
         """A block of only this step."""
         block, begins = self.block, self.cells_at
-        at = slice(self._at, self._at + 1)
+        at = slice(self.at, self.at + 1)
         return StepBlock(
             block.integers[:, at],
             block.loss[at],
@@ -218,14 +239,14 @@ class CompleteStep:
             block.layout[at],
             block.cells[begins[0] : begins[-1]],
             begins - begins[0],
-            [block.detailed[self._at]],
+            [block.detailed[self.at]],
         )
 
     def keep_alone(self) -> None:
         """Let go of the other steps of its block: it is kept for longer than they are."""
         if len(self.block.loss) > 1:
             columns = (column.copy() for column in self.own_block())
-            self.block, self._at = StepBlock._make(columns), 0
+            self.block, self.at = StepBlock._make(columns), 0
 
 
 def columns_of(steps: Sequence[CompleteSteps | CompleteStep]) -> StepBlock:
@@ -254,6 +275,13 @@ def _joined(blocks: Sequence[StepBlock]) -> StepBlock:
         np.concatenate([*cells_at, ends[-1:]]),
         [detailed for block in blocks for detailed in block.detailed],
     )
+
+
+def block_of(steps: Sequence[CompleteStep]) -> tuple[StepBlock, Integers]:
+    """A block that has all these steps, and their numbers in it."""
+    if all(step.block is steps[0].block for step in steps):  # usually
+        return steps[0].block, np.array([step.at for step in steps])
+    return columns_of(steps), np.arange(len(steps))
 
 
 class _Run(NamedTuple):

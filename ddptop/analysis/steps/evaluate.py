@@ -15,7 +15,7 @@ from ddptop.analysis.steps.evaluate_buckets import (
     EvaluatedDetail,
     add_detail,
     evaluate_detail,
-    kind_of,
+    kinds_of,
     needs_new_window,
 )
 from ddptop.analysis.steps.kept import DividedStep, Division, Splitter
@@ -240,8 +240,8 @@ class StepEvaluation:
         end_s = self._end_s(block)
         self._state.loss_spread.take(numbers, block.loss, completed_s)
         own, parts = own_times(block, columns, batch.runs_of_peers())
-        kinds = {at: kind_of(batch.divided(at)) for at in np.flatnonzero(block.detailed).tolist()}
-        kinds = {at: kind for at, kind in kinds.items() if kind.launched}
+        detailed = np.flatnonzero(block.detailed).tolist()
+        kinds = kinds_of(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
         if parts is not None:
             _divide_each_pass(batch, kinds, parts)
         exposed, budget = _budget(columns, parts)
@@ -258,8 +258,6 @@ class StepEvaluation:
             self._evaluate_flags([batch.divisions[i] for i in at.tolist()], numbers[part], end_s[part])
             if self.for_views:
                 figures.minutes.add(end_s[part], None if own is None else own[1, part])
-                recorded = [(batch.divided(i), kind) for i, kind in kinds.items() if known_phases[i]]
-                figures.kept.take(batch.divided(int(at[-1])), recorded)
         count, unknown = known.sum(axis=1), np.full(len(numbers), np.nan)
         total = np.where(known, losses, 0.0).sum(axis=1)
         points: dict[str, Column] = {
@@ -279,6 +277,9 @@ class StepEvaluation:
         detail: list[EvaluatedDetail] = []
         for kind, run in groupby(kinds, key=kinds.__getitem__):
             detail += self._add_detail([*run], batch, kind, columns, points, bare)
+        if self.for_views and len(at):
+            recorded = [(batch.divided(i), kind) for i, kind in kinds.items() if known_phases[i]]
+            figures.kept.take(batch.divided(int(at[-1])), recorded)
         self._state.history.append(points)
         ends, even = end_s + self._state.started_s, figures.even(self._slots)
         figures.pace.take(self._state.log, numbers, wall, waited, ends, even)
@@ -348,7 +349,7 @@ class StepEvaluation:
         at = 0
         while at < len(run):
             clock_free = window.clock_free
-            stop, judged = add_detail(window, evaluated, at, places, numbers[run])
+            stop, is_judged = add_detail(window, evaluated, at, places, numbers[run])
             chunk = run[at:stop]
             if added and added[-1].clock_free == clock_free and len(kind.launched) == 1:
                 added[-1].at.extend(chunk)  # of several groups the rows are in the order of the chunks
@@ -361,12 +362,12 @@ class StepEvaluation:
             sampled = {"wait_ms": wait, "transfer_ms": transfer, "own_backward_ms": backward}
             for name, values in sampled.items():
                 points[name][chunk] = np.where(less, values, points[name][chunk])
-            if judged is not None:
+            if is_judged:
                 last = chunk[-1]
                 if self._own_times_decide(last):
                     window.flagged = None
                 else:
-                    evaluate_flag(window, judged)
+                    evaluate_flag(window, window.evaluated(int(places[stop - 1]) + 1))
                 self._note_arrivals(last, numbers[last], times[last])
                 self._check_agreement(last, numbers[last], times[last])
                 self._check_clocks(window, numbers[last], times[last])

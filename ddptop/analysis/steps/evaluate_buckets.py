@@ -24,13 +24,14 @@ from ddptop.analysis.straggler.arrival_rules import EVERY, EVERY_STEPS
 from ddptop.frames.statistics import mean, median
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.steps.bucket_times import StepFigures, Timing, Waits
     from ddptop.analysis.steps.clocks import Comparison
+    from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.kept import DividedStep
     from ddptop.analysis.steps.windows import ScopeWindow
-    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.frames.columns import Column, Mask
 
 BUSBW, BUSBW_FREE = DETAIL_SCALARS.index("busbw"), DETAIL_SCALARS.index("free_busbw")
 
@@ -78,15 +79,25 @@ class EvaluatedDetail(NamedTuple):
     """Whether their wait and transfer are the clock-free fallback."""
 
 
-def kind_of(step: DividedStep) -> Kind:
-    """The kind of a step; nothing is `launched` where no process group has bucket detail of all its ranks."""
-    found = []
-    parts = zip(step.parts, step.of_parts, step.compared, strict=True)
-    for i, (part, of_part, compared) in enumerate(parts):
-        numbers = bucket_times.launched(of_part)
-        if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets):
-            found.append((i, numbers, part.layout, id(part.buckets), compared.comparable))
-    return Kind(step.division.version, tuple(found))
+def kinds_of(block: StepBlock, steps: Mapping[int, DividedStep]) -> dict[int, Kind]:
+    """The kinds of those steps in which a process group has bucket detail of all its ranks; `steps`: by their
+    numbers in the block."""
+    whole = [number for number, step in steps.items() if step.of_parts == (step.step,)]
+    launched = dict(zip(whole, bucket_times.launched(block, np.array(whole, np.int64)), strict=True))
+    kinds = {}
+    for number, step in steps.items():
+        found = []
+        parts = zip(step.parts, step.of_parts, step.compared, strict=True)
+        for i, (part, of_part, compared) in enumerate(parts):
+            if of_part is step.step:
+                numbers = launched[number]
+            else:
+                (numbers,) = bucket_times.launched(of_part.block, np.array([of_part.at]))
+            if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets):
+                found.append((i, numbers, part.layout, id(part.buckets), compared.comparable))
+        if found:
+            kinds[number] = Kind(step.division.version, tuple(found))
+    return kinds
 
 
 def needs_new_window(window: DetailWindow | None, step: DividedStep, kind: Kind) -> bool:
@@ -281,11 +292,11 @@ def _busbw(groups: Sequence[tuple[GroupFigures, StepFigures]]) -> Column:
 
 def add_detail(
     window: DetailWindow, figures: DetailFigures, first: int, points: Column, steps: Column
-) -> tuple[int, Indices | None]:
+) -> tuple[int, bool]:
     """Add evaluated steps from `first` up to the next evaluation of the flag rules, at most all of them.
 
-    `points`, `steps`: (n,) history points and step numbers. Returns where it stopped, and the slots over
-    which the rules are to be evaluated now; None: not now.
+    `points`, `steps`: (n,) history points and step numbers. Returns where it stopped, and whether the rules
+    are to be evaluated now.
     """
     due = _rules_are_due(steps[first:], window.newest)
     stop = min(
@@ -299,12 +310,12 @@ def add_detail(
     }
     window.add(figures.ranks[:, chunk], figures.group[:, chunk], scopes)
     window.newest = int(steps[stop - 1])
-    if not due[stop - first - 1]:
-        return stop, None
-    slots = window.evaluated(int(points[stop - 1]) + 1)
-    for scope in window.scopes.values():
-        scope.compare_clocks(slots)
-    return stop, slots
+    is_due = bool(due[stop - first - 1])
+    if is_due and any(scope.several_hosts for scope in window.scopes.values()):
+        slots = window.evaluated(int(points[stop - 1]) + 1)
+        for scope in window.scopes.values():
+            scope.compare_clocks(slots)
+    return stop, is_due
 
 
 def _rules_are_due(steps: Column, before: int) -> Mask:

@@ -205,7 +205,9 @@ def _waited_elsewhere(steps: StepWindow, flag: StepFlag, slot: int) -> bool:
     """Whether the other ranks wait for the flagged one in collectives of the script's own.
 
     Then it is slow, and all ranks' buckets arrive on time."""
-    others = flag.members[~np.isin(flag.members, flag.ranks)]
+    is_flagged = np.zeros(steps.world, bool)
+    is_flagged[[*flag.ranks]] = True
+    others = flag.members[~is_flagged[flag.members]]
     waited = steps.waited(np.arange(max(0, slot + 1 - own_time_rules.NEWEST), slot + 1))[others]
     return bool(float(median(waited.ravel())) >= ON_TIME * flag.level_ms)
 

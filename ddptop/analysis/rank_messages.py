@@ -108,11 +108,11 @@ class RankMessages:
         Returns the place after the last one taken. `on_failure` is called while one of FEED_FAILURES is
         handled, which costs one message.
         """
-        for place, received in run.unusual_within(begin, stop)[:1]:
-            if place == begin:  # it may change who is a rank's present process
-                self._guard(on_failure, self._take, received)
-                return begin + 1
-            stop = place
+        place = run.next_unusual(begin, stop)
+        if place == begin:  # it may change who is a rank's present process
+            self._guard(on_failure, self._take, run.received(begin))
+            return begin + 1
+        stop = place
         low, high = run.steps_within(begin, stop)
         completed: list[tuple[Integers, CompleteSteps]] = []
         clocks = [_NO_READINGS]

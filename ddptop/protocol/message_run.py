@@ -279,10 +279,20 @@ class MessageRun:
 
     def unusual_within(self, begin: int, stop: int) -> Sequence[tuple[int, Received]]:
         """Those of `others_within` that are no READINGS."""
+        unusual = self._unusual_messages()
+        first = bisect_left(unusual, begin, key=itemgetter(0))
+        return unusual[first : bisect_left(unusual, stop, key=itemgetter(0))]
+
+    def next_unusual(self, begin: int, stop: int) -> int:
+        """The place of the first of `unusual_within`; `stop`: there is none."""
+        unusual = self._unusual_messages()
+        first = bisect_left(unusual, begin, key=itemgetter(0))
+        return min(unusual[first][0], stop) if first < len(unusual) else stop
+
+    def _unusual_messages(self) -> list[tuple[int, Received]]:
         if self._unusual is None:
             self._unusual = [item for item in self.others if type(item[1].message) not in READINGS]
-        first = bisect_left(self._unusual, begin, key=itemgetter(0))
-        return self._unusual[first : bisect_left(self._unusual, stop, key=itemgetter(0))]
+        return self._unusual
 
     def steps_within(self, begin: int, stop: int) -> tuple[int, int]:
         """Of the messages in `steps` the first from place `begin` on, and the first from `stop` on."""

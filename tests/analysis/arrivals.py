@@ -76,12 +76,10 @@ def looks(
     compared = [one_host(world, bound) for bound in bounds.tolist()]
     group = figures_of_group(part, timing, found, None, wall, compared)
     evaluated = figures_of_detail(window, [group], found.waits, None, columns, points)
-    at = 0
-    while at < steps:
-        at, is_judged = add_detail(window, evaluated, at, points, points)
-        if is_judged:
-            flagged.evaluate_flag(window, window.evaluated(int(points[at - 1]) + 1))
-            yield at, window.flagged, window
+    for part in add_detail(window, evaluated, points, points):
+        if part.is_judged:
+            flagged.evaluate_flag(window, window.evaluated(int(points[part.stop - 1]) + 1))
+            yield part.stop, window.flagged, window
 
 
 def straggler(window: DetailWindow, steps: int) -> Straggler | None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.analysis.steps.pairing import begins_of_runs
 from ddptop.frames.numbers import fixed
 from ddptop.frames.statistics import median
 
@@ -79,16 +80,14 @@ class Pace:
         (n, ranks; None: not known), ends, and whether no rank was flagged at each."""
         cpu = np.zeros(len(wall)) if waited is None else np.fmax.reduce(waited, axis=1, initial=0.0)
         steps = np.array([numbers, wall, cpu, np.maximum(wall - cpu, 0.0), unix_s])
-        uneven = np.flatnonzero(~even)
-        for begin, stop in pairwise([-1, *uneven.tolist(), len(even)]):
-            if begin >= 0:
+        for begin, stop in pairwise([*begins_of_runs(even).tolist(), len(even)]):
+            if even[begin]:
+                self._take_even(log, steps[:, begin:stop])
+            else:
                 self._steps, self._blocks, self._parts = self._steps[:, :0], [], []
-            self._take_even(log, steps[:, begin + 1 : stop])
 
     def _take_even(self, log: EventLog, steps: Column) -> None:
         """The next steps, at each of which no rank was flagged."""
-        if not steps.shape[1]:
-            return
         steps = np.concatenate([self._steps, steps], axis=1)
         while steps.shape[1] >= BLOCK:
             is_long = steps[4, BLOCK - 1 :] - steps[4, 0] >= BLOCK_S

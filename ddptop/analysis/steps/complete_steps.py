@@ -242,11 +242,21 @@ class CompleteStep:
             [block.detailed[self.at]],
         )
 
-    def keep_alone(self) -> None:
-        """Let go of the other steps of its block: it is kept for longer than they are."""
-        if len(self.block.loss) > 1:
-            columns = (column.copy() for column in self.own_block())
-            self.block, self.at = StepBlock._make(columns), 0
+
+TOGETHER = 2**16
+"""Most integers of a block of steps that are kept together: as many as are kept as they arrived."""
+
+
+def keep_apart(steps: Sequence[CompleteStep]) -> None:
+    """Let go of the other steps of their blocks: these are kept for longer than they are."""
+    own = [step.own_block() for step in steps]
+    if sum(block.integers.size + len(block.cells) for block in own) <= TOGETHER:  # of few ranks: one copy
+        whole = _joined(own)
+        for number, step in enumerate(steps):
+            step.block, step.at = whole, number
+        return
+    for step, block in zip(steps, own, strict=True):
+        step.block, step.at = StepBlock._make(column.copy() for column in block), 0
 
 
 def columns_of(steps: Sequence[CompleteSteps | CompleteStep]) -> StepBlock:

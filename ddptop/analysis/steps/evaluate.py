@@ -12,6 +12,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.bucket_times import backward_passes
 from ddptop.analysis.steps.complete_steps import CompleteStep, CompleteSteps, columns_of
 from ddptop.analysis.steps.evaluate_buckets import (
+    AddedDetail,
     EvaluatedDetail,
     add_detail,
     evaluate_detail,
@@ -345,34 +346,35 @@ class StepEvaluation:
         places = self._state.history.end + np.array(run)
         of_run = columns[:, run], places, None if bare is None else bare[run]
         evaluated = evaluate_detail(window, steps, kind, backend, *of_run)
-        added: list[EvaluatedDetail] = []
-        at = 0
-        while at < len(run):
-            clock_free = window.clock_free
-            stop, is_judged = add_detail(window, evaluated, at, places, numbers[run])
-            chunk = run[at:stop]
-            if added and added[-1].clock_free == clock_free and len(kind.launched) == 1:
-                added[-1].at.extend(chunk)  # of several groups the rows are in the order of the chunks
+        added: list[AddedDetail] = []
+        for part in add_detail(window, evaluated, places, numbers[run]):
+            # Of several groups the rows are in the order of the parts.
+            if added and added[-1].clock_free == part.clock_free and len(kind.launched) == 1:
+                added[-1] = added[-1]._replace(stop=part.stop)
             else:
-                added.append(EvaluatedDetail(chunk, evaluated, at, clock_free))
-            wait, transfer, busbw = evaluated.history(at, stop, clock_free=clock_free)
-            points["busbw_gbps"][chunk] = busbw
-            backward = columns[3, chunk].mean(axis=-1) - wait - transfer
-            less = np.isnan(points["wait_ms"][chunk])  # the last gradient is not known
-            sampled = {"wait_ms": wait, "transfer_ms": transfer, "own_backward_ms": backward}
-            for name, values in sampled.items():
-                points[name][chunk] = np.where(less, values, points[name][chunk])
-            if is_judged:
-                last = chunk[-1]
+                added.append(part)
+            if part.is_judged:
+                last = run[part.stop - 1]
                 if self._own_times_decide(last):
                     window.flagged = None
                 else:
-                    evaluate_flag(window, window.evaluated(int(places[stop - 1]) + 1))
+                    evaluate_flag(window, window.evaluated(int(places[part.stop - 1]) + 1))
                 self._note_arrivals(last, numbers[last], times[last])
                 self._check_agreement(last, numbers[last], times[last])
                 self._check_clocks(window, numbers[last], times[last])
-            at = stop
-        return added
+        for first, stop, clock_free, _ in added:
+            some = run[first:stop]
+            wait, transfer, busbw = evaluated.history(first, stop, clock_free=clock_free)
+            points["busbw_gbps"][some] = busbw
+            backward = columns[3, some].mean(axis=-1) - wait - transfer
+            less = np.isnan(points["wait_ms"][some])  # the last gradient is not known
+            sampled = {"wait_ms": wait, "transfer_ms": transfer, "own_backward_ms": backward}
+            for name, values in sampled.items():
+                points[name][some] = np.where(less, values, points[name][some])
+        return [
+            EvaluatedDetail(run[first:stop], evaluated, first, clock_free)
+            for first, stop, clock_free, _ in added
+        ]
 
     def _evaluate_flags(self, divisions: list[Division], numbers: Column, times: Column) -> None:
         """Evaluate the rules over every step's own times, and log when the flag changes."""

@@ -24,7 +24,7 @@ from ddptop.analysis.straggler.arrival_rules import EVERY, EVERY_STEPS
 from ddptop.frames.statistics import mean, median
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ddptop.analysis.steps.bucket_times import StepFigures, Timing, Waits
     from ddptop.analysis.steps.clocks import Comparison
@@ -290,32 +290,41 @@ def _busbw(groups: Sequence[tuple[GroupFigures, StepFigures]]) -> Column:
     return mean(np.stack(each, axis=-1))
 
 
-def add_detail(
-    window: DetailWindow, figures: DetailFigures, first: int, points: Column, steps: Column
-) -> tuple[int, bool]:
-    """Add evaluated steps from `first` up to the next evaluation of the flag rules, at most all of them.
+class AddedDetail(NamedTuple):
+    """Some of the detailed steps that are evaluated together, from `first` to before `stop`."""
 
-    `points`, `steps`: (n,) history points and step numbers. Returns where it stopped, and whether the rules
-    are to be evaluated now.
-    """
-    due = _rules_are_due(steps[first:], window.newest)
-    stop = min(
-        len(steps),
-        first + DETAILED_BACK - window.count % DETAILED_BACK,
-        first + 1 + int(due.argmax()) if due.any() else len(steps),
-    )
-    chunk = slice(first, stop)
-    scopes = {
-        g.window.scope: (g.ranks[:, chunk], g.group[:, chunk], g.bucket[:, chunk]) for g in figures.groups
-    }
-    window.add(figures.ranks[:, chunk], figures.group[:, chunk], scopes)
-    window.newest = int(steps[stop - 1])
-    is_due = bool(due[stop - first - 1])
-    if is_due and any(scope.several_hosts for scope in window.scopes.values()):
-        slots = window.evaluated(int(points[stop - 1]) + 1)
-        for scope in window.scopes.values():
-            scope.compare_clocks(slots)
-    return stop, is_due
+    first: int
+    stop: int
+    clock_free: bool
+    """`DetailWindow.clock_free` before they were added."""
+    is_judged: bool
+    """Whether the flag rules are to be evaluated after the last of them."""
+
+
+def add_detail(
+    window: DetailWindow, figures: DetailFigures, points: Column, steps: Column
+) -> Iterator[AddedDetail]:
+    """Add evaluated steps to the window. Gives those that were added up to each evaluation of the flag rules.
+
+    `points`, `steps`: (n,) history points and step numbers."""
+    due, first = _rules_are_due(steps, window.newest), 0
+    ends = {*(np.flatnonzero(due) + 1).tolist(), len(steps)}
+    ends.update(range(DETAILED_BACK - window.count % DETAILED_BACK, len(steps), DETAILED_BACK))
+    for stop in sorted(ends):
+        chunk, clock_free = slice(first, stop), window.clock_free
+        scopes = {
+            group.window.scope: (group.ranks[:, chunk], group.group[:, chunk], group.bucket[:, chunk])
+            for group in figures.groups
+        }
+        window.add(figures.ranks[:, chunk], figures.group[:, chunk], scopes)
+        window.newest = int(steps[stop - 1])
+        is_judged = bool(due[stop - 1])
+        if is_judged and any(scope.several_hosts for scope in window.scopes.values()):
+            slots = window.evaluated(int(points[stop - 1]) + 1)
+            for scope in window.scopes.values():
+                scope.compare_clocks(slots)
+        yield AddedDetail(first, stop, clock_free, is_judged)
+        first = stop
 
 
 def _rules_are_due(steps: Column, before: int) -> Mask:

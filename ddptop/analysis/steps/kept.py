@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.analysis.steps.complete_steps import keep_apart
 from ddptop.analysis.steps.groups import Layouts, Scope
 from ddptop.protocol.messages import StepRow
 
@@ -285,9 +286,9 @@ class KeptSteps:
     def take(self, newest: DividedStep, detailed: Sequence[tuple[DividedStep, Kind]]) -> None:
         """Take the newest of some steps, and those with bucket detail, oldest first."""
         self._newest = newest, Kind(newest.division.version, ())
-        newest.step.keep_alone()
+        kept = {id(divided): divided for divided in (newest, *(one for one, _ in detailed[-KEPT_STEPS:]))}
+        keep_apart([divided.step for divided in kept.values()])
         for divided, kind in detailed[-KEPT_STEPS:]:
-            divided.step.keep_alone()
             if divided is newest:
                 self._newest = divided, kind
             self._raw.append((divided, kind))

@@ -196,7 +196,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
     timing(bundle_receiver, "decode_accepted", "decode")
     timing(record, "add_run", "record")
     timing(receiver, "drain_bundles", "receive")
-    timing(record, "tick", "tick")
+    timing(record, "write_due", "tick")
     timing(reducer.evaluation, "_evaluate", "evaluate")
     frames = LiveFrames(reducer, record, "live")
     packed: dict[str, tuple[object, bytes]] = {}

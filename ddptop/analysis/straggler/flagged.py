@@ -227,10 +227,12 @@ def _another_is_late(
 ) -> bool:
     """Whether the arrivals in these detailed steps flag a rank that is none of `ranks`, and that is slow by
     itself. `slot`: of the newest step."""
-    for scope in detail.scopes.values():
+    for scope in detail.scopes.values() if len(slots) >= arrival_rules.FLAG_STEPS else ():
+        if scope.clock_free:
+            continue
         detailed = scope.with_detail(slots)
         few = len(detailed) < arrival_rules.FLAG_STEPS
-        if few or scope.clock_free or scope.most_lost_pct(detailed) < arrival_rules.FLAG_PCT:
+        if few or scope.most_lost_pct(detailed) < arrival_rules.FLAG_PCT:
             continue
         measured = arrival_rules.measure(scope, detailed)
         if measured is None or not arrival_rules.meets_flag_threshold(measured):
@@ -261,7 +263,7 @@ def arrivals_disagree(figures: Figures, slot: int) -> bool:
     slots = window.since(_point(figures.steps, since))
     if _another_is_late(figures.steps, window, slots, () if flag is None else flag.ranks, slot):
         return True
-    if flag is None or flag.pattern != "persistent" or _waited_elsewhere(figures.steps, flag, slot):
+    if flag is None or flag.pattern != "persistent":
         return False
     for scope in window.scopes.values():
         if flag.rank not in scope.scope.ranks or scope.clock_free:
@@ -270,7 +272,8 @@ def arrivals_disagree(figures: Figures, slot: int) -> bool:
         lateness = scope.ranks.of("lateness", detailed)[rank]
         if len(detailed) >= FEW_DETAILED and not np.isnan(lateness).all():
             latest_ms = float(quantile(lateness, 0.8)) + float(scope.bound_ms(detailed)[rank])
-            return latest_ms < ON_TIME * flag.level_ms
+            is_on_time = latest_ms < ON_TIME * flag.level_ms
+            return is_on_time and not _waited_elsewhere(figures.steps, flag, slot)
     return False
 
 

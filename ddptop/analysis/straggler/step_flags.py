@@ -239,9 +239,9 @@ def _excess_in_places(steps: StepWindow, slots: Indices, members: Indices) -> Co
     return np.asarray(formulas.lateness(own.swapaxes(1, 2)).swapaxes(1, 2), np.float64)
 
 
-_NO_EXCESS: tuple[object, Indices, own_time_rules.NewestExcess] = (
+_NO_EXCESS: tuple[object, Mapping[int, int], own_time_rules.NewestExcess] = (
     None,
-    np.arange(0),
+    {},
     own_time_rules.NewestExcess(*np.empty((3, 0))),
 )
 
@@ -267,7 +267,7 @@ class StepFlagging:
         self._ends: Indices = np.arange(0)
         """Slots of this evaluation and the next ones over steps that are added already."""
         self._newest = _NO_EXCESS
-        """Of a flagged rank: which one and where, the slots of evaluations, and its excess at each."""
+        """Of a flagged rank: which one and where, evaluations by their slots, and its excess at each."""
 
     def remembered(self) -> tuple[object, ...]:
         """What the next flag depends on besides the newest steps: the present one, since when flags are
@@ -361,15 +361,16 @@ class StepFlagging:
             slots = np.arange(begin, slot + 1)
             over, wall = flag.excess(steps, slots), steps.wall(slots)
             return own_time_rules.still_late(over, wall, flag.level_ms, bursts=bursts)
-        of_rank, ends, newest = self._newest
-        if of_rank != (flag.rank, flag.place) or slot not in ends:
+        of_rank, numbers, newest = self._newest
+        if of_rank != (flag.rank, flag.place) or slot not in numbers:
             ends = self._ends
+            numbers = {end: number for number, end in enumerate(ends.tolist())}
             slots = np.arange(slot + 1 - keep, ends[-1] + 1)
             windows = ends[:, None] - slots[0] + np.arange(1 - keep, 1)
             over, wall = flag.excess(steps, slots), steps.wall(slots)
             newest = own_time_rules.newest_excess(over[windows], wall[windows], bursts=bursts)
-            self._newest = (flag.rank, flag.place), ends, newest
-        return newest.is_late(int(np.searchsorted(ends, slot)), flag.level_ms)
+            self._newest = (flag.rank, flag.place), numbers, newest
+        return newest.is_late(numbers[slot], flag.level_ms)
 
     def _persistent(self, steps: StepWindow, slot: int) -> list[StepFlag]:
         """Of each process group the ranks that are late in most steps."""

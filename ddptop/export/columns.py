@@ -35,7 +35,7 @@ class Column(NamedTuple):
     def unit(self) -> str:
         """Its unit, by the end of its name; empty: it has none."""
         end = self.name.rsplit("_", 1)[-1]
-        return end if end in ("ms", "s", "bytes") else ""
+        return end if end in ("ms", "s", "bytes") else "s" if end == "seconds" else ""
 
 
 class Table(NamedTuple):
@@ -62,7 +62,7 @@ CPU_WAIT = (140, "cpu_wait_ms")
 
 _KEY = (("int32", "incarnation"), ("int64", "step"), ("int32", "rank"))
 
-TABLES = RUN, RANKS, STEPS, BUCKETS, EVENTS = (
+TABLES = RUN, RANKS, STEPS, BUCKETS, EVENTS, LEDGER, WAITED_FOR = (
     _table(
         "run",
         "the run: one row",
@@ -95,6 +95,17 @@ TABLES = RUN, RANKS, STEPS, BUCKETS, EVENTS = (
         "events",
         "one per event of the log: stalls, exits, stragglers, alerts",
         *(("float64", "time_s"), ("text", "kind severity"), *_KEY, ("text", "message")),
+    ),
+    _table(
+        "ledger",
+        "one per rank and class, over the whole run: a rank's add up to its life",
+        *(("int32", "rank"), ("text", "class"), ("float64", "seconds")),
+    ),
+    _table(
+        "waited_for",
+        "one per rank and place that other ranks have waited for, over the whole run, the largest first",
+        *(("int32", "rank"), ("text", "place"), ("float64", "rank_seconds share_pct")),
+        *(("int64", "steps"), ("float64", "longest_s"), ("int64", "longest_step")),
     ),
 )
 """In the order in which documents and files have them."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from ddptop.analysis.event_log import TOGETHER_S
 from ddptop.analysis.steps.windows import LONG, OWN_STEPS
 from ddptop.export.reading import EVENTS_KEPT, End
 from ddptop.export.rows import step_rows
+from ddptop.frames.ledger import LedgerRanks
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.limits import MAX_NS, NS
 from ddptop.recording.ahead import start_second
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from ddptop.export.reading import Selection
     from ddptop.export.tables import Array, TableSink
     from ddptop.frames.frame import LoggedEvent
+    from ddptop.frames.ledger import Ledger, WaitedFor
     from ddptop.recording.records import BlockReader
 
     Make: TypeAlias = Callable[[Recording, Selection, Path], TableSink]
@@ -89,6 +91,7 @@ class Known(NamedTuple):
     """(2, ranks) step records received, and lost."""
     refused: int
     """Messages that were not valid."""
+    ledger: Ledger | None
 
 
 class Half(NamedTuple):
@@ -172,7 +175,8 @@ def known(sink: TableSink, recording: Recording, seam: int) -> Known:
     )
     rows = {} if sink.latest is None else step_rows(sink.latest)
     records = np.stack([frame.ranks.records, frame.ranks.lost_records])
-    return Known(state.unix_s(seam_ns), compared, rows, state.log.all(), records, sink.refused)
+    at_s = state.unix_s(seam_ns)
+    return Known(at_s, compared, rows, state.log.all(), records, sink.refused, frame.ledger)
 
 
 def joined(here: Known, half: Half) -> End | None:
@@ -193,9 +197,47 @@ def joined(here: Known, half: Half) -> End | None:
     if here.records.shape != there.records.shape or here.records.shape[1] != len(ranks.records):
         return None
     records, lost = np.stack([ranks.records, ranks.lost_records]) + here.records - there.records
-    frame = replace(end.frame, ranks=replace(ranks, records=records, lost_records=lost))
+    ledger = join_ledgers(here.ledger, there.ledger, end.frame.ledger)
+    frame = replace(end.frame, ranks=replace(ranks, records=records, lost_records=lost), ledger=ledger)
     events = [*later(here.events, False), *later(end.events)][-EVENTS_KEPT:]
     return end._replace(frame=frame, events=events)
+
+
+def join_ledgers(here: Ledger | None, there: Ledger | None, end: Ledger | None) -> Ledger | None:
+    """The ledger of the whole run: that of the first process at the seam, and what the second one has added
+    to its own since then."""
+    if here is None or there is None or end is None:
+        return None
+    parts = ((1, end), (1, here), (-1, there))
+    columns = {
+        field.name: np.sum([sign * getattr(part.ranks, field.name) for sign, part in parts], axis=0)
+        for field in fields(end.ranks)
+    }
+    total_s = float(columns["elapsed_s"].sum())
+    rows = [(sign, {(row.rank, row.place): row for row in part.run.waited_for}) for sign, part in parts]
+
+    def joined_row(key: tuple[int, str]) -> WaitedFor:
+        known_rows = [(sign, by_key[key]) for sign, by_key in rows if key in by_key]
+        longest = max((row for _, row in known_rows), key=lambda row: row.longest_s)
+        rank_seconds = sum(sign * row.rank_seconds for sign, row in known_rows)
+        return replace(
+            longest,
+            rank_seconds=rank_seconds,
+            share_pct=100 * rank_seconds / total_s if total_s else 0.0,
+            steps=sum(sign * row.steps for sign, row in known_rows),
+            n_dear=sum(sign * row.n_dear for sign, row in known_rows),
+        )
+
+    waited_for = map(joined_row, {**rows[0][1], **rows[1][1]})
+    rank_seconds = sum(sign * part.run.rank_seconds for sign, part in parts)
+    run = replace(
+        end.run,
+        rank_seconds=rank_seconds,
+        lost_pct=100 * rank_seconds / total_s if total_s else None,
+        steps=sum(sign * part.run.steps for sign, part in parts),
+        waited_for=tuple(sorted(waited_for, key=lambda row: -row.rank_seconds)),
+    )
+    return replace(end, ranks=LedgerRanks(**columns), run=run)
 
 
 def same_rows(here: Rows, there: Rows) -> bool:

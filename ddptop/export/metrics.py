@@ -15,6 +15,7 @@ import numpy as np
 
 from ddptop.frames.figures import GROUP_FIGURES, figures_shown
 from ddptop.frames.frame import values_of_ranks
+from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.phrases import blamed
 from ddptop.protocol.outlets import safe_data
 from ddptop.protocol.vocabulary import NOT_ENDED
@@ -115,6 +116,7 @@ def _families(frame: Frame) -> Iterator[Family | Histogram]:
     steps = tuple(Sample(ms * MS, {"quantile": of}) for of, ms in quantiles if ms is not None)
     yield Family("step_duration", "seconds", "Step of the group over the last 100 steps", steps)
     yield from _of_straggler(frame)
+    yield from _of_ledger(frame)
     shown = ranks_shown(frame)
     yield from _of_ranks(frame, shown)
     if len(frame.ranks.host) > MOST_RANKS:
@@ -175,6 +177,32 @@ def _of_straggler(frame: Frame) -> Iterator[Family]:
         }
     yield Family("straggler_cost", "ratio", "Share of the step that the flagged rank costs", samples["cost"])
     yield Family("straggler_excess", "seconds", "How much longer it takes, or is late", samples["excess"])
+
+
+MOST_WAITED_FOR = 8
+"""Ranks and places that have series of their own: the largest losses."""
+
+
+def _of_ledger(frame: Frame) -> Iterator[Family]:
+    """Sums over the whole run: the classes of all ranks add up to the rank-seconds of the run."""
+    ledger = frame.ledger
+    if ledger is None:
+        return
+    sums = [(name, float(np.nansum(ledger.seconds_of(name)))) for name in LEDGER_CLASSES]
+    by_class = tuple(Sample(seconds, {"class": name}) for name, seconds in sums)
+    yield Family("rank_time", "seconds", "Time of all ranks since the launch, by class", by_class)
+    waited_for = tuple(
+        Sample(row.rank_seconds, {"rank": str(row.rank), "place": row.place})
+        for row in ledger.run.waited_for[:MOST_WAITED_FOR]
+    )
+    help_text = "Time that other ranks have waited for a rank, by the place where it was"
+    yield Family("waited_for", "seconds", help_text, waited_for)
+    for name, cost, over in (
+        ("lost_to_skew", ledger.run, "since the launch"),
+        ("lost_to_skew_recent", ledger.recent, "over the last minutes"),
+    ):
+        lost = () if cost.lost_pct is None else (Sample(cost.lost_pct * PCT),)
+        yield Family(name, "ratio", f"Share of all ranks' time that they waited for each other, {over}", lost)
 
 
 def _of_ranks(frame: Frame, shown: list[int]) -> Iterator[Family]:

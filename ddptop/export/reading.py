@@ -9,10 +9,11 @@ import numpy as np
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.windows import OWN_STEPS
-from ddptop.export.columns import UNKNOWN
+from ddptop.export.columns import UNKNOWN, WAITED_FOR
 from ddptop.export.rows import Batch, begins
 from ddptop.frames.figures import FIGURES
 from ddptop.frames.frame import values_of_ranks
+from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.protocol.limits import MAX_NS, MAX_STEP
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
@@ -257,3 +258,23 @@ def event_rows(end: End) -> Rows:
         values = [getattr(one, name) for one in end.events]
         rows[name] = [UNKNOWN if value is None else value for value in values]
     return rows
+
+
+def ledger_rows(end: End, ranks: Collection[int] | None) -> Rows:
+    """The rows of `ledger`."""
+    ledger = end.frame.ledger
+    n_ranks = 0 if ledger is None else len(ledger.ranks.elapsed_s)
+    which = [rank for rank in range(n_ranks) if ranks is None or rank in ranks]
+    seconds = [ledger.seconds_of(name)[which] for name in LEDGER_CLASSES] if ledger is not None else []
+    return {
+        "rank": np.repeat(which, len(LEDGER_CLASSES)).astype(np.int32),
+        "class": [*LEDGER_CLASSES] * len(which),
+        "seconds": np.stack(seconds, axis=1).ravel() if seconds else np.empty(0),
+    }
+
+
+def waited_for_rows(end: End, ranks: Collection[int] | None) -> Rows:
+    """The rows of `waited_for`."""
+    rows = () if end.frame.ledger is None else end.frame.ledger.run.waited_for
+    rows = tuple(row for row in rows if ranks is None or row.rank in ranks)
+    return {name: [getattr(row, name) for row in rows] for name in WAITED_FOR.names}

@@ -13,8 +13,16 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ddptop.export.columns import BUCKETS, EVENTS, RANKS, RUN, STEPS, TABLES, UNKNOWN
-from ddptop.export.reading import Selection, Sink, event_rows, rank_rows, run_row
+from ddptop.export.columns import BUCKETS, EVENTS, LEDGER, RANKS, RUN, STEPS, TABLES, UNKNOWN, WAITED_FOR
+from ddptop.export.reading import (
+    Selection,
+    Sink,
+    event_rows,
+    ledger_rows,
+    rank_rows,
+    run_row,
+    waited_for_rows,
+)
 from ddptop.export.rows import bucket_rows, step_rows
 from ddptop.protocol.outlets import safe_data
 from ddptop.recording.reader import Recording
@@ -75,6 +83,8 @@ class TableSink(Sink):
         self.write(RUN, safe_rows(RUN, run_row(end, self._recording)))
         self.write(RANKS, safe_rows(RANKS, rank_rows(end, self._selection.ranks)))
         self.write(EVENTS, safe_rows(EVENTS, event_rows(end)))
+        self.write(LEDGER, ledger_rows(end, self._selection.ranks))
+        self.write(WAITED_FOR, waited_for_rows(end, self._selection.ranks))
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,6 +129,8 @@ class Tables(NamedTuple):
     steps: ColumnTable
     buckets: ColumnTable
     events: ColumnTable
+    ledger: ColumnTable
+    waited_for: ColumnTable
     damage: str | None
     """What of the file could not be read, as text; None: all was."""
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_typ
 
 from ddptop.frames import (
     activity,
+    bill,
     causes,
     conditions,
     figures,
@@ -86,6 +87,8 @@ def schema() -> Node:
     seconds = _object_of(**dict.fromkeys(ledger.LEDGER_CLASSES, number))
     of_rank = _object_of(rank={"type": "integer"}, elapsed_s=number, seconds=seconds)
     whole_ledger = _with_keys(skew, elapsed_s=number, scaled_s=number, ranks=_list_of(of_rank), recent=skew)
+    losses = _list_of(_fields_of(bill.Loss, snapshot.LOSS_FIELDS))
+    whole_ledger = _with_keys(whole_ledger, losses=losses)
     whole_snapshot = _object_of(
         schema={"const": snapshot.SCHEMA},
         source={"enum": [*get_args(vocabulary.FrameSource)]},

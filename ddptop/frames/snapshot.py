@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ddptop.frames.bill import bill_of
 from ddptop.frames.figures import BUCKET_FIGURES, GROUP_FIGURES, HOST_FIGURES, RANK_FIGURES
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.phrases import blamed
@@ -44,6 +45,8 @@ SUSPECT_FIELDS = (
     *("rank", "lateness_ms", "bound_ms", "last", "steps", "basis"),
     *("cause", "so_far_s", "needed_s"),
 )
+
+LOSS_FIELDS = ("what", "rank", "key", "gives_back_s", "elapsed_s")
 
 PROGRESS_FIELDS = ("epoch", "batch", "batches", "epoch_left_s")
 
@@ -112,7 +115,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
         "alerts": [alert_fields(alert) for alert in frame.alerts],
         "hosts": [_pick_fields(host, HOST_FIELDS) for host in frame.hosts],
         "clocks": _clocks_as_json(frame),
-        "ledger": None if frame.ledger is None else _ledger_as_json(frame.ledger, frame.sampled),
+        "ledger": None if frame.ledger is None else ledger_as_json(frame.ledger, frame.sampled),
         "overhead": _overhead_as_json(frame.overhead),
         "activities": [
             {**_pick_fields(activity, ("kind", "name", "since_s")), "ranks": list(activity.ranks)}
@@ -131,7 +134,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
     }
 
 
-def _ledger_as_json(ledger: Ledger, stacks: Sequence[SampledStack]) -> dict[str, object]:
+def ledger_as_json(ledger: Ledger, stacks: Sequence[SampledStack]) -> dict[str, object]:
     """Its figures over the whole run, and below `recent` over the last minutes."""
     columns = [[tidy("_s", value) for value in ledger.seconds_of(name).tolist()] for name in LEDGER_CLASSES]
     by_rank = zip(ledger.ranks.elapsed_s.tolist(), zip(*columns, strict=True), strict=True)
@@ -147,6 +150,7 @@ def _ledger_as_json(ledger: Ledger, stacks: Sequence[SampledStack]) -> dict[str,
         ],
         **_skew_cost(ledger.run, stacks),
         "recent": _skew_cost(ledger.recent, stacks),
+        "losses": [_pick_fields(loss, LOSS_FIELDS) for loss in bill_of(ledger).losses],
     }
 
 

@@ -146,6 +146,7 @@ def finish(
             (s.frame.group.cpu_shortage for s in samples[::-1] if s.frame.group.cpu_shortage), ""
         ),
         sampled=last.sampled,
+        ledger=last.ledger,
     )
     report = replace(report, communication=_as_in_the_breakdown(report))
     report = replace(report, advice=advice(report))

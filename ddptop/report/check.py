@@ -48,6 +48,7 @@ FIGURES = (
     CheckedFigure("step_ms", "ms", "step time", True),
     CheckedFigure("exposed_comm_ms", "ms", "exposed communication", True),
     CheckedFigure("exposed_wait_ms", "ms", "waiting for other ranks", True),
+    CheckedFigure("lost_pct", "%", "lost to waiting for other ranks"),
     CheckedFigure("straggler_pct", "%", "cost of stragglers"),
     CheckedFigure("stalls", "", "stalls"),
     CheckedFigure("stalled_s", "s", "time in stalls"),
@@ -67,6 +68,8 @@ class Measured:
     series: Mapping[str, Column]
     """By name, the figures by step; NaN: unknown."""
     values: Mapping[str, float | None]
+    lost_error_pct: float | None = None
+    """How far `lost_pct` may be off: half of its interval; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +108,25 @@ def measure(recording: Recording, name: str) -> Measured:
         "exposed_comm_ms": wait + column("transfer_ms"),
         "exposed_wait_ms": wait,
     }
-    return Measured(name, report.run.world_size, column("step"), series, _values(report))
+    world_size = report.run.world_size
+    return Measured(name, world_size, column("step"), series, _values(report), _lost_error_pct(report))
 
 
 def _values(report: Report) -> Mapping[str, float | None]:
     return {
+        "lost_pct": None if report.ledger is None else report.ledger.run.lost_pct,
         "straggler_pct": report.cost.flagged_pct,
         "stalls": float(len(report.stalls)),
         "stalled_s": report.cost.stalled_s,
         "own_cost_pct": report.overhead.measured_pct,
     }
+
+
+def _lost_error_pct(report: Report) -> float | None:
+    cost = None if report.ledger is None else report.ledger.run
+    if cost is None or cost.low_pct is None or cost.high_pct is None:
+        return None
+    return (cost.high_pct - cost.low_pct) / 2
 
 
 def against_base(new: Measured, base: Measured, tolerance_pct: float) -> list[Result]:
@@ -142,7 +154,10 @@ def against_base(new: Measured, base: Measured, tolerance_pct: float) -> list[Re
         if figure.by_step or figure.name == "stalled_s":  # one stall is never exactly as long as another
             continue
         one, two = base.values[figure.name], new.values[figure.name]
-        results.append(_beside(figure, "base", two, one, tolerance_pct if figure.unit == "%" else 0.0))
+        least = tolerance_pct if figure.unit == "%" else 0.0
+        if figure.name == "lost_pct":  # what ranks wait varies from run to run
+            least += math.hypot(base.lost_error_pct or 0.0, new.lost_error_pct or 0.0)
+        results.append(_beside(figure, "base", two, one, least))
     return results
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
-from ddptop.frames.snapshot import SCHEMA, tidy, with_old_names
+from ddptop.frames.ledger import Ledger
+from ddptop.frames.snapshot import SCHEMA, ledger_as_json, tidy, with_old_names
 from ddptop.frames.stall import Stall
 
 if TYPE_CHECKING:
@@ -325,6 +326,7 @@ class Report:
     - `hosts`: list of HostSummary, in order of the lowest rank; empty on one host
     - `cpu_wait_pct`, `cpu_shortage`: how long ranks waited for a CPU, and why all of them did
     - `sampled`: list of SampledStack, which line takes the time of slow ranks and of long steps
+    - `ledger`: as in the snapshot
     """
 
     source: str
@@ -351,6 +353,8 @@ class Report:
     """`3 ranks may use core 0 only`, when last seen; empty: ranks had as many CPUs as they needed."""
     sampled: tuple[SampledStack, ...] = ()
     """The newest of each rank and place."""
+    ledger: Ledger | None = None
+    """None: no rank has reported."""
 
 
 MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")
@@ -359,9 +363,10 @@ MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")
 
 def as_data(report: Report) -> dict[str, object]:
     """The report as dicts, lists and scalars for `json.dumps`, in the form that Report documents."""
-    data = _plain("", report)
+    data = _plain("", replace(report, ledger=None))
     assert isinstance(data, dict)
-    return {"schema": SCHEMA, **data}
+    ledger = None if report.ledger is None else ledger_as_json(report.ledger, report.sampled)
+    return {"schema": SCHEMA, **data, "ledger": ledger}
 
 
 def _plain(name: str, value: object) -> object:

@@ -10,16 +10,18 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from ddptop.frames.bill import bill_of, headline, skew_cost_phrase
 from ddptop.frames.conditions import tone_of
 from ddptop.frames.numbers import fixed, signed
 from ddptop.frames.verdict import SIGNS
+from ddptop.render.bill import LOSSES_TITLE, class_columns, loss_phrases, waited_columns
 from ddptop.render.colours import DARK, LIGHT
 from ddptop.render.line import of_state
 from ddptop.render.phases import PARTS
 from ddptop.render.text import clean
 from ddptop.report import sentences
 from ddptop.report.findings import and_more, by_kind
-from ddptop.report.pictures import excess_over_time, legend, paired_bars, rank_bar, run_over_time
+from ddptop.report.pictures import bill_bar, excess_over_time, legend, paired_bars, rank_bar, run_over_time
 from ddptop.report.tables import (
     beside_others,
     bucket_columns,
@@ -56,6 +58,7 @@ color:var(--strong)}p{margin:.3rem 0}small,.dim{color:var(--dim)}ol{padding-left
 .good{color:var(--good);fill:var(--good)}.warn{color:var(--warn);fill:var(--warn)}
 .bad{color:var(--bad);fill:var(--bad)}.badge{color:var(--banner);font-weight:bold}
 .finding{margin:.4rem 0;font-size:1.05rem}.detail{margin:0 0 0 1.4rem;color:var(--dim)}
+svg .dim{fill:var(--dim)}svg .faint{fill:var(--faint)}svg .accent{fill:var(--accent)}
 svg{display:block;width:100%;background:var(--cursor)}.high{height:7rem}.low{height:1.1rem}.bar{height:1.3rem}
 .lane{display:grid;grid-template-columns:7rem 1fr;gap:.6rem;margin:.25rem 0;align-items:center}
 .lane>span{line-height:1.2}.axis{display:flex;justify-content:space-between;color:var(--dim)}
@@ -78,6 +81,7 @@ def document(report: Report) -> str:
     run = report.run
     sections = (
         ("", _verdict(report)),
+        ("", _bill(report)),
         ("The run over time", _over_time(report)),
         ("Ranks, worst first", _ranks(report)),
         ("Why", _why(report)),
@@ -137,6 +141,25 @@ def _verdict(report: Report) -> str:
         sentence = _text(f"{SIGNS[finding.sign]} {finding.sentence}")
         parts.append(f'<p class="finding {sentences.role(finding)}">{sentence}</p>')
         parts += [f'<p class="detail">{_text(line)}</p>' for line in finding.detail]
+    return "".join(parts)
+
+
+def _bill(report: Report) -> str:
+    """The same three parts as on the page of text."""
+    bill = None if report.ledger is None else bill_of(report.ledger, on_gpus=sentences.on_gpus(report))
+    if report.ledger is None or bill is None or not bill.rows:
+        return ""
+    parts = [f"<h2>{_text(headline(bill))}</h2>", bill_bar(bill)]
+    parts.append(_table(class_columns(bill), len(bill.rows) + 1))
+    columns, n_rows = waited_columns(report.ledger, bill)
+    if n_rows:
+        parts.append(
+            f"<h2>What the others waited for</h2>{_paragraphs([skew_cost_phrase(report.ledger.run)])}"
+        )
+        parts.append(_table(columns, n_rows))
+    if bill.losses:
+        losses = "".join(f"<li>{_text(phrase)}</li>" for phrase in loss_phrases(bill))
+        parts.append(f"<h2>{LOSSES_TITLE}</h2><ol>{losses}</ol>")
     return "".join(parts)
 
 

@@ -10,6 +10,7 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
+from ddptop.frames.bill import CLASSES
 from ddptop.frames.causes import cause_phrase
 from ddptop.frames.conditions import tone_of
 from ddptop.frames.numbers import clock, fixed, percent
@@ -21,6 +22,7 @@ from ddptop.report.strips import incidents, scale_end
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ddptop.frames.bill import Bill
     from ddptop.report.content import Report, Span, StragglerSummary
     from ddptop.report.tables import BesideOthers
 
@@ -90,6 +92,17 @@ def rank_bar(times_ms: Sequence[float], full_ms: float, who: str) -> str:
         boxes += _box(part.name, left, ms * scale, 0, HEIGHT, f"{who}: {words[-1]}")
         left += ms * scale
     return _svg(f"{who}: {', '.join(words)}", boxes, "bar")
+
+
+def bill_bar(bill: Bill) -> str:
+    """The classes of the bill on one bar, as long as their shares."""
+    left, boxes, words = 0.0, "", []
+    for row in bill.rows:
+        width = WIDTH * row.rank_seconds / bill.total_s
+        words.append(f"{row.title} {fixed(row.share_pct)}%")
+        boxes += _box(CLASSES[row.key].role, left, width, 0, HEIGHT, f"{words[-1]}, {row.amount} {bill.unit}")
+        left += width
+    return _svg(", ".join(words), boxes, "bar")
 
 
 def paired_bars(beside: BesideOthers, phase: str) -> str:

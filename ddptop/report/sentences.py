@@ -201,3 +201,8 @@ def source(report: Report) -> str:
     if not report.run.recording:
         return ""
     return f"{clean(report.run.recording)}, to {clock(report.run.started_at + report.run.elapsed_s)}"
+
+
+def on_gpus(report: Report) -> bool:
+    """Whether the ranks had a GPU each."""
+    return any(rank.device.startswith("cuda") for rank in report.ranks)

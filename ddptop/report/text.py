@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.frames.verdict import SIGNS
+from ddptop.render.bill import draw_bill
 from ddptop.render.line import of_state, paint
 from ddptop.render.text import clean, to_ascii, wrap
 from ddptop.report import sentences
@@ -100,6 +101,7 @@ def page(report: Report, width: int, ascii_only: bool = False, color: bool = Fal
     blocks = [
         _head(report, width, color),
         _verdict(report, width, color),
+        _bill(report, width, ascii_only, color),
         strips(report, width, ascii_only),
         _titled("Ranks, worst first", _ranks(report, width), color),
         _titled("Why", why(report, width, ascii_only), color),
@@ -137,6 +139,17 @@ def _verdict(report: Report, width: int, color: bool) -> list[str]:
         for detail in finding.detail:
             lines += ["  " + line for line in wrap(clean(detail), width - 2)]
     return lines
+
+
+def _bill(report: Report, width: int, ascii_only: bool, color: bool) -> list[str]:
+    if report.ledger is None:
+        return []
+    lines = draw_bill(report.ledger, width, ascii_only, on_gpus=sentences.on_gpus(report))
+    roles = {"strong": "head"}  # a title, as of the other blocks
+    return [
+        "".join(paint(text, roles.get(role, role), color) for text, role in line.pieces).rstrip()
+        for line in lines
+    ]
 
 
 def _ranks(report: Report, width: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.tui.view import Views
+from ddptop.tui.views.bill import BillView
 from ddptop.tui.views.buckets import BucketsView
 from ddptop.tui.views.columns import FiguresView
 from ddptop.tui.views.compare import CompareRunsView, CompareView
@@ -26,6 +27,7 @@ VIEWS = Views(
     RunView(),
     StallView(),
     HostsView(),
+    BillView(),
     RankView(),
     CompareView(),
     PickerView(),

@@ -139,7 +139,7 @@ def test_how_many_steps_are_needed_is_said(runs: Path) -> None:
     results = []
     for shares in (noisy, 1.02 * other):
         series = dict.fromkeys(("step_ms", "exposed_comm_ms", "exposed_wait_ms"), 100 * shares)
-        values = dict.fromkeys(("straggler_pct", "stalls", "stalled_s", "own_cost_pct"))
+        values = dict.fromkeys(("lost_pct", "straggler_pct", "stalls", "stalled_s", "own_cost_pct"))
         results.append(Measured("run", 2, np.arange(200.0), series, values))
     step = against_base(results[1], results[0], 1.0)[0]
     assert step.outcome == "unknown"

@@ -177,7 +177,7 @@ def test_where_steps_vary_too_much_nothing_is_told_in_one_sign() -> None:
     assert figure.split()[-1] == "chance"
     new, base = np.full(points, 50.0), np.full(points, 40.0)
     run, other = (replace(run, history=replace(run.history, step_ms=steps)) for steps in (new, base))
-    values = dict.fromkeys(("straggler_pct", "stalls", "stalled_s", "own_cost_pct"))
+    values = dict.fromkeys(("lost_pct", "straggler_pct", "stalls", "stalled_s", "own_cost_pct"))
     measured = [
         Measured("run", 2, np.arange(500.0), dict.fromkeys(BY_STEP, steps[:500]), values)
         for steps in (new, base)

@@ -18,6 +18,7 @@ from ddptop.render.context import RenderContext
 from ddptop.render.plain import picture, watch_line
 from ddptop.render.text import cells
 from ddptop.render.trouble import trouble_brief
+from tests.frames.ledgers import checkpoints
 from tests.tui import gallery
 from tests.tui.drive import Sketch, screen, sketch
 from tests.tui.fake import CASES, FakeSource, live, lost, nobody, out_of_reach, replay, straggler
@@ -68,6 +69,13 @@ def test_a_stale_run_keeps_its_straggler_and_has_one_age() -> None:
     assert lines[3].strip().startswith("try: check with top if the collector has CPU time or is stopped")
     ages = [line for line in lines if re.search(r"\d\.\d s\b|stale \d", line)]
     assert ages == lines[:2] and "STALE 4.3 s" in ages[0] and "4.3 s ago" in ages[1], ages
+
+
+@pytest.mark.parametrize("size", {**SIZES, "30x6": TINY["30x6"]})
+def test_bill(size: str) -> None:
+    frame = replace(live(3), ledger=checkpoints())
+    area = {**SIZES, **TINY}[size]
+    check(f"bill-{size}", sketch(FakeSource(frame), area, "9"))
 
 
 @pytest.mark.parametrize("size", SIZES)

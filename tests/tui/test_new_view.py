@@ -26,7 +26,7 @@ class DummyView(View):
 
     name = "dummy"
     answers = "how often d was pressed"
-    number = "9"
+    number = "0"
     pressed = 0
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
@@ -49,25 +49,25 @@ def with_dummy() -> Iterator[None]:
 
 def test_its_number_opens_it_and_its_key_does_what_it_declares() -> None:
     person = Sketch(FakeSource(live()), SIZE)
-    lines = person.press("9", "d", "d").splitlines()
+    lines = person.press("0", "d", "d").splitlines()
     assert lines[2] == "step 12480: pressed 2"
-    assert "9 dummy" in lines[-1] and "d count" in lines[-1]
+    assert "0 dummy" in lines[-1] and "d count" in lines[-1]
     assert "── dummy ──" not in person.press("escape"), "Esc leads to the overview"
 
 
 def test_help_and_palette_explain_it_and_tab_leads_to_it() -> None:
     person = Sketch(FakeSource(live()), (160, 120))
-    text = person.press("9", "question_mark")
+    text = person.press("0", "question_mark")
     assert "on the page before this: dummy, how often d was pressed" in text
-    assert f"  {'d':<8}count by one" in text and f"  {'9':<8}dummy: how often d was pressed" in text
+    assert f"  {'d':<8}count by one" in text and f"  {'0':<8}dummy: how often d was pressed" in text
     assert "count by one (dummy)" in person.press("question_mark", "1", "question_mark")
     assert {"dummy", "count by one"} <= {entry.name for entry in find_entries("", "dummy")}
     assert "count by one" not in {entry.name for entry in find_entries("", "overview")}
-    assert "── dummy ──" in Sketch(FakeSource(live()), SIZE).press("8", "tab")
+    assert "── dummy ──" in Sketch(FakeSource(live()), SIZE).press("9", "tab")
 
 
 def test_its_keys_reach_it_through_the_application() -> None:
-    assert "pressed 1" in screen(FakeSource(live()), SIZE, "9", "d")
+    assert "pressed 1" in screen(FakeSource(live()), SIZE, "0", "d")
 
 
 @pytest.mark.parametrize("size", SIZES)

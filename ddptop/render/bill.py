@@ -1,0 +1,138 @@
+"""The bill of a run as lines: one bar and a table, what others waited for, and the run without its losses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from ddptop.frames.bill import (
+    CLASSES,
+    bill_of,
+    dear_phrase,
+    headline,
+    ledger_place_phrase,
+    round_to_sum,
+    skew_cost_phrase,
+)
+from ddptop.frames.numbers import duration, fixed, percent
+from ddptop.render.line import Line, Role
+from ddptop.render.table import body, fitting, head, measured
+from ddptop.render.text import wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.frames.bill import Bill
+    from ddptop.frames.ledger import Ledger
+    from ddptop.render.table import TableColumn
+
+MAX_WAITED_FOR = 6
+"""Rows of what others waited for; the rest is one row."""
+
+GAP = 2
+
+LEAST_TITLE = 10
+"""Cells of a class's title on the narrowest page."""
+
+LOSSES_TITLE = "What the run would take without its largest losses"
+
+
+def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = False) -> list[Line]:
+    """All of the bill; empty where no time has passed. Titles have the role `strong`."""
+    bill = bill_of(ledger, on_gpus=on_gpus)
+    if not bill.rows:
+        return []
+    lines = [Line(text, "strong") for text in wrap(headline(bill), width)]
+    lines += [draw_bill_bar(bill, width, ascii_only), *_draw_classes(bill, width, ascii_only)]
+    columns, n_rows = waited_columns(ledger, bill)
+    if n_rows:
+        title = f"What the others waited for: {skew_cost_phrase(ledger.run)}"
+        lines += [Line(), *(Line(text, "strong") for text in wrap(title, width))]
+        lines += _draw_table(columns, n_rows, width)
+    if bill.losses:
+        lines += [Line(), Line(LOSSES_TITLE, "strong").cut(width)]
+        for phrase in loss_phrases(bill):
+            first, *following = wrap(phrase, width - 2)
+            lines += [Line(first), *(Line(f"  {part}") for part in following)]
+    return lines
+
+
+def draw_bill_bar(bill: Bill, width: int, ascii_only: bool) -> Line:
+    """All classes on one line, as long as their shares; their signs stand in the table."""
+    line = Line()
+    ends = np.rint(np.cumsum([row.rank_seconds for row in bill.rows]) / bill.total_s * width).astype(int)
+    begin = 0
+    for row, end in zip(bill.rows, ends.tolist(), strict=True):
+        words = CLASSES[row.key]
+        line.add((words.plain if ascii_only else words.glyph) * (end - begin), cast("Role", words.role))
+        begin = end
+    return line
+
+
+def class_columns(bill: Bill, signs: Sequence[str] = (), width: int | None = None) -> list[TableColumn]:
+    """A row for each class and one for all. `signs`: of the classes, before their titles; `width`: of the
+    page, to which titles are cut."""
+    titles = [*(row.title for row in bill.rows), "in all"]
+    if signs:
+        titles = [f"{sign:<2}{title}" for sign, title in zip([*signs, ""], titles, strict=True)]
+    shares = [row.share_pct for row in bill.rows]
+    most = None if width is None else max(LEAST_TITLE, width - len("100.0") - GAP)
+    return [
+        measured("class", titles, 9, right=False, most=most),
+        measured(bill.unit, [*(row.amount for row in bill.rows), bill.total], 5),
+        measured("%", [*map(fixed, shares), fixed(sum(shares))], 8),
+    ]
+
+
+def waited_columns(ledger: Ledger, bill: Bill) -> tuple[list[TableColumn], int]:
+    """What the others waited for, the largest first, the smaller ones in one row, and one for all; and how
+    many rows these are. Together they are what the class `waiting` has."""
+    waiting = next((row for row in bill.rows if row.key == "waiting"), None)
+    shown = ledger.run.waited_for[:MAX_WAITED_FOR]
+    if waiting is None or not shown:
+        return [], 0
+    total_s, total = waiting.rank_seconds, float(waiting.amount.replace(",", ""))
+    seconds = [row.rank_seconds for row in shown]
+    seconds.append(max(0.0, total_s - sum(seconds)))
+    amounts = round_to_sum([total * value / total_s for value in seconds], 1)
+    shares = round_to_sum([waiting.share_pct * value / total_s for value in seconds], 1)
+    names, places = [f"rank {row.rank}" for row in shown], [ledger_place_phrase(row.place) for row in shown]
+    when = [dear_phrase(row) for row in shown]
+    if amounts[-1] or shares[-1]:
+        names, places, when = [*names, "others"], [*places, ""], [*when, ""]
+    n_rows = len(names)
+    columns = [
+        measured("for", [*names, "in all"], 9, right=False),
+        measured("where it was", [*places, ""], 6, right=False),
+        measured(bill.unit, [*map(fixed, amounts[:n_rows]), waiting.amount], 7),
+        measured("%", [*map(fixed, shares[:n_rows]), fixed(waiting.share_pct)], 8),
+        measured("when", [*when, ""], 5, right=False),
+    ]
+    return columns, n_rows + 1
+
+
+def loss_phrases(bill: Bill) -> list[str]:
+    """`42.5 s instead of 1 min 25 s without rank 0 after the optimizer (50% less)`."""
+    took = duration(bill.elapsed_s)
+    return [
+        f"{duration(loss.elapsed_s)} instead of {took} without {loss.what} "
+        f"({percent(100 * loss.gives_back_s / bill.elapsed_s)} less)"
+        for loss in bill.losses
+    ]
+
+
+def _draw_classes(bill: Bill, width: int, ascii_only: bool) -> list[Line]:
+    words = [CLASSES[row.key] for row in bill.rows]
+    signs = [word.plain if ascii_only else word.glyph for word in words]
+    lines = _draw_table(class_columns(bill, signs, width), len(words) + 1, width)
+    for line, word in zip(lines[1:], words, strict=False):
+        text, role = line.pieces[0]
+        line.pieces[:1] = [(text[:2], cast("Role", word.role)), (text[2:], role)]
+    return lines
+
+
+def _draw_table(columns: Sequence[TableColumn], n_rows: int, width: int) -> list[Line]:
+    chosen = fitting(columns, width, GAP)
+    lines = [head(chosen, GAP), *(body(chosen, row, GAP) for row in range(n_rows))]
+    return [line.cut(width) for line in lines]

@@ -1,0 +1,102 @@
+"""The bill adds up as it is shown, and says what the run would take without its largest losses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from ddptop.frames.bill import bill_of, dear_phrase, headline, ledger_place_phrase, round_to_sum
+from ddptop.frames.ledger import LEDGER_CLASSES
+from ddptop.protocol.vocabulary import LedgerPlace
+from ddptop.render.bill import draw_bill, waited_columns
+from ddptop.render.text import cells
+from tests.frames.ledgers import checkpoints, ledger, waited
+
+
+def test_what_is_shown_adds_up() -> None:
+    bill = bill_of(checkpoints())
+    assert headline(bill) == "The run took 255.0 rank-seconds: 3 ranks for 1 min 25 s"
+    assert sum(float(row.amount) for row in bill.rows) == pytest.approx(255.0)
+    assert sum(row.share_pct for row in bill.rows) == pytest.approx(100.0)
+    columns, n_rows = waited_columns(checkpoints(), bill)
+    for column in columns[2:4]:
+        *parts, whole = (float(column.cell(row)[0]) for row in range(n_rows))
+        assert sum(parts) == pytest.approx(whole)
+    waiting = next(row for row in bill.rows if row.key == "waiting")
+    assert columns[2].cell(n_rows - 1)[0] == waiting.amount
+
+
+@pytest.mark.parametrize(
+    ("values", "rounded"),
+    [
+        ([33.333, 33.333, 33.334], [33.3, 33.3, 33.4]),
+        ([0.04] * 5, [0.1, 0.1, 0.0, 0.0, 0.0]),
+        ([12.25, 87.75], [12.3, 87.7]),
+        ([], []),
+    ],
+)
+def test_rounded_parts_add_up(values: list[float], rounded: list[float]) -> None:
+    assert round_to_sum(values, 1) == pytest.approx(rounded)
+    assert sum(round_to_sum(values, 1)) == pytest.approx(round(sum(values), 1))
+
+
+def test_the_run_without_its_losses() -> None:
+    """Rank 0 holds two others up for 42 s: they wait 84 rank-seconds, and the run is 42 s longer."""
+    first, second, third = bill_of(checkpoints()).losses
+    assert (first.what, first.rank, first.key) == ("rank 0 after the optimizer", 0, "after_optimizer")
+    assert first.gives_back_s == pytest.approx(42.0) and first.elapsed_s == pytest.approx(43.0)
+    assert (second.what, second.rank) == ("the start-up", None)
+    assert second.gives_back_s == pytest.approx(4.0), "what every rank lost"
+    assert third.what == "exposed transfer"
+
+
+def test_no_loss_gives_back_more_than_the_run() -> None:
+    made = ledger(
+        elapsed_s=10.0, waiting=[0.0, 40.0], waited_for=(waited(0, "data", 40.0, steps=4, each_s=10),)
+    )
+    assert bill_of(made).losses[0].elapsed_s == 0.0
+
+
+def test_units_follow_the_size() -> None:
+    made = checkpoints()
+    large = replace(made, ranks=replace(made.ranks, forward_s=made.ranks.forward_s + 400_000))
+    assert bill_of(large, on_gpus=True).unit == "GPU-hours"
+    assert bill_of(large, on_gpus=True).total == "333.4"
+    middle = replace(made, ranks=replace(made.ranks, forward_s=made.ranks.forward_s + 400))
+    assert bill_of(middle).unit == "rank-minutes"
+
+
+def test_every_place_has_words() -> None:
+    assert all(ledger_place_phrase(place) for place in get_args(LedgerPlace))
+
+
+def test_the_rhythm_of_a_loss() -> None:
+    each = waited(0, "after_optimizer", 84.0, steps=7, each_s=6.0)
+    assert dear_phrase(each) == "7 steps, 6.0 s in each"
+    assert dear_phrase(replace(each, steps=1_204)) == "1,204 steps, 6.0 s in 7 of them"
+    assert dear_phrase(replace(each, steps=1, n_dear=1)) == "1 step, at most 6.0 s in step 199"
+
+
+def test_ranks_and_places_beyond_the_first_are_one_row() -> None:
+    rows = tuple(waited(rank, "data", 10.0 - rank, steps=5, each_s=1.0) for rank in range(9))
+    made = ledger(elapsed_s=30.0, waiting=[6.0] * 9, waited_for=rows)
+    columns, n_rows = waited_columns(made, bill_of(made))
+    assert [columns[0].cell(row)[0] for row in range(n_rows)][-2:] == ["others", "in all"]
+    assert [float(columns[2].cell(row)[0]) for row in range(n_rows)] == [10, 9, 8, 7, 6, 5, 9, 54]
+
+
+@pytest.mark.parametrize("width", [28, 50, 80, 160])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_every_width_holds_the_bar_and_the_shares(width: int, ascii_only: bool) -> None:
+    lines = draw_bill(checkpoints(), width, ascii_only)
+    texts = [str(line) for line in lines]
+    assert max(map(cells, texts)) <= width
+    assert not ascii_only or "".join(texts).replace("…", "").isascii()
+    assert any(line.width == width and set(str(line)) <= set("░·▫▓█≈▪▨▄?▁▒x.sBF~dDo?_g") for line in lines)
+    assert any(text.rstrip().endswith("100.0") for text in texts)
+
+
+def test_a_run_that_has_not_begun_has_no_bill() -> None:
+    assert draw_bill(ledger(elapsed_s=0.0, **{name: [0.0] for name in LEDGER_CLASSES}), 80, False) == []

@@ -78,7 +78,9 @@ def ledger_place_phrase(place: str) -> str:
     if place in _PLACE_PHRASES:
         return _PLACE_PHRASES[place]
     words = PLACES.get(place)  # type: ignore[call-overload]  # other places are no keys
-    return str(words.title) if words is not None else CAUSES[place].where or place
+    if words is not None:
+        return str(words.title)
+    return CAUSES[place].where if place in CAUSES else f"in {place.replace('_', ' ')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ def dear_phrase(row: WaitedFor) -> str:
     steps = counted(row.steps, "step")
     if row.n_dear < 2:
         return f"{steps}, at most {_seconds(row.longest_s)} in step {count(row.longest_step)}"
-    which = "each" if row.n_dear == row.steps else f"{row.n_dear:,} of them"
+    which = "each" if row.n_dear >= row.steps else f"{row.n_dear:,} of them"
     return f"{steps}, {_seconds(row.dear_s)} in {which}"
 
 

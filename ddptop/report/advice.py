@@ -25,10 +25,12 @@ from ddptop.frames.remedies import (
 from ddptop.protocol.vocabulary import FAILED_STATES
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import HEALTH, alert_phrase, amount, and_more, by_kind, listed, stall_at_end
+from ddptop.report.ledger_advice import WORTH_PCT, from_ledger, of_straggler, seconds_back, waited_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ddptop.frames.ledger import WaitedFor
     from ddptop.protocol.messages import Scalar
     from ddptop.report.content import BucketSummary, Report, StragglerSummary
 
@@ -304,14 +306,11 @@ def _off(value: Scalar) -> bool:
     return value in (0, False) and value is not None
 
 
-DATA_PCT = 10.0
-"""Least share of the step that every rank is blocked on the next batch, for which more workers help."""
-
 SLOW_SCORE = 0.75
 """Relative score below which a slow forward or backward means a slow device, not larger inputs."""
 
-WORTH_PCT = 1.0
-"""Least cost of a rank, in percent of the run, for a suggestion about it."""
+RARE = "rare"
+"""Pattern of a rank that is slow in few steps by very much."""
 
 OF_BYTES = ("compress", "accumulate", "smaller_buckets")
 """Kinds of suggestions about bytes and overlap. Waiting for a CPU comes before them: it makes transfer slow.
@@ -433,31 +432,29 @@ def _network(report: Report) -> Iterator[Suggestion]:
 
 
 def _slow(report: Report) -> Iterator[Suggestion]:
+    """About flagged ranks, with what the others waited for them by the ledger; then what else it has."""
+    ledger = report.ledger
+    covered: list[WaitedFor] = []
     for slow in report.stragglers:
-        gain = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
+        if slow.pattern == RARE:
+            continue  # the ledger has it, with its place
+        rows = of_straggler(slow, ledger)
+        lost_s = seconds_back(rows, ledger) if ledger is not None and rows else slow.lost_s
+        gain = min(100.0, 100 * lost_s / report.cost.step_s) if report.cost.step_s > 0 else 0.0
         # For a rotating straggler a remedy is known only for garbage and what depends on the batch.
         in_turn = slow.pattern == "rotating"
         has_remedy = slow.cause is not None and (not in_turn or words_of(slow.cause).known_in_turn)
         if gain >= WORTH_PCT and has_remedy:
+            covered += rows
             has_loader = any(rank.data_ms for rank in report.ranks)
-            yield _for_straggler(slow, gain, has_loader=has_loader)
-    pct = report.phases_pct.get("data")
-    data_ms = [rank.data_ms for rank in report.ranks if rank.data_ms is not None]
-    least_ms, step_ms = min(data_ms, default=0.0), report.communication.step_ms
-    if pct is not None and step_ms and 100 * least_ms / step_ms >= DATA_PCT:
-        yield Suggestion(
-            "data_workers",
-            "More DataLoader workers (num_workers, persistent_workers, prefetch_factor), or less work per "
-            "sample.",
-            f"every rank waits for its next batch, {fixed(least_ms)} ms or more "
-            f"of a step of {fixed(step_ms)} ms",
-            100 * least_ms / step_ms,
-            {"data_ms": least_ms, "data_pct": 100 * least_ms / step_ms},
-        )
+            cost = f"cost {amount(slow.lost_s)}, {percent(gain)} of the time in steps"
+            if ledger is not None and rows:
+                cost = waited_phrase(rows, ledger)
+            yield _for_straggler(slow, gain, cost, has_loader=has_loader)
+    yield from from_ledger(report, covered)
 
 
-def _for_straggler(slow: StragglerSummary, gain: float, *, has_loader: bool) -> Suggestion:
-    cost = f"cost {amount(slow.lost_s)}, {percent(gain)} of the time in steps"
+def _for_straggler(slow: StragglerSummary, gain: float, cost: str, *, has_loader: bool) -> Suggestion:
     figures = {
         "rank": slow.rank,
         "cost_pct": gain,

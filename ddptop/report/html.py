@@ -253,8 +253,9 @@ def _advice(report: Report) -> str:
     if not report.advice:
         return _paragraphs([sentences.nothing_to_try(report)])
     items = "".join(
-        f"<li>{_text(one.action)}<br><small>because {_text(one.because + sentences.gain(one))}</small></li>"
-        for one in report.advice
+        f"<li>{_text(suggestion.action)}<br>"
+        f"<small>because {_text(suggestion.because + sentences.gain(suggestion, report))}</small></li>"
+        for suggestion in report.advice
     )
     return f"<ol>{items}</ol>"
 

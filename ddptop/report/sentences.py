@@ -149,9 +149,17 @@ def _calls(position: RankPosition) -> tuple[Call, ...]:
     return calls[first : first + MAX_CALLS]
 
 
-def gain(suggestion: Suggestion) -> str:
+def gain(suggestion: Suggestion, report: Report) -> str:
     """How much a suggestion gives back at most; empty where that is not known."""
-    return "" if suggestion.gain_pct is None else f" · saves at most {percent(suggestion.gain_pct)}"
+    if suggestion.gain_pct is None:
+        return ""
+    rank_seconds = suggestion.gain_pct / 100 * report.cost.step_s * report.run.world_size
+    in_all = f", {amount(rank_seconds)} of all ranks" if rank_seconds >= LEAST_NAMED_S else ""
+    return f" · saves at most {percent(suggestion.gain_pct)} of the time in steps{in_all}"
+
+
+LEAST_NAMED_S = 1.0
+"""Rank-seconds that are named beside a share."""
 
 
 def nothing_to_try(report: Report) -> str:

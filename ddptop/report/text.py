@@ -176,7 +176,7 @@ def _advice(report: Report, width: int) -> list[str]:
     lines = []
     for number, suggestion in enumerate(report.advice[:MAX_ADVICE], start=1):
         lines += _wrapped(f"{number} {suggestion.action}", width, 2)
-        because = f"because {suggestion.because}{sentences.gain(suggestion)}"
+        because = f"because {suggestion.because}{sentences.gain(suggestion, report)}"
         lines += ["  " + line for line in wrap(clean(because), width - 2)]
     rest = len(report.advice) - MAX_ADVICE
     return [*lines, f"and {rest} more (--json has all)"] if rest > 0 else lines

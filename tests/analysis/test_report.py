@@ -107,7 +107,7 @@ def test_the_first_suggestion_rests_on_what_the_data_costs(slow: Report) -> None
     first = slow.advice[0]
     assert first.kind == "data_workers"
     assert first.figures["rank"] == 1
-    assert first.gain_pct == pytest.approx(slow.cost.flagged_pct)
+    assert first.gain_pct == pytest.approx(slow.cost.flagged_pct, rel=0.05)
     assert "10.0 ms more than the others while waiting for its next batch" in first.because
 
 

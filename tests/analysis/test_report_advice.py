@@ -13,6 +13,7 @@ from ddptop.report.advice import advice
 from ddptop.report.build import report
 from ddptop.report.content import BucketSummary, Report, StallPeriod
 from ddptop.report.text import page
+from tests.frames.ledgers import checkpoints, ledger, waited
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -147,9 +148,56 @@ def test_unused_parameters_that_nobody_saw(healthy: Report) -> None:
 
 
 def test_data_that_holds_up_everybody(healthy: Report) -> None:
-    ranks = tuple(replace(rank, data_ms=6.0) for rank in healthy.ranks)
-    made = replace(moving(healthy, step_ms=20.0), ranks=ranks, phases_pct={"data": 30.0})
-    assert found_in(made)["data_workers"].gain_pct == pytest.approx(30.0)
+    """Every rank waits 30 s for batches; what one rank waits longer is what the others wait for."""
+    made = replace(healthy, cost=replace(healthy.cost, step_s=100.0), ledger=ledger(data=[30.0, 42.0]))
+    suggestion = found_in(made)["data_workers"]
+    assert suggestion.gain_pct == pytest.approx(30.0)
+    assert suggestion.because == "every rank waits for its next batch: 30 s, 30% of the run"
+    few = replace(made, ledger=ledger(data=[9.0, 42.0]))
+    assert "data_workers" not in found_in(few)
+
+
+def test_workers_that_start_anew_in_each_epoch(healthy: Report) -> None:
+    made = replace(healthy, ledger=ledger(elapsed_s=51.6, first_batch=[36.0, 36.2], data=[0.5, 0.5]))
+    suggestion = found_in(made)["persistent_workers"]
+    assert "persistent_workers=True" in suggestion.action
+    assert suggestion.because == "every rank waits for the first batch of each epoch: 36 s, 70% of the run"
+    assert "data_workers" not in found_in(made)
+
+
+def test_a_checkpoint_that_the_others_wait_for(healthy: Report) -> None:
+    """84 of 255 rank-seconds: two ranks waited 42 s each, which the run is longer."""
+    made = replace(healthy, cost=replace(healthy.cost, step_s=80.0), ledger=checkpoints())
+    suggestion = found_in(made)["one_rank_work"]
+    assert suggestion.gain_pct == pytest.approx(100 * 42 / 80)
+    assert "async_save" in suggestion.action and "rank 0 works alone after the optimizer" in suggestion.action
+    assert suggestion.because == (
+        "rank 0 was after the optimizer in 7 steps, 6.0 s in each; "
+        "the others waited 84 s for it in all, 33% of all ranks' time"
+    )
+    assert [one.kind for one in advice(made) if one.figures.get("rank") == 2] == [], "1.2 s are not worth it"
+
+
+def test_an_evaluation_on_one_rank(healthy: Report) -> None:
+    rows = (waited(0, "evaluation", 57.5, steps=3, each_s=19.2),)
+    made = replace(healthy, ledger=ledger(waited_for=rows, waiting=[0.0, 57.5], evaluation=[57.5, 0.0]))
+    assert "Let every rank evaluate a part" in found_in(made)["evaluate_together"].action
+
+
+def test_a_long_start(healthy: Report) -> None:
+    assert "start_up" in found_in(replace(healthy, ledger=ledger(elapsed_s=400.0, start=[95.0, 90.0])))
+    assert "start_up" not in found_in(replace(healthy, ledger=ledger(elapsed_s=40.0, start=[9.5, 9.0])))
+
+
+def test_what_gives_back_most_comes_first(healthy: Report) -> None:
+    rows = (
+        waited(1, "forward", 4.0, steps=900, each_s=0.004),
+        waited(0, "evaluation", 20.0, steps=2, each_s=10),
+    )
+    made = ledger(waited_for=rows, waiting=[4.0, 20.0], first_batch=[11.0, 11.0])
+    made_report = replace(healthy, cost=replace(healthy.cost, step_s=100.0), ledger=made)
+    kinds = [one.kind for one in advice(made_report) if one.gain_pct]
+    assert kinds[:3] == ["evaluate_together", "persistent_workers", "slow_device"]
 
 
 def test_late_arrivals_of_nobody_in_particular(healthy: Report) -> None:
@@ -166,8 +214,7 @@ def test_the_recorder_over_its_budget(healthy: Report) -> None:
 def test_the_most_valuable_comes_first(healthy: Report) -> None:
     made = replace(moving(healthy, **HEAVY), buckets=(bucket(0, 90_000_000, 4.0),))
     made = with_card(made, gradient_as_bucket_view=0, total_parameter_size_bytes=500_000_000)
-    ranks = tuple(replace(rank, data_ms=6.0) for rank in made.ranks)
-    made = replace(moving(made, step_ms=20.0), ranks=ranks, phases_pct={"data": 30.0})
+    made = replace(made, cost=replace(made.cost, step_s=100.0), ledger=ledger(data=[30.0, 30.0]))
     gains = [one.gain_pct for one in advice(made)]
     assert gains[0] == pytest.approx(30.0)
     assert gains[-1] is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from ddptop.frames.ledger import LEDGER_CLASSES, Ledger, LedgerRanks, SkewCost, WaitedFor
-from ddptop.protocol.vocabulary import LedgerPlace
 
 
 def ledger(*, waited_for: tuple[WaitedFor, ...] = (), elapsed_s: float = 100.0, **seconds: object) -> Ledger:
@@ -25,9 +26,20 @@ def ledger(*, waited_for: tuple[WaitedFor, ...] = (), elapsed_s: float = 100.0, 
     return Ledger(elapsed_s, ranks, cost, cost, 0.0)
 
 
-def waited(rank: int, place: LedgerPlace, rank_seconds: float, *, steps: int, each_s: float) -> WaitedFor:
+def waited(rank: int, place: str, rank_seconds: float, *, steps: int, each_s: float) -> WaitedFor:
     """What others waited for a rank, alike in all of these steps."""
-    return WaitedFor(rank, place, rank_seconds, 0.0, steps, each_s, 199, (199, 399), each_s, steps)
+    known = {
+        "rank": rank,
+        "place": place,
+        "rank_seconds": rank_seconds,
+        "steps": steps,
+        "longest_s": each_s,
+        "longest_step": 199,
+        "dear_steps": (199, 399),
+        "dear_s": each_s,
+        "n_dear": steps,
+    }
+    return WaitedFor(**{field.name: known.get(field.name, 0.0) for field in fields(WaitedFor)})
 
 
 def checkpoints() -> Ledger:

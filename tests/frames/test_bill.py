@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 
 from ddptop.frames.bill import bill_of, dear_phrase, headline, ledger_place_phrase, round_to_sum
-from ddptop.frames.ledger import LEDGER_CLASSES
-from ddptop.protocol.vocabulary import LedgerPlace
+from ddptop.frames.codec import WORDS
+from ddptop.frames.ledger import LEDGER_CLASSES, WaitedFor
 from ddptop.render.bill import draw_bill, waited_columns
 from ddptop.render.text import cells
 from tests.frames.ledgers import checkpoints, ledger, waited
@@ -69,7 +68,7 @@ def test_units_follow_the_size() -> None:
 
 
 def test_every_place_has_words() -> None:
-    assert all(ledger_place_phrase(place) for place in get_args(LedgerPlace))
+    assert all(ledger_place_phrase(place) for place in WORDS[WaitedFor.__annotations__["place"]])
 
 
 def test_the_rhythm_of_a_loss() -> None:

@@ -1,0 +1,167 @@
+"""What to try by the ledger: what the others waited for, and what every rank lost. Sums over the run, so that
+what is rare and dear counts as much as what is a little in each step."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.frames.bill import dear_phrase, ledger_place_phrase
+from ddptop.frames.causes import PLACES, remedy
+from ddptop.frames.numbers import percent
+from ddptop.report.content import Suggestion
+from ddptop.report.findings import amount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ddptop.frames.ledger import Ledger, WaitedFor
+    from ddptop.protocol.messages import Scalar
+    from ddptop.report.content import Report, StragglerSummary
+
+WORTH_PCT = 1.0
+"""Least part of the run that a suggestion gives back."""
+
+DATA_PCT = 10.0
+"""Least share of the run that every rank is blocked on the next batch, for which more workers help."""
+
+LEAST_START_S = 30.0
+"""A start-up that is shorter is that of any run: imports and the process group."""
+
+LEAST_DEAR_S = 0.5
+MOST_DEAR_SHARE = 0.1
+"""Steps are rare and dear if they are at most such a share of all, and a rank has waited so long in each.
+That is what one rank does now and then, such as a checkpoint."""
+
+ONE_RANK_WORK = "Do not let the others wait while {who} works alone {where}. "
+SAVE_ASIDE = (
+    "Save a checkpoint in a thread or process of its own (torch.distributed.checkpoint.async_save), or in "
+    "parts on all ranks, or less often."
+)
+EVALUATE_TOGETHER = (
+    "Let every rank evaluate a part of the data and all-reduce the sums, or evaluate less often, or in a "
+    "process of its own on saved weights."
+)
+KEEP_WORKERS = (
+    "persistent_workers=True in a DataLoader that is made once, before the first epoch: its workers then "
+    "start, and open their files, once and not in each epoch."
+)
+SHORTER_START = (
+    "Shorten the start: keep what is prepared there (tokenized data, compiled kernels with "
+    "TORCHINDUCTOR_CACHE_DIR) for the next run, and have one rank download while the others do not wait."
+)
+
+
+_BY_PLACE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "start": ("start_up", f"Look at what {{who}} does before its first step. {SHORTER_START}"),
+        "first_batch": ("persistent_workers", KEEP_WORKERS),
+        "evaluation": ("evaluate_together", ONE_RANK_WORK + EVALUATE_TOGETHER),
+        "phase": ("one_rank_work", ONE_RANK_WORK + SAVE_ASIDE),
+    }
+)
+"""Kind and action of what others wait for outside the usual steps of a rank."""
+
+
+def step_losses(ledger: Ledger) -> tuple[WaitedFor, ...]:
+    """What others waited for in places of a step that a flagged rank's cause explains: not rare and dear."""
+    return tuple(row for row in ledger.run.waited_for if not is_rare(row, ledger) and row.place not in ALONE)
+
+
+ALONE = frozenset({"evaluation", "phase", "first_batch", "start", "unknown"})
+"""Places with a suggestion of their own, or none."""
+
+
+def is_rare(row: WaitedFor, ledger: Ledger) -> bool:
+    """Whether most of what was waited lies in few steps."""
+    few = 0 < row.n_dear <= max(1.0, MOST_DEAR_SHARE * ledger.run.steps)
+    return few and row.dear_s >= LEAST_DEAR_S
+
+
+def seconds_back(rows: Sequence[WaitedFor], ledger: Ledger) -> float:
+    """How much shorter the run is, at most, if nobody waits for these: each of the others waited as long."""
+    return sum(row.rank_seconds for row in rows) / max(1, len(ledger.ranks.elapsed_s) - 1)
+
+
+def waited_phrase(rows: Sequence[WaitedFor], ledger: Ledger) -> str:
+    """`the others waited 84 s for it in all, 33% of all ranks' time`."""
+    seconds = sum(row.rank_seconds for row in rows)
+    share = percent(100 * seconds / ledger.total_s if ledger.total_s else 0.0)
+    return f"the others waited {amount(seconds)} for it in all, {share} of all ranks' time"
+
+
+def from_ledger(report: Report, covered: Sequence[WaitedFor]) -> Iterator[Suggestion]:
+    """Suggestions by the ledger, unordered. `covered`: what suggestions about flagged ranks are about."""
+    ledger = report.ledger
+    if ledger is None or not ledger.elapsed_s:
+        return
+    has_loader = bool(np.nansum(ledger.ranks.data_s) + np.nansum(ledger.ranks.first_batch_s))
+    for row in ledger.run.waited_for:
+        given_back_s = seconds_back((row,), ledger)
+        if row not in covered and 100 * given_back_s >= WORTH_PCT * ledger.elapsed_s:
+            yield from _for_row(report, ledger, row, has_loader=has_loader)
+    yield from _for_classes(report, ledger)
+
+
+def _for_row(report: Report, ledger: Ledger, row: WaitedFor, *, has_loader: bool) -> Iterator[Suggestion]:
+    who, where = f"rank {row.rank}", ledger_place_phrase(row.place)
+    kind, action = _BY_PLACE.get(row.place, ("", ""))
+    if is_rare(row, ledger) and row.place in (*PLACES, "optimizer"):
+        kind, action = kind or "one_rank_work", action or ONE_RANK_WORK + SAVE_ASIDE
+    if kind:
+        action = action.format(who=who, where=where)
+    elif row.place == "unknown":
+        return
+    else:
+        rank = next((one for one in report.ranks if one.rank == row.rank), None)
+        place = "" if rank is None else ", ".join(part for part in (rank.host, rank.device) if part)
+        between = next((known for known in PLACES if known == row.place), None)
+        cause = "other" if between is not None else row.place
+        kind, action = remedy(cause, between, None, who, place, has_loader=has_loader)
+    because = f"{who} was {where} in {dear_phrase(row)}; {waited_phrase((row,), ledger)}"
+    figures = {"rank": row.rank, "place": row.place, "rank_seconds": row.rank_seconds, "steps": row.steps}
+    yield suggest(report, kind, action, because, seconds_back((row,), ledger), figures)
+
+
+def _for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]:
+    """About what every rank lost: more than that on one rank is what the others waited for."""
+    of_run = {name: float(np.nanmin(ledger.seconds_of(name))) for name in ("data", "first_batch", "start")}
+
+    def is_worth(name: str, least_pct: float) -> bool:
+        return 100 * of_run[name] >= least_pct * ledger.elapsed_s
+
+    def share(name: str) -> str:
+        return f"{amount(of_run[name])}, {percent(100 * of_run[name] / ledger.elapsed_s)} of the run"
+
+    if is_worth("first_batch", WORTH_PCT):
+        because = f"every rank waits for the first batch of each epoch: {share('first_batch')}"
+        yield _of_class(report, "persistent_workers", KEEP_WORKERS, because, "first_batch", of_run)
+    if is_worth("data", DATA_PCT):
+        action = "More DataLoader workers (num_workers, prefetch_factor), or less work per sample."
+        because = f"every rank waits for its next batch: {share('data')}"
+        yield _of_class(report, "data_workers", action, because, "data", of_run)
+    if is_worth("start", WORTH_PCT) and of_run["start"] >= LEAST_START_S:
+        because = f"the start took until the first step: {share('start')}"
+        yield _of_class(report, "start_up", SHORTER_START, because, "start", of_run)
+
+
+def _of_class(
+    report: Report, kind: str, action: str, because: str, name: str, of_run: dict[str, float]
+) -> Suggestion:
+    return suggest(report, kind, action, because, of_run[name], {f"{name}_s": of_run[name]})
+
+
+def suggest(
+    report: Report, kind: str, action: str, because: str, given_back_s: float, figures: Mapping[str, Scalar]
+) -> Suggestion:
+    """A suggestion that makes the run so many seconds shorter, at most."""
+    step_s = report.cost.step_s
+    gain_pct = min(100.0, 100 * given_back_s / step_s) if step_s > 0 else None
+    return Suggestion(kind, action, because, gain_pct, figures)
+
+
+def of_straggler(slow: StragglerSummary, ledger: Ledger | None) -> tuple[WaitedFor, ...]:
+    """What the others waited for in the steps of a flagged rank, or of several that were flagged together."""
+    return () if ledger is None else tuple(row for row in step_losses(ledger) if row.rank in slow.ranks)

@@ -49,8 +49,10 @@ class LoggerError(Exception):
 def figures(frame: Frame) -> dict[str, float]:
     """What is written of a frame, by name: the known figures of the group and the logged values' means."""
     values = {f"ddptop/{name}": getattr(frame.group, name) for name in GROUP}
-    values |= {f"logged/{NOT_IN_NAMES.sub('_', one.name)}": one.mean for one in frame.logged}
-    return {name: float(one) for name, one in values.items() if one is not None and math.isfinite(one)}
+    values |= {f"logged/{NOT_IN_NAMES.sub('_', value.name)}": value.mean for value in frame.logged}
+    return {
+        name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)
+    }
 
 
 class Logger:
@@ -60,6 +62,7 @@ class Logger:
         """`target`: `tensorboard:DIR`, `wandb` or `mlflow`."""
         self.kind, _, self._folder = target.partition(":")
         self._timeout_s = timeout_s
+        # One thread: figures must be written in the order of their steps.
         self._thread = ThreadPoolExecutor(1, "ddptop-logger")
         self._opened: Opened | None = None
         self._newest = (0, -1)
@@ -73,14 +76,14 @@ class Logger:
         if step is None or (frame.group.incarnation, step) <= self._newest or not values:
             return
         self._newest = (frame.group.incarnation, step)
-        self._call(lambda: self._write(frame.run, values, step))
+        self._call_with_timeout(lambda: self._write_figures(frame.run, values, step))
 
     def close(self) -> None:
         """Have what was written reach its place. Raises LoggerError."""
         if self._opened is not None:
-            self._call(self._opened[1])
+            self._call_with_timeout(self._opened[1])
 
-    def _call(self, call: Callable[[], object]) -> None:
+    def _call_with_timeout(self, call: Callable[[], object]) -> None:
         try:
             self._thread.submit(call).result(self._timeout_s)
         except NoAnswer:
@@ -92,13 +95,13 @@ class Logger:
             text = str(error).partition("\n")[0]
             raise LoggerError(f"{self.kind}: {type(error).__name__}: {text}") from None
 
-    def _write(self, run: RunInfo, values: Mapping[str, float], step: int) -> None:
+    def _write_figures(self, run: RunInfo, values: Mapping[str, float], step: int) -> None:
         if self._opened is None:
-            opening = {"tensorboard": self._tensorboard, "wandb": _wandb, "mlflow": _mlflow}
+            opening = {"tensorboard": self._open_tensorboard, "wandb": _open_wandb, "mlflow": _open_mlflow}
             self._opened = opening[self.kind](run)
         self._opened[0](values, step)
 
-    def _tensorboard(self, run: RunInfo) -> Opened:
+    def _open_tensorboard(self, run: RunInfo) -> Opened:
         from tensorboardX import SummaryWriter
 
         writer = SummaryWriter(str(Path(self._folder) / safe_text(run.name)), flush_secs=1)
@@ -110,7 +113,7 @@ class Logger:
         return write, writer.close
 
 
-def _wandb(run: RunInfo) -> Opened:
+def _open_wandb(run: RunInfo) -> Opened:
     """A run of its own, in the project of the user's variables (WANDB_PROJECT, WANDB_MODE and so on)."""
     import wandb
 
@@ -124,16 +127,19 @@ def _wandb(run: RunInfo) -> Opened:
     return lambda values, step: opened.log(dict(values), step=step), opened.finish
 
 
-def _mlflow(run: RunInfo) -> Opened:
+def _open_mlflow(run: RunInfo) -> Opened:
     """The user's run where MLFLOW_RUN_ID names it, or else one of its own."""
     import mlflow
 
     client = mlflow.MlflowClient()
+    # A run that the user has begun is not ended with ours.
     given = run_id = os.environ.get("MLFLOW_RUN_ID")
     if run_id is None:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "ddptop")
-        known = client.get_experiment_by_name(name)
-        experiment = client.create_experiment(name) if known is None else known.experiment_id
+        experiment_there = client.get_experiment_by_name(name)
+        experiment = (
+            client.create_experiment(name) if experiment_there is None else experiment_there.experiment_id
+        )
         run_id = client.create_run(experiment, run_name=safe_text(run.name)).info.run_id
 
     def write(values: Mapping[str, float], step: int) -> None:

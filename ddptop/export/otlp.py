@@ -59,7 +59,9 @@ class OtlpExporter:
         """Whether the figures of the frame have been taken, within TIMEOUT_S."""
         now_ns = time.time_ns()
         metrics = [
-            self._metric(one, now_ns) for one in families(frame) if isinstance(one, Histogram) or one.samples
+            self._make_metric(one, now_ns)
+            for one in families(frame)
+            if isinstance(one, Histogram) or one.samples
         ]
         resource = Resource.create({"service.name": "ddptop", "ddptop.run": safe_text(frame.run.name)})
         scope = ScopeMetrics(InstrumentationScope("ddptop", __version__), metrics, "")
@@ -68,9 +70,10 @@ class OtlpExporter:
 
     def close(self) -> None:
         """Close its connections."""
+        # Without waiting for a server that does not answer.
         self._exporter.shutdown(0)
 
-    def _metric(self, family: Family | Histogram, now_ns: int) -> Metric:
+    def _make_metric(self, family: Family | Histogram, now_ns: int) -> Metric:
         name = family.name if family.name.startswith("hw.") else PREFIX + family.name
         data: Gauge | Sum | HistogramPoints
         if isinstance(family, Histogram):
@@ -85,7 +88,9 @@ class OtlpExporter:
 
 def _histogram_point(family: Histogram, now_ns: int) -> HistogramDataPoint:
     """The ranks at this moment: a histogram that begins anew each time."""
-    each = [after - before for before, after in zip((0, *family.counts), family.counts, strict=False)]
+    bucket_counts = [
+        after - before for before, after in zip((0, *family.counts), family.counts, strict=False)
+    ]
     bounds = [bound for bound in family.bounds if math.isfinite(bound)]
     return HistogramDataPoint(
         attributes={},
@@ -93,7 +98,7 @@ def _histogram_point(family: Histogram, now_ns: int) -> HistogramDataPoint:
         time_unix_nano=now_ns,
         count=family.counts[-1],
         sum=family.total,
-        bucket_counts=each,
+        bucket_counts=bucket_counts,
         explicit_bounds=bounds,
         min=math.nan,
         max=math.nan,

@@ -59,10 +59,11 @@ def output_at(path: Path, force: bool, *, folder: bool) -> Iterator[Path]:
         yield path
         return
     into = force and folder and path.is_dir()
-    _check(path, force and path.is_dir() == folder)
+    _check_not_there(path, force and path.is_dir() == folder)
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
     try:
+        # In the same folder: a rename is atomic only within one file system.
         work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
@@ -75,27 +76,28 @@ def output_at(path: Path, force: bool, *, folder: bool) -> Iterator[Path]:
             for file in written.iterdir():
                 file.replace(path / file.name)
         elif folder:
-            _check(path, force)
+            _check_not_there(path, force)
             written.rename(path)
         elif force:
+            # Who reads `path` now goes on reading the file that was there.
             written.replace(path)
         else:
-            _link(written, path)
+            _put_in_place(written, path)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _check(path: Path, force: bool) -> None:
+def _check_not_there(path: Path, force: bool) -> None:
     if path.exists() and not (path.is_file() or path.is_dir()):  # root could replace /dev/null
         raise FileExistsError(errno.EEXIST, "is a device or a pipe, which is not replaced", str(path))
     if os.path.lexists(path) and not force:
         raise FileExistsError(errno.EEXIST, "exists; --force replaces it", str(path))
 
 
-def _link(written: Path, path: Path) -> None:
+def _put_in_place(written: Path, path: Path) -> None:
     """Put a file where nothing is, nor has appeared meanwhile."""
     try:
         path.hardlink_to(written)
     except OSError:  # something is there, or the file system has no hard links
-        _check(path, False)
+        _check_not_there(path, False)
         written.rename(path)

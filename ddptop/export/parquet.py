@@ -86,12 +86,12 @@ class ParquetSink(TableSink):
         while at < stop:
             at = waiting.add(rows, at)
             if waiting.count == ROW_GROUP:
-                self._flush(table)
+                self._write_row_group(table)
 
     def append(self, folder: Path) -> None:
         """Copy the row groups behind those that are written."""
         for table in (STEPS, BUCKETS):
-            self._flush(table)
+            self._write_row_group(table)
             with pyarrow.parquet.ParquetFile(folder / f"{table.name}.parquet") as file:
                 for group in range(file.num_row_groups):
                     self._writers[table.name].write_table(file.read_row_group(group, use_threads=False))
@@ -99,10 +99,10 @@ class ParquetSink(TableSink):
     def close(self) -> None:
         """Write what is left, and the ends of the files."""
         for table in TABLES:
-            self._flush(table)
+            self._write_row_group(table)
             self._writers[table.name].close()
 
-    def _flush(self, table: Table) -> None:
+    def _write_row_group(self, table: Table) -> None:
         if self._waiting[table.name].count:
             self._writers[table.name].write_table(self._waiting[table.name].take())
 

@@ -79,13 +79,17 @@ class PerfettoSink(Sink):
         self._end_ns: dict[int, int] = {}
         """By track, the end of its last slice."""
         self._flows = 0
-        hellos = (one.message for one in recording.lasting_messages() if isinstance(one.message, Hello))
+        hellos = (
+            received.message
+            for received in recording.lasting_messages()
+            if isinstance(received.message, Hello)
+        )
         self._host_of = {hello.rank: hello.host for hello in hellos}
         self._hosts = sorted({*self._host_of.values()})
-        self._send(sequence_flags=TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)
-        self._describe(EVENTS_TRACK, name="events")
-        for at, name in enumerate(COUNTERS.values()):
-            self._describe(COUNTER_TRACKS + at, name=name, counter={})
+        self._write_packet(sequence_flags=TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)
+        self._describe_track(EVENTS_TRACK, name="events")
+        for number, name in enumerate(COUNTERS.values()):
+            self._describe_track(COUNTER_TRACKS + number, name=name, counter={})
 
     def take(self, batch: Batch) -> None:
         """Write the next steps."""
@@ -100,9 +104,11 @@ class PerfettoSink(Sink):
         for at in batch.at.tolist():
             end_ns = int((batch.begin_ns[at] + 1e6 * batch.evaluated.columns[0, at]).max())
             for number, name in enumerate(COUNTERS):
-                self._count(COUNTER_TRACKS + number, end_ns, batch.evaluated.points[name][at])
+                self._write_counter(COUNTER_TRACKS + number, end_ns, batch.evaluated.points[name][at])
             for rank, times_ms in zip(batch.ranks.tolist(), values[at, batch.ranks].tolist(), strict=True):
-                self._step(batch, at, rank, launches.get(at, []), dict(zip(names, times_ms, strict=True)))
+                self._write_step(
+                    batch, at, rank, launches.get(at, []), dict(zip(names, times_ms, strict=True))
+                )
             for of_group in launches.get(at, []):
                 self._all_reduces(batch, at, of_group)
 
@@ -112,19 +118,20 @@ class PerfettoSink(Sink):
             track = EVENTS_TRACK if event.rank not in self._host_of else self._track_of(event.rank)
             at_ns = round(1e9 * (event.unix_s - end.frame.run.started_at))
             arguments = {"message": event.message, "severity": event.severity, "step": event.step}
-            self._event(TrackEvent.TYPE_INSTANT, track, at_ns, event.kind, arguments)
+            self._write_event(TrackEvent.TYPE_INSTANT, track, at_ns, event.kind, arguments)
 
-    def _step(
+    def _write_step(
         self, batch: Batch, at: int, rank: int, launches: list[Launches], times_ms: dict[str, float]
     ) -> None:
         """The slices of one rank's step."""
         evaluated, track = batch.evaluated, self._track_of(rank)
         origin_ns = int(batch.begin_ns[at, rank])
+        # Slices of a track must not overlap, and times are rounded to microseconds.
         begin_ns = max(origin_ns, self._end_ns.get(track, 0))
         head = dict(zip(HEAD, evaluated.block.integers[: len(HEAD), at, rank].tolist(), strict=True))
         end_ns = self._end_ns[track] = max(begin_ns, origin_ns + 1000 * head["wall_us"])
         ranks_edges_ms = [
-            np.stack([one[:, place, group.window.scope.ranks.index(rank)] for one in times[:4]])
+            np.stack([launch_ms[:, place, group.window.scope.ranks.index(rank)] for launch_ms in times[:4]])
             for group, times, place in launches
             if rank in group.window.scope.ranks
         ]
@@ -133,17 +140,21 @@ class PerfettoSink(Sink):
         if not ranks_edges_ms and evaluated.parts is not None:
             whole, wait = evaluated.parts[EXPOSED, at, rank].tolist()
             exposed = (wait, whole - wait) if math.isfinite(wait) else None
-        known = edges_ms[:, ~np.isnan(edges_ms[0])]
-        found = spans(head, 0.0, known[0], known[1], known[2], known[3], exposed)
+        known_edges_ms = edges_ms[:, ~np.isnan(edges_ms[0])]
+        step_spans = spans(
+            head, 0.0, known_edges_ms[0], known_edges_ms[1], known_edges_ms[2], known_edges_ms[3], exposed
+        )
         loss = float(evaluated.block.loss[at, rank])
-        self._event(BEGIN, track, begin_ns, "step", {"step": int(batch.steps[at]), "loss": loss, **times_ms})
+        self._write_event(
+            BEGIN, track, begin_ns, "step", {"step": int(batch.steps[at]), "loss": loss, **times_ms}
+        )
         since_ns = begin_ns
-        for span in found:  # without gaps
+        for span in step_spans:  # without gaps
             until_ns = min(max(origin_ns + round(1e6 * span.end_ms), begin_ns), end_ns)
-            self._slice(track, since_ns, until_ns, SPAN_NAMES.get(span.name, span.name))
+            self._write_slice(track, since_ns, until_ns, SPAN_NAMES.get(span.name, span.name))
             since_ns = until_ns
-        self._event(END, track, end_ns)
-        self._count(track + 1, begin_ns, times_ms["lateness_ms"])
+        self._write_event(END, track, end_ns)
+        self._write_counter(track + 1, begin_ns, times_ms["lateness_ms"])
 
     def _all_reduces(self, batch: Batch, at: int, launches: Launches) -> None:
         """The slices of all all-reduces of a process group in one step, those of the last arriver first."""
@@ -152,10 +163,14 @@ class PerfettoSink(Sink):
         for launch, number in enumerate(group.timing.numbers):
             bucket = group.window.buckets[number]
             name = f"{bucket.model}.{bucket.index}" if bucket.model else str(bucket.index)
-            in_step_ms = np.stack([one[launch, place] for one in (times.start, times.arrival, times.end)])
+            in_step_ms = np.stack(
+                [times_ms[launch, place] for times_ms in (times.start, times.arrival, times.end)]
+            )
             last = int(times.last[launch, place])
-            known = np.flatnonzero(~np.isnan(in_step_ms).any(axis=0)).tolist()
-            shown = sorted([i for i in known if ranks[i] in batch.ranks], key=lambda i: ranks[i] != last)
+            known_ranks = np.flatnonzero(~np.isnan(in_step_ms).any(axis=0)).tolist()
+            shown = sorted(
+                [i for i in known_ranks if ranks[i] in batch.ranks], key=lambda i: ranks[i] != last
+            )
             flows: dict[int, int] = {}
             if shown and ranks[shown[0]] == last and times.clear[launch, place]:
                 waited = [i for i in shown[1:] if times.wait[launch, place, i] > 0]
@@ -164,7 +179,7 @@ class PerfettoSink(Sink):
             for i in shown:
                 start, arrival, end = in_step_ms[:, i].tolist()
                 begin_ns = int(batch.begin_ns[at, ranks[i]])
-                lane = self._lane(ranks[i], begin_ns + round(1e6 * start))
+                lane = self._free_lane(ranks[i], begin_ns + round(1e6 * start))
                 end = max(start, end)
                 edges = [begin_ns + round(1e6 * ms) for ms in (start, min(max(start, arrival), end), end)]
                 since_ns, met_ns, end_ns = (max(self._end_ns.get(lane, 0), edge) for edge in edges)
@@ -172,10 +187,10 @@ class PerfettoSink(Sink):
                 arguments = {"bucket": bucket.index, "bytes": bucket.wire_bytes, "lateness_ms": late_ms}
                 arguments |= {} if last < 0 else {"last_arriver": last}
                 if met_ns > since_ns:
-                    self._slice(lane, since_ns, met_ns, f"wait {name}", arguments)
+                    self._write_slice(lane, since_ns, met_ns, f"wait {name}", arguments)
                 flow_ids = [*flows.values()] if ranks[i] == last else []
                 ends = {"flow_ids": flow_ids, "terminating_flow_ids": [flows[i]] if i in flows else []}
-                self._slice(lane, met_ns, end_ns, f"transfer {name}", arguments, **ends)
+                self._write_slice(lane, met_ns, end_ns, f"transfer {name}", arguments, **ends)
                 self._end_ns[lane] = end_ns
 
     def _track_of(self, rank: int | None) -> int:
@@ -187,68 +202,79 @@ class PerfettoSink(Sink):
             pid = 1 + (self._hosts.index(host) if host in self._hosts else len(self._hosts))
             process = HOST_TRACKS + pid
             if process not in self._tracks:
-                self._describe(process, process={"pid": pid, "process_name": host or "unknown host"})
+                self._describe_track(process, process={"pid": pid, "process_name": host or "unknown host"})
             thread = {"pid": pid, "tid": RANK_TRACKS + rank, "thread_name": f"rank {rank}"}
-            self._describe(track, parent_uuid=process, thread=thread)
-            self._describe(track + 1, parent_uuid=track, name=f"rank {rank} lateness (ms)", counter={})
+            self._describe_track(track, parent_uuid=process, thread=thread)
+            self._describe_track(track + 1, parent_uuid=track, name=f"rank {rank} lateness (ms)", counter={})
         return track
 
-    def _lane(self, rank: int, since_ns: int) -> int:
+    def _free_lane(self, rank: int, since_ns: int) -> int:
         """The track of a lane of the rank that is free then."""
         track = self._track_of(rank)
         lanes = range(track + 2, track + TRACKS)
-        lane = next((one for one in lanes if self._end_ns.get(one, 0) <= since_ns + ROUNDING_NS), lanes[-1])
+        lane = next(
+            (
+                track_number
+                for track_number in lanes
+                if self._end_ns.get(track_number, 0) <= since_ns + ROUNDING_NS
+            ),
+            lanes[-1],
+        )
         if lane not in self._tracks:
-            self._describe(lane, parent_uuid=track, name=f"rank {rank} all-reduces, lane {lane - track - 1}")
+            self._describe_track(
+                lane, parent_uuid=track, name=f"rank {rank} all-reduces, lane {lane - track - 1}"
+            )
         return lane
 
-    def _slice(
+    def _write_slice(
         self, track: int, begin_ns: int, end_ns: int, name: str, arguments: Arguments = NONE, **fields: Any
     ) -> None:
-        self._event(BEGIN, track, begin_ns, name, arguments, **fields)
-        self._event(END, track, end_ns)
+        self._write_event(BEGIN, track, begin_ns, name, arguments, **fields)
+        self._write_event(END, track, end_ns)
 
-    def _count(self, track: int, at_ns: int, value: float) -> None:
+    def _write_counter(self, track: int, at_ns: int, value: float) -> None:
         if math.isfinite(value):
-            self._event(TrackEvent.TYPE_COUNTER, track, at_ns, double_counter_value=value)
+            self._write_event(TrackEvent.TYPE_COUNTER, track, at_ns, double_counter_value=value)
 
-    def _event(
+    def _write_event(
         self, kind: int, track: int, at_ns: int, name: str = "", arguments: Arguments = NONE, **fields: Any
     ) -> None:
         """Write an event with the arguments that are known: parts of the message, one after the other."""
-        event = _on_track(track) + _of_kind(kind, self._number("event_names", name) if name else 0)
+        event = _on_track(track) + _of_kind(kind, self._number_of_name("event_names", name) if name else 0)
         for key, value in arguments.items():
             if isinstance(value, float):
                 if math.isfinite(value):
+                    # The number stands at the end: the bytes before it are the same for every value.
                     event += self._annotation(key, 0.0)[: -DOUBLE.size] + DOUBLE.pack(value)
             elif value is not None:
                 event += self._annotation(key, value)
         if fields:
             event += TrackEvent(**fields).SerializeToString()
+        # Unsigned in the format: by the error of a clock an event may lie before the start.
         self._packet.timestamp = max(0, at_ns)
-        packet = self._packet.SerializeToString() + _framed(OF_EVENT, event)
-        self._file.write(_framed(OF_PACKET, packet))
+        packet = self._packet.SerializeToString() + _pack_field(OF_EVENT, event)
+        self._file.write(_pack_field(OF_PACKET, packet))
 
     def _annotation_bytes(self, key: str, value: str | int | float) -> bytes:
-        number = self._number("debug_annotation_names", key)
+        number = self._number_of_name("debug_annotation_names", key)
         annotation = {"name_iid": number, VALUES[type(value)]: safe_data(value)}
         return bytes(TrackEvent(debug_annotations=[annotation]).SerializeToString())
 
-    def _describe(self, track: int, **fields: Any) -> None:
+    def _describe_track(self, track: int, **fields: Any) -> None:
         self._tracks.add(track)
-        self._send(track_descriptor={"uuid": track, **fields})
+        self._write_packet(track_descriptor={"uuid": track, **fields})
 
-    def _send(self, **fields: Any) -> None:
+    def _write_packet(self, **fields: Any) -> None:
         """Write a packet. All are of one sequence, so that each name is sent once."""
         fields.setdefault("sequence_flags", NEEDS_NAMES)
         self._builder.write_packet(TracePacket(trusted_packet_sequence_id=1, **safe_data(fields)))
 
-    def _number(self, field: str, name: str) -> int:
+    def _number_of_name(self, field: str, name: str) -> int:
         """The number of a name; one that is new is sent."""
         number = self._names.get((field, name))
         if number is None:
             number = self._names[field, name] = len(self._names) + 1
-            self._send(interned_data={field: [{"iid": number, "name": name}]})
+            self._write_packet(interned_data={field: [{"iid": number, "name": name}]})
         return number
 
 
@@ -262,9 +288,9 @@ def _of_kind(kind: int, name: int) -> bytes:
     return bytes(TrackEvent(type=kind, **({"name_iid": name} if name else {})).SerializeToString())
 
 
-def _framed(begin: bytes, message: bytes) -> bytes:
+def _pack_field(begin: bytes, message: bytes) -> bytes:
     """A field with a message: its length has seven bits in each byte."""
-    rest, length = len(message), b""
-    while rest > 127:
-        rest, length = rest >> 7, length + bytes((rest & 127 | 128,))
-    return begin + length + bytes((rest,)) + message
+    bits, length = len(message), b""
+    while bits > 127:
+        bits, length = bits >> 7, length + bytes((bits & 127 | 128,))
+    return begin + length + bytes((bits,)) + message

@@ -35,9 +35,9 @@ class FrameCollector:
     def collect(self) -> Iterator[Metric]:
         """The families of the newest frame; none without a frame, as at the registration."""
         frame = self._latest()
-        for one in () if frame is None else families(frame):
-            if isinstance(one, Histogram) or one.samples:
-                yield _metric(one)
+        for family in () if frame is None else families(frame):
+            if isinstance(family, Histogram) or family.samples:
+                yield _make_metric(family)
 
 
 def serve(latest: Callable[[], Frame | None], address: str, port: int) -> tuple[int, Callable[[], None]]:
@@ -45,7 +45,7 @@ def serve(latest: Callable[[], Frame | None], address: str, port: int) -> tuple[
 
     Raises OSError where the port is taken.
     """
-    server, thread = start_http_server(port, address, _registry(latest))
+    server, thread = start_http_server(port, address, _make_registry(latest))
 
     def end() -> None:
         server.shutdown()
@@ -60,12 +60,12 @@ def write(frame: Frame, path: Path) -> None:
     if path.exists() and not (path.is_file() or path.is_dir()):  # root could replace /dev/null
         raise FileExistsError(errno.EEXIST, "is a device or a pipe, which is not replaced", str(path))
     try:
-        write_to_textfile(str(path.resolve()), _registry(lambda: frame))
+        write_to_textfile(str(path.resolve()), _make_registry(lambda: frame))
     except OSError as error:  # it names the temporary file
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def _registry(latest: Callable[[], Frame | None]) -> CollectorRegistry:
+def _make_registry(latest: Callable[[], Frame | None]) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(FrameCollector(latest))
     return registry
@@ -78,7 +78,7 @@ def name_of(family: Family | Histogram) -> str:
     return f"{name}_{family.unit}" if family.unit else name
 
 
-def _metric(family: Family | Histogram) -> Metric:
+def _make_metric(family: Family | Histogram) -> Metric:
     name = name_of(family)
     if isinstance(family, Histogram):
         buckets = [

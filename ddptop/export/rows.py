@@ -48,14 +48,14 @@ def begins(evaluated: EvaluatedSteps, state: RunState) -> NDArray[np.int64]:
     block = evaluated.block
     begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
     unix_ns, monotonic_ns = state.clock or (0, 0)
-    if not any(how.several_hosts for one in evaluated.divided for how in one.compared):
+    if not any(how.several_hosts for divided in evaluated.divided for how in divided.compared):
         return np.asarray(begin_ns - monotonic_ns)
     moved = begin_ns - unix_ns
     for rank, rank_state in enumerate(state.ranks):
         if rank_state.hello is not None:
             moved[:, rank] += rank_state.hello.unix_ns - rank_state.hello.monotonic_ns
-    for i, one in enumerate(evaluated.divided):
-        for part, how in zip(one.parts, one.compared, strict=True):
+    for i, divided in enumerate(evaluated.divided):
+        for part, how in zip(divided.parts, divided.compared, strict=True):
             ranks = np.array(part.scope.ranks)
             compared = ~np.isnan(how.clocks.bound_ms)[how.host]
             on_one = how.to_collector(begin_ns[i, ranks]) - monotonic_ns
@@ -84,19 +84,21 @@ class LaunchTimes(NamedTuple):
 def launch_times(detail: EvaluatedDetail, group: GroupFigures) -> LaunchTimes:
     """The times of one process group in the steps of `detail`."""
     chunk = slice(detail.first, detail.first + len(detail.at))
-    timing, found, free = group.timing, group.found, group.free if detail.clock_free else None
+    timing, arrivals, free = group.timing, group.found, group.free if detail.clock_free else None
     shift = timing.shift[chunk]
     ready, end = timing.ready[:, chunk] - shift, timing.end[:, chunk] - shift
     less = shift if free is None else np.zeros_like(shift)
-    start, arrival = (one[:, chunk] - less for one in (found if free is None else free).met)
+    start, arrival = (times_us[:, chunk] - less for times_us in (arrivals if free is None else free).met)
     last, late = np.full(start.shape[:2], UNKNOWN), np.full_like(start, np.nan)
     if timing.aligned and free is None:
         late = formulas.lateness(start + shift)
-        last = np.array([*group.window.scope.ranks, UNKNOWN])[found.bucket_last[chunk].T]
+        last = np.array([*group.window.scope.ranks, UNKNOWN])[arrivals.bucket_last[chunk].T]
     bound = np.fmax.reduce(group.ranks[SCOPE_COLUMNS.index("bound"), chunk], axis=-1)
     wait, transfer = formulas.wait(start, arrival), formulas.transfer(arrival, end)
-    ms = [one / US_PER_MS for one in (ready, start, arrival, end, end - start, wait, transfer, late)]
-    return LaunchTimes._make([*ms, last, bound < found.bucket_skew[chunk].T])
+    ms = [
+        times_us / US_PER_MS for times_us in (ready, start, arrival, end, end - start, wait, transfer, late)
+    ]
+    return LaunchTimes._make([*ms, last, bound < arrivals.bucket_skew[chunk].T])
 
 
 def detail_columns(batch: Batch) -> tuple[dict[str, Column], NDArray[np.bool_], NDArray[np.bool_]]:
@@ -108,21 +110,22 @@ def detail_columns(batch: Batch) -> tuple[dict[str, Column], NDArray[np.bool_], 
     columns = {name: np.full(shape, np.nan) for name in names}
     detailed, clock_free = np.zeros((2, shape[0]), bool)
     for detail in evaluated.detail:
-        at, figures = np.array(detail.at), detail.figures
-        chunk = slice(detail.first, detail.first + len(at))
-        detailed[at], clock_free[at] = True, detail.clock_free
+        step_indices, figures = np.array(detail.at), detail.figures
+        chunk = slice(detail.first, detail.first + len(step_indices))
+        detailed[step_indices], clock_free[step_indices] = True, detail.clock_free
         free_at = len(figures.ranks) - len(FREE)
         for i, name in enumerate(WAITS):
             is_free = detail.clock_free and f"free_{name}" in FREE
             place = free_at + FREE.index(f"free_{name}") if is_free else i
-            columns[name][at] = figures.ranks[place, chunk]
+            columns[name][step_indices] = figures.ranks[place, chunk]
         for group in figures.groups:
             members = group.window.members
             for name, judged in (("lateness", not detail.clock_free), ("bound", True)):
                 values = group.ranks[SCOPE_COLUMNS.index(name), chunk]
-                before = columns[name][np.ix_(at, members)]
+                before = columns[name][np.ix_(step_indices, members)]
+                # A rank in several process groups has the largest of its figures.
                 larger = judged & ~(np.abs(values) <= np.abs(before)) & ~np.isnan(values)
-                columns[name][np.ix_(at, members)] = np.where(larger, values, before)
+                columns[name][np.ix_(step_indices, members)] = np.where(larger, values, before)
     return columns, detailed, clock_free
 
 
@@ -130,11 +133,11 @@ def step_rows(batch: Batch) -> Rows:
     """The rows of `steps`, step by step, rank by rank."""
     evaluated, names = batch.evaluated, (*OWN_COLUMNS, *PART_COLUMNS)
     block, shape = evaluated.block, evaluated.columns.shape[1:]
-    own: dict[str, Column] = dict.fromkeys(names, np.full(shape, np.nan))
+    own_ms: dict[str, Column] = dict.fromkeys(names, np.full(shape, np.nan))
     if evaluated.own is not None and evaluated.parts is not None:
-        own = dict(zip(names, (*evaluated.own, *evaluated.parts), strict=True))
+        own_ms = dict(zip(names, (*evaluated.own, *evaluated.parts), strict=True))
     sampled, detailed, clock_free = detail_columns(batch)
-    less = np.isnan(own["exposed_wait"])  # the last gradient is not known
+    less = np.isnan(own_ms["exposed_wait"])  # the last gradient is not known
     columns: dict[str, Any] = {
         "incarnation": batch.incarnation,
         "step": batch.steps[:, None],
@@ -147,11 +150,13 @@ def step_rows(batch: Batch) -> Rows:
         "clock_free": clock_free[:, None],
         "loss": block.loss,
         **{f"{name}_ms": values for name, values in zip(STEP_COLUMNS, evaluated.columns, strict=True)},
-        **{f"{name}_ms": own[name] for name in ("own", "excess", "waited", *PART_COLUMNS[4:8])},
-        "own_backward_ms": own["backward"],
-        "cpu_wait_ms": own["cpu"],
-        "exposed_comm_ms": np.where(less & ~np.isnan(sampled["exposed"]), sampled["exposed"], own["exposed"]),
-        "exposed_wait_ms": np.where(less, sampled["exposed_wait"], own["exposed_wait"]),
+        **{f"{name}_ms": own_ms[name] for name in ("own", "excess", "waited", *PART_COLUMNS[4:8])},
+        "own_backward_ms": own_ms["backward"],
+        "cpu_wait_ms": own_ms["cpu"],
+        "exposed_comm_ms": np.where(
+            less & ~np.isnan(sampled["exposed"]), sampled["exposed"], own_ms["exposed"]
+        ),
+        "exposed_wait_ms": np.where(less, sampled["exposed_wait"], own_ms["exposed_wait"]),
         **{f"{name}_ms": sampled[name] for name in ("collective", "wait", "transfer", "lateness", "bound")},
     }
     whole = {name: np.broadcast_to(values, shape) for name, values in columns.items()}
@@ -164,25 +169,25 @@ def step_rows(batch: Batch) -> Rows:
 def bucket_rows(batch: Batch) -> Iterator[Rows]:
     """The rows of `buckets`: of consecutive steps and one process group each, without joined ranks."""
     for detail in batch.evaluated.detail:
-        mine = np.flatnonzero(np.isin(detail.at, batch.at))
+        exported_steps = np.flatnonzero(np.isin(detail.at, batch.at))
         for group in detail.figures.groups:
             numbers, members, times = group.timing.numbers, group.window.members, launch_times(detail, group)
-            theirs = np.flatnonzero(np.isin(members, batch.ranks))
-            places = np.meshgrid(mine, theirs, np.arange(len(numbers)), indexing="ij")
-            at, who, launch = np.stack(places).reshape(3, -1)
-            launched = ~np.isnan(times.ready[launch, at, who])
-            at, who, launch = at[launched], who[launched], launch[launched]
+            exported_ranks = np.flatnonzero(np.isin(members, batch.ranks))
+            places = np.meshgrid(exported_steps, exported_ranks, np.arange(len(numbers)), indexing="ij")
+            step_place, who, launch = np.stack(places).reshape(3, -1)
+            launched = ~np.isnan(times.ready[launch, step_place, who])
+            step_place, who, launch = step_place[launched], who[launched], launch[launched]
             buckets = [group.window.buckets[number] for number in numbers]
             facts = [(b.model, b.index, UNKNOWN if b.wire_bytes is None else b.wire_bytes) for b in buckets]
             model, bucket, size = np.array(facts, np.int64).T[:, launch]
             yield {
-                "incarnation": np.full(len(at), batch.incarnation),
-                "step": batch.steps[np.array(detail.at)[at]],
+                "incarnation": np.full(len(step_place), batch.incarnation),
+                "step": batch.steps[np.array(detail.at)[step_place]],
                 "rank": members[who],
                 **dict(
                     zip(("launch", "model", "bucket", "bytes"), (launch, model, bucket, size), strict=True)
                 ),
-                "group": np.full(len(at), group.window.scope.group or "0", object),
-                "last_arriver": times.last[launch, at],
-                **{f"{name}_ms": getattr(times, name)[launch, at, who] for name in times._fields[:8]},
+                "group": np.full(len(step_place), group.window.scope.group or "0", object),
+                "last_arriver": times.last[launch, step_place],
+                **{f"{name}_ms": getattr(times, name)[launch, step_place, who] for name in times._fields[:8]},
             }

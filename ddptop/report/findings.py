@@ -106,15 +106,21 @@ HEALTH = kinds_of("wrong_numbers", "doubtful_numbers")
 
 def findings(report: Report) -> tuple[Finding, ...]:
     """All findings, the worst first; at least one."""
-    result = [*_end_of_run(report), *_stalls(report), *_hosts(report), *_health(report), *_network(report)]
+    result = [
+        *_end_of_run(report),
+        *_find_stalls(report),
+        *_find_silent_hosts(report),
+        *_find_health(report),
+        *_find_slow_links(report),
+    ]
     if report.cpu_shortage:
         sentence = cpu_shortage_phrase(report.cpu_shortage, report.cpu_wait_pct)
         result.append(Finding("cpus", "warning", sentence))
-    result += _stragglers(report)
+    result += _find_stragglers(report)
     if not report.stragglers:
         result.append(_no_straggler(report))
     result[-1] = replace(result[-1], detail=(*result[-1].detail, *_long_steps(report)))
-    return (*result, *_doubts(report))
+    return (*result, *_find_doubts(report))
 
 
 def _long_steps(report: Report) -> list[str]:
@@ -162,13 +168,13 @@ def _end_of_run(report: Report) -> list[Finding]:
                 f"{host.message}; {listed([d.rank for d in deaths])} followed",
             )
         ]
-    sentence = _attempts(deaths)
+    sentence = _attempts_phrase(deaths)
     if run.state not in FAILED_STATES:
         return [Finding("death", "warning", sentence + ", the run went on")]
     return [Finding(cast("FindingKind", run.state), "critical", sentence)]
 
 
-def _attempts(deaths: Sequence[Death]) -> str:
+def _attempts_phrase(deaths: Sequence[Death]) -> str:
     """How the last attempt has failed, and how often it was the same: `failed 4 times at train.py:26 (3
     restarts): rank 2 failed: KeyError: 7, in step 40; ranks 0 and 1 followed`."""
     attempts: dict[int, list[Death]] = {}
@@ -179,14 +185,17 @@ def _attempts(deaths: Sequence[Death]) -> str:
         next((death for death in attempts[number] if not death.follows), attempts[number][0])
         for number in sorted(attempts, reverse=True)
     ]
-    failures = [Failure.of(one.position.user_call, one.reason, one.position.process) for one in firsts]
-    return repeated_phrase(failures.count(failures[0]), failures[0].place, max(attempts)) + _deaths(last)
+    failures = [
+        Failure.of(death.position.user_call, death.reason, death.position.process) for death in firsts
+    ]
+    return repeated_phrase(failures.count(failures[0]), failures[0].place, max(attempts)) + _find_deaths(last)
 
 
-def _deaths(deaths: Sequence[Death]) -> str:
+def _find_deaths(deaths: Sequence[Death]) -> str:
     """`rank 2 failed: KeyError: 7, in step 40; ranks 0 and 1 followed`: all that failed for reasons of their
     own, those with the same reason together."""
     alone = [death for death in deaths if not death.follows]
+    # All may follow from a stall: then the first, and those like it, stand for all.
     causes = alone or [
         death for death in deaths if death is deaths[0] or death.reason == deaths[0].reason != ""
     ]
@@ -194,12 +203,12 @@ def _deaths(deaths: Sequence[Death]) -> str:
     for death in causes:
         alike.setdefault((death.reason, death.signal, death.exit_code), []).append(death)
     parts = []
-    for first, *others in [*alike.values()][:MAX_CAUSES]:
-        who = listed([first.rank, *(death.rank for death in others)])
-        at = "" if first.step is None else f", in step {first.step:,}"
-        parts.append(death_phrase(first, who if others else "") + at)
-    more = len(alike) - MAX_CAUSES
-    parts += [f"{more} more for other reasons"] if more > 0 else []
+    for first, *alike_deaths in [*alike.values()][:MAX_CAUSES]:
+        who = listed([first.rank, *(death.rank for death in alike_deaths)])
+        step = "" if first.step is None else f", in step {first.step:,}"
+        parts.append(death_phrase(first, who if alike_deaths else "") + step)
+    n_hidden = len(alike) - MAX_CAUSES
+    parts += [f"{n_hidden} more for other reasons"] if n_hidden > 0 else []
     followers = sorted(death.rank for death in deaths if death not in causes)
     parts += [f"{listed(followers)} followed"] if followers else []
     return "; ".join(parts)
@@ -216,8 +225,9 @@ def _stalled_for(stall: StallPeriod) -> str:
     return f"stalled for {amount(stall.lasted_s)}: {stall.sentence}"
 
 
-def _stalls(report: Report) -> list[Finding]:
+def _find_stalls(report: Report) -> list[Finding]:
     stalls = report.stalls
+    # A stall in which the run ended is part of the first finding.
     if not stalls or (len(stalls) == 1 and stall_at_end(report) is not None):
         return []
     longest = max(stalls, key=lambda stall: stall.lasted_s)
@@ -235,21 +245,21 @@ def _is_last(stall: StallPeriod, report: Report) -> bool:
     return stall.until_s is None and report.run.state == "stalled"
 
 
-def _hosts(report: Report) -> list[Finding]:
+def _find_silent_hosts(report: Report) -> list[Finding]:
     """Hosts from which nothing arrived for some time: which one most often."""
     silent = sorted((host for host in report.hosts if host.silences), key=lambda host: -host.silences)
     if not silent:
         return []
     first = silent[0]
     often = "once" if first.silences == 1 else f"{first.silences} times"
-    more = "" if len(silent) == 1 else f"; {len(silent) - 1} more of {len(report.hosts)} hosts were, too"
+    remark = "" if len(silent) == 1 else f"; {len(silent) - 1} more of {len(report.hosts)} hosts were, too"
     lines = [event.message for event in report.events if event.kind in ("host_lost", "host_back")]
     return [
-        Finding("hosts", "warning", f"host {first.name} was {UNREACHABLE} {often}{more}", tuple(lines[:3]))
+        Finding("hosts", "warning", f"host {first.name} was {UNREACHABLE} {often}{remark}", tuple(lines[:3]))
     ]
 
 
-def _health(report: Report) -> list[Finding]:
+def _find_health(report: Report) -> list[Finding]:
     alerts = {alert.kind: (alert, count) for alert, count in by_kind(report.troubles)}
     result = []
     for kind in HEALTH:
@@ -260,18 +270,18 @@ def _health(report: Report) -> list[Finding]:
     return result
 
 
-def _network(report: Report) -> list[Finding]:
+def _find_slow_links(report: Report) -> list[Finding]:
     """Links between hosts that were slow or lost segments: the first, with its two ends."""
-    found = [(alert, count) for alert, count in by_kind(report.troubles) if alert.kind == "network"]
-    return [Finding("network", "warning", alert.message + and_more(count)) for alert, count in found]
+    slow_links = [(alert, count) for alert, count in by_kind(report.troubles) if alert.kind == "network"]
+    return [Finding("network", "warning", alert.message + and_more(count)) for alert, count in slow_links]
 
 
-def _stragglers(report: Report) -> list[Finding]:
-    result = [_straggler(straggler, report) for straggler in report.stragglers[:MAX_STRAGGLERS]]
-    others = report.stragglers[MAX_STRAGGLERS:]
-    if others:
-        lost = amount(sum(straggler.lost_s for straggler in others))
-        who = listed([straggler.rank for straggler in others])
+def _find_stragglers(report: Report) -> list[Finding]:
+    result = [_find_straggler(straggler, report) for straggler in report.stragglers[:MAX_STRAGGLERS]]
+    hidden = report.stragglers[MAX_STRAGGLERS:]
+    if hidden:
+        lost = amount(sum(straggler.lost_s for straggler in hidden))
+        who = listed([straggler.rank for straggler in hidden])
         result.append(Finding("stragglers", "warning", f"{who} now and then: {lost}"))
     return [*result, *_other_skew(report)] if result else result
 
@@ -291,7 +301,7 @@ def _other_skew(report: Report) -> list[Finding]:
     return [Finding("uneven", "good", sentence)]
 
 
-def _straggler(slow: StragglerSummary, report: Report) -> Finding:
+def _find_straggler(slow: StragglerSummary, report: Report) -> Finding:
     who = listed(list(slow.ranks)) if len(slow.ranks) > 1 else f"rank {slow.rank}"
     who = who if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
     cause = cause_phrase(slow.cause, slow.place)
@@ -355,7 +365,7 @@ def _no_straggler(report: Report) -> Finding:
     if not is_measurable(cost.uneven_pct, _skew_error_pct(report)):
         yet = " yet" if report.run.state in NOT_ENDED else ""
         return Finding("no_detail", "doubt", f"no rank was slow · {NOT_MEASURABLE}{yet}")
-    if cost.uneven_pct >= UNEVEN_PCT and _unclear(report):
+    if cost.uneven_pct >= UNEVEN_PCT and _is_below_error_bound(report):
         within = fixed(report.communication.bound_ms or 0.0)
         return Finding(
             "even", "good", f"no rank was slow by more than the clock error (±{within} ms) · {lost}"
@@ -374,7 +384,7 @@ def _skew_error_pct(report: Report) -> float | None:
     return None if error_ms is None else 100 * error_ms / comm.step_ms
 
 
-def _unclear(report: Report) -> bool:
+def _is_below_error_bound(report: Report) -> bool:
     """Whether the cost of late arrivals per step is below the error bound of a comparison of two clocks."""
     comm, bound = report.communication, report.communication.bound_ms
     pct = report.cost.uneven_pct
@@ -383,7 +393,7 @@ def _unclear(report: Report) -> bool:
     return pct / 100 * comm.step_ms <= bound
 
 
-def _doubts(report: Report) -> list[Finding]:
+def _find_doubts(report: Report) -> list[Finding]:
     """Findings about the limits of the figures: what was not read or not measured."""
     judged = report.reading.judged_pct
     if report.reading.clock_reason is not None and not report.reading.clock_free:

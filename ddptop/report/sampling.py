@@ -129,26 +129,27 @@ class RunSampler:
 
     def feed_run(self, run: MessageRun, on_failure: Callable[[], None]) -> None:
         """Take the messages of a run; `on_failure` as in `Reducer.feed_run`."""
-        at, noted = 0, self._noted(run)
-        while at < len(run):
+        place, noted = 0, self._places_to_feed(run)
+        while place < len(run):
             complete, sampled = self.reducer.complete_step, self._sampled_step
-            stop = at
+            stop = place
             if sampled is None:
                 steady = self.first_ns is not None and complete is None
             else:
                 steady = complete is not None and complete >= sampled
+            # No sample is due before the next unusual message: the reducer takes these in columns.
             if steady and not self._in_gap:
-                following = bisect_left(noted, at)
+                following = bisect_left(noted, place)
                 stop = noted[following] if following < len(noted) else len(run)
-            if stop == at:
-                at += 1
+            if stop == place:
+                place += 1
                 try:
-                    self.feed(run.received(at - 1))
+                    self.feed(run.received(place - 1))
                 except FEED_FAILURES:
                     on_failure()
                 continue
-            begin = at
-            at = self.reducer.feed_run(
+            begin = place
+            place = self.reducer.feed_run(
                 run,
                 begin,
                 on_failure,
@@ -156,23 +157,23 @@ class RunSampler:
                 stop_ns=self.incidents.next_check_ns(),
                 stop_step=0 if sampled is None else sampled + self._every,
             )
-            newest_ns = np.maximum.accumulate(np.maximum(run.heads[0, begin:at], self.last_ns))
+            newest_ns = np.maximum.accumulate(np.maximum(run.heads[0, begin:place], self.last_ns))
             self.last_ns = int(newest_ns[-1])
             self._after_steps()
             self.incidents.pass_over(newest_ns[:-1])
-            self.incidents.after_messages(at - begin, self.last_ns)
+            self.incidents.after_messages(place - begin, self.last_ns)
 
-    def _noted(self, run: MessageRun) -> list[int]:
+    def _places_to_feed(self, run: MessageRun) -> list[int]:
         """Places of the messages that `feed` has to take. It need not take the HELLO of a rank's first
         process."""
-        known = set[int]()
+        known_ranks = set[int]()
         noted: list[int] = []
-        for place, one in run.unusual_within(0, len(run)):
-            message = one.message
+        for place, received in run.unusual_within(0, len(run)):
+            message = received.message
             if isinstance(message, Hello):
-                if message.rank in known or self._replaces_processes(message):
+                if message.rank in known_ranks or self._replaces_processes(message):
                     noted.append(place)
-                known.add(message.rank)
+                known_ranks.add(message.rank)
             elif isinstance(message, (Run, Evidence, StackSamples)) or self._replaces_processes(message):
                 noted.append(place)
         return noted
@@ -186,6 +187,7 @@ class RunSampler:
         for member in self.reducer.state.ranks:
             session = self.reducer.state.session_of(member)
             if session is not None:
+                # The next steps of this process begin anew: those between are not counted as lost.
                 session.begun = False
         self.incidents.end_stall(self.last_ns)
         self._in_gap = True
@@ -194,17 +196,18 @@ class RunSampler:
         """Sample the group now. `hosts`: with the figures of hosts and GPUs, as samples of few hosts have."""
         state = self.reducer.state
         hosts = hosts or len(state.hellos.of_hosts) <= FEW_HOSTS
+        # Figures of GPUs are of use only for a straggler, and take long with many ranks.
         frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=False, hosts=hosts)
         if hosts and frame.straggler is not None:  # its GPU beside those of the others
             frame = replace(frame, gpus=gpu_facts(state))
         self._cursor = frame.history.start + len(frame.history.step)
         self._sampled_step = state.complete_step
         if len(frame.history.step):
-            self.samples.append(Sample(frame, frame.history, self._recoverable(frame), self._stretch))
+            self.samples.append(Sample(frame, frame.history, self._recoverable_ms(frame), self._stretch))
         self.incidents.note(frame)
         return frame
 
-    def _recoverable(self, frame: Frame) -> Column:
+    def _recoverable_ms(self, frame: Frame) -> Column:
         count = len(frame.history.step)
         recoverable = np.full(count, np.nan)
         share_pct = skew_pct(frame)
@@ -223,8 +226,8 @@ class RunSampler:
         """Whether a rank had another process before, or all had: the first message of a restart says so."""
         state = self.reducer.state
         if isinstance(message, Hello):
-            known = message.rank < len(state.ranks) and state.ranks[message.rank].hello is not None
-            replaced = known and state.ranks[message.rank].session != message.session
+            has_process = message.rank < len(state.ranks) and state.ranks[message.rank].hello is not None
+            replaced = has_process and state.ranks[message.rank].session != message.session
             return replaced or (len(state.ranks) > 0 and message.incarnation > state.incarnation)
         if isinstance(message, Event) and message.kind == IN_INITIALIZATION:
             restart = message.fields.get("restart")
@@ -270,11 +273,11 @@ class Incidents:
     def troubles(self) -> tuple[Alert, ...]:
         """Alerts that were active at any time, in order of time, with those that no sample contains."""
         averages = any(entry.kind == "averaged" for entry in self.events)
-        now = {alert.kind for alert in self._newest_alerts}
+        active_kinds = {alert.kind for alert in self._newest_alerts}
         said_by_stalls = {stall.sentence for stall in self.stalls}
 
         def is_over(kind: str) -> bool:
-            return averages and condition_of(kind).over_when_averaged and kind not in now
+            return averages and condition_of(kind).over_when_averaged and kind not in active_kinds
 
         alerts = [
             alert
@@ -282,16 +285,16 @@ class Incidents:
             if not is_over(alert.kind)
             and not (condition_of(alert.kind).said_by_stall and alert.message in said_by_stalls)
         ]
-        known: set[tuple[str, float]] = {
+        known_since: set[tuple[str, float]] = {
             (alert.kind, alert.since_s if alert.step is None else alert.step) for alert in alerts
         }
         for entry in sorted(self.events, key=lambda entry: -1 if entry.step is None else entry.step):
             key = (entry.kind, entry.unix_s if entry.step is None else entry.step)
             in_report = condition_of(entry.kind).in_report
             passed = in_report == "passing" and not is_over(entry.kind) and entry.severity != "info"
-            is_told = key in known or any(self._follows(entry, alert) for alert in alerts)
+            is_told = key in known_since or any(self._follows_other_loss(entry, alert) for alert in alerts)
             if (passed or in_report == "from_log") and not is_told:
-                known.add(key)
+                known_since.add(key)
                 kind = cast("AlertKind", entry.kind)
                 alert = Alert(kind, entry.severity, entry.rank, entry.step, entry.unix_s, entry.message)
                 alerts.append(replace(alert, incarnation=entry.incarnation))
@@ -303,7 +306,7 @@ class Incidents:
         self._read_log()
         return (*self._older, *self._newer)
 
-    def _follows(self, entry: LoggedEvent, alert: Alert) -> bool:
+    def _follows_other_loss(self, entry: LoggedEvent, alert: Alert) -> bool:
         """Whether a loss is not finite in steps in which another rank's was not before: all ranks train on
         its gradients."""
         if entry.kind != "nan" or alert.kind != "nan" or entry.incarnation != alert.incarnation:
@@ -329,11 +332,11 @@ class Incidents:
 
     def pass_over(self, newest_ns: Indices) -> None:
         """Messages before the next such check: with some of them one was due. `newest_ns`: ascending."""
-        at = 0
-        while at < len(newest_ns):
-            at = int(np.searchsorted(newest_ns, self._checked_ns + STALL_CHECK_NS))
-            if at < len(newest_ns):
-                self._checked_ns = int(newest_ns[at])
+        index = 0
+        while index < len(newest_ns):
+            index = int(np.searchsorted(newest_ns, self._checked_ns + STALL_CHECK_NS))
+            if index < len(newest_ns):
+                self._checked_ns = int(newest_ns[index])
 
     def after_message(self, received: Received, now_ns: int) -> None:
         """Call after every message."""
@@ -430,6 +433,7 @@ class Incidents:
         moved_ns = max((rank.moved_ns for rank in running), default=now_ns)
         until_s = max(self._reducer.state.unix_s(min(now_ns, moved_ns)), last.since_s + last.lasted_s)
         self._stalled_ns = None
+        # Only a run that goes on has come out of its stall.
         if self._reducer.state.run is not None and self._reducer.state.run.state != "live":
             return  # the run ended while it was stalled
         self.stalls[-1] = replace(last, until_s=until_s, lasted_s=max(0.0, until_s - last.since_s))
@@ -437,6 +441,7 @@ class Incidents:
     def _read_log(self) -> None:
         self._since_log_read = 0
         newer = self._log.all()
+        # A full log has dropped its oldest entries: those seen before are kept here.
         if len(newer) >= LOG_FULL:
             self._older += [entry for entry in self._newer if entry.unix_s < newer[0].unix_s]
         self._newer = newer

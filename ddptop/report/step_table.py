@@ -68,10 +68,11 @@ class StepTable:
 
 def step_table(samples: Sequence[Sample]) -> StepTable:
     """The steps of all samples."""
-    step = _concatenated([sample.points.step for sample in samples])
+    step = _concatenate([sample.points.step for sample in samples])
     counts = [len(sample.points.step) for sample in samples]
     index: Indices = np.repeat(np.arange(len(samples)), counts).astype(np.int64)
     stretch: Indices = np.repeat(np.array([sample.stretch for sample in samples], np.int64), counts)
+    # A flag is never taken from another stretch: the steps in between were not read.
     last = np.searchsorted(stretch, stretch, side="right") - 1
     place: Indices = np.arange(len(step))
     flagged_by = index[np.minimum(place + HALF_WINDOW, last)]
@@ -79,28 +80,29 @@ def step_table(samples: Sequence[Sample]) -> StepTable:
     begins = ends - np.array([sample.frame.group.window_steps for sample in samples], np.int64)
     # A sample whose window is shorter than 100 steps does not apply to the steps before that window.
     flagged_by = np.where(place >= begins[flagged_by], flagged_by, index) if len(samples) else flagged_by
-    wait_ms = _concatenated([sample.points.wait_ms for sample in samples])
-    results = np.array([_flagged(sample) for sample in samples], np.float64).reshape(-1, 3)
-    results[_outdated(samples, wait_ms)] = NO_RANK, np.nan, np.nan
-    source = _backdate(samples, results)
+    wait_ms = _concatenate([sample.points.wait_ms for sample in samples])
+    results = np.array([_flagged_shares(sample) for sample in samples], np.float64).reshape(-1, 3)
+    # Bucket detail from long before says nothing of the steps of these samples.
+    results[_are_outdated(samples, wait_ms)] = NO_RANK, np.nan, np.nan
+    source = _backdated_samples(samples, results)
     rank, cost = results[flagged_by, :2].T
     return StepTable(
         step=step,
         incarnation=np.repeat([s.frame.group.incarnation for s in samples], counts).astype(np.int64),
-        time_s=_concatenated([sample.points.time_s for sample in samples]),
-        step_ms=_concatenated([sample.points.step_ms for sample in samples]),
+        time_s=_concatenate([sample.points.time_s for sample in samples]),
+        step_ms=_concatenate([sample.points.step_ms for sample in samples]),
         wait_ms=wait_ms,
-        transfer_ms=_concatenated([sample.points.transfer_ms for sample in samples]),
+        transfer_ms=_concatenate([sample.points.transfer_ms for sample in samples]),
         steps=_steps_since(step),
         sample=index,
         flagged_by=source[flagged_by],
         rank=rank.astype(np.int64),
         cost=cost,
-        uneven=_concatenated([np.minimum(s.recoverable / s.points.step_ms, 1.0) for s in samples]),
+        uneven=_concatenate([np.minimum(s.recoverable / s.points.step_ms, 1.0) for s in samples]),
     )
 
 
-def _outdated(samples: Sequence[Sample], wait_ms: Column) -> Mask:
+def _are_outdated(samples: Sequence[Sample], wait_ms: Column) -> Mask:
     """(samples,) whether the last step with bucket detail is too far back for the sample's figures."""
     place: Indices = np.arange(len(wait_ms))
     newest = np.maximum.accumulate(np.where(np.isnan(wait_ms), -np.inf, place))
@@ -109,7 +111,7 @@ def _outdated(samples: Sequence[Sample], wait_ms: Column) -> Mask:
     return np.asarray(ends - newest[ends] > 2 * HALF_WINDOW + DETAILED_BACK * every)
 
 
-def _backdate(samples: Sequence[Sample], results: Column) -> Indices:
+def _backdated_samples(samples: Sequence[Sample], results: Column) -> Indices:
     """(samples,) index of the sample whose flag each sample takes.
 
     A rank is flagged only after many late steps. The samples just before the flag in which late arrivals
@@ -121,6 +123,7 @@ def _backdate(samples: Sequence[Sample], results: Column) -> Indices:
         rank, cost, _ = results[i + 1]
         same_stretch = samples[i].stretch == samples[i + 1].stretch
         early = results[i, 0] == NO_RANK and rank != NO_RANK and same_stretch
+        # As far back as one window: earlier steps are not in the medians that led to the flag.
         back = back + len(samples[i].points.step) if early else 0
         if early and back <= 2 * HALF_WINDOW and 2 * results[i, 2] >= cost:
             results[i, :2] = rank, results[i, 2]
@@ -135,13 +138,16 @@ def exclude_stalls(table: StepTable, stalls: Sequence[StallPeriod], started_s: f
     wait_ms, transfer_ms = table.wait_ms.copy(), table.transfer_ms.copy()
     for stall in stalls:
         middle = stall.since_s + stall.lasted_s / 2 - started_s
-        at = int(np.searchsorted(table.time_s, middle))
-        if at < len(step_ms) and table.time_s[at] - step_ms[at] / 1e3 <= middle:
-            step_ms[at] = max(0.0, step_ms[at] - 1e3 * stall.lasted_s)
+        index = int(np.searchsorted(table.time_s, middle))
+        if index < len(step_ms) and table.time_s[index] - step_ms[index] / 1e3 <= middle:
+            step_ms[index] = max(0.0, step_ms[index] - 1e3 * stall.lasted_s)
             # The ranks that waited did so for all of the stall; what is left of a part fits into the step.
-            wait_ms[at] = np.clip(wait_ms[at] - 1e3 * stall.lasted_s, 0.0, step_ms[at])
-            transfer_ms[at] = np.clip(transfer_ms[at], 0.0, step_ms[at] - np.nan_to_num(wait_ms[at]))
-            uneven[at] = np.nan
+            wait_ms[index] = np.clip(wait_ms[index] - 1e3 * stall.lasted_s, 0.0, step_ms[index])
+            transfer_ms[index] = np.clip(
+                transfer_ms[index], 0.0, step_ms[index] - np.nan_to_num(wait_ms[index])
+            )
+            # All of what ranks waited in such a step would be the stall.
+            uneven[index] = np.nan
     return replace(table, step_ms=step_ms, uneven=uneven, wait_ms=wait_ms, transfer_ms=transfer_ms)
 
 
@@ -177,7 +183,7 @@ def weights(table: StepTable, samples: int) -> Column:
     return np.asarray(np.bincount(table.sample, weights=table.steps, minlength=samples), np.float64)
 
 
-def _flagged(sample: Sample) -> tuple[float, float, float]:
+def _flagged_shares(sample: Sample) -> tuple[float, float, float]:
     """The flagged rank, and the shares of the step that it and late arrivals of any rank cost."""
     straggler, pct = sample.frame.straggler, skew_pct(sample.frame)
     blind = sample.frame.group.clock_free and not compares_own_times(sample.frame)
@@ -187,7 +193,7 @@ def _flagged(sample: Sample) -> tuple[float, float, float]:
     return float(NO_RANK), np.nan if np.isnan(uneven) else 0.0, uneven
 
 
-def _concatenated(columns: Sequence[Column]) -> Column:
+def _concatenate(columns: Sequence[Column]) -> Column:
     return np.concatenate([column.astype(np.float64) for column in columns]) if columns else np.empty(0)
 
 
@@ -223,15 +229,17 @@ def spans(
     """One Span for each interval, also for those in which no step ended."""
     edges = np.linspace(0.0, duration_s, count + 1)
     return tuple(
-        _span(table, np.flatnonzero(where == i), samples, float(edges[i]), float(edges[i + 1]))
+        _make_span(table, np.flatnonzero(where == i), samples, float(edges[i]), float(edges[i + 1]))
         for i in range(count)
     )
 
 
-def _span(table: StepTable, at: Indices, samples: Sequence[Sample], begin_s: float, end_s: float) -> Span:
+def _make_span(
+    table: StepTable, at: Indices, samples: Sequence[Sample], begin_s: float, end_s: float
+) -> Span:
     step_ms, cost = table.step_ms[at], table.cost[at]
     rank, cause = _most_flagged(table, at, samples)
-    lost_s = _sum(table.lost_s(table.cost)[at])
+    lost_s = _known_sum(table.lost_s(table.cost)[at])
     spent_s = float(table.seconds[at][~np.isnan(cost)].sum()) if len(at) else 0.0
     p50 = known(median(step_ms)) if len(at) else None
     even_ms = (step_ms * (1 - table.uneven[at]))[~np.isnan(table.uneven[at])]
@@ -245,8 +253,8 @@ def _span(table: StepTable, at: Indices, samples: Sequence[Sample], begin_s: flo
         steps=round(float(table.steps[at].sum())),
         read_steps=len(at),
         step_ms=p50,
-        wait_pct=_share(table.wait_ms[at], step_ms),
-        transfer_pct=_share(table.transfer_ms[at], step_ms),
+        wait_pct=_mean_share(table.wait_ms[at], step_ms),
+        transfer_pct=_mean_share(table.transfer_ms[at], step_ms),
         no_straggler_ms=known(median(even_ms)) if len(even_ms) else None,
         rank=rank,
         cause=cause,
@@ -265,12 +273,12 @@ def _most_flagged(table: StepTable, at: Indices, samples: Sequence[Sample]) -> t
     return rank, newest.cause if newest is not None else None
 
 
-def _share(part: Column, whole: Column) -> float | None:
+def _mean_share(part: Column, whole: Column) -> float | None:
     is_known = ~np.isnan(part)
     total = float(whole[is_known].sum())
     return 100 * float(part[is_known].sum()) / total if total > 0 else None
 
 
-def _sum(values: Column) -> float | None:
+def _known_sum(values: Column) -> float | None:
     is_known = values[~np.isnan(values)]
     return float(is_known.sum()) if len(is_known) else None

@@ -30,7 +30,7 @@ NO_RANK, UNKNOWN_RANK = "·", " "
 
 def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     """The run's time as lines of blocks: step time, waiting, flagged rank, events, and the time of day."""
-    room, wide = _places(report, width)
+    room, wide = _count_places(report, width)
     spans = report.spans[:room]
     if not any(span.step_ms is not None for span in report.spans):
         return []
@@ -42,19 +42,19 @@ def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     if report.stragglers:  # since when, and how it went on
         figures.append(("cost %", [span.cost_pct for span in spans], 0))
     for label, values, digits in figures:
-        lines += _strip(label, values, digits, wide, ascii_only)
-    letters, legend = _letters(report)
+        lines += _draw_strip(label, values, digits, wide, ascii_only)
+    letters, legend = _letters_of_ranks(report)
     if any(span.cost_pct is not None for span in spans) and report.run.world_size > 1:
         flagged = [
             UNKNOWN_RANK if span.cost_pct is None else letters.get(span.rank, NO_RANK) for span in spans
         ]
         lines.append(f"{'slow rank':<{LABEL_WIDTH}}{''.join(letter * wide for letter in flagged)}".rstrip())
-    marks, used = _events(report, len(spans))
+    marks, used = _letters_of_events(report, len(spans))
     if used:
         placed = "".join(mark + (" " if mark != "S" else "S") * (wide - 1) for mark in marks)
         lines.append(f"{'events':<{LABEL_WIDTH}}{placed}".rstrip())
         legend = [*legend, *used]
-    lines.append(_axis(report, len(spans) * wide))
+    lines.append(_draw_axis(report, len(spans) * wide))
     if legend:
         lines.append(" " * LABEL_WIDTH + "   ".join(legend))
     return lines
@@ -64,26 +64,28 @@ def excess_strip(
     report: Report, values_ms: Sequence[float | None], width: int, ascii_only: bool
 ) -> list[str]:
     """A rank's excess in every span, in line with the other strips; empty: it is not known."""
-    room, wide = _places(report, width)
-    return _strip("excess ms", values_ms[:room], 1, wide, ascii_only)
+    room, wide = _count_places(report, width)
+    return _draw_strip("excess ms", values_ms[:room], 1, wide, ascii_only)
 
 
-def _places(report: Report, width: int) -> tuple[int, int]:
+def _count_places(report: Report, width: int) -> tuple[int, int]:
     """How many spans have room, and the cells of each."""
     room = max(1, width - LABEL_WIDTH - RANGE_WIDTH - 1)
     return room, max(1, room // max(1, min(room, len(report.spans))))
 
 
-def _strip(label: str, values: Sequence[float | None], digits: int, wide: int, ascii_only: bool) -> list[str]:
+def _draw_strip(
+    label: str, values: Sequence[float | None], digits: int, wide: int, ascii_only: bool
+) -> list[str]:
     """One line of blocks with its least and largest value; none where nothing is known."""
-    known = [value for value in values if value is not None]
-    if not known:
+    known_values = [value for value in values if value is not None]
+    if not known_values:
         return []
     # Shares have a scale of 0 to 100, so that a little waiting is drawn as little.
-    top = 100.0 if "%" in label else scale_end(known)
-    text = "".join(_block(value, top, PLAIN if ascii_only else BLOCKS) * wide for value in values)
-    least, most = fixed(min(known), digits), fixed(max(known), digits)
-    between = f"to {most}" if min(known) < 0 else f"{least}-{most}"
+    top = 100.0 if "%" in label else scale_end(known_values)
+    text = "".join(_draw_block(value, top, PLAIN if ascii_only else BLOCKS) * wide for value in values)
+    least, most = fixed(min(known_values), digits), fixed(max(known_values), digits)
+    between = f"to {most}" if min(known_values) < 0 else f"{least}-{most}"
     return [f"{label:<{LABEL_WIDTH}}{text} {between}".rstrip()]
 
 
@@ -92,14 +94,14 @@ def scale_end(values: Sequence[float]) -> float:
     return min(max(values), SPIKE * sorted(values)[len(values) // 2])
 
 
-def _block(value: float | None, top: float, levels: str) -> str:
+def _draw_block(value: float | None, top: float, levels: str) -> str:
     if value is None:
         return " "
     share = value / top if top > 0 else 0.0
     return levels[min(len(levels) - 1, max(0, int(share * len(levels) - 1e-9)))]
 
 
-def _letters(report: Report) -> tuple[dict[int | None, str], list[str]]:
+def _letters_of_ranks(report: Report) -> tuple[dict[int | None, str], list[str]]:
     """A character for each flagged rank, its number where all are below 10, else a letter; and the legend."""
     ranks = [straggler.rank for straggler in report.stragglers]
     if all(rank < 10 for rank in ranks):
@@ -139,12 +141,14 @@ def incidents(report: Report) -> list[Incident]:
     return [incident for incident in found if condition_of(incident.kind).letter]
 
 
-def _events(report: Report, count: int) -> tuple[list[str], list[str]]:
+def _letters_of_events(report: Report, count: int) -> tuple[list[str], list[str]]:
     """A letter per column, and the legend: each letter that is used, with its title."""
     end_s = max(report.spans[-1].end_s, 1e-9)
     start = report.run.started_at
     marks = [" "] * count
-    titles = {one.letter: one.letter_title for one in CONDITIONS.values() if one.letter}
+    titles = {
+        condition.letter: condition.letter_title for condition in CONDITIONS.values() if condition.letter
+    }
     order = [*titles]
 
     def column(unix_s: float) -> int:
@@ -158,7 +162,7 @@ def _events(report: Report, count: int) -> tuple[list[str], list[str]]:
     return marks, [f"{letter} {title}" for letter, title in titles.items() if letter in marks]
 
 
-def _axis(report: Report, room: int) -> str:
+def _draw_axis(report: Report, room: int) -> str:
     first = clock(report.run.started_at)
     last = clock(report.run.started_at + report.spans[-1].end_s)
     return " " * LABEL_WIDTH + first + last.rjust(max(len(last) + 1, room - len(first)))

@@ -59,18 +59,18 @@ def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> t
         if figure.in_report
     }
     lost = _or_none(ranks.lost_records)
-    columns["lost_records"] = [None if one is None else int(one) for one in lost]
+    columns["lost_records"] = [None if n_lost is None else int(n_lost) for n_lost in lost]
     names = {field.name for field in fields(RankSummary)}
     columns |= {key: values for key, values in means.items() if key in names}
-    others = {key: values for key, values in means.items() if key not in names}
-    columns["figures"] = [{key: values[rank] for key, values in others.items()} for rank in range(world)]
+    figures = {key: values for key, values in means.items() if key not in names}
+    columns["figures"] = [{key: values[rank] for key, values in figures.items()} for rank in range(world)]
     rows = zip(*(columns[field.name] for field in fields(RankSummary)), strict=True)
     return tuple(starmap(RankSummary, rows))
 
 
 def _or_none(values: Column) -> list[float | None]:
     """(n,) numbers; None where one is NaN or infinite."""
-    return [one if isfinite(one) else None for one in values.tolist()]
+    return [value if isfinite(value) else None for value in values.tolist()]
 
 
 def host_summaries(
@@ -83,17 +83,19 @@ def host_summaries(
             of_hosts[rank.host].append(rank)
     figures = {host.name: host for host in last.hosts}
     bounds: dict[str, float] = {}
-    own = next((host.name for host in last.hosts if host.collector), None)
+    collector_host = next((host.name for host in last.hosts if host.collector), None)
     for sample in samples:
-        each = [(host.name, host.clock_bound_ms) for host in sample.frame.hosts]
-        each = each or [(clock.host, clock.bound_ms) for clock in sample.frame.clocks if clock.host != own]
-        for name, bound_ms in each:
+        bounds_ms = [(host.name, host.clock_bound_ms) for host in sample.frame.hosts]
+        bounds_ms = bounds_ms or [
+            (clock.host, clock.bound_ms) for clock in sample.frame.clocks if clock.host != collector_host
+        ]
+        for name, bound_ms in bounds_ms:
             if bound_ms is not None:
                 bounds[name] = max(bounds.get(name, 0.0), bound_ms)
     silences = Counter(event.host for event in events if event.kind == "host_unreachable")
     return tuple(
-        _host_summary(name, mine, figures.get(name), bounds.get(name), silences[name])
-        for name, mine in of_hosts.items()
+        _host_summary(name, host_ranks, figures.get(name), bounds.get(name), silences[name])
+        for name, host_ranks in of_hosts.items()
         if len(of_hosts) > 1
     )
 
@@ -127,11 +129,11 @@ def _figure_mean(samples: Sequence[Sample], weights: Column, figure: Figure, wor
     An elastic restart may change the number of ranks: a rank counts in the samples that have it.
     """
     total, weight = np.zeros(world), np.zeros(world)
-    for sample, own in zip(samples, weights, strict=True):
+    for sample, steps in zip(samples, weights, strict=True):
         column = values_of_ranks(figure, sample.frame)[:world]
         is_known = np.isfinite(column)
-        total[: len(column)][is_known] += own * column[is_known]
-        weight[: len(column)][is_known] += own
+        total[: len(column)][is_known] += steps * column[is_known]
+        weight[: len(column)][is_known] += steps
     return np.asarray(np.divide(total, weight, out=np.full(world, np.nan), where=weight > 0))
 
 
@@ -227,21 +229,22 @@ def bucket_summaries(samples: Sequence[Sample], weights: Column) -> tuple[Bucket
     used: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, sample in enumerate(samples):
         if any(bucket.transfer_ms is not None for bucket in sample.frame.buckets):
+            # DDP builds its buckets anew after the first step: a layout of one step is not the run's.
             used[tuple((b.model, b.index, b.bytes, b.hook) for b in sample.frame.buckets)].append(i)
     if not used:
         newest = samples[-1].frame.buckets if samples else ()
         return tuple(unmeasured_bucket(bucket) for bucket in newest)
     places = max(used.values(), key=lambda places: float(weights[places].sum()))
     columns = zip(*(samples[i].frame.buckets for i in places), strict=True)
-    return tuple(_bucket(list(column), weights[places]) for column in columns)
+    return tuple(_summarize_bucket(list(column), weights[places]) for column in columns)
 
 
 def unmeasured_bucket(bucket: BucketFigures) -> BucketSummary:
     """The summary of a bucket that is known from its layout alone."""
-    return _bucket([bucket], np.ones(1))
+    return _summarize_bucket([bucket], np.ones(1))
 
 
-def _bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketSummary:
+def _summarize_bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketSummary:
     """One bucket. Bandwidths are bytes over the mean transfer; the bus factor is that of the samples."""
     newest = seen[-1]
     transfer = weighted([bucket.transfer_ms for bucket in seen], weights)
@@ -277,7 +280,7 @@ def stragglers(
     flagged = sorted(
         {sample.frame.straggler.rank for sample in samples if sample.frame.straggler is not None}
     )
-    summaries = [_straggler(rank, samples, table, last, total_s) for rank in flagged]
+    summaries = [_summarize_straggler(rank, samples, table, last, total_s) for rank in flagged]
     known_ones = sorted((s for s in summaries if s is not None), key=lambda s: -s.lost_s)
     return tuple(
         replace(one, excess_ms=_excess_over_time(one.rank, samples, table, where, spans))
@@ -285,13 +288,13 @@ def stragglers(
     )
 
 
-def _straggler(
+def _summarize_straggler(
     rank: int, samples: Sequence[Sample], table: StepTable, last: Frame, total_s: float
 ) -> StragglerSummary | None:
-    at = np.flatnonzero(table.rank == rank)
-    if not len(at):
+    flagged = np.flatnonzero(table.rank == rank)
+    if not len(flagged):
         return None
-    counts = np.bincount(table.flagged_by[at], weights=table.steps[at], minlength=len(samples))
+    counts = np.bincount(table.flagged_by[flagged], weights=table.steps[flagged], minlength=len(samples))
     weights = np.asarray(counts, np.float64)
     places = [i for i in np.flatnonzero(weights).tolist() if samples[i].frame.straggler is not None]
     seen = [
@@ -301,16 +304,20 @@ def _straggler(
     ]
 
     def mean(get: Callable[[Straggler], float | None]) -> float:
-        return weighted([get(straggler) for straggler, _ in seen], np.array([own for _, own in seen])) or 0.0
+        return (
+            weighted([get(straggler) for straggler, _ in seen], np.array([weight for _, weight in seen]))
+            or 0.0
+        )
 
     def usual(get: Callable[[Straggler], str | tuple[int, ...] | None]) -> object:
         votes: dict[object, float] = defaultdict(float)
-        for straggler, own in seen:
-            votes[get(straggler)] += own * straggler.cost_pct
+        for straggler, weight in seen:
+            # By cost, too: what cost most decides, not what lasted longest at little cost.
+            votes[get(straggler)] += weight * straggler.cost_pct
         return max(votes, key=lambda value: votes[value])
 
     phases = {phase for straggler, _ in seen for phase in straggler.parts_ms}
-    scores = [_at(samples[i].frame.ranks.relative_score, rank) for i in places]
+    scores = [_value_of_rank(samples[i].frame.ranks.relative_score, rank) for i in places]
     groups = [samples[i].frame.group for i in places]
 
     def of_group(get: Callable[[Group], float | None]) -> float | None:
@@ -320,7 +327,7 @@ def _straggler(
     place = usual(lambda straggler: straggler.place if straggler.cause == cause else None)
     by_steps = usual(lambda straggler: straggler.basis) == "every_step"
     together = usual(lambda straggler: straggler.ranks or (straggler.rank,))
-    flagged_s, lost_s = float(table.seconds[at].sum()), float(table.lost_s(table.cost)[at].sum())
+    flagged_s, lost_s = float(table.seconds[flagged].sum()), float(table.lost_s(table.cost)[flagged].sum())
     return StragglerSummary(
         rank=rank,
         ranks=together if isinstance(together, tuple) else (rank,),
@@ -332,11 +339,12 @@ def _straggler(
         cost_pct=100 * lost_s / flagged_s if flagged_s else 0.0,
         lost_s=lost_s,
         flagged_pct=100 * flagged_s / total_s if total_s > 0 else 0.0,
-        first_step=_first(table.step, int(at[0])),
-        last_step=int(table.step[at[-1]]),
-        incarnation=int(table.incarnation[at[0]]),
-        last_incarnation=int(table.incarnation[at[-1]]),
+        first_step=_first_step(table.step, int(flagged[0])),
+        last_step=int(table.step[flagged[-1]]),
+        incarnation=int(table.incarnation[flagged[0]]),
+        last_incarnation=int(table.incarnation[flagged[-1]]),
         parts_ms={
+            # `phase=phase`: a lambda would see the last phase of the loop.
             phase: mean(lambda straggler, phase=phase: straggler.parts_ms.get(phase))  # type: ignore[misc]
             for phase in PHASES
             if phase in phases
@@ -351,7 +359,7 @@ def _straggler(
         step_without_high_ms=of_group(lambda group: group.no_straggler_high_ms),
         host=last.ranks.host[rank] if rank < len(last.ranks.host) else "",
         device=last.ranks.device[rank] if rank < len(last.ranks.device) else "",
-        differs=_differs(rank, samples[places[-1]].frame) if places else (),
+        differs=_differences_of_rank(rank, samples[places[-1]].frame) if places else (),
     )
 
 
@@ -360,8 +368,8 @@ def _excess_over_time(
 ) -> tuple[float | None, ...]:
     """Mean over the steps of each span, from the samples that their cost is from; None where it is not known.
     Empty: in none of them."""
-    of_samples = [_at(sample.frame.ranks.excess_ms, rank) for sample in samples]
-    excess = np.array([np.nan if one is None else one for one in of_samples])[table.flagged_by]
+    of_samples = [_value_of_rank(sample.frame.ranks.excess_ms, rank) for sample in samples]
+    excess = np.array([np.nan if ms is None else ms for ms in of_samples])[table.flagged_by]
     is_known = np.isfinite(excess)
     if not is_known.any():
         return ()
@@ -371,18 +379,19 @@ def _excess_over_time(
     return tuple(_or_none(np.divide(total, steps, out=np.full(spans, np.nan), where=steps > 0)))
 
 
-def _differs(rank: int, frame: Frame) -> tuple[str, ...]:
+def _differences_of_rank(rank: int, frame: Frame) -> tuple[str, ...]:
     straggler = frame.straggler
     reason = straggler.waits_for if straggler is not None and straggler.rank == rank else ""
     differs = differences(frame, rank) if rank < len(frame.ranks.state) else ()
     return tuple(filter(None, (reason, *differs)))
 
 
-def _first(step: Column, place: int) -> int:
+def _first_step(step: Column, place: int) -> int:
     """The first of the steps that this element of the table represents."""
     before = int(step[place - 1]) if place else -1
+    # A restart counts its steps from 0 again.
     return before + 1 if before < step[place] else 0
 
 
-def _at(column: Column, rank: int) -> float | None:
+def _value_of_rank(column: Column, rank: int) -> float | None:
     return known(column[rank]) if rank < len(column) else None

@@ -59,10 +59,10 @@ def rank_table(report: Report, width: int) -> list[str]:
     by_steps = any(rank.excess_ms is not None for rank in shown)
     columns = [
         measured("rank", [str(rank.rank) for rank in shown], 99),
-        measured("host", [_host(rank) for rank in shown], 20, right=False),
+        measured("host", [_host_label(rank) for rank in shown], 20, right=False),
     ]
     for figure, column in COLUMNS:
-        values = parts[figure.part] if figure.part else _means(shown, figure)
+        values = parts[figure.part] if figure.part else _means_of_ranks(shown, figure)
         if column.shown is None or column.shown(values):
             texts = [figure.text(value) for value in values.tolist()]
             if figure is LATENESS:
@@ -74,7 +74,7 @@ def rank_table(report: Report, width: int) -> list[str]:
     return [*lines, f"and {hidden:,} more ranks, less late (--json has all)"] if hidden > 0 else lines
 
 
-def _means(ranks: Sequence[RankSummary], figure: Figure) -> Column:
+def _means_of_ranks(ranks: Sequence[RankSummary], figure: Figure) -> Column:
     """(ranks,) means of a figure over the run; NaN: not known."""
     means = [rank.figures.get(figure.key, getattr(rank, figure.name, None)) for rank in ranks]
     return np.array(means, np.float64)
@@ -105,12 +105,12 @@ def beside_others(report: Report) -> BesideOthers | None:
     if slow is None or slow.pattern == "rotating":
         return None
     usual = {phase: _others_ms(report, slow.ranks, phase) for phase in OWN_PHASES}
-    own = {phase: usual[phase] + slow.parts_ms.get(phase, math.nan) for phase in OWN_PHASES}
-    if not any(map(math.isfinite, own.values())):
+    own_ms = {phase: usual[phase] + slow.parts_ms.get(phase, math.nan) for phase in OWN_PHASES}
+    if not any(map(math.isfinite, own_ms.values())):
         return None
     begin = next((e.unix_s for e in report.events if e.kind == "straggler" and e.rank == slow.rank), None)
     near = [] if begin is None else [e for e in events_near(report.events, begin) if e.severity != "info"]
-    return BesideOthers(slow, own, usual, begin, tuple(near[-MAX_NEAR:]))
+    return BesideOthers(slow, own_ms, usual, begin, tuple(near[-MAX_NEAR:]))
 
 
 def happened(beside: BesideOthers) -> str:
@@ -151,12 +151,14 @@ def _others_ms(report: Report, ranks: Sequence[int], phase: str) -> float:
 
     Only backward contains DDP's waiting: of the other phases the whole is taken where own time is not known.
     """
-    each: list[float | None] = []
-    for one in report.ranks:
-        if one.rank not in ranks:
-            own = None if phase == "other" else getattr(one, f"own_{phase}_ms")
-            each.append(own if own is not None or phase == "backward" else getattr(one, f"{phase}_ms"))
-    return float(median(np.array(each, np.float64)))
+    times_ms: list[float | None] = []
+    for rank in report.ranks:
+        if rank.rank not in ranks:
+            own_ms = None if phase == "other" else getattr(rank, f"own_{phase}_ms")
+            times_ms.append(
+                own_ms if own_ms is not None or phase == "backward" else getattr(rank, f"{phase}_ms")
+            )
+    return float(median(np.array(times_ms, np.float64)))
 
 
 def host_table(report: Report, width: int) -> list[str]:
@@ -212,7 +214,7 @@ def rank_times(ranks: Sequence[RankSummary], report: Report) -> Column:
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
     flagged = {slow.rank for slow in report.stragglers if slow.flagged_pct >= MOST_OF_RUN_PCT}
-    always_last = [at for at, rank in enumerate(ranks) if rank.rank in flagged]
+    always_last = [index for index, rank in enumerate(ranks) if rank.rank in flagged]
     return rank_parts(column, always_last)[: len(PARTS)]
 
 
@@ -246,36 +248,40 @@ def bucket_columns(buckets: Sequence[BucketSummary]) -> tuple[list[TableColumn],
             by_size.setdefault((bucket.bytes or 0).bit_length(), []).append(bucket)
         groups = [by_size[key] for key in sorted(by_size, reverse=True)]
     columns = [
-        measured("bucket", [_which(group) for group in groups], 99, right=False),
-        measured("size", [size(_mean(group, "bytes")) for group in groups], 98),
-        *_launches(groups),
+        measured("bucket", [_bucket_label(group) for group in groups], 99, right=False),
+        measured("size", [size(_mean_of_buckets(group, "bytes")) for group in groups], 98),
+        *_launch_column(groups),
         measured("dtype", [clean(group[0].dtype) or UNKNOWN for group in groups], 70, right=False),
         *(
-            measured(column.title, [figure.text(_mean(group, figure.name)) for group in groups], column.keep)
+            measured(
+                column.title,
+                [figure.text(_mean_of_buckets(group, figure.name)) for group in groups],
+                column.keep,
+            )
             for figure, column in BUCKET_COLUMNS
         ),
     ]
     return columns, len(groups)
 
 
-def _launches(groups: Sequence[Sequence[BucketSummary]]) -> list[TableColumn]:
+def _launch_column(groups: Sequence[Sequence[BucketSummary]]) -> list[TableColumn]:
     """All-reduces of a bucket in a step, where any has more than one."""
-    counts = [_mean(group, "launches") for group in groups]
+    counts = [_mean_of_buckets(group, "launches") for group in groups]
     if max((number for number in counts if number is not None), default=1.0) <= 1:
         return []
     return [measured("a step", [times_a_step(number) for number in counts], 65)]
 
 
-def _which(group: Sequence[BucketSummary]) -> str:
+def _bucket_label(group: Sequence[BucketSummary]) -> str:
     if len(group) > 1:
         return f"{len(group)} like"
     bucket = group[0]
     return f"{bucket.model}.{bucket.index}" if bucket.model else str(bucket.index)
 
 
-def _mean(group: Sequence[BucketSummary], name: str) -> float | None:
+def _mean_of_buckets(group: Sequence[BucketSummary], name: str) -> float | None:
     return weighted([getattr(bucket, name) for bucket in group], np.ones(len(group)))
 
 
-def _host(rank: RankSummary) -> str:
+def _host_label(rank: RankSummary) -> str:
     return clean(fit_tail(rank.host, HOST_WIDTH).strip()) or UNKNOWN

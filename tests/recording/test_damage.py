@@ -151,7 +151,7 @@ from tests.recording.made_up import a_run
 writer = Writer(Path({str(path)!r}), limit_bytes=1 << 30)
 for number, received in enumerate(a_run(10**9)):
     writer.add(received, encode(received.message))
-    writer.tick(received.t_ns)
+    writer.write_due(received.t_ns)
     if number % 100 == 0:
         print(Path({str(path)!r}).stat().st_size, flush=True)
 """

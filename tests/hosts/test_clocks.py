@@ -54,6 +54,8 @@ def test_a_slow_rank_is_flagged_with_clocks_far_apart(place: str, tmp_path: Path
         assert (straggler["rank"], straggler["place"]) == (1, PLACES[place])
         assert 15 < straggler["lateness_ms"] < 40
         assert found["ranks"][1]["host"] == "node-b"
+        sampled = until(lambda: (snapshot(a, "run") or {}).get("sampled"), "its agent passes the ASK on")
+        assert sampled[0]["rank"] == 1 and "train.py:" in sampled[0]["line"]
         enough((a, b, c))
         assert job.wait() == [0, 0, 0], job.err
         end = recorded(a)

@@ -180,7 +180,6 @@ def _begin_group(state: RunState) -> None:
     state.forget_end()
     state.pairing = Pairing(world)
     state.figures = Figures(world, state.figures.size)
-    state.ledger.begin_group()
     state.synchronisation.restart(world)
     state.replicas.restart(world)
     state.loss_spread.restart(world)
@@ -361,7 +360,6 @@ def _on_phase(state: RunState, event: Event, rank_state: RankState, t_ns: int) -
     if begins:
         rank_state.phase_name = str(event.fields.get("name") or "")
     rank_state.declare(begins, t_ns)
-    state.ledger.note_phase(rank_state.row, event.t_ns, begins=begins)
     state.excused_ns = t_ns
 
 

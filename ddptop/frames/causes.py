@@ -183,18 +183,6 @@ PLACES: Mapping[OwnPlace, PlaceWords] = MappingProxyType(
             remedy="Look at what {ranks} does between the optimizer and its next batch. A checkpoint, an "
             "evaluation or logging can run every so many steps, or in a thread.",
         ),
-        "evaluation": PlaceWords(
-            title="in an evaluation",
-            short="evaluation",
-            remedy="Evaluate on all ranks, each a part of the data, or in a process of its own on saved "
-            "weights: the other ranks wait for {ranks}.",
-        ),
-        "phase": PlaceWords(
-            title="in a phase that the script declares",
-            short="declared phase",
-            remedy="Share the work of the declared phase out over all ranks, or run it in a thread or less "
-            "often: the other ranks wait for {ranks}.",
-        ),
         "between_steps": PlaceWords(
             title="between two steps",
             short="between steps",

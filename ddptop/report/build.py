@@ -34,14 +34,12 @@ from ddptop.report.tables import rank_times
 from ddptop.sources.player import gc_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Frame
     from ddptop.frames.history import History
     from ddptop.protocol.messages import Received
     from ddptop.recording.reader import Recording
-    from ddptop.report.content import StragglerSummary
     from ddptop.report.step_table import StepTable
 
 WHOLE_ROWS = 30_000
@@ -122,17 +120,14 @@ def finish(
     ranks = summaries.rank_summaries(samples, per_sample, last)
     hosts = summaries.host_summaries(ranks, samples, last, sampler.incidents.events)
     incidents = sampler.incidents
-    stragglers = summaries.stragglers(samples, table, where, count, last)
-    cost = _cost(table, sum(stall.lasted_s for stall in incidents.stalls), stragglers)
-    if whole and compares_own_times(last):
-        cost = _with_sums(cost, last)
+    cost = _cost(table, sum(stall.lasted_s for stall in incidents.stalls))
     report = Report(
         source="simulated" if last.source == "simulated" else "recording",
         run=last.run,
         reading=_reading(table, per_sample, sampler, whole=whole, damage=damage, refused=refused),
         verdict=(),
         cost=cost,
-        stragglers=stragglers,
+        stragglers=summaries.stragglers(samples, table, where, count, last),
         spans=spans(table, where, samples, duration_s, count),
         ranks=ranks,
         phases_pct=summaries.phases_pct(ranks),
@@ -213,11 +208,9 @@ def _reading(
     )
 
 
-def _cost(table: StepTable, stalled_s: float, stragglers: Sequence[StragglerSummary]) -> Cost:
+def _cost(table: StepTable, stalled_s: float) -> Cost:
     step_s = float(table.seconds.sum())
     flagged_s = _lost(table, table.cost)
-    rarely_s = sum(slow.lost_s for slow in stragglers if slow.rare is not None)
-    flagged_s = (flagged_s or 0.0) + rarely_s if rarely_s else flagged_s
     uneven_s = _lost(table, table.uneven)
     return Cost(
         step_s=step_s,
@@ -226,22 +219,6 @@ def _cost(table: StepTable, stalled_s: float, stragglers: Sequence[StragglerSumm
         uneven_s=uneven_s,
         uneven_pct=100 * uneven_s / step_s if uneven_s is not None and step_s > 0 else None,
         stalled_s=stalled_s,
-    )
-
-
-def _with_sums(cost: Cost, last: Frame) -> Cost:
-    """The cost of waiting as the ledger has it: a sum over every step."""
-    ledger = last.ledger
-    if ledger is None or ledger.run.lost_pct is None:
-        return cost
-    waited_s = ledger.run.rank_seconds
-    uneven_s = waited_s / len(ledger.ranks.elapsed_s)
-    return replace(
-        cost,
-        uneven_s=uneven_s,
-        uneven_pct=min(100.0, 100 * uneven_s / cost.step_s) if cost.step_s > 0 else None,
-        waited_s=waited_s,
-        lost_pct=ledger.run.lost_pct,
     )
 
 

@@ -13,7 +13,6 @@ from ddptop.frames.stall import Stall
 if TYPE_CHECKING:
     from ddptop.frames.conditions import FindingKind
     from ddptop.frames.frame import Alert, LoggedEvent, RunInfo
-    from ddptop.frames.ledger import RareSlowness
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import Death
@@ -69,11 +68,6 @@ class Cost:
     uneven_pct: float | None
     stalled_s: float
     """Total length of the stalls."""
-    waited_s: float | None = None
-    """Rank-seconds: what all ranks together have waited for each other. None: not known of every step; then
-    `uneven_s` and `uneven_pct` are estimates from samples, else they are its mean over the ranks."""
-    lost_pct: float | None = None
-    """`waited_s` in percent of the time of all ranks, from the launch on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +112,6 @@ class StragglerSummary:
     last_incarnation: int = 0
     excess_ms: tuple[float | None, ...] = ()
     """Its excess over the run, one mean for each of `spans`; empty: not known in any."""
-    rare: RareSlowness | None = None
-    """Of pattern `rare`: its slow steps. `cost_pct` is of the run's time then, and `lateness_ms` what the
-    others waited in such a step."""
     differs: tuple[str, ...] = ()
     """In what its process, GPU and host differed from the others' when last flagged, and why it waited."""
 

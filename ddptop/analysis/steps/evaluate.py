@@ -245,7 +245,6 @@ class StepEvaluation:
         kinds = kinds_of(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
         if parts is not None:
             _divide_each_pass(batch, kinds, parts)
-        self._state.ledger.take(numbers, batch.runs_of_peers(), block, columns, parts, end_s)
         exposed, budget = _budget(columns, parts)
         wall, known_phases = median(columns[0]), np.asarray(~shadow.any(axis=1))
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))

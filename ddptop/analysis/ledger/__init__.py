@@ -1,1 +1,0 @@
-"""The ledger: sums over the whole run of where the ranks' time went, and of what they waited for whom."""

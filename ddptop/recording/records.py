@@ -292,8 +292,9 @@ LASTING_KEPT = 50_000
 """Lasting messages that stay in memory, some 50 MB at most: 4096 ranks send three each when they join."""
 
 
-UNPACKED_TIMES = 16
-"""Records of our own are compressed to a fourth; those of 512 ranks that differ in nothing to an eleventh."""
+UNPACKED_TIMES = 24
+"""Records of our own are compressed to a fourth; those of 512 ranks that differ in nothing to a fifteenth,
+and some of their blocks to a twentieth."""
 UNPACKED_BYTES = 128 << 20
 """So much more the blocks of a file may unpack to in all: 4,096 ranks that send the same 32 kB of stacks."""
 

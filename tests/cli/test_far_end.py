@@ -134,14 +134,14 @@ BUSY = """
 import sys, threading
 from ddptop.cli.main import main
 from ddptop.sources.live import CollectorSource
-receive = CollectorSource._receive
+receive = CollectorSource._receive_frames
 
 def receive_one_frame(self, link):
     receive(self, link)
     if self._frame is not None:
         threading.Event().wait()
 
-CollectorSource._receive = receive_one_frame
+CollectorSource._receive_frames = receive_one_frame
 sys.exit(main())
 """
 """The thread that reads from the far end takes one frame, and then does not end whatever it is told."""

@@ -48,7 +48,7 @@ def test_a_late_viewer_gets_the_history_without_a_hole(stage):
 
 def test_of_a_long_history_come_the_newest_steps_and_bins_of_the_others(stage):
     collector = stage.collector(record="off")
-    stage.ended([stage.rank(0, 1, steps=30_000, rate=30_000, buckets=0)])
+    stage.ended([stage.rank(0, 1, steps=30_000, rate=30_000, buckets=0, window=4 << 20)])
     source = stage.source()
     first = stage.until(source, lambda frame: True)
     history = first.history

@@ -223,7 +223,7 @@ def test_an_error_of_the_device_leaves_what_the_host_saw_and_is_asked_about_no_m
 def test_a_step_of_which_one_end_could_not_be_recorded_shows_no_buckets() -> None:
     training = Training()
     record = training.step()
-    record.calls.append_frame(["other", training.pool.mark_event(), UNTIMED])
+    record.calls.append(["other", training.pool.mark_event(), UNTIMED])
     training.wait(2 * STEP)
     (done,) = training.resolver.take_done([record])
     assert done.calls == []

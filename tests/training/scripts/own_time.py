@@ -103,7 +103,7 @@ def train(
             optimizer.step()
         else:
             scaler.step(optimizer)
-            scaler.update_size()
+            scaler.update()
 
 
 def two_models() -> None:

@@ -7,11 +7,10 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddptop.export import halves
 from ddptop.export.reading import ExportError
 from ddptop.export.tables import CsvSink, JsonSink
 from ddptop.host.installation import install_command
@@ -45,7 +44,9 @@ def write(recording: Recording, form: str, path: Path, selection: Selection, *, 
         raise ExportError(f"--to {form} needs {package}: {install_command(form)}") from None
     with output_at(path, force, folder=ENDINGS[form].startswith("-")) as to:
         if form in ("csv", "parquet"):
-            return halves.export(CsvSink if form == "csv" else ParquetSink, recording, selection, to)
+            make_sink = CsvSink if form == "csv" else ParquetSink
+            with closing(make_sink(recording, selection, to)) as sink:
+                return sink.export()
         with os.fdopen(os.dup(sys.stdout.fileno()), "wb") if path == STDOUT else to.open("wb") as file:
             return (JsonSink if form == "json" else PerfettoSink)(recording, selection, file).export()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from ddptop.export.columns import BUCKETS, STEPS, TABLES, UNKNOWN
+from ddptop.export.columns import TABLES, UNKNOWN
 from ddptop.export.tables import TableSink, unknown
 
 if TYPE_CHECKING:
@@ -69,16 +70,18 @@ class ParquetSink(TableSink):
     def __init__(self, recording: Recording, selection: Selection, folder: Path) -> None:
         super().__init__(recording, selection)
         self._waiting = {table.name: _RowGroup(table) for table in TABLES}
-        self._writers = {
-            table.name: pyarrow.parquet.ParquetWriter(
-                str(folder / f"{table.name}.parquet"),
-                schema(table),
-                compression="zstd",
-                # Measured times seldom repeat: a dictionary of them takes time and saves nothing.
-                use_dictionary=[c.name for c in table.columns if not c.kind.startswith("float")],
-            )
-            for table in TABLES
-        }
+        self._writers = {}
+        with ExitStack() as files:
+            for table in TABLES:
+                writer = pyarrow.parquet.ParquetWriter(
+                    str(folder / f"{table.name}.parquet"),
+                    schema(table),
+                    compression="zstd",
+                    # Measured times seldom repeat: a dictionary of them takes time and saves nothing.
+                    use_dictionary=[c.name for c in table.columns if not c.kind.startswith("float")],
+                )
+                self._writers[table.name] = files.enter_context(writer)
+            self._open_files = files.pop_all()
 
     def write(self, table: Table, rows: Rows) -> None:
         """Keep some rows; write a row group when there are enough."""
@@ -88,19 +91,11 @@ class ParquetSink(TableSink):
             if waiting.count == ROW_GROUP:
                 self._write_row_group(table)
 
-    def append(self, folder: Path) -> None:
-        """Copy the row groups behind those that are written."""
-        for table in (STEPS, BUCKETS):
-            self._write_row_group(table)
-            with pyarrow.parquet.ParquetFile(folder / f"{table.name}.parquet") as file:
-                for group in range(file.num_row_groups):
-                    self._writers[table.name].write_table(file.read_row_group(group, use_threads=False))
-
     def close(self) -> None:
         """Write what is left, and the ends of the files."""
-        for table in TABLES:
-            self._write_row_group(table)
-            self._writers[table.name].close()
+        with self._open_files:
+            for table in TABLES:
+                self._write_row_group(table)
 
     def _write_row_group(self, table: Table) -> None:
         if self._waiting[table.name].count:

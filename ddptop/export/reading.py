@@ -60,8 +60,6 @@ class End(NamedTuple):
     """Those of the exported steps' time, or all."""
     refused: int
     """Messages that the analysis could not take."""
-    span_s: tuple[float, float]
-    """Begin of the first exported step and end of the last one, since the start of the run."""
 
 
 class Selection(NamedTuple):
@@ -94,17 +92,13 @@ class Sink:
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self._recording, self._selection = recording, selection
         self.reducer = Reducer(history_points=HISTORY_POINTS)
-        self.takes = True
-        """Whether evaluated steps are exported; false for those before the half of a second process."""
-        self.latest: Batch | None = None
-        """The last steps that were evaluated."""
         self.reducer.state.log.kept = EVENTS_KEPT
         self.reducer.evaluation.on_steps = self._take
         self._failure: Exception | None = None
         """What the sink raised: within the reducer an exception would cost a message, and nothing more."""
-        self.span_s = (float("inf"), float("-inf"))
+        self._span_s = (float("inf"), float("-inf"))
         """Begin of the first exported step and end of the last one, since the start of the run."""
-        self.refused = 0
+        self._refused = 0
         """Messages that the analysis could not take."""
 
     def take(self, batch: Batch) -> None:
@@ -119,17 +113,15 @@ class Sink:
         """Read the recording up to its present end; of blocks without selected steps only what lasts.
 
         Raises ExportError, and what the format raises."""
-        blocks = self.blocks()
-        self.begin(blocks.start)
-        self.read(blocks.start, blocks.stop)
-        return self.end(self.rest(blocks.stop))
+        blocks = self._blocks_to_read()
+        self.reducer.state.tail = blocks.start > 0
+        self._feed(self._recording.lasting_runs(0, blocks.start))
+        self._read_blocks(blocks.start, blocks.stop)
+        end = self._read_end(blocks.stop)
+        self.finish(end)
+        return end
 
-    def begin(self, first: int) -> None:
-        """Take what lasts of the blocks before `first`."""
-        self.reducer.state.tail = first > 0
-        self._feed(self._recording.lasting_runs(0, first))
-
-    def read(self, first: int, stop: int) -> None:
+    def _read_blocks(self, first: int, stop: int) -> None:
         """Take the messages of these blocks, and evaluate all steps that they complete."""
         state, thresholds = self.reducer.state, gc.get_threshold()
         gc.set_threshold(ALLOCATIONS, *thresholds[1:])
@@ -144,26 +136,24 @@ class Sink:
         finally:
             gc.set_threshold(*thresholds)
 
-    def rest(self, stop: int) -> End:
-        """The group at the end of the recording, by what lasts of the blocks from `stop` on."""
+    def _read_end(self, stop: int) -> End:
+        """What is known at the end of the recording, by what lasts of the blocks from `stop` on.
+
+        Raises ExportError where none of the selected steps was complete."""
         state, recording = self.reducer.state, self._recording
         state.tail = state.tail or stop < recording.blocks_until(MAX_NS)
         self._feed(recording.lasting_runs(stop))
         frame = self.reducer.frame(recording.end_ns)
         self._raise_failure()
-        return End(frame, state.log.all(), self.refused, self.span_s)
-
-    def end(self, end: End) -> End:
-        """Write what is known at the end, with the events of the exported steps' time."""
+        events: Sequence[LoggedEvent] = state.log.all()
         if self._selection.of_steps:
-            first_s, last_s = end.frame.run.started_at + np.array(end.span_s)
+            first_s, last_s = frame.run.started_at + np.array(self._span_s)
             if first_s > last_s:
-                raise ExportError(f"{self._recording.path} holds none of these steps of all ranks")
-            end = end._replace(events=[one for one in end.events if first_s <= one.unix_s <= last_s])
-        self.finish(end)
-        return end
+                raise ExportError(f"{recording.path} holds none of these steps of all ranks")
+            events = [event for event in events if first_s <= event.unix_s <= last_s]
+        return End(frame, events, self._refused)
 
-    def blocks(self) -> range:
+    def _blocks_to_read(self) -> range:
         """The blocks between the first and the last with a step to be read; all if all steps are.
 
         Raises ExportError where the recording has none of the selected steps or ranks."""
@@ -193,7 +183,7 @@ class Sink:
             raise self._failure
 
     def _refuse(self) -> None:
-        self.refused += 1
+        self._refused += 1
 
     def _take(self, evaluated: EvaluatedSteps) -> None:
         state, (first, stop, ranks) = self.reducer.state, self._selection
@@ -205,12 +195,9 @@ class Sink:
             return
         try:
             batch = Batch(evaluated, steps, state.incarnation, at, picked, begins(evaluated, state))
-            self.latest = batch
-            if not self.takes:
-                return
             begin_s = batch.begin_ns[at] / 1e9
             end_s = float((begin_s + evaluated.columns[0, at] / 1e3).max())
-            self.span_s = (min(self.span_s[0], float(begin_s.min())), max(self.span_s[1], end_s))
+            self._span_s = (min(self._span_s[0], float(begin_s.min())), max(self._span_s[1], end_s))
             self.take(batch)
         except Exception as error:  # noqa: BLE001 - raised again by `_feed`
             self._failure = error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,6 @@ from ddptop.recording.reader import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from io import TextIOWrapper
 
     from numpy.typing import NDArray
 
@@ -64,13 +62,6 @@ class TableSink(Sink):
     def write(self, table: Table, rows: Rows) -> None:
         """Write some rows of a table."""
         raise NotImplementedError
-
-    def append(self, folder: Path) -> None:
-        """Take over the rows of steps and buckets that another process has written, of later steps."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Write what is left."""
 
     def take(self, batch: Batch) -> None:
         """The next steps."""
@@ -199,31 +190,22 @@ class CsvSink(TableSink):
 
     def __init__(self, recording: Recording, selection: Selection, folder: Path) -> None:
         super().__init__(recording, selection)
-        self._open = ExitStack()
-        self._files = {table.name: self._opened(folder / f"{table.name}.csv") for table in TABLES}
-        self._writers = {name: csv.writer(file) for name, file in self._files.items()}
-        for table in TABLES:
-            self._writers[table.name].writerow(table.names)
-
-    def _opened(self, path: Path) -> TextIOWrapper:
-        file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
-        return self._open.enter_context(file)
+        self._writers = {}
+        with ExitStack() as files:
+            for table in TABLES:
+                path = folder / f"{table.name}.csv"
+                file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+                writer = self._writers[table.name] = csv.writer(files.enter_context(file))
+                writer.writerow(table.names)
+            self._open_files = files.pop_all()
 
     def write(self, table: Table, rows: Rows) -> None:
         """Write some rows."""
         self._writers[table.name].writerows(_plain_rows(rows, table))
 
-    def append(self, folder: Path) -> None:
-        """Copy the rows behind those that are written."""
-        for table in (STEPS, BUCKETS):
-            with (folder / f"{table.name}.csv").open("rb") as rows:
-                rows.readline()
-                self._files[table.name].flush()
-                shutil.copyfileobj(rows, self._files[table.name].buffer)
-
     def close(self) -> None:
         """Close the files."""
-        self._open.close()
+        self._open_files.close()
 
 
 class JsonSink(TableSink):

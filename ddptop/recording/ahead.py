@@ -72,18 +72,16 @@ _KEPT = {_M_TRIM_THRESHOLD: 1 << 30, _M_MMAP_THRESHOLD: 32 << 20}
 """Bytes; 32 MiB is the most that glibc takes."""
 
 
-def start_second(
-    code: str, request: object, *, stdout: int = subprocess.DEVNULL, descriptors: Sequence[int] = ()
-) -> subprocess.Popen[bytes]:
-    """Start a Python that imports what this one does; stdin is a file with the pickled request, so that
-    nobody waits for its start. `descriptors`: the open ones that it gets. Raises OSError."""
+def _start_python(code: str, descriptors: tuple[int, int]) -> subprocess.Popen[bytes]:
+    """Start a Python that imports what this one does, and that inherits two open files. Their descriptors are
+    pickled in its stdin, which is a file: so nobody waits for its start. Raises OSError."""
     with tempfile.TemporaryFile() as file:
-        pickle.dump(request, file, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(descriptors, file, pickle.HIGHEST_PROTOCOL)
         file.seek(0)
         return subprocess.Popen(
             [sys.executable, "-c", f"import sys; sys.path[:] = sys.argv[1:]; {code}", *sys.path],
             stdin=file,
-            stdout=stdout,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=descriptors,
             # numpy would start a thread for each core, which nothing here uses.
@@ -154,7 +152,7 @@ class Decoder:
         with far_socket:
             descriptors = (reader.descriptor, far_socket.fileno())
             try:
-                self._process = start_second(_CODE, descriptors, descriptors=descriptors)
+                self._process = _start_python(_CODE, descriptors)
             except BaseException:
                 self._socket.close()
                 raise

@@ -121,8 +121,6 @@ class Recording:
         self._reader = BlockReader(descriptor)
         self._history = HistoryPieces(descriptor)
         self._ahead: Decoder | None = None
-        self.read_until: int | None = None
-        """Bytes of the file that are to be read here, the rest by another process; None: all."""
         if not len(self._blocks):
             raise RecordingError(f"{path} is empty: nothing of the run was written")
         # A file that was made to take all memory is refused before any block is read.
@@ -218,14 +216,9 @@ class Recording:
         return self._extent.size
 
     @property
-    def reader(self) -> BlockReader:
-        """The reader of its blocks, which notes their damage."""
-        return self._reader
-
-    @property
     def share_read(self) -> float:
-        """Where in the part to be read the last read was, as a share (0..1) of it. From any thread."""
-        return self._reader.offset / max(1, self.read_until or self.bytes)
+        """Where in the file the last read was, as a share (0..1) of it. From any thread."""
+        return self._reader.offset / max(1, self.bytes)
 
     @property
     def latest_run(self) -> Run:

@@ -1,8 +1,8 @@
 """What an export costs: `python -m tests.benchmarks.bench_export [RANKS [STEPS [DETAIL_EVERY]]]`.
 
 A made-up recording (8 ranks, 100,000 steps, bucket detail in every 16th unless told) is exported by the
-command, to each format. Printed are CPU and wall time, the largest memory of the command with the process
-that it starts (pages that both use count once), and the size of the output.
+command, to each format. Printed are CPU and wall time, the largest memory of the command, and the
+size of the output.
 """
 
 from __future__ import annotations

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import ddptop
+from ddptop.export import tables as export_tables
 from ddptop.export.columns import TABLES
 from ddptop.export.output import output_at, write
 from ddptop.export.reading import ExportError, Selection
@@ -19,6 +22,12 @@ from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_of
 from tests.benchmarks.bench_export import make
 from tests.recording import made_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ddptop.export.columns import Rows
+    from ddptop.export.rows import Batch
 
 STEPS_MADE = 300
 SAME = {
@@ -182,6 +191,47 @@ def test_nothing_is_replaced_unless_asked_and_a_failure_leaves_nothing(tmp_path:
         (written / "steps.csv").touch()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.jsonl", "b", "folder"]
     assert sorted(one.name for one in folder.iterdir()) == ["other", "steps.csv"]
+
+
+def open_files(folder: Path) -> list[str]:
+    """Files in a folder that this process holds open, also if they have been deleted."""
+    paths = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one of this listing
+            paths.append(str(descriptor.readlink()))
+    return [path for path in paths if path.startswith(f"{folder}/")]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_failed_export_closes_its_files(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    was_open: list[str] = []
+
+    def fail(batch: Batch) -> Iterator[Rows]:
+        was_open.extend(open_files(tmp_path))
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(export_tables, "bucket_rows", fail)
+    with pytest.raises(OSError, match="no space left") as failure:
+        exported(recording, form, tmp_path / form)
+    assert len(was_open) == len(TABLES) and open_files(tmp_path) == []
+    assert failure.value.errno == errno.ENOSPC and [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_table_that_cannot_be_opened_closes_the_others(recording: Path, tmp_path: Path, form: str) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+        from ddptop.export.parquet import ParquetSink as sink_class
+    else:
+        sink_class = export_tables.CsvSink
+    (tmp_path / f"{TABLES[-1].name}.{form}").mkdir()
+    with Recording.open(recording) as opened, pytest.raises(OSError) as failure:
+        sink_class(opened, Selection(), tmp_path)
+    assert open_files(tmp_path) == [], failure
 
 
 def test_the_document_has_every_column() -> None:

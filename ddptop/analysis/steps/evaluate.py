@@ -141,7 +141,7 @@ class StepEvaluation:
         """Of the first part of the newest step; and how its parts were compared."""
         self._last_compared: tuple[Comparison, ...] = ()
         self._peers: list[Peers] | None = None
-        self.flagging = StepFlagging(state.figures.flags)
+        self._flagging = StepFlagging(state.figures.flags)
         self._compared_ranks: list[Indices] = []
         self._slots: Indices = np.arange(0)
         """Of the steps of this batch the slot in the window; of one that is not in it the slot before."""
@@ -158,7 +158,7 @@ class StepEvaluation:
             self._figures = state.figures
             self._splitter.restart(state.figures.world)
             self._compared = self._peers = None
-            self.flagging = StepFlagging(state.figures.flags)
+            self._flagging = StepFlagging(state.figures.flags)
         self._splitter.update()
         cells = self._figures.world * (ROW_INTEGERS + steps.cells_of_first)
         edges = [*begins_of_runs(steps.largest_layout).tolist(), steps.n_steps]
@@ -390,7 +390,7 @@ class StepEvaluation:
                 self._peers = divisions[i].peers
                 members = [np.arange(figures.world)[one.to] for one in self._peers]
                 self._compared_ranks = [ranks for ranks in members if len(ranks) > 1]
-            changed = self.flagging.evaluate(steps, first + due[n:], self._compared_ranks)
+            changed = self._flagging.evaluate(steps, first + due[n:], self._compared_ranks)
             flag, stop, found = flags.flag, first + i + 1, None
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
                 continue

@@ -108,10 +108,6 @@ class Pairing:
         self._newest = np.full(world, -1)
         """(ranks,) the newest step that each has reported: its rows come in order."""
 
-    def begin_at(self, step: int) -> None:
-        """Take no row of an earlier step."""
-        self._forget_through(step - 1)
-
     def add(
         self, messages: StepMessages, ranks: Integers, layouts: Integers, stop_step: int = MAX_STEP
     ) -> tuple[int, list[tuple[Integers, CompleteSteps]]]:

@@ -269,16 +269,6 @@ class StepFlagging:
         self._newest = _NO_EXCESS
         """Of a flagged rank: which one and where, evaluations by their slots, and its excess at each."""
 
-    def remembered(self) -> tuple[object, ...]:
-        """What the next flag depends on besides the newest steps: the present one, since when flags are
-        looked for, and the steps in the block of each process group's `CpuWaits`."""
-        flag = self._flags.flag
-        since = 0 if flag is None else min(self._seen - flag.since, OWN_STEPS)
-        held = None if flag is None else (flag.ranks, flag.pattern, flag.level_ms, flag.place, since)
-        begins = [min(self._seen - at, OWN_STEPS) for at in (self._patterns_from, self._persistent_from)]
-        waits = [group.cpu_waits.steps for group in self._groups]
-        return (held, begins, self._flags.blind, self._flags.disagrees, waits)
-
     def evaluate(self, steps: StepWindow, slots: Indices, groups: Sequence[Indices]) -> bool:
         """Evaluate the rules over the steps up to a slot. Returns whether the flagged rank has changed.
 

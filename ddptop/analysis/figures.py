@@ -214,7 +214,7 @@ class Figures:
         self.pace = Pace()
         self.turns = OptimizerTurns()
         self.loss_as_given = 0
-        """As in the frame's `Group`."""
+        """As in the frame's `GroupFigures`."""
         self.late_no_sync = False
         """Whether a rank's newest steps have `Flag.LATE_NO_SYNC`."""
         self.contradicted = False

@@ -1,7 +1,7 @@
 """What is known of the ranks and their processes as numbers: one column holds a number of all of them.
 
-This is the state itself. A `RankState` and a `Session` hold what comes rarely, as objects (HELLO, BYE, exits,
-evidence); their numbers are views on these columns.
+This is the state itself. A `RankState` and a `RankSession` hold what comes rarely, as objects (HELLO, BYE,
+exits, evidence); their numbers are views on these columns.
 """
 
 from __future__ import annotations
@@ -259,14 +259,14 @@ class SessionTable(_Columns):
 
 
 class _CellName:
-    """The name of a number of a `RankState` or `Session`, which stands in the table."""
+    """The name of a number of a `RankState` or `RankSession`, which stands in the table."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
 
 class Cell(_CellName):
-    """A number of a `RankState` or `Session`."""
+    """A number of a `RankState` or `RankSession`."""
 
     def __get__(self, entry: Any, owner: type) -> int:
         value: int = getattr(entry.table, self._name).item(entry.row)

@@ -35,7 +35,7 @@ PHASE_NAMES: Mapping[int, RankPhase] = {phase.value: cast("RankPhase", phase.nam
 
 
 @dataclass(slots=True)
-class Session:
+class RankSession:
     """One process of one rank. Its numbers stand in the table."""
 
     table: SessionTable = field(compare=False, repr=False)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.ranks import RankState, Session
+    from ddptop.analysis.ranks import RankSession, RankState
     from ddptop.analysis.steps.complete_steps import CompleteSteps
     from ddptop.frames.frame import Alert, Frame, Straggler
     from ddptop.protocol.message_run import MessageRun
@@ -238,7 +238,7 @@ class Reducer:
             state.log.add(state.unix_s(t_ns), run.state, f"run {run.state}{code}")
             self._checks.due_at_end()
 
-    def _on_session(self, message: Message, session: Session, number: int, t_ns: int) -> None:
+    def _on_session(self, message: Message, session: RankSession, number: int, t_ns: int) -> None:
         """A message of a process that has sent HELLO."""
         state = self._state
         rank_state = state.ranks[session.rank]

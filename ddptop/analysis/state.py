@@ -20,7 +20,7 @@ from ddptop.analysis.hosts import Hosts
 from ddptop.analysis.hot_calls import MOST_SAMPLES, ReceivedSamples
 from ddptop.analysis.rank_columns import hello_columns
 from ddptop.analysis.rank_table import RankTable, SessionTable
-from ddptop.analysis.ranks import ABSENT, Session
+from ddptop.analysis.ranks import ABSENT, RankSession
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
 from ddptop.analysis.steps.pairing import Pairing
@@ -79,7 +79,7 @@ class RunState:
         self.cards: dict[int, dict[str, Scalar]] = {}
         self.session_table = SessionTable()
         """The numbers of all sessions."""
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, RankSession] = {}
         """By number of the session."""
         self.sessions_of: dict[int, list[int]] = {}
         """The last two sessions of each rank, the present one last."""
@@ -168,7 +168,7 @@ class RunState:
     def add_session(self, hello: Hello) -> None:
         """A process of a rank may send messages."""
         row = self.session_table.add(hello.rank, hello.session)
-        self.sessions[hello.session] = Session(self.session_table, row, hello)
+        self.sessions[hello.session] = RankSession(self.session_table, row, hello)
 
     def forget_session(self, number: int) -> None:
         """No message of this process counts any more."""
@@ -208,7 +208,7 @@ class RunState:
         """Whether a rank reports that its process group is NCCL's."""
         return any(hello is not None and "nccl" in hello.backend for hello in self.hellos.hellos)
 
-    def process(self, rank: int) -> Session | None:
+    def process(self, rank: int) -> RankSession | None:
         """The present process of a rank, for its layouts: its steps may be behind."""
         return self.sessions.get(self.ranks[rank].session)
 
@@ -275,7 +275,7 @@ class RunState:
         group = self.groups.of(rank, replica.model)
         self.replicas.take(rank, replica, group.ranks if group else (), self.present, self.unix_s(t_ns))
 
-    def take_layout(self, layout: Layout, session: Session, t_ns: int) -> None:
+    def take_layout(self, layout: Layout, session: RankSession, t_ns: int) -> None:
         """A process reports its gradient buckets."""
         before = session.layouts.get(session.generation)
         number = session.layouts[layout.generation] = self.layouts.number(layout.buckets)
@@ -325,7 +325,7 @@ class RunState:
         """Unix nanoseconds of the run's first message; 0 before it."""
         return self.clock[0] if self.clock else 0
 
-    def session_of(self, rank_state: RankState) -> Session | None:
+    def session_of(self, rank_state: RankState) -> RankSession | None:
         """The present process of a rank."""
         return self.sessions.get(rank_state.session)
 

@@ -39,7 +39,7 @@ Kind: TypeAlias = Literal["gauge", "counter"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value and its labels."""
 
     value: float
@@ -55,7 +55,7 @@ class Family:
     unit: str
     """As in OpenMetrics: seconds, bytes, ratio; empty: none."""
     help: str
-    samples: tuple[Sample, ...]
+    samples: tuple[MetricSample, ...]
     kind: Kind = "gauge"
 
 
@@ -100,20 +100,20 @@ def families(frame: Frame) -> Iterator[Family | Histogram]:
         yield one if isinstance(one, Histogram) else replace(one, samples=tuple(map(_safe, one.samples)))
 
 
-def _safe(sample: Sample) -> Sample:
+def _safe(sample: MetricSample) -> MetricSample:
     """The sample with safe labels (`ddptop.protocol.outlets`)."""
     if all(map(str.isprintable, sample.labels.values())):
         return sample
-    return Sample(sample.value, safe_data(sample.labels))
+    return MetricSample(sample.value, safe_data(sample.labels))
 
 
 def _families(frame: Frame) -> Iterator[Family | Histogram]:
     yield from _of_run(frame)
     for figure, how in GROUP:
         value, (unit, factor) = getattr(frame.group, figure.name), base_unit(figure)
-        yield Family(how.name, unit, how.help, (Sample(value * factor),) if _known(value) else ())
+        yield Family(how.name, unit, how.help, (MetricSample(value * factor),) if _known(value) else ())
     quantiles = (("0.5", frame.group.step_ms_p50), ("0.95", frame.group.step_ms_p95))
-    steps = tuple(Sample(ms * MS, {"quantile": of}) for of, ms in quantiles if ms is not None)
+    steps = tuple(MetricSample(ms * MS, {"quantile": of}) for of, ms in quantiles if ms is not None)
     yield Family("step_duration", "seconds", "Step of the group over the last 100 steps", steps)
     yield from _of_straggler(frame)
     yield from _of_ledger(frame)
@@ -143,37 +143,39 @@ def _of_run(frame: Frame) -> Iterator[Family]:
     run = frame.run
     about = {"run": run.name, "id": run.id, "source": frame.source}
     about |= {"backend": run.backend or "", "torch": run.torch or ""}
-    yield Family("run_info", "", "The run; its source is `live`, or `simulated`", (Sample(1.0, about),))
-    yield Family("up", "", "1 while the run goes on", (Sample(float(run.state in NOT_ENDED)),))
+    yield Family("run_info", "", "The run; its source is `live`, or `simulated`", (MetricSample(1.0, about),))
+    yield Family("up", "", "1 while the run goes on", (MetricSample(float(run.state in NOT_ENDED)),))
     stalled = frame.stall is not None and frame.stall.ended_s is None
-    yield Family("stalled", "", "1 while the run is stalled", (Sample(float(stalled)),))
+    yield Family("stalled", "", "1 while the run is stalled", (MetricSample(float(stalled)),))
     states = {state: frame.ranks.state.count(state) for state in sorted(set(frame.ranks.state))}
-    each = tuple(Sample(float(count), {"state": state}) for state, count in states.items())
+    each = tuple(MetricSample(float(count), {"state": state}) for state, count in states.items())
     yield Family("ranks", "", "Ranks by state", each)
     kinds = {(alert.kind, alert.severity): 0 for alert in frame.alerts}
     for alert in frame.alerts:
         kinds[alert.kind, alert.severity] += 1
     alerts = tuple(
-        Sample(float(count), {"kind": kind, "severity": severity})
+        MetricSample(float(count), {"kind": kind, "severity": severity})
         for (kind, severity), count in kinds.items()
     )
     yield Family("alerts", "", "Conditions that are present now, by kind", alerts)
-    yield Family("records", "", "Step records received", (Sample(float(frame.records)),), "counter")
-    yield Family("records_lost", "", "Step records lost", (Sample(float(frame.lost_records)),), "counter")
+    yield Family("records", "", "Step records received", (MetricSample(float(frame.records)),), "counter")
+    yield Family(
+        "records_lost", "", "Step records lost", (MetricSample(float(frame.lost_records)),), "counter"
+    )
     own = frame.overhead.measured_pct
-    cost = () if own is None else (Sample(own * PCT),)
+    cost = () if own is None else (MetricSample(own * PCT),)
     yield Family("overhead", "ratio", "Share of the step that ddptop costs the worst rank", cost)
 
 
 def _of_straggler(frame: Frame) -> Iterator[Family]:
     slow = frame.straggler
-    samples: dict[str, tuple[Sample, ...]] = {"cost": (), "excess": ()}
+    samples: dict[str, tuple[MetricSample, ...]] = {"cost": (), "excess": ()}
     if slow is not None:
         rank, host = (str(slow.rank), frame.ranks.host[slow.rank]) if blamed(slow) else ("", "")
         about = {"rank": rank, "host": host, "cause": slow.cause or ""}
         samples = {
-            "cost": (Sample(slow.cost_pct * PCT, about),),
-            "excess": (Sample(slow.lateness_ms * MS, about),),
+            "cost": (MetricSample(slow.cost_pct * PCT, about),),
+            "excess": (MetricSample(slow.lateness_ms * MS, about),),
         }
     yield Family("straggler_cost", "ratio", "Share of the step that the flagged rank costs", samples["cost"])
     yield Family("straggler_excess", "seconds", "How much longer it takes, or is late", samples["excess"])
@@ -189,10 +191,10 @@ def _of_ledger(frame: Frame) -> Iterator[Family]:
     if ledger is None:
         return
     sums = [(name, float(np.nansum(ledger.seconds_of(name)))) for name in LEDGER_CLASSES]
-    by_class = tuple(Sample(seconds, {"class": name}) for name, seconds in sums)
+    by_class = tuple(MetricSample(seconds, {"class": name}) for name, seconds in sums)
     yield Family("rank_time", "seconds", "Time of all ranks since the launch, by class", by_class)
     waited_for = tuple(
-        Sample(row.rank_seconds, {"rank": str(row.rank), "place": row.place})
+        MetricSample(row.rank_seconds, {"rank": str(row.rank), "place": row.place})
         for row in ledger.run.waited_for[:MOST_WAITED_FOR]
     )
     help_text = "Time that other ranks have waited for a rank, by the place where it was"
@@ -201,7 +203,7 @@ def _of_ledger(frame: Frame) -> Iterator[Family]:
         ("lost_to_skew", ledger.run, "since the launch"),
         ("lost_to_skew_recent", ledger.recent, "over the last minutes"),
     ):
-        lost = () if cost.lost_pct is None else (Sample(cost.lost_pct * PCT),)
+        lost = () if cost.lost_pct is None else (MetricSample(cost.lost_pct * PCT),)
         yield Family(name, "ratio", f"Share of all ranks' time that they waited for each other, {over}", lost)
 
 
@@ -209,10 +211,10 @@ def _of_ranks(frame: Frame, shown: list[int]) -> Iterator[Family]:
     ranks = frame.ranks
     about = {rank: {"rank": str(rank), "host": ranks.host[rank]} for rank in shown}
     left_out = float(len(ranks.host) - len(shown))
-    yield Family("ranks_left_out", "", "Ranks without series of their own", (Sample(left_out),))
+    yield Family("ranks_left_out", "", "Ranks without series of their own", (MetricSample(left_out),))
     yield from (_of_figure(frame, figure, how, about) for figure, how in RANK if figure.scope == "rank")
     samples = [
-        Sample(float(column[rank]) * MS, {**about[rank], "phase": phase})
+        MetricSample(float(column[rank]) * MS, {**about[rank], "phase": phase})
         for phase in PHASES
         for column in (getattr(ranks, f"{phase}_ms"),)
         for rank in shown
@@ -227,7 +229,9 @@ def _of_figure(frame: Frame, figure: Figure, how: Metric, about: Mapping[int, Ma
     values = values_of_ranks(figure, frame)
     unit, factor = base_unit(figure)
     samples = [
-        Sample(float(values[rank]) * factor, labels) for rank, labels in about.items() if _known(values[rank])
+        MetricSample(float(values[rank]) * factor, labels)
+        for rank, labels in about.items()
+        if _known(values[rank])
     ]
     return Family(how.name, unit, how.help, tuple(samples))
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TypeAlias
 
-    from ddptop.analysis.steps.evaluate_buckets import GroupFigures
+    from ddptop.analysis.steps.evaluate_buckets import GroupBuckets
     from ddptop.export.reading import End, Selection
     from ddptop.export.rows import Batch, LaunchTimes
     from ddptop.recording.reader import Recording
 
     Arguments: TypeAlias = Mapping[str, str | int | float | None]
-    Launches: TypeAlias = tuple[GroupFigures, LaunchTimes, int]
+    Launches: TypeAlias = tuple[GroupBuckets, LaunchTimes, int]
     """A process group's all-reduces in some steps, and the place of a step in them."""
 
 BEGIN, END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.evaluate import EvaluatedSteps
-    from ddptop.analysis.steps.evaluate_buckets import EvaluatedDetail, GroupFigures
+    from ddptop.analysis.steps.evaluate_buckets import EvaluatedDetail, GroupBuckets
     from ddptop.export.columns import Rows
     from ddptop.frames.columns import Column, Indices
 
@@ -81,7 +81,7 @@ class LaunchTimes(NamedTuple):
     """(launches, n) whether the skew exceeds the bound of the clocks."""
 
 
-def launch_times(detail: EvaluatedDetail, group: GroupFigures) -> LaunchTimes:
+def launch_times(detail: EvaluatedDetail, group: GroupBuckets) -> LaunchTimes:
     """The times of one process group in the steps of `detail`."""
     chunk = slice(detail.first, detail.first + len(detail.at))
     timing, arrivals, free = group.timing, group.found, group.free if detail.clock_free else None

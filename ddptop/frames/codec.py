@@ -171,7 +171,7 @@ COMPOUNDS: Mapping[str, Callable[[Any], Any]] = {
 
 PARTS: Mapping[str, Any] = {
     "RunInfo": frame.RunInfo,
-    "Group": frame.Group,
+    "GroupFigures": frame.GroupFigures,
     "BucketFigures": frame.BucketFigures,
     "Alert": frame.Alert,
     "LoggedEvent": frame.LoggedEvent,

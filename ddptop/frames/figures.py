@@ -4,8 +4,8 @@
 bucket and of the whole group. Frames as bytes, JSON and its schema, tables and their order, the heat map,
 the comparison of ranks, metrics, the exported ranks, the report, F1 and METRICS.md are derived from them.
 
-To add a figure, declare it here, give `Ranks` (`HostFigures`, `BucketFigures`, `Group`) a field of its name,
-and measure it.
+To add a figure, declare it here, give `Ranks` (`HostFigures`, `BucketFigures`, `GroupFigures`) a field of its
+name, and measure it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Scope: TypeAlias = Literal["rank", "gpu", "computed", "host", "bucket", "group"]
 """What has the values: `Ranks`, `GpuFacts` of the rank, or a formula over `Ranks`; `HostFigures`,
-`BucketFigures`, `Group`."""
+`BucketFigures`, `GroupFigures`."""
 
 Emphasis: TypeAlias = Literal["text", "dim", "faint"]
 """How loud the values of a column are."""
@@ -1894,7 +1894,7 @@ GROUP_FIGURES = (
         source="ddptop/analysis/straggler/cost.py",
     ),
 )
-"""Of the whole group: all fields of `Group`, in the order of the JSON snapshot."""
+"""Of the whole group: all fields of `GroupFigures`, in the order of the JSON snapshot."""
 
 
 class HasPlace(Protocol):

@@ -65,7 +65,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupFigures:
     """Figures of the whole group: medians over the last 100 complete steps, or fewer (`window_steps`)."""
 
     step: int | None
@@ -332,7 +332,7 @@ class Frame:
     unix_s: float
     """The moment the frame shows."""
     run: RunInfo
-    group: Group
+    group: GroupFigures
     ranks: Ranks
     buckets: tuple[BucketFigures, ...]
     straggler: Straggler | None

@@ -14,7 +14,7 @@ from ddptop.frames.numbers import FEW_PCT, bounded, fixed, loss, percent, size
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ddptop.frames.frame import Alert, Frame, Group, RunInfo, Straggler, Suspect
+    from ddptop.frames.frame import Alert, Frame, GroupFigures, RunInfo, Straggler, Suspect
     from ddptop.frames.stall import Call, Death
     from ddptop.protocol.vocabulary import RankStatus
 
@@ -388,7 +388,7 @@ def death_phrase(death: Death, who: str = "") -> str:
     return f"{who or f'rank {death.rank}'} {phrase}{context}"
 
 
-def loss_note(group: Group) -> str:
+def loss_note(group: GroupFigures) -> str:
     """What the loss is, where it is not simply what the script logs; else empty."""
     if group.optimizers_in_turn:
         whose = "of the other" if group.optimizers_in_turn == 2 else "of another"

@@ -138,7 +138,7 @@ def schema() -> Node:
 def _group_node() -> Node:
     """The figures of the group, some of them in objects of their own."""
     paths = {figure.name: figure.path for figure in figures.GROUP_FIGURES}
-    kinds = _fields_of(frame.Group, paths)["properties"]
+    kinds = _fields_of(frame.GroupFigures, paths)["properties"]
     nodes = snapshot.nested({path: kinds[name] for name, path in paths.items()})
     return _object_of(**{key: node if "type" in node else _object_of(**node) for key, node in nodes.items()})
 

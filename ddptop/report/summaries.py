@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column, Indices
     from ddptop.frames.figures import Figure
-    from ddptop.frames.frame import BucketFigures, Frame, Group, LoggedEvent, Straggler
+    from ddptop.frames.frame import BucketFigures, Frame, GroupFigures, LoggedEvent, Straggler
     from ddptop.frames.hosts import HostFigures
     from ddptop.protocol.vocabulary import OwnPlace
     from ddptop.report.sampling import Sample
@@ -160,10 +160,10 @@ def communication(
 ) -> Communication:
     """The whole group's communication. `uneven_pct`: share of step time lost to straggler arrivals."""
 
-    def mean(get: Callable[[Group], float | None]) -> float | None:
+    def mean(get: Callable[[GroupFigures], float | None]) -> float | None:
         return weighted([get(sample.frame.group) for sample in samples], weights)
 
-    def mean_share(get: Callable[[Group], float | None]) -> float | None:
+    def mean_share(get: Callable[[GroupFigures], float | None]) -> float | None:
         """Mean of a what-if step time as a share of the step."""
         shares = [
             None if (part := get(sample.frame.group)) is None else part / sample.frame.group.step_ms_p50
@@ -217,7 +217,7 @@ def communication(
     )
 
 
-def _even_error(group: Group) -> float | None:
+def _even_error(group: GroupFigures) -> float | None:
     """How far the step without skew may be wrong, in ms; None: unknown."""
     if group.no_straggler_ms is None:
         return None
@@ -320,7 +320,7 @@ def _summarize_straggler(
     scores = [_value_of_rank(samples[i].frame.ranks.relative_score, rank) for i in places]
     groups = [samples[i].frame.group for i in places]
 
-    def of_group(get: Callable[[Group], float | None]) -> float | None:
+    def of_group(get: Callable[[GroupFigures], float | None]) -> float | None:
         return weighted([get(group) for group in groups], weights[places])
 
     cause, pattern = usual(lambda straggler: straggler.cause), usual(lambda straggler: straggler.pattern)

@@ -83,7 +83,7 @@ TAIL_ROWS = 1_600
 LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = OWN_STEPS + 64, 2**17
 """The tail has all steps whose own times are kept and some more, but no more steps than make LEAST_TAIL_ROWS,
 a second of work. With more than 1,000 ranks, figures right after a jump are therefore over fewer steps than
-live, and say so (`Group.window_steps`)."""
+live, and say so (`GroupFigures.window_steps`)."""
 FEWEST_TAIL_STEPS = 20
 """Fewest steps of the tail, however many ranks there are."""
 DETAILED_STEPS = 40

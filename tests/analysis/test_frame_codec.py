@@ -61,7 +61,7 @@ def test_parts_that_are_the_same_objects_are_packed_once(frame, monkeypatch) -> 
     moved = replace(frame, group=replace(frame.group, step=10**6), unix_s=frame.unix_s + 1)
     written.clear()
     again = encode_frame(moved, packed)
-    assert "Group" in written and not {"RunInfo", "tuple[RankPhase, ...]"} & {*written}
+    assert "GroupFigures" in written and not {"RunInfo", "tuple[RankPhase, ...]"} & {*written}
     assert again == encode_frame(moved)
 
 

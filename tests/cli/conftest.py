@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from ddptop.frames.figures import Ranks
-from ddptop.frames.frame import Alert, BucketFigures, Frame, Group, RunInfo, Straggler
+from ddptop.frames.frame import Alert, BucketFigures, Frame, GroupFigures, RunInfo, Straggler
 from ddptop.frames.history import COLUMNS, History
 from ddptop.frames.overhead import Overhead
 from ddptop.host.processes import current_process
@@ -142,7 +142,7 @@ def frame() -> Frame:
             recording="/home/me/.local/state/ddptop/train-k7qf.ddptop",
             card={},
         ),
-        group=Group(
+        group=GroupFigures(
             step=12480,
             steps_per_s=21.4,
             step_ms_p50=46.8,

@@ -19,7 +19,7 @@ from ddptop.frames.figures import (
     Ranks,
     figures_shown,
 )
-from ddptop.frames.frame import BucketFigures, GpuFacts, Group
+from ddptop.frames.frame import BucketFigures, GpuFacts, GroupFigures
 from ddptop.frames.hosts import HostFigures
 from tests.frames.metrics_document import metrics_document
 
@@ -33,10 +33,10 @@ def test_every_column_of_the_ranks_is_declared_and_every_declared_one_is_there()
 
 @pytest.mark.parametrize(
     ("figures", "kind"),
-    [(HOST_FIGURES, HostFigures), (BUCKET_FIGURES, BucketFigures), (GROUP_FIGURES, Group)],
+    [(HOST_FIGURES, HostFigures), (BUCKET_FIGURES, BucketFigures), (GROUP_FIGURES, GroupFigures)],
 )
 def test_every_field_of_a_host_a_bucket_and_the_group_is_declared(
-    figures: tuple[Figure, ...], kind: type[HostFigures | BucketFigures | Group]
+    figures: tuple[Figure, ...], kind: type[HostFigures | BucketFigures | GroupFigures]
 ) -> None:
     names = [figure.name for figure in figures]
     assert len(names) == len(set(names))

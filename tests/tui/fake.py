@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from ddptop.frames.figures import Ranks
-from ddptop.frames.frame import Alert, BucketFigures, Frame, Group, LoggedEvent, Playback, RunInfo, Straggler
+from ddptop.frames.frame import (
+    Alert,
+    BucketFigures,
+    Frame,
+    GroupFigures,
+    LoggedEvent,
+    Playback,
+    RunInfo,
+    Straggler,
+)
 from ddptop.frames.history import OF_BINS, History, RankMinutes, RankSteps
 from ddptop.frames.overhead import Overhead
 from ddptop.sources.live import aged_frame
@@ -218,13 +227,15 @@ def replay(playing: bool = True) -> Frame:
 def waiting(world: int = 4) -> Frame:
     """Two ranks of `world` are there, no step is taken."""
     frame = live(world)
-    blank = {field.name: None for field in dataclasses.fields(Group) if field.default is dataclasses.MISSING}
+    blank = {
+        field.name: None for field in dataclasses.fields(GroupFigures) if field.default is dataclasses.MISSING
+    }
     empty = {field.name: column() for field in dataclasses.fields(History) if field.type == "Column"}
     ranks = unknown_ranks(world)
     return replace(
         frame,
         run=replace(frame.run, state="waiting", elapsed_s=3.2),
-        group=Group(**blank),
+        group=GroupFigures(**blank),
         ranks=replace(
             ranks,
             state=("live", "live", *["waiting"] * (world - 2)),
@@ -304,9 +315,9 @@ def run_info(world: int) -> RunInfo:
     )  # fmt: skip
 
 
-def group() -> Group:
+def group() -> GroupFigures:
     """An even group."""
-    return Group(
+    return GroupFigures(
         12_480, 37.6, 26.6, 27.0, 0.4125, 0.4119, 0.4131, 1, 0,
         5.2, 0.2, 4.9, 3.1, 40.0, 11.42, 26.4, 23.7, 23.5,
     )  # fmt: skip

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BUSBW, BUSBW_FREE = DETAIL_SCALARS.index("busbw"), DETAIL_SCALARS.index("free_busbw")
 
 
-class GroupFigures(NamedTuple):
+class GroupBuckets(NamedTuple):
     """One process group in n detailed steps, and the values for its rings: (columns, n, ...)."""
 
     window: ScopeWindow
@@ -52,7 +52,7 @@ class GroupFigures(NamedTuple):
 class DetailFigures(NamedTuple):
     """n detailed steps, and the values for the rings of all ranks: (columns, n, ...)."""
 
-    groups: tuple[GroupFigures, ...]
+    groups: tuple[GroupBuckets, ...]
     waits: Waits
     free: Waits
     """The same without comparing clocks, where there are several hosts."""
@@ -141,7 +141,7 @@ def evaluate_detail(
 
 def _evaluate_group(
     window: DetailWindow, steps: Sequence[DividedStep], kind: Kind, at: int, backend: str, wall: Column
-) -> GroupFigures:
+) -> GroupBuckets:
     i, numbers, *_ = kind.launched[at]
     part, compared = steps[0].parts[i], steps[0].compared[i]
     several = compared.several_hosts
@@ -169,7 +169,7 @@ def figures_of_group(
     free: StepFigures | None,
     wall: Column,
     compared: Sequence[Comparison],
-) -> GroupFigures:
+) -> GroupBuckets:
     """The values of n steps for the rings of one process group.
 
     `free`: the figures without comparing clocks; None where all ranks are on one host. `wall`: (n, ranks of
@@ -189,7 +189,7 @@ def figures_of_group(
     bucket = _per_bucket(window, timing.numbers, found, free)
     spread = BUCKET_COLUMNS.index("spread")
     bucket[spread] = np.maximum(bucket[spread], late_end.mean(axis=-1)[:, None])
-    return GroupFigures(window, timing, found, free, ranks, group, bucket)
+    return GroupBuckets(window, timing, found, free, ranks, group, bucket)
 
 
 def _bounds(timing: Timing, compared: Sequence[Comparison]) -> Column:
@@ -228,7 +228,7 @@ def _per_bucket(
 
 def figures_of_detail(
     window: DetailWindow,
-    groups: Sequence[GroupFigures],
+    groups: Sequence[GroupBuckets],
     waits: Waits,
     free: Waits | None,
     columns: Column,
@@ -278,7 +278,7 @@ def overlap_pct(waits: Waits, bare: Column | None) -> Column:
     return hidden
 
 
-def _busbw(groups: Sequence[tuple[GroupFigures, StepFigures]]) -> Column:
+def _busbw(groups: Sequence[tuple[GroupBuckets, StepFigures]]) -> Column:
     """(n,) busbw: bytes of the step over its transfer time (mean over ranks), times the bus factor; mean over
     process groups."""
     each = []

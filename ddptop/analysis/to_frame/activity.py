@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddptop.analysis.state import RunState
-    from ddptop.frames.frame import Group
+    from ddptop.frames.frame import GroupFigures
 
 LONG_STEP_NS = NS
 """Below this no step is called long: a person would not notice it."""
@@ -83,7 +83,7 @@ def _name_of(state: RunState, rank: int, kind: ActivityKind, activity: int) -> s
     return ""
 
 
-def epoch_progress(state: RunState, group: Group) -> EpochProgress | None:
+def epoch_progress(state: RunState, group: GroupFigures) -> EpochProgress | None:
     """Of the lowest rank that trains on a DataLoader; None: none does, or it is not known."""
     epochs = state.table.newest_values(Progress, "epoch")
     ranks = np.flatnonzero(epochs >= 0)

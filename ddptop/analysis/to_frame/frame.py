@@ -33,7 +33,7 @@ from ddptop.analysis.to_frame.tables import (
 from ddptop.analysis.to_frame.timeline import timeline
 from ddptop.frames.buckets import all_reduces, wire_bytes
 from ddptop.frames.detail import TimelineRequest, parse_request
-from ddptop.frames.frame import Clocks, Frame, Group, RunInfo
+from ddptop.frames.frame import Clocks, Frame, GroupFigures, RunInfo
 from ddptop.frames.numbers import percent
 from ddptop.frames.overhead import Overhead
 from ddptop.frames.phrases import blamed
@@ -175,7 +175,7 @@ def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None)
     )
 
 
-def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures]) -> Group:
+def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures]) -> GroupFigures:
     figures, slots, detail = state.figures, shown.steps, shown.detail
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
     p50 = known(median(step)) if len(step) else None
@@ -183,7 +183,7 @@ def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures])
     loss = np.where(figures.has_loss, figures.loss, np.nan)
     finite = np.isfinite(loss).any()
     collective, wait, transfer = (detail.over_ranks(name) for name in GROUP_WAITS)
-    return Group(
+    return GroupFigures(
         step=state.complete_step,
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
         step_ms_p50=p50,

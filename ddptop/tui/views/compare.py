@@ -166,7 +166,7 @@ FIGURES = (
     ("exposed ms", "exposed_comm_ms", 1, False), ("overlap %", "overlap_pct", 1, True),
     ("busbw GB/s", "busbw_gbps", 2, True), ("without waiting ms", "no_straggler_ms", 1, False),
 )  # fmt: skip
-"""Name, field of `Group`, decimals, whether more is better."""
+"""Name, field of `GroupFigures`, decimals, whether more is better."""
 
 BEYOND = 10.0
 """A multiple above this means nothing: the divisor is almost zero."""

@@ -152,7 +152,7 @@ def describe_summary(summary: RunSummary, exit_code: int) -> str:
     """The last line about a run."""
     if summary.steps is None and not summary.records and not summary.lost:
         hint = "" if exit_code else " (is ddptop installed in the Python that trains?)"
-        return f"no step of a DDP model was seen{hint}"
+        return f"no training step was seen{hint}"
     parts = [
         counted(summary.records, "record") if summary.steps is None else counted(summary.steps + 1, "step")
     ]

@@ -97,6 +97,8 @@ class EvaluationWatch:
             self._last_pass_s = now_s
         self._step, self._asides = step, asides
         training = phase not in (Phase.OTHER, Phase.DATA)
+        if phase == Phase.FORWARD and recorder.without_ddp:
+            training = asides < MIN_PASSES  # nothing says that a forward begins
         if training or not same_step or asides < MIN_PASSES or now_s - self._last_pass_s > FRESH_S:
             return phase
         return Phase.EVALUATE

@@ -1,4 +1,5 @@
-"""Where the recorder enters a training process: at the construction of a DistributedDataParallel model.
+"""Where the recorder enters a training process: at the construction of a DistributedDataParallel model, or
+at the first `backward()` of a rank that has none.
 
 Importing this module costs next to nothing. `patch_ddp` touches torch once its `distributed` module is
 loaded; everything else is installed when the first DDP model is built, in processes that build one.
@@ -103,6 +104,7 @@ def patch_ddp(module: Any) -> None:
         report_once(f"this torch has no {error.name}")
         return
     warnings.listen_to_warnings()
+    _watch_first_backward()
     model._ddptop_patched = True
 
 
@@ -148,6 +150,72 @@ def forget_session() -> None:
 
 
 _session: Session | None = None
+
+
+def _watch_first_backward() -> None:
+    """Have a process that trains without DDP recorded: its session begins at its first `backward()`."""
+    import torch.autograd as autograd
+
+    from ddptop.training.torch_compat.dynamo import seen_through
+
+    original = autograd.backward
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        call = original
+        if autograd.backward is wrapper:  # no session has wrapped it
+            autograd.backward = original
+            _begin_without_ddp(args[0] if args else kwargs.get("tensors"))
+            call = autograd.backward
+        try:
+            return call(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    wrapper = autograd.backward = seen_through(backward, original)
+
+
+def _begin_without_ddp(tensors: Any) -> None:
+    try:
+        if _session is None and is_enabled() and _is_rank():
+            session_at(getattr(tensors, "device", None))
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        guard.caught(error)
+
+
+def _is_rank() -> bool:
+    """Whether this process is a rank: by its process group, by the launcher's variables, or as the only one
+    of the run that trains at all."""
+    if sys.modules["torch.distributed"].is_initialized():
+        return True
+    if "RANK" in os.environ:
+        return early_exit.is_ranks_own()
+    return _alone.claim_run(os.environ.get("DDPTOP_RUN_DIR", ""))
+
+
+class _OnlyRank:
+    """The claim of a process without a launcher's variables and without a process group."""
+
+    _lock: int | None = None
+
+    def claim_run(self, folder: str) -> bool:
+        """Whether no other process has the run. Held until this one ends. Raises OSError."""
+        if folder and self._lock is None:
+            import fcntl
+
+            from ddptop.host.folders import open_regular
+
+            lock = open_regular(f"{folder}/alone", os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a forked child does not have it
+            except OSError:
+                os.close(lock)
+                return False
+            self._lock = lock
+        return self._lock is not None
+
+
+_alone = _OnlyRank()
 
 
 def _begin_session(dist: Any, device: Any) -> None:

@@ -36,6 +36,11 @@ def watch_spawned() -> None:
         multiprocessing.util.Finalize(None, _report_failure, (os.getpid(),), exitpriority=100)
 
 
+def is_ranks_own() -> bool:
+    """Whether this process is the one that the launcher has started as a rank, by `watch_exit`."""
+    return os.environ.get(RANK_PROCESS) == f"{_rank_place()} {os.getpid()}"
+
+
 def _is_child() -> bool:
     import multiprocessing
 

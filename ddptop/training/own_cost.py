@@ -34,6 +34,7 @@ class RecorderCalls:
     data_ends: Callable[..., Any]
     forward_begins: Callable[..., Any]
     forward_ends: Callable[..., Any]
+    loss_is_ready: Callable[..., Any]
     backward_begins: Callable[..., Any]
     backward_ends: Callable[..., Any]
     optimizer_begins: Callable[..., Any]
@@ -42,6 +43,7 @@ class RecorderCalls:
     def __init__(self, recorder: Any) -> None:
         phases = ("data", "forward", "backward", "optimizer")
         names = [f"{phase}_{end}" for phase in phases for end in ("begins", "ends")]
+        names.append("loss_is_ready")
         self._recorder = recorder
         self._plain = {name: getattr(recorder, name) for name in names}
         self._clocked = {name: self._timed_method(method) for name, method in self._plain.items()}

@@ -200,14 +200,15 @@ class Identity:
 
     @classmethod
     def of_this_process(cls, device: torch.device, budget_pct: float) -> Identity:
-        """Read rank and world size from the default process group, which DDP has required to exist."""
-        rank = dist.get_rank()
+        """Read rank and world size from the default process group, or, where there is none, from the
+        launcher's variables; a process without them is one rank alone."""
+        rank, world_size, backend = _place_in_group()
         local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID")
         return cls(
             run_id=os.environ.get("DDPTOP_RUN_ID", ""),
             session=secrets.randbits(62) + 1,
             rank=rank,
-            world_size=dist.get_world_size(),
+            world_size=world_size,
             # Without a launcher's variable (mp.spawn) the ranks of one machine are numbered like the world.
             local_rank=int(local) if local and local.isdecimal() else rank,
             incarnation=max(
@@ -215,7 +216,7 @@ class Identity:
             ),
             host=socket.gethostname(),
             device=str(device),
-            backend=backend_of(dist.group.WORLD),
+            backend=backend,
             budget_pct=budget_pct,
         )
 
@@ -238,6 +239,13 @@ class Identity:
             unix_ns=time.time_ns(),
             budget_pct=self.budget_pct,
         )
+
+
+def _place_in_group() -> tuple[int, int, str]:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size(), backend_of(dist.group.WORLD)
+    rank, world_size = _environment_number("RANK"), _environment_number("WORLD_SIZE")
+    return (rank, world_size, "") if rank < world_size else (0, 1, "")
 
 
 def _environment_number(variable: str) -> int:

@@ -177,6 +177,8 @@ def _make_backward(
     recorder.read_loss = read_loss
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if recorder.without_ddp:
+            on.loss_is_ready()
         recording = not recorder.aside
         if recording:
             on.backward_begins(tensors)

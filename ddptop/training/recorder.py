@@ -5,6 +5,10 @@ so that its data, forward, backward and optimizer times are in it in causal orde
 was the last one is known only when the next DDP forward begins: there the record is closed, dated back.
 Where no torch optimizer ever steps, a synchronised backward ends the step.
 
+Without a DDP model (`without_ddp`) the next backward closes the record, and no call says where a forward
+begins: it is what is between the batch and `backward()`, the loss included. A script that fetches no batch
+from a DataLoader has it begin at the end of the optimizer step before.
+
 Here are only stamps and what must be known at once: when a step is closed, and what is left out because it
 runs inside something else. The arithmetic is the publisher's (`step_times.py`). Gradient accumulation is one
 step with several micro-steps, whose phases are added up. A backward that waits for all-reduces is divided at
@@ -23,6 +27,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, MutableSequence
 from typing import Any
+
+from torch import is_grad_enabled
 
 from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import step_record
@@ -77,6 +83,10 @@ forward no more."""
 
 MANY_OPTIMIZERS = 64
 """Optimizers that are told apart: a script may make new ones for ever."""
+
+FEW_PASSES = 8
+"""Backwards without a DDP model and without an optimizer that are no training yet: a script may try its model
+before it makes either."""
 
 EVALUATING = 63
 """So many batches and one more without a training forward are handed over together: a power of two less 1."""
@@ -137,6 +147,11 @@ class Recorder:
         """Called where backwards were not seen, and where they will be again. It must not raise."""
         self.handover_ns: deque[int] = deque(maxlen=256)
         """How long after their ready timestamps the last buckets were given to the process group, in ns."""
+        self.without_ddp = False
+        """Whether this process trains without a DDP model, as far as is known (`begin_without_ddp`)."""
+        self._fetches = False
+        """Whether a DataLoader has given a batch."""
+        self._saw_backward = False
         self.late_no_sync = 0
         """`Flag.LATE_NO_SYNC` where a backward of this step is one, else 0."""
         self._backward_steps = BackwardSteps(optimizer_exists)
@@ -156,7 +171,7 @@ class Recorder:
         self.shadow = ShadowBlocks.from_environment()
         self._stepped = self._synchronised = self.synchronises = self._has_forward = self._passed = False
         self._aside_ends = self._steps_since_forward = self._usual_steps = 0
-        self.stamp_due = self._spoilt = self._stepped_in_backward = False
+        self.stamp_due = self._spoilt = self._stepped_in_backward = self._in_forward = False
         for of_step in (self.cpu_wait, self.elements):
             of_step.forget()
         self._optimizer_running: int | None = None
@@ -187,11 +202,16 @@ class Recorder:
         """The training thread asks its loader for a batch."""
         self.asides += 1
         self._optimizer_running = None  # an optimizer step that raised ends here at the latest
+        if self._in_forward:
+            self._discard_forward()
         self._put(now() << EVENT_BITS | STAMP_DATA)
 
     def data_ends(self) -> None:
         """The batch is there, or the loader has ended."""
         self._put(now() << EVENT_BITS | STAMP_DATA_END)
+        if self.without_ddp:
+            self._fetches = True
+            self._open_forward()
         if not self.asides & EVALUATING:  # an evaluation may last for any number of batches
             self._hand_over()
 
@@ -242,6 +262,45 @@ class Recorder:
             self.marks(step_record.BACKWARD)
         self._put(now() << EVENT_BITS | STAMP_BACKWARD)
 
+    def begin_without_ddp(self) -> None:
+        """There is no DDP model (yet): a backward begins a step where an optimizer has stepped."""
+        self.without_ddp = True
+
+    def begin_with_ddp(self) -> bool:
+        """The first DDP model is there. Returns whether steps have been recorded without it: then the ranks
+        may count them differently, and steps are to begin anew."""
+        had_steps = self.without_ddp and (self.step > 0 or self._stepped or self._passed)
+        self.without_ddp = self._in_forward = False
+        return had_steps
+
+    def loss_is_ready(self) -> None:
+        """Without DDP: `backward()` is about to be called. The forward ends, and the step before it."""
+        if self._backward_depth:
+            return
+        self.asides = 0
+        self.loader.note_forward()
+        if self._stepped or self._passed:
+            self._close_step(0)
+        self._saw_backward = True
+        if self._in_forward:
+            self._in_forward = False
+            if not self.aside:
+                self.forward_ends()
+
+    def _open_forward(self) -> None:
+        """Without DDP: what follows is taken for a forward, until the next backward or batch."""
+        if is_grad_enabled() and not self.aside:
+            self._in_forward = True
+            if self.marks is not None:
+                self.marks(step_record.FORWARD)
+            self._put(now() << EVENT_BITS | STAMP_FORWARD)
+
+    def _discard_forward(self) -> None:
+        """It was none: this is an evaluation, batches are fetched ahead, or another optimizer steps."""
+        self._in_forward = False
+        if self.marks is not None:
+            self.marks.discard_forward()
+
     def last_gradient(self) -> None:
         """The autograd engine has computed all gradients of a backward, and waits for no all-reduce yet."""
         if not self._spoilt:
@@ -276,6 +335,9 @@ class Recorder:
             self._synchronised |= self.synchronises
         else:
             self._put(stamp | STAMP_BACKWARD_END)
+            if self.without_ddp and self.passes > FEW_PASSES and self._backward_steps.has_ended_step():
+                self._passed = True
+                self._put(stamp | STAMP_STEP_END)
         self.stamp_due = False
         self.after_backward()
         if self._stepped_in_backward:
@@ -305,6 +367,8 @@ class Recorder:
         if self._optimizer_running is not None and self._in_optimizer:
             self._optimizer_depth += self._optimizer_running == optimizer
             return
+        if self.without_ddp:
+            self._optimizer_follows(optimizer)
         self._optimizer_depth = 0
         self._optimizer_running = optimizer
         if self._first_optimizer < 0:
@@ -315,6 +379,14 @@ class Recorder:
         if self.marks is not None:
             self.marks(step_record.OPTIMIZER)
         self._put(now() << EVENT_BITS | STAMP_OPTIMIZER)
+
+    def _optimizer_follows(self, optimizer: int) -> None:
+        """Without DDP: where no backward is seen (`autograd.grad`), the same optimizer begins a step."""
+        if self._in_forward:
+            self._discard_forward()
+        same = self._optimizers.get(optimizer, -1) == self._first_optimizer
+        if self._stepped and not self._saw_backward and same:
+            self._close_step(0)
 
     def optimizer_ends(self, optimizer: int) -> None:
         """`step()` has returned."""
@@ -408,6 +480,8 @@ class Recorder:
         self._stepped = self._backward_steps.optimizer_seen = True
         self._steps_since_forward += 1
         self.cpu_wait.step_ends()
+        if self.without_ddp and not self._fetches:
+            self._open_forward()
 
     def _hand_over(self, closed: tuple[Any, ...] | None = None) -> None:
         """Hand the stamps over; the step goes on, unless it is `closed`."""
@@ -429,7 +503,7 @@ class Recorder:
             flags |= self.late_no_sync
             self.late_no_sync = 0
         loss, of_loss = self.losses.take_loss()
-        marks = self.marks.take() if self.marks is not None else ()
+        marks = self.marks.take(in_forward=self._in_forward) if self.marks is not None else ()
         self._hand_over(
             (  # in the order of `Closed`, which the publisher makes of it: naming fields costs 2 us here
                 step, flags | of_loss | self.shadow.flag, max(0, self._cost), loss, self.calls or (), marks,
@@ -449,6 +523,7 @@ class Recorder:
         if step == self.shadow.next:
             seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
             allowed = seen and not running and not self._backward_depth and not self.bypassed
+            allowed = allowed and (self._saw_backward or not self.without_ddp)
             self.aside = self.shadow.stands_aside_from(step, allowed)
             self.forget_gradients()
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
@@ -459,6 +534,8 @@ class Recorder:
         if self.marks is not None:
             self.marks.use_clock(cpu)
             self.marks.wanted = detail or bool(self.shadow.flag) or step % self.marks_every == 0
+            if self._in_forward and (self.aside or not self.marks.wanted):
+                self.marks.discard_forward()
         if detail != self.detail:
             self.detail = detail
             for switch in self.on_detail:

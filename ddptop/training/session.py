@@ -20,13 +20,13 @@ import torch
 from ddptop.host.exits import crash_file
 from ddptop.host.processes import fill_standard_streams
 from ddptop.host.step_counters import new_step_counter
-from ddptop.protocol.messages import FINISHED, Event, Hello, Membership, Message, Scalar
+from ddptop.protocol.messages import FINISHED, LEFT, Event, Hello, Membership, Message, Scalar
 from ddptop.protocol.redaction import redact_words
 from ddptop.training import exit, phases, warnings
 from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, timed_hook
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, device_card
-from ddptop.training.exit import CrashFile, exit_reason
+from ddptop.training.exit import CrashFile, ExitReason, exit_reason
 from ddptop.training.guard import guard, run_after_fork
 from ddptop.training.join_run import rank_exchange
 from ddptop.training.packing import Identity
@@ -36,7 +36,12 @@ from ddptop.training.replica import ReplicaCheck
 from ddptop.training.synchronisation import SynchronisationWatch
 from ddptop.training.torch_compat import dynamo
 from ddptop.training.torch_compat.ddp import broadcast_bytes, logging_data
-from ddptop.training.torch_compat.process_groups import backend_of, default_sequence, membership_of
+from ddptop.training.torch_compat.process_groups import (
+    backend_of,
+    default_sequence,
+    membership_of,
+    read_again,
+)
 
 _NO_OPTIONS = frozenset(
     {"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"}
@@ -51,13 +56,14 @@ LEAVE_S = 0.5
 
 
 class Session:
-    """Begun at the first DDP model of a process, ended with the process."""
+    """Begun at the first DDP model of a process, or at its first backward; ended with the process."""
 
     def __init__(self, device: torch.device | None) -> None:
         """Install the phases; `device`: of the first model, the CPU where that is not known."""
         fill_standard_streams()
         self.recorder = Recorder(optimizer_exists=phases.optimizer_exists)
         self.recorder.on_detail.append(self.switch_models)
+        self.recorder.begin_without_ddp()
         self.timing_path = "reducer"
         self.card: dict[str, Scalar] = _card_of_process()
         self.parameters: dict[tuple[int, int], int] = {}
@@ -109,6 +115,17 @@ class Session:
         # Children of multiprocessing leave by os._exit, past atexit, but run these.
         multiprocessing.util.Finalize(None, self.close, exitpriority=100)
 
+    def _begin_anew(self) -> None:
+        """Number the steps from 0 again, as another process of this rank would: those before the first DDP
+        model may be more on one rank than on another. Waits for an ack, `LEAVE_S` at most."""
+        publisher, self._publisher = self._publisher, None
+        self.recorder.finish_step()
+        if publisher is not None:
+            publisher.close(LEAVE_S, ExitReason(LEFT, None))
+            read_again()
+        self.recorder.restart_in_child()
+        self.ensure_started()
+
     def timer_for(self, ddp: Any) -> BucketTimer | None:
         """The bucket timer for the model's device and backend; None where none is right."""
         device, backend = device_of(ddp), backend_of(ddp.process_group)
@@ -145,6 +162,8 @@ class Session:
 
         Models are numbered from 0 in order of construction, the same on every rank.
         """
+        if self.recorder.begin_with_ddp():
+            self._begin_anew()
         timed_model = self._models.get(ddp)
         number = self._next_model if timed_model is None else timed_model.number
         if timed_model is None:

@@ -119,7 +119,7 @@ class StepTimes:
         self._phase = Phase.OTHER
 
     def _forward_begin(self, at_ns: int) -> None:
-        if self._begin < 0:
+        if self._begin < 0 and not self._stepped:
             self._open_first(at_ns)
         self._phase = Phase.FORWARD
         self._forward_began = at_ns
@@ -180,6 +180,8 @@ class StepTimes:
             self._date_end(at_ns)
 
     def _optimizer_begin(self, at_ns: int) -> None:
+        if self._begin < 0 and self._bypass_begin < 0:
+            self._bypass_begin = at_ns if self._data_at < 0 else self._data_at
         self._optimizing = True
         self._optimizer_inner = self._forward_ns + self._backward_ns
         self._phase = Phase.OPTIMIZER
@@ -260,6 +262,8 @@ class StepTimes:
         self._data_done = self._data_gap = 0
         self._stepped = False
         self._clear_step()
+        if self._phase is Phase.FORWARD:  # without DDP: the backward that closes a step comes after it
+            self._forward_at = self._forward_began
         if self._optimizing:  # closed in the closure of the next step's optimizer
             self._optimizer_inner, self._optimizer_at = 0, self._optimizer_began
         if closed.flags & Flag.SHADOW:

@@ -70,11 +70,22 @@ class PhaseMarks:
         except Exception as error:  # noqa: BLE001 - the training boundary
             self._pool.note_error(error)
 
-    def take(self) -> list[tuple[int, CudaEvent]]:
-        """The marks since the last call; none where one of them could not be recorded."""
-        marks, self._marks = self._marks, []
+    def take(self, *, in_forward: bool = False) -> list[tuple[int, CudaEvent]]:
+        """The marks since the last call; none where one of them could not be recorded.
+
+        `in_forward`: a forward of the next step has begun; its marks are left for that."""
+        border = self._begin_of_forward() if in_forward else len(self._marks)
+        marks, self._marks = self._marks[:border], self._marks[border:]
         refused, self._refused = self._refused, False
         return [] if refused else marks
+
+    def discard_forward(self) -> None:
+        """Take the last begin of a forward back, with all marks since: none has followed."""
+        del self._marks[self._begin_of_forward() :]
+
+    def _begin_of_forward(self) -> int:
+        marks = self._marks
+        return next((i for i in reversed(range(len(marks))) if marks[i][0] == Mark.FORWARD), len(marks))
 
     def use_clock(self, cost_clock: Callable[[], int]) -> None:
         """That of the recorder in the step that begins."""

@@ -6,6 +6,7 @@ decides which session is the present one and counts the steps that are lost.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ from ddptop.analysis.health.exits import (
 )
 from ddptop.analysis.health.hosts import on_full_disk
 from ddptop.analysis.health.outside_end import ended_by_outside, outside_end, unexplained_ends
-from ddptop.analysis.ranks import ABSENT, Meeting, NotInitialized, RankState
+from ddptop.analysis.ranks import ABSENT, Meeting, NotInitialized, RankState, ReachedMilestone
 from ddptop.analysis.stall.at_exit import keep_stall
 from ddptop.analysis.stall.current import stall_now
 from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
@@ -32,7 +33,7 @@ from ddptop.frames.calls import compiler_call, place
 from ddptop.frames.conditions import say
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
-from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, UNRECORDED
+from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, MILESTONE, RECORDED, UNRECORDED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -429,6 +430,31 @@ MEETING_NS = 12 * NS
 """Ranks that are not reported to be in init_process_group for so long have met: two reports were due."""
 
 
+MAX_MILESTONES = 32
+"""Of a rank: made-up events must not fill the memory."""
+
+
+def _on_milestone(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    """A rank has come to a place on the way to its first step."""
+    if rank_state.hello is None:
+        return
+    host = rank_state.host
+    at_ns = state.clocks.to_collector(host, event.t_ns) if state.hosts.is_remote(host) else event.t_ns
+    at_ns = t_ns if at_ns is None else min(t_ns, at_ns)
+    if len(rank_state.milestones) < MAX_MILESTONES:
+        rank_state.milestones.setdefault(str(event.fields.get("name")), ReachedMilestone(at_ns, event.fields))
+    rank_state.moved_ns = max(rank_state.moved_ns, t_ns)
+    rank_state.stood_ns = 0
+    if event.fields.get("name") == RECORDED and not rank_state.hello.timing_path:
+        device, backend, path = (str(event.fields.get(n) or "") for n in ("device", "backend", "timing_path"))
+        hello = replace(rank_state.hello, device=device, backend=backend, timing_path=path)
+        rank_state.hello = hello
+        session = state.session_of(rank_state)
+        if session is not None:
+            session.hello = hello
+        state.presence_changed()
+
+
 def _on_kernel(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     note_kernel(rank_state, event, t_ns)
 
@@ -488,6 +514,7 @@ def _on_gradients(state: RunState, event: Event, rank_state: RankState, t_ns: in
 
 
 _OF_RANKS = {
+    MILESTONE: _on_milestone,
     "unreduced": _on_gradients,
     "skipped_backward": _on_gradients,
     "counts": _on_counts,

@@ -123,6 +123,14 @@ class Meeting:
     ranks: frozenset[int]
 
 
+class ReachedMilestone(NamedTuple):
+    """A place on the way to the first step that a rank has come to."""
+
+    t_ns: int
+    """When, on the collector's clock."""
+    fields: Mapping[str, Scalar]
+
+
 @dataclass(slots=True)
 class RankState:
     """One rank. A new session resets everything except `records` and `lost_records`. Its numbers stand in
@@ -132,6 +140,8 @@ class RankState:
     row: int = field(default=0, compare=False)
     """The rank."""
     hello: Hello | None = None
+    milestones: dict[str, ReachedMilestone] = field(default_factory=dict)
+    """By name, in the order in which it came to them; empty: it reports from its first DDP model on."""
     logged: dict[str, float] = field(default_factory=dict)
     """Newest value of each name that the script logged; NaN where it was no number."""
     bye: Bye | None = None
@@ -289,9 +299,15 @@ class RankState:
         return badly or self.bye.reason != FINISHED
 
     @property
+    def before_recording(self) -> bool:
+        """Whether its steps are not recorded yet: it has neither a DDP model nor trained without one."""
+        return self.hello is not None and bool(self.milestones) and not self.hello.timing_path
+
+    @property
     def failed_early(self) -> bool:
-        """Whether it failed before it was recorded (`ddptop/host/early_failures.py`)."""
-        return self.progress is None and self.exit_evidence is not None and not self.records
+        """Whether it failed before its steps were recorded (`ddptop/host/early_failures.py`)."""
+        early = self.progress is None or self.before_recording
+        return early and self.exit_evidence is not None and not self.records
 
     @property
     def running(self) -> bool:

@@ -498,6 +498,13 @@ process may kill it from now on (Ray does, once its train function has returned)
 LAUNCHER_SIGNAL = "launcher_signal"
 """Kind of an event: the launcher of a host has received a signal that ends its ranks."""
 
+MILESTONE = "milestone"
+"""Kind of an event: a rank has come to a place on the way to its first step, `name` in its fields."""
+
+RECORDED = "recorded"
+"""Name of the milestone from which on a rank's steps are recorded: what its HELLO has left open is in the
+fields of the event."""
+
 IN_INITIALIZATION = "in_initialization"
 """Kind of an event: after a restart, ranks of a host have been in `init_process_group` for some time."""
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Activity, Phase
+from ddptop.training.collective_called import collective_in
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import (
     EVENT,
@@ -63,20 +64,6 @@ _PLACES = {
     **{event: activity.name.lower() for event, activity in _AFTER.items()},
 }
 """The `OwnPlace` after an event."""
-
-_COLLECTIVES = (
-    ("all_reduce", Activity.ALL_REDUCE),
-    ("barrier", Activity.BARRIER),
-    ("broadcast", Activity.BROADCAST),
-    ("all_gather", Activity.ALL_GATHER),
-    ("reduce_scatter", Activity.REDUCE_SCATTER),
-    ("all_to_all", Activity.ALL_TO_ALL),
-    ("gather", Activity.GATHER),
-    ("scatter", Activity.SCATTER),
-    ("reduce", Activity.REDUCE),
-    ("recv", Activity.RECV),
-)
-"""By what the name of a function of `torch.distributed` contains: the first that fits."""
 
 
 class EvaluationWatch:
@@ -194,16 +181,4 @@ class ActivityWatch:
             return Activity.ALL_REDUCE
         if time.monotonic_ns() - since_ns < NAMED_AFTER_NS:
             return Activity.WAIT
-        return _collective_in(sys._current_frames().get(self._thread))
-
-
-def _collective_in(frame: Any) -> Activity:
-    """The outermost function of `torch.distributed` on a stack, as a collective."""
-    name = ""
-    while frame is not None:
-        if frame.f_code.co_filename.endswith("distributed_c10d.py"):
-            name = frame.f_code.co_name
-        elif name:
-            break
-        frame = frame.f_back
-    return next((activity for part, activity in _COLLECTIVES if part in name), Activity.WAIT)
+        return collective_in(sys._current_frames().get(self._thread)) or Activity.WAIT

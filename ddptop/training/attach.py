@@ -20,12 +20,14 @@ import sys
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
-from ddptop.training import early_exit, warnings
+from ddptop.training import early_exit, start_report, warnings
 from ddptop.training.guard import guard, hide_frame, report_once
 from ddptop.training.import_hook import when_imported
 from ddptop.training.torch_compat import ddp as torch_ddp
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.training.session import Session
 
 
@@ -84,8 +86,10 @@ def _unmark_children() -> None:
 
 
 def attach_when_imported() -> None:
-    """Patch `torch.nn.parallel.distributed` when it is imported, or now if it already was."""
+    """Patch `torch.nn.parallel.distributed` when it is imported, or now if it already was. A rank that its
+    launcher has started reports from torch's import on."""
     when_imported("torch.nn.parallel.distributed", patch_ddp)
+    when_imported("torch", start_report.begin_as_launched)
 
 
 def patch_ddp(module: Any) -> None:
@@ -96,8 +100,8 @@ def patch_ddp(module: Any) -> None:
     try:
         torch_ddp.after_construction(module, _attach_model)
         torch_ddp.replace_comm_hooks(module.dist, _timed_hook)
-        torch_ddp.before_refusal(module, functools.partial(_begin_session, module.dist))
-        torch_ddp.around_process_groups(module.dist, _mark_initialization, _mark_met)
+        torch_ddp.before_refusal(module, functools.partial(_begin_session, module.dist), _note_parameters)
+        torch_ddp.around_process_groups(module.dist, _note_meeting, _mark_initialization, _mark_met)
         torch_ddp.before_destruction(module.dist, _leave_group)
         keep_exceptions_of_children()
     except AttributeError as error:
@@ -227,13 +231,21 @@ def _begin_session(dist: Any, device: Any) -> None:
         guard.caught(error)
 
 
-def _mark_initialization() -> None:
+def _note_meeting(rank: int, world_size: int) -> None:
+    if is_enabled() and _session is None:
+        start_report.note_meeting(rank, world_size)
+
+
+def _mark_initialization(rank: int, world_size: int) -> None:
     if is_enabled():
         from ddptop.host.rank_starts import mark_initialization  # msgpack: not in every Python that starts
 
         mark_initialization()
         _mark_children()
         early_exit.watch_spawned()
+        if _session is None and not sys.modules["torch.distributed"].is_initialized():
+            start_report.begin_report(rank, world_size)
+            start_report.note_milestone("store")
 
 
 def _mark_met() -> None:
@@ -241,6 +253,14 @@ def _mark_met() -> None:
         from ddptop.host.rank_starts import mark_met
 
         mark_met()
+        start_report.note_milestone("group")
+
+
+def _note_parameters(parameters: Sequence[Any]) -> None:
+    if is_enabled():
+        n_bytes = sum(parameter.nbytes for parameter in parameters)
+        n_parameters = sum(parameter.numel() for parameter in parameters)
+        start_report.note_milestone("ddp", parameters=n_parameters, bytes=n_bytes)
 
 
 def _leave_group() -> None:
@@ -257,6 +277,7 @@ def _attach_model(ddp: Any) -> None:
     session = session_at(device_of(ddp))
     if session is not None:
         session.attach_model(ddp)
+        start_report.note_milestone("model")
 
 
 def _timed_hook(reducer: Any, hook: Any) -> Any:

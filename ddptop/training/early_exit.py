@@ -10,20 +10,18 @@ import atexit
 import os
 import sys
 
+from ddptop.training import start_report
 from ddptop.training.guard import guard
-
-RANK_PROCESS = "DDPTOP_RANK_PROCESS"
-"""Environment variable: which process is the rank's own, `PLACE PID`. What it starts inherits its numbers."""
 
 
 def watch_exit() -> None:
     """Have a failure of this process reported, if it is a rank's own. Called as Python starts."""
     place = _rank_place()
     # A process that a rank has started has inherited RANK, but is not the rank.
-    if place and os.environ.get(RANK_PROCESS, "").startswith(f"{place} "):
+    if place and os.environ.get(start_report.RANK_PROCESS, "").startswith(f"{place} "):
         return
     if place:
-        os.environ[RANK_PROCESS] = f"{place} {os.getpid()}"
+        os.environ[start_report.RANK_PROCESS] = f"{place} {os.getpid()}"
     atexit.register(_report_failure, os.getpid())
 
 
@@ -38,7 +36,7 @@ def watch_spawned() -> None:
 
 def is_ranks_own() -> bool:
     """Whether this process is the one that the launcher has started as a rank, by `watch_exit`."""
-    return os.environ.get(RANK_PROCESS) == f"{_rank_place()} {os.getpid()}"
+    return os.environ.get(start_report.RANK_PROCESS) == f"{_rank_place()} {os.getpid()}"
 
 
 def _is_child() -> bool:
@@ -56,7 +54,8 @@ def _rank_place() -> str:
 def _report_failure(pid: int) -> None:
     """Leave the file, where process `pid` fails and has not reported. Never raises."""
     try:
-        if os.getpid() == pid and "ddptop.training.session" not in sys.modules:
+        session_began = "ddptop.training.session" in sys.modules
+        if os.getpid() == pid and not session_began and not start_report.exit_is_reported:
             _leave_failure()
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)

@@ -21,9 +21,12 @@ from ddptop.protocol.limits import REPORT_S
 from ddptop.protocol.messages import (
     FINISHED,
     LEFT,
+    MILESTONE,
+    RECORDED,
     Ack,
     Bye,
     Card,
+    Event,
     Hello,
     Logged,
     Membership,
@@ -43,6 +46,7 @@ from ddptop.training.join_run import collector_keeper
 from ddptop.training.packing import Identity, LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.replica import SHARE, ReplicaCheck
+from ddptop.training.start_report import take_milestones
 from ddptop.training.step_record import StepRecord
 from ddptop.training.step_times import StepTimes
 from ddptop.training.torch_compat.process_groups import stop_reading
@@ -188,8 +192,16 @@ class Publisher(threading.Thread):
     """Takes finished steps from the recorder, packs them, and serves the acked link to the collector."""
 
     def __init__(
-        self, session: Published, identity: Identity, budget: Budget, *, sequence: Callable[[], int]
+        self,
+        session: Published,
+        identity: Identity,
+        budget: Budget,
+        *,
+        sequence: Callable[[], int],
+        sender: AckedSender | None = None,
     ) -> None:
+        """`sequence`: number of the collective that this rank is at. `sender`: over which this rank has
+        reported before."""
         super().__init__(name="ddptop-publisher", daemon=True)
         self.card_changed = True
         self._session = session
@@ -222,7 +234,9 @@ class Publisher(threading.Thread):
         self._last_ack_s = self._undrained_s = time.monotonic()
         self._drain_s = 0.0
         self._exit_reason = ExitReason(FINISHED, None)
-        self._sender: AckedSender | None = None
+        self._sender = sender
+        if sender is not None:
+            self._queue.append(self._beginning())
 
     @property
     def rank(self) -> int:
@@ -273,7 +287,9 @@ class Publisher(threading.Thread):
             # Without it up to a quarter of a second is lost at the end.
             with suppress(OSError, AttributeError):
                 self._notices = EndNotices(self._folder, self._identity.session)
-            self._sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._make_hello()))
+            if self._sender is None:
+                self._sender = AckedSender(f"ipc://{self._folder}/ingest", self._encoded_hello)
+            self._sender.greet_with(self._encoded_hello)
             self._publish_until_closed(self._sender)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
@@ -421,6 +437,20 @@ class Publisher(threading.Thread):
         """Where the last steps were not acked, leave their number in the run folder, to have them counted."""
         leave_step_count(self._folder, self._make_hello(), self._recorder.step, unacked)
 
+    def _beginning(self) -> Event:
+        """What the HELLO did not say that was sent before this session began."""
+        hello = self._make_hello()
+        fields: dict[str, Scalar] = {
+            "name": RECORDED,
+            "device": hello.device,
+            "backend": hello.backend,
+            "timing_path": hello.timing_path,
+        }
+        return Event(MILESTONE, time.monotonic_ns(), self.rank, -1, fields)
+
+    def _encoded_hello(self) -> bytes:
+        return encode(self._make_hello())
+
     def _make_hello(self) -> Hello:
         return self._identity.make_hello(self._session.timing_path)
 
@@ -476,6 +506,7 @@ class Publisher(threading.Thread):
         news = self._bounds.changed_bounds(self.rank, self._recorder.step)
         if news is not None:
             messages.append(news)
+        messages += take_milestones(self.rank)
         while self._queue:
             messages.append(self._queue.popleft())
         for message in messages:

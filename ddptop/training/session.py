@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import mmap
 import multiprocessing.util
 import os
@@ -22,7 +23,7 @@ from ddptop.host.processes import fill_standard_streams
 from ddptop.host.step_counters import new_step_counter
 from ddptop.protocol.messages import FINISHED, LEFT, Event, Hello, Membership, Message, Scalar
 from ddptop.protocol.redaction import redact_words
-from ddptop.training import exit, phases, warnings
+from ddptop.training import exit, phases, start_report, warnings
 from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, timed_hook
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, device_card
@@ -100,9 +101,13 @@ class Session:
             return
         budget = Budget.from_environment()
         identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
+        before = start_report.hand_over(identity.rank, identity.world_size)
+        if before is not None:
+            identity = dataclasses.replace(identity, session=before.session)
         self.recorder.counter = _shared_counter(identity.make_hello(self.timing_path))
         self.recorder.counter[0] = self.recorder.step
-        self._publisher = Publisher(self, identity, budget, sequence=default_sequence)
+        sender = None if before is None else before.sender
+        self._publisher = Publisher(self, identity, budget, sequence=default_sequence, sender=sender)
         try:
             self._publisher.start()
         except RuntimeError:  # no thread can be started

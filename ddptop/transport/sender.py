@@ -88,6 +88,10 @@ class AckedSender:
             self._forget_oldest()
             self.dropped += 1
 
+    def greet_with(self, hello: Callable[[], bytes]) -> None:
+        """Send this HELLO from the next connection on."""
+        self._hello = hello
+
     def set_heartbeat(self, body: bytes) -> None:
         """Send this heartbeat with the next `exchange_messages`, if it can be sent then; never again."""
         self._beat = body

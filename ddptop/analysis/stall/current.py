@@ -71,7 +71,7 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
         return None
     ranks = state.ranks
     running = [*compress(ranks, state.running)]
-    if any(rank.hello is None for rank in ranks):
+    if any(rank.hello is None or rank.before_recording for rank in ranks):
         return None
     limit_ns = stall_limit_ns(state)
     # Silence of a host does not show that its ranks make no progress: those of the others decide.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -98,8 +98,11 @@ def after_construction(module: Any, then: Callable[[Any], None]) -> None:
     _call_after(module.DistributedDataParallel, "_update_process_group", then)
 
 
-def before_refusal(module: Any, begin: Callable[[Any], None]) -> None:
-    """Call `begin(device)` before `torch.nn.parallel.distributed` refuses a model, or may do so.
+def before_refusal(
+    module: Any, begin: Callable[[Any], None], note_parameters: Callable[[Sequence[Any]], None]
+) -> None:
+    """Call `begin(device)` before `torch.nn.parallel.distributed` refuses a model, or may do so, and
+    `note_parameters(parameters)` before its constructor waits for the other ranks for the first time.
 
     Functions that a later torch no longer has are left out.
     """
@@ -107,17 +110,29 @@ def before_refusal(module: Any, begin: Callable[[Any], None]) -> None:
     _call_before(model, "_log_and_throw", lambda ddp, *_: begin(getattr(ddp, "device", None)))
     # A collective: it raises on the ranks whose shapes differ from rank 0's, then rank 0 in the next one.
     verify = "_verify_param_shape_across_processes"
-    _call_before(module, verify, lambda _, parameters, *__: begin(parameters[0].device))
+
+    def before_verification(_group: Any, parameters: Any, *_: Any) -> None:
+        note_parameters(parameters)
+        begin(parameters[0].device)
+
+    _call_before(module, verify, before_verification)
 
 
-def around_process_groups(dist: Any, mark: Callable[[], None], met: Callable[[], None]) -> None:
-    """Call `mark()` before `torch.distributed` makes a process group and waits for its other ranks, and
-    `met()` once it has.
+def around_process_groups(
+    dist: Any,
+    meets: Callable[[int, int], None],
+    mark: Callable[[int, int], None],
+    met: Callable[[], None],
+) -> None:
+    """Call `meets(rank, world_size)` before `init_process_group` looks for the others (-1: as the environment
+    says), `mark(rank, world_size)` before `torch.distributed` makes a process group and waits for its other
+    ranks, and `met()` once it has.
 
     Not around `init_process_group`: it warns with stacklevel=2.
     """
     owner, name = dist.distributed_c10d, "_new_process_group_helper"
-    _call_before(owner, name, lambda *_: mark())
+    _call_before(owner, "rendezvous", lambda _url, rank=-1, world_size=-1, *_: meets(rank, world_size))
+    _call_before(owner, name, lambda world_size, rank, *_: mark(rank, world_size))
     original = getattr(owner, name, None)
     if original is None:
         return

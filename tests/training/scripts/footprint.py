@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from ddptop.training import start_report
 from ddptop.training.attach import current_session
 
 
@@ -27,7 +28,12 @@ def sockets() -> set[str]:
 
 
 dist.init_process_group("gloo")
-threads_before, sockets_before = threads(), sockets()
+reports = start_report._current
+"""The rank may report already: its thread and its connection are those of the session later."""
+begun = reports.sender if reports is not None else None
+connected = begun._dealer._socket if begun is not None else None
+early = {str(Path(f"/proc/self/fd/{connected.fileno()}").readlink())} if connected else set()
+threads_before, sockets_before = threads() - (reports is not None), sockets() - early
 model = DDP(nn.Linear(2, 2))
 modules_before = set(sys.modules)
 end = time.monotonic() + 60

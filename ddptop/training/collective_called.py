@@ -1,0 +1,33 @@
+"""Which collective a thread is in, by its Python stack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddptop.protocol.messages import Activity
+
+_COLLECTIVES = (
+    ("all_reduce", Activity.ALL_REDUCE),
+    ("barrier", Activity.BARRIER),
+    ("broadcast", Activity.BROADCAST),
+    ("all_gather", Activity.ALL_GATHER),
+    ("reduce_scatter", Activity.REDUCE_SCATTER),
+    ("all_to_all", Activity.ALL_TO_ALL),
+    ("gather", Activity.GATHER),
+    ("scatter", Activity.SCATTER),
+    ("reduce", Activity.REDUCE),
+    ("recv", Activity.RECV),
+)
+"""By what the name of a function of `torch.distributed` contains: the first that fits."""
+
+
+def collective_in(frame: Any) -> Activity | None:
+    """The outermost function of `torch.distributed` on a stack, as a collective; None: it is none."""
+    name = ""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            name = frame.f_code.co_name
+        elif name:
+            break
+        frame = frame.f_back
+    return next((activity for part, activity in _COLLECTIVES if part in name), None)

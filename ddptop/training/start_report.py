@@ -1,0 +1,338 @@
+"""What a rank reports before its session begins: that it is there, its milestones, where it is when asked.
+
+A rank that a launcher has started reports from torch's import on, any other from `init_process_group` on. The
+thread of this module sends that, and hands its connection over to the session's publisher. Until the rank has
+been there for a second nothing is sent, nor loaded: a process that only looks at torch leaves no trace, and a
+short script reports as its first DDP model is built.
+
+Importing this module costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ddptop.training.guard import guard, run_after_fork
+
+if TYPE_CHECKING:
+    from ddptop.protocol.messages import Event, Hello, Scalar
+    from ddptop.training.exit import ExitReason
+    from ddptop.transport.sender import AckedSender
+
+RANK_PROCESS = "DDPTOP_RANK_PROCESS"
+"""Environment variable: which process is the rank's own, `PLACE PID`. What it starts inherits its numbers."""
+
+REPORT_AFTER_S = 1.0
+"""From torch's import, or the first process group, to the first message."""
+
+CYCLE_S = 0.25
+"""Between two looks whether the rank is asked where it is; a heartbeat is sent in every second one."""
+
+CLOSE_S = 0.8
+"""How long the exit of the process may be delayed until the last messages are acked."""
+
+HAND_OVER_S = 2.0
+"""How long the session waits for this thread, which may be loading modules. Milliseconds are usual."""
+
+
+class Milestone(NamedTuple):
+    """A place on the way to the first step that this rank has come to."""
+
+    name: str
+    t_ns: int
+    fields: dict[str, Scalar]
+
+    def as_event(self, rank: int) -> Event:
+        """As it is sent."""
+        from ddptop.protocol.messages import MILESTONE, Event
+
+        return Event(MILESTONE, self.t_ns, rank, -1, {"name": self.name, **self.fields})
+
+
+_noted: deque[Milestone] = deque(maxlen=64)
+"""Those that are not sent yet."""
+_names: set[str] = set()
+
+
+def note_milestone(name: str, **fields: Scalar) -> None:
+    """Note that this rank has come to a milestone, the first time that it does."""
+    if name not in _names:
+        _names.add(name)
+        _noted.append(Milestone(name, time.monotonic_ns(), fields))
+
+
+def take_milestones(rank: int) -> list[Event]:
+    """The milestones that are not sent yet."""
+    taken: list[Event] = []
+    while _noted:
+        taken.append(_noted.popleft().as_event(rank))
+    return taken
+
+
+class HandedOver(NamedTuple):
+    """What the session goes on with."""
+
+    session: int
+    sender: AckedSender
+
+
+class StartReport(threading.Thread):
+    """Reports this process as a rank until its session begins, or the process ends."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(name="ddptop-start", daemon=True)
+        self.rank, self.world_size = rank, world_size
+        self.session = secrets.randbits(62) + 1
+        self.sender: AckedSender | None = None
+        """None: nothing has been sent."""
+        self._folder = Path(os.environ["DDPTOP_RUN_DIR"])
+        self._run_id = os.environ.get("DDPTOP_RUN_ID", "")
+        self._training_thread = threading.get_ident()
+        self._wake = threading.Event()
+        self._ends = False
+
+    def run(self) -> None:
+        """Report until the end; a failure here ends these reports alone."""
+        try:
+            self._wake.wait(REPORT_AFTER_S)
+            if not self._ends:
+                self._report()
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    def end_thread(self) -> bool:
+        """End the thread; returns whether it has ended, and with it any use of its sender."""
+        self._ends = True
+        self._wake.set()
+        self.join(HAND_OVER_S)
+        return not self.is_alive()
+
+    def close_in_child(self) -> None:
+        """In a forked child: close its copy of the connection."""
+        if self.sender is not None:
+            self.sender.close_in_child()
+
+    def say_bye(self, reason: ExitReason) -> bool:
+        """Send how the process exits, once the thread has ended; returns whether the collector has it."""
+        from ddptop.protocol.codec import encode
+        from ddptop.protocol.evidence import Evidence
+        from ddptop.protocol.messages import FINISHED, Bye, Phase
+        from ddptop.training.evidence.errors import fit_evidence, with_source
+
+        if self.sender is None:
+            return False
+        now_ns = time.monotonic_ns()
+        if reason.reason != FINISHED:
+            stacks = with_source([reason.trace] if reason.trace is not None else [])
+            evidence = Evidence(now_ns, 0, 0, Phase.OTHER, -1, reason.reason, (), stacks, (), reason.message)
+            self.sender.offer_message(encode(fit_evidence(evidence)))
+        self.sender.offer_message(encode(Bye(now_ns, reason.reason)))
+        return not self.sender.close(CLOSE_S)
+
+    def _report(self) -> None:
+        with _loading:  # a child that is forked meanwhile would have these modules locked for good
+            from ddptop.protocol.codec import encode
+            from ddptop.protocol.messages import Activity, Card, Phase, Progress
+            from ddptop.training.collective_called import collective_in
+            from ddptop.training.evidence.reporter import EvidenceReporter
+            from ddptop.training.torch_compat.process_groups import default_sequence
+            from ddptop.transport.sender import AckedSender
+
+        sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._make_hello()))
+        self.sender = sender
+        reporter = EvidenceReporter(self._training_thread, lambda: (0, int(Phase.OTHER), -1))
+        torch_version = str(getattr(sys.modules["torch"], "__version__", ""))
+        sender.offer_message(encode(Card({"torch": torch_version, "python": sys.version.split()[0]})))
+        beat, waits, since_ns = True, Activity.TRAINING, 0
+        while not self._ends:
+            for milestone in take_milestones(self.rank):
+                sender.offer_message(encode(milestone))
+            if beat:
+                frame = sys._current_frames().get(self._training_thread)
+                before, waits = waits, collective_in(frame) or Activity.TRAINING
+                since_ns = since_ns if waits == before and since_ns else time.monotonic_ns()
+                progress = Progress(
+                    t_ns=time.monotonic_ns(),
+                    step=0,
+                    phase=int(Phase.OTHER),
+                    bucket=-1,
+                    sequence=default_sequence(),
+                    detail_every=1,
+                    cost_us=0.0,
+                    cost_pct=0.0,
+                    failures=guard.count,
+                    activity=int(waits),
+                    since_ns=since_ns,
+                )
+                sender.set_heartbeat(encode(progress))
+            beat = not beat
+            sender.exchange_messages()
+            evidence = reporter.answer_request(sender.asked)
+            if evidence is not None:
+                sender.offer_message(encode(evidence))
+                sender.exchange_messages()
+            self._wake.wait(CYCLE_S)
+
+    def _make_hello(self) -> Hello:
+        from ddptop.protocol.limits import VERSION
+        from ddptop.protocol.messages import Hello
+
+        local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or ""
+        return Hello(
+            version=VERSION,
+            run_id=self._run_id,
+            session=self.session,
+            rank=self.rank,
+            world_size=self.world_size,
+            local_rank=int(local) if local.isdecimal() else self.rank,
+            incarnation=max(_number("TORCHELASTIC_RESTART_COUNT"), _number("DDPTOP_RENDEZVOUS")),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            device="",
+            backend="",
+            timing_path="",
+            monotonic_ns=time.monotonic_ns(),
+            unix_ns=time.time_ns(),
+            budget_pct=_budget_pct(),
+        )
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _budget_pct() -> float:
+    """As `Budget.from_environment`, which takes longer to load."""
+    try:
+        return max(0.0, float(os.environ.get("DDPTOP_BUDGET", "")))
+    except ValueError:
+        return 1.0
+
+
+_current: StartReport | None = None
+_loading = threading.Lock()
+_watches_forks = False
+
+
+def begin_as_launched(_torch: Any) -> None:
+    """torch has been imported: begin to report, where a launcher has started this process as a rank."""
+    note_milestone("torch")
+    rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    # Without its place on the host: variables of a pod or a node, in which a launcher starts the ranks.
+    placed = "LOCAL_RANK" in os.environ or "SLURM_LOCALID" in os.environ
+    if placed and rank.isdecimal() and world_size.isdecimal() and _is_own_process():
+        begin_report(int(rank), int(world_size))
+
+
+def note_meeting(rank: int, world_size: int) -> None:
+    """`init_process_group` looks for the other ranks; -1: as the environment says."""
+    rank = _number("RANK") if rank < 0 else rank
+    launched = _number("WORLD_SIZE")
+    world_size = launched if world_size < 0 else world_size
+    address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    interface = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
+    begin_report(rank, world_size)
+    note_milestone("init", address=address, port=port, interface=interface, launched=launched)
+
+
+def _is_own_process() -> bool:
+    """Whether this is the rank's own process, and none that it has started."""
+    return os.environ.get(RANK_PROCESS, "").endswith(f" {os.getpid()}")
+
+
+def begin_report(rank: int, world_size: int) -> None:
+    """Begin to report this process as that rank, unless that has begun. On the training thread."""
+    global _current, _watches_forks
+    if not os.environ.get("DDPTOP_RUN_DIR") or not 0 <= rank < world_size:
+        return
+    if _current is not None:
+        if (_current.rank, _current.world_size) == (rank, world_size):
+            return
+        _leave(_current)  # the script has given itself other numbers than its launcher
+        _current = None
+    report = StartReport(rank, world_size)
+    try:
+        report.start()
+    except RuntimeError:  # no thread can be started: the session will say so
+        return
+    _current = report
+    if not _watches_forks:
+        _watches_forks = True
+        os.register_at_fork(
+            before=_loading.acquire,
+            after_in_parent=_loading.release,
+            after_in_child=lambda: run_after_fork(_loading.release, _drop_in_child),
+        )
+        atexit.register(report_exit)
+    if "multiprocessing.process" in sys.modules:
+        import multiprocessing
+        import multiprocessing.util
+
+        if multiprocessing.parent_process() is not None:  # it leaves by os._exit, past atexit
+            multiprocessing.util.Finalize(None, report_exit, exitpriority=100)
+
+
+def hand_over(rank: int, world_size: int) -> HandedOver | None:
+    """End these reports, for the session of this rank; None where none were sent."""
+    global _current
+    report, _current = _current, None
+    if report is None or not report.end_thread() or report.sender is None:
+        return None
+    if (report.rank, report.world_size) != (rank, world_size):
+        _leave(report)
+        return None
+    return HandedOver(report.session, report.sender)
+
+
+def report_exit() -> bool:
+    """Send how this process exits, if its session has not begun; returns whether the collector has that."""
+    global _current
+    report, _current = _current, None
+    if report is None:
+        return False
+    try:
+        if not report.end_thread() or report.sender is None:
+            return False
+        from ddptop.training.exit import exit_reason
+
+        return _exit_is_known(report.say_bye(exit_reason()))
+    except KeyboardInterrupt:  # only our own last messages were waited for
+        return False
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        guard.caught(error)
+        return False
+
+
+exit_is_reported = False
+"""Whether the collector knows how this process exits."""
+
+
+def _exit_is_known(known: bool) -> bool:
+    global exit_is_reported
+    exit_is_reported = known
+    return known
+
+
+def _leave(report: StartReport) -> None:
+    from ddptop.protocol.messages import LEFT
+    from ddptop.training.exit import ExitReason
+
+    if report.end_thread():
+        report.say_bye(ExitReason(LEFT, None))
+
+
+def _drop_in_child() -> None:
+    global _current
+    report, _current = _current, None
+    if report is not None:
+        report.close_in_child()

@@ -1,7 +1,8 @@
-"""The colours of every role on a dark and on a light ground, for the screen and the HTML page.
+"""The colours of every role in each theme of ours, for the screen and the HTML page.
 
-Phases differ in lightness as well as in hue, and on the screen in their glyphs. Wait has the least contrast:
-work is seen first, and lost time looks empty. Red is for stalled, lost and failed alone.
+Neighbouring phases differ in lightness by at least 3:1, so that they are told apart without hue, and every
+phase differs from the ground by 3:1. Waiting has the tint of a warning: it is what the screen is for. Red is
+for stalled, lost and failed alone. `tests/tui/test_themes.py` measures all of this.
 """
 
 from __future__ import annotations
@@ -9,22 +10,43 @@ from __future__ import annotations
 DARK = {
     # The greys are so little coloured that terminals of 256 colours find them among their greys.
     "background": "#121316", "cursor": "#26292e", "banner": "#e6b450", "text": "#c8d0da", "strong": "#f0f4f8",
-    "dim": "#8c94a0", "faint": "#6f757f", "rule": "#383c43", "accent": "#7cc7ff", "good": "#7fd1a0",
-    "warn": "#f2a65a", "bad": "#ff5c6c", "data": "#e8cf7a", "forward": "#79b8f2", "backward": "#3f7fc4",
-    "wait": "#50555e", "transfer": "#4fd0c0", "optimizer": "#b79cf2", "other": "#8a93a0", "sync": "#c98aa8",
+    "dim": "#8c94a0", "faint": "#7a808a", "rule": "#383c43", "accent": "#7cc7ff", "good": "#7fd1a0",
+    "warn": "#f2a65a", "bad": "#ff5c6c", "data": "#7a6426", "forward": "#8cc6f6", "backward": "#3168a8",
+    "wait": "#fbb066", "transfer": "#1d7267", "optimizer": "#ceb4f9", "other": "#61676f", "sync": "#ebafcd",
+    "area": "#42668a", "heat1": "#35598a", "heat2": "#5f97d6", "heat3": "#e8cf7a",
 }  # fmt: skip
 
 LIGHT = {
+    # Dark phases here are bright ones on a dark ground, so that waiting stays orange.
     "background": "#fbfbf8", "cursor": "#e8e9ec", "banner": "#8a5a00", "text": "#2f3337", "strong": "#0b1017",
-    "dim": "#5d6875", "faint": "#747e8a", "rule": "#ccd3da", "accent": "#0b62ad", "good": "#17774a",
-    "warn": "#a85208", "bad": "#c81e33", "data": "#a37b00", "forward": "#4a90d9", "backward": "#1d4f8c",
-    "wait": "#b9c1ca", "transfer": "#0d8a80", "optimizer": "#7a55c7", "other": "#77808a", "sync": "#9c4d73",
+    "dim": "#566170", "faint": "#69727e", "rule": "#ccd3da", "accent": "#0b62ad", "good": "#136b42",
+    "warn": "#9e4c06", "bad": "#c01c30", "data": "#573c05", "forward": "#2e91e1", "backward": "#114177",
+    "wait": "#d96f06", "transfer": "#044a40", "optimizer": "#9f78e2", "other": "#3b414b", "sync": "#ce6b9d",
+    "area": "#1f4266", "heat1": "#9cc3e6", "heat2": "#4a90d9", "heat3": "#8a6d00",
 }  # fmt: skip
 
 CVD = {
-    # Okabe and Ito's palette (2008), which the common kinds of colour blindness keep apart.
-    "background": "#101010", "cursor": "#2a2a2a", "banner": "#f0e442", "text": "#d0d0d0", "strong": "#ffffff",
-    "dim": "#9a9a9a", "faint": "#757575", "rule": "#3a3a3a", "accent": "#56b4e9", "good": "#56b4e9",
-    "warn": "#f0e442", "bad": "#d55e00", "data": "#e69f00", "forward": "#56b4e9", "backward": "#0072b2",
-    "wait": "#565656", "transfer": "#009e73", "optimizer": "#cc79a7", "other": "#8f8f8f", "sync": "#b3a05c",
+    # After Okabe and Ito's palette (2008), whose hues the common kinds of colour blindness keep apart.
+    "background": "#101010", "cursor": "#262626", "banner": "#f0e442", "text": "#d0d0d0", "strong": "#ffffff",
+    "dim": "#9a9a9a", "faint": "#7e7e7e", "rule": "#3a3a3a", "accent": "#56b4e9", "good": "#56b4e9",
+    "warn": "#f0e442", "bad": "#ff7a1a", "data": "#786226", "forward": "#88c4f5", "backward": "#0069a6",
+    "wait": "#f0b030", "transfer": "#007354", "optimizer": "#e0b0cc", "other": "#60656e", "sync": "#d8cba0",
+    "area": "#416488", "heat1": "#1f5d86", "heat2": "#56b4e9", "heat3": "#e69f00",
 }  # fmt: skip
+
+CONTRAST = {
+    # Text at 7:1 and more, also what is faint.
+    "background": "#000000", "cursor": "#303030", "banner": "#ffd75f", "text": "#f0f0f0", "strong": "#ffffff",
+    "dim": "#c8c8c8", "faint": "#a8a8a8", "rule": "#767676", "accent": "#9ad5ff", "good": "#8ff0b4",
+    "warn": "#ffb86b", "bad": "#ff8a94", "data": "#856d2c", "forward": "#a5d6ff", "backward": "#3570b8",
+    "wait": "#ffbe7d", "transfer": "#207c70", "optimizer": "#dac8ff", "other": "#6a7079", "sync": "#ffc4e0",
+    "area": "#416c9a", "heat1": "#35609a", "heat2": "#6fb0f0", "heat3": "#ffe08a",
+}  # fmt: skip
+
+THEMES_OF_ROLES = {
+    "ddptop-dark": DARK,
+    "ddptop-light": LIGHT,
+    "ddptop-contrast": CONTRAST,
+    "ddptop-cvd": CVD,
+}
+"""The table of roles by the theme's name."""

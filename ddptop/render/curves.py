@@ -1,14 +1,13 @@
-"""Curves in braille dots, two columns and four rows to a cell; or in ASCII. Stacked areas in signs."""
+"""Charts in cells: stacked areas in eighths of a cell, and curves in braille dots over them; or in ASCII."""
 
 from __future__ import annotations
 
 import itertools
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.render.line import Line, Piece, Role
+from ddptop.render.line import Line, Piece, Role, over
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +17,6 @@ if TYPE_CHECKING:
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bit of a braille cell by dot column and dot row (Unicode 2800 block)."""
-
-UNDER = 0x42
-"""A cell below a curve."""
-
-BELOW = (chr(0x2800 + UNDER), ":")
-"""Its letter, and in ASCII."""
 
 _ROW_BITS = (0x09, 0x12, 0x24, 0xC0)
 
@@ -49,20 +42,9 @@ class Canvas:
                 self._draw_stroke(x, y, before + (1 if y > before else -1))
             before = y
 
-    def draw_between(self, low: Column, high: Column, scale: Scale) -> None:
-        """Every dot from one curve up to the other; both as in `draw_curve`."""
-        under, over = self._find_dots(low, scale), self._find_dots(high, scale)
-        rows = np.arange(self.height * 4)[:, None]
-        self._put_dots((over <= rows) & (rows <= under) & (over >= 0))
-
     def draw_points(self, values: Column, scale: Scale) -> None:
         """One dot for each value, joined to none."""
         self._put_dots(self._find_dots(values, scale) == np.arange(self.height * 4)[:, None])
-
-    def draw_area(self, values: Column, scale: Scale) -> None:
-        """One dot in four below a curve: light enough for the curve to stand out without colour."""
-        tops, rows = self._find_dots(values, scale), np.arange(self.height * 4)[:, None]
-        self._put_dots((rows > tops) & (tops >= 0) & (rows % 2 == 1) & (np.arange(len(tops)) % 2 == 0))
 
     def _put_dots(self, dots: Mask) -> None:
         """Set dots: (rows of dots, dot columns)."""
@@ -90,39 +72,6 @@ class Canvas:
         return bytes(self._cells[y])
 
 
-def draw_rows(main: Canvas, behind: Canvas, role: Role, ascii_only: bool, shaded: bytes) -> list[Line]:
-    """Both series in one picture: a cell takes the colour of the main one where that has dots.
-
-    `shaded`: 1 for each column of cells whose background is in the colour of a warning.
-    """
-    rows = range(main.height)
-    return [Line().signs(_split_runs(main.row(y), behind.row(y), role, ascii_only, shaded)) for y in rows]
-
-
-@lru_cache(maxsize=512)
-def _split_runs(front: bytes, back: bytes, role: Role, ascii_only: bool, shaded: bytes) -> list[Piece]:
-    """A row in letters. Most rows of a curve are as they were in the picture before."""
-    if not (any(front) or any(back)):
-        return [(" " * len(front), "faint")]
-    runs: list[Piece] = []
-    letters: list[str] = []
-    run_role: Role = "faint"
-    for bits, dim, shade in zip(front, back, shaded, strict=True):
-        if bits | dim:
-            cell_role: Role = role if bits else "warn" if shade else "faint"
-            if cell_role != run_role:
-                if letters:
-                    runs.append(("".join(letters), run_role))
-                letters, run_role = [], cell_role
-        if ascii_only:
-            letters.append(
-                _choose_letter(bits) if bits else BELOW[1] if dim == UNDER else "'" if dim else " "
-            )
-        else:
-            letters.append(_BRAILLE[bits or dim])
-    return [*runs, ("".join(letters), run_role)]
-
-
 _BRAILLE = " " + "".join(chr(0x2800 + bits) for bits in range(1, 256))
 
 
@@ -134,24 +83,118 @@ def _choose_letter(bits: int) -> str:
     return '"' if middle < 1 else "_" if middle > 2.5 else "-"
 
 
-def draw_stack(parts: Column, scale: Scale, height: int, looks: Sequence[Piece]) -> list[Line]:
-    """(parts, columns) values on top of each other, the first at the bottom, each in its sign and role.
+EIGHTHS = 8
+"""Heights of a cell that block signs tell apart."""
+
+LOWER_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+_LOWER_ASCII = ' __---"":'
+
+
+def draw_areas(
+    parts: Column,
+    scale: Scale,
+    height: int,
+    looks: Sequence[Piece],
+    curves: Sequence[tuple[Canvas, Role]] = (),
+) -> list[Line]:
+    """(parts, columns) values on top of each other, the first at the bottom, each in its sign and role; over
+    them curves, the first of them on top.
+
+    The upper edge of the whole is exact to an eighth of a cell, and so is every edge between two parts where
+    no third one lies in the same cell: a cell has two colours, so the smallest of three gives way. A column
+    in which a part is not known is a gap. A sign that is ASCII draws whole rows. `height` lines, the topmost
+    first.
+    """
+    ascii_only = all(sign.isascii() for sign, _ in looks)
+    edges = _area_edges(parts, scale, height, whole_rows=ascii_only and len(looks) > 1)
+    lines = []
+    for row in range(height):
+        cells = _area_row(edges, height - 1 - row, looks, ascii_only)
+        for canvas, role in reversed(curves):
+            _put_curve(cells, canvas.row(row), role, ascii_only)
+        runs = itertools.groupby(cells, key=lambda cell: cell.role)
+        lines.append(Line().signs(("".join(cell.sign for cell in run), role) for role, run in runs))
+    return lines
+
+
+def _area_edges(parts: Column, scale: Scale, height: int, whole_rows: bool) -> Indices:
+    """(parts + 1, columns) where each part ends, in eighths of a cell from the bottom; the last is the top.
+
+    What is known has at least one eighth.
+    """
+    is_known = np.isfinite(parts).all(axis=0)
+    parts = np.where(is_known, parts, 0.0)
+    if whole_rows:
+        edges = EIGHTHS * _row_edges(parts, scale, height)
+    else:
+        sums = np.cumsum(parts if len(parts) == 1 else np.maximum(parts, 0.0), axis=0)
+        share = np.clip((sums - scale.low) / (scale.high - scale.low), 0.0, 1.0)
+        edges = np.rint(share * height * EIGHTHS).astype(np.int64)
+        edges[-1] = np.maximum(edges[-1], 1)
+    return np.vstack([np.where(is_known, edges, 0), np.full(parts.shape[1], height * EIGHTHS)])
+
+
+def _row_edges(parts: Column, scale: Scale, height: int) -> Indices:
+    """(parts, columns) where each part ends, in whole rows from the bottom.
 
     The parts share the rows of the whole column: each has its whole rows, and those that are left over go to
-    the largest remainders. So a part never has more rows than a larger one. A column with a NaN is a gap.
-    `height` lines, the topmost first.
+    the largest remainders. So a part never has more rows than a larger one.
     """
     exact = np.maximum(parts, 0.0) * (height / scale.high)
-    # A column in which one part is not known is left empty: the others alone would look like a fast step.
-    exact = np.where(np.isnan(exact).any(axis=0), 0.0, exact)
     n_rows = np.floor(exact)
     left_over = np.rint(exact.sum(axis=0)) - n_rows.sum(axis=0)
     # The rank of each part by its remainder: argsort of argsort.
     place = np.argsort(np.argsort(n_rows - exact, axis=0, kind="stable"), axis=0, kind="stable")
-    edges = np.minimum(np.cumsum(n_rows + (place < left_over), axis=0), height)
-    lines = []
-    for row in reversed(range(height)):
-        runs = itertools.groupby((edges <= row).sum(axis=0).tolist())
-        shown = ((len(list(run)), *([*looks, (" ", "text")][look])) for look, run in runs)
-        lines.append(Line().signs((sign * cells, role) for cells, sign, role in shown))
-    return lines
+    return np.asarray(np.minimum(np.cumsum(n_rows + (place < left_over), axis=0), height), np.int64)
+
+
+class _Cell(NamedTuple):
+    sign: str
+    role: Role
+    ground: Role | None = None
+    """The colour behind the dots of a curve in this cell; None: that of the screen."""
+
+
+def _area_row(edges: Indices, row: int, looks: Sequence[Piece], ascii_only: bool) -> list[_Cell]:
+    """The cells of one row of areas, `row` counted from the bottom."""
+    ground = len(looks)
+    inside = np.diff(np.clip(edges - row * EIGHTHS, 0, EIGHTHS), axis=0, prepend=0)
+    # The upper edge of the whole is kept: beside the parts, the ground counts as the largest.
+    weight = inside.copy()
+    weight[ground] += np.where(inside[ground] > 0, EIGHTHS, 0)
+    two = np.argsort(-weight, axis=0, kind="stable")[:2]
+    alone = np.take_along_axis(inside, two[1:], axis=0)[0] == 0
+    lower = np.where(alone, two[0], two.min(axis=0))
+    upper = np.where(alone, two[0], two.max(axis=0))
+    share = np.take_along_axis(np.cumsum(inside, axis=0), np.maximum(upper - 1, 0)[None], axis=0)[0]
+    triples = list(zip(lower.tolist(), upper.tolist(), share.tolist(), strict=True))
+    drawn = {triple: _area_cell(*triple, looks, ascii_only) for triple in set(triples)}
+    return [drawn[triple] for triple in triples]
+
+
+def _area_cell(lower: int, upper: int, share: int, looks: Sequence[Piece], ascii_only: bool) -> _Cell:
+    """A cell with `share` eighths of one part below another; the part after the last is the ground."""
+    ground = len(looks)
+    if lower == ground:
+        return _Cell(" ", "text")
+    sign, role = looks[lower]
+    if lower == upper:
+        return _Cell(sign, over(role, role), role)
+    if ascii_only:
+        return _Cell(_LOWER_ASCII[share], role)
+    behind = None if upper == ground else looks[upper][1]
+    is_low = share > EIGHTHS // 2
+    return _Cell(
+        LOWER_BLOCKS[share], role if behind is None else over(role, behind), role if is_low else behind
+    )
+
+
+def _put_curve(cells: list[_Cell], bits: bytes, role: Role, ascii_only: bool) -> None:
+    """Draw the dots of a row over its cells."""
+    for column, dots in enumerate(bits[: len(cells)]):
+        if dots and ascii_only:
+            cells[column] = _Cell(_choose_letter(dots), role)
+        elif dots:
+            ground = cells[column].ground
+            cells[column] = _Cell(_BRAILLE[dots], role if ground is None else over(role, ground), ground)

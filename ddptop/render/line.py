@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from rich.cells import set_cell_size
 
@@ -24,12 +24,27 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
     "data", "forward", "backward", "wait", "transfer", "optimizer", "other",
-    "sync",
+    "sync", "area", "ink", "heat1", "heat2", "heat3",
 ]  # fmt: skip
-"""What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone."""
+"""What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone. `area`: below a
+curve. `heat1` to `heat3`: levels of a heat map below a warning. `ink`: letters on a
+coloured ground, which take the ground's opposite."""
 
-SEEN_WHEN_BLANK = frozenset(("badge", "match"))
-"""Roles with a ground or a line of their own; a blank of any other has no colour."""
+_SEEN_WHEN_BLANK = frozenset(("badge", "match"))
+
+
+def over(front: Role, ground: Role) -> Role:
+    """The role of a cell in two colours: its letter in that of `front`, on the colour of `ground`.
+
+    A sign over its own role looks solid, and is still there in text and where there are no colours.
+    """
+    return cast("Role", f"{front}/{ground}")
+
+
+def is_seen_when_blank(role: Role) -> bool:
+    """Whether a role has a ground or a line of its own; a blank of any other has no colour."""
+    return role in _SEEN_WHEN_BLANK or "/" in role
+
 
 Ground: TypeAlias = Literal["", "cursor", "banner"]
 """The background of a whole line."""
@@ -121,7 +136,7 @@ class Line:
         for text, role in self.pieces:
             if shown and role != shown_role:
                 # A blank of another role looks the same, so it can join its neighbour.
-                blank_alike = role not in SEEN_WHEN_BLANK and shown_role not in SEEN_WHEN_BLANK
+                blank_alike = not (is_seen_when_blank(role) or is_seen_when_blank(shown_role))
                 if blank_alike and text.isspace():
                     role = shown_role
                 elif not (blank_alike and shown.isspace()):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,14 +13,15 @@ import numpy as np
 from ddptop.frames.figures import some_shown_ms
 from ddptop.frames.numbers import UNKNOWN, fixed, signed
 from ddptop.frames.phrases import MAX_LISTED_RANKS, ranks_phrase
-from ddptop.render.line import Line, Role, gather
+from ddptop.render.line import Line, Role, gather, over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ddptop.frames.columns import Column, Mask
+    from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.figures import Ranks
     from ddptop.protocol.vocabulary import OwnPlace
+    from ddptop.render.line import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,11 @@ class StepPart:
 
 
 PARTS = (
-    StepPart("data", "▪", "d", "data"),
+    StepPart("data", "▇", "d", "data"),
     StepPart("forward", "█", "F", "forward"),
     StepPart("backward", "▓", "B", "backward"),
-    StepPart("wait", "·", ".", "wait"),
-    StepPart("transfer", "≈", "~", "transfer"),
+    StepPart("wait", "▒", "w", "wait"),
+    StepPart("transfer", "≈", "t", "transfer"),
     StepPart("optimizer", "▄", "o", "optimizer"),
     StepPart("other", "░", "x", "other"),
     StepPart("sync", "≡", "s", "sync"),
@@ -84,26 +87,99 @@ class Breakdown:
         finite = values[np.isfinite(values)]
         return float(finite.mean()) if len(finite) else None
 
-    def bar(self, rank: int, width: int, ascii_only: bool, *, numbered: bool = False) -> Line:
-        """The bar of one rank; `numbered`: with the ms of those parts that have room for them inside.
+    def bar(self, rank: int, width: int, ascii_only: bool) -> Line:
+        """The bar of one rank in signs, for text without colours.
 
         Edges are rounded, not lengths, so that equal ranks give equal bars.
         """
         line = Line()
         if not self.known[rank]:
             return line.add("–", "faint")
-        scale = width / self.full_ms if self.full_ms > 0 else 0.0
-        edges = np.minimum(np.rint(self._edges[:, rank] * scale), width).astype(int).tolist()
-        for index, (part, begin, end) in enumerate(zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False)):
-            sign, ms = part.plain if ascii_only else part.glyph, self.ms[index, rank]
-            number = f" {fixed(ms)} " if numbered and ms > 0 else ""
-            aside = end - begin - len(number)
-            if not number or aside < 2:
-                line.add(sign * (end - begin), part.role)
-            else:
-                line.add(sign * (aside // 2), part.role).add(number, "strong")
-                line.add(sign * (aside - aside // 2), part.role)
+        edges = np.minimum(np.rint(self._edges[:, rank] * self._scale(width)), width).astype(int).tolist()
+        for part, begin, end in zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False):
+            line.add((part.plain if ascii_only else part.glyph) * (end - begin), part.role)
         return line
+
+    def solid_bar(self, rank: int, width: int, ascii_only: bool, *, waits_for: str | None = None) -> Line:
+        """The bar of one rank in solid colours, its edges exact to an eighth of a cell.
+
+        `waits_for`: what is written into the parts that have room for it, besides their names and ms: whom
+        the rank waits for (may be empty); None: nothing is written.
+        """
+        if not self.known[rank]:
+            return Line("–", "faint")
+        parts = (*PARTS, _UNKNOWN)
+        exact = np.minimum(self._edges[:, rank] * self._scale(width), width)
+        eighths = np.rint(exact * (1 if ascii_only else EIGHTHS)).astype(int)
+        eighths *= EIGHTHS if ascii_only else 1
+        cells = _part_cells(np.diff(eighths), parts, ascii_only)
+        for index, part in enumerate(parts) if waits_for is not None else ():
+            first, stop = -(-int(eighths[index]) // EIGHTHS), int(eighths[index + 1]) // EIGHTHS
+            text = _label(part, float(self.ms[index, rank]), waits_for or "", stop - first - 2)
+            if text:
+                begin = first + (stop - first - len(text)) // 2
+                cells[begin : begin + len(text)] = [(letter, over("ink", part.role)) for letter in text]
+        return join_cells(cells)
+
+    def _scale(self, width: int) -> float:
+        return width / self.full_ms if self.full_ms > 0 else 0.0
+
+
+EIGHTHS = 8
+"""Parts of a cell that block signs tell apart."""
+
+_LEFT_BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def _part_cells(eighths: Indices, parts: Sequence[StepPart], ascii_only: bool) -> list[Piece]:
+    """Sign and role of each cell of a bar whose parts have so many eighths of a cell.
+
+    A cell has two colours: of three parts in it the smallest gives way.
+    """
+    cells: list[Piece] = []
+    inside: list[tuple[int, StepPart]] = []
+    room = EIGHTHS
+    for count, part in zip(eighths.tolist(), parts, strict=True):
+        left = count
+        while left > 0:
+            taken = min(left, room)
+            inside.append((taken, part))
+            left, room = left - taken, room - taken
+            if not room:
+                cells.append(_two_parts(inside, ascii_only))
+                inside, room = [], EIGHTHS
+    if inside:
+        cells.append(_two_parts([*inside, (room, None)], ascii_only))
+    return cells
+
+
+def _two_parts(inside: Sequence[tuple[int, StepPart | None]], ascii_only: bool) -> Piece:
+    """The cell of some parts from left to right, which together have all of its eighths; None: the ground."""
+    # The end of the bar is kept: its length is the step.
+    kept = sorted(sorted(range(len(inside)), key=lambda at: (inside[at][1] is not None, -inside[at][0]))[:2])
+    left = inside[kept[0]][1]
+    assert left is not None, "the ground is at the end"
+    if len(kept) == 1:
+        return (left.plain if ascii_only else left.glyph), over(left.role, left.role)
+    right = inside[kept[1]][1]
+    share = sum(count for count, _ in inside[: kept[1]])
+    return _LEFT_BLOCKS[share], left.role if right is None else over(left.role, right.role)
+
+
+def _label(part: StepPart, ms: float, waits_for: str, room: int) -> str:
+    """What is written into a part of a bar: as much as fits; may be empty."""
+    if part.name == "wait":
+        texts = [f"waits {fixed(ms)} for {waits_for}"] if waits_for else []
+        texts += [f"wait {fixed(ms)}", fixed(ms)]
+    else:
+        texts = [f"{part.name} {fixed(ms)}", f"{SHORT.get(part.name, part.name)} {fixed(ms)}", fixed(ms)]
+    return next((text for text in texts if len(text) <= room), "")
+
+
+def join_cells(cells: Sequence[Piece]) -> Line:
+    """Cells of one letter each as a line of as few pieces as there are changes of role."""
+    runs = itertools.groupby(cells, key=itemgetter(1))
+    return Line().signs(("".join(sign for sign, _ in run), role) for role, run in runs)
 
 
 OWN_PHASES = ("own_data", "own_forward", "own_backward", "own_optimizer")
@@ -225,7 +301,8 @@ def draw_pair(
     `scale`: the longest bar of the others and of the rank, in ms; they share the room in this ratio.
     """
     sign, difference_ms = part.plain if ascii_only else part.glyph, rank_ms - usual_ms
-    line = Line(f"{sign} ", part.role).add(f"{part.name:<{PAIR_NAME}}")
+    solid = over(part.role, part.role)
+    line = Line(sign, solid).add(" ").add(f"{part.name:<{PAIR_NAME}}")
     line.add(f"{fixed(rank_ms):>{PAIR_NUMBER}}", "strong").add(f"{fixed(usual_ms):>{PAIR_NUMBER}}", "dim")
     line.add(f"{signed(difference_ms) if math.isfinite(difference_ms) else UNKNOWN:>{PAIR_NUMBER}}", "text")
     left_cells, right_cells = _pair_room(width - line.width, scale)
@@ -234,9 +311,9 @@ def draw_pair(
     cell_ms = sum(scale) / (left_cells + right_cells)
     usual_cells, rank_cells = (round(ms / cell_ms) if math.isfinite(ms) else 0 for ms in (usual_ms, rank_ms))
     line.add(" " * (2 + max(0, left_cells - usual_cells))).add(
-        sign * min(usual_cells, left_cells), part.role
+        sign * min(usual_cells, left_cells), solid
     ).add("┃", "rule")
-    return line.add(sign * min(rank_cells, right_cells), part.role)
+    return line.add(sign * min(rank_cells, right_cells), solid)
 
 
 def draw_legend(ascii_only: bool, waited_for: Sequence[int], width: int, *, has_sync: bool = False) -> Line:
@@ -253,4 +330,4 @@ def draw_legend(ascii_only: bool, waited_for: Sequence[int], width: int, *, has_
 
 
 def _draw_entry(part: StepPart, name: str, ascii_only: bool) -> Line:
-    return Line(part.plain if ascii_only else part.glyph, part.role).add(f" {name}", "dim")
+    return Line(part.plain if ascii_only else part.glyph, over(part.role, part.role)).add(f" {name}", "dim")

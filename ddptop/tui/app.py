@@ -56,7 +56,7 @@ Guide: TypeAlias = Callable[[Frame], str]
 class DdptopApp(Actions, App[None]):
     """The dashboard over a source of frames.
 
-    `rate_hz`: pictures a second. `theme`: one of ours (`ddptop-dark`, `ddptop-light`, `ddptop-cvd`) or of
+    `rate_hz`: pictures a second. `theme`: one of ours (their names begin with `ddptop-`) or of
     Textual's. `place`: where to begin. `runs`: where other runs are found. `save_to`: folder for
     the key `s`. `guide`: explains a frame in a line above the keys. Raises ValueError for an unknown
     theme. The caller closes the source that is shown in the end (`source`).

@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.theme import Theme
 from textual.widget import Widget
 
-from ddptop.render.line import SEEN_WHEN_BLANK, Ground, Line, Piece, Role, Spot
+from ddptop.render.line import Ground, Line, Piece, Role, Spot, is_seen_when_blank
 from ddptop.render.text import ASCII
 from ddptop.tui.theme import Palette
 
@@ -75,7 +75,7 @@ def _cells_of(line: Line, width: int) -> tuple[str, list[Role]]:
 
 def _find_seen_role(letter: str, role: Role) -> Role:
     """The role that is seen: a blank of most roles has no colour."""
-    return FILL if letter == " " and role not in SEEN_WHEN_BLANK else role
+    return FILL if letter == " " and not is_seen_when_blank(role) else role
 
 
 FILL: Role = "text"

@@ -31,6 +31,7 @@ _FULL = (0, 0, CELL_WIDTH, CELL_HEIGHT)
 _BOXES: dict[str, tuple[tuple[int, int, int, int], ...]] = {
     "█": (_FULL,), "▓": (_FULL,), "▒": (_FULL,), "░": (_FULL,),
     **{sign: ((0, 16 - 2 * at, 8, 2 * at),) for at, sign in enumerate("▁▂▃▄▅▆▇", 1)},
+    **{sign: ((0, 0, at, 16),) for at, sign in enumerate("▏▎▍▌▋▊▉", 1)},
     "▐": ((4, 0, 4, 16),), "▪": ((1, 5, 6, 6),), "·": ((3, 7, 2, 2),),
     "─": ((0, 7, 8, 1),), "━": ((0, 7, 8, 2),), "╌": ((1, 7, 2, 1), (5, 7, 2, 1)),
     "┄": ((0, 7, 2, 1), (3, 7, 2, 1), (6, 7, 1, 1)), "│": ((3, 0, 1, 16),), "┃": ((3, 0, 2, 16),),
@@ -140,12 +141,14 @@ def _draw_text(drawing: _Drawing, line: Line, top: int, columns: int, palette: P
     x_left = MARGIN
     for text, role in line.pieces:
         style = palette.style(role, line.ground)
-        if role == "badge":
+        if role == "badge" or ("/" in role and style.bgcolor is not None):
             size = f'width="{cells(text) * CELL_WIDTH}" height="{CELL_HEIGHT}"'
             drawing.grounds.append(f'<rect x="{x_left}" y="{top}" {size} fill="{_draw_ground(style)}"/>')
         letters = drawing.texts[_find_colour(style), bool(style.bold), bool(style.underline)]
         for begin, run in _split_runs(text):
             x = x_left + begin * CELL_WIDTH
+            if style.bgcolor is not None and style.color == style.bgcolor:
+                continue  # a sign in the colour of its ground: it tells what the ground is, in text
             if is_drawn(run[0]):
                 kind = (_find_colour(style), INK.get(run[0], 1.0), is_dotted(run[0]))
                 drawing.shapes[kind].append(path_of(run[0], len(run), x, top))

@@ -1,17 +1,17 @@
-"""Colours: three themes of our own, and the style of every role in whatever theme is chosen.
+"""Colours: the themes of our own, and the style of every role in whatever theme is chosen.
 
 The colours themselves are in `ddptop.render.colours`.
 """
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import cast, get_args
 
 from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from ddptop.render.colours import CVD, DARK, LIGHT
+from ddptop.render.colours import LIGHT, THEMES_OF_ROLES
 from ddptop.render.line import Ground, Role
 
 DEFAULT_THEME = "ddptop-dark"
@@ -35,31 +35,30 @@ def _make_theme(name: str, dark: bool, colours: dict[str, str]) -> Theme:
     )
 
 
-THEMES = (
-    _make_theme("ddptop-dark", True, DARK),
-    _make_theme("ddptop-light", False, LIGHT),
-    _make_theme("ddptop-cvd", True, CVD),
-)
+THEMES = tuple(_make_theme(name, roles is not LIGHT, roles) for name, roles in THEMES_OF_ROLES.items())
 
 _BORROWED: dict[Role, str] = {
     "text": "foreground", "strong": "foreground", "accent": "primary", "good": "success", "warn": "warning",
     "bad": "error", "data": "warning", "forward": "primary", "backward": "secondary", "transfer": "accent",
-    "optimizer": "secondary", "sync": "accent", "badge": "warning",
+    "optimizer": "secondary", "sync": "accent", "badge": "warning", "wait": "warning", "area": "primary",
+    "heat1": "primary", "heat2": "primary", "heat3": "warning",
 }  # fmt: skip
 """Where a theme of Textual's own has a colour for a role."""
 
 _FADED: dict[Role, float] = {
-    "dim": 0.35, "faint": 0.55, "rule": 0.75, "wait": 0.7,
-    "other": 0.4, "backward": 0.3, "optimizer": 0.15, "sync": 0.5,
+    "dim": 0.35, "faint": 0.55, "rule": 0.75, "data": 0.45, "area": 0.6,
+    "other": 0.5, "backward": 0.45, "transfer": 0.45, "optimizer": 0.1, "sync": 0.3,
+    "heat1": 0.6, "heat2": 0.25, "heat3": 0.3,
 }  # fmt: skip
 """Share of background in a borrowed colour, which keeps the lightness of the roles apart."""
 
 
 _BASIC: dict[Role, str] = {
-    "faint": "bright_black", "rule": "bright_black", "wait": "bright_black", "accent": "cyan",
-    "match": "yellow", "good": "green", "warn": "yellow", "bad": "red", "data": "yellow",
+    "faint": "bright_black", "rule": "bright_black", "wait": "yellow", "accent": "cyan",
+    "match": "yellow", "good": "green", "warn": "yellow", "bad": "red", "data": "green",
     "forward": "bright_blue", "backward": "blue", "transfer": "cyan", "optimizer": "magenta",
-    "sync": "bright_magenta",
+    "sync": "bright_magenta", "other": "bright_black", "area": "blue",
+    "heat1": "blue", "heat2": "bright_blue", "heat3": "bright_yellow",
 }  # fmt: skip
 """Colours by name where a terminal has 16; all other roles have the terminal's default, which suits dark and
 light ones. The nearest of the 16 would show a warning's orange as the red of a failure."""
@@ -90,6 +89,7 @@ class Palette:
             self._styles = {
                 (role, ground): style(role, ground) for role in get_args(Role) for ground in get_args(Ground)
             }
+            self._pair_style = _plain_pair if plain else _basic_pair
             return
         self._theme = theme
         system = theme.to_color_system().generate()
@@ -101,10 +101,16 @@ class Palette:
             for role in get_args(Role)
             for ground, behind in grounds.items()
         }
+        self._pair_style = self._make_pair
 
     def style(self, role: Role, ground: Ground = "") -> Style:
         """For a piece of a line."""
-        return self._styles[role, ground]
+        style = self._styles.get((role, ground))
+        if style is None:  # of two colours: few of the possible pairs are ever drawn
+            front, _, behind = role.partition("/")
+            style = self._pair_style(cast("Role", front), cast("Role", behind))
+            self._styles[role, ground] = style
+        return style
 
     def fill(self, ground: Ground) -> Style:
         """For the rest of a line."""
@@ -119,6 +125,14 @@ class Palette:
         # Underlined too, for terminals without colour.
         under = True if role == "match" else None
         return Style(color=colour.rich_color, bgcolor=behind.rich_color, bold=bold, underline=under)
+
+    def _make_pair(self, front: Role, behind: Role) -> Style:
+        ground = self._find_colour(behind)
+        if front == "ink":
+            inks = (self._background, self._find_colour("strong"))
+            ink = max(inks, key=lambda colour: contrast(colour, ground))
+            return Style(color=ink.rich_color, bgcolor=ground.rich_color, bold=True)
+        return Style(color=self._find_colour(front).rich_color, bgcolor=ground.rich_color)
 
     def _find_ground(self, ground: Ground) -> Color:
         return self._find_named("cursor", "panel") if ground == "cursor" else self._background
@@ -139,6 +153,23 @@ class Palette:
             return self._background.inverse
 
 
+def contrast(one: Color, other: Color) -> float:
+    """The ratio of two colours' luminances by WCAG 2: 1 to 21."""
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: Color) -> float:
+    """Relative luminance of an sRGB colour, 0 to 1."""
+    linear = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def _basic_pair(front: Role, behind: Role) -> Style:
+    ground = _BASIC.get(behind, "default")
+    return Style(color="black" if front == "ink" else _BASIC.get(front, "default"), bgcolor=ground)
+
+
 def _basic_style(role: Role, ground: Ground) -> Style:
     if ground == "banner" or role == "badge":
         return Style(color="black", bgcolor="yellow", bold=True)
@@ -147,7 +178,7 @@ def _basic_style(role: Role, ground: Ground) -> Style:
     return Style(color=colour, bgcolor="default", bold=emphasis, underline=True if role == "match" else None)
 
 
-_PALE = frozenset(("dim", "faint", "rule", "wait"))
+_PALE = frozenset(("dim", "faint", "rule", "area"))
 """Roles that are dimmed where there are no colours."""
 
 
@@ -158,3 +189,8 @@ def _plain_style(role: Role, ground: Ground) -> Style:
     return Style(
         bold=emphasis, dim=role in _PALE and not emphasis, underline=True if role == "match" else None
     )
+
+
+def _plain_pair(front: Role, behind: Role) -> Style:
+    """Without colours the sign alone tells what a cell is."""
+    return _plain_style("strong" if front == "ink" else front, "")

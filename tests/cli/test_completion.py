@@ -51,7 +51,7 @@ def test_bash_completes_commands_runs_and_options(
     assert completed(bash, "report", "b") == ["bert-a9a9"]
     assert completed(bash, "completion", "z") == ["zsh"]
     assert completed(bash, "--view", "ti") == ["timeline"]
-    assert completed(bash, "demo", "--theme", "ddptop-c") == ["ddptop-cvd"]
+    assert completed(bash, "demo", "--theme", "ddptop-cv") == ["ddptop-cvd"]
     assert completed(bash, "--rate", "") == [], "no run is a rate"
 
 

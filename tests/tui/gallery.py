@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.style import Style
 
 from ddptop.frames.frame import Frame
-from ddptop.render.line import Line
+from ddptop.render.line import Ground, Line, Role
 from ddptop.render.text import ASCII
 from ddptop.tui.svg import draw_svg
 from ddptop.tui.theme import THEMES, Palette
@@ -27,7 +27,7 @@ from tests.tui.troubles import died, missing
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "67x19": (67, 19), "50x24": (50, 24), "30x6": (30, 6)}
 
-VIEWS_BY_NUMBER = ("overview", "timeline", "buckets", "heat", "events", "run", "stall", "hosts")
+VIEWS_BY_NUMBER = ("overview", "timeline", "buckets", "heat", "events", "run", "stall", "hosts", "bill")
 
 PAGES: Mapping[str, tuple[str, ...]] = {
     **{view: (str(at),) for at, view in enumerate(VIEWS_BY_NUMBER, 1)},
@@ -49,7 +49,14 @@ class WithoutColour(Palette):
 
     def __init__(self) -> None:
         super().__init__(THEMES[0], plain=True)
-        self._styles = {key: self._shown(style) for key, style in self._styles.items()}
+
+    def style(self, role: Role, ground: Ground = "") -> Style:
+        """As a terminal without colours shows it."""
+        return self._shown(super().style(role, ground))
+
+    def fill(self, ground: Ground) -> Style:
+        """The same."""
+        return self._shown(super().fill(ground))
 
     @staticmethod
     def _shown(style: Style) -> Style:

@@ -16,8 +16,8 @@ from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.statistics import quantiles_of_bins
 from ddptop.render.chart import Axis, Scale, find_holes, find_thinned, no_number, step_ticks, time_ticks
-from ddptop.render.curves import draw_stack
-from ddptop.render.line import Line, Piece
+from ddptop.render.curves import EIGHTHS, LOWER_BLOCKS, draw_areas
+from ddptop.render.line import Line, Piece, Role
 from ddptop.tui.scene import ChartState, Place, Scene
 from ddptop.tui.views.charts import draw_charts, is_logarithmic
 from ddptop.tui.views.curve import Curve, draw_chart
@@ -169,27 +169,99 @@ def test_a_logarithmic_scale_is_labelled_with_values() -> None:
 def test_parts_lie_on_top_of_each_other_and_the_unknown_is_a_gap() -> None:
     looks: list[Piece] = [("a", "data"), ("b", "wait")]
     parts = np.array([[1.0, 2.0, NAN, 1.0], [3.0, 2.0, 1.0, 0.0]])
-    lines = [str(line) for line in draw_stack(parts, Scale(0.0, 4.0), 4, looks)]
+    lines = [str(line) for line in draw_areas(parts, Scale(0.0, 4.0), 4, looks)]
     assert lines == ["bb  ", "bb  ", "ba  ", "aa a"]
-    assert str(draw_stack(parts * 2, Scale(0.0, 4.0), 4, looks)[0]) == "ba  ", "cut at the top"
+    assert str(draw_areas(parts * 2, Scale(0.0, 4.0), 4, looks)[0]) == "ba  ", "cut at the top"
 
 
-@given(
-    arrays(np.float64, (7, 5), elements=st.floats(0.0, 30.0)),
-    st.integers(3, 30),
-)
-def test_every_part_has_its_rows_and_none_more_than_a_larger_one(parts: Column, height: int) -> None:
+COLUMNS_OF_PARTS = arrays(np.float64, (7, 5), elements=st.floats(0.0, 30.0))
+
+
+@given(COLUMNS_OF_PARTS, st.integers(3, 30))
+def test_in_ascii_every_part_has_its_rows_and_none_more_than_a_larger_one(parts: Column, height: int) -> None:
     """A row of *other* once stood where optimizer and data are: edges were rounded."""
     signs = "abcdefg"
     scale = Scale(0.0, float(parts.sum(axis=0).max()) + 1.0)
     lines = [
-        str(line).ljust(5) for line in draw_stack(parts, scale, height, [(sign, "data") for sign in signs])
+        str(line).ljust(5) for line in draw_areas(parts, scale, height, [(sign, "data") for sign in signs])
     ]
     for at in range(5):
         drawn = np.array([sum(line[at] == sign for line in lines) for sign in signs])
         exact = parts[:, at] * height / scale.high
         assert (np.abs(drawn - exact) < 1.0).all()
         assert (np.diff(drawn[np.argsort(exact, kind="stable")]) >= 0).all() or len({*exact}) < 7
+
+
+PHASE_ROLES: tuple[Role, ...] = ("data", "forward", "backward", "wait", "transfer", "optimizer", "other")
+
+
+def eighths_drawn(lines: list[Line], column: int) -> dict[str, int]:
+    """By role, how many eighths of a cell a column of areas has."""
+    drawn: dict[str, int] = dict.fromkeys(PHASE_ROLES, 0)
+    for line in lines:
+        sign, role = [(sign, role) for text, role in line.pieces for sign in text][column]
+        if sign == " ":
+            continue
+        front, _, behind = role.partition("/")
+        share = LOWER_BLOCKS.index(sign) if sign in LOWER_BLOCKS else EIGHTHS
+        drawn[front] += share
+        if behind:
+            drawn[behind] += EIGHTHS - share
+    return drawn
+
+
+@given(COLUMNS_OF_PARTS, st.integers(3, 30))
+def test_areas_are_exact_to_an_eighth_of_a_cell(parts: Column, height: int) -> None:
+    scale = Scale(0.0, float(parts.sum(axis=0).max()) + 1.0)
+    lines = draw_areas(parts, scale, height, [("█", role) for role in PHASE_ROLES])
+    assert len(lines) == height and {line.width for line in lines} == {5}
+    for at in range(5):
+        drawn = eighths_drawn(lines, at)
+        exact = parts[:, at] * height * EIGHTHS / scale.high
+        assert abs(sum(drawn.values()) - max(1.0, exact.sum())) <= 0.5 + 1e-6, "the whole, always"
+        edges = np.rint(np.cumsum(exact)).astype(int)
+        crowded = any(
+            len({*edges[(edges > low) & (edges < low + EIGHTHS)]}) > 1 for low in range(0, 8 * height, 8)
+        )
+        if not crowded:
+            # Each of a part's two edges is rounded to an eighth.
+            assert all(
+                abs(drawn[role] - size) <= 1.0 + 1e-6 or sum(exact) < 1
+                for role, size in zip(PHASE_ROLES, exact, strict=True)
+            )
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(24, 90), st.integers(4, 20), st.booleans(), st.booleans())
+def test_a_chart_never_overflows_and_where_the_data_stay_nothing_moves(
+    seed: int, width: int, height: int, ascii_only: bool, zero: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    values = random.lognormal(3.0, 0.2, 400)
+    time_s = np.arange(400) * 0.3
+
+    def drawn(main: Column) -> list[Line]:
+        curve = Curve(
+            [Line("step ms")], time_s, main, "area", zero=zero, waste=main / 4, band=True, behind=main * 1.1
+        )
+        return draw_chart(curve, width, height, ascii_only).lines
+
+    before = drawn(values)
+    assert all(line.width <= width for line in before)
+    changed = values.copy()
+    changed[200:210] = np.median(values)
+    after = drawn(changed)
+    gutter = str(before[1]).index("│")
+    axis = Axis.over(time_s, width - gutter - 1, None)
+    cells = {int((second - axis.begin_s) / axis.bin_s) + gutter + 1 for second in time_s[199:211]}
+    if [str(line)[:gutter] for line in before] == [str(line)[:gutter] for line in after]:  # the same scale
+        moved = {
+            column
+            for one, other in zip(before[1:], after[1:], strict=True)
+            for column, (old, new) in enumerate(zip(str(one), str(other), strict=True))
+            if old != new
+        }
+        # A stroke of a curve to a changed point begins at its neighbour.
+        assert moved <= cells | {cell + 1 for cell in cells}, (moved, cells)
 
 
 def losses(seed: int) -> Column:
@@ -354,7 +426,7 @@ def test_what_the_shade_below_a_curve_means_is_in_its_title() -> None:
 def test_the_page_of_a_rank_has_its_excess_over_the_last_minutes_with_a_gap_where_it_is_not_known() -> None:
     lines = Sketch(FakeSource(straggler()), (160, 50)).press("w").splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("excess ms"))
-    assert lines[at].startswith("excess ms last 7 min ━ mean ┄ peak own time - median of the others")
+    assert lines[at].startswith("excess ms last 7 min ▒ mean ┄ peak own time - median of the others")
     below = next(line for line in lines[at + 1 :] if line.startswith("   └"))[:80]
     assert all(f"12:2{minute}" in below for minute in (4, 6, 8)) and "▲═" in below, (
         "times of day, and since when"

@@ -130,7 +130,9 @@ def test_every_page_in_every_state_fits_every_size_in_letters_and_in_ascii(state
 
 def test_a_page_of_the_gallery_has_a_picture_of_every_state_and_loads_nothing() -> None:
     assert {size for _, size, _ in gallery.names()} == set(gallery.SIZES)
-    assert {colours for *_, colours in gallery.names()} == {"dark", "light", "cvd", "no-color", "ascii"}
+    assert {colours for *_, colours in gallery.names()} == {
+        "dark", "light", "contrast", "cvd", "no-color", "ascii",
+    }  # fmt: skip
     for colours in ("light", "no-color", "ascii"):
         text = gallery.page("overview", "50x24", colours)
         assert text.count("<svg ") == len(WORLDS)
@@ -444,8 +446,8 @@ def test_charts_have_one_time_axis_until_a_run_is_longer_than_they_look_back() -
 def test_in_ascii_a_sign_has_one_meaning() -> None:
     text = sketch(FakeSource(straggler()), (80, 24), ascii_only=True)
     assert " - " not in text
-    charts = text.split("loss 0.4125 _ mean")[1]
-    assert ".." not in charts and "::" in charts, "a dot is a wait"
+    charts = text.split("loss 0.4125 : mean")[1]
+    assert "ww" in charts and "::" in charts, "in bars and charts a w is waiting"
 
 
 def test_in_one_line_no_figure_lacks_what_it_is_of() -> None:

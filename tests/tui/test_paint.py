@@ -141,9 +141,38 @@ def test_bars_share_one_scale_and_the_slowest_fills_it() -> None:
 
 def test_bar_of_the_late_rank_is_work_and_of_the_others_waiting() -> None:
     breakdown = Breakdown(late_ranks(2))
-    assert str(breakdown.bar(0, 47, True)) == "d" + "F" * 7 + "B" * 11 + "." * 21 + "~~~" + "oo" + "xx"
+    assert str(breakdown.bar(0, 47, True)) == "d" + "F" * 7 + "B" * 11 + "w" * 21 + "ttt" + "oo" + "xx"
     assert str(breakdown.bar(1, 47, True)).count("d") == 22
-    assert "." not in str(breakdown.bar(1, 47, True))
+    assert "w" not in str(breakdown.bar(1, 47, True))
+
+
+@given(st.floats(0.0, 60.0), st.integers(8, 90), st.booleans())
+def test_a_solid_bar_is_exact_to_an_eighth_of_a_cell_and_never_wider_than_its_room(
+    late_ms: float, width: int, named: bool
+) -> None:
+    ranks = even_ranks(2)
+    data_ms = column(1.2, 1.2 + late_ms)
+    slow = replace(ranks, own_data_ms=data_ms, step_ms=25.4 + data_ms)
+    breakdown = Breakdown(slow)
+    for rank in (0, 1):
+        bar = breakdown.solid_bar(rank, width, False, waits_for="1" if named else None)
+        cells = [(sign, role) for text, role in bar.pieces for sign in text]
+        assert len(cells) <= width
+        last = cells[-1]
+        drawn = len(cells) - 1 + ("▏▎▍▌▋▊▉".find(last[0]) + 1 or 8) / 8 if "/" not in last[1] else len(cells)
+        exact = float(slow.step_ms[rank]) / breakdown.full_ms * width
+        assert abs(drawn - exact) <= 1 / 16 + 1e-9, (drawn, exact)
+        data = sum(role.endswith("/data") for _, role in cells)
+        assert abs(data - data_ms[rank] / breakdown.full_ms * width) < 1.0
+
+
+def test_a_bar_names_its_parts_where_they_have_room_and_whom_the_rank_waits_for() -> None:
+    breakdown = Breakdown(late_ranks(2))
+    assert "waits 20.3 for 1" in str(breakdown.solid_bar(0, 60, False, waits_for="1"))
+    assert "data 21.5" in str(breakdown.solid_bar(1, 60, False, waits_for="1"))
+    narrow = str(breakdown.solid_bar(0, 30, False, waits_for="1"))
+    assert "wait 20.3" in narrow and " for " not in narrow
+    assert not any(letter.isdigit() for letter in str(breakdown.solid_bar(0, 60, False)))
 
 
 def test_backward_stays_whole_where_the_exposed_part_is_unknown() -> None:

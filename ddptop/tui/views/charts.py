@@ -13,12 +13,12 @@ from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, perce
 from ddptop.frames.phrases import loss_note
 from ddptop.frames.statistics import median
 from ddptop.render.chart import no_number, time_ticks
-from ddptop.render.line import Line, beside, gather, of_severity
+from ddptop.render.line import Line, beside, gather, of_severity, over
 from ddptop.render.phases import SHORT
 from ddptop.render.rank_table import mark
 from ddptop.render.trouble import as_of
 from ddptop.tui.scene import DrawnCharts, Plot, Scene
-from ddptop.tui.views.curve import STACK, Cross, Curve, Happened, choose_looks, draw_chart
+from ddptop.tui.views.curve import STACK, Cross, Curve, Happened, choose_looks, draw_chart, draw_look
 from ddptop.tui.views.heat_figures import Shades, digits, least_range
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ SHARE_REACH = 10.0
 """Per cent: a healthy run's fraction of one is a thin line at the foot of its chart."""
 
 EPISODE = "═ straggler"
-"""What the axis and the colour below a curve mean where a rank was flagged; once, in the first title."""
+"""What the axis means where a rank was flagged; once, in the first title."""
 
 NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
@@ -195,7 +195,8 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     loss_now, step_now, _, speed_now = _draw_figures(scene)
     steps = [
         step_now[0],
-        Line("━ p50", "forward"),
+        draw_look("area", scene.ascii_only, " p50"),
+        draw_look("wait", scene.ascii_only, " waiting"),
         step_now[1],
         shown,
         Line(f"· least, peak {fixed(_find_peak(x, history.step_max_ms))}", "faint"),
@@ -205,8 +206,9 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     return [
         _make_loss_curve(scene, loss_now, happened),
         Curve(
-            steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
-            early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 2),
+            steps, x, history.step_ms, "area", waste=history.wait_ms, span_s=RECENT_S, zero=True,
+            step=history.step, band=True,
+            early=history.early, p95=history.step_p95_ms, read=_step_reading(history), newest=(0, 3),
             extremes=(history.step_min_ms, history.step_max_ms),
         ),
         _make_parts_curve(scene, shown),
@@ -233,7 +235,10 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
     title, signs = [Line("mean ms", "dim")], dict(zip(STACK, choose_looks(scene.ascii_only), strict=True))
     for name in ("wait", "backward", "forward", "data", "transfer", "optimizer", "other"):
         usual = fixed(_newest_median(getattr(history, STACK[name])))
-        title.append(Line(*signs[name]).add(f" {SHORT.get(name, name)} ", "dim").add(usual, "strong"))
+        sign, role = signs[name]
+        title.append(
+            Line(sign, over(role, role)).add(f" {SHORT.get(name, name)} ", "dim").add(usual, "strong")
+        )
     return Curve(
         [*title, shown], x, whole, "text", span_s=RECENT_S, zero=True, step=history.step, stack=stack,
         read=lambda index: f"{fixed(whole[index], 1, ' ms')}, waiting {percent(share[index])}",
@@ -243,7 +248,7 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
 def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Happened) -> Curve:
     history, log = scene.frame.history, is_logarithmic(scene)
     parts = [figure_lines[0], *([Line(note, "dim")] if (note := loss_note(scene.frame.group)) else [])]
-    parts.append(Line("━ mean", "accent"))
+    parts.append(draw_look("area", scene.ascii_only, " mean"))
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
     parts += [Line("log", "dim")] if log else []
     newest = (0, len(parts), len(parts) + 1)
@@ -254,7 +259,7 @@ def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Hap
     nan_at = [event.unix_s - began for event in scene.frame.events if event.kind == "nan"]
     nan_at += history.time_s[no_number(history.loss_mean, history.loss_max)].tolist()
     return Curve(
-        [*parts, Line(kept, "faint")], history.time_s, history.loss_mean, "accent", behind=history.loss_max,
+        [*parts, Line(kept, "faint")], history.time_s, history.loss_mean, "area", behind=history.loss_max,
         step=history.step, nan_at=tuple(nan_at), log=log, read=lambda index: loss(history.loss_mean[index]),
         newest=newest,
     )  # fmt: skip

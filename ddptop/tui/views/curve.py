@@ -3,10 +3,8 @@ missing, and a crosshair."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -22,9 +20,9 @@ from ddptop.render.chart import (
     mark_cells,
     step_ticks,
 )
-from ddptop.render.curves import BELOW, Canvas, draw_rows, draw_stack
-from ddptop.render.line import Line, Piece, Role, gather
-from ddptop.render.phases import PARTS
+from ddptop.render.curves import Canvas, draw_areas
+from ddptop.render.line import Line, Piece, Role, gather, over
+from ddptop.render.phases import PARTS, join_cells
 from ddptop.render.text import cells
 from ddptop.tui.scene import Plot
 
@@ -78,7 +76,7 @@ class Happened:
     events: tuple[tuple[float, str, Role], ...] = ()
     """x, sign and role."""
     episodes: tuple[tuple[float, float], ...] = ()
-    """From x to x a rank was a straggler: the axis is doubled there, and the area under the curve shaded."""
+    """From x to x a rank was a straggler: the axis is doubled there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ class Curve:
     main: Column
     role: Role
     behind: Column | None = None
-    """Drawn faintly behind the mean: the largest of every bin, or with `behind_x` the mean."""
+    """A faint curve over the area of the mean: the largest of every bin, or with `behind_x` the mean."""
     behind_x: Column | None = None
     """Its own x, where it is another run's; the scale then holds both."""
     span_s: float | None = None
@@ -110,7 +108,9 @@ class Curve:
     log: bool = False
     """On a logarithmic axis."""
     band: bool = False
-    """The median of every bin, and faintly behind it up to the 95th percentile; else the mean."""
+    """The median of every bin, and a faint curve of the 95th percentile; else the mean."""
+    waste: Column | None = None
+    """How much of `main` was waiting: the upper part of the area, in its own colour."""
     early: int = 0
     """So many points at the begin are bins of steps."""
     p95: Column | None = None
@@ -230,6 +230,7 @@ class _Drawn:
     behind: Column | None
     extremes: tuple[Column, Column] | None
     stack: Column | None
+    waste: Column | None
 
     @classmethod
     def of(cls, curve: Curve, values: Column, width: int, across: int) -> _Drawn:
@@ -262,7 +263,8 @@ class _Drawn:
             extremes = bin_values(least, edges, "min"), bin_values(largest, edges, "max")
         if curve.stack is not None:
             stack = np.stack([join_holes(bin_values(part, edges, "mean")) for part in curve.stack])
-        return cls(axis, scale, gutter, main, high, behind, extremes, stack)
+        waste = None if curve.waste is None else join_holes(bin_values(curve.waste, edges, "mean"))
+        return cls(axis, scale, gutter, main, high, behind, extremes, stack, waste)
 
     def clipped(self, across: int, height: int) -> tuple[list[int], float]:
         """Cells of `height` rows in which a series is cut off at the top, by more than a dot of a curve is
@@ -275,32 +277,48 @@ class _Drawn:
         return np.unique(beyond // across).tolist(), float(tops[beyond].max()) if len(beyond) else 0.0
 
     def picture(self, curve: Curve, height: int, across: int, ascii_only: bool) -> list[Line]:
-        """`height` lines."""
+        """`height` lines: areas in cells, and curves over them."""
         if self.stack is not None:
-            return draw_stack(self.stack, self.scale, height, choose_looks(ascii_only))
+            return draw_areas(self.stack, self.scale, height, choose_looks(ascii_only))
         main = _bin_dots(join_holes(self.main), across)
-        front, behind = (Canvas((len(main) + 1) // 2, height) for _ in range(2))
-        front.draw_curve(main, self.scale)
-        if self.high is not None:
-            behind.draw_between(main, _bin_dots(join_holes(self.high), across), self.scale)
-        elif self.behind is not None:
-            behind.draw_curve(_bin_dots(join_holes(self.behind), across), self.scale)
+        canvases: list[tuple[Canvas, Role]] = []
+        width = (len(main) + 1) // 2
+        if curve.behind_x is not None:  # two runs: an area would hide the other one's curve
+            canvases.append((self._draw_line(main, width, height), curve.role))
+        # What lies nearer to the edge of the area than a cell says nothing there, and would be noise on it.
+        cell = (self.scale.high - self.scale.low) / max(1, height)
+        faint = self.high if self.high is not None else self.behind
+        if faint is not None:
+            line = _bin_dots(join_holes(faint), across)
+            if curve.behind_x is None:
+                line = np.where(line > main + cell, line, np.nan)
+            canvases.append((self._draw_line(line, width, height), "dim"))
         for values in self.extremes or ():
-            behind.draw_points(_bin_dots(values, across), self.scale)
-        if curve.behind_x is None:  # the area would hide another run's curve
-            behind.draw_area(main, self.scale)
-        return draw_rows(
-            front, behind, curve.role, ascii_only, self.shaded(curve.happened, (len(main) + 1) // 2)
-        )
+            canvas = Canvas(width, height)
+            dots = _bin_dots(values, across)
+            canvas.draw_points(np.where(np.abs(dots - main) > cell, dots, np.nan), self.scale)
+            canvases.append((canvas, "dim"))
+        cells = _mean_of_pairs(main)
+        full, wait = choose_area(curve.role, ascii_only), choose_area("wait", ascii_only)
+        if curve.behind_x is not None:
+            cells = np.full(width, np.nan)
+        if self.waste is None:
+            return draw_areas(cells[None], self.scale, height, (full,), canvases)
+        waits = np.clip(np.nan_to_num(_mean_of_pairs(_bin_dots(self.waste, across))), 0.0, cells)
+        return draw_areas(np.stack([cells - waits, waits]), self.scale, height, (full, wait), canvases)
 
-    def shaded(self, happened: Happened, columns: int) -> bytes:
-        """1 for each cell of a row that lies in an episode."""
-        cell_s = self.axis.bin_s * self.axis.columns / columns
-        time_s = self.axis.begin_s + (np.arange(columns) + 0.5) * cell_s
-        inside = np.zeros(columns, bool)
-        for begin, until in happened.episodes:
-            inside |= (time_s >= begin) & (time_s <= until)
-        return inside.tobytes()
+    def _draw_line(self, values: Column, width: int, height: int) -> Canvas:
+        canvas = Canvas(width, height)
+        canvas.draw_curve(values, self.scale)
+        return canvas
+
+
+def _mean_of_pairs(values: Column) -> Column:
+    """One value per cell of two dot columns: the mean of those that are known."""
+    pairs = np.pad(values, (0, len(values) % 2), constant_values=np.nan).reshape(-1, 2)
+    number = np.isfinite(pairs).sum(axis=1)
+    sums = np.nansum(pairs, axis=1)
+    return np.asarray(np.divide(sums, number, out=np.full(len(pairs), np.nan), where=number > 0))
 
 
 def _bin_behind(curve: Curve, axis: Axis) -> Column | None:
@@ -322,23 +340,29 @@ def _bin_dots(values: Column, across: int) -> Column:
 
 
 def _draw_crosshair(line: Line, column: int) -> Line:
-    """The crosshair leaves what is drawn, but for the area below a curve."""
-    text = str(line)
-    return (
-        _put_signs(line, {column: ("┊", "dim")})
-        if column >= len(text) or text[column] in (" ", *BELOW)
-        else line
-    )
+    """The crosshair leaves edges and curves, and is drawn over areas."""
+    cells = _split_cells(line, column + 1)
+    sign, role = cells[column]
+    front, _, behind = role.partition("/")
+    if sign == " ":
+        return _put_signs(line, {column: ("┊", "dim")})
+    return _put_signs(line, {column: ("┊", over("ink", cast("Role", behind)))}) if front == behind else line
+
+
+def _split_cells(line: Line, least: int) -> list[Piece]:
+    """The cells of a line, at least so many. Every sign of a chart is one cell wide."""
+    cells: list[Piece] = [(sign, role) for text, role in line.pieces for sign in text]
+    return cells + [(" ", "text")] * (least - len(cells))
 
 
 def _put_signs(line: Line, signs: dict[int, Piece]) -> Line:
-    """The line with some cells replaced. Every sign of a chart is one cell wide."""
-    cells: list[Piece] = [(sign, role) for text, role in line.pieces for sign in text]
-    cells += [(" ", "text")] * (max(signs, default=-1) + 1 - len(cells))
-    for column, piece in signs.items():
-        cells[column] = piece
-    alike = itertools.groupby(cells, key=itemgetter(1))
-    return Line().signs(("".join(sign for sign, _ in run), role) for role, run in alike)
+    """The line with some cells replaced, on the ground that they have."""
+    cells = _split_cells(line, max(signs, default=-1) + 1)
+    for column, (sign, role) in signs.items():
+        front, _, behind = cells[column][1].partition("/")
+        on_area = front == behind and "/" not in role
+        cells[column] = (sign, over(role, cast("Role", behind)) if on_area else role)
+    return join_cells(cells)
 
 
 def _draw_reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float) -> list[Line]:
@@ -353,6 +377,19 @@ def _draw_reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: f
         index = int(finite[np.argmin(np.abs(curve.x[finite] - cross.at_s))])
     value = curve.read(index) if curve.read is not None else ""
     return [Line("┊ ", "dim").add(value, "strong"), *(Line(part, "dim") for part in cross.moment(index))]
+
+
+def choose_area(role: Role, ascii_only: bool) -> Piece:
+    """Sign and role of the area below a curve; that of waiting differs in text as well."""
+    if role == "wait":
+        return choose_looks(ascii_only)[tuple(STACK).index("wait")]
+    return (":" if ascii_only else "█"), role
+
+
+def draw_look(role: Role, ascii_only: bool, name: str) -> Line:
+    """The look of an area and what it shows, for a title."""
+    sign, _ = choose_area(role, ascii_only)
+    return Line(sign, over(role, role)).add(name, "dim")
 
 
 def choose_looks(ascii_only: bool) -> list[Piece]:

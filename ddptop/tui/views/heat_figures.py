@@ -90,7 +90,7 @@ def under_cursor(
 
 
 GLYPHS, PLAIN = "·░▒▓█", ".:+*#"
-ROLES: tuple[Role, ...] = ("faint", "backward", "forward", "data", "warn")
+ROLES: tuple[Role, ...] = ("faint", "heat1", "heat2", "heat3", "warn")
 """Of a shade. The lowest is pale: usual values are not emphasized."""
 
 UNSEEN, UNSEEN_PLAIN = UNKNOWN, "-"

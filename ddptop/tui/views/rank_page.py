@@ -35,7 +35,7 @@ from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, find_happened
-from ddptop.tui.views.curve import Curve, Happened, draw_chart
+from ddptop.tui.views.curve import Curve, Happened, draw_chart, draw_look
 from ddptop.tui.views.why import draw_action, draw_changes, draw_own_time, draw_reason
 
 if TYPE_CHECKING:
@@ -252,8 +252,8 @@ def _draw_charts(scene: Scene, focus: RankSteps, width: int, height: int) -> lis
     loss_title += [Line(note, "faint")] if (note := loss_note(scene.frame.group)) else []
     happened = Happened(float(focus.step[0]) if len(focus.step) else 0.0)
     curves = [
-        Curve(steps, x, focus.step_ms, "forward", behind=focus.step_ms, zero=True, happened=happened),
-        Curve(loss_title, x, focus.loss, "accent", happened=happened),
+        Curve(steps, x, focus.step_ms, "area", behind=focus.step_ms, zero=True, happened=happened),
+        Curve(loss_title, x, focus.loss, "area", happened=happened),
     ]
     if (excess_curve := _make_excess_curve(scene, focus, span, happened)) is not None:
         curves.insert(0, excess_curve)
@@ -273,16 +273,17 @@ def _make_excess_curve(scene: Scene, focus: RankSteps, span: Line, happened: Hap
     meaning = Line("own time - median of the others", "faint")
     if minutes is not None and np.isfinite(minutes.mean_ms).any():
         lasts_s = min(RECENT_S, float(minutes.time_s[-1] - minutes.time_s[0]))
-        over = Line(f"last {age(lasts_s)}", "faint")
-        title = [title[0], over, Line("━ mean", "data"), Line("┄ peak", "faint"), meaning]
+        shown = Line(f"last {age(lasts_s)}", "faint")
+        mean = draw_look("wait", scene.ascii_only, " mean")
+        title = [title[0], shown, mean, Line("┄ peak", "faint"), meaning]
         return Curve(
-            title, minutes.time_s, minutes.mean_ms, "data", behind=minutes.largest_ms, span_s=RECENT_S,
+            title, minutes.time_s, minutes.mean_ms, "wait", behind=minutes.largest_ms, span_s=RECENT_S,
             zero=True, reach=reach, happened=find_happened(scene),
         )  # fmt: skip
     if not np.isfinite(focus.excess_ms).any():
         return None
     x = _steps_as_axis(focus)
-    return Curve([*title, meaning], x, focus.excess_ms, "data", zero=True, reach=reach, happened=happened)
+    return Curve([*title, meaning], x, focus.excess_ms, "wait", zero=True, reach=reach, happened=happened)
 
 
 def _steps_as_axis(focus: RankSteps) -> Column:

@@ -158,8 +158,17 @@ def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.
         line.add(" ┃", "rule")
         if shows_rank:
             numbered = len(scene.frame.ranks.state) <= FEW_RANKS and rows.bar >= NUMBERED_BAR // 2
-            line.extend(scene.breakdown.bar(rank, rows.bar, scene.ascii_only, numbered=numbered))
+            line.extend(
+                scene.breakdown.solid_bar(
+                    rank, rows.bar, scene.ascii_only, waits_for=_waited_for(scene) if numbered else None
+                )
+            )
     return line
+
+
+def _waited_for(scene: Scene) -> str:
+    """The one rank that the others wait for; empty: none, or several."""
+    return str(scene.stragglers[0]) if len(scene.stragglers) == 1 else ""
 
 
 def _with_matches(columns: list[table.TableColumn], body: Line, pattern: re.Pattern[str]) -> Line:

@@ -15,7 +15,7 @@ from ddptop.frames.phrases import on_hosts
 from ddptop.frames.verdict import restart_phrase
 from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.hosts import inexact_clock
-from ddptop.render.line import Line, gather, rule
+from ddptop.render.line import Line, gather, over, rule
 from ddptop.render.phases import PARTS, StepPart, draw_legend
 from ddptop.render.text import cells, fit, wrap
 from ddptop.tui.keys import ScreenKey, view_key
@@ -97,7 +97,7 @@ def _draw_stuck_bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
     for part, ms in zip(PARTS, usual.tolist(), strict=False):
         line.add((part.plain if plain else part.glyph) * round(ms * scale), "faint")
     part = PARTS[names.index(phase)]
-    return line.add((part.plain if plain else part.glyph) * (width - line.width), part.role)
+    return line.add((part.plain if plain else part.glyph) * (width - line.width), over(part.role, part.role))
 
 
 def _describe_position(scene: Scene, stall: Stall, rank: int) -> str:
@@ -321,7 +321,12 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
     exposed = {"waiting": 0.0, "moving": 0.0}
     for span in lane.spans:
         part = _PARTS[span.name]
-        track.put(span.begin_ms, span.end_ms, part.plain if scene.ascii_only else part.glyph, part.role)
+        track.put(
+            span.begin_ms,
+            span.end_ms,
+            part.plain if scene.ascii_only else part.glyph,
+            over(part.role, part.role),
+        )
         if span.name in exposed:
             exposed[span.name] += span.end_ms - span.begin_ms
     line.extend(track.line())

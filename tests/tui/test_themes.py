@@ -1,0 +1,86 @@
+"""The colours: text can be read on every ground, and neighbouring phases differ in lightness."""
+
+from __future__ import annotations
+
+import itertools
+from typing import get_args
+
+import pytest
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES
+
+from ddptop.render.colours import THEMES_OF_ROLES
+from ddptop.render.line import Role, over
+from ddptop.render.phases import PARTS
+from ddptop.tui.theme import THEMES, Palette, contrast
+
+TEXT: tuple[Role, ...] = ("text", "strong", "dim", "accent", "good", "warn", "bad")
+OURS = pytest.mark.parametrize("name", THEMES_OF_ROLES)
+
+
+def between(name: str, one: str, other: str) -> float:
+    roles = THEMES_OF_ROLES[name]
+    return contrast(Color.parse(roles[one]), Color.parse(roles[other]))
+
+
+@OURS
+def test_text_can_be_read(name: str) -> None:
+    """WCAG 2, success criterion 1.4.3."""
+    for role in TEXT:
+        assert between(name, role, "background") >= 4.5, role
+        assert between(name, role, "cursor") >= 4.5, role
+    assert between(name, "faint", "background") >= 4.5
+    assert between(name, "banner", "background") >= 4.5, "letters of a banner have the ground's colour"
+
+
+@OURS
+def test_phases_differ_from_the_ground_and_from_their_neighbours_by_lightness(name: str) -> None:
+    """WCAG 2, success criterion 1.4.11: shapes."""
+    for part in PARTS:
+        assert between(name, part.role, "background") >= 3.0, part.name
+    for one, other in itertools.pairwise(PARTS):
+        assert between(name, one.role, other.role) >= 3.0, (one.name, other.name)
+    assert between(name, "area", "background") >= 3.0
+    assert between(name, "area", "wait") >= 3.0
+
+
+@OURS
+def test_letters_in_a_bar_can_be_read(name: str) -> None:
+    palette = Palette(next(theme for theme in THEMES if theme.name == name))
+    for part in PARTS:
+        style = palette.style(over("ink", part.role))
+        assert style.color is not None and style.bgcolor is not None
+        letters, ground = (Color.from_rich_color(colour) for colour in (style.color, style.bgcolor))
+        assert contrast(letters, ground) >= 4.5, part.name
+
+
+@OURS
+def test_a_theme_has_a_colour_for_every_role(name: str) -> None:
+    grounds = {"background", "cursor", "banner"}
+    assert {*THEMES_OF_ROLES[name]} == {*get_args(Role), *grounds} - {"badge", "match", "ink"}
+
+
+def test_the_high_contrast_theme_has_text_of_seven_to_one() -> None:
+    for role in (*TEXT, "faint"):
+        assert between("ddptop-contrast", role, "background") >= 7.0, role
+
+
+@pytest.mark.parametrize("theme", [name for name in BUILTIN_THEMES if not name.startswith("ansi-")])
+def test_in_a_theme_of_textual_waiting_is_seen_beside_work(theme: str) -> None:
+    palette = Palette(BUILTIN_THEMES[theme])
+    wait = palette.style("wait").color
+    assert wait is not None
+    assert all(palette.style(role).color != wait for role in ("data", "forward", "backward", "transfer"))
+
+
+def test_without_colours_the_signs_of_the_phases_tell_them_apart() -> None:
+    palette = Palette(THEMES[0], plain=True)
+    styles = [palette.style(over(part.role, part.role)) for part in PARTS]
+    assert all(style.color is None and style.bgcolor is None for style in styles)
+    assert len({part.glyph for part in PARTS}) == len(PARTS)
+
+
+def test_with_sixteen_colours_neighbouring_phases_have_other_colours() -> None:
+    palette = Palette(THEMES[0], basic=True)
+    for one, other in itertools.pairwise(PARTS):
+        assert palette.style(one.role).color != palette.style(other.role).color

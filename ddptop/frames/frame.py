@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         RankStatus,
         Severity,
         StepPhase,
+        TrainingKind,
     )
 
 
@@ -62,6 +63,8 @@ class RunInfo:
     """Path of the recording; None when it is off."""
     card: Mapping[str, Scalar]
     """The other facts that rank 0 reported; DDP's options under `ddp.*`."""
+    training: TrainingKind | None = None
+    """None: not known yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ def schema() -> Node:
         "elapsed_s",
         "world_size",
         "backend",
+        "training",
         "nodes",
         "script",
         "argv",

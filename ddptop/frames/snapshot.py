@@ -243,7 +243,7 @@ def _run_as_json(frame: Frame) -> dict[str, object]:
         **_pick_fields(run, ("name", "id")),
         "state": run_state(frame),
         "started_at": round(run.started_at, 3),
-        **_pick_fields(run, ("elapsed_s", "world_size", "backend", "nodes", "script")),
+        **_pick_fields(run, ("elapsed_s", "world_size", "backend", "training", "nodes", "script")),
         "argv": list(run.argv),
         "torch": run.torch,
         "ddp": {

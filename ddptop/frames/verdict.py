@@ -31,6 +31,8 @@ from ddptop.frames.phrases import (
     what_if_phrase,
 )
 from ddptop.frames.sampled_stack import samples_phrase, stack_of_straggler
+from ddptop.frames.training_kind import hides_waiting, limits_phrase
+from ddptop.protocol.vocabulary import SHARDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -253,6 +255,8 @@ def _no_straggler(frame: Frame) -> Verdict:
         )
     if run.world_size == 1:
         return Verdict("alone", "good", ONE_RANK, step_line(frame))
+    if hides_waiting(run) and frame.suspect is None:
+        return _judge_outside(frame)
     if compares_own_times(frame) and group.no_straggler_ms is not None:
         return _judge_skew(frame)  # own times are durations: clocks play no part
     if compares_own_times(frame) and group.window_steps < WINDOW:
@@ -292,6 +296,23 @@ takes the longest."""
 
 
 def _judge_skew(frame: Frame) -> Verdict:
+    """What is said of the ranks, and below it what cannot be told of a training without DDP."""
+    judged, limits = _judge_cost(frame), limits_phrase(frame.run)
+    if not limits or frame.run.training not in SHARDED:
+        return judged
+    return replace(judged, detail=f"{limits} · {judged.detail}" if judged.detail else limits)
+
+
+def _judge_outside(frame: Frame) -> Verdict:
+    """No rank is flagged, and in forward and backward none could be."""
+    sentence, few = "no rank is slow outside forward and backward", frame.group.window_steps < FEW_STEPS
+    if few:
+        sentence += f" in {frame.group.window_steps} steps so far"
+    detail = f"{limits_phrase(frame.run)} · {step_line(frame)}"
+    return Verdict("little_detail" if few else "even", "busy" if few else "good", sentence, detail)
+
+
+def _judge_cost(frame: Frame) -> Verdict:
     """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
     cost, error = skew_pct(frame) or 0.0, skew_error_pct(frame)
     lost, brief, detail = skew_phrase(cost, error), skew_phrase(cost, error, short=True), step_line(frame)

@@ -134,6 +134,8 @@ class Flag(IntEnum):
     """A backward inside `no_sync()`, whose forward was outside, all-reduced: DDP decides in forward."""
     LOSS_UNDIVIDED = 32
     """The script divides each loss by the number of micro-steps: the loss is multiplied by it."""
+    WAITS_UNSEEN = 64
+    """Its forward and backward may have waited in collectives that were not timed: FSDP on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,12 @@ Sign: TypeAlias = Literal["good", "busy", "doubt", "warning", "critical"]
 DeviceState: TypeAlias = Literal["", "idle", "compute", "collective", "either", "error"]
 """What a rank's GPU is at. `either`: a kernel or an all-reduce; empty: unknown."""
 
+TrainingKind: TypeAlias = Literal["ddp", "fsdp2", "fsdp", "deepspeed", "dtensor", "collectives", "alone"]
+"""What a rank trains with. `collectives`: the script's own; `alone`: one process."""
+
+SHARDED: frozenset[TrainingKind] = frozenset(("fsdp2", "fsdp", "deepspeed", "dtensor"))
+"""Kinds whose forward and backward wait in collectives, not only what comes after them."""
+
 FrameSource: TypeAlias = Literal["live", "replay", "simulated"]
 """Where a frame comes from."""
 
@@ -81,6 +87,6 @@ SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving"
 NAMES = (
     frozenset(("RunOutcome", "RankStatus", "HostState", "RankPhase", "StepPhase", "Pattern", "Severity"))
     | {"DeviceState", "FrameSource", "SpanName", "OwnPlace", "LedgerPlace", "Basis"}
-    | {"Sign"}
+    | {"Sign", "TrainingKind"}
 )
 """The sets by name, as annotations of dataclasses have them."""

@@ -184,8 +184,9 @@ def join_cells(cells: Sequence[Piece]) -> Line:
 
 OWN_PHASES = ("own_data", "own_forward", "own_backward", "own_optimizer")
 BETWEEN: tuple[OwnPlace, ...] = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")
-_WAIT, _TRANSFER = (
-    next(at for at, part in enumerate(PARTS) if part.name == name) for name in ("wait", "transfer")
+_WAIT, _TRANSFER, _OTHER, _SYNC = (
+    next(at for at, part in enumerate(PARTS) if part.name == name)
+    for name in ("wait", "transfer", "other", "sync")
 )
 
 
@@ -204,13 +205,20 @@ def rank_parts(column: Callable[[str], Column], always_last: Sequence[int] = ())
         exposed - waited + buffers_moved,
         np.nan_to_num(column("waited")),
         np.isin(np.arange(len(step)), always_last),
+        exposed == 0,
     )
     sampled = step_parts(step, phases, exposed, waited)
     return np.asarray(np.where(np.isfinite(own_ms).all(axis=0), own_ms, sampled))
 
 
 def own_parts(
-    step: Column, work: Column, between: Column, transfer: Column, sync: Column, always_last: Mask
+    step: Column,
+    work: Column,
+    between: Column,
+    transfer: Column,
+    sync: Column,
+    always_last: Mask,
+    without_ddp: Mask | bool = False,
 ) -> Column:
     """(parts and unknown, ranks) ms: own time by phase + transfer + sync + wait = step; NaN where one is
     unknown.
@@ -218,8 +226,8 @@ def own_parts(
     `work`: (OWN_PHASES, ranks), without any waiting; `between`: (BETWEEN, ranks), which adds up to other;
     `transfer`: (ranks,) exposed transfer, broadcasts of buffers included; `sync`: (ranks,) in the script's
     own collectives. What a step has besides these was waited in DDP's communication; of a rank that is
-    `always_last` it counts as transfer. All are medians: where they alone are longer than the step, they are
-    scaled to it.
+    `always_last` it counts as transfer, of one `without_ddp` as sync, or as other if it has none. All are
+    medians: where they alone are longer than the step, they are scaled to it.
     """
     data, forward, backward, optimizer = work
     rows = [data, forward, backward, np.zeros_like(step), transfer, optimizer, between.sum(axis=0), sync]
@@ -229,8 +237,8 @@ def own_parts(
     parts *= np.where(whole > step, step / np.where(whole > step, whole, 1.0), 1.0)
     other_ms = np.maximum(0.0, step - parts.sum(axis=0))
     # A rank that comes last waits for nobody: what is left over is communication itself.
-    parts[_WAIT] += np.where(always_last, 0.0, other_ms)
-    parts[_TRANSFER] += np.where(always_last, other_ms, 0.0)
+    sink = np.where(without_ddp, np.where(sync > 0, _SYNC, _OTHER), np.where(always_last, _TRANSFER, _WAIT))
+    parts[sink, np.arange(len(step))] += other_ms
     return parts
 
 

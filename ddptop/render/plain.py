@@ -26,6 +26,7 @@ from ddptop.frames.numbers import (
 )
 from ddptop.frames.phrases import buffers_phrase, loss_note, several_hosts
 from ddptop.frames.remedies import next_action
+from ddptop.frames.training_kind import limits_phrase
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import draw_brief
@@ -212,6 +213,7 @@ def _write_run(frame: Frame) -> list[str]:
     facts.append(f"{moment}, {duration(run.elapsed_s)} in")
     command = run.argv if run.argv[:1] == (run.script,) else (run.script, *run.argv)
     lines = [clean(" ".join(command)) or UNKNOWN, " · ".join(facts)]
+    lines += [limits] if (limits := limits_phrase(run)) else []
     if group.step_ms_p50 is not None:
         parts = RenderContext(frame).breakdown
         lines += [
@@ -265,10 +267,13 @@ def _write_events(frame: Frame, color: bool) -> list[str]:
 def _write_footing(frame: Frame) -> list[str]:
     cost, played = frame.overhead, frame.playback
     every = "every step" if cost.detail_every == 1 else f"every {count(cost.detail_every)} steps"
+    detail = cost.detail_sentence or f"bucket detail {every}"
+    if frame.run.training not in (None, "ddp"):
+        detail = "no buckets: DDP alone has them"
     lines = [
         f"ddptop's overhead: {percent(cost.measured_pct)} of the step, {count(cost.us_per_step)} us, "
         f"on the worst rank (budget {percent(cost.budget_pct)})",
-        f"{cost.detail_sentence or f'bucket detail {every}'}; "
+        f"{detail}; "
         f"{count(frame.records)} records, {count(frame.lost_records)} lost"
         + (f", {cost.failures} failures of ddptop's own" if cost.failures else ""),
     ]

@@ -20,6 +20,7 @@ from ddptop.frames.numbers import (
     percent,
 )
 from ddptop.frames.phrases import buffers_phrase, death_phrase, recording_stop, step_phrase, what_if_phrase
+from ddptop.frames.training_kind import limits_phrase
 from ddptop.frames.verdict import SIGNS
 from ddptop.protocol.vocabulary import FAILED_STATES, NOT_ENDED
 from ddptop.render.text import clean
@@ -46,6 +47,7 @@ def facts(report: Report) -> tuple[str, str]:
     where = f" on {hosts[0]}" if len(hosts) == 1 else f" on {len(hosts)} hosts" if hosts else ""
     what = [clean(" ".join(command)) or UNKNOWN, counted(run.world_size, "rank") + where]
     what += [run.backend] if run.backend else []
+    what += [limits] if (limits := limits_phrase(run)) else []
     what += [f"torch {run.torch}"] if run.torch else []
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_at))
     ran = "so far" if run.state in NOT_ENDED else "long"

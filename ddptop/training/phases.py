@@ -61,8 +61,10 @@ def install_wrappers(
     last_gradients: LastGradients,
     gradients: SynchronisationWatch,
     read_later: Callable[[Any], Any] | None = None,
+    note_optimizer: Callable[[Any], None] = lambda _optimizer: None,
 ) -> None:
-    """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU."""
+    """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU;
+    `note_optimizer` the optimizers of the first steps without a DDP model."""
     scaled = _ScaledLoss(read_later)
     functions = step_functions()
     _wrap_function(functions.pre_forward, partial(_pre_forward, recorder, gradients))
@@ -80,7 +82,7 @@ def install_wrappers(
     _wrap_function(functions.join_step, partial(_shadow_step, recorder))
     _wrap_function(functions.save, partial(_make_save, recorder, get_ident()))
     watch_collector(recorder.gc_pauses)
-    _hook_optimizers(recorder, gradients)
+    _hook_optimizers(recorder, gradients, note_optimizer)
     when_imported(AVERAGERS, averagers.watch_module)
 
 
@@ -285,7 +287,13 @@ def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
     return main_hook
 
 
-def _hook_optimizers(recorder: Recorder, gradients: SynchronisationWatch) -> None:
+FIRST_STEPS = 2
+"""Without a DDP model: steps whose optimizers are looked at."""
+
+
+def _hook_optimizers(
+    recorder: Recorder, gradients: SynchronisationWatch, note_optimizer: Callable[[Any], None]
+) -> None:
     on = recorder.on
 
     def before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -302,6 +310,8 @@ def _hook_optimizers(recorder: Recorder, gradients: SynchronisationWatch) -> Non
                 recorder.aside_step_ends()
             else:
                 on.optimizer_ends(id(optimizer))
+            if recorder.without_ddp and recorder.step < FIRST_STEPS:
+                note_optimizer(optimizer)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 

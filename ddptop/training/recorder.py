@@ -149,6 +149,8 @@ class Recorder:
         """How long after their ready timestamps the last buckets were given to the process group, in ns."""
         self.without_ddp = False
         """Whether this process trains without a DDP model, as far as is known (`begin_without_ddp`)."""
+        self.waits_unseen = 0
+        """`Flag.WAITS_UNSEEN` where forward and backward wait in collectives that are not timed, else 0."""
         self._fetches = False
         """Whether a DataLoader has given a batch."""
         self._saw_backward = False
@@ -271,6 +273,7 @@ class Recorder:
         may count them differently, and steps are to begin anew."""
         had_steps = self.without_ddp and (self.step > 0 or self._stepped or self._passed)
         self.without_ddp = self._in_forward = False
+        self.waits_unseen = 0
         return had_steps
 
     def loss_is_ready(self) -> None:
@@ -499,6 +502,7 @@ class Recorder:
         began = 0 if self.on.timed else cpu()
         if self.detail:
             flags |= DETAIL
+        flags |= self.waits_unseen
         if self.late_no_sync:
             flags |= self.late_no_sync
             self.late_no_sync = 0

@@ -21,8 +21,9 @@ import torch
 from ddptop.host.exits import crash_file
 from ddptop.host.processes import fill_standard_streams
 from ddptop.host.step_counters import new_step_counter
-from ddptop.protocol.messages import FINISHED, LEFT, Event, Hello, Membership, Message, Scalar
+from ddptop.protocol.messages import FINISHED, LEFT, Event, Flag, Hello, Membership, Message, Scalar
 from ddptop.protocol.redaction import redact_words
+from ddptop.protocol.vocabulary import SHARDED
 from ddptop.training import exit, phases, start_report, warnings
 from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, timed_hook
 from ddptop.training.budget import Budget
@@ -43,6 +44,7 @@ from ddptop.training.torch_compat.process_groups import (
     membership_of,
     read_again,
 )
+from ddptop.training.torch_compat.sharding import training_kind
 
 _NO_OPTIONS = frozenset(
     {"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"}
@@ -89,7 +91,9 @@ class Session:
         self.last_gradients = phases.LastGradients(self.recorder)
         read_later = None if self.device is None else self.device.take_scalar
         self.gradients = SynchronisationWatch(self.recorder, self._report_before_step)
-        phases.install_wrappers(self.recorder, self.last_gradients, self.gradients, read_later)
+        phases.install_wrappers(
+            self.recorder, self.last_gradients, self.gradients, read_later, self._note_training_kind
+        )
         dynamo.keep_dynamo_out()
         os.register_at_fork(after_in_child=self._after_fork)
         exit.wait_for_gloo_at_exit()
@@ -119,6 +123,17 @@ class Session:
         self._crash_file = CrashFile.open_file(path, self._crash_file)
         # Children of multiprocessing leave by os._exit, past atexit, but run these.
         multiprocessing.util.Finalize(None, self.close, exitpriority=100)
+
+    def _note_training_kind(self, optimizer: Any) -> None:
+        """Without a DDP model: say what this rank trains with."""
+        kind = training_kind(optimizer)
+        # gloo's are timed: Python waits for them.
+        unseen = kind in SHARDED and self._ddp_device.type != "cpu"
+        self.recorder.waits_unseen = int(Flag.WAITS_UNSEEN) if unseen else 0
+        if self.card.get("training") != kind:
+            self.card["training"] = kind
+            if self._publisher is not None:
+                self._publisher.card_changed = True
 
     def _begin_anew(self) -> None:
         """Number the steps from 0 again, as another process of this rank would: those before the first DDP
@@ -167,6 +182,7 @@ class Session:
 
         Models are numbered from 0 in order of construction, the same on every rank.
         """
+        self.card.pop("training", None)
         if self.recorder.begin_with_ddp():
             self._begin_anew()
         timed_model = self._models.get(ddp)

@@ -248,6 +248,8 @@ class StepTimes:
         waits = self._waits.take_waits()
         if self._forward_at < 0 and not self._exposed and not waits:  # past DDP: no rank waits for another
             self._exposed = UNKNOWN_NS
+        if closed.flags & Flag.WAITS_UNSEEN:
+            self._exposed = UNKNOWN_NS
         paused = self._gc_pauses.take_paused(self._step_end, closed.thread)
         record = StepRecord(
             closed.step, self._begin, self._step_end,

@@ -200,8 +200,7 @@ def test_a_script_without_ddp_is_recorded_and_trains_alike(
     assert [process.communicate(timeout=100)[0] for process in plain] == [out for out, _ in printed]
     for rank in range(world):
         ear.next_said(rank, Bye)
-        (hello,) = ear.said(rank, Hello)
-        assert (hello.world_size, hello.backend) == (world, "gloo" if world > 1 else "")
+        assert {hello.world_size for hello in ear.said(rank, Hello)} == {world}
         rows = rows_of(ear, rank)
         assert len(rows) == 12
         assert all(row.data_us > 0 and row.forward_us > 0 and row.backward_us > 0 for row in rows[1:])

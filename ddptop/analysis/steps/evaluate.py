@@ -604,6 +604,8 @@ def own_times(
     all_waited = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
     np.subtract(all_waited, np.nan_to_num(buffers), out=own_collectives)
     without_backward = wall - backward - (all_waited - waited[2])
+    if (unseen := block.integers[FLAGS] & int(Flag.WAITS_UNSEEN) != 0).any():
+        without_backward -= np.where(unseen, forward - waited[1], 0.0)  # own time or waiting, as in backward
     times = np.full((len(OWN_COLUMNS), *counts.shape), np.nan)
     own, excess, work_excess = times
     np.add(without_backward, places[2], out=own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from ddptop.frames.statistics import interpolated_quantile, median
 from ddptop.protocol.limits import MUTE_AFTER
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Progress
+from ddptop.protocol.vocabulary import TrainingKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import FrameSource, RankStatus, RunOutcome
 
-CARD_OWN = ("torch", "script", "argv")
+CARD_OWN = ("torch", "script", "argv", "training")
 """Entries of a rank's card that are fields of their own in a frame."""
 
 GROUP_WAITS = ("collective", "wait", "transfer")
@@ -155,7 +156,7 @@ def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None)
     run = state.run
     first = next((hello for hello in state.hellos.hellos if hello is not None), None)
     card: dict[str, Scalar] = dict(state.cards[min(state.cards)]) if state.cards else {}
-    torch, script, argv = (card.pop(name, None) for name in CARD_OWN)
+    torch, script, argv, training = (card.pop(name, None) for name in CARD_OWN)
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
     return RunInfo(
         name=run.name if run else "",
@@ -172,7 +173,14 @@ def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None)
         exit_code=run.exit_code if run else None,
         recording=recording,
         card=card,
+        training=_training_kind(training, has_trained=state.complete_step is not None),
     )
+
+
+def _training_kind(reported: Scalar, *, has_trained: bool) -> TrainingKind | None:
+    """Without a report it is DDP, once there are steps: earlier versions recorded nothing else."""
+    kind = next((kind for kind in get_args(TrainingKind) if kind == reported), None)
+    return kind if kind is not None else "ddp" if has_trained else None
 
 
 def _group(state: RunState, shown: FrameSteps, buckets: Sequence[BucketFigures]) -> GroupFigures:

@@ -10,6 +10,7 @@ import numpy as np
 from ddptop.frames.activity_words import epoch_phrase, state_word
 from ddptop.frames.conditions import STATES
 from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss, percent
+from ddptop.frames.training_kind import kind_phrase
 from ddptop.frames.verdict import restart_phrase, run_state, silent_s
 from ddptop.render.line import Line, gather, of_state
 from ddptop.render.text import cells
@@ -137,6 +138,7 @@ def _draw_facts(scene: Scene) -> list[Line]:
         duration(run.elapsed_s),
         counted(run.world_size, "rank") if run.world_size else "",
         run.backend or "",
+        kind_phrase(run),
         f"torch {run.torch}" if run.torch else "",
     ]
     return [Line(scene.clean(text), "dim") for text in texts]

@@ -26,6 +26,7 @@ from ddptop.frames.numbers import (
     size,
 )
 from ddptop.frames.phrases import host_total
+from ddptop.frames.training_kind import limits_phrase
 from ddptop.render import table
 from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, rule
@@ -210,6 +211,7 @@ def _list_run_facts(scene: Scene) -> list[Fact]:
         Fact("for", duration(run.elapsed_s)),
         Fact("ranks", f"{run.world_size:,} on {counted(host_total(scene.frame), 'host')}"),
         Fact("backend", run.backend or UNKNOWN),
+        *([Fact("training", limits)] if (limits := limits_phrase(run)) else []),
         Fact("torch", run.torch or UNKNOWN),
         Fact("recording", recorded, "text" if run.recording else "warn"),
     ]

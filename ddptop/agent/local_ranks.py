@@ -13,7 +13,7 @@ from ddptop.host.runs import ingest_endpoint
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import asks_for_samples, requested_place
 from ddptop.protocol.limits import MAX_TEXT, NS
-from ddptop.protocol.messages import LEFT, Bye, Event, Hello, Received, Scalar, Steps
+from ddptop.protocol.messages import LEFT, RECORDED, Bye, Event, Hello, Received, Scalar, Steps
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import bind_again
 
@@ -143,6 +143,8 @@ class LocalRanks:
             self._watch.note_message(session, now_ns, trains=trains)
             if trains:
                 self._admission.note_bye(received.rank, session, sent=False)
+            elif isinstance(message, Event) and message.fields.get("name") == RECORDED:
+                self._watch.find_counter(session)
 
     def note_remote(self, hello: Hello) -> None:
         """Note that this process has its rank; another host's agent watches it."""

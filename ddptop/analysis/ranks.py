@@ -301,7 +301,8 @@ class RankState:
     @property
     def before_recording(self) -> bool:
         """Whether its steps are not recorded yet: it has neither a DDP model nor trained without one."""
-        return self.hello is not None and bool(self.milestones) and not self.hello.timing_path
+        early = self.hello is not None and bool(self.milestones) and not self.hello.timing_path
+        return early and not self.records  # what says that they are recorded may be lost
 
     @property
     def failed_early(self) -> bool:

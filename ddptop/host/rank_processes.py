@@ -103,8 +103,6 @@ class ProcessWatch:
         if start is not None and start_after(process.pid, hello_unix_s):
             start = None  # somebody else has its pid by now
         watched = _Watched(process, start, descriptor)
-        if start is not None:
-            watched.counter = open_step_counter(process)
         if start is None:
             self._close_pidfd(watched)
             watched.exited_ns, watched.exit_code = now_ns, self._codes.pop(process.pid, None)
@@ -113,6 +111,13 @@ class ProcessWatch:
         if start is not None:
             self._kills.watch_process(process.pid, now_ns)
         self._watched[process.session] = watched
+        self.find_counter(process.session)
+
+    def find_counter(self, session: int) -> None:
+        """Open the counter of its steps: a rank that reports before its steps are recorded makes it later."""
+        watched = self._watched.get(session)
+        if watched is not None and watched.start is not None and watched.counter is None:
+            watched.counter = open_step_counter(watched.process)
 
     def note_message(self, session: int, now_ns: int, *, trains: bool = False) -> None:
         """A message came: a process that was never seen runs all the same.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -26,8 +28,10 @@ from ddptop.host.kernel_view import UsageSampler
 from ddptop.host.processes import process_status
 from ddptop.host.rank_processes import GRACE_NS, SILENCE_NS, ProcessWatch
 from ddptop.host.runs import write_command
+from ddptop.host.step_counters import new_step_counter
 from ddptop.protocol.messages import Event, Received
 from tests.collector.conftest import wait_for
+from tests.recording.made_up import hello
 
 NS = 1_000_000_000
 
@@ -222,6 +226,20 @@ def test_only_a_process_that_stays_held_is_told(child):
     os.kill(child.pid, signal.SIGCONT)
     wait_for(lambda: process_status(child.pid).state != "T")
     assert [watch.check_processes(at) for at in (4, 5)] == [[(process, False)], []]
+    watch.close()
+
+
+def test_a_rank_that_makes_its_counter_after_its_hello_is_counted_all_the_same(tmp_path):
+    watch = Registry().watch()
+    greeting = hello(0, 1, session=1)
+    watch.watch_process(RankProcess(1, 0, os.getpid()), time.time(), 0)
+    assert [one.steps for one in watch.unaccounted_exits(5)] == [None]
+    counter = new_step_counter(tmp_path, greeting)
+    os.pwrite(counter, struct.pack("=Q", 41), 0)
+    with mmap.mmap(counter, 8):
+        watch.find_counter(1)
+    os.close(counter)
+    assert [one.steps for one in watch.unaccounted_exits(5)] == [41]
     watch.close()
 
 

@@ -10,8 +10,8 @@ import pytest
 from ddptop.frames.snapshot import snapshot
 from ddptop.recording.reader import Recording
 from ddptop.render.plain import picture
-from ddptop.report.build import read
-from ddptop.report.text import page
+from ddptop.report.build import read_report
+from ddptop.report.text import text_page
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
 
@@ -71,7 +71,7 @@ def test_a_forward_past_ddp_is_said_everywhere_and_its_steps_go_on(tmp_path: Pat
     assert not {"refused_messages", "lost_records"} & {*alerts(path, steps - 1)}
     assert said in picture(last, 100)
     with Recording.open(path) as opened:
-        text = " ".join(page(read(opened), 100).split())
+        text = " ".join(text_page(read_report(opened), 100).split())
     assert said in text
     assert "ddp(x), not ddp.module(x)" in text
     assert "ranks cannot be compared: none waits for another" in text

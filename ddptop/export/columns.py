@@ -51,57 +51,61 @@ class Table(NamedTuple):
         return tuple(column.name for column in self.columns)
 
 
-def _table(name: str, row: str, *columns: tuple[Any, str]) -> Table:
+def _define_table(name: str, row: str, *columns: tuple[Any, str]) -> Table:
     """`columns`: a type, and the names of columns of that type."""
-    return Table(name, row, tuple(Column(one, kind) for kind, names in columns for one in names.split()))
+    return Table(
+        name,
+        row,
+        tuple(Column(column_name, kind) for kind, names in columns for column_name in names.split()),
+    )
 
 
-STEP_FIGURES = [(one.step_place, one.name) for one in FIGURES if one.step_place is not None]
+STEP_FIGURES = [(figure.step_place, figure.name) for figure in FIGURES if figure.step_place is not None]
 CPU_WAIT = (140, "cpu_wait_ms")
 """Of single steps only: a rank has no such figure."""
 
 _KEY = (("int32", "incarnation"), ("int64", "step"), ("int32", "rank"))
 
 TABLES = RUN, RANKS, STEPS, BUCKETS, EVENTS, LEDGER, WAITED_FOR = (
-    _table(
+    _define_table(
         "run",
         "the run: one row",
         ("text", "name id state source script backend torch"),
         ("int32", "world_size nodes exit_code"),
         ("float64", "started_unix_s elapsed_s"),
     ),
-    _table(
+    _define_table(
         "ranks",
         "one per rank, as it was at the end of the recording",
         *(("int32", "rank"), ("text", "host device state"), ("int32", "local_rank pid")),
-        *(("int64" if one.integer else "float32", one.key) for one in FIGURES if one.is_exported),
+        *(("int64" if figure.integer else "float32", figure.key) for figure in FIGURES if figure.is_exported),
         ("float64", "clock_offset_ms clock_bound_ms"),
     ),
-    _table(
+    _define_table(
         "steps",
         "one per complete step and rank",
         *(*_KEY, ("float64", "begin_s"), ("int32", "micro_steps optimizer")),
         *(("bool", "joined detailed clock_free"), ("float64", "loss")),
         *(("float32", name) for _, name in sorted([*STEP_FIGURES, CPU_WAIT])),
     ),
-    _table(
+    _define_table(
         "buckets",
         "one per bucket all-reduce and rank, in steps with bucket detail",
         *(*_KEY, ("int32", "launch model bucket"), ("text", "group")),
         *(("int64", "bytes"), ("int32", "last_arriver")),
         ("float32", "ready_ms start_ms arrival_ms end_ms collective_ms wait_ms transfer_ms lateness_ms"),
     ),
-    _table(
+    _define_table(
         "events",
         "one per event of the log: stalls, exits, stragglers, alerts",
         *(("float64", "time_s"), ("text", "kind severity"), *_KEY, ("text", "message")),
     ),
-    _table(
+    _define_table(
         "ledger",
         "one per rank and class, over the whole run: a rank's add up to its life",
         *(("int32", "rank"), ("text", "class"), ("float64", "seconds")),
     ),
-    _table(
+    _define_table(
         "waited_for",
         "one per rank and place that other ranks have waited for, over the whole run, the largest first",
         *(("int32", "rank"), ("text", "place"), ("float64", "rank_seconds share_pct")),

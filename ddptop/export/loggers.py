@@ -46,7 +46,7 @@ class LoggerError(Exception):
     """The logger has failed, or has not answered; the text is for a person."""
 
 
-def figures(frame: Frame) -> dict[str, float]:
+def figures_to_log(frame: Frame) -> dict[str, float]:
     """What is written of a frame, by name: the known figures of the group and the logged values' means."""
     values = {f"ddptop/{name}": getattr(frame.group, name) for name in GROUP}
     values |= {f"logged/{NOT_IN_NAMES.sub('_', value.name)}": value.mean for value in frame.logged}
@@ -68,11 +68,11 @@ class Logger:
         self._newest = (0, -1)
         """Incarnation and step that were written last."""
 
-    def take(self, frame: Frame) -> None:
+    def log_frame(self, frame: Frame) -> None:
         """Write the figures if the run has made a step since the last ones.
 
         Raises LoggerError where that fails or takes longer than the timeout."""
-        step, values = frame.group.step, figures(frame)
+        step, values = frame.group.step, figures_to_log(frame)
         if step is None or (frame.group.incarnation, step) <= self._newest or not values:
             return
         self._newest = (frame.group.incarnation, step)
@@ -106,11 +106,11 @@ class Logger:
 
         writer = SummaryWriter(str(Path(self._folder) / safe_text(run.name)), flush_secs=1)
 
-        def write(values: Mapping[str, float], step: int) -> None:
+        def write_values(values: Mapping[str, float], step: int) -> None:
             for name, value in values.items():
                 writer.add_scalar(name, value, step)
 
-        return write, writer.close
+        return write_values, writer.close
 
 
 def _open_wandb(run: RunInfo) -> Opened:
@@ -142,8 +142,8 @@ def _open_mlflow(run: RunInfo) -> Opened:
         )
         run_id = client.create_run(experiment, run_name=safe_text(run.name)).info.run_id
 
-    def write(values: Mapping[str, float], step: int) -> None:
+    def write_values(values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
             client.log_metric(run_id, name, value, step=step)
 
-    return write, lambda: given or client.set_terminated(run_id)
+    return write_values, lambda: given or client.set_terminated(run_id)

@@ -94,33 +94,39 @@ BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 1
 """Seconds."""
 
 
-def families(frame: Frame) -> Iterator[Family | Histogram]:
+def metric_families(frame: Frame) -> Iterator[Family | Histogram]:
     """All metrics of a frame; what is not known has no sample."""
-    for one in _families(frame):
-        yield one if isinstance(one, Histogram) else replace(one, samples=tuple(map(_safe, one.samples)))
+    for family in _unsafe_families(frame):
+        yield (
+            family
+            if isinstance(family, Histogram)
+            else replace(family, samples=tuple(map(_with_safe_labels, family.samples)))
+        )
 
 
-def _safe(sample: MetricSample) -> MetricSample:
+def _with_safe_labels(sample: MetricSample) -> MetricSample:
     """The sample with safe labels (`ddptop.protocol.outlets`)."""
     if all(map(str.isprintable, sample.labels.values())):
         return sample
     return MetricSample(sample.value, safe_data(sample.labels))
 
 
-def _families(frame: Frame) -> Iterator[Family | Histogram]:
+def _unsafe_families(frame: Frame) -> Iterator[Family | Histogram]:
     yield from _of_run(frame)
     for figure, how in GROUP:
         value, (unit, factor) = getattr(frame.group, figure.name), base_unit(figure)
-        yield Family(how.name, unit, how.help, (MetricSample(value * factor),) if _known(value) else ())
+        yield Family(how.name, unit, how.help, (MetricSample(value * factor),) if _is_known(value) else ())
     quantiles = (("0.5", frame.group.step_ms_p50), ("0.95", frame.group.step_ms_p95))
-    steps = tuple(MetricSample(ms * MS, {"quantile": of}) for of, ms in quantiles if ms is not None)
+    steps = tuple(
+        MetricSample(ms * MS, {"quantile": quantile}) for quantile, ms in quantiles if ms is not None
+    )
     yield Family("step_duration", "seconds", "Step of the group over the last 100 steps", steps)
     yield from _of_straggler(frame)
     yield from _of_ledger(frame)
     shown = ranks_shown(frame)
     yield from _of_ranks(frame, shown)
     if len(frame.ranks.host) > MOST_RANKS:
-        yield from _histograms(frame)
+        yield from _step_histograms(frame)
 
 
 def ranks_shown(frame: Frame) -> list[int]:
@@ -148,8 +154,8 @@ def _of_run(frame: Frame) -> Iterator[Family]:
     stalled = frame.stall is not None and frame.stall.ended_s is None
     yield Family("stalled", "", "1 while the run is stalled", (MetricSample(float(stalled)),))
     states = {state: frame.ranks.state.count(state) for state in sorted(set(frame.ranks.state))}
-    each = tuple(MetricSample(float(count), {"state": state}) for state, count in states.items())
-    yield Family("ranks", "", "Ranks by state", each)
+    samples = tuple(MetricSample(float(count), {"state": state}) for state, count in states.items())
+    yield Family("ranks", "", "Ranks by state", samples)
     kinds = {(alert.kind, alert.severity): 0 for alert in frame.alerts}
     for alert in frame.alerts:
         kinds[alert.kind, alert.severity] += 1
@@ -162,8 +168,8 @@ def _of_run(frame: Frame) -> Iterator[Family]:
     yield Family(
         "records_lost", "", "Step records lost", (MetricSample(float(frame.lost_records)),), "counter"
     )
-    own = frame.overhead.measured_pct
-    cost = () if own is None else (MetricSample(own * PCT),)
+    measured_pct = frame.overhead.measured_pct
+    cost = () if measured_pct is None else (MetricSample(measured_pct * PCT),)
     yield Family("overhead", "ratio", "Share of the step that ddptop costs the worst rank", cost)
 
 
@@ -218,7 +224,7 @@ def _of_ranks(frame: Frame, shown: list[int]) -> Iterator[Family]:
         for phase in PHASES
         for column in (getattr(ranks, f"{phase}_ms"),)
         for rank in shown
-        if _known(column[rank])
+        if _is_known(column[rank])
     ]
     yield Family("rank_phase", "seconds", "Median of each phase of the rank's step", tuple(samples))
     yield from (_of_figure(frame, figure, how, about) for figure, how in RANK if figure.scope == "gpu")
@@ -231,7 +237,7 @@ def _of_figure(frame: Frame, figure: Figure, how: Metric, about: Mapping[int, Ma
     samples = [
         MetricSample(float(values[rank]) * factor, labels)
         for rank, labels in about.items()
-        if _known(values[rank])
+        if _is_known(values[rank])
     ]
     return Family(how.name, unit, how.help, tuple(samples))
 
@@ -241,7 +247,7 @@ def base_unit(figure: Figure) -> tuple[str, float]:
     return BASE_UNITS.get(figure.unit, (figure.unit, 1.0))
 
 
-def _histograms(frame: Frame) -> Iterator[Histogram]:
+def _step_histograms(frame: Frame) -> Iterator[Histogram]:
     for figure, how in RANK:
         if how.has_histogram:
             unit, factor = base_unit(figure)
@@ -252,5 +258,5 @@ def _histograms(frame: Frame) -> Iterator[Histogram]:
             yield Histogram(name, unit, f"{how.help}, over all ranks", BOUNDS, counts, float(values.sum()))
 
 
-def _known(value: float | None) -> bool:
+def _is_known(value: float | None) -> bool:
     return value is not None and math.isfinite(value)

@@ -25,7 +25,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from ddptop import __version__
-from ddptop.export.metrics import Family, Histogram, families
+from ddptop.export.metrics import Family, Histogram, metric_families
 from ddptop.protocol.outlets import safe_text
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ class OtlpExporter:
         self._exporter = OTLPMetricExporter(endpoint=url, timeout=TIMEOUT_S)
         self._begun_ns = time.time_ns()
 
-    def send(self, frame: Frame) -> bool:
+    def send_frame(self, frame: Frame) -> bool:
         """Whether the figures of the frame have been taken, within TIMEOUT_S."""
         now_ns = time.time_ns()
         metrics = [
-            self._make_metric(one, now_ns)
-            for one in families(frame)
-            if isinstance(one, Histogram) or one.samples
+            self._make_metric(family, now_ns)
+            for family in metric_families(frame)
+            if isinstance(family, Histogram) or family.samples
         ]
         resource = Resource.create({"service.name": "ddptop", "ddptop.run": safe_text(frame.run.name)})
         scope = ScopeMetrics(InstrumentationScope("ddptop", __version__), metrics, "")

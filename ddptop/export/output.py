@@ -28,7 +28,9 @@ ENDINGS = {"perfetto": ".pftrace", "parquet": "-parquet", "csv": "-csv", "json":
 """By format, how the name of the output ends; `-`: a folder of tables."""
 
 
-def write(recording: Recording, form: str, path: Path, selection: Selection, *, force: bool = False) -> End:
+def write_export(
+    recording: Recording, form: str, path: Path, selection: Selection, *, force: bool = False
+) -> End:
     """Export to `path` in one of the formats.
 
     Raises ExportError where the recording has no such step or rank, or the package for the format is missing;

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ddptop.export.columns import TABLES, UNKNOWN
-from ddptop.export.tables import TableSink, unknown
+from ddptop.export.tables import TableSink, unknown_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class _RowGroup:
         """By column of text, the code of each value."""
         self.count = 0
 
-    def add(self, rows: Rows, first: int) -> int:
+    def add_rows(self, rows: Rows, first: int) -> int:
         """Add rows from place `first` on, as many as there is room for; returns the place after the last."""
         places = slice(first, first + ROW_GROUP - self.count)
         for name, column in self._columns.items():
@@ -49,9 +49,9 @@ class _RowGroup:
         taken, self.count = stop - self.count, stop
         return first + taken
 
-    def take(self) -> Any:
+    def take_table(self) -> Any:
         """The rows as an Arrow table, to be used before more are added; nothing waits then."""
-        types, arrays = schema(self._table), []
+        types, arrays = table_schema(self._table), []
         for field in types:
             values = self._columns[field.name][: self.count]
             text = self._codes.get(field.name)
@@ -75,7 +75,7 @@ class ParquetSink(TableSink):
             for table in TABLES:
                 writer = pyarrow.parquet.ParquetWriter(
                     str(folder / f"{table.name}.parquet"),
-                    schema(table),
+                    table_schema(table),
                     compression="zstd",
                     # Measured times seldom repeat: a dictionary of them takes time and saves nothing.
                     use_dictionary=[c.name for c in table.columns if not c.kind.startswith("float")],
@@ -83,11 +83,11 @@ class ParquetSink(TableSink):
                 self._writers[table.name] = files.enter_context(writer)
             self._open_files = files.pop_all()
 
-    def write(self, table: Table, rows: Rows) -> None:
+    def write_rows(self, table: Table, rows: Rows) -> None:
         """Keep some rows; write a row group when there are enough."""
-        waiting, at, stop = self._waiting[table.name], 0, len(rows[table.names[0]])
-        while at < stop:
-            at = waiting.add(rows, at)
+        waiting, place, stop = self._waiting[table.name], 0, len(rows[table.names[0]])
+        while place < stop:
+            place = waiting.add_rows(rows, place)
             if waiting.count == ROW_GROUP:
                 self._write_row_group(table)
 
@@ -99,10 +99,10 @@ class ParquetSink(TableSink):
 
     def _write_row_group(self, table: Table) -> None:
         if self._waiting[table.name].count:
-            self._writers[table.name].write_table(self._waiting[table.name].take())
+            self._writers[table.name].write_table(self._waiting[table.name].take_table())
 
 
-def schema(table: Table) -> Any:
+def table_schema(table: Table) -> Any:
     """The schema of a table: the unit of a column is metadata of its field."""
     types = {"text": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()), "bool": pyarrow.bool_()}
     fields = [
@@ -116,7 +116,7 @@ def arrow_array(values: Array, kind: Any) -> Any:
 
     It is made of its buffers: `pyarrow.array` imports pandas where that is installed: 0.3 s and 40 MB.
     """
-    missing = unknown(values)
+    missing = unknown_values(values)
     valid = pyarrow.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
     data = np.packbits(values, bitorder="little") if values.dtype == bool else values
     return pyarrow.Array.from_buffers(kind, len(values), [valid, pyarrow.py_buffer(data)])

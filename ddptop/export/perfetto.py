@@ -91,28 +91,34 @@ class PerfettoSink(Sink):
         for number, name in enumerate(COUNTERS.values()):
             self._describe_track(COUNTER_TRACKS + number, name=name, counter={})
 
-    def take(self, batch: Batch) -> None:
+    def write_steps(self, batch: Batch) -> None:
         """Write the next steps."""
         launches: dict[int, list[Launches]] = {}
         for detail in batch.evaluated.detail:
             for group in detail.figures.groups:
                 times = launch_times(detail, group)
-                for place, at in enumerate(detail.at):
-                    launches.setdefault(at, []).append((group, times, place))
+                for place, step_index in enumerate(detail.at):
+                    launches.setdefault(step_index, []).append((group, times, place))
         figures = detail_columns(batch)[0]
         names, values = [f"{name}_ms" for name in figures], np.stack([*figures.values()], axis=-1)
-        for at in batch.at.tolist():
-            end_ns = int((batch.begin_ns[at] + 1e6 * batch.evaluated.columns[0, at]).max())
+        for step_index in batch.at.tolist():
+            end_ns = int((batch.begin_ns[step_index] + 1e6 * batch.evaluated.columns[0, step_index]).max())
             for number, name in enumerate(COUNTERS):
-                self._write_counter(COUNTER_TRACKS + number, end_ns, batch.evaluated.points[name][at])
-            for rank, times_ms in zip(batch.ranks.tolist(), values[at, batch.ranks].tolist(), strict=True):
+                self._write_counter(COUNTER_TRACKS + number, end_ns, batch.evaluated.points[name][step_index])
+            for rank, times_ms in zip(
+                batch.ranks.tolist(), values[step_index, batch.ranks].tolist(), strict=True
+            ):
                 self._write_step(
-                    batch, at, rank, launches.get(at, []), dict(zip(names, times_ms, strict=True))
+                    batch,
+                    step_index,
+                    rank,
+                    launches.get(step_index, []),
+                    dict(zip(names, times_ms, strict=True)),
                 )
-            for of_group in launches.get(at, []):
-                self._all_reduces(batch, at, of_group)
+            for of_group in launches.get(step_index, []):
+                self._all_reduces(batch, step_index, of_group)
 
-    def finish(self, end: End) -> None:
+    def write_end(self, end: End) -> None:
         """Write the events."""
         for event in end.events:
             track = EVENTS_TRACK if event.rank not in self._host_of else self._track_of(event.rank)

@@ -15,7 +15,7 @@ from prometheus_client.exposition import start_http_server, write_to_textfile
 from prometheus_client.registry import CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
-from ddptop.export.metrics import Family, Histogram, families
+from ddptop.export.metrics import Family, Histogram, metric_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,27 +35,29 @@ class FrameCollector:
     def collect(self) -> Iterator[Metric]:
         """The families of the newest frame; none without a frame, as at the registration."""
         frame = self._latest()
-        for family in () if frame is None else families(frame):
+        for family in () if frame is None else metric_families(frame):
             if isinstance(family, Histogram) or family.samples:
                 yield _make_metric(family)
 
 
-def serve(latest: Callable[[], Frame | None], address: str, port: int) -> tuple[int, Callable[[], None]]:
+def serve_metrics(
+    latest: Callable[[], Frame | None], address: str, port: int
+) -> tuple[int, Callable[[], None]]:
     """Serve /metrics in a thread of its own; port 0: any free one. Returns the port and what ends it.
 
     Raises OSError where the port is taken.
     """
     server, thread = start_http_server(port, address, _make_registry(latest))
 
-    def end() -> None:
+    def stop_server() -> None:
         server.shutdown()
         server.server_close()
         thread.join()
 
-    return server.server_port, end
+    return server.server_port, stop_server
 
 
-def write(frame: Frame, path: Path) -> None:
+def write_textfile(frame: Frame, path: Path) -> None:
     """Write the file anew, in one step, so that no half of it is ever read. Raises OSError with its name."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # root could replace /dev/null
         raise FileExistsError(errno.EEXIST, "is a device or a pipe, which is not replaced", str(path))

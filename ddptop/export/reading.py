@@ -10,7 +10,7 @@ import numpy as np
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.export.columns import UNKNOWN, WAITED_FOR
-from ddptop.export.rows import Batch, begins
+from ddptop.export.rows import Batch, begins_ns
 from ddptop.frames.figures import FIGURES
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.ledger import LEDGER_CLASSES
@@ -69,7 +69,7 @@ class Selection(NamedTuple):
     stop: int | None = None
     ranks: Collection[int] | None = None
 
-    def check(self, recording: Recording) -> None:
+    def check_recording(self, recording: Recording) -> None:
         """Raises ExportError where the recording has none of these steps or ranks."""
         first, last, world = recording.first_step, recording.last_step, recording.world_size or 0
         if self.of_steps:
@@ -101,11 +101,11 @@ class Sink:
         self._refused = 0
         """Messages that the analysis could not take."""
 
-    def take(self, batch: Batch) -> None:
+    def write_steps(self, batch: Batch) -> None:
         """The next steps."""
         raise NotImplementedError
 
-    def finish(self, end: End) -> None:
+    def write_end(self, end: End) -> None:
         """All steps were taken."""
         raise NotImplementedError
 
@@ -115,10 +115,10 @@ class Sink:
         Raises ExportError, and what the format raises."""
         blocks = self._blocks_to_read()
         self.reducer.state.tail = blocks.start > 0
-        self._feed(self._recording.lasting_runs(0, blocks.start))
+        self._feed_runs(self._recording.lasting_runs(0, blocks.start))
         self._read_blocks(blocks.start, blocks.stop)
         end = self._read_end(blocks.stop)
-        self.finish(end)
+        self.write_end(end)
         return end
 
     def _read_blocks(self, first: int, stop: int) -> None:
@@ -128,7 +128,7 @@ class Sink:
         try:
             while first < stop:
                 until = min(first + (AT_ONCE if not state.tail else TAIL_AT_ONCE), stop)
-                self._feed(self._recording.runs(first, until))
+                self._feed_runs(self._recording.runs(first, until))
                 if state.tail and state.complete_step is not None:
                     self.reducer.end_recall()
                 first = until
@@ -142,7 +142,7 @@ class Sink:
         Raises ExportError where none of the selected steps was complete."""
         state, recording = self.reducer.state, self._recording
         state.tail = state.tail or stop < recording.blocks_until(MAX_NS)
-        self._feed(recording.lasting_runs(stop))
+        self._feed_runs(recording.lasting_runs(stop))
         frame = self.reducer.frame(recording.end_ns)
         self._raise_failure()
         events: Sequence[LoggedEvent] = state.log.all()
@@ -157,48 +157,48 @@ class Sink:
         """The blocks between the first and the last with a step to be read; all if all steps are.
 
         Raises ExportError where the recording has none of the selected steps or ranks."""
-        self._selection.check(self._recording)
+        self._selection.check_recording(self._recording)
         recording, (first, stop, _) = self._recording, self._selection
         every = range(recording.blocks_until(MAX_NS))
         if not self._selection.of_steps:
             return every
         least, most = (first or 0) - STEPS_BEFORE, MAX_STEP if stop is None else stop - 1
         summaries = ((index, recording.block_summary(index)) for index in every)
-        found = [
+        indices = [
             index
-            for index, one in summaries
-            if one.first_step != NO_STEP and one.last_step >= least and one.first_step <= most
+            for index, summary in summaries
+            if summary.first_step != NO_STEP and summary.last_step >= least and summary.first_step <= most
         ]
-        return range(found[0], found[-1] + 1) if found else every[:0]
+        return range(indices[0], indices[-1] + 1) if indices else every[:0]
 
-    def _feed(self, runs: Iterable[MessageRun]) -> None:
+    def _feed_runs(self, runs: Iterable[MessageRun]) -> None:
         for run in runs:
-            at = 0
-            while at < len(run):
-                at = self.reducer.feed_run(run, at, self._refuse)
+            index = 0
+            while index < len(run):
+                index = self.reducer.feed_run(run, index, self._count_refused)
             self._raise_failure()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    def _refuse(self) -> None:
+    def _count_refused(self) -> None:
         self._refused += 1
 
     def _take(self, evaluated: EvaluatedSteps) -> None:
         state, (first, stop, ranks) = self.reducer.state, self._selection
-        steps = np.array([one.step.step for one in evaluated.divided])
-        at = np.flatnonzero((steps >= (first or 0)) & (steps < (MAX_STEP if stop is None else stop)))
+        steps = np.array([divided.step.step for divided in evaluated.divided])
+        selected = np.flatnonzero((steps >= (first or 0)) & (steps < (MAX_STEP if stop is None else stop)))
         world = np.arange(evaluated.columns.shape[2])
         picked = world if ranks is None else world[np.isin(world, [*ranks])]
-        if self._failure is not None or not len(at) or not len(picked):
+        if self._failure is not None or not len(selected) or not len(picked):
             return
         try:
-            batch = Batch(evaluated, steps, state.incarnation, at, picked, begins(evaluated, state))
-            begin_s = batch.begin_ns[at] / 1e9
-            end_s = float((begin_s + evaluated.columns[0, at] / 1e3).max())
+            batch = Batch(evaluated, steps, state.incarnation, selected, picked, begins_ns(evaluated, state))
+            begin_s = batch.begin_ns[selected] / 1e9
+            end_s = float((begin_s + evaluated.columns[0, selected] / 1e3).max())
             self._span_s = (min(self._span_s[0], float(begin_s.min())), max(self._span_s[1], end_s))
-            self.take(batch)
+            self.write_steps(batch)
         except Exception as error:  # noqa: BLE001 - raised again by `_feed`
             self._failure = error
 
@@ -220,7 +220,7 @@ def run_row(end: End, recording: Recording) -> Rows:
 
 def rank_rows(end: End, ranks: Collection[int] | None) -> Rows:
     """The rows of `ranks`."""
-    figures, clocks = end.frame.ranks, {one.host: one for one in end.frame.clocks}
+    figures, clocks = end.frame.ranks, {clock.host: clock for clock in end.frame.clocks}
     which = [rank for rank in range(len(figures.host)) if ranks is None or rank in ranks]
     rows: dict[str, Values] = {"rank": which}
     for name in ("host", "device", "state"):
@@ -234,15 +234,15 @@ def rank_rows(end: End, ranks: Collection[int] | None) -> Rows:
             rows[figure.key] = integers if figure.integer else values
     of_rank = [clocks.get(figures.host[rank]) for rank in which]
     for name in ("offset_ms", "bound_ms"):
-        rows[f"clock_{name}"] = np.array([getattr(one, name, None) for one in of_rank], np.float64)
+        rows[f"clock_{name}"] = np.array([getattr(clock, name, None) for clock in of_rank], np.float64)
     return rows
 
 
 def event_rows(end: End) -> Rows:
     """The rows of `events`."""
-    rows: dict[str, Values] = {"time_s": [one.unix_s - end.frame.run.started_at for one in end.events]}
+    rows: dict[str, Values] = {"time_s": [event.unix_s - end.frame.run.started_at for event in end.events]}
     for name in ("kind", "severity", "message", "incarnation", "step", "rank"):
-        values = [getattr(one, name) for one in end.events]
+        values = [getattr(event, name) for event in end.events]
         rows[name] = [UNKNOWN if value is None else value for value in values]
     return rows
 

@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     """(n, ranks) begin of the step, on the collector's clock, since the start of the run."""
 
 
-def begins(evaluated: EvaluatedSteps, state: RunState) -> NDArray[np.int64]:
+def begins_ns(evaluated: EvaluatedSteps, state: RunState) -> NDArray[np.int64]:
     """(n, ranks) begin of each step on the collector's clock, in ns since the start of the run.
 
     A rank of a host whose clock was not compared: by the wall clock of that host.

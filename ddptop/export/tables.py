@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
 
 
-def typed(table: Table, rows: Rows) -> dict[str, Array]:
+def typed_columns(table: Table, rows: Rows) -> dict[str, Array]:
     """Rows as arrays of the types of their columns; text as objects."""
     return {c.name: np.asarray(rows[c.name], object if c.kind == "text" else c.kind) for c in table.columns}
 
 
-def unknown(values: Array) -> Array:
+def unknown_values(values: Array) -> Array:
     """(n,) which values of a column are not known."""
     if values.dtype.kind == "f":
         return np.asarray(np.isnan(values))
@@ -52,30 +52,30 @@ def unknown(values: Array) -> Array:
 
 def safe_rows(table: Table, rows: Rows) -> Rows:
     """The rows with safe texts (`ddptop.protocol.outlets`)."""
-    texts = {one.name for one in table.columns if one.kind == "text"}
+    texts = {column.name for column in table.columns if column.kind == "text"}
     return {name: [*map(safe_data, values)] if name in texts else values for name, values in rows.items()}
 
 
 class TableSink(Sink):
     """Makes the rows of all tables; a format writes them."""
 
-    def write(self, table: Table, rows: Rows) -> None:
+    def write_rows(self, table: Table, rows: Rows) -> None:
         """Write some rows of a table."""
         raise NotImplementedError
 
-    def take(self, batch: Batch) -> None:
+    def write_steps(self, batch: Batch) -> None:
         """The next steps."""
-        self.write(STEPS, safe_rows(STEPS, step_rows(batch)))
+        self.write_rows(STEPS, safe_rows(STEPS, step_rows(batch)))
         for rows in bucket_rows(batch):
-            self.write(BUCKETS, safe_rows(BUCKETS, rows))
+            self.write_rows(BUCKETS, safe_rows(BUCKETS, rows))
 
-    def finish(self, end: End) -> None:
+    def write_end(self, end: End) -> None:
         """The tables that are known at the end."""
-        self.write(RUN, safe_rows(RUN, run_row(end, self._recording)))
-        self.write(RANKS, safe_rows(RANKS, rank_rows(end, self._selection.ranks)))
-        self.write(EVENTS, safe_rows(EVENTS, event_rows(end)))
-        self.write(LEDGER, ledger_rows(end, self._selection.ranks))
-        self.write(WAITED_FOR, waited_for_rows(end, self._selection.ranks))
+        self.write_rows(RUN, safe_rows(RUN, run_row(end, self._recording)))
+        self.write_rows(RANKS, safe_rows(RANKS, rank_rows(end, self._selection.ranks)))
+        self.write_rows(EVENTS, safe_rows(EVENTS, event_rows(end)))
+        self.write_rows(LEDGER, ledger_rows(end, self._selection.ranks))
+        self.write_rows(WAITED_FOR, waited_for_rows(end, self._selection.ranks))
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,7 +106,10 @@ class ColumnTable:
         """A polars DataFrame; what is unknown is null. Raises ImportError where polars is not installed."""
         import polars
 
-        lists = {name: np.where(unknown(one), None, one).tolist() for name, one in self.columns.items()}  # type: ignore[call-overload]
+        lists = {
+            name: np.where(unknown_values(values), None, values).tolist()  # type: ignore[call-overload]
+            for name, values in self.columns.items()
+        }
         kinds = {"text": "String", "bool": "Boolean"}
         types = {c.name: getattr(polars, kinds.get(c.kind, c.kind.title())) for c in self.definition.columns}
         return polars.DataFrame(lists, schema=types)
@@ -131,16 +134,18 @@ class _Memory(TableSink):
 
     def __init__(self, recording: Recording, selection: Selection) -> None:
         super().__init__(recording, selection)
-        self._pieces = {table.name: [typed(table, dict.fromkeys(table.names, ()))] for table in TABLES}
+        self._pieces = {
+            table.name: [typed_columns(table, dict.fromkeys(table.names, ()))] for table in TABLES
+        }
 
-    def write(self, table: Table, rows: Rows) -> None:
-        self._pieces[table.name].append(typed(table, rows))
+    def write_rows(self, table: Table, rows: Rows) -> None:
+        self._pieces[table.name].append(typed_columns(table, rows))
 
-    def table(self, table: Table) -> ColumnTable:
+    def join_pieces(self, table: Table) -> ColumnTable:
         """All rows of a table."""
         pieces = self._pieces.pop(table.name)
         return ColumnTable(
-            table, {name: np.concatenate([one[name] for one in pieces]) for name in table.names}
+            table, {name: np.concatenate([piece[name] for piece in pieces]) for name in table.names}
         )
 
 
@@ -165,7 +170,7 @@ def read(
     with Recording.open(path) as recording:
         memory = _Memory(recording, selection)
         memory.export()
-        return Tables._make([*map(memory.table, TABLES), recording.damage])
+        return Tables._make([*map(memory.join_pieces, TABLES), recording.damage])
 
 
 DIGITS = 6
@@ -176,12 +181,12 @@ is computed from them gains a few."""
 def _plain_rows(rows: Rows, table: Table) -> Iterator[tuple[Any, ...]]:
     """The rows as scalars; None: not known, or infinite. Booleans are 0 and 1."""
     plain: list[list[Any]] = []
-    for values in typed(table, rows).values():
-        missing = unknown(values) if values.dtype.kind != "f" else ~np.isfinite(values)
+    for values in typed_columns(table, rows).values():
+        missing = unknown_values(values) if values.dtype.kind != "f" else ~np.isfinite(values)
         values = values.astype(float).round(DIGITS) if values.dtype == np.float32 else values
         plain.append((values.astype(int) if values.dtype.kind == "b" else values).tolist())
-        for at in np.flatnonzero(missing).tolist():
-            plain[-1][at] = None
+        for row_index in np.flatnonzero(missing).tolist():
+            plain[-1][row_index] = None
     return zip(*plain, strict=True)
 
 
@@ -199,7 +204,7 @@ class CsvSink(TableSink):
                 writer.writerow(table.names)
             self._open_files = files.pop_all()
 
-    def write(self, table: Table, rows: Rows) -> None:
+    def write_rows(self, table: Table, rows: Rows) -> None:
         """Write some rows."""
         self._writers[table.name].writerows(_plain_rows(rows, table))
 
@@ -215,7 +220,7 @@ class JsonSink(TableSink):
         super().__init__(recording, selection)
         self._file = file
 
-    def write(self, table: Table, rows: Rows) -> None:
+    def write_rows(self, table: Table, rows: Rows) -> None:
         """Write some rows."""
         names = ("table", *table.names)
         for row in _plain_rows(rows, table):

@@ -24,8 +24,22 @@ from ddptop.frames.remedies import (
 )
 from ddptop.protocol.vocabulary import FAILED_STATES
 from ddptop.report.content import Suggestion
-from ddptop.report.findings import HEALTH, alert_phrase, amount, and_more, by_kind, listed, stall_at_end
-from ddptop.report.ledger_advice import WORTH_PCT, from_ledger, of_straggler, seconds_back, waited_phrase
+from ddptop.report.findings import (
+    HEALTH,
+    alert_phrase,
+    and_more,
+    by_kind,
+    format_seconds,
+    ranks_phrase,
+    stall_at_end,
+)
+from ddptop.report.ledger_advice import (
+    WORTH_PCT,
+    of_straggler,
+    seconds_back,
+    suggest_from_ledger,
+    waited_phrase,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,18 +92,18 @@ UNCOMPRESSED = frozenset({"", "allreduce_hook"})
 FULL_PRECISION = frozenset({"float", "float32", "torch.float32"})
 
 
-def communication(report: Report) -> Iterator[Suggestion]:
+def suggest_communication(report: Report) -> Iterator[Suggestion]:
     """Suggestions about communication, unordered."""
-    yield from _buffers(report)
+    yield from _suggest_fewer_buffers(report)
     _, transfer_pct = gradient_transfer(report)
     if transfer_pct is not None and transfer_pct >= EXPOSED_PCT:
-        yield from _no_sync(report, transfer_pct)
-        yield from _larger_buckets(report, transfer_pct)
-        yield from _smaller_buckets(report, transfer_pct)
+        yield from _suggest_no_sync(report, transfer_pct)
+        yield from _suggest_larger_buckets(report, transfer_pct)
+        yield from _suggest_smaller_buckets(report, transfer_pct)
         if transfer_pct >= HEAVY_PCT:
-            yield from _compress(report, transfer_pct)
-            yield from _accumulate(report, transfer_pct)
-    yield from _options(report)
+            yield from _suggest_compression(report, transfer_pct)
+            yield from _suggest_accumulation(report, transfer_pct)
+    yield from _suggest_ddp_options(report)
 
 
 def gradient_transfer(report: Report) -> tuple[float | None, float | None]:
@@ -102,7 +116,7 @@ def gradient_transfer(report: Report) -> tuple[float | None, float | None]:
     return gradients_ms, pct * gradients_ms / ms if ms > 0 else 0.0
 
 
-def _buffers(report: Report) -> Iterator[Suggestion]:
+def _suggest_fewer_buffers(report: Report) -> Iterator[Suggestion]:
     comm = report.communication
     if not comm.buffers_ms or not comm.step_ms or 100 * comm.buffers_ms / comm.step_ms < BUFFERS_PCT:
         return
@@ -143,7 +157,7 @@ def _transfer_phrase(report: Report) -> str:
     return f"transfer adds {fixed(ms or 0)} ms to each step, {percent(pct or 0)}"
 
 
-def _cap(report: Report) -> str:
+def _present_cap_phrase(report: Report) -> str:
     cap = report.run.card.get("ddp.bucket_cap_bytes")
     if not isinstance(cap, (int, float)) or cap <= 0:
         return ""
@@ -151,7 +165,7 @@ def _cap(report: Report) -> str:
     return f" (now {fixed(mib, 0 if mib >= 1 else RATIO)})"
 
 
-def _larger_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
+def _suggest_larger_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     buckets = _of_one_model(report.buckets)
     sizes = sorted(bucket.bytes for bucket in buckets if bucket.bytes)
     if len(sizes) < MANY_BUCKETS or sizes[len(sizes) // 2] > SMALL_BYTES:
@@ -161,12 +175,12 @@ def _larger_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]
         tiny_sizes = [bucket_bytes for bucket_bytes in sizes if bucket_bytes <= TINY_BYTES]
         share = tiny_transfer_share(buckets)
         if share >= MOST_OF_TRANSFER and len(tiny_sizes) >= MANY_BUCKETS:
-            yield _tiny_buckets(report, tiny_sizes, transfer_pct * share)
+            yield _suggest_for_tiny_buckets(report, tiny_sizes, transfer_pct * share)
         return
     small, large = halves
     yield Suggestion(
         "larger_buckets",
-        f"A larger bucket_cap_mb{_cap(report)}: fewer all-reduces, each mostly latency now.",
+        f"A larger bucket_cap_mb{_present_cap_phrase(report)}: fewer all-reduces, each mostly latency now.",
         f"busbw {fixed(small, RATIO)} GB/s in the smaller half of {len(sizes)} buckets, "
         f"{fixed(large, RATIO)} in the larger; "
         f"{_transfer_phrase(report)}",
@@ -186,17 +200,17 @@ def tiny_transfer_share(buckets: Sequence[BucketSummary]) -> float:
     return tiny / total if total > 0 else 0.0
 
 
-def _tiny_buckets(report: Report, sizes: Sequence[int], transfer_pct: float) -> Suggestion:
+def _suggest_for_tiny_buckets(report: Report, sizes: Sequence[int], transfer_pct: float) -> Suggestion:
     return Suggestion(
         "larger_buckets",
-        f"A larger bucket_cap_mb{_cap(report)}: fewer all-reduces, each mostly latency now.",
+        f"A larger bucket_cap_mb{_present_cap_phrase(report)}: fewer all-reduces, each mostly latency now.",
         f"{len(sizes)} buckets of {size(sizes[-1])} or less; {_transfer_phrase(report)}",
         transfer_pct * (1 - 1 / len(sizes)),
         {"buckets": len(sizes), "bytes": sizes[-1], "exposed_transfer_pct": transfer_pct},
     )
 
 
-def _smaller_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
+def _suggest_smaller_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     sizes = [bucket.bytes for bucket in report.buckets if bucket.bytes]
     overlap = report.communication.overlap_pct
     if not sizes or len(sizes) > FEW_BUCKETS or max(sizes) < LARGE_BYTES:
@@ -206,15 +220,15 @@ def _smaller_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion
     count = "one bucket" if len(sizes) == 1 else f"{len(sizes)} buckets"
     yield Suggestion(
         "smaller_buckets",
-        f"A smaller bucket_cap_mb{_cap(report)}: the first all-reduce then begins while backward still "
-        "computes.",
+        f"A smaller bucket_cap_mb{_present_cap_phrase(report)}: the first all-reduce then begins while "
+        "backward still computes.",
         f"{count} of up to {size(max(sizes))}, overlap {percent(overlap)}; {_transfer_phrase(report)}",
         transfer_pct / 2,
         {"buckets": len(sizes), "bytes": max(sizes), "overlap_pct": overlap},
     )
 
 
-def _compress(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
+def _suggest_compression(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     plain = [b for b in report.buckets if b.dtype in FULL_PRECISION and b.hook in UNCOMPRESSED]
     total = round(sum((bucket.bytes or 0) * launches_of(bucket) for bucket in plain))
     # Of a tiny bucket the latency takes most of the time: half of its bytes would save nothing.
@@ -231,7 +245,7 @@ def _compress(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     )
 
 
-def _no_sync(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
+def _suggest_no_sync(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     """Gradients that are accumulated need one all-reduce of each bucket in a step."""
     launches = max(map(launches_of, report.buckets), default=1.0)
     if launches < 2 - LAUNCHES_VARY:
@@ -258,9 +272,9 @@ def _no_sync(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     )
 
 
-def _accumulate(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
+def _suggest_accumulation(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     if any((rank.micro_steps or 0) > 1 for rank in report.ranks):
-        return  # it does already; `_no_sync` has what is to be said then
+        return  # it does already; `_suggest_no_sync` has what is to be said then
     yield Suggestion(
         "accumulate",
         "Accumulate gradients over two batches (no_sync() around the first): half as many all-reduces, at "
@@ -271,11 +285,11 @@ def _accumulate(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     )
 
 
-def _options(report: Report) -> Iterator[Suggestion]:
+def _suggest_ddp_options(report: Report) -> Iterator[Suggestion]:
     """Suggestions about DDP's options, as far as DDP reports them."""
     card = report.run.card
     total = card.get("ddp.total_parameter_size_bytes")
-    if _off(card.get("ddp.gradient_as_bucket_view")) and isinstance(total, int) and total >= VIEW_BYTES:
+    if _is_off(card.get("ddp.gradient_as_bucket_view")) and isinstance(total, int) and total >= VIEW_BYTES:
         yield Suggestion(
             "gradient_as_bucket_view",
             "gradient_as_bucket_view=True: gradients live in the buckets instead of being copied there.",
@@ -283,7 +297,7 @@ def _options(report: Report) -> Iterator[Suggestion]:
             None,
             {"bytes": total},
         )
-    if _on(card.get("ddp.find_unused_parameters")) and not _on(card.get("ddp.static_graph")):
+    if _is_on(card.get("ddp.find_unused_parameters")) and not _is_on(card.get("ddp.static_graph")):
         unused = card.get("ddp.unused_parameter_size")
         if isinstance(unused, int) and unused > 0:
             return
@@ -298,11 +312,11 @@ def _options(report: Report) -> Iterator[Suggestion]:
         )
 
 
-def _on(value: Scalar) -> bool:
+def _is_on(value: Scalar) -> bool:
     return value in (1, True)
 
 
-def _off(value: Scalar) -> bool:
+def _is_off(value: Scalar) -> bool:
     return value in (0, False) and value is not None
 
 
@@ -320,16 +334,27 @@ OVER_BUDGET = 1.5
 """Overhead is reported from this factor of the budget on: it is measured over seconds and varies."""
 
 
-def advice(report: Report) -> tuple[Suggestion, ...]:
+def make_suggestions(report: Report) -> tuple[Suggestion, ...]:
     """Suggestions: what ended the run and wrong numbers first, then stalls, then by gain, then those that
     save no time."""
-    suggestions = [*_death(report), *_health(report), *_stalls(report), *_outside_end(report)]
-    suggestions += [*_cpus(report), *_slow(report), *_network(report)]
-    suggestions += communication(report)
-    return tuple(sorted([*suggestions, *_recorder(report)], key=partial(_order, suggestions)))
+    suggestions = [
+        *_suggest_for_death(report),
+        *_suggest_for_health(report),
+        *_suggest_for_stalls(report),
+        *_suggest_for_outside_end(report),
+    ]
+    suggestions += [
+        *_suggest_more_cpus(report),
+        *_suggest_for_slow_ranks(report),
+        *_suggest_for_network(report),
+    ]
+    suggestions += suggest_communication(report)
+    return tuple(
+        sorted([*suggestions, *_suggest_recorder_limits(report)], key=partial(_sort_key, suggestions))
+    )
 
 
-def _order(suggestions: Sequence[Suggestion], suggestion: Suggestion) -> tuple[int, float]:
+def _sort_key(suggestions: Sequence[Suggestion], suggestion: Suggestion) -> tuple[int, float]:
     if suggestion.kind == "cpus" and not suggestion.figures["cpu_shortage"]:
         gains = (other.gain_pct or 0.0 for other in suggestions if other.kind in (*OF_BYTES, "cpus"))
         return 3, -max(gains) - 1e-6
@@ -339,7 +364,7 @@ def _order(suggestions: Sequence[Suggestion], suggestion: Suggestion) -> tuple[i
     return 3, 1.0 if suggestion.gain_pct is None else -suggestion.gain_pct
 
 
-def _death(report: Report) -> Iterator[Suggestion]:
+def _suggest_for_death(report: Report) -> Iterator[Suggestion]:
     """The first death, which the others followed; nothing where all follow from a stall."""
     first = next(iter(report.deaths), None)
     if first is not None and stall_at_end(report) is None and report.run.state in FAILED_STATES:
@@ -347,7 +372,7 @@ def _death(report: Report) -> Iterator[Suggestion]:
         yield Suggestion("death", of_death(first), because, None, {"rank": first.rank})
 
 
-def _stalls(report: Report) -> Iterator[Suggestion]:
+def _suggest_for_stalls(report: Report) -> Iterator[Suggestion]:
     """The longest stall, and what all of them cost."""
     stall = max(report.stalls, key=lambda stall: stall.lasted_s, default=None)
     if stall is None:
@@ -355,10 +380,12 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
     whole_s, total = report.cost.stalled_s, len(report.stalls)
     times = "stalled" if total == 1 else f"stalled {total} times"
     gain = 100 * whole_s / report.run.elapsed_s if report.run.elapsed_s > 0 else 0.0
-    position = next((one for one in stall.positions if one.rank in stall.ranks), None)
+    position = next(
+        (rank_position for rank_position in stall.positions if rank_position.rank in stall.ranks), None
+    )
     call = None if position is None else position.user_call
     where = "" if call is None else f" at {PurePath(call.file).name}:{call.line} ({call.function})"
-    who = listed(stall.ranks) if stall.ranks else "the ranks"
+    who = ranks_phrase(stall.ranks) if stall.ranks else "the ranks"
     nobody_else = len(stall.ranks) == report.run.world_size
     waited = "" if nobody_else else " while the others waited"
     action = STALLS[stall.kind].advice.format(ranks=who, where=where, waited=waited)
@@ -367,13 +394,13 @@ def _stalls(report: Report) -> Iterator[Suggestion]:
     yield Suggestion(
         "stall",
         action,
-        f"{times} for {amount(whole_s)}, {percent(gain)} of the run: {stall.sentence}",
+        f"{times} for {format_seconds(whole_s)}, {percent(gain)} of the run: {stall.sentence}",
         None,
         {"stalls": total, "stalled_s": whole_s, "stalled_pct": gain},
     )
 
 
-def _outside_end(report: Report) -> Iterator[Suggestion]:
+def _suggest_for_outside_end(report: Report) -> Iterator[Suggestion]:
     for alert in report.troubles:
         if alert.kind == "ended_from_outside" and report.run.state in FAILED_STATES:
             signal = str(alert.evidence["signal"])
@@ -384,7 +411,7 @@ def _outside_end(report: Report) -> Iterator[Suggestion]:
             )
 
 
-def _health(report: Report) -> Iterator[Suggestion]:
+def _suggest_for_health(report: Report) -> Iterator[Suggestion]:
     kinds = {alert.kind for alert in report.troubles}
     for alert, count in by_kind(report.troubles):
         if alert.kind == "replica_drift" and "not_synchronised" in kinds:
@@ -400,7 +427,7 @@ CPU_WAIT_PCT = 15.0
 """Share of the time that all ranks wait for a CPU from which more of them come before everything else."""
 
 
-def _cpus(report: Report) -> Iterator[Suggestion]:
+def _suggest_more_cpus(report: Report) -> Iterator[Suggestion]:
     """Ranks that may use fewer CPUs than they need, or that all wait for one: that comes first."""
     wait_pct = report.cpu_wait_pct
     if not report.cpu_shortage and (wait_pct is None or wait_pct < CPU_WAIT_PCT):
@@ -419,7 +446,7 @@ def _cpus(report: Report) -> Iterator[Suggestion]:
     )
 
 
-def _network(report: Report) -> Iterator[Suggestion]:
+def _suggest_for_network(report: Report) -> Iterator[Suggestion]:
     for alert, count in by_kind(report.troubles):
         if alert.kind == "network":
             yield Suggestion(
@@ -431,7 +458,7 @@ def _network(report: Report) -> Iterator[Suggestion]:
             )
 
 
-def _slow(report: Report) -> Iterator[Suggestion]:
+def _suggest_for_slow_ranks(report: Report) -> Iterator[Suggestion]:
     """About flagged ranks, with what the others waited for them by the ledger; then what else it has."""
     ledger = report.ledger
     covered: list[WaitedFor] = []
@@ -447,14 +474,14 @@ def _slow(report: Report) -> Iterator[Suggestion]:
         if gain >= WORTH_PCT and has_remedy:
             covered += rows
             has_loader = any(rank.data_ms for rank in report.ranks)
-            cost = f"cost {amount(slow.lost_s)}, {percent(gain)} of the time in steps"
+            cost = f"cost {format_seconds(slow.lost_s)}, {percent(gain)} of the time in steps"
             if ledger is not None and rows:
                 cost = waited_phrase(rows, ledger)
-            yield _for_straggler(slow, gain, cost, has_loader=has_loader)
-    yield from from_ledger(report, covered)
+            yield _suggest_for_straggler(slow, gain, cost, has_loader=has_loader)
+    yield from suggest_from_ledger(report, covered)
 
 
-def _for_straggler(slow: StragglerSummary, gain: float, cost: str, *, has_loader: bool) -> Suggestion:
+def _suggest_for_straggler(slow: StragglerSummary, gain: float, cost: str, *, has_loader: bool) -> Suggestion:
     figures = {
         "rank": slow.rank,
         "cost_pct": gain,
@@ -463,31 +490,35 @@ def _for_straggler(slow: StragglerSummary, gain: float, cost: str, *, has_loader
         **{f"{phase}_ms": ms for phase, ms in slow.parts_ms.items()},
     }
     excess, where = slow.parts_ms.get(slow.cause or ""), place_phrase(slow.cause, slow.place)
-    more = f"{fixed(excess)} ms more than the others {where}; " if known(excess) and where else ""
-    more += "bucket arrivals disagree; " if slow.disagrees else ""
+    reasons = f"{fixed(excess)} ms more than the others {where}; " if known(excess) and where else ""
+    reasons += "bucket arrivals disagree; " if slow.disagrees else ""
     host = f"{slow.host}, {slow.device}" if slow.host and slow.device else slow.host
-    who = listed(slow.ranks)
+    who = ranks_phrase(slow.ranks)
     kind, action = remedy(slow.cause, slow.place, slow.pattern, who, host, has_loader=has_loader)
     if slow.pattern == "rotating":
-        who = listed(slow.ranks) if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
+        who = ranks_phrase(slow.ranks) if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
         return Suggestion(kind, action, f"{who}, one after the other: {cost}", gain, figures)
     score = ""
     if kind == "slow_device" and slow.relative_score is not None:
         score = f"relative {fixed(slow.relative_score, RATIO)}; "
         action += " Its inputs may also be larger." if slow.relative_score >= SLOW_SCORE else ""
-    return Suggestion(kind, action, f"{listed(slow.ranks)}: {more}{score}{cost}", gain, figures)
+    return Suggestion(kind, action, f"{ranks_phrase(slow.ranks)}: {reasons}{score}{cost}", gain, figures)
 
 
-def _recorder(report: Report) -> Iterator[Suggestion]:
-    own = report.overhead
-    if own.measured_pct and own.budget_pct and own.measured_pct > OVER_BUDGET * own.budget_pct:
+def _suggest_recorder_limits(report: Report) -> Iterator[Suggestion]:
+    overhead = report.overhead
+    if (
+        overhead.measured_pct
+        and overhead.budget_pct
+        and overhead.measured_pct > OVER_BUDGET * overhead.budget_pct
+    ):
         yield Suggestion(
             "recorder_budget",
             "ddptop takes more than its budget: run with --ddptop-off to compare.",
-            f"overhead {percent(own.measured_pct)} of the step on the worst rank, "
-            f"budget {percent(own.budget_pct)}",
-            own.measured_pct,
-            {"measured_pct": own.measured_pct, "budget_pct": own.budget_pct},
+            f"overhead {percent(overhead.measured_pct)} of the step on the worst rank, "
+            f"budget {percent(overhead.budget_pct)}",
+            overhead.measured_pct,
+            {"measured_pct": overhead.measured_pct, "budget_pct": overhead.budget_pct},
         )
     for alert in report.troubles:
         if alert.kind == "recording" and "limit" in alert.message:

@@ -15,20 +15,20 @@ from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
 from ddptop.render.phases import PARTS
 from ddptop.report import summaries
-from ddptop.report.advice import advice
+from ddptop.report.advice import make_suggestions
 from ddptop.report.content import Communication, Cost, Reading, Report
-from ddptop.report.findings import findings
+from ddptop.report.findings import make_findings
 from ddptop.report.sampling import SAMPLE_STEPS, RunSampler, sample_interval
 from ddptop.report.step_table import (
     MOST_SPANS,
     exclude_stalls,
+    make_spans,
     span_count,
     span_of,
-    spans,
     spread_skew,
     spread_unread_steps,
     step_table,
-    weights,
+    steps_of_samples,
 )
 from ddptop.report.tables import rank_times
 from ddptop.sources.player import gc_paused
@@ -62,20 +62,20 @@ AROUND_EXIT = 3
 steps would be read for these."""
 
 
-def read(recording: Recording) -> Report:
+def read_report(recording: Recording) -> Report:
     """The report of a recording, up to its present end."""
-    return read_with_steps(recording)[0]
+    return read_report_with_steps(recording)[0]
 
 
-def read_with_steps(recording: Recording) -> tuple[Report, list[History]]:
+def read_report_with_steps(recording: Recording) -> tuple[Report, list[History]]:
     """The report of a recording, up to its present end, and the steps that were read for it, in order."""
     world = recording.world_size or 1
     steps = recording.count_steps()
     whole = steps * world <= WHOLE_ROWS
     reader = _Reader(recording, whole, steps, max(MIN_STRETCH, STRETCH_ROWS // world))
     with gc_paused():
-        reader.read()
-        report = finish(
+        reader.read_blocks()
+        report = make_report(
             reader.sampler,
             growing=recording.growing,
             whole=whole,
@@ -86,15 +86,15 @@ def read_with_steps(recording: Recording) -> tuple[Report, list[History]]:
     return report, [sample.points for sample in reader.sampler.samples]
 
 
-def report(messages: Iterable[Received], *, steps: int, growing: bool = False) -> Report:
+def report_from_messages(messages: Iterable[Received], *, steps: int, growing: bool = False) -> Report:
     """The report of a run from its messages; `steps` is about how many steps it has."""
     sampler = RunSampler(sample_interval(steps))
     for received in messages:
-        sampler.feed(received)
-    return finish(sampler, growing=growing)
+        sampler.feed_message(received)
+    return make_report(sampler, growing=growing)
 
 
-def finish(
+def make_report(
     sampler: RunSampler,
     *,
     growing: bool = False,
@@ -116,22 +116,22 @@ def finish(
     duration_s = max(last.run.elapsed_s, float(table.time_s[-1]) if len(table.time_s) else 0.0)
     where = span_of(table, duration_s, count)
     table = spread_unread_steps(table, where)
-    per_sample = weights(table, len(samples))
+    per_sample = steps_of_samples(table, len(samples))
     ranks = summaries.rank_summaries(samples, per_sample, last)
     hosts = summaries.host_summaries(ranks, samples, last, sampler.incidents.events)
     incidents = sampler.incidents
-    cost = _cost(table, sum(stall.lasted_s for stall in incidents.stalls))
+    cost = _summarize_cost(table, sum(stall.lasted_s for stall in incidents.stalls))
     report = Report(
         source="simulated" if last.source == "simulated" else "recording",
         run=last.run,
-        reading=_reading(table, per_sample, sampler, whole=whole, damage=damage, refused=refused),
+        reading=_summarize_reading(table, per_sample, sampler, whole=whole, damage=damage, refused=refused),
         verdict=(),
         cost=cost,
-        stragglers=summaries.stragglers(samples, table, where, count, last),
-        spans=spans(table, where, samples, duration_s, count),
+        stragglers=summaries.summarize_stragglers(samples, table, where, count, last),
+        spans=make_spans(table, where, samples, duration_s, count),
         ranks=ranks,
         phases_pct=summaries.phases_pct(ranks),
-        communication=summaries.communication(samples, per_sample, table, ranks, cost.uneven_pct),
+        communication=summaries.summarize_communication(samples, per_sample, table, ranks, cost.uneven_pct),
         buckets=summaries.bucket_summaries(samples, per_sample)
         or tuple(summaries.unmeasured_bucket(b) for b in last.buckets),
         stalls=tuple(incidents.stalls),
@@ -141,7 +141,7 @@ def finish(
         advice=(),
         overhead=last.overhead,
         hosts=hosts,
-        cpu_wait_pct=summaries.weighted([s.frame.group.cpu_wait_pct for s in samples], per_sample),
+        cpu_wait_pct=summaries.weighted_mean([s.frame.group.cpu_wait_pct for s in samples], per_sample),
         cpu_shortage=next(
             (s.frame.group.cpu_shortage for s in samples[::-1] if s.frame.group.cpu_shortage), ""
         ),
@@ -149,8 +149,8 @@ def finish(
         ledger=last.ledger,
     )
     report = replace(report, communication=_as_in_the_breakdown(report))
-    report = replace(report, advice=advice(report))
-    return replace(report, verdict=findings(report))
+    report = replace(report, advice=make_suggestions(report))
+    return replace(report, verdict=make_findings(report))
 
 
 def _as_in_the_breakdown(report: Report) -> Communication:
@@ -159,7 +159,9 @@ def _as_in_the_breakdown(report: Report) -> Communication:
     if comm.exposed_comm_ms is None or not np.isfinite(times[:-1]).all() or not times.size:
         return comm
     wait_ms, transfer_ms, sync_ms = (
-        float(times[at].mean()) for at, part in enumerate(PARTS) if part.name in ("wait", "transfer", "sync")
+        float(times[part_index].mean())
+        for part_index, part in enumerate(PARTS)
+        if part.name in ("wait", "transfer", "sync")
     )
     moved = [
         rank.buffers_ms - rank.buffers_wait_ms
@@ -179,7 +181,7 @@ def _as_in_the_breakdown(report: Report) -> Communication:
     )
 
 
-def _reading(
+def _summarize_reading(
     table: StepTable,
     per_sample: Column,
     sampler: RunSampler,
@@ -191,9 +193,9 @@ def _reading(
     seconds = float(table.seconds.sum())
     measured = ~np.isnan(table.cost)
     frames = [sample.frame for sample in sampler.samples]
-    free = np.array([one.group.clock_free and not compares_own_times(one) for one in frames], bool)
+    free = np.array([frame.group.clock_free and not compares_own_times(frame) for frame in frames], bool)
     total = float(per_sample.sum())
-    reasons = [one.group.clock_reason for one in frames]
+    reasons = [frame.group.clock_reason for frame in frames]
     unclear = np.array([reason is not None for reason in reasons], bool)
     mostly = bool(total > 0 and per_sample[unclear].sum() > total / 2)
     return Reading(
@@ -204,14 +206,14 @@ def _reading(
         clock_free=bool(total > 0 and per_sample[free].sum() > total / 2),
         refused=refused,
         damage=damage,
-        clock_reason=next((one for one in reversed(reasons) if one), None) if mostly else None,
+        clock_reason=next((reason for reason in reversed(reasons) if reason), None) if mostly else None,
     )
 
 
-def _cost(table: StepTable, stalled_s: float) -> Cost:
+def _summarize_cost(table: StepTable, stalled_s: float) -> Cost:
     step_s = float(table.seconds.sum())
-    flagged_s = _lost(table, table.cost)
-    uneven_s = _lost(table, table.uneven)
+    flagged_s = _sum_lost_s(table, table.cost)
+    uneven_s = _sum_lost_s(table, table.uneven)
     return Cost(
         step_s=step_s,
         flagged_s=flagged_s,
@@ -222,7 +224,7 @@ def _cost(table: StepTable, stalled_s: float) -> Cost:
     )
 
 
-def _lost(table: StepTable, share: Column) -> float | None:
+def _sum_lost_s(table: StepTable, share: Column) -> float | None:
     measured = ~np.isnan(share)
     return float(table.lost_s(share)[measured].sum()) if measured.any() else None
 
@@ -237,69 +239,69 @@ class _Reader:
         self.sampler = RunSampler(sample_interval(steps))
         self.refused = 0
 
-    def read(self) -> None:
+    def read_blocks(self) -> None:
         """Read all of it, or stretches."""
         if self._whole:
-            self._feed(0, None)
+            self._feed_blocks(0, None)
             return
         reached, end = 0, self._recording.blocks_until(self._recording.end_ns)
-        for blocks in _joined(stretches(self._recording, self._stretch)):
+        for blocks in _join_ranges(choose_stretches(self._recording, self._stretch)):
             begin, stop = max(reached, blocks.start), blocks.stop
             if begin > reached:
-                self.sampler.gap()
+                self.sampler.skip_rows()
             self._feed_lasting(reached, begin)
             before = self.sampler.reducer.complete_step
-            self._feed(begin, stop)
+            self._feed_blocks(begin, stop)
             # Messages with many steps each: it goes on to where all ranks have sent one.
             while stop < end and stop > begin and self.sampler.reducer.complete_step == before:
-                self._feed(stop, stop + 1)
+                self._feed_blocks(stop, stop + 1)
                 stop += 1
             reached = max(reached, stop)
         self._feed_lasting(reached, None)
 
-    def _feed(self, first: int, stop: int | None) -> None:
+    def _feed_blocks(self, first: int, stop: int | None) -> None:
         """All messages of these blocks."""
         for run in self._recording.runs(first, stop):
-            self.sampler.feed_run(run, self._refuse)
+            self.sampler.feed_run(run, self._count_refused)
 
     def _feed_lasting(self, first: int, stop: int | None) -> None:
         """What is not about single steps in the blocks between two stretches."""
         for run in self._recording.lasting_runs(first, stop):
-            self.sampler.feed_run(run, self._refuse)
+            self.sampler.feed_run(run, self._count_refused)
 
-    def _refuse(self) -> None:
+    def _count_refused(self) -> None:
         self.refused += 1
 
 
-def stretches(recording: Recording, steps: int) -> Iterator[range]:
+def choose_stretches(recording: Recording, steps: int) -> Iterator[range]:
     """Ranges of blocks to read, in order, none twice.
 
     About `steps` steps at the end of each of 60 equal spans of the time, and the blocks around every stall,
     which is where the ranks were asked for evidence. Where the spans leave out nothing, no stall is searched.
     """
-    spans = [*_joined(_stretches(recording, steps, []))]
+    spans = [*_join_ranges(_choose_stretches(recording, steps, []))]
     whole = spans == [range(recording.blocks_until(recording.end_ns))]
-    yield from spans if whole else _stretches(recording, steps, _evidence(recording))
+    yield from spans if whole else _choose_stretches(recording, steps, _find_evidence(recording))
 
 
-def _stretches(recording: Recording, steps: int, stalls: list[tuple[int, bool]]) -> Iterator[range]:
+def _choose_stretches(recording: Recording, steps: int, stalls: list[tuple[int, bool]]) -> Iterator[range]:
     done = 0
     length_ns = recording.end_ns - recording.start_ns
     for piece in range(1, MOST_SPANS + 1):
         until_ns = recording.start_ns + length_ns * piece // MOST_SPANS
         stop = max(recording.block_at(until_ns) + 1, recording.blocks_until(until_ns))
         while stalls and stalls[0][0] <= until_ns:
-            blocks = _around(recording, *stalls.pop(0), floor=done)
+            blocks = _blocks_around(recording, *stalls.pop(0), floor=done)
             if blocks:
                 yield blocks
                 done = blocks.stop
-        begin = _back(recording, stop, done, steps)
+        begin = _first_block_of_steps(recording, stop, done, steps)
         if begin < stop:
             done = stop if _has_steps(recording, stop - 1) else _next_step(recording, stop)
             yield range(begin, done)
 
 
-def _joined(ranges: Iterable[range]) -> Iterator[range]:
+def _join_ranges(ranges: Iterable[range]) -> Iterator[range]:
     """Those that follow each other without a gap as one: blocks are decoded together."""
     whole = range(0)
     for blocks in ranges:
@@ -313,7 +315,7 @@ def _joined(ranges: Iterable[range]) -> Iterator[range]:
         yield whole
 
 
-def _evidence(recording: Recording) -> list[tuple[int, bool]]:
+def _find_evidence(recording: Recording) -> list[tuple[int, bool]]:
     """When ranks sent evidence, and whether one sent it by itself at its exit, not asked in a stall."""
     return [
         (received.t_ns, not received.message.number)
@@ -322,7 +324,7 @@ def _evidence(recording: Recording) -> list[tuple[int, bool]]:
     ]
 
 
-def _back(recording: Recording, stop: int, floor: int, steps: int) -> int:
+def _first_block_of_steps(recording: Recording, stop: int, floor: int, steps: int) -> int:
     """The first of the blocks that end before `stop` and hold about `steps` steps; at least `floor`."""
     first, last = (column[floor:stop][::-1] for column in recording.steps_of_blocks)
     low = np.minimum.accumulate(np.where(first == NO_STEP, MAX_STEP, first))
@@ -330,16 +332,16 @@ def _back(recording: Recording, stop: int, floor: int, steps: int) -> int:
     return stop - 1 - int(enough[0]) if len(enough) else min(floor, stop)
 
 
-def _around(recording: Recording, t_ns: int, is_exit: bool, *, floor: int) -> range | None:
+def _blocks_around(recording: Recording, t_ns: int, is_exit: bool, *, floor: int) -> range | None:
     """The blocks from the last step before this time to the next step after it."""
-    at = recording.block_at(t_ns)
-    if at < floor:
+    block = recording.block_at(t_ns)
+    if block < floor:
         return None
-    begin = at
+    begin = block
     while begin > floor and not _has_steps(recording, begin):
         begin -= 1
     before, after = (AROUND_EXIT, AROUND_EXIT) if is_exit else (BEFORE_STALL, AFTER_STALL)
-    return range(max(floor, begin - before), _next_step(recording, at + 1, after))
+    return range(max(floor, begin - before), _next_step(recording, block + 1, after))
 
 
 def _next_step(recording: Recording, index: int, after: int = AFTER_STALL) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ddptop.frames.chance import CERTAIN, LEAST_STEPS, difference, interval
-from ddptop.report.build import read_with_steps
+from ddptop.report.build import read_report_with_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,25 +94,27 @@ class Result:
     """The check as a whole cannot tell if this figure cannot."""
 
 
-def measure(recording: Recording, name: str) -> Measured:
-    """Read a recording. Raises what `ddptop.report.build.read` raises."""
-    report, pieces = read_with_steps(recording)
+def measure_recording(recording: Recording, name: str) -> Measured:
+    """Read a recording. Raises what `ddptop.report.build.read_report` raises."""
+    report, pieces = read_report_with_steps(recording)
 
-    def column(field: str) -> Column:
-        found = [getattr(piece, field) for piece in pieces]
-        return np.concatenate(found).astype(np.float64) if found else np.empty(0)
+    def join_pieces(field: str) -> Column:
+        columns = [getattr(piece, field) for piece in pieces]
+        return np.concatenate(columns).astype(np.float64) if columns else np.empty(0)
 
-    wait = column("wait_ms")
+    wait = join_pieces("wait_ms")
     series = {
-        "step_ms": column("step_ms"),
-        "exposed_comm_ms": wait + column("transfer_ms"),
+        "step_ms": join_pieces("step_ms"),
+        "exposed_comm_ms": wait + join_pieces("transfer_ms"),
         "exposed_wait_ms": wait,
     }
     world_size = report.run.world_size
-    return Measured(name, world_size, column("step"), series, _values(report), _lost_error_pct(report))
+    return Measured(
+        name, world_size, join_pieces("step"), series, _figures_of_report(report), _lost_error_pct(report)
+    )
 
 
-def _values(report: Report) -> Mapping[str, float | None]:
+def _figures_of_report(report: Report) -> Mapping[str, float | None]:
     return {
         "lost_pct": None if report.ledger is None else report.ledger.run.lost_pct,
         "straggler_pct": report.cost.flagged_pct,
@@ -136,28 +138,29 @@ def against_base(new: Measured, base: Measured, tolerance_pct: float) -> list[Re
     step; a straggler or ddptop itself that costs at least so many percentage points more; any stall more.
     """
     pairs = {}
-    until = min((float(one.step.max()) for one in (new, base) if len(one.step)), default=0.0)
+    until = min((float(run.step.max()) for run in (new, base) if len(run.step)), default=0.0)
     for figure in FIGURES:
         if figure.by_step:
-            pairs[figure.name] = tuple(_comparable(one, figure.name, until) for one in (base, new))
-    known = sum(all(np.isfinite(one).any() for one in pair) for pair in pairs.values())
-    found = {
-        name: difference(one, two, confidence=_confidence(name, known)) for name, (one, two) in pairs.items()
+            pairs[figure.name] = tuple(_comparable_steps(run, figure.name, until) for run in (base, new))
+    n_compared = sum(all(np.isfinite(values).any() for values in pair) for pair in pairs.values())
+    differences = {
+        name: difference(base_values, new_values, confidence=_confidence_of(name, n_compared))
+        for name, (base_values, new_values) in pairs.items()
     }
-    of_step = found["step_ms"]
+    of_step = differences["step_ms"]
     least_ms = 0.0 if of_step is None else tolerance_pct / 100 * of_step.first
     results = []
     for figure in FIGURES:
         if figure.by_step:
-            steps = min(int(np.isfinite(one).sum()) for one in pairs[figure.name])
-            results.append(_by_step(figure, found[figure.name], least_ms, steps))
+            steps = min(int(np.isfinite(values).sum()) for values in pairs[figure.name])
+            results.append(_check_by_step(figure, differences[figure.name], least_ms, steps))
         if figure.by_step or figure.name == "stalled_s":  # one stall is never exactly as long as another
             continue
-        one, two = base.values[figure.name], new.values[figure.name]
+        base_value, new_value = base.values[figure.name], new.values[figure.name]
         least = tolerance_pct if figure.unit == "%" else 0.0
         if figure.name == "lost_pct":  # what ranks wait varies from run to run
             least += math.hypot(base.lost_error_pct or 0.0, new.lost_error_pct or 0.0)
-        results.append(_beside(figure, "base", two, one, least))
+        results.append(_check_total(figure, "base", new_value, base_value, least))
     return results
 
 
@@ -170,32 +173,36 @@ def against_limits(new: Measured, limits: Mapping[str, float]) -> list[Result]:
             continue
         limit = limits[figure.name]
         if not figure.by_step:
-            results.append(_beside(figure, "limit", new.values[figure.name], limit, 0.0))
+            results.append(_check_total(figure, "limit", new.values[figure.name], limit, 0.0))
             continue
-        found = interval(_comparable(new, figure.name, np.inf), confidence=_confidence(figure.name, by_step))
-        if found is None:
-            results.append(_unknown(figure, "limit", None, limit, "too few steps have it"))
+        estimate = interval(
+            _comparable_steps(new, figure.name, np.inf), confidence=_confidence_of(figure.name, by_step)
+        )
+        if estimate is None:
+            results.append(_unknown_result(figure, "limit", None, limit, "too few steps have it"))
             continue
-        more, low, high = (value - limit for value in found[1:])
-        outcome: Outcome = "within" if more <= 0 else "regression" if low > 0 else "unknown"
+        excess, low, high = (value - limit for value in estimate[1:])
+        outcome: Outcome = "within" if excess <= 0 else "regression" if low > 0 else "unknown"
         why = "" if outcome != "unknown" else "it is over the limit, but by no more than chance"
-        results.append(Result(*figure[:3], "limit", outcome, found.more, limit, more, low, high, why))
+        results.append(Result(*figure[:3], "limit", outcome, estimate.more, limit, excess, low, high, why))
     return results
 
 
-def outcome(results: Sequence[Result]) -> Outcome:
+def overall_outcome(results: Sequence[Result]) -> Outcome:
     """Of the check as a whole."""
     if any(result.outcome == "regression" for result in results):
         return "regression"
-    return "unknown" if any(one.outcome == "unknown" and one.decides for one in results) else "within"
+    return (
+        "unknown" if any(result.outcome == "unknown" and result.decides for result in results) else "within"
+    )
 
 
-def _confidence(name: str, count: int) -> float:
+def _confidence_of(name: str, count: int) -> float:
     """Of a figure's interval, where `count` figures by step are compared."""
     return STEP_CONFIDENCE if name == "step_ms" else 1 - (1 - STEP_CONFIDENCE) / max(1, count - 1)
 
 
-def _comparable(run: Measured, name: str, until: float) -> Column:
+def _comparable_steps(run: Measured, name: str, until: float) -> Column:
     """The figures of the steps after the warm-up, up to the step `until`."""
     values = run.series[name][run.step <= until]
     return values[min(WARM_UP, len(values) // 10) :]
@@ -213,10 +220,10 @@ def steps_needed(found: Difference, least_ms: float, steps: int) -> int:
     return int(math.ceil(count / unit) * unit)
 
 
-def _by_step(figure: CheckedFigure, found: Difference | None, least_ms: float, steps: int) -> Result:
+def _check_by_step(figure: CheckedFigure, found: Difference | None, least_ms: float, steps: int) -> Result:
     if found is None:
         why = f"too few steps have it in both runs, {steps} after the warm-up; {LEAST_STEPS} are needed"
-        return _unknown(figure, "base", None, None, why)
+        return _unknown_result(figure, "base", None, None, why)
     outcome: Outcome = "within"
     why = ""
     if found.more > 0 and found.is_beyond(least_ms):
@@ -230,7 +237,7 @@ def _by_step(figure: CheckedFigure, found: Difference | None, least_ms: float, s
     return Result(*figure[:3], "base", outcome, new, found.first, *found[1:], why, figure.name == "step_ms")
 
 
-def _beside(
+def _check_total(
     figure: CheckedFigure,
     against: Literal["base", "limit"],
     new: float | None,
@@ -238,13 +245,13 @@ def _beside(
     least: float,
 ) -> Result:
     if new is None or reference is None:
-        return _unknown(figure, against, new, reference, "it was not measured")
-    more = new - reference
-    worse = more > 0 and more >= least
-    return Result(*figure[:3], against, "regression" if worse else "within", new, reference, more)
+        return _unknown_result(figure, against, new, reference, "it was not measured")
+    increase = new - reference
+    worse = increase > 0 and increase >= least
+    return Result(*figure[:3], against, "regression" if worse else "within", new, reference, increase)
 
 
-def _unknown(
+def _unknown_result(
     figure: CheckedFigure,
     against: Literal["base", "limit"],
     new: float | None,

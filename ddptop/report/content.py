@@ -363,22 +363,24 @@ MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")
 
 def as_data(report: Report) -> dict[str, object]:
     """The report as dicts, lists and scalars for `json.dumps`, in the form that Report documents."""
-    data = _plain("", replace(report, ledger=None))
+    data = _plain_value("", replace(report, ledger=None))
     assert isinstance(data, dict)
     ledger = None if report.ledger is None else ledger_as_json(report.ledger, report.sampled)
     return {"schema": SCHEMA, **data, "ledger": ledger}
 
 
-def _plain(name: str, value: object) -> object:
+def _plain_value(name: str, value: object) -> object:
     if isinstance(value, RankSummary):
-        rank = {one.name: getattr(value, one.name) for one in fields(value) if one.name != "figures"}
-        return _plain(name, rank | dict(value.figures))
+        rank = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "figures"}
+        return _plain_value(name, rank | dict(value.figures))
     if is_dataclass(value):
-        return with_old_names({one.name: _plain(one.name, getattr(value, one.name)) for one in fields(value)})
+        return with_old_names(
+            {field.name: _plain_value(field.name, getattr(value, field.name)) for field in fields(value)}
+        )
     if isinstance(value, Mapping):
-        return {key: _plain(key, own) for key, own in value.items()}
+        return {key: _plain_value(key, inner) for key, inner in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(name, own) for own in value]
+        return [_plain_value(name, inner) for inner in value]
     if name in MOMENTS and isinstance(value, float):
         return round(value, 3)
     return tidy(name, value)

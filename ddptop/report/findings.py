@@ -48,7 +48,7 @@ MAX_CAUSES = 3
 """Reasons of exits in one sentence; more are counted."""
 
 
-def amount(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """An amount of time: `4.2 s`, `14 min`, `3.4 h`."""
     if seconds < MAX_IN_UNIT:
         return fixed(seconds, 2 if seconds < 1 else 1 if seconds < 10 else 0, " s")
@@ -56,7 +56,7 @@ def amount(seconds: float) -> str:
     return f"{fixed(minutes, 0)} min" if minutes < MAX_IN_UNIT else f"{fixed(minutes / 60)} h"
 
 
-def listed(ranks: Sequence[int]) -> str:
+def ranks_phrase(ranks: Sequence[int]) -> str:
     """`rank 1`, `ranks 1 and 3`, `9 ranks`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -104,7 +104,7 @@ HEALTH = kinds_of("wrong_numbers", "doubtful_numbers")
 """Alerts about wrong numbers, the worst first."""
 
 
-def findings(report: Report) -> tuple[Finding, ...]:
+def make_findings(report: Report) -> tuple[Finding, ...]:
     """All findings, the worst first; at least one."""
     result = [
         *_end_of_run(report),
@@ -139,7 +139,7 @@ def _end_of_run(report: Report) -> list[Finding]:
     if outside is not None and run.state in FAILED_STATES:
         signal, last = str(outside.evidence["signal"]), stall_at_end(report)
         facts = [] if signal in outside.message else [f"by {signal}"]
-        facts += [] if last is None else [f"stalled for {amount(last.lasted_s)}"]
+        facts += [] if last is None else [f"stalled for {format_seconds(last.lasted_s)}"]
         facts += [] if outside.step is None else [f"after step {outside.step:,}"]
         detail = (", ".join(facts),) if facts else ()
         return [Finding("ended_from_outside", "critical", outside.message, detail)]
@@ -165,7 +165,7 @@ def _end_of_run(report: Report) -> list[Finding]:
             Finding(
                 cast("FindingKind", run.state),
                 "critical",
-                f"{host.message}; {listed([d.rank for d in deaths])} followed",
+                f"{host.message}; {ranks_phrase([d.rank for d in deaths])} followed",
             )
         ]
     sentence = _attempts_phrase(deaths)
@@ -204,13 +204,13 @@ def _find_deaths(deaths: Sequence[Death]) -> str:
         alike.setdefault((death.reason, death.signal, death.exit_code), []).append(death)
     parts = []
     for first, *alike_deaths in [*alike.values()][:MAX_CAUSES]:
-        who = listed([first.rank, *(death.rank for death in alike_deaths)])
+        who = ranks_phrase([first.rank, *(death.rank for death in alike_deaths)])
         step = "" if first.step is None else f", in step {first.step:,}"
         parts.append(death_phrase(first, who if alike_deaths else "") + step)
     n_hidden = len(alike) - MAX_CAUSES
     parts += [f"{n_hidden} more for other reasons"] if n_hidden > 0 else []
     followers = sorted(death.rank for death in deaths if death not in causes)
-    parts += [f"{listed(followers)} followed"] if followers else []
+    parts += [f"{ranks_phrase(followers)} followed"] if followers else []
     return "; ".join(parts)
 
 
@@ -222,7 +222,7 @@ def stall_at_end(report: Report) -> StallPeriod | None:
 
 
 def _stalled_for(stall: StallPeriod) -> str:
-    return f"stalled for {amount(stall.lasted_s)}: {stall.sentence}"
+    return f"stalled for {format_seconds(stall.lasted_s)}: {stall.sentence}"
 
 
 def _find_stalls(report: Report) -> list[Finding]:
@@ -232,11 +232,11 @@ def _find_stalls(report: Report) -> list[Finding]:
         return []
     longest = max(stalls, key=lambda stall: stall.lasted_s)
     still = " (still stalled)" if _is_last(longest, report) else ""
-    sentence = f"stalled for {amount(report.cost.stalled_s)}{still}: {longest.sentence}"
+    sentence = f"stalled for {format_seconds(report.cost.stalled_s)}{still}: {longest.sentence}"
     if len(stalls) > 1:
         sentence = (
-            f"stalled {len(stalls)} times, {amount(report.cost.stalled_s)} in total{still}; "
-            f"the longest for {amount(longest.lasted_s)}: {longest.sentence}"
+            f"stalled {len(stalls)} times, {format_seconds(report.cost.stalled_s)} in total{still}; "
+            f"the longest for {format_seconds(longest.lasted_s)}: {longest.sentence}"
         )
     return [Finding("stall", "critical", sentence)]
 
@@ -280,8 +280,8 @@ def _find_stragglers(report: Report) -> list[Finding]:
     result = [_find_straggler(straggler, report) for straggler in report.stragglers[:MAX_STRAGGLERS]]
     hidden = report.stragglers[MAX_STRAGGLERS:]
     if hidden:
-        lost = amount(sum(straggler.lost_s for straggler in hidden))
-        who = listed([straggler.rank for straggler in hidden])
+        lost = format_seconds(sum(straggler.lost_s for straggler in hidden))
+        who = ranks_phrase([straggler.rank for straggler in hidden])
         result.append(Finding("stragglers", "warning", f"{who} now and then: {lost}"))
     return [*result, *_other_skew(report)] if result else result
 
@@ -294,7 +294,7 @@ def _other_skew(report: Report) -> list[Finding]:
     rest_pct = cost.uneven_pct - (cost.flagged_pct or 0.0)
     if rest_pct < UNEVEN_PCT or rest_pct / 100 * comm.step_ms <= (comm.bound_ms or 0.0):
         return []
-    lost = amount(cost.uneven_s - (cost.flagged_s or 0.0))
+    lost = format_seconds(cost.uneven_s - (cost.flagged_s or 0.0))
     sentence = (
         f"no other rank was consistently slow · waiting cost another {percent(rest_pct)} of the time, {lost}"
     )
@@ -302,14 +302,14 @@ def _other_skew(report: Report) -> list[Finding]:
 
 
 def _find_straggler(slow: StragglerSummary, report: Report) -> Finding:
-    who = listed(list(slow.ranks)) if len(slow.ranks) > 1 else f"rank {slow.rank}"
+    who = ranks_phrase(list(slow.ranks)) if len(slow.ranks) > 1 else f"rank {slow.rank}"
     who = who if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
     cause = cause_phrase(slow.cause, slow.place)
     why = f": {cause}" if cause else ""
     steps = steps_phrase(slow.first_step, slow.last_step, slow.incarnation, slow.last_incarnation)
     when = f"{steps}, {percent(slow.flagged_pct)} of the time"
     share = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
-    cost = f"cost {amount(slow.lost_s)}, {percent(share)} of the time in steps"
+    cost = f"cost {format_seconds(slow.lost_s)}, {percent(share)} of the time in steps"
     late, often = f"{bounded(slow.lateness_ms, slow.bound_ms)} ms", f"{percent(slow.last_pct)} of those steps"
     by_steps = slow.basis == "every_step"
     late += f" longer, the slowest in {often}" if by_steps else f" late, last in {often}"
@@ -361,7 +361,8 @@ def _no_straggler(report: Report) -> Finding:
         return Finding("no_detail", "doubt", "ranks cannot be compared: none waits for another")
     if cost.uneven_s is None or cost.uneven_pct is None:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
-    lost = f"waiting cost {percent(cost.uneven_pct)} of the time in steps, {amount(cost.uneven_s)} in total"
+    lost_s = format_seconds(cost.uneven_s)
+    lost = f"waiting cost {percent(cost.uneven_pct)} of the time in steps, {lost_s} in total"
     if not is_measurable(cost.uneven_pct, _skew_error_pct(report)):
         yet = " yet" if report.run.state in NOT_ENDED else ""
         return Finding("no_detail", "doubt", f"no rank was slow · {NOT_MEASURABLE}{yet}")

@@ -21,12 +21,19 @@ from ddptop.render.phases import PARTS
 from ddptop.render.text import clean
 from ddptop.report import sentences
 from ddptop.report.findings import and_more, by_kind
-from ddptop.report.pictures import bill_bar, excess_over_time, legend, paired_bars, rank_bar, run_over_time
+from ddptop.report.pictures import (
+    draw_bill_bar,
+    draw_excess_over_time,
+    draw_legend,
+    draw_paired_bars,
+    draw_rank_bar,
+    draw_run_over_time,
+)
 from ddptop.report.tables import (
     beside_others,
     bucket_columns,
-    differs,
-    happened,
+    differences_phrase,
+    events_at_begin,
     host_columns,
     part_shares,
     rank_times,
@@ -76,160 +83,170 @@ td,td.left{border:0;padding:0;text-align:left}td::before{content:attr(data-label
 """
 
 
-def document(report: Report) -> str:
+def html_page(report: Report) -> str:
     """The whole file."""
     run = report.run
     sections = (
-        ("", _verdict(report)),
-        ("", _bill(report)),
-        ("The run over time", _over_time(report)),
-        ("Ranks, worst first", _ranks(report)),
-        ("Why", _why(report)),
-        ("Hosts", _hosts(report)),
-        ("Communication", _communication(report)),
-        ("Stalls, deaths, wrong numbers", _incidents(report)),
-        ("What to try", _advice(report)),
+        ("", _draw_verdict(report)),
+        ("", _draw_bill(report)),
+        ("The run over time", _draw_over_time(report)),
+        ("Ranks, worst first", _draw_ranks(report)),
+        ("Why", _draw_why(report)),
+        ("Hosts", _draw_hosts(report)),
+        ("Communication", _draw_communication(report)),
+        ("Stalls, deaths, wrong numbers", _draw_incidents(report)),
+        ("What to try", _draw_advice(report)),
     )
     body = "".join(
         f"<section>{f'<h2>{title}</h2>' if title else ''}{inner}</section>\n"
         for title, inner in sections
         if inner
     )
-    sources = [*sentences.footing(report), sentences.source(report)]
+    sources = [*sentences.footing_lines(report), sentences.recording_phrase(report)]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
         '<link rel="icon" href="data:,"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(f'ddptop report {run.name}')}</title>"
-        f"<style>{_colours()}{_STYLE}</style></head><body>\n{_head(report)}{body}"
-        f'<footer class="dim">{_paragraphs(line for line in sources if line)}</footer></body></html>\n'
+        f"<title>{_escape_text(f'ddptop report {run.name}')}</title>"
+        f"<style>{_colour_rules()}{_STYLE}</style></head><body>\n{_draw_head(report)}{body}"
+        f'<footer class="dim">{_make_paragraphs(line for line in sources if line)}</footer></body></html>\n'
     )
 
 
-def _text(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Anybody's text as HTML."""
     return escape(clean(text))
 
 
-def _paragraphs(lines: Iterable[str]) -> str:
-    return "".join(f"<p>{_text(line)}</p>" for line in lines)
+def _make_paragraphs(lines: Iterable[str]) -> str:
+    return "".join(f"<p>{_escape_text(line)}</p>" for line in lines)
 
 
-def _colours() -> str:
+def _colour_rules() -> str:
     """The roles as variables, and as the colours of shapes."""
 
-    def variables(colours: dict[str, str]) -> str:
+    def join_variables(colours: dict[str, str]) -> str:
         return ";".join(f"--{name}:{colour}" for name, colour in colours.items())
 
     fills = "".join(f".{part.role}{{fill:var(--{part.role})}}" for part in PARTS)
-    dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{variables(DARK)}}}}}"
-    return f":root{{color-scheme:light dark;{variables(LIGHT)}}}{dark}{fills}"
+    dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{join_variables(DARK)}}}}}"
+    return f":root{{color-scheme:light dark;{join_variables(LIGHT)}}}{dark}{fills}"
 
 
-def _head(report: Report) -> str:
+def _draw_head(report: Report) -> str:
     sign, colour = of_state(report.run.state)
     simulated = ' <span class="badge">SIMULATED</span>' if report.source == "simulated" else ""
-    state = f'<span class="{colour}">{sign} {_text(report.run.state.upper())}</span>'
-    facts = "".join(f'<p class="dim">{_text(line)}</p>' for line in sentences.facts(report))
-    return f"<header><h1>{_text(report.run.name)} {state}{simulated}</h1>{facts}</header>\n"
+    state = f'<span class="{colour}">{sign} {_escape_text(report.run.state.upper())}</span>'
+    facts = "".join(f'<p class="dim">{_escape_text(line)}</p>' for line in sentences.run_facts(report))
+    return f"<header><h1>{_escape_text(report.run.name)} {state}{simulated}</h1>{facts}</header>\n"
 
 
-def _verdict(report: Report) -> str:
+def _draw_verdict(report: Report) -> str:
     parts = []
     for finding in report.verdict:
-        sentence = _text(f"{SIGNS[finding.sign]} {finding.sentence}")
-        parts.append(f'<p class="finding {sentences.role(finding)}">{sentence}</p>')
-        parts += [f'<p class="detail">{_text(line)}</p>' for line in finding.detail]
+        sentence = _escape_text(f"{SIGNS[finding.sign]} {finding.sentence}")
+        parts.append(f'<p class="finding {sentences.finding_colour(finding)}">{sentence}</p>')
+        parts += [f'<p class="detail">{_escape_text(line)}</p>' for line in finding.detail]
     return "".join(parts)
 
 
-def _bill(report: Report) -> str:
+def _draw_bill(report: Report) -> str:
     """The same three parts as on the page of text."""
-    bill = None if report.ledger is None else bill_of(report.ledger, on_gpus=sentences.on_gpus(report))
+    bill = None if report.ledger is None else bill_of(report.ledger, on_gpus=sentences.has_gpus(report))
     if report.ledger is None or bill is None or not bill.rows:
         return ""
-    parts = [f"<h2>{_text(headline(bill))}</h2>", bill_bar(bill)]
-    parts.append(_table(class_columns(bill), len(bill.rows) + 1))
+    parts = [f"<h2>{_escape_text(headline(bill))}</h2>", draw_bill_bar(bill)]
+    parts.append(_draw_table(class_columns(bill), len(bill.rows) + 1))
     columns, n_rows = waited_columns(report.ledger, bill)
     if n_rows:
         parts.append(
-            f"<h2>What the others waited for</h2>{_paragraphs([skew_cost_phrase(report.ledger.run)])}"
+            f"<h2>What the others waited for</h2>{_make_paragraphs([skew_cost_phrase(report.ledger.run)])}"
         )
-        parts.append(_table(columns, n_rows))
+        parts.append(_draw_table(columns, n_rows))
     if bill.losses:
-        losses = "".join(f"<li>{_text(phrase)}</li>" for phrase in loss_phrases(bill))
+        losses = "".join(f"<li>{_escape_text(phrase)}</li>" for phrase in loss_phrases(bill))
         parts.append(f"<h2>{LOSSES_TITLE}</h2><ol>{losses}</ol>")
     return "".join(parts)
 
 
-def _over_time(report: Report) -> str:
-    picture = run_over_time(report)
-    keys = legend(("wait", "transfer")) + legend(("forward",)).replace("forward</span>", "all else</span>")
+def _draw_over_time(report: Report) -> str:
+    picture = draw_run_over_time(report)
+    keys = draw_legend(("wait", "transfer")) + draw_legend(("forward",)).replace(
+        "forward</span>", "all else</span>"
+    )
     return f"{picture}<p>{keys}</p>" if picture else ""
 
 
-def _ranks(report: Report) -> str:
+def _draw_ranks(report: Report) -> str:
     if not report.ranks or report.communication.step_ms is None:
         return ""
     shown = worst_ranks(report, MAX_RANKS)
     times = rank_times(shown, report)
     full_ms = max((rank.step_ms or 0.0 for rank in shown), default=0.0)
     rows = []
-    for at, rank in enumerate(shown):
+    for rank_index, rank in enumerate(shown):
         figures = [f"{fixed(rank.step_ms)} ms"]
         figures += [] if rank.excess_ms is None else [f"excess {signed(rank.excess_ms)}"]
         figures += [] if rank.lateness_ms is None else [f"late {fixed(rank.lateness_ms)} ms"]
-        bar = rank_bar(times[:, at].tolist(), full_ms, f"rank {rank.rank}")
+        bar = draw_rank_bar(times[:, rank_index].tolist(), full_ms, f"rank {rank.rank}")
         rows.append(
-            f'<div class="rank"><span>rank {rank.rank} <small>{_text(rank.host)}</small></span>{bar}'
+            f'<div class="rank"><span>rank {rank.rank} <small>{_escape_text(rank.host)}</small></span>{bar}'
             f"<small>{' · '.join(figures)}</small></div>"
         )
     hidden = len(report.ranks) - len(shown)
-    more = f"<p>and {hidden:,} more ranks, less late</p>" if hidden > 0 else ""
+    hidden_phrase = f"<p>and {hidden:,} more ranks, less late</p>" if hidden > 0 else ""
     shares = part_shares(report)
-    means = f"means over the run; {sentences.shares(shares)}" if shares else ""
-    keys = legend(part.name for part in PARTS if part.name != "sync" or "sync" in dict(shares))
-    return f"{''.join(rows)}{more}<p>{keys}</p>{_paragraphs([means] if means else [])}"
+    means = f"means over the run; {sentences.shares_phrase(shares)}" if shares else ""
+    keys = draw_legend(part.name for part in PARTS if part.name != "sync" or "sync" in dict(shares))
+    return f"{''.join(rows)}{hidden_phrase}<p>{keys}</p>{_make_paragraphs([means] if means else [])}"
 
 
-def _why(report: Report) -> str:
+def _draw_why(report: Report) -> str:
     beside = beside_others(report)
     if beside is None:
         return ""
     rows = [
-        f'<div class="rank"><span>{phase}</span>{paired_bars(beside, phase)}<small>rank {beside.slow.rank} '
-        f"{fixed(beside.own[phase])} ms, others {fixed(beside.usual[phase])}</small></div>"
+        f'<div class="rank"><span>{phase}</span>{draw_paired_bars(beside, phase)}'
+        f"<small>rank {beside.slow.rank} {fixed(beside.own[phase])} ms, others "
+        f"{fixed(beside.usual[phase])}</small></div>"
         for phase in beside.own
     ]
-    said = ("own time, medians; grey: the others", differs(beside.slow), happened(beside))
-    over_time = excess_over_time(report, beside.slow)
-    return f"{''.join(rows)}{_paragraphs(filter(None, said))}{over_time}"
+    lines = ("own time, medians; grey: the others", differences_phrase(beside.slow), events_at_begin(beside))
+    over_time = draw_excess_over_time(report, beside.slow)
+    return f"{''.join(rows)}{_make_paragraphs(filter(None, lines))}{over_time}"
 
 
-def _hosts(report: Report) -> str:
+def _draw_hosts(report: Report) -> str:
     if len(report.hosts) < 2:
         return ""
     shown = worst_hosts(report)[:MAX_HOSTS]
     hidden = len(report.hosts) - len(shown)
-    return _table(host_columns(shown), len(shown)) + (f"<p>and {hidden:,} more hosts</p>" if hidden else "")
+    return _draw_table(host_columns(shown), len(shown)) + (
+        f"<p>and {hidden:,} more hosts</p>" if hidden else ""
+    )
 
 
-def _communication(report: Report) -> str:
+def _draw_communication(report: Report) -> str:
     columns, rows = bucket_columns(report.buckets)
     measured = report.communication.exposed_comm_ms is not None
-    return _paragraphs(sentences.communication(report)) + (_table(columns, rows) if rows and measured else "")
+    return _make_paragraphs(sentences.communication_lines(report)) + (
+        _draw_table(columns, rows) if rows and measured else ""
+    )
 
 
-def _incidents(report: Report) -> str:
+def _draw_incidents(report: Report) -> str:
     lines = []
     for stall in report.stalls[:MAX_INCIDENTS]:
-        lines.append(f'<p class="bad">{_text(sentences.stall(stall))}</p>')
+        lines.append(f'<p class="bad">{_escape_text(sentences.stall_line(stall))}</p>')
         followed = (stall.followed,) if stall.followed else ()
-        lines += [f'<p class="detail">{_text(line)}</p>' for line in (*followed, *stall.detail)]
-        lines += [_position(position) for position in stall.positions]
+        lines += [f'<p class="detail">{_escape_text(line)}</p>' for line in (*followed, *stall.detail)]
+        lines += [_draw_position(position) for position in stall.positions]
     for death in report.deaths[:MAX_INCIDENTS]:
-        lines += [f'<p class="bad">{_text(sentences.death(death))}</p>', _position(death.position)]
+        lines += [
+            f'<p class="bad">{_escape_text(sentences.death_line(death))}</p>',
+            _draw_position(death.position),
+        ]
         if message := sentences.new_message(death, report):
             lines.append(f"<pre>{escape(chr(10).join(map(clean, message)))}</pre>")
     hidden = max(0, len(report.stalls) - MAX_INCIDENTS) + max(0, len(report.deaths) - MAX_INCIDENTS)
@@ -237,38 +254,42 @@ def _incidents(report: Report) -> str:
     for alert, number in by_kind(report.troubles):
         if not (report.deaths and alert.kind in sentences.DEATHS):
             colour = tone_of(alert.kind, "warning")
-            lines.append(f'<p class="{colour}">{_text(sentences.alert(alert) + and_more(number))}</p>')
+            lines.append(
+                f'<p class="{colour}">{_escape_text(sentences.alert_line(alert) + and_more(number))}</p>'
+            )
     return "".join(lines)
 
 
-def _position(position: RankPosition) -> str:
-    calls = sentences.stack(position)
+def _draw_position(position: RankPosition) -> str:
+    calls = sentences.stack_lines(position)
     if not calls and not position.operation:
         return ""
     stack = f"<pre>{escape(chr(10).join(calls))}</pre>" if calls else ""
-    return f'<p class="detail">{_text(sentences.where(position))}</p>{stack}'
+    return f'<p class="detail">{_escape_text(sentences.position_phrase(position))}</p>{stack}'
 
 
-def _advice(report: Report) -> str:
+def _draw_advice(report: Report) -> str:
     if not report.advice:
-        return _paragraphs([sentences.nothing_to_try(report)])
-    items = "".join(
-        f"<li>{_text(suggestion.action)}<br>"
-        f"<small>because {_text(suggestion.because + sentences.gain(suggestion, report))}</small></li>"
-        for suggestion in report.advice
-    )
-    return f"<ol>{items}</ol>"
+        return _make_paragraphs([sentences.nothing_to_try(report)])
+    items = []
+    for suggestion in report.advice:
+        because = _escape_text(suggestion.because + sentences.gain_phrase(suggestion, report))
+        items.append(f"<li>{_escape_text(suggestion.action)}<br><small>because {because}</small></li>")
+    return f"<ol>{''.join(items)}</ol>"
 
 
-def _table(columns: Sequence[TableColumn], rows: int) -> str:
+def _draw_table(columns: Sequence[TableColumn], rows: int) -> str:
     """On a phone each row is a block of lines, with the titles before the figures."""
 
-    def cell(column: TableColumn, row: int) -> str:
-        return f'<td{side(column)} data-label="{_text(column.title)}">{_text(column.cell(row)[0])}</td>'
+    def draw_cell(column: TableColumn, row: int) -> str:
+        title, text = _escape_text(column.title), _escape_text(column.cell(row)[0])
+        return f'<td{side_class(column)} data-label="{title}">{text}</td>'
 
-    def side(column: TableColumn) -> str:
+    def side_class(column: TableColumn) -> str:
         return "" if column.right else ' class="left"'
 
-    head = "".join(f"<th{side(column)}>{_text(column.title)}</th>" for column in columns)
-    lines = "".join(f"<tr>{''.join(cell(column, row) for column in columns)}</tr>" for row in range(rows))
+    head = "".join(f"<th{side_class(column)}>{_escape_text(column.title)}</th>" for column in columns)
+    lines = "".join(
+        f"<tr>{''.join(draw_cell(column, row) for column in columns)}</tr>" for row in range(rows)
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"

@@ -12,7 +12,7 @@ from ddptop.frames.bill import dear_phrase, ledger_place_phrase
 from ddptop.frames.causes import PLACES, remedy
 from ddptop.frames.numbers import percent
 from ddptop.report.content import Suggestion
-from ddptop.report.findings import amount
+from ddptop.report.findings import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -89,10 +89,10 @@ def waited_phrase(rows: Sequence[WaitedFor], ledger: Ledger) -> str:
     """`the others waited 84 s for it in all, 33% of all ranks' time`."""
     seconds = sum(row.rank_seconds for row in rows)
     share = percent(100 * seconds / ledger.total_s if ledger.total_s else 0.0)
-    return f"the others waited {amount(seconds)} for it in all, {share} of all ranks' time"
+    return f"the others waited {format_seconds(seconds)} for it in all, {share} of all ranks' time"
 
 
-def from_ledger(report: Report, covered: Sequence[WaitedFor]) -> Iterator[Suggestion]:
+def suggest_from_ledger(report: Report, covered: Sequence[WaitedFor]) -> Iterator[Suggestion]:
     """Suggestions by the ledger, unordered. `covered`: what suggestions about flagged ranks are about."""
     ledger = report.ledger
     if ledger is None or not ledger.elapsed_s:
@@ -101,11 +101,13 @@ def from_ledger(report: Report, covered: Sequence[WaitedFor]) -> Iterator[Sugges
     for row in ledger.run.waited_for:
         given_back_s = seconds_back((row,), ledger)
         if row not in covered and 100 * given_back_s >= WORTH_PCT * ledger.elapsed_s:
-            yield from _for_row(report, ledger, row, has_loader=has_loader)
-    yield from _for_classes(report, ledger)
+            yield from _suggest_for_row(report, ledger, row, has_loader=has_loader)
+    yield from _suggest_for_classes(report, ledger)
 
 
-def _for_row(report: Report, ledger: Ledger, row: WaitedFor, *, has_loader: bool) -> Iterator[Suggestion]:
+def _suggest_for_row(
+    report: Report, ledger: Ledger, row: WaitedFor, *, has_loader: bool
+) -> Iterator[Suggestion]:
     who, where = f"rank {row.rank}", ledger_place_phrase(row.place)
     kind, action = _BY_PLACE.get(row.place, ("", ""))
     if is_rare(row, ledger) and row.place in (*PLACES, "optimizer"):
@@ -115,45 +117,45 @@ def _for_row(report: Report, ledger: Ledger, row: WaitedFor, *, has_loader: bool
     elif row.place == "unknown":
         return
     else:
-        rank = next((one for one in report.ranks if one.rank == row.rank), None)
+        rank = next((summary for summary in report.ranks if summary.rank == row.rank), None)
         place = "" if rank is None else ", ".join(part for part in (rank.host, rank.device) if part)
-        between = next((known for known in PLACES if known == row.place), None)
+        between = next((place_name for place_name in PLACES if place_name == row.place), None)
         cause = "other" if between is not None else row.place
         kind, action = remedy(cause, between, None, who, place, has_loader=has_loader)
     because = f"{who} was {where} in {dear_phrase(row)}; {waited_phrase((row,), ledger)}"
     figures = {"rank": row.rank, "place": row.place, "rank_seconds": row.rank_seconds, "steps": row.steps}
-    yield suggest(report, kind, action, because, seconds_back((row,), ledger), figures)
+    yield make_suggestion(report, kind, action, because, seconds_back((row,), ledger), figures)
 
 
-def _for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]:
+def _suggest_for_classes(report: Report, ledger: Ledger) -> Iterator[Suggestion]:
     """About what every rank lost: more than that on one rank is what the others waited for."""
     of_run = {name: float(np.nanmin(ledger.seconds_of(name))) for name in ("data", "first_batch", "start")}
 
     def is_worth(name: str, least_pct: float) -> bool:
         return 100 * of_run[name] >= least_pct * ledger.elapsed_s
 
-    def share(name: str) -> str:
-        return f"{amount(of_run[name])}, {percent(100 * of_run[name] / ledger.elapsed_s)} of the run"
+    def share_phrase(name: str) -> str:
+        return f"{format_seconds(of_run[name])}, {percent(100 * of_run[name] / ledger.elapsed_s)} of the run"
 
     if is_worth("first_batch", WORTH_PCT):
-        because = f"every rank waits for the first batch of each epoch: {share('first_batch')}"
-        yield _of_class(report, "persistent_workers", KEEP_WORKERS, because, "first_batch", of_run)
+        because = f"every rank waits for the first batch of each epoch: {share_phrase('first_batch')}"
+        yield _suggest_for_class(report, "persistent_workers", KEEP_WORKERS, because, "first_batch", of_run)
     if is_worth("data", DATA_PCT):
         action = "More DataLoader workers (num_workers, prefetch_factor), or less work per sample."
-        because = f"every rank waits for its next batch: {share('data')}"
-        yield _of_class(report, "data_workers", action, because, "data", of_run)
+        because = f"every rank waits for its next batch: {share_phrase('data')}"
+        yield _suggest_for_class(report, "data_workers", action, because, "data", of_run)
     if is_worth("start", WORTH_PCT) and of_run["start"] >= LEAST_START_S:
-        because = f"the start took until the first step: {share('start')}"
-        yield _of_class(report, "start_up", SHORTER_START, because, "start", of_run)
+        because = f"the start took until the first step: {share_phrase('start')}"
+        yield _suggest_for_class(report, "start_up", SHORTER_START, because, "start", of_run)
 
 
-def _of_class(
+def _suggest_for_class(
     report: Report, kind: str, action: str, because: str, name: str, of_run: dict[str, float]
 ) -> Suggestion:
-    return suggest(report, kind, action, because, of_run[name], {f"{name}_s": of_run[name]})
+    return make_suggestion(report, kind, action, because, of_run[name], {f"{name}_s": of_run[name]})
 
 
-def suggest(
+def make_suggestion(
     report: Report, kind: str, action: str, because: str, given_back_s: float, figures: Mapping[str, Scalar]
 ) -> Suggestion:
     """A suggestion that makes the run so many seconds shorter, at most."""

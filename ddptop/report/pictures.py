@@ -17,7 +17,7 @@ from ddptop.frames.numbers import clock, fixed, percent
 from ddptop.frames.phrases import steps_phrase
 from ddptop.render.phases import PARTS
 from ddptop.render.text import clean
-from ddptop.report.strips import incidents, scale_end
+from ddptop.report.strips import list_incidents, scale_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ LEAST_MARK = 4.0
 """Width of an event that has no duration."""
 
 
-def run_over_time(report: Report) -> str:
+def draw_run_over_time(report: Report) -> str:
     """Step time, divided into wait, transfer and the rest; the slow rank; events. Empty without a step."""
     times = [span.step_ms for span in report.spans if span.step_ms is not None]
     if not times:
@@ -41,71 +41,77 @@ def run_over_time(report: Report) -> str:
     top = scale_end(times)
     most = f"{fixed(max(times))} ms" if top >= max(times) else f"{fixed(top)} ms (most: {fixed(max(times))})"
     text = f"median step time from {fixed(min(times))} to {fixed(max(times))} ms over the run"
-    bars = "".join(_step_bar(span, at, len(report.spans), top) for at, span in enumerate(report.spans))
-    rows = [_lane(f"step<br><small>0 to {most}</small>", text, bars, "high")]
+    bars = "".join(
+        _draw_step_bar(span, index, len(report.spans), top) for index, span in enumerate(report.spans)
+    )
+    rows = [_draw_lane(f"step<br><small>0 to {most}</small>", text, bars, "high")]
     slow = [span for span in report.spans if span.rank is not None]
     if slow and report.run.world_size > 1:
-        marks = "".join(_slow_mark(span, at, len(report.spans)) for at, span in enumerate(report.spans))
+        marks = "".join(
+            _draw_slow_mark(span, index, len(report.spans)) for index, span in enumerate(report.spans)
+        )
         ranks = sorted({span.rank for span in slow if span.rank is not None})
         names = "rank " + ", ".join(map(str, ranks)) if len(ranks) < 4 else f"{len(ranks)} ranks"
-        rows.append(_lane(f"slow<br><small>{names}</small>", f"when {names} was slow", marks))
-    marks = _event_marks(report)
+        rows.append(_draw_lane(f"slow<br><small>{names}</small>", f"when {names} was slow", marks))
+    marks = _draw_event_marks(report)
     if marks:
-        rows.append(_lane("events", "when something happened", marks))
+        rows.append(_draw_lane("events", "when something happened", marks))
     start = report.run.started_at
     axis = f"<span>{clock(start)}</span><span>{clock(start + report.spans[-1].end_s)}</span>"
     return f'{"".join(rows)}<div class="lane"><span></span><div class="axis">{axis}</div></div>'
 
 
-def excess_over_time(report: Report, slow: StragglerSummary) -> str:
+def draw_excess_over_time(report: Report, slow: StragglerSummary) -> str:
     """A straggler's excess in every span of the run, on the time axis of the run; empty: it is not known."""
-    known = [ms for ms in slow.excess_ms if ms is not None]
-    top = scale_end(known) if known else 0.0
+    known_ms = [ms for ms in slow.excess_ms if ms is not None]
+    top = scale_end(known_ms) if known_ms else 0.0
     if not top > 0:
         return ""
     width, boxes = WIDTH / len(slow.excess_ms), ""
-    for at, (span, ms) in enumerate(zip(report.spans, slow.excess_ms, strict=True)):
+    for index, (span, ms) in enumerate(zip(report.spans, slow.excess_ms, strict=True)):
         if ms is not None:
             height = HEIGHT * min(1.0, max(0.0, ms / top))
-            title = f"{_steps(span)}: {fixed(ms)} ms"
-            boxes += _box("warn", at * width, width, HEIGHT - height, height, title)
-    text = f"excess of rank {slow.rank} from {fixed(min(known))} to {fixed(max(known))} ms over the run"
-    return _lane(f"excess<br><small>0 to {fixed(top)} ms</small>", text, boxes, "high")
+            title = f"{_span_phrase(span)}: {fixed(ms)} ms"
+            boxes += _draw_box("warn", index * width, width, HEIGHT - height, height, title)
+    text = f"excess of rank {slow.rank} from {fixed(min(known_ms))} to {fixed(max(known_ms))} ms over the run"
+    return _draw_lane(f"excess<br><small>0 to {fixed(top)} ms</small>", text, boxes, "high")
 
 
-def legend(names: Iterable[str]) -> str:
+def draw_legend(names: Iterable[str]) -> str:
     """Colour and name of parts of the step."""
     return "".join(
-        f'<span class="key"><svg viewBox="0 0 10 10" aria-hidden="true">{_box(name, 0, 10, 0, 10)}</svg>'
+        f'<span class="key"><svg viewBox="0 0 10 10" aria-hidden="true">{_draw_box(name, 0, 10, 0, 10)}</svg>'
         f"{escape(name)}</span>"
         for name in names
     )
 
 
-def rank_bar(times_ms: Sequence[float], full_ms: float, who: str) -> str:
+def draw_rank_bar(times_ms: Sequence[float], full_ms: float, who: str) -> str:
     """The breakdown of a rank's step: the parts in their order, NaN unknown; the whole width is `full_ms`."""
-    scale, left, boxes, words = WIDTH / full_ms if full_ms > 0 else 0.0, 0.0, "", []
+    scale, x, boxes, words = WIDTH / full_ms if full_ms > 0 else 0.0, 0.0, "", []
     for part, ms in zip(PARTS, times_ms, strict=True):
         if not ms > 0:
             continue
         words.append(f"{part.name} {fixed(ms)} ms")
-        boxes += _box(part.name, left, ms * scale, 0, HEIGHT, f"{who}: {words[-1]}")
-        left += ms * scale
-    return _svg(f"{who}: {', '.join(words)}", boxes, "bar")
+        boxes += _draw_box(part.name, x, ms * scale, 0, HEIGHT, f"{who}: {words[-1]}")
+        x += ms * scale
+    return _draw_svg(f"{who}: {', '.join(words)}", boxes, "bar")
 
 
-def bill_bar(bill: Bill) -> str:
+def draw_bill_bar(bill: Bill) -> str:
     """The classes of the bill on one bar, as long as their shares."""
-    left, boxes, words = 0.0, "", []
+    x, boxes, words = 0.0, "", []
     for row in bill.rows:
         width = WIDTH * row.rank_seconds / bill.total_s
         words.append(f"{row.title} {fixed(row.share_pct)}%")
-        boxes += _box(CLASSES[row.key].role, left, width, 0, HEIGHT, f"{words[-1]}, {row.amount} {bill.unit}")
-        left += width
-    return _svg(", ".join(words), boxes, "bar")
+        boxes += _draw_box(
+            CLASSES[row.key].role, x, width, 0, HEIGHT, f"{words[-1]}, {row.amount} {bill.unit}"
+        )
+        x += width
+    return _draw_svg(", ".join(words), boxes, "bar")
 
 
-def paired_bars(beside: BesideOthers, phase: str) -> str:
+def draw_paired_bars(beside: BesideOthers, phase: str) -> str:
     """The others' time in a phase above the straggler's, on one scale for all phases."""
     longest = max((ms for side in (beside.own, beside.usual) for ms in side.values() if ms > 0), default=0.0)
     who, boxes, words = f"rank {beside.slow.rank}", "", []
@@ -113,65 +119,65 @@ def paired_bars(beside: BesideOthers, phase: str) -> str:
         if math.isfinite(ms) and longest > 0:
             words.append(f"{name} {fixed(ms)} ms")
             colour = "wait" if name == "others" else phase
-            boxes += _box(colour, 0, ms / longest * WIDTH, y, 45, f"{phase}, {words[-1]}")
-    return _svg(f"{phase}: {', '.join(words)}", boxes, "bar")
+            boxes += _draw_box(colour, 0, ms / longest * WIDTH, y, 45, f"{phase}, {words[-1]}")
+    return _draw_svg(f"{phase}: {', '.join(words)}", boxes, "bar")
 
 
-def _steps(span: Span) -> str:
+def _span_phrase(span: Span) -> str:
     return steps_phrase(span.first_step or 0, span.last_step or 0, span.incarnation, span.last_incarnation)
 
 
-def _step_bar(span: Span, at: int, count: int, top: float) -> str:
+def _draw_step_bar(span: Span, at: int, count: int, top: float) -> str:
     if span.step_ms is None:
         return ""
     width = WIDTH / count
-    title = f"{_steps(span)}: {fixed(span.step_ms)} ms"
+    title = f"{_span_phrase(span)}: {fixed(span.step_ms)} ms"
     shares = [("wait", span.wait_pct), ("transfer", span.transfer_pct)]
     for name, pct in shares:
         title += "" if pct is None else f", {name} {percent(pct)}"
     y, boxes = HEIGHT - min(1.0, span.step_ms / top) * HEIGHT, ""
     for name, pct in shares:
         height = min(HEIGHT - y, (pct or 0.0) / 100 * span.step_ms / top * HEIGHT)
-        boxes += _box(name, at * width, width, y, height) if height > 0 else ""
+        boxes += _draw_box(name, at * width, width, y, height) if height > 0 else ""
         y += height
-    boxes += _box("forward", at * width, width, y, HEIGHT - y)
+    boxes += _draw_box("forward", at * width, width, y, HEIGHT - y)
     return f"<g><title>{escape(title)}</title>{boxes}</g>"
 
 
-def _slow_mark(span: Span, at: int, count: int) -> str:
+def _draw_slow_mark(span: Span, at: int, count: int) -> str:
     if span.rank is None:
         return ""
     cause = cause_phrase(span.cause, None)
-    title = f"{_steps(span)}: rank {span.rank}" + (f": {cause}" if cause else "")
+    title = f"{_span_phrase(span)}: rank {span.rank}" + (f": {cause}" if cause else "")
     title += "" if span.cost_pct is None else f", costs {percent(span.cost_pct)} of the step"
-    return _box("warn", at * WIDTH / count, WIDTH / count, 0, HEIGHT, title)
+    return _draw_box("warn", at * WIDTH / count, WIDTH / count, 0, HEIGHT, title)
 
 
-def _event_marks(report: Report) -> str:
+def _draw_event_marks(report: Report) -> str:
     start, end_s = report.run.started_at, max(report.spans[-1].end_s, 1e-9)
     marks = ""
-    for one in incidents(report):
-        left = min(1.0, max(0.0, (one.first_s - start) / end_s)) * (WIDTH - LEAST_MARK)
-        width = max(LEAST_MARK, (one.last_s - one.first_s) / end_s * WIDTH)
-        role = tone_of(one.kind, "warning")
-        title = f"{clock(one.first_s)} {one.text}"
-        marks += _box(role, left, min(width, WIDTH - left), 0, HEIGHT, title)
+    for incident in list_incidents(report):
+        x = min(1.0, max(0.0, (incident.first_s - start) / end_s)) * (WIDTH - LEAST_MARK)
+        width = max(LEAST_MARK, (incident.last_s - incident.first_s) / end_s * WIDTH)
+        role = tone_of(incident.kind, "warning")
+        title = f"{clock(incident.first_s)} {incident.text}"
+        marks += _draw_box(role, x, min(width, WIDTH - x), 0, HEIGHT, title)
     return marks
 
 
-def _lane(label: str, text: str, boxes: str, kind: str = "low") -> str:
+def _draw_lane(label: str, text: str, boxes: str, kind: str = "low") -> str:
     """A picture with its label; `label` is HTML."""
-    return f'<div class="lane"><span>{label}</span>{_svg(text, boxes, kind)}</div>'
+    return f'<div class="lane"><span>{label}</span>{_draw_svg(text, boxes, kind)}</div>'
 
 
-def _svg(text: str, boxes: str, kind: str) -> str:
+def _draw_svg(text: str, boxes: str, kind: str) -> str:
     return (
         f'<svg class="{kind}" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(clean(text))}">{boxes}</svg>'
     )
 
 
-def _box(role: str, x: float, width: float, y: float, height: float, title: str = "") -> str:
+def _draw_box(role: str, x: float, width: float, y: float, height: float, title: str = "") -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
     inner = f"<title>{escape(clean(title))}</title>" if title else ""
     return f'<rect class="{role}" {place}>{inner}</rect>'

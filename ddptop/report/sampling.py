@@ -105,7 +105,7 @@ class RunSampler:
         self._in_gap = False
         """Rows of steps are being skipped."""
 
-    def feed(self, received: Received) -> None:
+    def feed_message(self, received: Received) -> None:
         """Take the next message. Raises what `Reducer.feed` raises."""
         message, t_ns = received.message, received.t_ns
         if self.first_ns is None:
@@ -144,7 +144,7 @@ class RunSampler:
             if stop == place:
                 place += 1
                 try:
-                    self.feed(run.received(place - 1))
+                    self.feed_message(run.received(place - 1))
                 except FEED_FAILURES:
                     on_failure()
                 continue
@@ -178,7 +178,7 @@ class RunSampler:
                 noted.append(place)
         return noted
 
-    def gap(self) -> None:
+    def skip_rows(self) -> None:
         """Rows are skipped from here on: they do not count as lost, and their time is not a stall."""
         self.take_sample()
         self._stretch += 1
@@ -204,7 +204,7 @@ class RunSampler:
         self._sampled_step = state.complete_step
         if len(frame.history.step):
             self.samples.append(Sample(frame, frame.history, self._recoverable_ms(frame), self._stretch))
-        self.incidents.note(frame)
+        self.incidents.note_frame(frame)
         return frame
 
     def _recoverable_ms(self, frame: Frame) -> Column:
@@ -354,7 +354,7 @@ class Incidents:
             self._checked_ns = now_ns
             self._check_for_stall(now_ns, new)
 
-    def note(self, frame: Frame) -> None:
+    def note_frame(self, frame: Frame) -> None:
         """Note the deaths and alerts of a frame, and the stall in which ranks have ended."""
         if frame.stall is not None and frame.stall.ended_s is not None:
             self._note_period(_stall_period(frame, frame.stall))
@@ -372,14 +372,14 @@ class Incidents:
             if in_report in ("own_section", "from_log"):
                 continue
             key = (alert.kind, alert.rank, alert.step) if alert.kind == "nan" else (alert.kind, None, None)
-            known = self._troubles.get(key)
-            if known is not None and in_report == "passing":
+            first_alert = self._troubles.get(key)
+            if first_alert is not None and in_report == "passing":
                 # The first alert of such a kind says most; of a loss the last one says its end.
                 if alert.kind == "nan" and alert.severity == "warning":
-                    self._troubles[key] = replace(known, message=alert.message, evidence=alert.evidence)
+                    self._troubles[key] = replace(first_alert, message=alert.message, evidence=alert.evidence)
                 continue
-            since_s = alert.since_s if known is None else min(known.since_s, alert.since_s)
-            incarnation = frame.group.incarnation if known is None else known.incarnation
+            since_s = alert.since_s if first_alert is None else min(first_alert.since_s, alert.since_s)
+            incarnation = frame.group.incarnation if first_alert is None else first_alert.incarnation
             self._troubles[key] = replace(alert, since_s=since_s, incarnation=incarnation)
 
     def _forget_explained(self, frame: Frame) -> None:
@@ -402,7 +402,7 @@ class Incidents:
 
     def note_stall(self, frame: Frame) -> None:
         """Note the stall of a frame. The newest diagnosis counts unless only an earlier one is conclusive."""
-        self.note(frame)
+        self.note_frame(frame)
         if frame.stall is not None and frame.stall.ended_s is None and self._was_shown(frame.stall):
             self._note_period(_stall_period(frame, frame.stall))
 

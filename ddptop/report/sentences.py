@@ -24,7 +24,7 @@ from ddptop.frames.training_kind import limits_phrase
 from ddptop.frames.verdict import SIGNS
 from ddptop.protocol.vocabulary import FAILED_STATES, NOT_ENDED
 from ddptop.render.text import clean
-from ddptop.report.findings import alert_phrase, amount
+from ddptop.report.findings import alert_phrase, format_seconds
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Alert
@@ -39,7 +39,7 @@ DEATHS = kinds_of("death")
 """Kinds of alerts that are left out where the deaths themselves are shown."""
 
 
-def facts(report: Report) -> tuple[str, str]:
+def run_facts(report: Report) -> tuple[str, str]:
     """What ran where, and when, how long and how it ended."""
     run = report.run
     command = run.argv if run.argv[:1] == (run.script,) else (run.script, *run.argv)
@@ -57,18 +57,18 @@ def facts(report: Report) -> tuple[str, str]:
     return " · ".join(what), " · ".join(times)
 
 
-def shares(pcts: list[tuple[str, float]]) -> str:
+def shares_phrase(pcts: list[tuple[str, float]]) -> str:
     """Where a step goes, in percent."""
     return "where a step goes: " + " · ".join(f"{part} {percent(pct)}" for part, pct in pcts)
 
 
-def role(finding: Finding) -> str:
+def finding_colour(finding: Finding) -> str:
     """Its colour; empty: that of text."""
     # Uneven steps are a figure, nothing to act on.
     return "" if finding.kind == "uneven" else tone_of(finding.kind, finding.sign)
 
 
-def communication(report: Report) -> list[str]:
+def communication_lines(report: Report) -> list[str]:
     """The step and its communication; empty where no step is known."""
     comm = report.communication
     if comm.step_ms is None:
@@ -99,33 +99,33 @@ def communication(report: Report) -> list[str]:
     ]
 
 
-def stall(period: StallPeriod) -> str:
+def stall_line(period: StallPeriod) -> str:
     """When it began, how long it lasted, and its diagnosis."""
-    lasted = f"stalled for {amount(period.lasted_s)}"
+    lasted = f"stalled for {format_seconds(period.lasted_s)}"
     if period.until_s is None:
         lasted += ", to the end"
     return f"■ {clock(period.since_s)} {lasted}: {period.sentence}"
 
 
-def death(one: Death) -> str:
+def death_line(death: Death) -> str:
     """When a rank died, and how."""
-    at = "" if one.step is None else f", in {step_phrase(one.step, one.incarnation)}"
-    return f"✖ {clock(one.since_s)} {death_phrase(one)}{at}"
+    step = "" if death.step is None else f", in {step_phrase(death.step, death.incarnation)}"
+    return f"✖ {clock(death.since_s)} {death_phrase(death)}{step}"
 
 
-def new_message(one: Death, report: Report) -> tuple[str, ...]:
+def new_message(death: Death, report: Report) -> tuple[str, ...]:
     """The complete message of its exception; empty where an earlier death has the same reason."""
-    first = next((death for death in report.deaths if death.reason == one.reason), one)
-    return one.message if first is one else ()
+    first = next((other for other in report.deaths if other.reason == death.reason), death)
+    return death.message if first is death else ()
 
 
-def alert(one: Alert) -> str:
+def alert_line(alert: Alert) -> str:
     """When something became wrong, and what."""
-    sign = SIGNS["critical" if one.severity == "critical" else "warning"]
-    return f"{sign} {clock(one.since_s)} {alert_phrase(one)}"
+    sign = SIGNS["critical" if alert.severity == "critical" else "warning"]
+    return f"{sign} {clock(alert.since_s)} {alert_phrase(alert)}"
 
 
-def where(position: RankPosition) -> str:
+def position_phrase(position: RankPosition) -> str:
     """`rank 1, node0, pid 4312, alive, in all-reduce`."""
     pid = "" if position.pid is None else f"pid {position.pid}"
     parts = [f"rank {position.rank}", position.host, pid, position.process]
@@ -133,16 +133,16 @@ def where(position: RankPosition) -> str:
     return f"{text}, in {position.operation}" if position.operation else text
 
 
-def stack(position: RankPosition) -> list[str]:
+def stack_lines(position: RankPosition) -> list[str]:
     """The user's own call and those that led to it, else the innermost ones: file, line, function, code."""
     lines = []
-    for call in _calls(position):
+    for call in _shown_calls(position):
         place = f"{PurePath(call.file).name}:{call.line}" if call.line else PurePath(call.file).name
         lines.append(clean(f"{place:<20} {call.function:<16} {call.code}").rstrip())
     return lines
 
 
-def _calls(position: RankPosition) -> tuple[Call, ...]:
+def _shown_calls(position: RankPosition) -> tuple[Call, ...]:
     """The user's own call and those that led to it; else the innermost ones."""
     if not position.traces:
         return (position.user_call,) if position.user_call is not None else ()
@@ -151,12 +151,12 @@ def _calls(position: RankPosition) -> tuple[Call, ...]:
     return calls[first : first + MAX_CALLS]
 
 
-def gain(suggestion: Suggestion, report: Report) -> str:
+def gain_phrase(suggestion: Suggestion, report: Report) -> str:
     """How much a suggestion gives back at most; empty where that is not known."""
     if suggestion.gain_pct is None:
         return ""
     rank_seconds = suggestion.gain_pct / 100 * report.cost.step_s * report.run.world_size
-    in_all = f", {amount(rank_seconds)} of all ranks" if rank_seconds >= LEAST_NAMED_S else ""
+    in_all = f", {format_seconds(rank_seconds)} of all ranks" if rank_seconds >= LEAST_NAMED_S else ""
     return f" · saves at most {percent(suggestion.gain_pct)} of the time in steps{in_all}"
 
 
@@ -179,9 +179,9 @@ def nothing_to_try(report: Report) -> str:
     )
 
 
-def footing(report: Report) -> list[str]:
+def footing_lines(report: Report) -> list[str]:
     """How much was read, and what was lost or damaged."""
-    reading, own = report.reading, report.overhead
+    reading, overhead = report.reading, report.overhead
     lost = sum(rank.lost_records or 0 for rank in report.ranks)
     text = f"all {count(reading.steps)} steps read"
     if not reading.whole:
@@ -191,11 +191,12 @@ def footing(report: Report) -> list[str]:
     elif reading.read_steps < reading.steps:
         text = f"{count(reading.read_steps)} of {count(reading.steps)} steps are complete in the recording"
     text += f" · {counted(lost, 'record')} lost"
-    if own.measured_pct is not None:
-        text += f" · ddptop took {percent(own.measured_pct)} of the step (budget {percent(own.budget_pct)})"
+    if overhead.measured_pct is not None:
+        budget = f"budget {percent(overhead.budget_pct)}"
+        text += f" · ddptop took {percent(overhead.measured_pct)} of the step ({budget})"
     lines = [text]
-    if own.measured is not None:
-        lines.append(own.measured.sentence)
+    if overhead.measured is not None:
+        lines.append(overhead.measured.sentence)
     if reading.damage:
         lines.append(f"damage: {reading.damage}")
     for trouble in report.troubles:
@@ -206,13 +207,13 @@ def footing(report: Report) -> list[str]:
     return lines
 
 
-def source(report: Report) -> str:
+def recording_phrase(report: Report) -> str:
     """The recording, and until when it goes; empty where there is none."""
     if not report.run.recording:
         return ""
     return f"{clean(report.run.recording)}, to {clock(report.run.started_at + report.run.elapsed_s)}"
 
 
-def on_gpus(report: Report) -> bool:
+def has_gpus(report: Report) -> bool:
     """Whether the ranks had a GPU each."""
     return any(rank.device.startswith("cuda") for rank in report.ranks)

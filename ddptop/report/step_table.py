@@ -68,7 +68,7 @@ class StepTable:
 
 def step_table(samples: Sequence[Sample]) -> StepTable:
     """The steps of all samples."""
-    step = _concatenate([sample.points.step for sample in samples])
+    step = _join_columns([sample.points.step for sample in samples])
     counts = [len(sample.points.step) for sample in samples]
     index: Indices = np.repeat(np.arange(len(samples)), counts).astype(np.int64)
     stretch: Indices = np.repeat(np.array([sample.stretch for sample in samples], np.int64), counts)
@@ -80,7 +80,7 @@ def step_table(samples: Sequence[Sample]) -> StepTable:
     begins = ends - np.array([sample.frame.group.window_steps for sample in samples], np.int64)
     # A sample whose window is shorter than 100 steps does not apply to the steps before that window.
     flagged_by = np.where(place >= begins[flagged_by], flagged_by, index) if len(samples) else flagged_by
-    wait_ms = _concatenate([sample.points.wait_ms for sample in samples])
+    wait_ms = _join_columns([sample.points.wait_ms for sample in samples])
     results = np.array([_flagged_shares(sample) for sample in samples], np.float64).reshape(-1, 3)
     # Bucket detail from long before says nothing of the steps of these samples.
     results[_are_outdated(samples, wait_ms)] = NO_RANK, np.nan, np.nan
@@ -89,16 +89,16 @@ def step_table(samples: Sequence[Sample]) -> StepTable:
     return StepTable(
         step=step,
         incarnation=np.repeat([s.frame.group.incarnation for s in samples], counts).astype(np.int64),
-        time_s=_concatenate([sample.points.time_s for sample in samples]),
-        step_ms=_concatenate([sample.points.step_ms for sample in samples]),
+        time_s=_join_columns([sample.points.time_s for sample in samples]),
+        step_ms=_join_columns([sample.points.step_ms for sample in samples]),
         wait_ms=wait_ms,
-        transfer_ms=_concatenate([sample.points.transfer_ms for sample in samples]),
+        transfer_ms=_join_columns([sample.points.transfer_ms for sample in samples]),
         steps=_steps_since(step),
         sample=index,
         flagged_by=source[flagged_by],
         rank=rank.astype(np.int64),
         cost=cost,
-        uneven=_concatenate([np.minimum(s.recoverable / s.points.step_ms, 1.0) for s in samples]),
+        uneven=_join_columns([np.minimum(s.recoverable / s.points.step_ms, 1.0) for s in samples]),
     )
 
 
@@ -178,7 +178,7 @@ def spread_unread_steps(table: StepTable, span: Indices) -> StepTable:
     return replace(table, steps=(total / np.maximum(read, 1))[span])
 
 
-def weights(table: StepTable, samples: int) -> Column:
+def steps_of_samples(table: StepTable, samples: int) -> Column:
     """(samples,) number of steps of the run that each sample represents."""
     return np.asarray(np.bincount(table.sample, weights=table.steps, minlength=samples), np.float64)
 
@@ -193,7 +193,7 @@ def _flagged_shares(sample: Sample) -> tuple[float, float, float]:
     return float(NO_RANK), np.nan if np.isnan(uneven) else 0.0, uneven
 
 
-def _concatenate(columns: Sequence[Column]) -> Column:
+def _join_columns(columns: Sequence[Column]) -> Column:
     return np.concatenate([column.astype(np.float64) for column in columns]) if columns else np.empty(0)
 
 
@@ -223,7 +223,7 @@ def span_of(table: StepTable, duration_s: float, count: int) -> Indices:
     return np.clip((share * count).astype(np.int64), 0, count - 1)
 
 
-def spans(
+def make_spans(
     table: StepTable, where: Indices, samples: Sequence[Sample], duration_s: float, count: int
 ) -> tuple[Span, ...]:
     """One Span for each interval, also for those in which no step ended."""

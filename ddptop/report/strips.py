@@ -28,7 +28,7 @@ SPIKE = 4.0
 NO_RANK, UNKNOWN_RANK = "·", " "
 
 
-def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
+def draw_strips(report: Report, width: int, ascii_only: bool) -> list[str]:
     """The run's time as lines of blocks: step time, waiting, flagged rank, events, and the time of day."""
     room, wide = _count_places(report, width)
     spans = report.spans[:room]
@@ -122,23 +122,25 @@ class Incident:
     text: str
 
 
-def incidents(report: Report) -> list[Incident]:
+def list_incidents(report: Report) -> list[Incident]:
     """All of the run, by kind."""
-    found = [
+    incidents = [
         Incident("stall", stall.since_s, stall.since_s + stall.lasted_s, stall.sentence)
         for stall in report.stalls
     ]
-    found += [Incident("death", one.since_s, one.since_s, death_phrase(one)) for one in report.deaths]
+    incidents += [
+        Incident("death", death.since_s, death.since_s, death_phrase(death)) for death in report.deaths
+    ]
     for alert in report.troubles:
         is_death = condition_of(alert.kind).family == "death"
         kind = "death" if is_death and not report.deaths else alert.kind
-        found.append(Incident(kind, alert.since_s, alert.since_s, alert.message))
-    found += [
+        incidents.append(Incident(kind, alert.since_s, alert.since_s, alert.message))
+    incidents += [
         Incident(event.kind, event.unix_s, event.unix_s, event.message)
         for event in report.events
         if condition_of(event.kind).marks_events
     ]
-    return [incident for incident in found if condition_of(incident.kind).letter]
+    return [incident for incident in incidents if condition_of(incident.kind).letter]
 
 
 def _letters_of_events(report: Report, count: int) -> tuple[list[str], list[str]]:
@@ -151,12 +153,12 @@ def _letters_of_events(report: Report, count: int) -> tuple[list[str], list[str]
     }
     order = [*titles]
 
-    def column(unix_s: float) -> int:
+    def column_of(unix_s: float) -> int:
         return min(count - 1, max(0, int((unix_s - start) / end_s * count)))
 
-    for incident in incidents(report):
+    for incident in list_incidents(report):
         letter = condition_of(incident.kind).letter
-        for i in range(column(incident.first_s), column(incident.last_s) + 1):
+        for i in range(column_of(incident.first_s), column_of(incident.last_s) + 1):
             if marks[i] == " " or order.index(letter) < order.index(marks[i]):
                 marks[i] = letter
     return marks, [f"{letter} {title}" for letter, title in titles.items() if letter in marks]

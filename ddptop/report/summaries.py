@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 
 
-def weighted(values: Sequence[float | None], weights: Column) -> float | None:
+def weighted_mean(values: Sequence[float | None], weights: Column) -> float | None:
     """Mean over the known values; None where none is known."""
     numbers = np.array([np.nan if value is None else value for value in values], np.float64)
     is_known = np.isfinite(numbers) & (weights > 0)
@@ -151,7 +151,7 @@ def phases_pct(ranks: Sequence[RankSummary]) -> dict[str, float]:
     return shares
 
 
-def communication(
+def summarize_communication(
     samples: Sequence[Sample],
     weights: Column,
     table: StepTable,
@@ -160,8 +160,8 @@ def communication(
 ) -> Communication:
     """The whole group's communication. `uneven_pct`: share of step time lost to straggler arrivals."""
 
-    def mean(get: Callable[[GroupFigures], float | None]) -> float | None:
-        return weighted([get(sample.frame.group) for sample in samples], weights)
+    def mean_of_group(get: Callable[[GroupFigures], float | None]) -> float | None:
+        return weighted_mean([get(sample.frame.group) for sample in samples], weights)
 
     def mean_share(get: Callable[[GroupFigures], float | None]) -> float | None:
         """Mean of a what-if step time as a share of the step."""
@@ -171,23 +171,23 @@ def communication(
             if sample.frame.group.step_ms_p50
         ]
         known_weights = np.array([sample.frame.group.step_ms_p50 or 0.0 for sample in samples]) * weights
-        return weighted(shares, known_weights[known_weights > 0]) if len(shares) else None
+        return weighted_mean(shares, known_weights[known_weights > 0]) if len(shares) else None
 
     total = float(table.steps.sum())
     step_ms = 1e3 * float(table.seconds.sum()) / total if total > 0 else None
-    exposed = mean(lambda group: group.exposed_comm_ms)
+    exposed = mean_of_group(lambda group: group.exposed_comm_ms)
     longest = int(table.step_ms.argmax()) if len(table.step_ms) else None
     waits = [rank.exposed_wait_ms for rank in ranks if rank.exposed_wait_ms is not None]
     wait_ms = float(np.mean(waits)) if waits else None
     transfer_ms = None if exposed is None or wait_ms is None else max(0.0, exposed - wait_ms)
     no_straggler = None if uneven_pct is None or step_ms is None else step_ms * (1 - uneven_pct / 100)
-    hidden, both = (
+    hidden, both_ms = (
         None if step_ms is None or (share := mean_share(get)) is None else step_ms * share
         for get in (lambda group: group.no_exposed_comm_ms, lambda group: group.both_ms)
     )
     error_share = mean_share(_even_error)
     error_ms = None if error_share is None or step_ms is None else step_ms * error_share
-    both = None if both is None else min(ms for ms in (both, hidden, no_straggler) if ms is not None)
+    both_ms = None if both_ms is None else min(ms for ms in (both_ms, hidden, no_straggler) if ms is not None)
     return Communication(
         step_ms=step_ms,
         step_ms_p50=known(median(table.step_ms)) if len(table.step_ms) else None,
@@ -195,22 +195,22 @@ def communication(
         step_ms_max=None if longest is None else float(table.step_ms[longest]),
         step_of_max=None if longest is None else int(table.step[longest]),
         incarnation_of_max=0 if longest is None else int(table.incarnation[longest]),
-        collective_ms=mean(lambda group: group.collective_ms),
-        wait_ms=mean(lambda group: group.wait_ms),
-        transfer_ms=mean(lambda group: group.transfer_ms),
+        collective_ms=mean_of_group(lambda group: group.collective_ms),
+        wait_ms=mean_of_group(lambda group: group.wait_ms),
+        transfer_ms=mean_of_group(lambda group: group.transfer_ms),
         exposed_comm_ms=exposed,
         exposed_wait_ms=wait_ms,
         exposed_transfer_ms=transfer_ms,
         exposed_pct=100 * exposed / step_ms if exposed is not None and step_ms else None,
         exposed_transfer_pct=100 * transfer_ms / step_ms if transfer_ms is not None and step_ms else None,
-        overlap_pct=mean(lambda group: group.overlap_pct),
-        busbw_gbps=mean(lambda group: group.busbw_gbps),
+        overlap_pct=mean_of_group(lambda group: group.overlap_pct),
+        busbw_gbps=mean_of_group(lambda group: group.busbw_gbps),
         no_straggler_ms=no_straggler,
         no_exposed_comm_ms=hidden,
-        both_ms=both,
-        bound_ms=mean(lambda group: group.bound_ms),
-        all_reduces=mean(lambda group: group.all_reduces),
-        wire_bytes=mean(lambda group: group.wire_bytes),
+        both_ms=both_ms,
+        bound_ms=mean_of_group(lambda group: group.bound_ms),
+        all_reduces=mean_of_group(lambda group: group.all_reduces),
+        wire_bytes=mean_of_group(lambda group: group.wire_bytes),
         late_no_sync=any(sample.frame.group.late_no_sync for sample in samples),
         no_straggler_low_ms=None if no_straggler is None or error_ms is None else no_straggler - error_ms,
         no_straggler_high_ms=None if no_straggler is None or error_ms is None else no_straggler + error_ms,
@@ -247,7 +247,7 @@ def unmeasured_bucket(bucket: BucketFigures) -> BucketSummary:
 def _summarize_bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketSummary:
     """One bucket. Bandwidths are bytes over the mean transfer; the bus factor is that of the samples."""
     newest = seen[-1]
-    transfer = weighted([bucket.transfer_ms for bucket in seen], weights)
+    transfer = weighted_mean([bucket.transfer_ms for bucket in seen], weights)
     algbw = busbw = None
     if newest.bytes is not None and transfer is not None:
         algbw = known(formulas.bandwidth_gbps(float(newest.bytes), np.float64(transfer)))
@@ -262,17 +262,17 @@ def _summarize_bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketS
         parameters=newest.parameters,
         dtype=newest.dtype,
         hook=newest.hook,
-        collective_ms=weighted([bucket.collective_ms for bucket in seen], weights),
-        wait_ms=weighted([bucket.wait_ms for bucket in seen], weights),
+        collective_ms=weighted_mean([bucket.collective_ms for bucket in seen], weights),
+        wait_ms=weighted_mean([bucket.wait_ms for bucket in seen], weights),
         transfer_ms=transfer,
         algbw_gbps=algbw,
         busbw_gbps=busbw,
-        skew_ms=weighted([bucket.skew_ms for bucket in seen], weights),
-        launches=weighted([bucket.launches for bucket in seen], weights),
+        skew_ms=weighted_mean([bucket.skew_ms for bucket in seen], weights),
+        launches=weighted_mean([bucket.launches for bucket in seen], weights),
     )
 
 
-def stragglers(
+def summarize_stragglers(
     samples: Sequence[Sample], table: StepTable, where: Indices, spans: int, last: Frame
 ) -> tuple[StragglerSummary, ...]:
     """Every rank that was flagged at any time, the most costly first. `where`: (steps,) the span of each."""
@@ -283,8 +283,8 @@ def stragglers(
     summaries = [_summarize_straggler(rank, samples, table, last, total_s) for rank in flagged]
     known_ones = sorted((s for s in summaries if s is not None), key=lambda s: -s.lost_s)
     return tuple(
-        replace(one, excess_ms=_excess_over_time(one.rank, samples, table, where, spans))
-        for one in known_ones
+        replace(summary, excess_ms=_excess_over_time(summary.rank, samples, table, where, spans))
+        for summary in known_ones
     )
 
 
@@ -303,13 +303,13 @@ def _summarize_straggler(
         if (straggler := samples[i].frame.straggler) is not None
     ]
 
-    def mean(get: Callable[[Straggler], float | None]) -> float:
+    def mean_of_flags(get: Callable[[Straggler], float | None]) -> float:
         return (
-            weighted([get(straggler) for straggler, _ in seen], np.array([weight for _, weight in seen]))
+            weighted_mean([get(straggler) for straggler, _ in seen], np.array([weight for _, weight in seen]))
             or 0.0
         )
 
-    def usual(get: Callable[[Straggler], str | tuple[int, ...] | None]) -> object:
+    def most_costly(get: Callable[[Straggler], str | tuple[int, ...] | None]) -> object:
         votes: dict[object, float] = defaultdict(float)
         for straggler, weight in seen:
             # By cost, too: what cost most decides, not what lasted longest at little cost.
@@ -321,21 +321,24 @@ def _summarize_straggler(
     groups = [samples[i].frame.group for i in places]
 
     def of_group(get: Callable[[GroupFigures], float | None]) -> float | None:
-        return weighted([get(group) for group in groups], weights[places])
+        return weighted_mean([get(group) for group in groups], weights[places])
 
-    cause, pattern = usual(lambda straggler: straggler.cause), usual(lambda straggler: straggler.pattern)
-    place = usual(lambda straggler: straggler.place if straggler.cause == cause else None)
-    by_steps = usual(lambda straggler: straggler.basis) == "every_step"
-    together = usual(lambda straggler: straggler.ranks or (straggler.rank,))
+    cause, pattern = (
+        most_costly(lambda straggler: straggler.cause),
+        most_costly(lambda straggler: straggler.pattern),
+    )
+    place = most_costly(lambda straggler: straggler.place if straggler.cause == cause else None)
+    by_steps = most_costly(lambda straggler: straggler.basis) == "every_step"
+    together = most_costly(lambda straggler: straggler.ranks or (straggler.rank,))
     flagged_s, lost_s = float(table.seconds[flagged].sum()), float(table.lost_s(table.cost)[flagged].sum())
     return StragglerSummary(
         rank=rank,
         ranks=together if isinstance(together, tuple) else (rank,),
         cause=cause if isinstance(cause, str) else None,
         pattern=pattern if isinstance(pattern, str) else None,
-        lateness_ms=mean(lambda straggler: straggler.lateness_ms),
-        bound_ms=mean(lambda straggler: straggler.bound_ms),
-        last_pct=mean(lambda straggler: straggler.last_pct),
+        lateness_ms=mean_of_flags(lambda straggler: straggler.lateness_ms),
+        bound_ms=mean_of_flags(lambda straggler: straggler.bound_ms),
+        last_pct=mean_of_flags(lambda straggler: straggler.last_pct),
         cost_pct=100 * lost_s / flagged_s if flagged_s else 0.0,
         lost_s=lost_s,
         flagged_pct=100 * flagged_s / total_s if total_s > 0 else 0.0,
@@ -345,14 +348,14 @@ def _summarize_straggler(
         last_incarnation=int(table.incarnation[flagged[-1]]),
         parts_ms={
             # `phase=phase`: a lambda would see the last phase of the loop.
-            phase: mean(lambda straggler, phase=phase: straggler.parts_ms.get(phase))  # type: ignore[misc]
+            phase: mean_of_flags(lambda straggler, phase=phase: straggler.parts_ms.get(phase))  # type: ignore[misc]
             for phase in PHASES
             if phase in phases
         },
-        relative_score=weighted(scores, weights[places]),
+        relative_score=weighted_mean(scores, weights[places]),
         place=cast("OwnPlace | None", place),
         basis="every_step" if by_steps else "arrivals",
-        disagrees=mean(lambda straggler: float(straggler.disagrees)) > 0.5,
+        disagrees=mean_of_flags(lambda straggler: float(straggler.disagrees)) > 0.5,
         step_ms=of_group(lambda group: group.step_ms_p50),
         step_without_ms=of_group(lambda group: group.no_straggler_ms),
         step_without_low_ms=of_group(lambda group: group.no_straggler_low_ms),

@@ -19,7 +19,7 @@ from ddptop.render.phases import PARTS, draw_pair, pairs_head, rank_parts
 from ddptop.render.table import measured, text_lines
 from ddptop.render.text import clean, fit_tail, wrap
 from ddptop.report.strips import excess_strip
-from ddptop.report.summaries import weighted
+from ddptop.report.summaries import weighted_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,7 @@ def beside_others(report: Report) -> BesideOthers | None:
     return BesideOthers(slow, own_ms, usual, begin, tuple(near[-MAX_NEAR:]))
 
 
-def happened(beside: BesideOthers) -> str:
+def events_at_begin(beside: BesideOthers) -> str:
     """What happened as it began; empty: nothing did, or its begin is not known."""
     if not beside.near or beside.flagged_s is None:
         return ""
@@ -121,27 +121,31 @@ def happened(beside: BesideOthers) -> str:
     return f"flagged at {clock(beside.flagged_s)}, shortly after: {events}"
 
 
-def why(report: Report, width: int, ascii_only: bool) -> list[str]:
+def why_lines(report: Report, width: int, ascii_only: bool) -> list[str]:
     """The most costly straggler: its own time by phase beside the others', its excess over the run, in
     what it differed, and what happened as it began."""
     beside = beside_others(report)
     if beside is None:
         return []
-    own, usual = beside.own, beside.usual
-    longest = tuple(max(filter(math.isfinite, side.values()), default=0.0) for side in (usual, own))
+    own_ms, usual = beside.own, beside.usual
+    longest = tuple(max(filter(math.isfinite, side.values()), default=0.0) for side in (usual, own_ms))
     parts = [part for part in PARTS if part.name in OWN_PHASES]
     scale = (max(0.0, longest[0]), max(0.0, longest[1]))
     what = "ms, in slow steps" if beside.slow.pattern == "intermittent" else "ms, median"
     lines = [str(pairs_head(f"rank {beside.slow.rank}", width, scale, what=what))]
     lines += [
-        str(draw_pair(part, own[part.name], usual[part.name], scale, width, ascii_only)).rstrip()
+        str(draw_pair(part, own_ms[part.name], usual[part.name], scale, width, ascii_only)).rstrip()
         for part in parts
     ]
     lines += excess_strip(report, beside.slow.excess_ms, width, ascii_only)
-    return lines + [line for text in (differs(beside.slow), happened(beside)) for line in wrap(text, width)]
+    return lines + [
+        line
+        for text in (differences_phrase(beside.slow), events_at_begin(beside))
+        for line in wrap(text, width)
+    ]
 
 
-def differs(slow: StragglerSummary) -> str:
+def differences_phrase(slow: StragglerSummary) -> str:
     """In what its process, GPU and host differed from the others'; empty: in nothing that is known."""
     return clean(" · ".join(slow.differs))
 
@@ -209,13 +213,13 @@ def part_shares(report: Report) -> list[tuple[str, float]]:
 def rank_times(ranks: Sequence[RankSummary], report: Report) -> Column:
     """(parts, ranks) ms of each part of the step; the same parts as in the screen's table."""
 
-    def column(name: str) -> Column:
+    def column_of(name: str) -> Column:
         values = [getattr(rank, f"{name}_ms") for rank in ranks]
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
     flagged = {slow.rank for slow in report.stragglers if slow.flagged_pct >= MOST_OF_RUN_PCT}
     always_last = [index for index, rank in enumerate(ranks) if rank.rank in flagged]
-    return rank_parts(column, always_last)[: len(PARTS)]
+    return rank_parts(column_of, always_last)[: len(PARTS)]
 
 
 def worst_ranks(report: Report, most: int = MAX_RANKS) -> list[RankSummary]:
@@ -223,12 +227,12 @@ def worst_ranks(report: Report, most: int = MAX_RANKS) -> list[RankSummary]:
     blamed = (slow for slow in report.stragglers if blamed_ranks(slow.cause, slow.pattern, slow.ranks))
     order = {straggler.rank: i for i, straggler in enumerate(blamed)}
 
-    def badness(rank: RankSummary) -> tuple[int, float, int]:
+    def sort_key(rank: RankSummary) -> tuple[int, float, int]:
         late = rank.lateness_ms if rank.excess_ms is None else rank.excess_ms
         late = float("-inf") if late is None else late
         return order.get(rank.rank, len(order)), -late, rank.rank
 
-    return sorted(report.ranks, key=badness)[:most]
+    return sorted(report.ranks, key=sort_key)[:most]
 
 
 def bucket_table(buckets: Sequence[BucketSummary], width: int) -> list[str]:
@@ -280,7 +284,7 @@ def _bucket_label(group: Sequence[BucketSummary]) -> str:
 
 
 def _mean_of_buckets(group: Sequence[BucketSummary], name: str) -> float | None:
-    return weighted([getattr(bucket, name) for bucket in group], np.ones(len(group)))
+    return weighted_mean([getattr(bucket, name) for bucket in group], np.ones(len(group)))
 
 
 def _host_label(rank: RankSummary) -> str:

@@ -18,7 +18,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Received
-from ddptop.report.build import finish
+from ddptop.report.build import make_report
 from ddptop.report.sampling import RunSampler
 
 from .conftest import START_NS
@@ -367,7 +367,7 @@ def test_ranks_that_share_fewer_cores_than_they_need_say_so_first(make_world, fi
     world.cpu_us = dict.fromkeys(range(3), 3_000)
     world.delays = {(rank, "forward"): 3_000 for rank in range(3)}
     for received in (world.run(), *world.introduce(), *world.steps(120), *usages(world, **fields)):
-        sampler.feed(received)
+        sampler.feed_message(received)
     frame = sampler.reducer.frame(START_NS + world.now_us * 1000)
     assert frame.group.cpu_shortage.startswith(said) and bool(frame.group.cpu_shortage) == bool(said)
     assert frame.group.cpu_wait_pct == pytest.approx(100 * 3 / 17.0, rel=0.1)
@@ -379,8 +379,8 @@ def test_ranks_that_share_fewer_cores_than_they_need_say_so_first(make_world, fi
         assert "--cpus-per-task" in next_action(frame)
     else:
         assert shown.kind == "even"
-    sampler.feed(world.run("finished", 0))
-    found = finish(sampler)
+    sampler.feed_message(world.run("finished", 0))
+    found = make_report(sampler)
     assert found.advice[0].kind == "cpus", "before anything about bytes"
     assert ("cpus" in [one.kind for one in found.verdict]) == bool(said)
 
@@ -389,7 +389,7 @@ def test_one_rank_that_waits_for_a_cpu_is_no_shortage_of_all(make_world) -> None
     world, sampler = make_world(3, own=True), RunSampler(100)
     world.cpu_us, world.delays = {0: 0, 1: 9_000, 2: 0}, {(1, "forward"): 9_000}
     for received in (world.run(), *world.introduce(), *world.steps(120), world.run("finished", 0)):
-        sampler.feed(received)
-    found = finish(sampler)
+        sampler.feed_message(received)
+    found = make_report(sampler)
     assert found.cpu_wait_pct == pytest.approx(0.0)
     assert "cpus" not in [one.kind for one in found.advice]

@@ -65,7 +65,7 @@ def fails(stage: Stage) -> None:
 
 
 def report_of(stage: Stage) -> Report:
-    return build.report(stage.messages, steps=40)
+    return build.report_from_messages(stage.messages, steps=40)
 
 
 def assert_stall_stays(stage: Stage, followed: str) -> Frame:

@@ -9,13 +9,13 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.bucket_times import backward_passes, figures, timing
-from ddptop.export.metrics import families
+from ddptop.export.metrics import metric_families
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import UNKNOWN_OWN_TIME, Flag, OwnTime, StepRow, Steps
 from ddptop.render.plain import picture
-from ddptop.report.advice import advice
-from ddptop.report.build import report
-from ddptop.report.text import page
+from ddptop.report.advice import make_suggestions
+from ddptop.report.build import report_from_messages
+from ddptop.report.text import text_page
 
 from .conftest import START_NS
 from .test_detail import row, step
@@ -132,7 +132,7 @@ def test_every_outlet_has_the_number_and_bytes(reducer: tuple[Reducer, int]) -> 
     shown_once = picture(frame, 100)
     assert "8 all-reduces of 64.0 MB a step" in shown_once
     assert "4×" in shown_once
-    metrics = {family.name: family for family in families(frame)}
+    metrics = {family.name: family for family in metric_families(frame)}
     assert metrics["all_reduced"].samples[0].value == 64e6
 
 
@@ -179,16 +179,16 @@ def test_no_sync_is_advised_with_what_it_gives(make_world: type[World], *, late:
     world = make_world(2, own=True)
     flags = int(Flag.LATE_NO_SYNC) if late else 0
     messages = [world.run(), *world.introduce(), *accumulated(world, 100, flags=flags)]
-    made = report(iter([*messages, world.run("finished", 0)]), steps=100)
-    (found,) = (one for one in advice(made) if one.kind == "no_sync")
+    made = report_from_messages(iter([*messages, world.run("finished", 0)]), steps=100)
+    (found,) = (one for one in make_suggestions(made) if one.kind == "no_sync")
     assert "4 all-reduces of each bucket in a step, 64.0 MB, where one is enough" in found.because
     transfer_ms = made.communication.exposed_transfer_ms
     assert found.figures["saved_ms"] == pytest.approx(0.75 * transfer_ms)
     assert ("must enclose forward too" in found.action) == late
     assert made.communication.late_no_sync == late
     assert any(event.kind == "no_sync" for event in made.events) == late
-    assert advice(made)[0].kind == "no_sync", "it gives the most"
-    assert "no_sync()" in page(made, 80)
+    assert make_suggestions(made)[0].kind == "no_sync", "it gives the most"
+    assert "no_sync()" in text_page(made, 80)
 
 
 def test_where_the_last_micro_step_alone_synchronises_nothing_is_advised(make_world: type[World]) -> None:
@@ -205,6 +205,8 @@ def test_where_the_last_micro_step_alone_synchronises_nothing_is_advised(make_wo
         )
         for received in rows
     ]
-    made = report(iter([world.run(), *world.introduce(), *rows, world.run("finished", 0)]), steps=100)
-    assert not {"no_sync", "accumulate"} & {one.kind for one in advice(made)}
+    made = report_from_messages(
+        iter([world.run(), *world.introduce(), *rows, world.run("finished", 0)]), steps=100
+    )
+    assert not {"no_sync", "accumulate"} & {one.kind for one in make_suggestions(made)}
     assert np.isfinite(made.communication.overlap_pct)

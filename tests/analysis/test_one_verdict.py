@@ -18,7 +18,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.render.context import RenderContext
 from ddptop.render.plain import picture, watch_line
-from ddptop.report.build import report
+from ddptop.report.build import report_from_messages
 
 from .conftest import NS, START_NS, World
 
@@ -94,7 +94,7 @@ def test_every_outlet_has_one_verdict_over_onset_episode_and_end(size: int, rank
     assert set(during[-(-needs * every // look) + 1 :]) <= {"suspect", "straggler"}, during
     assert during.index("suspect") <= needs * every // look
     if size < 100:
-        told = report([*fed, world.run("finished", 0)], steps=world.step)
+        told = report_from_messages([*fed, world.run("finished", 0)], steps=world.step)
         assert [one.rank for one in told.stragglers] == [rank]
         assert told.verdict[0].sentence.startswith(f"rank {rank} was slow: data loading")
 
@@ -233,7 +233,7 @@ def test_no_cost_is_above_what_the_arrivals_explain(story: list[Stretch], seed: 
             skews.append((max(arrivals) - sorted(arrivals)[-2]) / walls[-1])
             if step % 13 == 0:
                 _explained(frame_of(reducer, world), walls, skews)
-    _adds_up(report([*fed, world.run("finished", 0)], steps=len(walls)), walls)
+    _adds_up(report_from_messages([*fed, world.run("finished", 0)], steps=len(walls)), walls)
 
 
 def _explained(frame: Frame, walls: list[int], skews: list[float]) -> None:

@@ -122,7 +122,7 @@ def test_a_stall_stays_what_it_was_when_somebody_ends_it(stage: Stage) -> None:
     assert verdict(last).detail == "by SIGINT · exit code 1 · last complete step 39"
     assert [alert.message for alert in last.alerts][:1] == [f"interrupted while stalled: {before}"]
     assert last.deaths == ()
-    advice = [one.action for one in build.report(stage.messages, steps=40).advice]
+    advice = [one.action for one in build.report_from_messages(stage.messages, steps=40).advice]
     assert "Fix what stalled it, then start again from the last checkpoint." in advice
 
 

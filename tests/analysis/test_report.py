@@ -16,13 +16,13 @@ from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Event, Hello, Phase, Received, Steps
-from ddptop.report.build import finish, report
+from ddptop.report.build import make_report, report_from_messages
 from ddptop.report.content import as_data
-from ddptop.report.findings import findings
-from ddptop.report.html import document
+from ddptop.report.findings import make_findings
+from ddptop.report.html import html_page
 from ddptop.report.sampling import RunSampler
 from ddptop.report.tables import beside_others
-from ddptop.report.text import page
+from ddptop.report.text import text_page
 
 from .conftest import DATA, START_NS
 
@@ -53,7 +53,7 @@ def slow_for_a_while(world: World) -> Iterator[Received]:
 
 @pytest.fixture
 def slow(make_world: type[World]) -> Report:
-    return report(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
+    return report_from_messages(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
 
 
 def kinds(found: Report) -> list[str]:
@@ -75,7 +75,7 @@ def test_what_happens_now_and_then_is_added_up(make_world: type[World]) -> None:
     for step in range(300):
         world.delays = {(1, "data"): 40_000} if step % 5 == 0 else {}
         messages += world.steps(1)
-    found = report([*messages, world.run("finished", 0)], steps=300)
+    found = report_from_messages([*messages, world.run("finished", 0)], steps=300)
     assert found.cost.uneven_s == pytest.approx(60 * 0.04, rel=0.05)
     assert kinds(found)[0] in ("uneven", "straggler")
 
@@ -125,7 +125,7 @@ def test_buckets_have_their_bandwidth(slow: Report) -> None:
 )
 def test_another_cause_is_another_suggestion(make_world: type[World], phase: str, kind: str) -> None:
     world = make_world(delays={(2, phase): 10_000})
-    found = report(chain(begun(world), world.steps(150)), steps=150)
+    found = report_from_messages(chain(begun(world), world.steps(150)), steps=150)
     assert found.stragglers[0].cause == phase
     assert kind in [one.kind for one in found.advice]
     assert "data_workers" not in [one.kind for one in found.advice if one.figures.get("rank") == 2]
@@ -133,7 +133,7 @@ def test_another_cause_is_another_suggestion(make_world: type[World], phase: str
 
 def test_equal_ranks_are_healthy(make_world: type[World]) -> None:
     world = make_world()
-    found = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
+    found = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
     assert kinds(found) == ["even"]
     assert found.cost.flagged_s == 0.0
     assert "no rank was slow · waiting cost 0%" in found.verdict[0].sentence
@@ -143,7 +143,7 @@ def test_equal_ranks_are_healthy(make_world: type[World]) -> None:
 def test_nothing_is_kept_for_timelines_and_charts_of_ranks(make_world: type[World]) -> None:
     world, sampler = make_world(own=True), RunSampler(20)
     for received in chain(begun(world), world.steps(60)):
-        sampler.feed(received)
+        sampler.feed_message(received)
     figures = sampler.reducer.state.figures
     assert figures.steps.has_own
     assert figures.detail is not None
@@ -152,19 +152,19 @@ def test_nothing_is_kept_for_timelines_and_charts_of_ranks(make_world: type[Worl
 
 
 def test_steps_left_out_are_counted_and_are_neither_lost_nor_a_stall(make_world: type[World]) -> None:
-    whole = report(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
+    whole = report_from_messages(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
     sampler = RunSampler(20)
     skipping = False
     for received in slow_for_a_while(make_world()):
         if isinstance(received.message, Steps):
             leave_out = received.message.first_step % 200 < 60
             if leave_out and not skipping:
-                sampler.gap()
+                sampler.skip_rows()
             skipping = leave_out
             if leave_out:
                 continue
-        sampler.feed(received)
-    part = finish(sampler, whole=False)
+        sampler.feed_message(received)
+    part = make_report(sampler, whole=False)
     assert part.reading.steps == whole.reading.steps
     assert part.reading.read_steps < whole.reading.read_steps
     assert part.cost.flagged_s == pytest.approx(whole.cost.flagged_s, rel=0.2)
@@ -181,7 +181,7 @@ def test_no_share_of_a_span_is_above_100_per_cent(make_world: type[World]) -> No
     world.delays[1, "forward"] = 40_000_000
     messages += world.steps(1)
     world.delays.clear()
-    found = report(chain(messages, world.steps(100), [world.run("finished", 0)]), steps=201)
+    found = report_from_messages(chain(messages, world.steps(100), [world.run("finished", 0)]), steps=201)
     assert found.stalls
     shares = [share for span in found.spans for share in (span.wait_pct, span.transfer_pct, span.cost_pct)]
     assert max(share for share in shares if share is not None) <= 100.0
@@ -194,7 +194,9 @@ def test_a_flag_does_not_cite_the_warnings_of_the_start(make_world: type[World])
     warned = Event("warning", world.base_ns(0), 0, 0, {"message": "UserWarning: deprecated"})
     messages += [world.received(0, warned), *world.steps(EVEN)]
     world.delays[1, "data"] = 1000 * LATE_MS
-    found = report(chain(messages, world.steps(SLOW), [world.run("finished", 0)]), steps=EVEN + SLOW)
+    found = report_from_messages(
+        chain(messages, world.steps(SLOW), [world.run("finished", 0)]), steps=EVEN + SLOW
+    )
     assert "deprecated" in " ".join(event.message for event in found.events)
     beside = beside_others(found)
     assert beside is not None and beside.flagged_s is not None
@@ -209,7 +211,7 @@ def test_lost_steps_still_count_as_lost(make_world: type[World]) -> None:
     rows = list(world.steps(100))
     kept = [r for r in rows if not (r.rank == 1 and 40 <= r.message.first_step < 50)]  # type: ignore[union-attr]
     world_two = make_world(size=2)
-    found = report(chain(begun(world_two), kept), steps=100)
+    found = report_from_messages(chain(begun(world_two), kept), steps=100)
     assert found.ranks[1].lost_records == 10
     assert "lost_records" in [alert.kind for alert in found.troubles]
     assert found.reading.steps == 100
@@ -219,7 +221,7 @@ def test_lost_steps_still_count_as_lost(make_world: type[World]) -> None:
 def test_a_nan_names_rank_and_step_and_comes_before_speed(make_world: type[World]) -> None:
     world = make_world(delays={(1, "data"): 10_000})
     rows = world.steps(150, loss=lambda rank, step: math.nan if rank == 2 and 57 <= step < 60 else 1.0)
-    found = report(chain(begun(world), rows), steps=150)
+    found = report_from_messages(chain(begun(world), rows), steps=150)
     assert kinds(found)[:2] == ["lost", "nan"]
     assert found.advice[0].kind == "nan"
     assert found.advice[0].figures == {"rank": 2, "step": 57}
@@ -230,7 +232,7 @@ def test_a_nan_names_rank_and_step_and_comes_before_speed(make_world: type[World
 def test_of_a_nan_that_was_over_the_last_step_is_said(make_world: type[World]) -> None:
     world = make_world()
     rows = world.steps(150, loss=lambda rank, step: math.nan if rank == 2 and 57 <= step < 90 else 1.0)
-    found = report(chain(begun(world), rows), steps=150)
+    found = report_from_messages(chain(begun(world), rows), steps=150)
     [trouble] = [one for one in found.troubles if one.kind == "nan"]
     assert (trouble.severity, trouble.step) == ("critical", 57)
     assert trouble.message == "the loss of rank 2 was NaN or infinite from step 57 to 89"
@@ -243,7 +245,7 @@ def test_a_nan_of_one_rank_is_told_once_though_all_have_it_in_the_next_step(
     world = make_world()
     first = {rank: 57 if rank == 2 else 58 for rank in range(world.size)}
     rows = world.steps(150, loss=lambda rank, step: math.nan if first[rank] <= step < last else 1.0)
-    found = report(chain(begun(world), rows), steps=150)
+    found = report_from_messages(chain(begun(world), rows), steps=150)
     [trouble] = [one for one in found.troubles if one.kind == "nan"]
     assert (trouble.rank, trouble.step) == (2, 57)
     assert found.advice[0].figures == {"rank": 2, "step": 57}
@@ -254,7 +256,7 @@ def test_two_nans_far_from_each_other_are_two_also_where_no_frame_shows_them(mak
     world = make_world(2, delays={(rank, "other"): 10_000_000 for rank in range(2)})
     bad = {(1, 110), (0, 111), (0, 320), (1, 321)}
     rows = world.steps(450, loss=lambda rank, step: math.nan if (rank, step) in bad else 1.0)
-    found = report(chain(begun(world), rows, [world.run("finished", 0)]), steps=100_000)
+    found = report_from_messages(chain(begun(world), rows, [world.run("finished", 0)]), steps=100_000)
     assert [(one.rank, one.step) for one in found.troubles if one.kind == "nan"] == [(1, 110), (0, 320)]
 
 
@@ -272,7 +274,7 @@ def test_a_stall_that_was_over_is_in_the_report(make_world: type[World]) -> None
     messages = chain(
         begun(world), world.steps(100), standing(world, 40), world.steps(100), [world.run("finished", 0)]
     )
-    found = report(messages, steps=200)
+    found = report_from_messages(messages, steps=200)
     (stall,) = found.stalls
     assert stall.lasted_s == pytest.approx(40, abs=2)
     assert stall.until_s is not None
@@ -283,7 +285,9 @@ def test_a_stall_that_was_over_is_in_the_report(make_world: type[World]) -> None
 
 def test_a_run_that_stands_at_the_end(make_world: type[World]) -> None:
     world = make_world(size=2)
-    found = report(chain(begun(world), world.steps(100), standing(world, 40)), steps=100, growing=True)
+    found = report_from_messages(
+        chain(begun(world), world.steps(100), standing(world, 40)), steps=100, growing=True
+    )
     assert found.run.state == "stalled"
     assert found.stalls[-1].until_s is None
     assert "(still stalled)" in found.verdict[0].sentence
@@ -298,7 +302,7 @@ def test_a_restart_keeps_what_was_before(make_world: type[World]) -> None:
         size=2, session_base=500, incarnation=1, now_us=world.now_us + 1000, delays={(1, "data"): 10_000}
     )
     messages += [*again.introduce(), *again.steps(80), again.run("finished", 0)]
-    found = report(messages, steps=200)
+    found = report_from_messages(messages, steps=200)
     assert found.reading.steps == 200
     assert found.stragglers[0].lost_s == pytest.approx(2.0, rel=0.2)
     assert [death.rank for death in found.deaths][:1] == [1]
@@ -320,12 +324,12 @@ def test_a_run_of_messages_is_taken_as_each_of_them(make_world: type[World], mon
     messages += [*again.introduce(), *again.steps(60), again.run("finished", 0)]
     alone, together = RunSampler(), RunSampler()
     for received in messages:
-        alone.feed(received)
+        alone.feed_message(received)
     noted: list[int] = []
-    feed = RunSampler.feed
+    feed = RunSampler.feed_message
     monkeypatch.setattr(
         RunSampler,
-        "feed",
+        "feed_message",
         lambda self, one: noted.append(one.session * isinstance(one.message, Hello)) or feed(self, one),
     )
     together.feed_run(MessageRun.of(messages), lambda: pytest.fail("refused"))
@@ -333,7 +337,7 @@ def test_a_run_of_messages_is_taken_as_each_of_them(make_world: type[World], mon
     assert not {*noted} & {*first[1:]}  # the first HELLO of a rank needs no sample
     assert {*noted} >= {*second}
     assert len(alone.samples) == len(together.samples)
-    assert json.dumps(as_data(finish(alone))) == json.dumps(as_data(finish(together)))
+    assert json.dumps(as_data(make_report(alone))) == json.dumps(as_data(make_report(together)))
 
 
 def test_an_alert_after_a_restart_names_it(make_world: type[World]) -> None:
@@ -342,18 +346,18 @@ def test_an_alert_after_a_restart_names_it(make_world: type[World]) -> None:
     again = make_world(size=2, session_base=500, incarnation=1, now_us=world.now_us + 1000)
     broken = again.steps(60, lambda rank, step: math.nan if rank == 1 and step > 10 else 1.0)
     messages += [*again.introduce(), *broken, again.run("finished", 0)]
-    found = report(messages, steps=120)
+    found = report_from_messages(messages, steps=120)
     nan = next(alert for alert in found.troubles if alert.kind == "nan")
     assert nan.incarnation == 1
     sentence = next(one.sentence for one in found.verdict if one.kind == "nan")
     assert sentence.startswith("elastic restart 1: the loss of rank 1 ")
-    assert "elastic restart 1: the loss of rank 1 " in page(found, 200)
+    assert "elastic restart 1: the loss of rank 1 " in text_page(found, 200)
     assert "of elastic restart 1, step " in found.advice[0].action
 
 
 def test_nothing_measured_is_said_plainly(make_world: type[World]) -> None:
     world = make_world()
-    found = report(begun(world), steps=0)
+    found = report_from_messages(begun(world), steps=0)
     assert kinds(found)[-1] == "no_step"
     assert found.cost.flagged_s is None
     assert found.communication.step_ms is None
@@ -363,14 +367,14 @@ def test_nothing_measured_is_said_plainly(make_world: type[World]) -> None:
 
 def test_one_rank_has_nobody_to_wait_for(make_world: type[World]) -> None:
     world = make_world(size=1)
-    found = report(chain(begun(world), world.steps(100), [world.run("finished", 0)]), steps=100)
+    found = report_from_messages(chain(begun(world), world.steps(100), [world.run("finished", 0)]), steps=100)
     assert kinds(found) == ["alone"]
 
 
 def test_without_bucket_detail_nobody_is_judged(make_world: type[World]) -> None:
     world = make_world(detail_every=1000, delays={(1, "data"): 10_000})
     world.step = 1
-    found = report(chain(begun(world), world.steps(150), [world.run("finished", 0)]), steps=150)
+    found = report_from_messages(chain(begun(world), world.steps(150), [world.run("finished", 0)]), steps=150)
     assert kinds(found) == ["no_detail"]
     assert found.reading.judged_pct == 0.0
     assert found.communication.step_ms is not None
@@ -394,7 +398,9 @@ def test_a_report_rests_on_every_step_and_names_the_place(make_world: type[World
     world.delays[1, "before_optimizer"] = 1000 * LATE_MS
     messages += world.steps(SLOW)
     world.delays.clear()
-    found = report(chain(messages, world.steps(EVEN), [world.run("finished", 0)]), steps=2 * EVEN + SLOW)
+    found = report_from_messages(
+        chain(messages, world.steps(EVEN), [world.run("finished", 0)]), steps=2 * EVEN + SLOW
+    )
     slow = found.stragglers[0]
     assert (slow.rank, slow.basis, slow.cause, slow.place) == (1, "every_step", "other", "before_optimizer")
     assert slow.lateness_ms == pytest.approx(LATE_MS, rel=0.05)
@@ -409,7 +415,7 @@ def test_a_report_rests_on_every_step_and_names_the_place(make_world: type[World
     assert "10.0 ms more than the others between backward and the optimizer" in advice.because
     ranks = {rank.rank: rank for rank in found.ranks}
     assert ranks[1].excess_ms is not None
-    assert "excess ms" in page(found, 120)
+    assert "excess ms" in text_page(found, 120)
 
 
 @pytest.mark.parametrize("has_loader", [True, False])
@@ -422,7 +428,9 @@ def test_without_a_data_loader_time_before_forward_is_time_between_steps(
     world.delays |= fetched
     messages = [*begun(world), *world.steps(EVEN)]
     world.delays[1, "other"] = 1000 * LATE_MS
-    found = report(chain(messages, world.steps(SLOW), [world.run("finished", 0)]), steps=EVEN + SLOW)
+    found = report_from_messages(
+        chain(messages, world.steps(SLOW), [world.run("finished", 0)]), steps=EVEN + SLOW
+    )
     slow, advice = found.stragglers[0], found.advice[0]
     assert (slow.rank, slow.cause) == (1, "other")
     assert slow.place == ("before_forward" if has_loader else "between_steps")
@@ -445,7 +453,7 @@ def test_the_event_of_a_pause_without_a_data_loader_names_the_place_as_the_verdi
         world.delays[1, "other"] = 1_500_000
         messages += world.steps(1)
         world.delays = dict(fetched)
-    found = report(chain(messages, [world.run("finished", 0)]), steps=400)
+    found = report_from_messages(chain(messages, [world.run("finished", 0)]), steps=400)
     assert found.stragglers[0].place == "between_steps"
     assert [one.message for one in found.events if one.kind == "straggler"] == [
         "rank 1 became slow: between two steps (step 303)"
@@ -454,7 +462,7 @@ def test_the_event_of_a_pause_without_a_data_loader_names_the_place_as_the_verdi
 
 def test_a_healthy_run_is_told_from_every_step_without_bucket_detail(make_world: type[World]) -> None:
     world = make_world(own=True, detail_every=1000)
-    found = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
+    found = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
     assert [(one.kind, one.sign) for one in found.verdict] == [("even", "good")]
     assert found.cost.uneven_pct == pytest.approx(0.0, abs=0.1)
 
@@ -464,7 +472,7 @@ def test_a_share_that_stayed_unclear_is_not_said_to_be_so_yet_at_the_end(
     make_world: type[World], state: str, yet: str
 ) -> None:
     world = make_world(own=True, detail_every=1000)
-    made = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
+    made = report_from_messages(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
     wide = replace(
         made.communication,
         step_ms=40.0,
@@ -473,7 +481,7 @@ def test_a_share_that_stayed_unclear_is_not_said_to_be_so_yet_at_the_end(
         no_straggler_high_ms=60.0,
     )
     unclear = replace(made, cost=replace(made.cost, uneven_s=1.0, uneven_pct=20.0), communication=wide)
-    found = findings(replace(unclear, run=replace(made.run, state=state)))
+    found = make_findings(replace(unclear, run=replace(made.run, state=state)))
     assert found[-1].sentence == f"no rank was slow · the cost of waiting is not measurable{yet}"
 
 
@@ -489,7 +497,9 @@ def test_why_has_the_excess_over_the_run_and_the_figures_of_the_process(make_wor
     world.delays[1, "data"] = 1000 * LATE_MS
     messages += [*world.steps(SLOW), *readings()]
     world.delays.clear()
-    found = report([*messages, *world.steps(EVEN), world.run("finished", 0)], steps=2 * EVEN + SLOW)
+    found = report_from_messages(
+        [*messages, *world.steps(EVEN), world.run("finished", 0)], steps=2 * EVEN + SLOW
+    )
     (slow,) = found.stragglers
     assert len(slow.excess_ms) == len(found.spans)
     flagged = [span.rank == 1 for span in found.spans]
@@ -499,12 +509,12 @@ def test_why_has_the_excess_over_the_run_and_the_figures_of_the_process(make_wor
     assert sum(during) / len(during) == pytest.approx(LATE_MS, rel=0.1)
     assert sum(besides) / len(besides) == pytest.approx(0.0, abs=0.5)
     assert slow.differs == ("its process uses 20% of a CPU, the others 98%",)
-    text = page(found, 80)
+    text = text_page(found, 80)
     (strip,) = [line for line in text.splitlines() if line.startswith("excess ms ") and "█" in line]
     (cost,) = [line for line in text.splitlines() if line.startswith("cost % ")]
     assert strip.index("█") == pytest.approx(next(i for i, c in enumerate(cost) if c in "▄▅▆▇█"), abs=1)
-    assert slow.differs[0] in text and slow.differs[0] in document(found)
-    assert 'aria-label="excess of rank 1 from' in document(found)
+    assert slow.differs[0] in text and slow.differs[0] in html_page(found)
+    assert 'aria-label="excess of rank 1 from' in html_page(found)
     assert as_data(found)["stragglers"][0]["differs"] == [*slow.differs]
 
 
@@ -522,6 +532,6 @@ def test_a_step_in_which_a_rank_compiled_is_told_by_that(make_world: type[World]
         yield from world.steps(EVEN)
         yield world.run("finished", 0)
 
-    shown = page(report(messages(), steps=2 * EVEN), 80)
+    shown = text_page(report_from_messages(messages(), steps=2 * EVEN), 80)
     assert shown.count(f"rank 1 was compiling in step {EVEN} (train.py:18 main)") == 1
     assert "M compiling" in shown

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddptop.frames.stall import RankPosition
-from ddptop.report.advice import advice
-from ddptop.report.build import report
+from ddptop.report.advice import make_suggestions
+from ddptop.report.build import report_from_messages
 from ddptop.report.content import BucketSummary, Report, StallPeriod
-from ddptop.report.text import page
+from ddptop.report.text import text_page
 from tests.frames.ledgers import checkpoints, ledger, waited
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def healthy(make_world: type[World]) -> Report:
     world = make_world()
     messages = chain([world.run()], world.introduce(), world.steps(100), [world.run("finished", 0)])
-    found = report(messages, steps=100)
+    found = report_from_messages(messages, steps=100)
     return moving(found, exposed_transfer_ms=0.1, exposed_transfer_pct=1.0, overlap_pct=90.0)
 
 
@@ -46,11 +46,11 @@ HEAVY = {"exposed_transfer_ms": 8.0, "exposed_transfer_pct": 40.0, "overlap_pct"
 
 
 def found_in(made: Report) -> dict[str, Any]:
-    return {one.kind: one for one in advice(made)}
+    return {one.kind: one for one in make_suggestions(made)}
 
 
 def test_a_healthy_run_gets_no_suggestion(healthy: Report) -> None:
-    assert advice(healthy) == ()
+    assert make_suggestions(healthy) == ()
 
 
 def test_small_buckets_that_are_slower_than_large_ones(healthy: Report) -> None:
@@ -71,7 +71,7 @@ def test_tiny_buckets_of_one_size(healthy: Report) -> None:
     odd = bucket(6, 256, 0.001), bucket(7, 2_000_000, 1.0)
     for others in ((odd[0],), (odd[1],), odd):  # whatever one odd bucket is
         many = tuple(bucket(i, 33_000, 0.02) for i in range(75))
-        first, *rest = advice(replace(moving(healthy, **HEAVY), buckets=(*many, *others)))
+        first, *rest = make_suggestions(replace(moving(healthy, **HEAVY), buckets=(*many, *others)))
         assert first.kind == "larger_buckets" and first.gain_pct is not None
         assert "33.0 kB or less" in first.because or "smaller half" in first.because
         assert all((one.gain_pct or 0.0) < first.gain_pct for one in rest)
@@ -79,14 +79,15 @@ def test_tiny_buckets_of_one_size(healthy: Report) -> None:
 
 def test_waiting_for_cpus_comes_before_advice_on_bytes_and_after_what_brings_more(healthy: Report) -> None:
     busy = replace(moving(healthy, **HEAVY), cpu_wait_pct=18.0, buckets=(bucket(0, 90_000_000, 4.0),))
-    kinds = [one.kind for one in advice(busy)]
+    kinds = [one.kind for one in make_suggestions(busy)]
     assert kinds[0] == "cpus" and {"compress", "smaller_buckets"} <= {*kinds}
     tiny = [
-        one.kind for one in advice(replace(busy, buckets=tuple(bucket(i, 33_000, 0.02) for i in range(75))))
+        one.kind
+        for one in make_suggestions(replace(busy, buckets=tuple(bucket(i, 33_000, 0.02) for i in range(75))))
     ]
     assert tiny[:2] == ["larger_buckets", "cpus"] and "accumulate" in tiny
     few = replace(busy, cpu_shortage="4 ranks may use core 0 only", buckets=(bucket(0, 33_000, 0.02),) * 75)
-    assert advice(few)[0].kind == "cpus"
+    assert make_suggestions(few)[0].kind == "cpus"
 
 
 def test_one_large_bucket_that_nothing_hides(healthy: Report) -> None:
@@ -175,7 +176,9 @@ def test_a_checkpoint_that_the_others_wait_for(healthy: Report) -> None:
         "rank 0 was after the optimizer in 7 steps, 6.0 s in each; "
         "the others waited 84 s for it in all, 33% of all ranks' time"
     )
-    assert [one.kind for one in advice(made) if one.figures.get("rank") == 2] == [], "1.2 s are not worth it"
+    assert [one.kind for one in make_suggestions(made) if one.figures.get("rank") == 2] == [], (
+        "1.2 s are not worth it"
+    )
 
 
 def test_an_evaluation_on_one_rank(healthy: Report) -> None:
@@ -196,7 +199,7 @@ def test_what_gives_back_most_comes_first(healthy: Report) -> None:
     )
     made = ledger(waited_for=rows, waiting=[4.0, 20.0], first_batch=[11.0, 11.0])
     made_report = replace(healthy, cost=replace(healthy.cost, step_s=100.0), ledger=made)
-    kinds = [one.kind for one in advice(made_report) if one.gain_pct]
+    kinds = [one.kind for one in make_suggestions(made_report) if one.gain_pct]
     assert kinds[:3] == ["evaluate_together", "persistent_workers", "slow_device"]
 
 
@@ -215,7 +218,7 @@ def test_the_most_valuable_comes_first(healthy: Report) -> None:
     made = replace(moving(healthy, **HEAVY), buckets=(bucket(0, 90_000_000, 4.0),))
     made = with_card(made, gradient_as_bucket_view=0, total_parameter_size_bytes=500_000_000)
     made = replace(made, cost=replace(made.cost, step_s=100.0), ledger=ledger(data=[30.0, 30.0]))
-    gains = [one.gain_pct for one in advice(made)]
+    gains = [one.gain_pct for one in make_suggestions(made)]
     assert gains[0] == pytest.approx(30.0)
     assert gains[-1] is None
     assert sorted((gain for gain in gains if gain is not None), reverse=True) == gains[:-1]
@@ -262,7 +265,7 @@ def test_the_page_says_for_which_worker_a_rank_of_a_stall_waited_whenever_it_was
     period = replace(MISSING, detail=detail, positions=(position,))
     while_it_lasted = replace(period, detail=(*period.detail, f"it waits for {worker}"))
     for stall in (period, while_it_lasted):
-        text = " ".join(page(replace(healthy, stalls=(stall,)), 80).split())
+        text = " ".join(text_page(replace(healthy, stalls=(stall,)), 80).split())
         assert text.count(f"it waits for {worker}") == 1
 
 
@@ -271,7 +274,7 @@ def test_a_stall_comes_before_a_tuning_hint_and_nothing_is_suggested_that_the_ru
 ) -> None:
     heavy = moving(healthy, **HEAVY)
     cost = replace(heavy.cost, stalled_s=41.0)
-    first, *others = advice(replace(heavy, stalls=(MISSING,), cost=cost))
+    first, *others = make_suggestions(replace(heavy, stalls=(MISSING,), cost=cost))
     assert first.kind == "stall" and "41 s" in first.because
     assert "while the others waited" in first.action
     assert others, "the hints follow"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddptop.report.build import report
+from ddptop.report.build import report_from_messages
 from ddptop.report.content import as_data
-from ddptop.report.text import page
+from ddptop.report.text import text_page
 from tests.analysis.test_remote_hosts import FAR, HOSTS, Job
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Recorded(Job):
         self.messages += messages
 
     def report(self) -> Report:
-        return report(self.messages, steps=self.world.step)
+        return report_from_messages(self.messages, steps=self.world.step)
 
 
 def test_hosts_that_were_silent_are_named(make_world) -> None:
@@ -46,7 +46,7 @@ def test_hosts_that_were_silent_are_named(make_world) -> None:
     (hosts,) = [finding for finding in found.verdict if finding.kind == "hosts"]
     assert hosts.sentence == "host node2 was unreachable once"
     assert hosts.detail[-1] == "host node2 reports again after 12 s"
-    text = page(found, 100)
+    text = text_page(found, 100)
     assert "Hosts" in text and "host node2 was unreachable once" in text
     data = as_data(found)
     assert isinstance(data["hosts"], list) and len(data["hosts"]) == 3

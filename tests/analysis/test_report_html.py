@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ddptop.recording.reader import Recording
-from ddptop.report.build import read, report
-from ddptop.report.html import document
-from ddptop.report.text import page
+from ddptop.report.build import read_report, report_from_messages
+from ddptop.report.html import html_page
+from ddptop.report.text import text_page
 
 if TYPE_CHECKING:
     from ddptop.report.content import Report
@@ -60,20 +60,20 @@ class Page(HTMLParser):
 
 def recorded(name: str) -> Report:
     with Recording.open(DATA / f"{name}.ddptop") as recording:
-        return read(recording)
+        return read_report(recording)
 
 
 @pytest.mark.parametrize("name", ["straggler", "stall", "columns"])
 def test_it_says_what_the_page_of_text_says(name: str) -> None:
     content = recorded(name)
-    html = Page(document(content))
+    html = Page(html_page(content))
     assert not html.open
     said = " ".join(" ".join(html.words).split())
     for finding in content.verdict:
         assert finding.sentence in said
     for suggestion in content.advice:
         assert suggestion.action in said and suggestion.because in said
-    titles = {line for line in page(content, 10_000).splitlines() if line in TITLES}
+    titles = {line for line in text_page(content, 10_000).splitlines() if line in TITLES}
     assert titles == {word for word in html.words if word in TITLES}
     for stall in content.stalls:
         for position in stall.positions:
@@ -82,12 +82,12 @@ def test_it_says_what_the_page_of_text_says(name: str) -> None:
 
 
 def test_every_picture_has_a_text_alternative_and_every_part_of_it_a_figure() -> None:
-    tags = Page(document(recorded("straggler"))).tags
+    tags = Page(html_page(recorded("straggler"))).tags
     pictures = [attributes for tag, attributes in tags if tag == "svg"]
     assert pictures
     for attributes in pictures:
         assert attributes.get("aria-hidden") or (attributes["role"] == "img" and attributes["aria-label"])
-    text = document(recorded("straggler"))
+    text = html_page(recorded("straggler"))
     assert re.search(r"<title>steps? [\d, to]+: [\d.]+ ms, wait [\d.]+%, transfer [\d.]+%</title>", text)
     assert re.search(r"<title>rank 1: data [\d.]+ ms</title>", text)
 
@@ -101,7 +101,7 @@ def test_text_of_the_users_program_is_text() -> None:
         replace(stall, sentence=HOSTILE, positions=tuple(replace(p, host=HOSTILE) for p in stall.positions))
         for stall in content.stalls
     )
-    text = document(replace(content, run=run, verdict=verdict, ranks=ranks, stalls=stalls))
+    text = html_page(replace(content, run=run, verdict=verdict, ranks=ranks, stalls=stalls))
     html = Page(text)
     assert not html.open
     assert not {"script", "img", "iframe", "object"} & {tag for tag, _ in html.tags}
@@ -110,7 +110,7 @@ def test_text_of_the_users_program_is_text() -> None:
 
 
 def test_nothing_is_requested_from_anywhere() -> None:
-    text = document(recorded("straggler"))
+    text = html_page(recorded("straggler"))
     assert not re.search(r"url\(|@import|https?:", text)
     for tag, attributes in Page(text).tags:
         assert not attributes.get("src")
@@ -121,16 +121,16 @@ def test_nothing_is_requested_from_anywhere() -> None:
 def test_a_long_run_of_many_ranks_stays_small(make_world: type[World]) -> None:
     world = make_world(64, delays={(40, "data"): 8_000})
     messages = [world.run(), *world.introduce(), *world.steps(120), world.run("finished", 0)]
-    content = report(messages, steps=120)
+    content = report_from_messages(messages, steps=120)
     content = replace(content, spans=content.spans * (60 // max(1, len(content.spans)) + 1))
-    text = document(content)
+    text = html_page(content)
     assert len(text.encode()) < MOST_BYTES
     assert text.count('<div class="rank"><span>rank') == 64
     many = replace(content, ranks=content.ranks * 64)
-    assert len(document(many).encode()) < MOST_BYTES
-    assert "and 4,032 more ranks" in document(many)
+    assert len(html_page(many).encode()) < MOST_BYTES
+    assert "and 4,032 more ranks" in html_page(many)
 
 
 def test_a_run_without_a_step_has_a_page() -> None:
     content = replace(recorded("straggler"), spans=(), ranks=(), buckets=(), stragglers=(), advice=())
-    assert not Page(document(content)).open
+    assert not Page(html_page(content)).open

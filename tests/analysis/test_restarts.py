@@ -12,8 +12,8 @@ from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, Bye, Event, Received
-from ddptop.report.build import report
-from ddptop.report.text import page
+from ddptop.report.build import report_from_messages
+from ddptop.report.text import text_page
 from tests.analysis.stalling import START_NS, Stage
 from tests.analysis.test_deaths import RESET
 
@@ -61,12 +61,12 @@ def test_a_failure_of_each_attempt_is_one_and_followers_are_those_of_an_attempt(
     repeated = "failed 4 times at train.py:26 (3 restarts): "
     assert verdict(last).sentence == f"FAILED · {repeated}{SAMPLE} (train.py:26 <module>)"
     assert [(death.rank, death.incarnation) for death in last.deaths] == [(2, 3), (0, 3), (1, 3)]
-    found = report(messages, steps=80)
+    found = report_from_messages(messages, steps=80)
     assert (
         found.verdict[0].sentence == f"{repeated}{SAMPLE} (exit code 1), in step 20; ranks 0 and 1 followed"
     )
     assert len(found.deaths) == 12
-    assert "in elastic restart 3, step 20" in page(found, 200)
+    assert "in elastic restart 3, step 20" in text_page(found, 200)
 
 
 @pytest.mark.parametrize(("lines", "times"), [([26, 31], 1), ([26, 31, 26], 2), ([26], 1)])
@@ -78,7 +78,7 @@ def test_only_attempts_that_failed_alike_are_counted(make_world, lines: list[int
     place = f"(train.py:{lines[-1]} <module>)"
     repeated = f"failed {times} times at train.py:26 (2 restarts): " if times > 1 else ""
     assert verdict(reducer.frame(messages[-1].t_ns)).sentence == f"FAILED · {repeated}{SAMPLE} {place}"
-    assert report(messages, steps=60).verdict[0].sentence.startswith(f"{repeated}rank 2 failed")
+    assert report_from_messages(messages, steps=60).verdict[0].sentence.startswith(f"{repeated}rank 2 failed")
 
 
 def test_a_rank_that_is_killed_each_time_is_told_without_a_place(make_world) -> None:
@@ -155,7 +155,7 @@ def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_wo
         reducer.feed(received)
     repeated = "failed 3 times at train.py:4 (3 restarts): rank 1 failed: RuntimeError: Gloo"
     assert verdict(reducer.frame(messages[-1].t_ns)).sentence.startswith(f"FAILED · {repeated}")
-    found = report(messages, steps=20)
+    found = report_from_messages(messages, steps=20)
     assert found.verdict[0].sentence.startswith(repeated)
     assert [death.rank for death in found.deaths if not death.follows] == [2, 0, 2, 1]
     assert found.hosts == (), "ranks that have not come again are on no other host"
@@ -179,4 +179,4 @@ def test_ranks_that_failed_in_the_same_way_in_a_collective_are_told_together_in_
     said = "3 ranks failed: RuntimeError: Gloo connectFullMesh failed with timed out connecting"
     assert verdict(reducer.frame(messages[-1].t_ns)).sentence == f"FAILED · {said} (train.py:4 <module>)"
     who = "ranks 0, 1 and 2" + said.removeprefix("3 ranks")
-    assert report(messages, steps=20).verdict[0].sentence == f"{who} (exit code 1), in step 0"
+    assert report_from_messages(messages, steps=20).verdict[0].sentence == f"{who} (exit code 1), in step 0"

@@ -20,7 +20,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Layout, Message, OwnTime, Received, StepRow, Steps
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
-from ddptop.report.check import STEP_CONFIDENCE, Measured, against_base, measure, outcome
+from ddptop.report.check import STEP_CONFIDENCE, Measured, against_base, measure_recording, overall_outcome
 from ddptop.sources.simulation.story import Story
 from tests.recording.made_up import START_NS, hello, run_message
 
@@ -82,7 +82,7 @@ def measured(folder: Path, shares: Column) -> Measured:
     path.unlink(missing_ok=True)
     record(path, shares)
     with Recording.open(path) as recording:
-        return measure(recording, "run")
+        return measure_recording(recording, "run")
 
 
 def main() -> None:
@@ -112,7 +112,7 @@ def main() -> None:
             for pair in range(recorded):
                 one, two = (step_times(600, 0.7, pair, i) for i in (2, 3))
                 base, new = (measured(Path(name), shares) for shares in (one, two * share))
-                counts[outcome(against_base(new, base, 1.0))] += 1
+                counts[overall_outcome(against_base(new, base, 1.0))] += 1
             print(f"{share:.2f} times as slow: {counts}", flush=True)
 
 

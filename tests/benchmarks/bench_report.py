@@ -33,7 +33,7 @@ from ddptop.protocol.messages import Clock, Message, Progress, Received
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
 from ddptop.recording.writer import Writer
-from ddptop.report.build import read
+from ddptop.report.build import read_report
 from ddptop.sources.replay import frame_of
 from ddptop.sources.simulation import ranks
 from ddptop.sources.simulation import ranks as node
@@ -169,7 +169,7 @@ def main() -> None:
         kinds = make(path, world, steps, rate)
         print(f"{world:,} ranks, {steps:,} steps, {path.stat().st_size / 1e6:.0f} MB")
         print(", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()))
-        timed("report", path, read)
+        timed("report", path, read_report)
         timed("replay --once", path, lambda recording: frame_of(recording, None))
 
 

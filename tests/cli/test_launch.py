@@ -23,7 +23,7 @@ from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add
 from ddptop.frames.numbers import counted
 from ddptop.protocol.messages import Card, Event, Hello, Message
 from ddptop.recording.reader import Recording, RecordingError
-from ddptop.report.build import read
+from ddptop.report.build import read_report
 from ddptop.sources.replay import frame_at
 from tests.processes import (
     AS_NOBODY,
@@ -566,7 +566,7 @@ def test_a_job_that_is_suspended_goes_on_and_no_rank_is_taken_for_stalled_or_los
     assert (process.returncode, "step 190" in out) == (0, True), err
     assert re.search(r"200 steps, recorded in \S+$", own_lines(err)[-1]), err
     with Recording.open(home / "run.ddptop") as recording:
-        report = read(recording)
+        report = read_report(recording)
     frame = frame_at(home / "run.ddptop", None)
     assert (frame.run.state, frame.ranks.state) == ("finished", ("finished", "finished"))
     assert {alert.kind for alert in report.troubles} == {"interruption"}

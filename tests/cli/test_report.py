@@ -23,10 +23,10 @@ from ddptop.recording.format import MAGIC, BlockEntry
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader, Selector
 from ddptop.report import build
-from ddptop.report.build import read
+from ddptop.report.build import read_report
 from ddptop.report.content import Report
 from ddptop.report.sampling import MIN_SAMPLES
-from ddptop.report.text import page
+from ddptop.report.text import text_page
 from tests.processes import until
 from tests.recording import made_up
 
@@ -45,7 +45,7 @@ def recording(tmp_path: Path) -> Path:
 
 def report_of(path: Path) -> Report:
     with Recording.open(path) as recording:
-        return read(recording)
+        return read_report(recording)
 
 
 def test_a_page_tells_who_why_and_what_it_cost(ddptop, recording: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_recording_cut_off_in_the_middle(tmp_path: Path) -> None:
     whole = cut.read_bytes()
     cut.write_bytes(whole[: len(whole) // 2])
     found = report_of(cut)
-    text = page(found, 80)
+    text = text_page(found, 80)
     assert 0 < found.reading.steps < 1500
     assert found.stragglers[0].rank == 1
     assert "✖ LOST" in text
@@ -145,14 +145,14 @@ def test_a_thinned_recording_says_how_little_was_compared(tmp_path: Path) -> Non
     assert (found.reading.judged_pct or 0) < 40
     assert found.verdict[-1].kind == "little_judged"
     assert all(rank.lost_records == 0 for rank in found.ranks)
-    assert "Raise --ddptop-record-limit" in page(found, 80)
+    assert "Raise --ddptop-record-limit" in text_page(found, 80)
 
 
 def test_one_rank_and_no_step(tmp_path: Path) -> None:
     made_up.write(tmp_path / "one.ddptop", made_up.a_run(50, world=1))
     made_up.write(tmp_path / "none.ddptop", made_up.a_run(0))
-    assert "one rank: no other rank to wait for" in page(report_of(tmp_path / "one.ddptop"), 80)
-    text = page(report_of(tmp_path / "none.ddptop"), 80)
+    assert "one rank: no other rank to wait for" in text_page(report_of(tmp_path / "one.ddptop"), 80)
+    text = text_page(report_of(tmp_path / "none.ddptop"), 80)
     assert "no step was finished by all 2 ranks: nothing can be measured" in text
     assert "nan" not in text.lower()
     assert "None" not in text
@@ -164,7 +164,7 @@ def test_a_simulated_run_says_so(tmp_path: Path) -> None:
         for r in made_up.a_run(50)
     ]
     made_up.write(tmp_path / "sim.ddptop", records)
-    assert "SIMULATED" in page(report_of(tmp_path / "sim.ddptop"), 80).splitlines()[0]
+    assert "SIMULATED" in text_page(report_of(tmp_path / "sim.ddptop"), 80).splitlines()[0]
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_of_a_long_recording_stretches_tell_the_same(tmp_path: Path, monkeypatch
     assert not part.stalls
     assert all(rank.lost_records == 0 for rank in part.ranks)
     assert "mute" in [one.kind for one in part.events]
-    assert "evenly spread; all events" in " ".join(page(part, 80).split())
+    assert "evenly spread; all events" in " ".join(text_page(part, 80).split())
 
 
 def with_a_stall(messages: list[Received], at: int, seconds: int) -> Iterator[Received]:
@@ -233,7 +233,7 @@ def test_around_exits_fewer_blocks_are_read_than_around_stalls(tmp_path: Path) -
                 records.append(received._replace(seq=received.seq + 5_000_000, message=said))
         made_up.write(path, records)
         with Recording.open(path) as recording:
-            blocks_read[number] = sum(len(blocks) for blocks in build.stretches(recording, 20))
+            blocks_read[number] = sum(len(blocks) for blocks in build.choose_stretches(recording, 20))
     assert blocks_read[0] + 20 < blocks_read[7]
 
 

@@ -21,8 +21,8 @@ from ddptop.protocol.limits import MAX_SHOWN_WORLD
 from ddptop.protocol.messages import Event, Hello, Received, StepRow, Steps
 from ddptop.recording.reader import Recording
 from ddptop.render.plain import watch_line
-from ddptop.report.build import read as report_of
-from ddptop.report.text import page as report_page
+from ddptop.report.build import read_report as report_of
+from ddptop.report.text import text_page as report_page
 from tests.collector.hostile import HOSTILE
 from tests.tui.pages import page as run_page
 from tests.tui.pages import place_at

@@ -13,7 +13,7 @@ from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event, Progress, Steps
 from ddptop.recording.reader import Recording, RecordingError
-from ddptop.report.build import read
+from ddptop.report.build import read_report
 from ddptop.sources.replay import frame_at
 
 BEGAN = 1_000 * NS
@@ -214,7 +214,7 @@ def test_a_collector_that_was_stopped_takes_nobody_for_stalled(stage):
     summary = stage.finish(collector)
     assert (summary["steps"], summary["lost"]) == (899, 0)
     with Recording.open(stage.recording) as recording:
-        report = read(recording)
+        report = read_report(recording)
         frame = frame_at(stage.recording, None)
     assert report.stalls == ()
     assert {alert.kind for alert in report.troubles} == {"interruption"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.export.metrics import Family, families
+from ddptop.export.metrics import Family, metric_families
 from tests.tui import fake
 
 FOLDER = Path(__file__).parents[2] / "examples" / "observability"
@@ -24,7 +24,7 @@ def queries() -> list[str]:
 def test_every_query_names_a_series() -> None:
     name_of = pytest.importorskip("ddptop.export.prometheus").name_of
     known = set()
-    for family in families(fake.many()):
+    for family in metric_families(fake.many()):
         counted = isinstance(family, Family) and family.kind == "counter"
         known.add(f"{name_of(family)}_total" if counted else name_of(family))
     for query in queries():

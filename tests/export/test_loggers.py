@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.export import loggers
-from ddptop.export.loggers import Logger, LoggerError, figures
+from ddptop.export.loggers import Logger, LoggerError, figures_to_log
 from ddptop.frames.frame import Frame, LoggedScalar
 from ddptop.host.installation import install_command
 from ddptop.recording.reader import Recording
@@ -46,7 +46,7 @@ def scalars(file: Path) -> Iterator[tuple[str, int, float]]:
 
 
 def test_unknown_figures_are_left_out(frame: Frame) -> None:
-    found = figures(frame)
+    found = figures_to_log(frame)
     assert found["ddptop/step_ms_p50"] == frame.group.step_ms_p50
     assert found["logged/acc top_1"] == 0.5
     assert "logged/nan" not in found and None not in found.values()
@@ -55,12 +55,12 @@ def test_unknown_figures_are_left_out(frame: Frame) -> None:
 def test_tensorboard_has_each_step_once(frame: Frame, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     logger = Logger(f"tensorboard:{tmp_path}")
-    logger.take(frame)
-    logger.take(frame)
+    logger.log_frame(frame)
+    logger.log_frame(frame)
     logger.close()
     (file,) = (tmp_path / "train-k7qf").iterdir()
     found = [*scalars(file)]
-    assert len(found) == len(figures(frame))
+    assert len(found) == len(figures_to_log(frame))
     assert {step for _, step, _ in found} == {frame.group.step}
 
 
@@ -69,7 +69,7 @@ def test_a_logger_that_hangs_is_given_up(frame: Frame, monkeypatch: pytest.Monke
     monkeypatch.setattr(loggers, "_open_wandb", lambda run: ended.wait())
     try:
         with pytest.raises(LoggerError, match=r"wandb has not answered for 0\.05 s"):
-            Logger("wandb", timeout_s=0.05).take(frame)
+            Logger("wandb", timeout_s=0.05).log_frame(frame)
     finally:
         ended.set()
 
@@ -82,7 +82,7 @@ def test_a_missing_package_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(LoggerError) as raised:
-        Logger(target).take(frame)
+        Logger(target).log_frame(frame)
     kind = target.partition(":")[0]
     assert str(raised.value) == f"{kind} needs {package}: {install_command(kind)}"
 
@@ -91,7 +91,7 @@ def test_a_logger_that_fails_is_named(frame: Frame, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     (tmp_path / "file").write_text("")
     with pytest.raises(LoggerError, match="tensorboard: NotADirectoryError"):
-        Logger(f"tensorboard:{tmp_path / 'file'}").take(frame)
+        Logger(f"tensorboard:{tmp_path / 'file'}").log_frame(frame)
 
 
 @pytest.mark.slow  # W&B starts a process of its own: 5 s
@@ -100,11 +100,11 @@ def test_wandb_has_the_figures(frame: Frame, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     logger = Logger("wandb")
-    logger.take(frame)
+    logger.log_frame(frame)
     logger.close()
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     written = file.read_bytes()
-    for name in figures(frame):
+    for name in figures_to_log(frame):
         assert name.encode() in written
 
 
@@ -116,10 +116,10 @@ def test_mlflow_has_the_figures(frame: Frame, tmp_path: Path, monkeypatch: pytes
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
     monkeypatch.chdir(tmp_path)
     logger = Logger("mlflow")
-    logger.take(frame)
+    logger.log_frame(frame)
     logger.close()
     client = mlflow.MlflowClient()
     (run,) = client.search_runs([client.get_experiment_by_name("ddptop").experiment_id])
     assert (run.info.run_name, run.info.status) == (frame.run.name, "FINISHED")
-    assert run.data.metrics == pytest.approx(figures(frame))
+    assert run.data.metrics == pytest.approx(figures_to_log(frame))
     assert client.get_metric_history(run.info.run_id, "ddptop/step_ms_p50")[0].step == frame.group.step

@@ -15,7 +15,7 @@ from ddptop.agent.service import READ_AT_S
 from ddptop.cli.commands.metrics import FRESH_S
 from ddptop.collector.service import TICK_MS
 from ddptop.collector.viewers import INTERVAL_NS
-from ddptop.export.metrics import MOST_RANKS, WORST, Family, Histogram, families, ranks_shown
+from ddptop.export.metrics import MOST_RANKS, WORST, Family, Histogram, metric_families, ranks_shown
 from ddptop.frames.frame import GpuFacts
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.limits import NS
@@ -61,7 +61,7 @@ def with_gpus(frame: Frame) -> Frame:
 def values(frame: Frame) -> dict[str, dict[tuple[str, ...], float]]:
     return {
         one.name: {tuple(sample.labels.values()): sample.value for sample in one.samples}
-        for one in families(frame)
+        for one in metric_families(frame)
         if isinstance(one, Family)
     }
 
@@ -104,7 +104,7 @@ def test_of_many_ranks_the_worst_have_series_and_all_are_in_histograms(frame: Fr
     many = with_gpus(enlarged(frame, 4096))
     shown = ranks_shown(many)
     assert len(shown) == WORST and many.straggler is not None and many.straggler.rank in shown
-    found = list(families(many))
+    found = list(metric_families(many))
     series = sum(len(one.counts) + 2 if isinstance(one, Histogram) else len(one.samples) for one in found)
     assert WORST < series <= MOST_SERIES
     labels = {
@@ -121,17 +121,17 @@ def test_of_many_ranks_the_worst_have_series_and_all_are_in_histograms(frame: Fr
     assert own.total == pytest.approx(float(many.ranks.own_ms.sum()) / 1e3)
     few = enlarged(frame, MOST_RANKS)
     assert ranks_shown(few) == list(range(MOST_RANKS))
-    assert not [one for one in families(few) if isinstance(one, Histogram)]
+    assert not [one for one in metric_families(few) if isinstance(one, Histogram)]
 
 
 @pytest.mark.parametrize(("name", "error"), [("pipe", "not replaced"), ("no/file", "No such file")])
 def test_a_file_that_cannot_be_written_is_named(frame: Frame, tmp_path: Path, name: str, error: str) -> None:
     pytest.importorskip("prometheus_client", reason="pip install 'ddptop[metrics]'")
-    from ddptop.export.prometheus import write
+    from ddptop.export.prometheus import write_textfile
 
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match=error) as raised:
-        write(frame, tmp_path / name)
+        write_textfile(frame, tmp_path / name)
     assert raised.value.filename == str(tmp_path / name)
     assert (tmp_path / "pipe").is_fifo() and len([*tmp_path.iterdir()]) == 1
 
@@ -140,11 +140,11 @@ def test_prometheus_can_read_them(frame: Frame, tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client", reason="pip install 'ddptop[metrics]'")
     from prometheus_client.parser import text_string_to_metric_families
 
-    from ddptop.export.prometheus import write
+    from ddptop.export.prometheus import write_textfile
 
     for each in (frame, with_gpus(enlarged(frame, 300))):
         path = tmp_path / "ddptop.prom"
-        write(each, path)
+        write_textfile(each, path)
         read = {one.name: one for one in text_string_to_metric_families(path.read_text())}
         assert all(name.startswith(("ddptop_", "hw_")) for name in read)
         assert read["ddptop_step"].samples[0].value == each.group.step

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ddptop
-from ddptop.export.output import write
+from ddptop.export.output import write_export
 from ddptop.export.reading import Selection
 from ddptop.recording.reader import Recording
 from tests.recording import made_up
@@ -31,7 +31,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trace_path(recording: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("perfetto") / "trace.pftrace"
     with Recording.open(recording) as opened:
-        write(opened, "perfetto", path, Selection())
+        write_export(opened, "perfetto", path, Selection())
     return path
 
 

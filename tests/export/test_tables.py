@@ -15,7 +15,7 @@ import pytest
 import ddptop
 from ddptop.export import tables as export_tables
 from ddptop.export.columns import TABLES
-from ddptop.export.output import output_at, write
+from ddptop.export.output import output_at, write_export
 from ddptop.export.reading import ExportError, Selection
 from ddptop.frames.snapshot import snapshot
 from ddptop.recording.reader import Recording
@@ -49,7 +49,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def exported(path: Path, form: str, to: Path, selection: Selection | None = None) -> Path:
     with Recording.open(path) as recording:
-        write(recording, form, to, selection or Selection())
+        write_export(recording, form, to, selection or Selection())
     return to
 
 

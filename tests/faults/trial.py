@@ -156,11 +156,11 @@ class Trial:
         return Seen(summary, dict(rows), last, doubled, self._stalls(), events, self.told)
 
     def _stalls(self) -> int:
-        from ddptop.report.build import read
+        from ddptop.report.build import read_report
 
         try:
             with Recording.open(self.recording) as recording:
-                return len(read(recording).stalls)
+                return len(read_report(recording).stalls)
         except (OSError, RecordingError):
             return 0
 

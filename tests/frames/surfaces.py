@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import ddptop
-from ddptop.export.metrics import Family, families
+from ddptop.export.metrics import Family, metric_families
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.figures import FIGURES
 from ddptop.frames.frame import values_of_ranks
@@ -21,7 +21,7 @@ from ddptop.recording.reader import Recording
 from ddptop.render.context import RenderContext
 from ddptop.render.metrics import explain
 from ddptop.render.rank_table import plain_rank_columns, rank_columns
-from ddptop.report.build import read
+from ddptop.report.build import read_report
 from ddptop.report.content import as_data
 from ddptop.report.tables import rank_table
 from ddptop.sources.replay import frame_at
@@ -48,13 +48,13 @@ def surfaces_of(name: str, path: Path) -> set[str]:
     if figure.scope == "gpu":
         ranks, declared = [rank["gpu"] for rank in ranks], declared["gpu"]["properties"]
     with Recording.open(path) as recording:
-        report = read(recording)
+        report = read_report(recording)
     of_rank: Any = as_data(report)["ranks"]
     meaning = explain(figure.title)
     document = metrics_document(
         resources.files("ddptop").joinpath("analysis/METRICS.md").read_text(encoding="utf-8")
     )
-    written = {one.name for one in families(frame) if isinstance(one, Family) and one.samples}
+    written = {one.name for one in metric_families(frame) if isinstance(one, Family) and one.samples}
     shown = {
         "bytes": bool(np.isfinite(values_of_ranks(figure, frame)).all()),
         "json": ranks[0].get(name) is not None,

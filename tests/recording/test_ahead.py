@@ -12,7 +12,7 @@ import pytest
 from ddptop.frames.codec import encode_frame
 from ddptop.recording import ahead, runs
 from ddptop.recording.reader import Recording
-from ddptop.report.build import read
+from ddptop.report.build import read_report
 from ddptop.sources.replay import frame_of
 from tests.processes import run
 from tests.recording.made_up import a_run, write
@@ -139,7 +139,7 @@ def test_report_and_replay_are_equal_in_two_processes(name, second, monkeypatch)
     for least in (0, 1 << 40):
         monkeypatch.setattr(ahead, "LEAST_BYTES", least)
         with Recording.open(Path(__file__).parent / "data" / f"{name}.ddptop") as recording:
-            results.append((read(recording), encode_frame(frame_of(recording, None))))
+            results.append((read_report(recording), encode_frame(frame_of(recording, None))))
     assert results[0][1] == results[1][1]
     assert repr(results[0][0]) == repr(results[1][0])
     assert second == [True, True]

@@ -21,13 +21,13 @@ from typing import Any
 
 import pytest
 
-from ddptop.export.metrics import families
-from ddptop.export.output import write
+from ddptop.export.metrics import metric_families
+from ddptop.export.output import write_export
 from ddptop.export.reading import Selection
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.recording.reader import Recording
-from ddptop.report.build import read
+from ddptop.report.build import read_report
 from ddptop.report.content import as_data
 from ddptop.sources.past import RecordedPast
 from ddptop.sources.player import Player
@@ -114,7 +114,8 @@ def test_the_figures_and_the_screen_are_the_frozen_ones(name: str, tmp_path: Pat
     figures = {f"snapshot {key}": [each.get(key, "none") for each in snapshots] for key in keys}
     figures |= {f"report {key}": value for key, value in digests(report_of(name)).items()}
     figures |= {
-        f"metric {family.name}": checksum(rounded_text(repr(family))) for family in families(frames[-1])
+        f"metric {family.name}": checksum(rounded_text(repr(family).replace("MetricSample(", "Sample(")))
+        for family in metric_families(frames[-1])
     }
     figures |= exported_columns(name, tmp_path / "csv")
     screen = "\n".join(screens)
@@ -149,13 +150,13 @@ def replayed(name: str) -> Iterator[tuple[int, ReplayedSource]]:
 def report_of(name: str) -> Any:
     """The report's JSON."""
     with Recording.open(path_of(name)) as recording:
-        return json.loads(json.dumps(as_data(read(recording))))
+        return json.loads(json.dumps(as_data(read_report(recording))))
 
 
 def exported_columns(name: str, folder: Path) -> dict[str, str]:
     """A checksum of each column of each table."""
     with Recording.open(path_of(name)) as recording:
-        write(recording, "csv", folder, Selection())
+        write_export(recording, "csv", folder, Selection())
     columns = {}
     for table in sorted(folder.iterdir()):
         with table.open(encoding="utf-8", newline="") as file:

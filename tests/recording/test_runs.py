@@ -147,7 +147,7 @@ def test_no_stall_is_searched_where_a_report_reads_all_blocks(tmp_path, monkeypa
     monkeypatch.setattr(build, "WHOLE_ROWS", 0)
     monkeypatch.setattr(BlockReader, "may_hold", lambda *_: searched.append("") or True)
     with Recording.open(path) as recording:
-        assert build.read(recording).reading.read_steps == 100
+        assert build.read_report(recording).reading.read_steps == 100
     assert not searched
 
 

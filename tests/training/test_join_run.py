@@ -16,7 +16,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.host.runs import RunFile, read_run_file
 from ddptop.protocol.messages import Progress
 from ddptop.recording.reader import Recording, RecordingError
-from ddptop.report.build import read
+from ddptop.report.build import read_report
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, names_ddptop, run, started, until
 
@@ -120,7 +120,7 @@ def test_a_signal_to_the_launcher_is_told_as_the_end_of_the_run(tmp_path: Path, 
     assert (found.kind, frame.run.state, frame.deaths) == ("ended_from_outside", "failed", ()), found
     assert found.sentence == "INTERRUPTED by SIGTERM (time limit, scancel, eviction?)"
     with Recording.open(recording) as opened:
-        report = read(opened)
+        report = read_report(opened)
     assert [one.kind for one in report.verdict if one.sign == "critical"] == ["ended_from_outside"]
     assert not report.deaths
     assert not list((tmp_path / "r" / "ddptop").iterdir())

@@ -23,7 +23,7 @@ from ddptop.cli.settings import Settings
 from ddptop.cli.show import Mode, print_frame
 from ddptop.collector.alert_calls import AlertCalls
 from ddptop.collector.incidents import IncidentChange
-from ddptop.export.metrics import families
+from ddptop.export.metrics import metric_families
 from ddptop.frames.codec import FrameError
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
@@ -93,7 +93,7 @@ def draw_everywhere(frame: Frame, replaced: list[Any], size: tuple[int, int], vi
     json.dumps(snapshot(frame), allow_nan=False)
     assert is_clean(picture(frame, size[0]))
     assert watch_line(frame).isprintable()
-    list(families(frame))
+    list(metric_families(frame))
     person = Sketch(LyingSource(frame, replaced), size)
     for view in views:
         text = person.press("escape", "escape", *PAGES[view])

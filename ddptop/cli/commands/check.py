@@ -61,7 +61,7 @@ class CheckCommand(Command):
         if options.junit is not None:
             _check_writable(Path(options.junit))
         limits = {} if options.limits is None else _read_limits(Path(options.limits))
-        from ddptop.report.check import against_base, against_limits, outcome
+        from ddptop.report.check import against_base, against_limits, overall_outcome
 
         new = _read_measured(options.new)
         results = against_limits(new, limits)
@@ -71,7 +71,7 @@ class CheckCommand(Command):
             if base.world_size != new.world_size:
                 note(f"{new.name} has {new.world_size} ranks, {base.name} {base.world_size}")
             results += against_base(new, base, options.tolerance)
-        whole = outcome(results)
+        whole = overall_outcome(results)
         names = {"new": new.name, "base": None if base is None else base.name}
         if options.json:
             checks = [{**asdict(result), "sentence": result_sentence(result)} for result in results]
@@ -133,10 +133,10 @@ def _is_limited(results: Sequence[Result]) -> bool:
 
 def _read_measured(word: str) -> Measured:
     from ddptop.cli.find import SUFFIX, read_whole, recording_of
-    from ddptop.report.check import measure
+    from ddptop.report.check import measure_recording
 
     with read_whole(recording_of(word)) as recording:
-        measured = measure(recording, recording.path.name.removesuffix(SUFFIX))
+        measured = measure_recording(recording, recording.path.name.removesuffix(SUFFIX))
         if recording.damage is not None:
             note(f"{recording.path.name}: {recording.damage}; the rest was read")
     return measured

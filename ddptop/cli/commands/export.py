@@ -47,7 +47,7 @@ class Export(Command):
         from ddptop.cli.find import SUFFIX, read_whole, recording_of
 
         with read_whole(recording_of(options.file), "exporting") as recording:
-            from ddptop.export.output import ENDINGS, STDOUT, write
+            from ddptop.export.output import ENDINGS, STDOUT, write_export
             from ddptop.export.reading import ExportError, Selection
 
             name = recording.path.name.removesuffix(SUFFIX)
@@ -58,9 +58,9 @@ class Export(Command):
             selection = Selection(first, stop, options.ranks)
             code = Exit.USAGE
             try:
-                selection.check(recording)
+                selection.check_recording(recording)
                 code = Exit.FAILED
-                end = write(recording, options.to, path, selection, force=options.force)
+                end = write_export(recording, options.to, path, selection, force=options.force)
             except ExportError as error:
                 raise CliError(str(error), code) from None
             if recording.damage is not None:

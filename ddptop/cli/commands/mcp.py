@@ -219,11 +219,11 @@ def _read_report(run: str | None) -> dict[str, Any]:
 
 def _report_of(path: Path) -> dict[str, Any]:
     from ddptop.cli.find import open_recording
-    from ddptop.report.build import read
+    from ddptop.report.build import read_report
     from ddptop.report.content import as_data
 
     with open_recording(path) as recording:
-        return as_data(read(recording))
+        return as_data(read_report(recording))
 
 
 def _find_by_name(run: str | None) -> RunFile | RecordingEntry:

@@ -96,7 +96,7 @@ class Metrics(Command):
                 take = _frame_logger(os.environ[VARIABLE], stack)
             stack.enter_context(started_source(source))
             if take is None:
-                serve = _import_prometheus().serve
+                serve = _import_prometheus().serve_metrics
                 address, port = options.listen
                 try:
                     port, end = serve(source.latest, address, port)
@@ -143,7 +143,7 @@ def _import_prometheus() -> ModuleType:
 
 
 def _file_writer(path: Path) -> Callable[[Frame], None]:
-    write = _import_prometheus().write
+    write = _import_prometheus().write_textfile
     return lambda frame: write(frame, path)
 
 
@@ -162,7 +162,7 @@ def _otlp_exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
 
     def send(frame: Frame) -> None:
         nonlocal taken
-        before, taken = taken, exporter.send(frame)
+        before, taken = taken, exporter.send_frame(frame)
         if taken != before:
             note("metrics are taken again" if taken else "metrics are not taken: no answer, or a refusal")
 
@@ -184,7 +184,7 @@ def _frame_logger(target: str, stack: ExitStack) -> Callable[[Frame], None]:
             os._exit(Exit.FAILED)  # a thread may hang in it
 
     stack.callback(checked, logger.close)
-    return lambda frame: checked(lambda: logger.take(frame))
+    return lambda frame: checked(lambda: logger.log_frame(frame))
 
 
 def _end_with_stdin(after_s: float) -> None:

@@ -49,15 +49,15 @@ class ReportCommand(Command):
         settings = load_settings(vars(options)).settings
         with read_whole(recording_of(options.run)) as recording:
             recording.will_be_read()
-            from ddptop.report.build import read
+            from ddptop.report.build import read_report
 
-            content = read(recording)
+            content = read_report(recording)
         if options.html:
-            from ddptop.report.html import document
+            from ddptop.report.html import html_page
 
             path = Path(options.html).absolute()
             try:
-                write_text(path, document(content))
+                write_text(path, html_page(content))
             except OSError as error:  # a full disk has no name of its own
                 raise CliError(f"{path}: {error.strerror}") from None
             print_text(f"report written to {path}")
@@ -66,9 +66,9 @@ class ReportCommand(Command):
 
             print_json(as_data(content))
         else:
-            from ddptop.report.text import page
+            from ddptop.report.text import text_page
 
             width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
             color = settings.color and sys.stdout.isatty()
-            print_text(page(content, width, settings.ascii, color), color=color)
+            print_text(text_page(content, width, settings.ascii, color), color=color)
         return Exit.DONE

@@ -9,7 +9,7 @@ import pytest
 
 from ddptop.frames.snapshot import snapshot
 from ddptop.recording.reader import Recording
-from ddptop.render.plain import picture
+from ddptop.render.plain import draw_frame
 from ddptop.report.build import read_report
 from ddptop.report.text import text_page
 from ddptop.sources.replay import frame_at
@@ -69,7 +69,7 @@ def test_a_forward_past_ddp_is_said_everywhere_and_its_steps_go_on(tmp_path: Pat
     assert last.group.step == steps - 1
     assert [event.message for event in last.events if event.kind == "not_synchronised"] == [said]
     assert not {"refused_messages", "lost_records"} & {*alerts(path, steps - 1)}
-    assert said in picture(last, 100)
+    assert said in draw_frame(last, 100)
     with Recording.open(path) as opened:
         text = " ".join(text_page(read_report(opened), 100).split())
     assert said in text
@@ -89,4 +89,4 @@ def test_a_wrong_no_sync_and_a_skipped_backward_are_said_with_their_steps(tmp_pa
     assert said["skipped_backward"].startswith("rank 1 ran forward without backward in step 10 ")
     skipped = alerts(path, 38)["skipped_backward"]
     assert (skipped["rank"], skipped["step"]) == (1, 10)
-    assert "never broadcast" not in picture(last, 100)
+    assert "never broadcast" not in draw_frame(last, 100)

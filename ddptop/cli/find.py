@@ -285,10 +285,10 @@ def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None)
 def _fit_progress(doing: str, state: str, columns: int) -> str:
     """The line of progress, short enough for the terminal: a line that wraps cannot be replaced as a whole.
     What is done is cut, not how far it is."""
-    from ddptop.render.text import clean, fit  # imports Rich, which most commands do without
+    from ddptop.render.text import clean_text, fit_text  # imports Rich, which most commands do without
 
     room = max(0, columns - len(state) - 2)
-    return f"{fit(clean(doing), room).rstrip()} {state}"
+    return f"{fit_text(clean_text(doing), room).rstrip()} {state}"
 
 
 def _terminal_columns() -> int:

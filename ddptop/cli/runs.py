@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ddptop.cli.errors import CliError
 from ddptop.cli.find import RecordingEntry, collected_elsewhere, find_live, find_recorded
 from ddptop.protocol.messages import RECORDING_STOPPED
-from ddptop.render.table import aligned
+from ddptop.render.table import align_texts
 from ddptop.tui.runs import RunChoice
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def table_lines(entries: Sequence[RunChoice]) -> list[str]:
         for entry in entries
     ]
     titles = ["STATE", "NAME", "RANKS", "SCRIPT", "AGE", "RECORDING"]
-    return aligned(titles, rows, frozenset({"RANKS", "AGE"}))
+    return align_texts(titles, rows, frozenset({"RANKS", "AGE"}))
 
 
 def _describe_place(entry: RunChoice) -> str:

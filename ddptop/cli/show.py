@@ -125,11 +125,11 @@ def print_frame(frame: Frame, mode: Mode, settings: Settings) -> int:
 
         print_json(snapshot(frame))
     else:
-        from ddptop.render.plain import picture
+        from ddptop.render.plain import draw_frame
 
         width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
         color = settings.color and sys.stdout.isatty()
-        print_text(picture(frame, width, settings.ascii, color), color=color)
+        print_text(draw_frame(frame, width, settings.ascii, color), color=color)
     return Exit.DONE
 
 

@@ -17,8 +17,8 @@ from ddptop.frames.bill import (
 )
 from ddptop.frames.numbers import duration, fixed, percent
 from ddptop.render.line import Line, Role
-from ddptop.render.table import body, fitting, head, measured
-from ddptop.render.text import wrap
+from ddptop.render.table import draw_head, draw_row, fit_columns, measured_column
+from ddptop.render.text import wrap_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,17 +43,17 @@ def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = F
     bill = bill_of(ledger, on_gpus=on_gpus)
     if not bill.rows:
         return []
-    lines = [Line(text, "strong") for text in wrap(headline(bill), width)]
+    lines = [Line(text, "strong") for text in wrap_lines(headline(bill), width)]
     lines += [draw_bill_bar(bill, width, ascii_only), *_draw_classes(bill, width, ascii_only)]
     columns, n_rows = waited_columns(ledger, bill)
     if n_rows:
         title = f"What the others waited for: {skew_cost_phrase(ledger.run)}"
-        lines += [Line(), *(Line(text, "strong") for text in wrap(title, width))]
+        lines += [Line(), *(Line(text, "strong") for text in wrap_lines(title, width))]
         lines += _draw_table(columns, n_rows, width)
     if bill.losses:
         lines += [Line(), Line(LOSSES_TITLE, "strong").cut(width)]
         for phrase in loss_phrases(bill):
-            first, *following = wrap(phrase, width - 2)
+            first, *following = wrap_lines(phrase, width - 2)
             lines += [Line(first), *(Line(f"  {part}") for part in following)]
     return lines
 
@@ -79,9 +79,9 @@ def class_columns(bill: Bill, signs: Sequence[str] = (), width: int | None = Non
     shares = [row.share_pct for row in bill.rows]
     most = None if width is None else max(LEAST_TITLE, width - len("100.0") - GAP)
     return [
-        measured("class", titles, 9, right=False, most=most),
-        measured(bill.unit, [*(row.amount for row in bill.rows), bill.total], 5),
-        measured("%", [*map(fixed, shares), fixed(sum(shares))], 8),
+        measured_column("class", titles, 9, right=False, most=most),
+        measured_column(bill.unit, [*(row.amount for row in bill.rows), bill.total], 5),
+        measured_column("%", [*map(fixed, shares), fixed(sum(shares))], 8),
     ]
 
 
@@ -103,11 +103,11 @@ def waited_columns(ledger: Ledger, bill: Bill) -> tuple[list[TableColumn], int]:
         names, places, when = [*names, "others"], [*places, ""], [*when, ""]
     n_rows = len(names)
     columns = [
-        measured("for", [*names, "in all"], 9, right=False),
-        measured("where it was", [*places, ""], 6, right=False),
-        measured(bill.unit, [*map(fixed, amounts[:n_rows]), waiting.amount], 7),
-        measured("%", [*map(fixed, shares[:n_rows]), fixed(waiting.share_pct)], 8),
-        measured("when", [*when, ""], 5, right=False),
+        measured_column("for", [*names, "in all"], 9, right=False),
+        measured_column("where it was", [*places, ""], 6, right=False),
+        measured_column(bill.unit, [*map(fixed, amounts[:n_rows]), waiting.amount], 7),
+        measured_column("%", [*map(fixed, shares[:n_rows]), fixed(waiting.share_pct)], 8),
+        measured_column("when", [*when, ""], 5, right=False),
     ]
     return columns, n_rows + 1
 
@@ -133,6 +133,6 @@ def _draw_classes(bill: Bill, width: int, ascii_only: bool) -> list[Line]:
 
 
 def _draw_table(columns: Sequence[TableColumn], n_rows: int, width: int) -> list[Line]:
-    chosen = fitting(columns, width, GAP)
-    lines = [head(chosen, GAP), *(body(chosen, row, GAP) for row in range(n_rows))]
+    chosen = fit_columns(columns, width, GAP)
+    lines = [draw_head(chosen, GAP), *(draw_row(chosen, row, GAP) for row in range(n_rows))]
     return [line.cut(width) for line in lines]

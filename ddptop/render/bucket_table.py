@@ -47,7 +47,7 @@ def bucket_columns(
     if known_bounds and not plain:
         known_bounds = set(BOUNDS)
     return [
-        table.measured(
+        table.measured_column(
             column.title or figure.title, texts, column.keep, right=not figure.is_text, most=column.most
         )
         for figure, column, texts in shown.values()

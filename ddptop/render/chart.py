@@ -41,7 +41,7 @@ class Axis:
     columns: int
 
     @classmethod
-    def over(cls, time_s: Column, cells: int, span_s: float | None, across: int = 1) -> Axis:
+    def over_time(cls, time_s: Column, cells: int, span_s: float | None, across: int = 1) -> Axis:
         """The last `span_s` seconds, or everything. Edges lie on multiples of a cell: they stay put.
 
         `across`: bins of a cell. However many, the same time is shown.
@@ -53,7 +53,7 @@ class Axis:
         first = math.floor(first_s / cell_s) if whole else math.floor(last_s / cell_s) - cells + 1
         return cls(first * cell_s, cell_s / across, cells * across)
 
-    def edges(self, time_s: Column) -> Indices:
+    def bin_edges(self, time_s: Column) -> Indices:
         """Index of the first point of every bin, and one more."""
         bounds = self.begin_s + self.bin_s * np.arange(self.columns + 1)
         bounds[-1] += self.bin_s * 1e-6
@@ -121,7 +121,7 @@ class Scale:
         return cls(low, high if high > low else low + 0.1, log=True)
 
     @classmethod
-    def of(cls, main: Column, zero: bool) -> Scale:
+    def around_series(cls, main: Column, zero: bool) -> Scale:
         """A round range that holds the series; peaks far above the rest are clipped."""
         finite = main[np.isfinite(main)]
         if not len(finite):
@@ -229,7 +229,7 @@ def mark_cells(
     step, time_s = step[first:], time_s[first:]
     marks: dict[int, Mark] = {}
 
-    def put(at_s: float, mark: Mark) -> None:
+    def put_mark(at_s: float, mark: Mark) -> None:
         cell = int((at_s - axis.begin_s) / cell_s)
         if 0 <= cell < count and at_s >= axis.begin_s:
             marks[cell] = mark
@@ -242,7 +242,7 @@ def mark_cells(
         for cell in np.flatnonzero((inside > begin_s) & (inside < end_s)).tolist():
             marks[cell] = "lost"
     for at_s in nan_at:
-        put(at_s, "nan")
+        put_mark(at_s, "nan")
     return marks
 
 
@@ -300,7 +300,7 @@ class TimeAxis:
         # Clamped first: an infinite moment cannot be rounded.
         return round(min(max(place, -1.0), self.width + 1.0))
 
-    def numbers(self) -> Line:
+    def draw_numbers(self) -> Line:
         """Round numbers where they belong, in ms."""
         span = self.end_ms - self.begin_ms
         if span <= 0 or self.width < MIN_APART:

@@ -16,7 +16,7 @@ from ddptop.frames.verdict import run_state
 from ddptop.protocol.vocabulary import FAILED_STATES
 from ddptop.render.line import worst_sign
 from ddptop.render.phases import Breakdown
-from ddptop.render.text import clean
+from ddptop.render.text import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ class RenderContext:
         return frozenset((*(stall.ranks if stall is not None else ()), *first, *alike))
 
     @cached_property
-    def gathers(self) -> bool:
+    def is_gathering(self) -> bool:
         """Whether some ranks have not reported yet, so that the others wait for them."""
         return run_state(self.frame) == "waiting"
 
@@ -103,7 +103,7 @@ class RenderContext:
         """The state of a rank in a word. Those that only wait in a stall are `waiting`, those that have ended
         because another rank died `ended`: the rank that it is due to stands out."""
         state = self.frame.ranks.state[rank]
-        if self.gathers:
+        if self.is_gathering:
             return {"waiting": "missing", "stale": "here"}.get(state, state)
         if not self.responsible or rank in self.responsible:
             return state
@@ -140,7 +140,7 @@ class RenderContext:
             excess = np.nan_to_num(np.asarray(frame.ranks.excess_ms, np.float64), nan=0.0)
             size = np.floor(np.maximum(excess, 0.0) / unit).astype(np.int64)
         place = np.where(size > 0, CALM - 1, CALM)
-        places = _MISSING if self.gathers else _PLACES
+        places = _MISSING if self.is_gathering else _PLACES
         for rank, state in enumerate(states) if places.keys() & set(states) else ():
             if state in places:
                 place[rank] = min(int(place[rank]), places[state])
@@ -164,4 +164,4 @@ class RenderContext:
 
     def clean(self, text: str) -> str:
         """Foreign text, safe to draw."""
-        return clean(text, self.ascii_only)
+        return clean_text(text, self.ascii_only)

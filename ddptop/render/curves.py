@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.render.line import Line, Piece, Role, over
+from ddptop.render.line import Line, Piece, Role, combine_roles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,13 +180,15 @@ def _area_cell(lower: int, upper: int, share: int, looks: Sequence[Piece], ascii
         return _Cell(" ", "text")
     sign, role = looks[lower]
     if lower == upper:
-        return _Cell(sign, over(role, role), role)
+        return _Cell(sign, combine_roles(role, role), role)
     if ascii_only:
         return _Cell(_LOWER_ASCII[share], role)
     behind = None if upper == ground else looks[upper][1]
     is_low = share > EIGHTHS // 2
     return _Cell(
-        LOWER_BLOCKS[share], role if behind is None else over(role, behind), role if is_low else behind
+        LOWER_BLOCKS[share],
+        role if behind is None else combine_roles(role, behind),
+        role if is_low else behind,
     )
 
 
@@ -197,4 +199,6 @@ def _put_curve(cells: list[_Cell], bits: bytes, role: Role, ascii_only: bool) ->
             cells[column] = _Cell(_choose_letter(dots), role)
         elif dots:
             ground = cells[column].ground
-            cells[column] = _Cell(_BRAILLE[dots], role if ground is None else over(role, ground), ground)
+            cells[column] = _Cell(
+                _BRAILLE[dots], role if ground is None else combine_roles(role, ground), ground
+            )

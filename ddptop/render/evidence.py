@@ -10,9 +10,9 @@ from ddptop.frames.phrases import death_phrase, ranks_phrase
 from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
 from ddptop.render import table
 from ddptop.render.context import RenderContext
-from ddptop.render.line import Line, beside
+from ddptop.render.line import Line, side_by_side
 from ddptop.render.stacks import INDENT, fitted_place, stack_lines
-from ddptop.render.text import cells, fit, wrap
+from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.render.trouble import stalled_for
 
 
@@ -32,7 +32,7 @@ def draw_position(
     lines = _draw_heading(context, position, width, responsible)
     if position.waits_for:
         text = f"it waits for {context.clean(position.waits_for)}"
-        lines += [Line(" " * INDENT).add(part, "strong") for part in wrap(text, width - INDENT)]
+        lines += [Line(" " * INDENT).add(part, "strong") for part in wrap_lines(text, width - INDENT)]
     if not position.traces:
         return [*lines, Line(" " * INDENT).add(_no_stack(position), "dim")]
     main, *other_traces = position.traces
@@ -47,36 +47,36 @@ def draw_position(
 def draw_positions(context: RenderContext, positions: list[RankPosition], width: int) -> list[Line]:
     """A title and a row per rank with its position."""
 
-    def texts(cell: object) -> list[str]:
+    def cell_texts(cell: object) -> list[str]:
         return [cell(position) for position in positions]  # type: ignore[operator]  # a function of one position
 
     columns = [
-        table.measured("rank", texts(lambda position: str(position.rank)), 99),
-        table.measured(
-            "process", texts(lambda position: context.clean(position.process)), 80, right=False, most=18
+        table.measured_column("rank", cell_texts(lambda position: str(position.rank)), 99),
+        table.measured_column(
+            "process", cell_texts(lambda position: context.clean(position.process)), 80, right=False, most=18
         ),
-        table.measured("step", texts(lambda position: count(position.step)), 60),
-        table.measured("sequence", texts(lambda position: count(position.sequence)), 70),
-        table.measured(
+        table.measured_column("step", cell_texts(lambda position: count(position.step)), 60),
+        table.measured_column("sequence", cell_texts(lambda position: count(position.sequence)), 70),
+        table.measured_column(
             "waits in",
-            texts(lambda position: context.clean(position.operation) or UNKNOWN),
+            cell_texts(lambda position: context.clean(position.operation) or UNKNOWN),
             90,
             right=False,
             most=36,
         ),
-        table.measured(
-            "called at", texts(lambda position: _called_at(context, position.user_call)), 85, right=False
+        table.measured_column(
+            "called at", cell_texts(lambda position: _called_at(context, position.user_call)), 85, right=False
         ),
     ]
-    columns = table.fitting(columns, width - 2, 2)
-    rows = [table.body(columns, row, 2) for row in range(len(positions))]
-    return [Line("  ").extend(row) for row in (table.head(columns, 2), *rows)]
+    columns = table.fit_columns(columns, width - 2, 2)
+    rows = [table.draw_row(columns, row, 2) for row in range(len(positions))]
+    return [Line("  ").extend(row) for row in (table.draw_head(columns, 2), *rows)]
 
 
 def _called_at(context: RenderContext, call: Call | None) -> str:
     if call is None:
         return UNKNOWN
-    return fit(
+    return fit_text(
         f"{context.clean(fitted_place(call, 18, context.folder))} {context.clean(call.function)}", 30
     ).rstrip()
 
@@ -95,8 +95,10 @@ def _draw_heading(
     name = f"rank {position.rank}"
     who = ", ".join([name, context.clean(position.host) or "host unknown", *_describe_pid(position)])
     words = [who, context.clean(position.process), *_where_it_is(context, position)]
-    first, *more_rows = wrap(" · ".join(words), width - 2)
-    lines = [Line("■ " if responsible else "  ", "bad").add(name, "strong").add(first[cells(name) :], "text")]
+    first, *more_rows = wrap_lines(" · ".join(words), width - 2)
+    lines = [
+        Line("■ " if responsible else "  ", "bad").add(name, "strong").add(first[text_width(name) :], "text")
+    ]
     return lines + [Line("  ").add(text, "text") for text in more_rows]
 
 
@@ -183,7 +185,9 @@ class _Evidence:
             lines += draw_headline("■", title, self.context.clean(stall.sentence), self.width)
         followed = (stall.followed,) if stall.followed else ()
         for text in (*followed, *stall.detail) if self.most is None else ():
-            lines += [Line("  ").add(part, "dim") for part in wrap(self.context.clean(text), self.width - 2)]
+            lines += [
+                Line("  ").add(part, "dim") for part in wrap_lines(self.context.clean(text), self.width - 2)
+            ]
         responsible = [position for position in stall.positions if position.rank in stall.ranks]
         innocent = [position for position in stall.positions if position.rank not in stall.ranks]
         if STALLS[stall.kind].has_sides and responsible and innocent:
@@ -216,7 +220,7 @@ class _Evidence:
         if self.width >= SIDE_BY_SIDE:
             half = self.width // 2
             left_lines = self.draw_position(responsible[0], responsible=True, width=half - 2)
-            lines += beside(
+            lines += side_by_side(
                 [line.cut(half - 2) for line in left_lines],
                 self.draw_position(positions[0], width=half),
                 half,
@@ -240,7 +244,7 @@ class _Evidence:
         n_followers = sum(dead.follows for dead in self.context.frame.deaths)
         if first and n_followers and not death.follows:
             where += f"; the first to die, {counted(n_followers, 'rank')} after it"
-        lines += [Line("  ").add(part, "dim") for part in wrap(where, self.width - 2)]
+        lines += [Line("  ").add(part, "dim") for part in wrap_lines(where, self.width - 2)]
         return lines + (self.draw_message(death) if first or self.every else [])
 
     def draw_message(self, death: Death) -> list[Line]:
@@ -248,7 +252,7 @@ class _Evidence:
         lines = [
             Line("  ").add(part, "text")
             for line in death.message
-            for part in wrap(self.context.clean(line), self.width - 2)
+            for part in wrap_lines(self.context.clean(line), self.width - 2)
         ]
         room = len(lines) if self.every else MESSAGE_LINES if self.most is None else BRIEF_MESSAGE_LINES
         if len(lines) > room:
@@ -262,9 +266,9 @@ class _Evidence:
 
 def draw_headline(sign: str, title: str, sentence: str, width: int) -> list[Line]:
     """A title and a sentence, wrapped below the title."""
-    lead = cells(title) + 4
-    first, *more_rows = wrap(f"{'_' * lead} {sentence}", width)
+    lead = text_width(title) + 4
+    first, *more_rows = wrap_lines(f"{'_' * lead} {sentence}", width)
     lines = [Line(f"{sign} {title} ", "bad").add(first[lead:], "strong")]
     if sign == "○":
         lines[0].pieces[0] = f"{sign} {title} ", "dim"
-    return lines + [Line("  ").add(text, "strong") for text in wrap(" ".join(more_rows), width - 2)]
+    return lines + [Line("  ").add(text, "strong") for text in wrap_lines(" ".join(more_rows), width - 2)]

@@ -13,7 +13,7 @@ from ddptop.render.context import OF_STEP
 from ddptop.render.hosts import by_host, host_figures, worst_first
 from ddptop.render.line import Piece
 from ddptop.render.rank_table import host_state_piece, state_piece, state_width
-from ddptop.render.text import cells
+from ddptop.render.text import text_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
         full = tuple(host.name for host in context.frame.hosts) or tuple(host.name for host in hosts)
         short = dict(zip(full, short_names(full), strict=True))
     names = [context.clean(short.get(host.name, host.name)) or UNKNOWN for host in hosts]
-    longest = max(map(cells, names), default=0)
+    longest = max(map(text_width, names), default=0)
     states, leads = state_width(context.frame), _worst_ranks(context)
     matters_ms = OF_STEP * (context.frame.group.step_ms_p50 or 0.0)
     shown = [
@@ -117,9 +117,9 @@ def _number_column(
     """`matters_ms`: an excess below this is not emphasized, nor whose it is."""
     width = column.width
     if figure is OFFSET:
-        width = max([width, *(cells(_clock_cell(host)[0]) for host in hosts)])
+        width = max([width, *(text_width(_clock_cell(host)[0]) for host in hosts)])
 
-    def cell(row: int) -> Piece:
+    def draw_cell(row: int) -> Piece:
         host = hosts[row]
         if figure is RUNNING:
             missing = host.running < host.ranks and host.state != "finished"
@@ -132,7 +132,7 @@ def _number_column(
         is_calm = figure in WORST and (host_value(EXCESS, host) or 0.0) < matters_ms
         return figure.text(value), "faint" if is_calm else figure.emphasis
 
-    return table.TableColumn(figure.title, width, cell, column.keep)
+    return table.TableColumn(figure.title, width, draw_cell, column.keep)
 
 
 def _clock_cell(host: HostFigures) -> Piece:
@@ -159,8 +159,8 @@ def plain_host_table(context: RenderContext, width: int) -> list[str]:
         return []
     shown = hosts[:MAX_ROWS]
     lines = table.text_lines(host_columns(context, shown, width), len(shown), width)
-    left = hosts[MAX_ROWS:]
-    if left:
-        unwell = sum(host.state not in ("live", "finished") for host in left)
-        lines.append(f"and {len(left):,} more hosts, {unwell:,} of them not live (--json has all)")
+    more_hosts = hosts[MAX_ROWS:]
+    if more_hosts:
+        unwell = sum(host.state not in ("live", "finished") for host in more_hosts)
+        lines.append(f"and {len(more_hosts):,} more hosts, {unwell:,} of them not live (--json has all)")
     return lines

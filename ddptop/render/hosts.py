@@ -46,7 +46,7 @@ class ByHost:
         ranks: list[int] = self.ranks[self.starts[host] : self.starts[host + 1]].tolist()
         return ranks
 
-    def extremes(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def least_and_largest(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(hosts,) least and largest of a value per rank."""
         column, starts = values[self.ranks], self.starts[:-1]
         return np.minimum.reduceat(column, starts), np.maximum.reduceat(column, starts)
@@ -73,13 +73,13 @@ def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
     order = np.lexsort((-size, place))
     for rank, host in zip(order.tolist(), index.of_rank[order].tolist(), strict=True):
         worst.setdefault(index.names[host], (int(place[rank]), -int(size[rank])))
-    silent = {state: (-1 - at, 0) for at, state in enumerate(SILENT_STATES)}
+    silent = {state: (-1 - place, 0) for place, state in enumerate(SILENT_STATES)}
 
-    def trouble(host: HostFigures) -> tuple[int, int, bool]:
+    def sort_key(host: HostFigures) -> tuple[int, int, bool]:
         place, size = silent.get(host.state) or worst.get(host.name, (CALM, 0))
         return place, size, host.local_recording is None
 
-    return tuple(sorted(frame.hosts, key=trouble))
+    return tuple(sorted(frame.hosts, key=sort_key))
 
 
 def inexact_clock(frame: Frame) -> str:

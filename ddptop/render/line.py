@@ -14,7 +14,7 @@ from rich.cells import set_cell_size
 from ddptop.frames.conditions import PROBLEM_STATES, STATES, tone_of
 from ddptop.protocol.outlets import ANSI_COLOURS
 from ddptop.protocol.texts import printable
-from ddptop.render.text import cells
+from ddptop.render.text import text_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ coloured ground, which take the ground's opposite."""
 _SEEN_WHEN_BLANK = frozenset(("badge", "match"))
 
 
-def over(front: Role, ground: Role) -> Role:
+def combine_roles(front: Role, ground: Role) -> Role:
     """The role of a cell in two colours: its letter in that of `front`, on the colour of `ground`.
 
     A sign over its own role looks solid, and is still there in text and where there are no colours.
@@ -52,7 +52,7 @@ Ground: TypeAlias = Literal["", "cursor", "banner"]
 Piece: TypeAlias = "tuple[str, Role]"
 
 
-def paint(text: str, role: str, color: bool) -> str:
+def paint_text(text: str, role: str, color: bool) -> str:
     """The text in the ANSI colour of a role; unchanged without `color` and for a role that has none."""
     return f"\x1b[{ANSI_COLOURS[role]}m{text}\x1b[0m" if color and role in ANSI_COLOURS else text
 
@@ -82,7 +82,7 @@ class Line:
         """Append a piece."""
         if text:
             self.pieces.append((text, role))
-            self.width += len(text) if text.isascii() else cells(text)  # some thousand times a picture
+            self.width += len(text) if text.isascii() else text_width(text)  # some thousand times a picture
         return self
 
     def signs(self, pieces: Iterable[Piece]) -> Line:
@@ -121,7 +121,7 @@ class Line:
         )
         for text, role in self.pieces:
             room = width - shorter.width
-            if cells(text) < room:
+            if text_width(text) < room:
                 shorter.add(text, role)
                 continue
             # `set_cell_size` never cuts a letter of two cells in half.
@@ -171,10 +171,10 @@ class Line:
         return "".join(text for text, _ in self.pieces)
 
 
-def rule(width: int, left_text: str = "", right_text: str = "") -> Line:
+def draw_rule(width: int, left_text: str = "", right_text: str = "") -> Line:
     """A horizontal rule, with words set into it; of those on the left the first clauses that fit."""
-    line, tail = Line(), cells(right_text) + 4 if right_text else 0
-    while " · " in left_text and cells(left_text) + tail + 4 > width:
+    line, tail = Line(), text_width(right_text) + 4 if right_text else 0
+    while " · " in left_text and text_width(left_text) + tail + 4 > width:
         left_text = left_text.rpartition(" · ")[0]
     if left_text:
         line.add("── ", "rule").add(left_text, "dim").add(" ", "rule")
@@ -184,7 +184,7 @@ def rule(width: int, left_text: str = "", right_text: str = "") -> Line:
     return line.cut(width)
 
 
-def gather(parts: list[Line], width: int, gap: int = 2) -> Line:
+def join_parts(parts: list[Line], width: int, gap: int = 2) -> Line:
     """Parts on one line, in order, up to the first that does not fit any more."""
     line = Line()
     for part in parts:
@@ -196,7 +196,7 @@ def gather(parts: list[Line], width: int, gap: int = 2) -> Line:
     return line
 
 
-def beside(left_lines: list[Line], right_lines: list[Line], column: int) -> list[Line]:
+def side_by_side(left_lines: list[Line], right_lines: list[Line], column: int) -> list[Line]:
     """Two blocks of lines next to each other; the right one starts at `column`."""
     count = max(len(left_lines), len(right_lines))
     rows = []
@@ -210,7 +210,7 @@ def beside(left_lines: list[Line], right_lines: list[Line], column: int) -> list
     return rows
 
 
-def marked(piece: Piece, pattern: re.Pattern[str]) -> list[Piece]:
+def split_matches(piece: Piece, pattern: re.Pattern[str]) -> list[Piece]:
     """A piece, cut where it matches."""
     text, role = piece
     pieces: list[Piece] = []
@@ -223,7 +223,7 @@ def marked(piece: Piece, pattern: re.Pattern[str]) -> list[Piece]:
     return [part for part in (*pieces, (text[end:], role)) if part[0]]
 
 
-def highlight(line: Line, pattern: re.Pattern[str] | None) -> Line:
+def highlight_matches(line: Line, pattern: re.Pattern[str] | None) -> Line:
     """The line with what matches in it marked, also across pieces. As wide as before."""
     text = str(line)
     if pattern is None or not pattern.search(text):

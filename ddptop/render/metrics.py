@@ -38,7 +38,7 @@ class Meaning(NamedTuple):
     """The module that computes it."""
 
 
-def explain(title: str, fields: Mapping[str, Figure] = FIELDS) -> Meaning | None:
+def explain_figure(title: str, fields: Mapping[str, Figure] = FIELDS) -> Meaning | None:
     """The meaning of a figure, by its title in one of these tables; None: no figure has this title."""
     figure = fields.get(title)
     if figure is None:

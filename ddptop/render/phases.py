@@ -13,7 +13,7 @@ import numpy as np
 from ddptop.frames.figures import some_shown_ms
 from ddptop.frames.numbers import UNKNOWN, fixed, signed
 from ddptop.frames.phrases import MAX_LISTED_RANKS, ranks_phrase
-from ddptop.render.line import Line, Role, gather, over
+from ddptop.render.line import Line, Role, combine_roles, join_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,9 @@ class Breakdown:
         line = Line()
         if not self.known[rank]:
             return line.add("–", "faint")
-        edges = np.minimum(np.rint(self._edges[:, rank] * self._scale(width)), width).astype(int).tolist()
+        edges = (
+            np.minimum(np.rint(self._edges[:, rank] * self._cells_per_ms(width)), width).astype(int).tolist()
+        )
         for part, begin, end in zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False):
             line.add((part.plain if ascii_only else part.glyph) * (end - begin), part.role)
         return line
@@ -109,19 +111,21 @@ class Breakdown:
         if not self.known[rank]:
             return Line("–", "faint")
         parts = (*PARTS, _UNKNOWN)
-        exact = np.minimum(self._edges[:, rank] * self._scale(width), width)
+        exact = np.minimum(self._edges[:, rank] * self._cells_per_ms(width), width)
         eighths = np.rint(exact * (1 if ascii_only else EIGHTHS)).astype(int)
         eighths *= EIGHTHS if ascii_only else 1
         cells = _part_cells(np.diff(eighths), parts, ascii_only)
         for index, part in enumerate(parts) if waits_for is not None else ():
             first, stop = -(-int(eighths[index]) // EIGHTHS), int(eighths[index + 1]) // EIGHTHS
-            text = _label(part, float(self.ms[index, rank]), waits_for or "", stop - first - 2)
+            text = _part_label(part, float(self.ms[index, rank]), waits_for or "", stop - first - 2)
             if text:
                 begin = first + (stop - first - len(text)) // 2
-                cells[begin : begin + len(text)] = [(letter, over("ink", part.role)) for letter in text]
+                cells[begin : begin + len(text)] = [
+                    (letter, combine_roles("ink", part.role)) for letter in text
+                ]
         return join_cells(cells)
 
-    def _scale(self, width: int) -> float:
+    def _cells_per_ms(self, width: int) -> float:
         return width / self.full_ms if self.full_ms > 0 else 0.0
 
 
@@ -160,13 +164,13 @@ def _two_parts(inside: Sequence[tuple[int, StepPart | None]], ascii_only: bool) 
     left = inside[kept[0]][1]
     assert left is not None, "the ground is at the end"
     if len(kept) == 1:
-        return (left.plain if ascii_only else left.glyph), over(left.role, left.role)
+        return (left.plain if ascii_only else left.glyph), combine_roles(left.role, left.role)
     right = inside[kept[1]][1]
     share = sum(count for count, _ in inside[: kept[1]])
-    return _LEFT_BLOCKS[share], left.role if right is None else over(left.role, right.role)
+    return _LEFT_BLOCKS[share], left.role if right is None else combine_roles(left.role, right.role)
 
 
-def _label(part: StepPart, ms: float, waits_for: str, room: int) -> str:
+def _part_label(part: StepPart, ms: float, waits_for: str, room: int) -> str:
     """What is written into a part of a bar: as much as fits; may be empty."""
     if part.name == "wait":
         texts = [f"waits {fixed(ms)} for {waits_for}"] if waits_for else []
@@ -185,7 +189,7 @@ def join_cells(cells: Sequence[Piece]) -> Line:
 OWN_PHASES = ("own_data", "own_forward", "own_backward", "own_optimizer")
 BETWEEN: tuple[OwnPlace, ...] = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")
 _WAIT, _TRANSFER, _OTHER, _SYNC = (
-    next(at for at, part in enumerate(PARTS) if part.name == name)
+    next(index for index, part in enumerate(PARTS) if part.name == name)
     for name in ("wait", "transfer", "other", "sync")
 )
 
@@ -309,7 +313,7 @@ def draw_pair(
     `scale`: the longest bar of the others and of the rank, in ms; they share the room in this ratio.
     """
     sign, difference_ms = part.plain if ascii_only else part.glyph, rank_ms - usual_ms
-    solid = over(part.role, part.role)
+    solid = combine_roles(part.role, part.role)
     line = Line(sign, solid).add(" ").add(f"{part.name:<{PAIR_NAME}}")
     line.add(f"{fixed(rank_ms):>{PAIR_NUMBER}}", "strong").add(f"{fixed(usual_ms):>{PAIR_NUMBER}}", "dim")
     line.add(f"{signed(difference_ms) if math.isfinite(difference_ms) else UNKNOWN:>{PAIR_NUMBER}}", "text")
@@ -334,8 +338,10 @@ def draw_legend(ascii_only: bool, waited_for: Sequence[int], width: int, *, has_
         parts = [_draw_entry(part, names.get(part.name, part.name), ascii_only) for part in shown]
         if sum(part.width + gap for part in parts) - gap <= width:
             break
-    return gather(parts, width, gap)
+    return join_parts(parts, width, gap)
 
 
 def _draw_entry(part: StepPart, name: str, ascii_only: bool) -> Line:
-    return Line(part.plain if ascii_only else part.glyph, over(part.role, part.role)).add(f" {name}", "dim")
+    return Line(part.plain if ascii_only else part.glyph, combine_roles(part.role, part.role)).add(
+        f" {name}", "dim"
+    )

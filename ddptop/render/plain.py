@@ -32,11 +32,11 @@ from ddptop.render.context import RenderContext
 from ddptop.render.evidence import draw_brief
 from ddptop.render.host_table import plain_host_table
 from ddptop.render.hosts import by_host, worst_first
-from ddptop.render.line import of_severity, of_state, paint
+from ddptop.render.line import of_severity, of_state, paint_text
 from ddptop.render.phases import draw_legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
-from ddptop.render.text import clean, to_ascii
+from ddptop.render.text import clean_text, to_ascii
 from ddptop.render.trouble import as_of, step_now
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ REPEATED_FOR_S = 60.0
 """Seconds for which a line a second repeats what has passed."""
 
 
-def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) -> str:
+def draw_frame(frame: Frame, width: int, ascii: bool = False, color: bool = False) -> str:
     """All of the group at the frame's moment: verdict, a row per rank, buckets, alerts, what ddptop costs.
 
     Tables leave out columns to fit `width`; sentences are never cut. `color` adds ANSI colours, `ascii`
@@ -115,7 +115,7 @@ def watch_line(frame: Frame) -> str:
     from ddptop.frames.verdict import restart_phrase, run_state, slowest
 
     group, grave, state = frame.group, _describe_gravest(frame), run_state(frame)
-    refused = [clean(alert.message) for alert in frame.alerts if alert.kind == "refused_messages"]
+    refused = [clean_text(alert.message) for alert in frame.alerts if alert.kind == "refused_messages"]
     return "  ".join(
         [
             clock(frame.unix_s),
@@ -138,7 +138,7 @@ def _silent_hosts(frame: Frame) -> list[str]:
     """`1 of 64 hosts lost (gpu-063)`, while some are silent; and how many record by themselves."""
     texts = []
     for state in SILENT_STATES:
-        names = [clean(host.name) for host in frame.hosts if host.state == state]
+        names = [clean_text(host.name) for host in frame.hosts if host.state == state]
         ellipsis = ", ..." if len(names) > 1 else ""
         texts += [f"{len(names)} of {len(frame.hosts)} hosts {state} ({names[0]}{ellipsis})"] if names else []
     local = sum(host.local_recording is not None for host in frame.hosts)
@@ -151,7 +151,7 @@ def _recording_trouble(frame: Frame) -> str:
     if alert is None:
         return ""
     lasts = any(words in alert.message for words in NOTHING_RECORDED)
-    return clean(alert.message) if lasts or frame.unix_s - alert.since_s < REPEATED_FOR_S else ""
+    return clean_text(alert.message) if lasts or frame.unix_s - alert.since_s < REPEATED_FOR_S else ""
 
 
 def _write_head(frame: Frame, color: bool) -> list[str]:
@@ -163,8 +163,8 @@ def _write_head(frame: Frame, color: bool) -> list[str]:
     goes_on = state not in RED_STATES
     if state == "live" and frame.activities:
         sign, role, goes_on = "○", "accent", False
-        word = f"{clean(state_word(frame.activities))} {age(frame.unix_s - frame.activities[0].since_s)}"
-    parts = [f"ddptop {clean(frame.run.name)}", paint(f"{sign} {word}", role, color)]
+        word = f"{clean_text(state_word(frame.activities))} {age(frame.unix_s - frame.activities[0].since_s)}"
+    parts = [f"ddptop {clean_text(frame.run.name)}", paint_text(f"{sign} {word}", role, color)]
     if frame.source != "live":
         parts.append(frame.source.upper())
     parts += [
@@ -181,17 +181,17 @@ def _write_verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
 
     shown = verdict(frame)
     role = "" if shown.kind == "uneven" else tone_of(shown.kind, shown.sign)
-    lines = [paint(shown.line(ascii_only=ascii_only), role, color)]
+    lines = [paint_text(shown.line(ascii_only=ascii_only), role, color)]
     lines += [f"  {shown.second(ascii_only=ascii_only)}"] if shown.detail else []
     action = next_action(frame)
-    return [*lines, f"  try: {clean(action)}"] if action else lines
+    return [*lines, f"  try: {clean_text(action)}"] if action else lines
 
 
 def _write_evidence(frame: Frame, width: int, color: bool) -> list[str]:
     """The ranks a stall is due to, the stacks of their main threads, and how ranks exited."""
     context = RenderContext(frame)
     lines = draw_brief(context, max(MIN_WIDTH, width), MAX_CALLS)
-    return ["".join(paint(text, role, color) for text, role in line.pieces).rstrip() for line in lines]
+    return ["".join(paint_text(text, role, color) for text, role in line.pieces).rstrip() for line in lines]
 
 
 def _describe_gravest(frame: Frame) -> str:
@@ -199,20 +199,20 @@ def _describe_gravest(frame: Frame) -> str:
     from ddptop.frames.verdict import verdict
 
     shown = verdict(frame)
-    return clean(shown.sentence) if shown.kind in GRAVE_KINDS else _recording_trouble(frame)
+    return clean_text(shown.sentence) if shown.kind in GRAVE_KINDS else _recording_trouble(frame)
 
 
 def _write_run(frame: Frame) -> list[str]:
     run, group = frame.run, frame.group
     hosts = sorted(set(frame.ranks.host) - {""})
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-    facts = [f"{run.world_size or UNKNOWN} ranks" + (f" on {clean(where)}" if hosts else "")]
+    facts = [f"{run.world_size or UNKNOWN} ranks" + (f" on {clean_text(where)}" if hosts else "")]
     facts += [run.backend] if run.backend else []
     facts += [f"torch {run.torch}"] if run.torch else []
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(frame.unix_s))
     facts.append(f"{moment}, {duration(run.elapsed_s)} in")
     command = run.argv if run.argv[:1] == (run.script,) else (run.script, *run.argv)
-    lines = [clean(" ".join(command)) or UNKNOWN, " · ".join(facts)]
+    lines = [clean_text(" ".join(command)) or UNKNOWN, " · ".join(facts)]
     lines += [limits] if (limits := limits_phrase(run)) else []
     if group.step_ms_p50 is not None:
         parts = RenderContext(frame).breakdown
@@ -249,7 +249,7 @@ def _write_alerts(frame: Frame, color: bool) -> list[str]:
             continue  # the verdict has it
         sign, role = of_severity(alert.severity, alert.kind)
         when = f"since {clock(alert.since_s)}, {age(frame.unix_s - alert.since_s)}"
-        lines.append(f"{paint(sign, role, color)} {when}: {clean(alert.message)}")
+        lines.append(f"{paint_text(sign, role, color)} {when}: {clean_text(alert.message)}")
     return lines
 
 
@@ -259,8 +259,8 @@ def _write_events(frame: Frame, color: bool) -> list[str]:
         sign, role = of_severity(event.severity, event.kind)
         condition, stall = condition_of(event.kind), frame.stall
         in_verdict = stall is not None and condition.said_by_stall and event.unix_s >= stall.since_s
-        what = condition.title if in_verdict else clean(event.message)
-        lines.append(f"{paint(sign, role, color)} {clock(event.unix_s)} {what}")
+        what = condition.title if in_verdict else clean_text(event.message)
+        lines.append(f"{paint_text(sign, role, color)} {clock(event.unix_s)} {what}")
     return lines
 
 
@@ -280,13 +280,13 @@ def _write_footing(frame: Frame) -> list[str]:
     if cost.measured is not None:
         lines.insert(1, cost.measured.sentence)
     if frame.run.recording:
-        lines.append(f"recording {clean(frame.run.recording)}")
+        lines.append(f"recording {clean_text(frame.run.recording)}")
     if played is not None:
         lines.append(
             f"at {duration(played.position_s)} of {duration(played.duration_s)}, "
             f"steps {count(played.first_step)} to {count(played.last_step)}"
         )
-        lines += [f"damage: {clean(played.damage)}"] if played.damage else []
+        lines += [f"damage: {clean_text(played.damage)}"] if played.damage else []
     return lines
 
 
@@ -351,8 +351,8 @@ def _worth_showing(context: RenderContext) -> list[int]:
         leads = hosts.ranks[hosts.starts[:-1]][:MAX_RANKS_OF_HOSTS].tolist()
         return sorted({*leads, *context.stragglers, *context.responsible})
 
-    def badness(rank: int) -> tuple[bool, float]:
+    def sort_key(rank: int) -> tuple[bool, float]:
         late = float(late_ms[rank])
         return ranks.state[rank] != "live", late if known(late) else float("-inf")
 
-    return sorted(sorted(range(total), key=badness, reverse=True)[:MAX_RANK_ROWS])
+    return sorted(sorted(range(total), key=sort_key, reverse=True)[:MAX_RANK_ROWS])

@@ -20,7 +20,7 @@ from ddptop.frames.phrases import several_hosts
 from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Piece, Role, of_state
-from ddptop.render.text import cells, clean
+from ddptop.render.text import clean_text, text_width
 from ddptop.render.trouble import as_of
 
 if TYPE_CHECKING:
@@ -90,24 +90,24 @@ def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[tab
     """The columns of `--once` for some ranks; row `i` is rank `shown[i]`."""
     ranks, frame = context.frame.ranks, context.frame
 
-    def words(title: str, texts: Sequence[str], keep: int) -> table.TableColumn:
+    def text_column(title: str, texts: Sequence[str], keep: int) -> table.TableColumn:
         clean_texts = [context.clean(texts[rank]) or UNKNOWN for rank in shown]
-        return table.measured(title, clean_texts, keep, right=False, most=None)
+        return table.measured_column(title, clean_texts, keep, right=False, most=None)
 
     by_steps = bool(ranks.compared[list(shown)].any())
     hosts = host_index(ranks.host).rank_short if several_hosts(frame) else ranks.host
     columns = [
-        table.measured("rank", [str(rank) for rank in shown], 99, most=None),
-        words("host", hosts, 94 if several_hosts(frame) else 20),
-        words("device", ranks.device, 10),
-        words("state", [_plain_state(context, rank) for rank in range(len(ranks.state))], 98),
+        table.measured_column("rank", [str(rank) for rank in shown], 99, most=None),
+        text_column("host", hosts, 94 if several_hosts(frame) else 20),
+        text_column("device", ranks.device, 10),
+        text_column("state", [_plain_state(context, rank) for rank in range(len(ranks.state))], 98),
     ]
     for figure, column in PLAIN_COLUMNS:
         values = table_values(context, figure)[list(shown)]
         if column.shown is None or column.shown(values):
             texts = [table_text(context, figure, value) for value in values.tolist()]
             keep = _keep_of(column, values, by_steps)
-            columns.append(table.measured(column.title or figure.title, texts, keep, most=None))
+            columns.append(table.measured_column(column.title or figure.title, texts, keep, most=None))
     return columns
 
 
@@ -141,7 +141,7 @@ def host_state_piece(host: HostFigures, width: int) -> Piece:
     text = f"{sign} {host.state}"
     if STATES[host.state].is_silent and known(host.age_ms):
         aged = f"{text} {fixed(host.age_ms / 1e3, 0)}s"
-        text = aged if cells(aged) <= width else text
+        text = aged if text_width(aged) <= width else text
     return text, "dim" if host.state in ("live", "finished") else role
 
 
@@ -159,7 +159,7 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     is_aged = (_is_aged(word) or word == "lost") and known(age)
     if is_aged and not (word == context.frame.run.state == "stale"):  # the headline tells that age
         aged = f"{text} {fixed(age / 1e3, 0)}s"
-        text = aged if cells(aged) <= width else text
+        text = aged if text_width(aged) <= width else text
     return text, "dim" if word == "live" and width <= UNREACHABLE_WIDTH else role
 
 
@@ -175,7 +175,7 @@ def last_update(age_ms: float) -> str:
     return f"{duration(age_ms / 1e3)} ago" if known(age_ms) else UNKNOWN
 
 
-def mark(context: RenderContext, rank: int) -> Piece:
+def rank_mark(context: RenderContext, rank: int) -> Piece:
     """Marked for comparison, responsible for a stall, or a straggler."""
     if rank == context.marked:
         return "◆", "accent"
@@ -185,13 +185,15 @@ def mark(context: RenderContext, rank: int) -> Piece:
 
 
 def _name_role(context: RenderContext, rank: int) -> Role:
-    return mark(context, rank)[1] if rank in context.responsible or rank in context.stragglers else "strong"
+    return (
+        rank_mark(context, rank)[1] if rank in context.responsible or rank in context.stragglers else "strong"
+    )
 
 
 def _text_column(
     context: RenderContext, title: str, texts: tuple[str, ...], keep: int, most: int
 ) -> table.TableColumn:
-    width = min(most, max(cells(title), widest(texts, context.ascii_only)))
+    width = min(most, max(text_width(title), widest_text(texts, context.ascii_only)))
     return table.TableColumn(
         title,
         width,
@@ -203,9 +205,9 @@ def _text_column(
 
 
 @lru_cache(maxsize=4)
-def widest(texts: tuple[str, ...], ascii_only: bool) -> int:
+def widest_text(texts: tuple[str, ...], ascii_only: bool) -> int:
     """Hosts and devices of thousands of ranks do not change from picture to picture."""
-    return max((cells(clean(text, ascii_only)) for text in set(texts)), default=0)
+    return max((text_width(clean_text(text, ascii_only)) for text in set(texts)), default=0)
 
 
 def _number_column(context: RenderContext, figure: Figure, column: Column, keep: int) -> table.TableColumn:
@@ -214,8 +216,10 @@ def _number_column(context: RenderContext, figure: Figure, column: Column, keep:
     texts = [UNKNOWN, *(table_text(context, figure, value) for value in extremes)]
     role: Role = "dim" if figure.emphasis == "text" and as_of(context.frame) else figure.emphasis
 
-    def cell(rank: int) -> Piece:
+    def draw_cell(rank: int) -> Piece:
         value = float(column[rank])
         return (table_text(context, figure, value), role) if known(value) else (UNKNOWN, "faint")
 
-    return table.TableColumn(figure.title, max(cells(figure.title) + 1, *map(cells, texts)), cell, keep)
+    return table.TableColumn(
+        figure.title, max(text_width(figure.title) + 1, *map(text_width, texts)), draw_cell, keep
+    )

@@ -25,11 +25,11 @@ def tree_lines(context: RenderContext, stack: SampledStack, width: int, most: in
     line = Line("  stack ", "dim").add(f"{counted(stack.samples, 'sample')} in {when}", "dim")
     lines = [line.add(f" · {workers_phrase(stack)}" if stack.workers else "").cut(width)]
     path = [group.call for group in hot_path(stack)]
-    groups = _walk(stack, (-1,), 0)
+    groups = _walk_tree(stack, (-1,), 0)
     # The line that takes the time first, then what led to it, then the rest.
     ordered = sorted(groups, key=lambda at: (at[1].call not in path, -at[0] if at[1].call in path else 0))
     shown = ordered[: max(0, most - 1)]
-    for depth, group in (found for found in groups if found in shown):
+    for depth, group in (row for row in groups if row in shown):
         role: Role = "strong" if group.call is path[-1] else "text" if group.call.line else "dim"
         text = context.clean(group.text)
         share = Line(f"  {percent(group.share_pct):>5}  ", "dim")
@@ -37,10 +37,10 @@ def tree_lines(context: RenderContext, stack: SampledStack, width: int, most: in
     return lines
 
 
-def _walk(stack: SampledStack, parents: tuple[int, ...], depth: int) -> list[tuple[int, CallGroup]]:
+def _walk_tree(stack: SampledStack, parents: tuple[int, ...], depth: int) -> list[tuple[int, CallGroup]]:
     """Every call with a share that matters, and how deep it is; one below the other."""
-    found: list[tuple[int, CallGroup]] = []
+    rows: list[tuple[int, CallGroup]] = []
     for group in calls_within(stack, parents):
         if group.share_pct >= LEAST_PCT:
-            found += [(depth, group), *_walk(stack, group.indices, depth + 1)]
-    return found
+            rows += [(depth, group), *_walk_tree(stack, group.indices, depth + 1)]
+    return rows

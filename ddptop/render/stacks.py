@@ -11,7 +11,7 @@ from ddptop.frames.stall import Call, Trace
 from ddptop.protocol.user_code import is_users
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, Role
-from ddptop.render.text import cells, fit, fit_tail
+from ddptop.render.text import fit_tail, fit_text, text_width
 
 INDENT = 4
 
@@ -40,8 +40,8 @@ def stack_lines(
     calls = [entry for entry in shown if isinstance(entry, Call)]
     most_place, most_name = (44, 30) if width >= WIDE else (26, 16)
     places = {id(call): context.clean(fitted_place(call, most_place, context.folder)) for call in calls}
-    place_width = min(most_place, max((cells(text) for text in places.values()), default=0))
-    name_width = min(most_name, max((cells(context.clean(call.function)) for call in calls), default=0))
+    place_width = min(most_place, max((text_width(text) for text in places.values()), default=0))
+    name_width = min(most_name, max((text_width(context.clean(call.function)) for call in calls), default=0))
     lines: list[Line] = []
     for entry in shown:
         if not isinstance(entry, Call):
@@ -65,7 +65,7 @@ def fitted_place(call: Call, room: int, folder: str = "") -> str:
     line = f":{call.line}" if call.line else ""
     file = _INSTALLED.sub("", call.file.removeprefix(folder))
     *folders, text = re.split(r"[/\\]", file or UNKNOWN)
-    while folders and cells(f"{folders[-1]}/{text}{line}") <= room:
+    while folders and text_width(f"{folders[-1]}/{text}{line}") <= room:
         text = f"{folders.pop()}/{text}"
     return text + line
 
@@ -88,7 +88,7 @@ def _one_line(context: RenderContext, call: Call, where: str, place_width: int, 
     place_role, name, code = _choose_roles(call)
     line = Line(" " * INDENT).add(fit_tail(where, place_width), place_role)
     return _with_code(
-        context, line.add("  ").add(fit(context.clean(call.function), name_width), name), call, code
+        context, line.add("  ").add(fit_text(context.clean(call.function), name_width), name), call, code
     )
 
 

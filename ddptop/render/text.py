@@ -26,16 +26,16 @@ _REPLACED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Controls, escapes, bidi overrides, joiners: they move the cursor, colour, reorder or glue."""
 
 
-def cells(text: str) -> int:
+def text_width(text: str) -> int:
     """Width in terminal cells: 2 for wide characters."""
     return len(text) if text.isascii() else cell_len(text)
 
 
-def clean(text: str, ascii_only: bool = False) -> str:
+def clean_text(text: str, ascii_only: bool = False) -> str:
     """A foreign text in which a question mark replaces everything that could disturb a terminal."""
     if text.isascii() and text.isprintable():
         return text
-    text = "".join(map(_harmless, unicodedata.normalize("NFC", text)))
+    text = "".join(map(_replace_harmful, unicodedata.normalize("NFC", text)))
     return to_ascii(text) if ascii_only else text
 
 
@@ -46,9 +46,9 @@ def to_ascii(text: str) -> str:
     return text.translate(ASCII).encode("ascii", "replace").decode("ascii")
 
 
-def fit(text: str, width: int, right: bool = False) -> str:
+def fit_text(text: str, width: int, right: bool = False) -> str:
     """Exactly `width` cells: padded on one side, or cut with an ellipsis."""
-    have = cells(text)
+    have = text_width(text)
     if have <= width:
         blank = " " * (width - have)
         return blank + text if right else text + blank
@@ -57,21 +57,21 @@ def fit(text: str, width: int, right: bool = False) -> str:
 
 def fit_tail(text: str, width: int) -> str:
     """A text of exactly `width` cells, cut at the front: names of hosts differ at their end."""
-    if cells(text) > width > 0:
+    if text_width(text) > width > 0:
         text = "…" + text[-width:]  # no letter is narrower than a cell, so no more of them fit
-        while cells(text) > width:
+        while text_width(text) > width:
             text = "…" + text[2:]
-    return fit(text, width)
+    return fit_text(text, width)
 
 
-def wrap(text: str, width: int, most: int | None = None) -> list[str]:
+def wrap_lines(text: str, width: int, most: int | None = None) -> list[str]:
     """Lines of at most `width` cells, broken at spaces where there are any; a `·` between two is left out.
     The last of `most` lines ends with an ellipsis where there is more."""
     lines: list[str] = []
     line = ""
     for word in text.split():
         joined = f"{line} {word}" if line else word
-        if cells(joined) <= width:
+        if text_width(joined) <= width:
             line = joined
             continue
         lines += [line.removesuffix(" ·")] if line else []
@@ -79,13 +79,13 @@ def wrap(text: str, width: int, most: int | None = None) -> list[str]:
     lines += [line] if line else []
     if most is not None and len(lines) > most:
         last = lines[most - 1] if most else ""
-        while " " in last and cells(last) + 2 > width:
+        while " " in last and text_width(last) + 2 > width:
             last = last.rpartition(" ")[0]
-        lines = [*lines[: most - 1], fit(f"{last} …", width).rstrip()] if most else []
+        lines = [*lines[: most - 1], fit_text(f"{last} …", width).rstrip()] if most else []
     return lines
 
 
-def _harmless(letter: str) -> str:
+def _replace_harmful(letter: str) -> str:
     category = unicodedata.category(letter)
     if category in _DROPPED:
         return ""

@@ -42,7 +42,7 @@ def stalled_for(stall: Stall, now_s: float) -> str:
     return f"STALLED {age((now_s if stall.ended_s is None else stall.ended_s) - stall.since_s)}"
 
 
-def shortened(detail: str, width: int) -> str:
+def shorten_detail(detail: str, width: int) -> str:
     """The second line in as many words as `width` cells hold: `step 46.8 ms, 26.6 ±0.4 without the slow
     rank, 24.9 communication hidden` if that fits into one line and more does not."""
     if len(detail) <= width:
@@ -66,10 +66,10 @@ def trouble_brief(shown: Verdict, width: int) -> str:
         who = brief  # that it has failed is in the header
     call = re.search(r"(rank \d+ (?:is|was) in (\S+))( [^\s;,]+)?", shown.detail)
     if call is not None:
-        own, place, function = call[1], call[2], call[3] or ""
+        call_text, place, function = call[1], call[2], call[3] or ""
         short = who.replace(" is missing", " missing")
-        both = [f"{short} · {place}{function}", f"{short} · {place}"] if who else []
-        texts = [*both, own + function, own]
+        candidates = [f"{short} · {place}{function}", f"{short} · {place}"] if who else []
+        texts = [*candidates, call_text + function, call_text]
         who = next((text for text in texts if len(text) <= width), who)
     return who or what
 

@@ -18,7 +18,7 @@ from ddptop.render.bill import LOSSES_TITLE, class_columns, loss_phrases, waited
 from ddptop.render.colours import DARK, LIGHT
 from ddptop.render.line import of_state
 from ddptop.render.phases import PARTS
-from ddptop.render.text import clean
+from ddptop.render.text import clean_text
 from ddptop.report import sentences
 from ddptop.report.findings import and_more, by_kind
 from ddptop.report.pictures import (
@@ -116,7 +116,7 @@ def html_page(report: Report) -> str:
 
 def _escape_text(text: str) -> str:
     """Anybody's text as HTML."""
-    return escape(clean(text))
+    return escape(clean_text(text))
 
 
 def _make_paragraphs(lines: Iterable[str]) -> str:
@@ -248,7 +248,7 @@ def _draw_incidents(report: Report) -> str:
             _draw_position(death.position),
         ]
         if message := sentences.new_message(death, report):
-            lines.append(f"<pre>{escape(chr(10).join(map(clean, message)))}</pre>")
+            lines.append(f"<pre>{escape(chr(10).join(map(clean_text, message)))}</pre>")
     hidden = max(0, len(report.stalls) - MAX_INCIDENTS) + max(0, len(report.deaths) - MAX_INCIDENTS)
     lines += [f"<p>and {hidden:,} more</p>"] if hidden else []
     for alert, number in by_kind(report.troubles):

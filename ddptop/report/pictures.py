@@ -16,7 +16,7 @@ from ddptop.frames.conditions import tone_of
 from ddptop.frames.numbers import clock, fixed, percent
 from ddptop.frames.phrases import steps_phrase
 from ddptop.render.phases import PARTS
-from ddptop.render.text import clean
+from ddptop.render.text import clean_text
 from ddptop.report.strips import list_incidents, scale_end
 
 if TYPE_CHECKING:
@@ -173,11 +173,11 @@ def _draw_lane(label: str, text: str, boxes: str, kind: str = "low") -> str:
 def _draw_svg(text: str, boxes: str, kind: str) -> str:
     return (
         f'<svg class="{kind}" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(clean(text))}">{boxes}</svg>'
+        f'aria-label="{escape(clean_text(text))}">{boxes}</svg>'
     )
 
 
 def _draw_box(role: str, x: float, width: float, y: float, height: float, title: str = "") -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    inner = f"<title>{escape(clean(title))}</title>" if title else ""
+    inner = f"<title>{escape(clean_text(title))}</title>" if title else ""
     return f'<rect class="{role}" {place}>{inner}</rect>'

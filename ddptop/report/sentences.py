@@ -23,7 +23,7 @@ from ddptop.frames.phrases import buffers_phrase, death_phrase, recording_stop, 
 from ddptop.frames.training_kind import limits_phrase
 from ddptop.frames.verdict import SIGNS
 from ddptop.protocol.vocabulary import FAILED_STATES, NOT_ENDED
-from ddptop.render.text import clean
+from ddptop.render.text import clean_text
 from ddptop.report.findings import alert_phrase, format_seconds
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run_facts(report: Report) -> tuple[str, str]:
     command = run.argv if run.argv[:1] == (run.script,) else (run.script, *run.argv)
     hosts = sorted({rank.host for rank in report.ranks} - {""})
     where = f" on {hosts[0]}" if len(hosts) == 1 else f" on {len(hosts)} hosts" if hosts else ""
-    what = [clean(" ".join(command)) or UNKNOWN, counted(run.world_size, "rank") + where]
+    what = [clean_text(" ".join(command)) or UNKNOWN, counted(run.world_size, "rank") + where]
     what += [run.backend] if run.backend else []
     what += [limits] if (limits := limits_phrase(run)) else []
     what += [f"torch {run.torch}"] if run.torch else []
@@ -138,7 +138,7 @@ def stack_lines(position: RankPosition) -> list[str]:
     lines = []
     for call in _shown_calls(position):
         place = f"{PurePath(call.file).name}:{call.line}" if call.line else PurePath(call.file).name
-        lines.append(clean(f"{place:<20} {call.function:<16} {call.code}").rstrip())
+        lines.append(clean_text(f"{place:<20} {call.function:<16} {call.code}").rstrip())
     return lines
 
 
@@ -211,7 +211,7 @@ def recording_phrase(report: Report) -> str:
     """The recording, and until when it goes; empty where there is none."""
     if not report.run.recording:
         return ""
-    return f"{clean(report.run.recording)}, to {clock(report.run.started_at + report.run.elapsed_s)}"
+    return f"{clean_text(report.run.recording)}, to {clock(report.run.started_at + report.run.elapsed_s)}"
 
 
 def has_gpus(report: Report) -> bool:

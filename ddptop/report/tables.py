@@ -16,8 +16,8 @@ from ddptop.frames.figures import BUCKET_FIGURES, RANK_FIGURES, figures_shown
 from ddptop.frames.numbers import LEAST_SHOWN_MS, RATIO, UNKNOWN, bounded, clock, fixed, size
 from ddptop.frames.statistics import median
 from ddptop.render.phases import PARTS, draw_pair, pairs_head, rank_parts
-from ddptop.render.table import measured, text_lines
-from ddptop.render.text import clean, fit_tail, wrap
+from ddptop.render.table import measured_column, text_lines
+from ddptop.render.text import clean_text, fit_tail, wrap_lines
 from ddptop.report.strips import excess_strip
 from ddptop.report.summaries import weighted_mean
 
@@ -58,8 +58,8 @@ def rank_table(report: Report, width: int) -> list[str]:
     parts = dict(zip((part.name for part in PARTS), rank_times(shown, report), strict=True))
     by_steps = any(rank.excess_ms is not None for rank in shown)
     columns = [
-        measured("rank", [str(rank.rank) for rank in shown], 99),
-        measured("host", [_host_label(rank) for rank in shown], 20, right=False),
+        measured_column("rank", [str(rank.rank) for rank in shown], 99),
+        measured_column("host", [_host_label(rank) for rank in shown], 20, right=False),
     ]
     for figure, column in COLUMNS:
         values = parts[figure.part] if figure.part else _means_of_ranks(shown, figure)
@@ -68,7 +68,7 @@ def rank_table(report: Report, width: int) -> list[str]:
             if figure is LATENESS:
                 texts = [bounded(rank.lateness_ms, rank.bound_ms) for rank in shown]
             keep = column.keep_beside_own_times if by_steps else None
-            columns.append(measured(column.title or figure.title, texts, keep or column.keep))
+            columns.append(measured_column(column.title or figure.title, texts, keep or column.keep))
     lines = text_lines(columns, len(shown), width)
     hidden = len(report.ranks) - len(shown)
     return [*lines, f"and {hidden:,} more ranks, less late (--json has all)"] if hidden > 0 else lines
@@ -117,7 +117,7 @@ def events_at_begin(beside: BesideOthers) -> str:
     """What happened as it began; empty: nothing did, or its begin is not known."""
     if not beside.near or beside.flagged_s is None:
         return ""
-    events = " · ".join(f"{clock(event.unix_s)} {clean(event.message)}" for event in beside.near)
+    events = " · ".join(f"{clock(event.unix_s)} {clean_text(event.message)}" for event in beside.near)
     return f"flagged at {clock(beside.flagged_s)}, shortly after: {events}"
 
 
@@ -141,13 +141,13 @@ def why_lines(report: Report, width: int, ascii_only: bool) -> list[str]:
     return lines + [
         line
         for text in (differences_phrase(beside.slow), events_at_begin(beside))
-        for line in wrap(text, width)
+        for line in wrap_lines(text, width)
     ]
 
 
 def differences_phrase(slow: StragglerSummary) -> str:
     """In what its process, GPU and host differed from the others'; empty: in nothing that is known."""
-    return clean(" · ".join(slow.differs))
+    return clean_text(" · ".join(slow.differs))
 
 
 def _others_ms(report: Report, ranks: Sequence[int], phase: str) -> float:
@@ -184,14 +184,14 @@ def host_columns(shown: Sequence[HostSummary]) -> list[TableColumn]:
     """The table of hosts."""
     worst = [UNKNOWN if host.worst_rank is None else str(host.worst_rank) for host in shown]
     return [
-        measured("host", [fit_tail(host.name, 2 * HOST_WIDTH) for host in shown], 99, right=False),
-        measured("ranks", [str(len(host.ranks)) for host in shown], 95),
-        measured("worst", worst, 90),
-        measured("excess ms", [fixed(host.excess_ms) for host in shown], 89),
-        measured("ms/step", [fixed(host.step_ms) for host in shown], 80),
-        measured("clock± ms", [fixed(host.clock_bound_ms, RATIO) for host in shown], 70),
-        measured("drift ppm", [fixed(host.clock_drift_ppm) for host in shown], 60),
-        measured(UNREACHABLE, [f"{host.silences}x" if host.silences else "" for host in shown], 75),
+        measured_column("host", [fit_tail(host.name, 2 * HOST_WIDTH) for host in shown], 99, right=False),
+        measured_column("ranks", [str(len(host.ranks)) for host in shown], 95),
+        measured_column("worst", worst, 90),
+        measured_column("excess ms", [fixed(host.excess_ms) for host in shown], 89),
+        measured_column("ms/step", [fixed(host.step_ms) for host in shown], 80),
+        measured_column("clock± ms", [fixed(host.clock_bound_ms, RATIO) for host in shown], 70),
+        measured_column("drift ppm", [fixed(host.clock_drift_ppm) for host in shown], 60),
+        measured_column(UNREACHABLE, [f"{host.silences}x" if host.silences else "" for host in shown], 75),
     ]
 
 
@@ -252,12 +252,14 @@ def bucket_columns(buckets: Sequence[BucketSummary]) -> tuple[list[TableColumn],
             by_size.setdefault((bucket.bytes or 0).bit_length(), []).append(bucket)
         groups = [by_size[key] for key in sorted(by_size, reverse=True)]
     columns = [
-        measured("bucket", [_bucket_label(group) for group in groups], 99, right=False),
-        measured("size", [size(_mean_of_buckets(group, "bytes")) for group in groups], 98),
+        measured_column("bucket", [_bucket_label(group) for group in groups], 99, right=False),
+        measured_column("size", [size(_mean_of_buckets(group, "bytes")) for group in groups], 98),
         *_launch_column(groups),
-        measured("dtype", [clean(group[0].dtype) or UNKNOWN for group in groups], 70, right=False),
+        measured_column(
+            "dtype", [clean_text(group[0].dtype) or UNKNOWN for group in groups], 70, right=False
+        ),
         *(
-            measured(
+            measured_column(
                 column.title,
                 [figure.text(_mean_of_buckets(group, figure.name)) for group in groups],
                 column.keep,
@@ -273,7 +275,7 @@ def _launch_column(groups: Sequence[Sequence[BucketSummary]]) -> list[TableColum
     counts = [_mean_of_buckets(group, "launches") for group in groups]
     if max((number for number in counts if number is not None), default=1.0) <= 1:
         return []
-    return [measured("a step", [times_a_step(number) for number in counts], 65)]
+    return [measured_column("a step", [times_a_step(number) for number in counts], 65)]
 
 
 def _bucket_label(group: Sequence[BucketSummary]) -> str:
@@ -288,4 +290,4 @@ def _mean_of_buckets(group: Sequence[BucketSummary], name: str) -> float | None:
 
 
 def _host_label(rank: RankSummary) -> str:
-    return clean(fit_tail(rank.host, HOST_WIDTH).strip()) or UNKNOWN
+    return clean_text(fit_tail(rank.host, HOST_WIDTH).strip()) or UNKNOWN

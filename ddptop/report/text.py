@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.verdict import SIGNS
 from ddptop.render.bill import draw_bill
-from ddptop.render.line import of_state, paint
-from ddptop.render.text import clean, to_ascii, wrap
+from ddptop.render.line import of_state, paint_text
+from ddptop.render.text import clean_text, to_ascii, wrap_lines
 from ddptop.report import sentences
 from ddptop.report.findings import and_more, by_kind
 from ddptop.report.strips import draw_strips
@@ -85,7 +85,7 @@ def _position_lines(position: RankPosition, width: int) -> list[str]:
 def _wrapped_below_indent(text: str, width: int, indent: int) -> list[str]:
     """Lines of at most `width`; the first keeps its own indent, the others have `indent`."""
     own_indent = len(text) - len(text.lstrip())
-    lines = wrap(clean(text), width - indent)
+    lines = wrap_lines(clean_text(text), width - indent)
     return [" " * (own_indent if i == 0 else indent) + line for i, line in enumerate(lines)]
 
 
@@ -116,15 +116,15 @@ def text_page(report: Report, width: int, ascii_only: bool = False, color: bool 
 
 
 def _add_title(title: str, lines: list[str], color: bool) -> list[str]:
-    return [paint(title, "head", color), *lines] if lines else []
+    return [paint_text(title, "head", color), *lines] if lines else []
 
 
 def _head_lines(report: Report, width: int, color: bool) -> list[str]:
     run = report.run
     sign, role = of_state(run.state)
-    state = paint(f"{sign} {run.state.upper()}", role, color)
+    state = paint_text(f"{sign} {run.state.upper()}", role, color)
     simulated = "   SIMULATED" if report.source == "simulated" else ""
-    lines = [f"ddptop report {clean(run.name)}   {state}{simulated}"]
+    lines = [f"ddptop report {clean_text(run.name)}   {state}{simulated}"]
     for text in sentences.run_facts(report):
         lines += _wrap_text(text, width)
     return lines
@@ -135,9 +135,9 @@ def _verdict_lines(report: Report, width: int, color: bool) -> list[str]:
     for finding in report.verdict:
         first, *further_lines = _wrap_text(f"{SIGNS[finding.sign]} {finding.sentence}", width, 2)
         role = sentences.finding_colour(finding)
-        lines += [paint(first, role, color), *(paint(line, role, color) for line in further_lines)]
+        lines += [paint_text(first, role, color), *(paint_text(line, role, color) for line in further_lines)]
         for detail in finding.detail:
-            lines += ["  " + line for line in wrap(clean(detail), width - 2)]
+            lines += ["  " + line for line in wrap_lines(clean_text(detail), width - 2)]
     return lines
 
 
@@ -147,7 +147,7 @@ def _bill_lines(report: Report, width: int, ascii_only: bool, color: bool) -> li
     lines = draw_bill(report.ledger, width, ascii_only, on_gpus=sentences.has_gpus(report))
     roles = {"strong": "head"}  # a title, as of the other blocks
     return [
-        "".join(paint(text, roles.get(role, role), color) for text, role in line.pieces).rstrip()
+        "".join(paint_text(text, roles.get(role, role), color) for text, role in line.pieces).rstrip()
         for line in lines
     ]
 
@@ -177,7 +177,7 @@ def _advice_lines(report: Report, width: int) -> list[str]:
     for number, suggestion in enumerate(report.advice[:MAX_ADVICE], start=1):
         lines += _wrap_text(f"{number} {suggestion.action}", width, 2)
         because = f"because {suggestion.because}{sentences.gain_phrase(suggestion, report)}"
-        lines += ["  " + line for line in wrap(clean(because), width - 2)]
+        lines += ["  " + line for line in wrap_lines(clean_text(because), width - 2)]
     n_hidden = len(report.advice) - MAX_ADVICE
     return [*lines, f"and {n_hidden} more (--json has all)"] if n_hidden > 0 else lines
 
@@ -189,5 +189,5 @@ def _footing_lines(report: Report, width: int) -> list[str]:
 
 
 def _wrap_text(text: str, width: int, indent: int = 0) -> list[str]:
-    lines = wrap(clean(text), width - indent)
+    lines = wrap_lines(clean_text(text), width - indent)
     return [(" " * indent if i else "") + line for i, line in enumerate(lines)]

@@ -29,7 +29,7 @@ from textual.theme import Theme
 from ddptop.frames.frame import Frame
 from ddptop.protocol.outlets import safe_text
 from ddptop.render.line import Spot
-from ddptop.render.text import clean
+from ddptop.render.text import clean_text
 from ddptop.sources.base import Source, error_line
 from ddptop.tui.actions import Actions
 from ddptop.tui.all_views import VIEWS
@@ -259,7 +259,7 @@ class DdptopApp(Actions, App[None]):
         """The screen as an SVG."""
         name = self.shown.run.name if self.shown is not None else ""
         return self.query_one(LinesWidget).svg(
-            in_colours(self.current_theme), f"ddptop {clean(name)}".strip()
+            in_colours(self.current_theme), f"ddptop {clean_text(name)}".strip()
         )
 
     def to_clipboard(self, text: str) -> None:

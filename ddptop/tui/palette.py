@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from textual.fuzzy import Matcher
 
 from ddptop.frames.numbers import counted
-from ddptop.render.line import Line, rule
-from ddptop.render.text import cells, clean
+from ddptop.render.line import Line, draw_rule
+from ddptop.render.text import clean_text, text_width
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do, PaletteEntry
 from ddptop.tui.prompt import Prompt
@@ -112,14 +112,14 @@ def draw_palette(
         return []
     cursor = min(prompt.at, max(0, len(offered) - 1))
     top = max(0, min(cursor - room // 2, len(offered) - room))
-    lines = [rule(width, "palette", counted(len(offered), "match").replace("matchs", "matches"))]
+    lines = [draw_rule(width, "palette", counted(len(offered), "match").replace("matchs", "matches"))]
     for index, entry in enumerate(offered[top : top + room], top):
         chosen = index == cursor
         line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
-        line.add(clean(entry.name, ascii_only), "strong" if chosen else "text")
-        if entry.help and line.width + cells(entry.help) + 12 <= width:
-            line.add(f"  {clean(entry.help, ascii_only)}", "dim")
-        line.pad(width - cells(entry.key) - 1).add(entry.key, "accent")
+        line.add(clean_text(entry.name, ascii_only), "strong" if chosen else "text")
+        if entry.help and line.width + text_width(entry.help) + 12 <= width:
+            line.add(f"  {clean_text(entry.help, ascii_only)}", "dim")
+        line.pad(width - text_width(entry.key) - 1).add(entry.key, "accent")
         line.spot(0, width, Do.RUN_PALETTE(prompt.text, index))
         lines.append(line)
     return lines if offered else [*lines, Line("  no match", "dim")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddptop.render.line import Line
-from ddptop.render.text import cells, clean
+from ddptop.render.text import clean_text, text_width
 
 LONGEST = 80
 """Characters that a prompt takes: no filter and no step is longer."""
@@ -49,10 +49,10 @@ class Prompt:
 def prompt_line(prompt: Prompt, width: int, ascii_only: bool) -> Line:
     """What is asked, what was typed (its end, where it is long), and a cursor."""
     line = Line(f"{prompt.purpose}: ", "accent", ground="cursor")
-    typed = clean(prompt.text, ascii_only)
-    while typed and line.width + cells(typed) >= width:
+    typed = clean_text(prompt.text, ascii_only)
+    while typed and line.width + text_width(typed) >= width:
         typed = typed[1:]
     line.add(typed, "strong").add(" ", "badge")
     if not typed:
-        line.add(f" {clean(prompt.hint, ascii_only)}", "dim")
+        line.add(f" {clean_text(prompt.hint, ascii_only)}", "dim")
     return line

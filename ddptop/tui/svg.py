@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from ddptop.render.text import cells
+from ddptop.render.text import text_width
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -142,7 +142,7 @@ def _draw_text(drawing: _Drawing, line: Line, top: int, columns: int, palette: P
     for text, role in line.pieces:
         style = palette.style(role, line.ground)
         if role == "badge" or ("/" in role and style.bgcolor is not None):
-            size = f'width="{cells(text) * CELL_WIDTH}" height="{CELL_HEIGHT}"'
+            size = f'width="{text_width(text) * CELL_WIDTH}" height="{CELL_HEIGHT}"'
             drawing.grounds.append(f'<rect x="{x_left}" y="{top}" {size} fill="{_draw_ground(style)}"/>')
         letters = drawing.texts[_find_colour(style), bool(style.bold), bool(style.underline)]
         for begin, run in _split_runs(text):
@@ -154,7 +154,7 @@ def _draw_text(drawing: _Drawing, line: Line, top: int, columns: int, palette: P
                 drawing.shapes[kind].append(path_of(run[0], len(run), x, top))
             else:
                 letters.append(_draw_letters(run, x, top + BASELINE))
-        x_left += cells(text) * CELL_WIDTH
+        x_left += text_width(text) * CELL_WIDTH
 
 
 def _split_runs(text: str) -> Iterator[tuple[int, str]]:
@@ -169,12 +169,12 @@ def _split_runs(text: str) -> Iterator[tuple[int, str]]:
             run = text[index]
         if run != " ":
             yield cell, run
-        cell, index = cell + cells(run), index + len(run)
+        cell, index = cell + text_width(run), index + len(run)
 
 
 def _draw_letters(run: str, x: int, y: int) -> str:
     """A word stretched to its cells, or another letter in the middle of its own."""
-    width = cells(run) * CELL_WIDTH
+    width = text_width(run) * CELL_WIDTH
     if len(run) > 1:
         return f'<text x="{x}" y="{y}" textLength="{width}">{escape(run)}</text>'
     return f'<text class="m" x="{x + width // 2}" y="{y}">{escape(run)}</text>'

@@ -27,7 +27,7 @@ from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
 from ddptop.protocol.texts import printable
-from ddptop.render.text import clean
+from ddptop.render.text import clean_text
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -266,7 +266,7 @@ class Attention:
         keys = [(alert.kind, alert.rank if alert.kind == "straggler" else None) for alert in frame.alerts]
         rings = any(now_s - self._last_s.get(key, -AGAIN_S) > AGAIN_S for key in keys) and not first
         self._last_s.update((key, now_s) for key in keys)
-        name = clean(frame.run.name)
+        name = clean_text(frame.run.name)
         title = f"ddptop {name}: {keys[0][0].replace('_', ' ')}" if keys else f"ddptop {name}"
         title = printable(title)
         changed, self._title = title != self._title, title

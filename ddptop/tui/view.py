@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ddptop.render.line import Line
-from ddptop.render.text import clean, wrap
+from ddptop.render.text import clean_text, wrap_lines
 from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do, PaletteEntry, ScreenKey
 from ddptop.tui.page_figures import RANK_PAGE_FIGURES, PageFigures
 from ddptop.tui.scene import Page, Place, Scene
@@ -79,7 +79,7 @@ class View:
         del place
         words = [Line("ddptop", "strong"), Line(), Line("○ waiting for the first frame of the run", "dim")]
         if status:
-            rows = wrap(clean(status, ascii_only), max(10, width - 4))
+            rows = wrap_lines(clean_text(status, ascii_only), max(10, width - 4))
             words += [Line(), *(Line(row, "text") for row in rows)]
         words = words if height >= len(words) else [line for line in words if line.width]
         lines = [Line() for _ in range(max(0, (height - len(words)) // 2))]

@@ -13,7 +13,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Activity, Event, Phase, Progress, Received
-from ddptop.render.plain import picture, watch_line
+from ddptop.render.plain import draw_frame, watch_line
 from tests.recording.made_up import START_NS, START_UNIX_NS, STEP_US, a_run
 
 STEPS, WORLD = 100, 4
@@ -69,7 +69,7 @@ def test_who_evaluates_and_who_waits_where(standing: Standing) -> None:
 def test_every_outlet_has_it_in_place_of_live_with_an_old_rate(standing: Standing) -> None:
     frame = standing.beat(18.1, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
     frame = decode_frame(encode_frame(frame))
-    head = picture(frame, 100).splitlines()[0]
+    head = draw_frame(frame, 100).splitlines()[0]
     assert "EVALUATING 18 s" in head and "LIVE" not in head and "/s" not in head
     assert "rank 0 evaluates for 18 s" in watch_line(frame)
     assert snapshot(frame)["activities"] == [
@@ -82,7 +82,7 @@ def test_how_far_it_is_in_its_data_loader(standing: Standing) -> None:
     assert standing.reducer.frame(TRAINED_NS).progress is None, "not known before a rank says it"
     frame = standing.beat(0.1, beat())
     assert snapshot(frame)["progress"] == {"epoch": 3, "batch": 120, "batches": 400, "epoch_left_s": 5.6}
-    assert "epoch 3 · batch 120/400 · 5.6 s left in it" in picture(frame, 100)
+    assert "epoch 3 · batch 120/400 · 5.6 s left in it" in draw_frame(frame, 100)
 
 
 @pytest.mark.parametrize(

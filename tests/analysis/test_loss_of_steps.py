@@ -14,7 +14,7 @@ from ddptop.analysis.steps.turns import ALONE_STEPS, OptimizerTurns
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, Received, StepRow
-from ddptop.render.plain import picture
+from ddptop.render.plain import draw_frame
 
 from .conftest import START_NS, World
 
@@ -81,7 +81,7 @@ def test_losses_of_optimizers_in_turn_are_no_zigzag() -> None:
     shown = snapshot(frame)["group"]["loss"]
     assert (shown["optimizers_in_turn"], shown["of_other_optimizer"], shown["mean"]) == (2, 9.05, 2.05), shown
     assert [event.kind for event in frame.events if event.kind == "optimizers"] == ["optimizers"]
-    assert "of the first of 2 optimizers that step in turn, 9.0500 of the other" in picture(frame, 80)
+    assert "of the first of 2 optimizers that step in turn, 9.0500 of the other" in draw_frame(frame, 80)
 
 
 def test_a_loss_that_was_not_read_is_no_loss_of_the_other() -> None:
@@ -100,10 +100,10 @@ def test_a_mean_of_several_passes_is_labelled(flags: int, as_given: int) -> None
     assert frame.group.loss_as_given == as_given
     assert snapshot(frame)["group"]["loss"]["as_given"] == as_given
     label = "loss as given to backward(), mean of 4 calls in a step"
-    assert (label in picture(frame, 80)) == (as_given > 0)
+    assert (label in draw_frame(frame, 80)) == (as_given > 0)
 
 
 def test_the_loss_of_one_pass_has_no_label() -> None:
     frame = frame_of(lambda _step, row: row)
     assert frame.group.loss_as_given == 0
-    assert "loss as given" not in picture(frame, 80)
+    assert "loss as given" not in draw_frame(frame, 80)

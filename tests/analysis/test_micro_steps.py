@@ -12,7 +12,7 @@ from ddptop.analysis.steps.bucket_times import backward_passes, figures, timing
 from ddptop.export.metrics import metric_families
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import UNKNOWN_OWN_TIME, Flag, OwnTime, StepRow, Steps
-from ddptop.render.plain import picture
+from ddptop.render.plain import draw_frame
 from ddptop.report.advice import make_suggestions
 from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
@@ -129,7 +129,7 @@ def test_every_outlet_has_the_number_and_bytes(reducer: tuple[Reducer, int]) -> 
     shown = snapshot(frame)
     assert (shown["group"]["all_reduces"], shown["group"]["wire_bytes"]) == (8.0, 64_000_000)
     assert shown["buckets"][0]["launches"] == 4.0
-    shown_once = picture(frame, 100)
+    shown_once = draw_frame(frame, 100)
     assert "8 all-reduces of 64.0 MB a step" in shown_once
     assert "4×" in shown_once
     metrics = {family.name: family for family in metric_families(frame)}

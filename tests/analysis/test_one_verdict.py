@@ -17,7 +17,7 @@ from ddptop.frames.detail import TimelineRequest
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.render.context import RenderContext
-from ddptop.render.plain import picture, watch_line
+from ddptop.render.plain import draw_frame, watch_line
 from ddptop.report.build import report_from_messages
 
 from .conftest import NS, START_NS, World
@@ -46,7 +46,7 @@ def agree(frame: Frame) -> None:
     assert shown["verdict"]["sentence"] == said.sentence
     line = watch_line(frame)
     if len(frame.ranks.state) < 100:
-        assert said.line() in picture(frame, 160).splitlines()[1]
+        assert said.line() in draw_frame(frame, 160).splitlines()[1]
     if late is None:
         assert "slowest rank" not in line
         assert shown["straggler"] is shown["suspect"] is None

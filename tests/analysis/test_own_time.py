@@ -16,7 +16,7 @@ from ddptop.frames.history import COLUMNS
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import mean
 from ddptop.render.phases import Breakdown
-from ddptop.render.plain import picture
+from ddptop.render.plain import draw_frame
 
 PAIRS = ((0, 1), (2, 3))
 UNDELAYED = {
@@ -97,7 +97,7 @@ def test_wait_transfer_and_the_scripts_own_collectives_are_told_apart(make_world
     assert parts.column("wait").tolist() == pytest.approx(waits.tolist(), abs=1e-4)
     assert parts.column("fwd").tolist() == pytest.approx([4, 4], abs=1e-4)
     assert parts.ms.sum(axis=0) == pytest.approx(ranks.step_ms, abs=1e-3)
-    text = picture(frame, 100)
+    text = draw_frame(frame, 100)
     assert "6.0 of it broadcasts of buffers" in text and "in the script's own collectives 2.3" in text
     assert f"wait {parts.mean('wait'):.1f}" in text and "≡ sync" in text and "+ other + sync =" in text
     assert snapshot(frame)["ranks"][1]["buffers_ms"] == 6.0

@@ -20,7 +20,7 @@ from ddptop.frames.phrases import (
     what_if_phrase,
     which_hosts,
 )
-from ddptop.render.trouble import shortened
+from ddptop.render.trouble import shorten_detail
 
 SLOW = Straggler(
     rank=1,
@@ -145,10 +145,13 @@ def test_the_mean_step_is_told_where_it_differs_from_the_median() -> None:
 
 def test_the_second_line_in_80_columns() -> None:
     whole = "median step 46.8 ms · 26.6 ±0.4 without the slow rank · 24.9 with communication hidden too"
-    assert shortened(whole, 120) == whole
-    assert shortened(whole, 78) == "step 46.8 ms, 26.6 ±0.4 without the slow rank, 24.9 communication hidden"
+    assert shorten_detail(whole, 120) == whole
+    assert (
+        shorten_detail(whole, 78)
+        == "step 46.8 ms, 26.6 ±0.4 without the slow rank, 24.9 communication hidden"
+    )
     brief = whole.replace("with communication hidden too", "communication hidden")
-    assert shortened(whole, 60) == brief, "on two lines"
+    assert shorten_detail(whole, 60) == brief, "on two lines"
 
 
 def test_steps_of_several_incarnations() -> None:

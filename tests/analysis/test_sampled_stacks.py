@@ -23,7 +23,7 @@ from ddptop.frames.sampled_stack import (
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import SampledCall, StackSamples, samples_request
-from ddptop.render.plain import picture
+from ddptop.render.plain import draw_frame
 from tests.analysis.conftest import World
 
 LOADS = (
@@ -126,7 +126,7 @@ def test_the_verdicts_second_line_begins_with_the_line_of_the_straggler(slow_loa
     line, *rest = shown.detail.split(" · ")
     assert line == "in 82% of samples: dataset.py:31 __getitem__ < train.py:88"
     assert rest[0].startswith("median step")
-    assert line in picture(frame, 80)
+    assert line in draw_frame(frame, 80)
 
 
 def test_samples_of_another_place_or_rank_are_not_the_stragglers(slow_loader: World) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ddptop.frames import causes, codec, conditions
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import slowest, verdict
-from ddptop.render.plain import picture
+from ddptop.render.plain import draw_frame
 from tests.architecture.shape import shape
 from tests.tui.fake import straggler
 
@@ -49,7 +49,7 @@ def test_a_cause_is_declared_in_one_file_and_found_in_another(monkeypatch) -> No
     frame = replace(frame, straggler=late)
     assert verdict(frame).sentence.startswith("rank 1 swaps 20.3 ±0.1 ms longer in 96% of steps · swapping ·")
     assert str(slowest(frame)).endswith(" ms swap")
-    assert "rank 1 swaps 20.3" in picture(frame, 120)
+    assert "rank 1 swaps 20.3" in draw_frame(frame, 120)
     assert snapshot(frame)["straggler"]["cause"] == "swap"
     kind, action = causes.remedy("swap", None, "persistent", "rank 1", "node0")
     assert (kind, action) == ("more_memory", "Give rank 1 on node0 more memory.")

@@ -15,7 +15,7 @@ from ddptop.frames.stall import Call, Trace
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Layout, Received, Steps
 from ddptop.render.phases import Breakdown
-from ddptop.render.plain import MAX_RANK_ROWS, picture, rank_table, watch_line
+from ddptop.render.plain import MAX_RANK_ROWS, draw_frame, rank_table, watch_line
 from ddptop.sources.simulation.story import Story
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.picture import picture as screen_of
@@ -38,7 +38,7 @@ def many_ranks(frame: Frame, total: int) -> Ranks:
 
 
 def test_a_picture_says_who_is_late_and_what_it_costs(frame: Frame) -> None:
-    text = picture(frame, 110)
+    text = draw_frame(frame, 110)
     head, *rest = text.splitlines()
     assert head.startswith("ddptop train-k7qf   ● LIVE   step 12,480   21.4/s   loss 0.4125")
     assert "rank 1" in rest[0]
@@ -65,25 +65,25 @@ def test_tables_fit_the_width(frame: Frame, width: int) -> None:
 
 @pytest.mark.parametrize("width", [1, 20])
 def test_an_odd_width_loses_columns_only(frame: Frame, width: int) -> None:
-    assert "rank" in picture(frame, width)
+    assert "rank" in draw_frame(frame, width)
 
 
 def test_ascii_is_ascii_and_says_the_same(frame: Frame) -> None:
     odd = replace(frame, run=replace(frame.run, name="traîn", script="模型.py"))
-    text = picture(odd, 100, ascii=True)
+    text = draw_frame(odd, 100, ascii=True)
     assert text.isascii()
     assert "* LIVE" in text
     assert "??.py" in text
 
 
 def test_colour_only_where_asked(frame: Frame) -> None:
-    assert "\x1b[32m● LIVE\x1b[0m" in picture(frame, 100, color=True)
+    assert "\x1b[32m● LIVE\x1b[0m" in draw_frame(frame, 100, color=True)
 
 
 def test_foreign_text_cannot_move_the_cursor(frame: Frame) -> None:
     odd = replace(frame, run=replace(frame.run, name="a\x1b[2Jb", argv=("\n", "\x07")))
-    assert "\x1b" not in picture(odd, 100)
-    assert "\x07" not in picture(odd, 100)
+    assert "\x1b" not in draw_frame(odd, 100)
+    assert "\x07" not in draw_frame(odd, 100)
 
 
 def test_before_any_rank_has_reported(frame: Frame) -> None:
@@ -99,7 +99,7 @@ def test_before_any_rank_has_reported(frame: Frame) -> None:
         overhead=replace(frame.overhead, measured_pct=None, us_per_step=None, detail_every=None),
         records=0,
     )
-    text = picture(waiting, 80)
+    text = draw_frame(waiting, 80)
     assert "○ WAITING" in text
     assert "no rank has reported yet" in text
     assert "nan" not in text.lower()
@@ -109,7 +109,7 @@ def test_before_any_rank_has_reported(frame: Frame) -> None:
 
 
 def test_figures_of_every_step_are_shown_where_they_are_known(frame: Frame) -> None:
-    assert "excess" not in picture(frame, 160)
+    assert "excess" not in draw_frame(frame, 160)
     own = {"own_ms": np.array([24.4, 44.7]), "excess_ms": np.array([-20.3, 20.3])}
     table = rank_table(replace(frame, ranks=replace(frame.ranks, **own)), 160)
     assert "excess" in table[0].split()
@@ -132,7 +132,7 @@ def test_of_thousands_of_ranks_the_bad_ones_are_shown(frame: Frame) -> None:
 
 def test_a_replay_says_where_it_stands(frame: Frame) -> None:
     playback = Playback(42.0, 90.0, 500, 0, 1200, False, 1.0, False, "last 12 bytes cut off", ())
-    text = picture(replace(frame, source="replay", playback=playback), 100)
+    text = draw_frame(replace(frame, source="replay", playback=playback), 100)
     assert "REPLAY" in text
     assert "at 42 s of 1 min 30 s, steps 0 to 1,200" in text
     assert "damage: last 12 bytes cut off" in text
@@ -140,7 +140,7 @@ def test_a_replay_says_where_it_stands(frame: Frame) -> None:
 
 def test_a_failed_run_tells_its_exit_code(frame: Frame) -> None:
     failed = replace(frame, run=replace(frame.run, state="failed", exit_code=17))
-    text = picture(failed, 100)
+    text = draw_frame(failed, 100)
     assert "✗ FAILED" in text
     assert "exit code 17" in text
 
@@ -157,7 +157,7 @@ def test_lines_a_second_keep_their_columns(frame: Frame) -> None:
 def test_bounds_stand_beside_what_compares_two_ranks(frame: Frame) -> None:
     ranks = replace(frame.ranks, bound_ms=np.array([0.1, 0.1]))
     bucket = replace(frame.buckets[0], bound_ms=0.02, transfer_bound_ms=0.15)
-    text = picture(replace(frame, ranks=ranks, buckets=(bucket,)), 120)
+    text = draw_frame(replace(frame, ranks=ranks, buckets=(bucket,)), 120)
     assert re.search(r"20\.3 +±0\.1", text)
     assert re.search(r"1\.90 +±0\.15", text)
     assert re.search(r"20\.30 +±0\.02", text)
@@ -170,7 +170,7 @@ def frame_without_bounds(frame: Frame) -> Frame:
 
 def test_clocks_that_cannot_tell_name_nobody(frame: Frame) -> None:
     group = replace(frame.group, clock_free=True)
-    text = picture(replace(frame, group=group, straggler=None), 120)
+    text = draw_frame(replace(frame, group=group, straggler=None), 120)
     rows = [line.split() for line in text.splitlines() if re.match(r"\s+[01]  ", line)]
     assert "~20.3" in rows[0]
     assert "-20.3" not in rows[0], "no lateness"
@@ -183,12 +183,12 @@ def test_clocks_that_cannot_tell_name_nobody(frame: Frame) -> None:
 def test_an_alert_has_an_age(frame: Frame) -> None:
     alerts = (Alert("nan", "critical", 1, 57, frame.unix_s - 250, "loss of rank 1 is NaN since step 57"),)
     assert re.search(
-        r"■ since \d\d:\d\d:\d\d, 4 min: loss of rank 1", picture(replace(frame, alerts=alerts), 100)
+        r"■ since \d\d:\d\d:\d\d, 4 min: loss of rank 1", draw_frame(replace(frame, alerts=alerts), 100)
     )
 
 
 def test_a_stall_has_the_missing_rank_s_stack() -> None:
-    text = picture(missing(), 100)
+    text = draw_frame(missing(), 100)
     assert f"STALLED 17 s · {SENTENCE}" in text
     assert text.count(SENTENCE) == 1, "said once is enough"
     assert "■ 12:31:05 no progress" in text
@@ -201,13 +201,13 @@ def test_a_stall_has_the_missing_rank_s_stack() -> None:
 
 
 def test_both_sides_of_a_mismatch_have_their_stacks() -> None:
-    text = picture(mismatch(), 100)
+    text = draw_frame(mismatch(), 100)
     assert "dist.broadcast(scale, src=0)" in text
     assert "loss.backward()" in text
 
 
 def test_a_death_has_its_traceback() -> None:
-    text = picture(died(), 100)
+    text = draw_frame(died(), 100)
     assert "rank 2 failed: ValueError: shard 7 is empty (exit code 1)" in text
     assert 'raise ValueError("shard 7 is empty")' in text
     assert "rank 0 was ended by SIGTERM" in text
@@ -219,26 +219,26 @@ def test_a_deep_stack_is_cut_to_what_a_mail_bears() -> None:
     assert frame.stall is not None
     deep = tuple(Call("/home/ada/lm/train.py", line, "recurse", "recurse()") for line in range(1, 900))
     told = replace(frame.stall.positions[0], traces=(Trace("MainThread", True, (*ASLEEP, *deep)),))
-    text = picture(replace(frame, stall=replace(frame.stall, positions=(told,))), 100)
+    text = draw_frame(replace(frame, stall=replace(frame.stall, positions=(told,))), 100)
     assert text.count("recurse()") == 12 - 1 - len(ASLEEP)
     assert "... and the calls around it" in text
 
 
 def test_foreign_code_cannot_move_the_cursor() -> None:
-    text = picture(hostile(), 100) + watch_line(hostile())
+    text = draw_frame(hostile(), 100) + watch_line(hostile())
     assert not {letter for letter in text if letter != "\n" and not letter.isprintable()}
-    assert picture(hostile(), 100, ascii=True).isascii()
+    assert draw_frame(hostile(), 100, ascii=True).isascii()
 
 
 @pytest.mark.parametrize("step", [15, 60, 110])
 def test_the_columns_of_every_rank_add_up_to_its_step(step: int) -> None:
     """Of simulated ranks: while nothing is the matter, while one is late, and with a window of both."""
-    assert_columns_add_up(picture(simulated_frame(4, step), 160, False, False), ranks=4)
+    assert_columns_add_up(draw_frame(simulated_frame(4, step), 160, False, False), ranks=4)
 
 
 def test_table_bars_and_screen_have_the_same_numbers() -> None:
     frame = simulated_frame(4, 40)
-    table = picture(frame, 160, False, False)
+    table = draw_frame(frame, 160, False, False)
     screen = [str(line) for line in screen_of(Scene(frame, Place()), 200, 40).lines]
     once, shown = (
         next(line.split() for line in lines if line.split()[:1] == ["1"] and "live" in line)

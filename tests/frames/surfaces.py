@@ -19,7 +19,7 @@ from ddptop.frames.schema import schema
 from ddptop.frames.snapshot import snapshot
 from ddptop.recording.reader import Recording
 from ddptop.render.context import RenderContext
-from ddptop.render.metrics import explain
+from ddptop.render.metrics import explain_figure
 from ddptop.render.rank_table import plain_rank_columns, rank_columns
 from ddptop.report.build import read_report
 from ddptop.report.content import as_data
@@ -50,7 +50,7 @@ def surfaces_of(name: str, path: Path) -> set[str]:
     with Recording.open(path) as recording:
         report = read_report(recording)
     of_rank: Any = as_data(report)["ranks"]
-    meaning = explain(figure.title)
+    meaning = explain_figure(figure.title)
     document = metrics_document(
         resources.files("ddptop").joinpath("analysis/METRICS.md").read_text(encoding="utf-8")
     )

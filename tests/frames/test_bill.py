@@ -10,7 +10,7 @@ from ddptop.frames.bill import bill_of, dear_phrase, headline, ledger_place_phra
 from ddptop.frames.codec import WORDS
 from ddptop.frames.ledger import LEDGER_CLASSES, WaitedFor
 from ddptop.render.bill import draw_bill, waited_columns
-from ddptop.render.text import cells
+from ddptop.render.text import text_width
 from tests.frames.ledgers import checkpoints, ledger, waited
 
 
@@ -91,7 +91,7 @@ def test_ranks_and_places_beyond_the_first_are_one_row() -> None:
 def test_every_width_holds_the_bar_and_the_shares(width: int, ascii_only: bool) -> None:
     lines = draw_bill(checkpoints(), width, ascii_only)
     texts = [str(line) for line in lines]
-    assert max(map(cells, texts)) <= width
+    assert max(map(text_width, texts)) <= width
     assert not ascii_only or "".join(texts).replace("…", "").isascii()
     assert any(line.width == width and set(str(line)) <= set("░·▫▓█≈▪▨▄?▁▒x.sBF~dDo?_g") for line in lines)
     assert any(text.rstrip().endswith("100.0") for text in texts)

@@ -22,7 +22,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
-from ddptop.render.plain import picture
+from ddptop.render.plain import draw_frame
 from ddptop.sources.player import Player
 from ddptop.sources.replay import ReplaySource, frame_at
 from tests.analysis.conftest import World
@@ -395,8 +395,8 @@ def test_a_step_of_two_incarnations_in_one_block(path: Path) -> None:
     writer.close()
     frame = frame_at(path, 5)
     assert (frame.group.step, frame.group.incarnation) == (5, 1)
-    assert "step 5 (restart 1)" in picture(frame, 80).splitlines()[0]
-    assert "restart" not in picture(frame_at(path, 80), 80).splitlines()[0]
+    assert "step 5 (restart 1)" in draw_frame(frame, 80).splitlines()[0]
+    assert "restart" not in draw_frame(frame_at(path, 80), 80).splitlines()[0]
 
 
 def test_restarts_and_losses(path: Path) -> None:

@@ -163,7 +163,7 @@ def test_quantiles_per_bin() -> None:
 def test_a_logarithmic_scale_is_labelled_with_values() -> None:
     scale = Scale.of_logs(column(-2.0, 1.0))
     assert (scale.label(scale.low), scale.label(scale.high)) == ("0.01", "10")
-    assert Axis.over(column(0, NOW), 10, None).columns == 10
+    assert Axis.over_time(column(0, NOW), 10, None).columns == 10
 
 
 def test_parts_lie_on_top_of_each_other_and_the_unknown_is_a_gap() -> None:
@@ -251,7 +251,7 @@ def test_a_chart_never_overflows_and_where_the_data_stay_nothing_moves(
     changed[200:210] = np.median(values)
     after = drawn(changed)
     gutter = str(before[1]).index("│")
-    axis = Axis.over(time_s, width - gutter - 1, None)
+    axis = Axis.over_time(time_s, width - gutter - 1, None)
     cells = {int((second - axis.begin_s) / axis.bin_s) + gutter + 1 for second in time_s[199:211]}
     if [str(line)[:gutter] for line in before] == [str(line)[:gutter] for line in after]:  # the same scale
         moved = {

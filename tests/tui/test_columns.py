@@ -10,7 +10,7 @@ from ddptop.frames.hosts import host_index
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.host_table import FIGURES, host_columns
 from ddptop.render.hosts import host_figures
-from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
+from ddptop.render.metrics import BUCKET_FIELDS, FIELDS, HEAT_FIELDS, HOST_FIELDS, explain_figure
 from ddptop.render.rank_table import plain_rank_columns, rank_columns
 from ddptop.report.tables import BUCKET_COLUMNS
 from ddptop.report.tables import host_columns as report_hosts
@@ -39,11 +39,11 @@ def test_every_figure_has_a_formula_and_a_source() -> None:
     tables = ((ranks, FIELDS), (FIGURES, HOST_FIELDS), (NOW_FIGURES, HEAT_FIELDS), (buckets, BUCKET_FIELDS))
     for titles, fields in tables:
         for title in titles:
-            meaning = explain(title, fields)
+            meaning = explain_figure(title, fields)
             assert meaning is not None and meaning.formula and meaning.source, title
-    used, memory = explain("gpu%"), explain("gpumem")
+    used, memory = explain_figure("gpu%"), explain_figure("gpumem")
     assert used is not None and memory is not None and used.formula != memory.formula
-    excess = explain("excess")
+    excess = explain_figure("excess")
     assert excess is not None and excess.formula.startswith("own time of the rank − median of the own times")
     assert (excess.unit, excess.name) == ("ms", "excess_ms")
 

@@ -15,8 +15,8 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import LONG_WAIT_S, run_state, verdict
 from ddptop.protocol.vocabulary import Basis
 from ddptop.render.context import RenderContext
-from ddptop.render.plain import picture, watch_line
-from ddptop.render.text import cells
+from ddptop.render.plain import draw_frame, watch_line
+from ddptop.render.text import text_width
 from ddptop.render.trouble import trouble_brief
 from tests.frames.ledgers import checkpoints
 from tests.tui import gallery
@@ -114,7 +114,7 @@ def test_every_page_survives_the_smallest_terminals(page: str) -> None:
             lines = _page(page, state, (columns, rows)).splitlines()
             assert len(lines) == rows
             assert sign in lines[0], "the state comes before everything else"
-            assert max(map(cells, lines)) <= columns
+            assert max(map(text_width, lines)) <= columns
 
 
 @pytest.mark.parametrize("state", WORLDS)
@@ -368,7 +368,7 @@ def test_what_to_do_next_about_a_run_that_makes_no_steps(case: str) -> None:
     for size in ((80, 24), (67, 19), (50, 24)):
         lines = sketch(FakeSource(frame), size).splitlines()
         assert f"  try: {ACTIONS[case]}"[:25] in "\n".join(lines[1:8])
-    assert "  try: " in picture(frame, 80)
+    assert "  try: " in draw_frame(frame, 80)
 
 
 @pytest.mark.parametrize("case", ["many", "silent"])
@@ -381,7 +381,7 @@ def test_the_gravest_matter_comes_first_everywhere(case: str) -> None:
     shown = snapshot(frame)
     assert (shown["run"]["state"], shown["verdict"]["sentence"]) == (state, sentence)
     assert sentence in watch_line(frame) and "slowest" not in watch_line(frame)
-    for text in (picture(frame, 100), *(sketch(FakeSource(frame), size) for size in ((80, 24), (30, 6)))):
+    for text in (draw_frame(frame, 100), *(sketch(FakeSource(frame), size) for size in ((80, 24), (30, 6)))):
         head, below, *_ = text.splitlines()
         assert state.upper() in head and "LIVE" not in head
         assert sentence.partition(" · ")[2][:12] in below
@@ -404,8 +404,8 @@ def test_figures_of_before_a_stall_are_marked_as_old() -> None:
     for case, words in (("missing", "before the stall"), ("died", "before the end")):
         text = sketch(FakeSource(TROUBLES[case]()), (80, 24))
         assert f"┃{words}" in text and f"step ms 26.6 {words}" in text
-        assert f"complete steps, {words}" in picture(TROUBLES[case](), 80)
-    assert "before" not in sketch(FakeSource(live()), (80, 24)) + picture(live(), 80)
+        assert f"complete steps, {words}" in draw_frame(TROUBLES[case](), 80)
+    assert "before" not in sketch(FakeSource(live()), (80, 24)) + draw_frame(live(), 80)
 
 
 def test_a_narrow_header_has_the_whole_state() -> None:

@@ -28,7 +28,7 @@ from ddptop.frames.codec import FrameError
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.outlets import print_text
-from ddptop.render.plain import picture, watch_line
+from ddptop.render.plain import draw_frame, watch_line
 from ddptop.sources.saving import save_page
 from ddptop.tui.lines_widget import LinesWidget
 from ddptop.tui.terminal import Attention
@@ -91,7 +91,7 @@ def is_clean(text: str) -> bool:
 def draw_everywhere(frame: Frame, replaced: list[Any], size: tuple[int, int], views: list[str]) -> None:
     """Every outlet; `views` of the screen."""
     json.dumps(snapshot(frame), allow_nan=False)
-    assert is_clean(picture(frame, size[0]))
+    assert is_clean(draw_frame(frame, size[0]))
     assert watch_line(frame).isprintable()
     list(metric_families(frame))
     person = Sketch(LyingSource(frame, replaced), size)
@@ -209,7 +209,7 @@ def test_escapes_behind_the_checks_reach_no_outlet(number: int, capsys: pytest.C
     shown = capsys.readouterr()
     assert is_clean(shown.out) and is_clean(shown.err)
     assert "\\u001b" not in shown.out, "who decodes the JSON may print it"
-    print_text(picture(frame, 100, color=True), color=True)
+    print_text(draw_frame(frame, 100, color=True), color=True)
     assert is_clean(re.sub(r"\x1b\[[0-9;]*m", "", coloured := capsys.readouterr().out))
     assert "\x1b[41m" not in coloured
     assert "\\u001b" not in answer_json(snapshot(frame))

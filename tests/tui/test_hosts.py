@@ -15,8 +15,8 @@ from ddptop.frames.phrases import host_total
 from ddptop.frames.snapshot import snapshot
 from ddptop.render.host_table import SORTS
 from ddptop.render.hosts import host_figures
-from ddptop.render.plain import picture, watch_line
-from ddptop.render.text import cells
+from ddptop.render.plain import draw_frame, watch_line
+from ddptop.render.text import text_width
 from ddptop.tui.scene import Place, Scene, host_of
 from ddptop.tui.views.hosts import make_host_filter
 from ddptop.tui.views.rank_order import filter_ranks, order_rows
@@ -230,7 +230,7 @@ def test_every_size_holds_512_hosts(make, keys: tuple[str, ...]) -> None:
     for columns, rows in ((80, 24), (20, 5), (1, 1)):
         lines = Sketch(WantedSource(frame), (columns, rows)).press(*keys).splitlines()
         assert len(lines) == rows
-        assert max(map(cells, lines)) <= columns
+        assert max(map(text_width, lines)) <= columns
 
 
 def test_figures_of_hosts_survive_the_link() -> None:
@@ -258,7 +258,7 @@ def test_names_are_cut_where_they_stay_names(names: tuple[str, ...], short: tupl
 
 
 def test_the_plain_picture_shows_the_worst_hosts_and_counts_the_rest() -> None:
-    text = picture(silent(64, 8), 100)
+    text = draw_frame(silent(64, 8), 100)
     hosts = [line.split()[0] for line in text.splitlines() if line.startswith("gpu-")]
     assert len(hosts) == 16 and hosts[:4] == ["gpu-062", "gpu-063", "gpu-017", "gpu-005"]
     assert "and 48 more hosts, 0 of them not live (--json has all)" in text
@@ -266,7 +266,7 @@ def test_the_plain_picture_shows_the_worst_hosts_and_counts_the_rest() -> None:
     assert ["137", "gpu-017", "live"] in [row[:3] for row in rows], "the worst rank of each host"
     assert "and 496 more ranks, 14 of them not live" in text
     assert len(text.splitlines()) < 65
-    assert "rtt ms" not in picture(healthy(1, 8), 100), "one host has no table of hosts"
+    assert "rtt ms" not in draw_frame(healthy(1, 8), 100), "one host has no table of hosts"
 
 
 def test_a_line_a_second_names_hosts() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddptop.render.line import Line, rule
+from ddptop.render.line import Line, draw_rule
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import ScreenKey, view_key
 from ddptop.tui.palette import find_entries
@@ -33,7 +33,9 @@ class DummyView(View):
         return (view_key("d", "d", self.count, "count", "count by one", 1),)
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
-        return Page([rule(width, "dummy"), Line(f"step {scene.frame.group.step}: pressed {self.pressed}")])
+        return Page(
+            [draw_rule(width, "dummy"), Line(f"step {scene.frame.group.step}: pressed {self.pressed}")]
+        )
 
     def count(self, screen: Screen, by: int) -> None:
         self.pressed += by

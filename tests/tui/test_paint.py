@@ -14,9 +14,9 @@ from ddptop.frames import numbers
 from ddptop.frames.hosts import without_domain
 from ddptop.frames.verdict import verdict
 from ddptop.render.chart import Axis, Scale, bin_values, join_holes, round_to_ladder
-from ddptop.render.line import Line, gather, highlight, rule
+from ddptop.render.line import Line, draw_rule, highlight_matches, join_parts
 from ddptop.render.phases import PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
-from ddptop.render.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
+from ddptop.render.text import ASCII, clean_text, fit_tail, fit_text, text_width, to_ascii, wrap_lines
 from ddptop.tui.lines_widget import changed_spans
 from ddptop.tui.scene import Place, Scene, Scroll
 from ddptop.tui.views.curve import STACK
@@ -93,15 +93,15 @@ def test_other_numbers() -> None:
     ],
 )
 def test_clean(foreign: str, safe: str) -> None:
-    assert clean(foreign) == safe
+    assert clean_text(foreign) == safe
 
 
 def test_wide_characters_are_measured_in_cells() -> None:
-    assert cells("主机-01") == 7
-    assert fit("主机-01", 6) == "主机-…"
-    assert cells(fit_tail("主机-01主机-02", 8)) == 8
+    assert text_width("主机-01") == 7
+    assert fit_text("主机-01", 6) == "主机-…"
+    assert text_width(fit_tail("主机-01主机-02", 8)) == 8
     assert str(Line("主机").add("-01").cut(4)) == "主 …"
-    assert clean("主机 ±1", ascii_only=True) == "?? +/-1"
+    assert clean_text("主机 ±1", ascii_only=True) == "?? +/-1"
 
 
 def test_ascii_keeps_the_width() -> None:
@@ -120,14 +120,14 @@ def test_the_cells_of_a_line_that_changed_are_sent() -> None:
 
 
 def test_no_line_begins_or_ends_with_the_dot_between_clauses() -> None:
-    assert wrap("rank 1 · data loading · costs 43%", 8) == ["rank 1", "data", "loading", "costs", "43%"]
-    assert wrap("rank 1 · data loading · costs 43%", 9) == ["rank 1", "data", "loading", "costs 43%"]
+    assert wrap_lines("rank 1 · data loading · costs 43%", 8) == ["rank 1", "data", "loading", "costs", "43%"]
+    assert wrap_lines("rank 1 · data loading · costs 43%", 9) == ["rank 1", "data", "loading", "costs 43%"]
 
 
 def test_wrap_and_gather() -> None:
-    assert wrap("one two three", 7) == ["one two", "three"]
-    assert str(gather([Line("ab"), Line(""), Line("cd"), Line("too long"), Line("e")], 8)) == "ab  cd"
-    assert rule(20, "4 ranks").width == 20
+    assert wrap_lines("one two three", 7) == ["one two", "three"]
+    assert str(join_parts([Line("ab"), Line(""), Line("cd"), Line("too long"), Line("e")], 8)) == "ab  cd"
+    assert draw_rule(20, "4 ranks").width == 20
 
 
 def test_bars_share_one_scale_and_the_slowest_fills_it() -> None:
@@ -211,8 +211,8 @@ def test_bins() -> None:
 
 
 def test_bins_stay_where_they_are_as_points_come_in() -> None:
-    before = Axis.over(column(0.0, 99.0), 60, None)
-    after = Axis.over(column(0.0, 99.5), 60, None)
+    before = Axis.over_time(column(0.0, 99.0), 60, None)
+    after = Axis.over_time(column(0.0, 99.5), 60, None)
     assert before == after
     steps = [round_to_ladder(value) for value in (0.01, 0.06, 0.1, 0.11, 1.7)]
     assert steps == pytest.approx([0.05, 0.0609375, 0.1, 0.1125, 1.7])
@@ -228,10 +228,10 @@ def test_gaps_are_drawn_through_only_while_they_are_small() -> None:
 
 
 def test_scales_are_round_and_clip_lone_peaks() -> None:
-    assert Scale.of(column(0.41, 2.19), zero=False) == Scale(0.4, 2.2)
-    assert Scale.of(column(*[26.6] * 99, 2_000.0), zero=True).high == 60.0
-    assert Scale.of(column(5.0), zero=True).low == 0.0
-    assert Scale.of(column(NAN), zero=True) == Scale(0.0, 1.0)
+    assert Scale.around_series(column(0.41, 2.19), zero=False) == Scale(0.4, 2.2)
+    assert Scale.around_series(column(*[26.6] * 99, 2_000.0), zero=True).high == 60.0
+    assert Scale.around_series(column(5.0), zero=True).low == 0.0
+    assert Scale.around_series(column(NAN), zero=True) == Scale(0.0, 1.0)
 
 
 def test_a_list_scrolls_only_as_far_as_the_cursor_asks() -> None:
@@ -251,7 +251,7 @@ def test_a_list_scrolls_only_as_far_as_the_cursor_asks() -> None:
 def test_a_match_is_marked_across_pieces_and_widens_nothing() -> None:
     line = Line("no").add("de1 ", "dim").add("主机node", "strong")
     line.target = 3
-    found = highlight(line.spot(0, 2, "pick"), re.compile("node1?|机"))
+    found = highlight_matches(line.spot(0, 2, "pick"), re.compile("node1?|机"))
     assert found.pieces == [
         ("no", "match"),
         ("de1", "match"),
@@ -260,7 +260,7 @@ def test_a_match_is_marked_across_pieces_and_widens_nothing() -> None:
         ("机node", "match"),
     ]
     assert (str(found), found.width, found.target, found.spots) == (str(line), line.width, 3, line.spots)
-    assert highlight(line, re.compile("x*")).pieces == line.pieces
+    assert highlight_matches(line, re.compile("x*")).pieces == line.pieces
 
 
 def test_a_blank_needs_no_colours_of_its_own_unless_it_is_seen() -> None:

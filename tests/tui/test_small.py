@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ddptop.frames.verdict import verdict
-from ddptop.render.plain import picture
-from ddptop.render.text import cells, wrap
+from ddptop.render.plain import draw_frame
+from ddptop.render.text import text_width, wrap_lines
 from ddptop.render.trouble import trouble_brief
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import FakeSource, lost, many, replay, several, straggler, waiting
@@ -20,12 +20,14 @@ from tests.tui.troubles import drifting, missing
 
 def test_the_last_line_that_fits_says_that_there_is_more() -> None:
     text = "rank 1 came last, 20.3 ms after the first"
-    assert wrap(text, 20, 3) == wrap(text, 20) == ["rank 1 came last,", "20.3 ms after the", "first"]
-    assert wrap(text, 20, 2) == ["rank 1 came last,", "20.3 ms after the …"]
-    assert wrap("round trip 0.08 ms", 14, 1) == ["round trip …"]
-    assert [cells(line) <= 17 for line in wrap(text, 17, 1)] == [True]
-    assert wrap(text, 17, 1)[0].endswith("…")
-    assert wrap(text, 20, 0) == []
+    assert (
+        wrap_lines(text, 20, 3) == wrap_lines(text, 20) == ["rank 1 came last,", "20.3 ms after the", "first"]
+    )
+    assert wrap_lines(text, 20, 2) == ["rank 1 came last,", "20.3 ms after the …"]
+    assert wrap_lines("round trip 0.08 ms", 14, 1) == ["round trip …"]
+    assert [text_width(line) <= 17 for line in wrap_lines(text, 17, 1)] == [True]
+    assert wrap_lines(text, 17, 1)[0].endswith("…")
+    assert wrap_lines(text, 20, 0) == []
 
 
 def test_a_long_name_leaves_room_for_what_is_the_matter_with_the_host() -> None:
@@ -36,7 +38,7 @@ def test_a_long_name_leaves_room_for_what_is_the_matter_with_the_host() -> None:
         name = "a-very-long-name-of-a-machine-017"
         there = replace(shown, sentence=f"LOST · host {name} {state}: last message 12 s ago")
         brief = trouble_brief(there, 28)
-        assert brief.startswith("host …") and brief.endswith(f"017 {state}") and cells(brief) <= 28
+        assert brief.startswith("host …") and brief.endswith(f"017 {state}") and text_width(brief) <= 28
     for name, width, expected in (
         ("node2", 45, "host node2 is unreachable: ranks 4-7, last"),
         ("node2", 28, "host node2 is unreachable"),
@@ -103,7 +105,7 @@ def test_wrong_numbers_come_with_what_to_try() -> None:
     assert "  try: look at the batch of step 57 on rank 2\n" in sketch(FakeSource(frame), (80, 24))
     apart = replace(frame, alerts=tuple(alert for alert in frame.alerts if alert.kind == "loss_spread"))
     assert "  try: compare the batches of the ranks" in sketch(FakeSource(apart), (80, 24))
-    assert "  try: Look at the batch of step 57" in picture(frame, 80)
+    assert "  try: Look at the batch of step 57" in draw_frame(frame, 80)
 
 
 def test_hosts_side_by_side_differ() -> None:

@@ -10,7 +10,7 @@ from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
 from ddptop.render.colours import THEMES_OF_ROLES
-from ddptop.render.line import Role, over
+from ddptop.render.line import Role, combine_roles
 from ddptop.render.phases import PARTS
 from ddptop.tui.theme import THEMES, Palette, contrast
 
@@ -48,7 +48,7 @@ def test_phases_differ_from_the_ground_and_from_their_neighbours_by_lightness(na
 def test_letters_in_a_bar_can_be_read(name: str) -> None:
     palette = Palette(next(theme for theme in THEMES if theme.name == name))
     for part in PARTS:
-        style = palette.style(over("ink", part.role))
+        style = palette.style(combine_roles("ink", part.role))
         assert style.color is not None and style.bgcolor is not None
         letters, ground = (Color.from_rich_color(colour) for colour in (style.color, style.bgcolor))
         assert contrast(letters, ground) >= 4.5, part.name
@@ -75,7 +75,7 @@ def test_in_a_theme_of_textual_waiting_is_seen_beside_work(theme: str) -> None:
 
 def test_without_colours_the_signs_of_the_phases_tell_them_apart() -> None:
     palette = Palette(THEMES[0], plain=True)
-    styles = [palette.style(over(part.role, part.role)) for part in PARTS]
+    styles = [palette.style(combine_roles(part.role, part.role)) for part in PARTS]
     assert all(style.color is None and style.bgcolor is None for style in styles)
     assert len({part.glyph for part in PARTS}) == len(PARTS)
 

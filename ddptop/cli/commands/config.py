@@ -28,7 +28,7 @@ class Config(Command):
     def run(self, options: argparse.Namespace) -> int:
         """Print one line a setting."""
         from ddptop.cli.settings import load_settings
-        from ddptop.render.table import aligned
+        from ddptop.render.table import align_texts
 
         configuration = load_settings(vars(options))
         values = asdict(configuration.settings)
@@ -41,7 +41,7 @@ class Config(Command):
             rows = [
                 [name, _format_value(value), configuration.origins[name]] for name, value in values.items()
             ]
-            print_text("\n".join(aligned(["setting", "value", "from"], rows)))
+            print_text("\n".join(align_texts(["setting", "value", "from"], rows)))
             print_text(
                 f"\nfile: {configuration.file}{'' if configuration.file.is_file() else ' (not there)'}"
             )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.numbers import counted
 from ddptop.render.bill import draw_bill
-from ddptop.render.line import Line, rule
-from ddptop.render.text import wrap
+from ddptop.render.line import Line, draw_rule
+from ddptop.render.text import wrap_lines
 from ddptop.tui.keys import SEARCH_KEY, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
@@ -36,12 +36,12 @@ class BillView(View):
         room = max(1, height - 1)
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)
-        head = rule(width, "bill of the whole run", f"{counted(hidden, 'line')} below" if hidden else "")
+        head = draw_rule(width, "bill of the whole run", f"{counted(hidden, 'line')} below" if hidden else "")
         return Page([head, *lines], PageLayout(scroll))
 
 
 def _draw_body(frame: Frame, width: int, ascii_only: bool) -> list[Line]:
     if frame.ledger is None:
-        return [Line(text, "dim") for text in wrap(NOTHING_YET, width)]
+        return [Line(text, "dim") for text in wrap_lines(NOTHING_YET, width)]
     on_gpus = any(device.startswith("cuda") for device in frame.ranks.device)
     return draw_bill(frame.ledger, width, ascii_only, on_gpus=on_gpus)

@@ -8,9 +8,9 @@ from ddptop.frames.buckets import launches_of, sent_phrase
 from ddptop.frames.numbers import counted, known
 from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
-from ddptop.render.line import Line, rule
+from ddptop.render.line import Line, draw_rule
 from ddptop.render.metrics import BUCKET_FIELDS
-from ddptop.render.text import wrap
+from ddptop.render.text import wrap_lines
 from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
@@ -95,25 +95,27 @@ class BucketsView(View):
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """A row per bucket; a legend where there is room."""
         figures = scene.frame.buckets
-        lines = [rule(width, _count_buckets(scene))]
+        lines = [draw_rule(width, _count_buckets(scene))]
         if not figures:
-            words = wrap(_explain_empty(scene), width - 4)
+            words = wrap_lines(_explain_empty(scene), width - 4)
             return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
-        columns = table.fitting(bucket_columns(scene), width - 1)
-        gap = 2 if table.total(columns, 2) < width else 1
+        columns = table.fit_columns(bucket_columns(scene), width - 1)
+        gap = 2 if table.total_width(columns, 2) < width else 1
         titles = {column.title for column in columns}
         first = _CLOCK_FREE if scene.frame.group.clock_free else _COLLECTIVE if "coll" in titles else ""
         meanings = " · ".join(text for title, text in _LEGEND.items() if title in titles)
         texts = (_describe_sum(scene), first, meanings)
-        legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
-        lines.append(Line(" ").extend(table.head(columns, gap)))
+        legend = (
+            [Line(part, "faint") for text in texts for part in wrap_lines(text, width)] if height > 9 else []
+        )
+        lines.append(Line(" ").extend(table.draw_head(columns, gap)))
         room = height - len(lines) - len(legend)
         shares = shares_of_best(scene)
         scroll, shown = scene.place.scroll.fitted(len(figures), room)
         for index in shown:
             chosen = index == scroll.cursor
             line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
-            line.extend(table.body(columns, index, gap))
+            line.extend(table.draw_row(columns, index, gap))
             if width - line.width >= MIN_BAR and known(shares[index]):
                 bar = min(MAX_BAR, width - line.width - 3)
                 line.add("  ┃", "rule").add("█" * round(shares[index] / 100 * bar), "transfer")

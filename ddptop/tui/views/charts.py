@@ -13,9 +13,9 @@ from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, perce
 from ddptop.frames.phrases import loss_note
 from ddptop.frames.statistics import median
 from ddptop.render.chart import no_number, time_ticks
-from ddptop.render.line import Line, beside, gather, of_severity, over
+from ddptop.render.line import Line, combine_roles, join_parts, of_severity, side_by_side
 from ddptop.render.phases import SHORT
-from ddptop.render.rank_table import mark
+from ddptop.render.rank_table import rank_mark
 from ddptop.render.trouble import as_of
 from ddptop.tui.scene import DrawnCharts, Plot, Scene
 from ddptop.tui.views.curve import STACK, Cross, Curve, Happened, choose_looks, draw_chart, draw_look
@@ -74,7 +74,7 @@ def _renew_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:
         for part_index, figure in zip(newest, figure_lines, strict=False):
             parts[part_index] = figure
         before = lines[row].cut(first_cell).pad(first_cell) if first_cell else Line()
-        lines[row] = before.extend(gather(parts, width, 1))
+        lines[row] = before.extend(join_parts(parts, width, 1))
     return replace(drawn, lines=lines)
 
 
@@ -106,7 +106,7 @@ def _draw_all(
             titles.append((band * rows, column * right, room - apart, tuple(title), newest))
             if plot is not None:
                 plots.append(replace(plot, top=plot.top + top + band * rows, left=plot.left + column * right))
-        joined_lines = beside(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
+        joined_lines = side_by_side(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
         lines += joined_lines + [Line()] * (rows - len(joined_lines) if band < bands - 1 else 0)
     return lines, tuple(plots), tuple(titles)
 
@@ -131,16 +131,16 @@ def excess_strip(scene: Scene, size: tuple[int, int], width: int) -> list[Line]:
     heat, (ranks, columns) = scene.frame.heat, size
     title = [Line("excess ms", "dim").add(" of each rank in each step", "faint")]
     if heat is None or heat.figure != "excess" or heat.count != ranks or len(heat.rows) != ranks + 1:
-        return [gather(title, width), *(Line() for _ in range(ranks))]
+        return [join_parts(title, width), *(Line() for _ in range(ranks))]
     shades = Shades.of(heat.value, heat.middle, least_range("excess", heat.middle, scene.frame))
     title.append(Line(f"last {len(heat.steps)} steps", "faint"))
     lines = [
-        gather(
+        join_parts(
             [*title, *shades.legend(lambda edge: fixed(edge, digits(shades)), "", scene.ascii_only)], width
         )
     ]
     for rank, levels in enumerate(shades.levels(heat.value.reshape(ranks, -1)[:, -columns:]).tolist()):
-        line = Line(f"rank {rank}", "dim").pad(STRIP_LABEL - 2).add(*mark(scene, rank)).add("│", "rule")
+        line = Line(f"rank {rank}", "dim").pad(STRIP_LABEL - 2).add(*rank_mark(scene, rank)).add("│", "rule")
         for level, run in itertools.groupby(levels):
             glyph, role = shades.sign(level, scene.ascii_only)
             line.signs([(glyph * len(list(run)), role)])
@@ -237,7 +237,9 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
         usual = fixed(_newest_median(getattr(history, STACK[name])))
         sign, role = signs[name]
         title.append(
-            Line(sign, over(role, role)).add(f" {SHORT.get(name, name)} ", "dim").add(usual, "strong")
+            Line(sign, combine_roles(role, role))
+            .add(f" {SHORT.get(name, name)} ", "dim")
+            .add(usual, "strong")
         )
     return Curve(
         [*title, shown], x, whole, "text", span_s=RECENT_S, zero=True, step=history.step, stack=stack,

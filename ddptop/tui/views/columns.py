@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.render.line import Line, gather, rule
-from ddptop.render.metrics import explain
-from ddptop.render.text import cells, fit, wrap
+from ddptop.render.line import Line, draw_rule, join_parts
+from ddptop.render.metrics import explain_figure
+from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Scroll
 from ddptop.tui.view import View, Views
@@ -44,25 +44,25 @@ class FiguresView(View):
         tall = height >= 2 * MEANING + 2
         below = MEANING + 1 if tall else BRIEFLY if height >= BRIEFLY + 2 else 0
         scroll, shown = place.scroll.fitted(len(titles), height - 1 - below)
-        lines = [rule(width, f"figures{figures.hint}")]
-        name_width = max(cells(figures.label(title)) for title in titles)
+        lines = [draw_rule(width, f"figures{figures.hint}")]
+        name_width = max(text_width(figures.label(title)) for title in titles)
         for index in shown:
             title, chosen = titles[index], index == scroll.cursor
             sign = SIGNS[place.columns.get(title) if figures.chooses_columns else None]
             line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
             line.add(f"{sign} ", "accent")
             role: Role = "strong" if figures.is_on_screen(place, title) else "text"
-            line.add(f"{fit(figures.label(title), name_width)}  ", role)
-            meaning = explain(title, figures.fields)
+            line.add(f"{fit_text(figures.label(title), name_width)}  ", role)
+            meaning = explain_figure(title, figures.fields)
             line.add(meaning.formula if meaning else "", "dim")
             line.target = index
             lines.append(line.cut(width))
         lines += [Line()] * (height - below - len(lines))
         title = titles[scroll.cursor]
         if tall:
-            lines += [rule(width), *draw_explanation(title, figures, width)]
-        elif below and (meaning := explain(title, figures.fields)) is not None:
-            lines += [Line("  ").add(text) for text in wrap(meaning.formula, width - 2, BRIEFLY)]
+            lines += [draw_rule(width), *draw_explanation(title, figures, width)]
+        elif below and (meaning := explain_figure(title, figures.fields)) is not None:
+            lines += [Line("  ").add(text) for text in wrap_lines(meaning.formula, width - 2, BRIEFLY)]
         return Page(lines, PageLayout(scroll))
 
     def on_open(self, screen: Screen) -> None:
@@ -82,10 +82,10 @@ class FiguresView(View):
 
 def draw_explanation(title: str, figures: PageFigures, width: int) -> list[Line]:
     """Formula; then unit, bound, name in the JSON and source."""
-    meaning = explain(title, figures.fields)
+    meaning = explain_figure(title, figures.fields)
     if meaning is None:
         return [Line("  as it is reported", "dim")]
-    formula = wrap(meaning.formula, width - 2, MEANING - 2)
+    formula = wrap_lines(meaning.formula, width - 2, MEANING - 2)
     facts = [
         Line(figures.label(title), "strong"),
         Line("unit ", "dim").add(meaning.unit or "none"),
@@ -93,4 +93,8 @@ def draw_explanation(title: str, figures: PageFigures, width: int) -> list[Line]
         Line("name ", "dim").add(meaning.name),
     ]
     source = Line("  from ", "dim").add(meaning.source) if meaning.source else Line()
-    return [*(Line("  ").add(text) for text in formula), Line("  ").extend(gather(facts, width - 2)), source]
+    return [
+        *(Line("  ").add(text) for text in formula),
+        Line("  ").extend(join_parts(facts, width - 2)),
+        source,
+    ]

@@ -26,9 +26,9 @@ from ddptop.frames.numbers import (
     signed,
 )
 from ddptop.frames.phrases import blamed
-from ddptop.render.line import Line, Role, beside, gather, rule
+from ddptop.render.line import Line, Role, draw_rule, join_parts, side_by_side
 from ddptop.render.rank_table import state_piece, table_values
-from ddptop.render.text import cells, fit, fit_tail
+from ddptop.render.text import fit_tail, fit_text, text_width
 from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import is_logarithmic
@@ -66,21 +66,21 @@ def _draw_words(scene: Scene, wide: int, left_rank: int, right_rank: int, cell: 
     lines = []
     hosts = short_names(ranks.host) if cell < LONG_HOST else ranks.host
     for name, texts in (("host", hosts), ("device", ranks.device), ("phase", ranks.phase)):
-        line = Line("  ").add(fit(name, wide - 2), "dim")
+        line = Line("  ").add(fit_text(name, wide - 2), "dim")
         for rank in (left_rank, right_rank):
             line.add(" ").add(_fit_end(scene.clean(texts[rank]) or UNKNOWN, cell - 1))
         lines.append(line)
-    state = Line("  ").add(fit("state", wide - 2), "dim")
+    state = Line("  ").add(fit_text("state", wide - 2), "dim")
     for rank in (left_rank, right_rank):
         text, role = state_piece(scene, rank, cell - 1)
-        text = text if cells(text) < cell else text.partition(" ")[0]
-        state.add(" ").add(fit(text, cell - 1, True), role)
+        text = text if text_width(text) < cell else text.partition(" ")[0]
+        state.add(" ").add(fit_text(text, cell - 1, True), role)
     return [state, *lines]
 
 
 def _fit_end(text: str, width: int) -> str:
     """Set to the right, cut at the front."""
-    return fit(fit_tail(text, width).strip(), width, True)
+    return fit_text(fit_tail(text, width).strip(), width, True)
 
 
 def _draw_figures(
@@ -94,10 +94,12 @@ def _draw_figures(
             continue
         left_value, right_value = float(values[left_rank]), float(values[right_rank])
         apart = right_value - left_value
-        line = Line("  ").add(fit(figure_name(figure, how), wide - 2), "dim")
-        line.add(fit(text(left_value), cell, True)).add(fit(text(right_value), cell, True))
+        line = Line("  ").add(fit_text(figure_name(figure, how), wide - 2), "dim")
+        line.add(fit_text(text(left_value), cell, True)).add(fit_text(text(right_value), cell, True))
         difference = _describe_difference(text, apart, left_value)
-        line.add(fit(difference, cell + SIGNED, True), "faint" if difference in ("0", UNKNOWN) else "strong")
+        line.add(
+            fit_text(difference, cell + SIGNED, True), "faint" if difference in ("0", UNKNOWN) else "strong"
+        )
         # All times have one scale.
         scale = _find_largest(scene.frame.ranks.step_ms if figure.unit == "ms" else values)
         if room >= BARS_FROM and how.worse and difference not in ("0", UNKNOWN) and scale > 0:
@@ -180,7 +182,7 @@ def draw_two_runs(scene: Scene, width: int, height: int) -> Page:
     lines = [_draw_run(scene, "A", first, width), _draw_run(scene, "B", second, width)]
     words, differ = _draw_chance(first, second, width)
     lines += [*words, *_draw_stalls(scene, first, second, width)][: max(0, height - 3)]
-    lines.append(rule(width))
+    lines.append(draw_rule(width))
     table = _draw_figures_of_runs(first, second, width, differ)
     room = height - len(lines)
     lines += table[:room]
@@ -188,7 +190,7 @@ def draw_two_runs(scene: Scene, width: int, height: int) -> Page:
     buckets = _draw_buckets_of_runs(first, second, width)
     charted = max(0, min(16, room - min(len(buckets), max(0, room - MIN_CHART - 1)) - 1))
     if charted >= MIN_CHART:
-        lines += [rule(width), *_draw_charts(scene, first.history, second.history, width, charted)]
+        lines += [draw_rule(width), *_draw_charts(scene, first.history, second.history, width, charted)]
         room -= charted + 1
     if room > 2 and len(buckets) > 1:
         lines += buckets[:room]
@@ -207,7 +209,7 @@ def _draw_run(scene: Scene, letter: str, frame: Frame, width: int) -> Line:
         Line(f"{count(frame.lost_records)} lost" if frame.lost_records else "", "warn"),
         Line(scene.clean(frame.run.script), "dim"),
     ]
-    return gather(parts, width)
+    return join_parts(parts, width)
 
 
 def _describe_straggler(frame: Frame) -> str:
@@ -253,7 +255,7 @@ def _draw_chance(first: Frame, second: Frame, width: int) -> tuple[list[Line], b
         f" ({fixed(ends[0])} to {fixed(ends[1])})",
         f" · steps {count(common[0])} to {count(common[-1])}",
     )
-    line = gather([sign.add(words, "strong"), *(Line(part, "dim") for part in parts)], width, 0)
+    line = join_parts([sign.add(words, "strong"), *(Line(part, "dim") for part in parts)], width, 0)
     return [line], slowdown.beyond_chance
 
 
@@ -277,12 +279,12 @@ OF_STEPS = frozenset({"step ms", "  p95", "steps/s", WITHOUT_STALL})
 def _draw_figures_of_runs(first: Frame, second: Frame, width: int, differ: bool) -> list[Line]:
     room = WIDE if width >= WIDE[0] + 3 * WIDE[1] + WIDE[2] else NARROW
     name_width, value_width, percent_width = room
-    head = Line(fit(f"at step {count(first.group.step)}", name_width), "faint")
+    head = Line(fit_text(f"at step {count(first.group.step)}", name_width), "faint")
     for letter in "AB":
-        head.add(fit(letter, value_width, right=True), "accent")
+        head.add(fit_text(letter, value_width, right=True), "accent")
     lines = [
-        head.add(fit("A - B", value_width, right=True), "dim")
-        .add(fit("%", percent_width, right=True), "dim")
+        head.add(fit_text("A - B", value_width, right=True), "dim")
+        .add(fit_text("%", percent_width, right=True), "dim")
         .cut(width)
     ]
     rows: list[tuple[str, float | None, float | None, int, bool]] = [
@@ -294,15 +296,15 @@ def _draw_figures_of_runs(first: Frame, second: Frame, width: int, differ: bool)
         rows.insert(1 + [name for name, *_ in rows].index("steps/s"), (WITHOUT_STALL, *rates, 1, True))
     for name, a, b, digits, more_is_better in rows:
         texts = [loss(value) if name == "loss" else fixed(value, digits) for value in (a, b)]
-        line = Line(fit(name, name_width), "dim").add(fit(texts[0], value_width, right=True))
-        line.add(fit(texts[1], value_width, right=True), "strong")
+        line = Line(fit_text(name, name_width), "dim").add(fit_text(texts[0], value_width, right=True))
+        line.add(fit_text(texts[1], value_width, right=True), "strong")
         difference, share, role = _compare_values(a, b, digits, more_is_better)
         unclear = stalled and name == "steps/s"
         if role != "dim" and name in OF_STEPS and not differ:
             share = "chance"
         role = "dim" if unclear or share == "chance" else role
-        line.add(fit(difference, value_width, right=True), role).add(
-            fit(share, percent_width, right=True), role
+        line.add(fit_text(difference, value_width, right=True), role).add(
+            fit_text(share, percent_width, right=True), role
         )
         lines.append(line.cut(width))
     return lines
@@ -325,17 +327,17 @@ def _draw_buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]
     a, b = (
         {bucket.index: bucket for bucket in frame.buckets if bucket.model == 0} for frame in (first, second)
     )
-    head = Line(fit("bucket", 8), "dim")
+    head = Line(fit_text("bucket", 8), "dim")
     for name, cell, _ in OF_BUCKETS:
         for letter in "AB":
-            head.add(fit(f"{name} {letter}", cell, right=True), "dim")
+            head.add(fit_text(f"{name} {letter}", cell, right=True), "dim")
     lines = [head.cut(width)]
     for index in sorted({*a, *b}):
         pair = (a.get(index), b.get(index))
-        line = Line(fit(str(index), 8), "strong")
+        line = Line(fit_text(str(index), 8), "strong")
         for _, cell, text in OF_BUCKETS:
             for bucket in pair:
-                line.add(fit(UNKNOWN if bucket is None else text(bucket), cell, right=True))
+                line.add(fit_text(UNKNOWN if bucket is None else text(bucket), cell, right=True))
         lines.append(line.cut(width))
     return lines
 
@@ -359,7 +361,7 @@ def _draw_charts(scene: Scene, a: History, b: History, width: int, height: int) 
     left_lines, right_lines = (
         draw_chart(curve, half - 1, height, scene.ascii_only).lines for curve in curves
     )
-    return beside(left_lines, right_lines, half)
+    return side_by_side(left_lines, right_lines, half)
 
 
 def _make_curve(
@@ -397,19 +399,21 @@ class CompareView(OneRankView):
         place, total = scene.place, len(scene.frame.ranks.state)
         if place.marked is None or place.marked >= total or place.rank >= total:
             hint = Line("  c on the overview marks a rank; then c on another one", "dim")
-            return Page([rule(width, "compare"), hint])
+            return Page([draw_rule(width, "compare"), hint])
         left_rank, right_rank = place.marked, place.rank
         lines = [
-            rule(width, f"rank {left_rank} and rank {right_rank}", "c changes sides" if width >= 60 else "")
+            draw_rule(
+                width, f"rank {left_rank} and rank {right_rank}", "c changes sides" if width >= 60 else ""
+            )
         ]
         name = min(MAX_NAME, width // 3)
         cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
         head = Line(" " * name)
         for rank in (left_rank, right_rank):
             title = f"rank {rank}"
-            head.add(fit(title if cells(title) < cell else f"r{rank}", cell, True), "accent")
+            head.add(fit_text(title if text_width(title) < cell else f"r{rank}", cell, True), "accent")
         lines.append(
-            head.add(fit("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim")
+            head.add(fit_text("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim")
         )
         body = [
             *_draw_words(scene, name, left_rank, right_rank, cell),

@@ -21,9 +21,9 @@ from ddptop.render.chart import (
     step_ticks,
 )
 from ddptop.render.curves import Canvas, draw_areas
-from ddptop.render.line import Line, Piece, Role, gather, over
+from ddptop.render.line import Line, Piece, Role, combine_roles, join_parts
 from ddptop.render.phases import PARTS, join_cells
-from ddptop.render.text import cells
+from ddptop.render.text import text_width
 from ddptop.tui.scene import Plot
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def draw_chart(
             values = np.where(values > 0, np.log10(values), np.nan)
     if not len(curve.x) or not np.isfinite(values).any():
         title = curve.title[:1]
-        return Chart([gather(title, width), Line("  nothing to draw yet", "faint")], None, title, (0,))
+        return Chart([join_parts(title, width), Line("  nothing to draw yet", "faint")], None, title, (0,))
     across = 1 if ascii_only or curve.stack is not None else 2
     drawn = _Drawn.of(curve, values, width, across)
     axis, gutter = drawn.axis, drawn.gutter
@@ -184,7 +184,7 @@ def draw_chart(
             pictures = [_draw_crosshair(line, column) for line in pictures]
             title = [curve.title[0], *_draw_reading(curve, cross, axis, column, cell_s)]
             newest = curve.newest[:1]
-    lines = [gather(title, width - apart, 1)]
+    lines = [join_parts(title, width - apart, 1)]
     labels = {0: drawn.scale.label(drawn.scale.high), len(pictures) - 1: drawn.scale.label(drawn.scale.low)}
     for row, picture in enumerate(pictures):
         lines.append(Line(labels.get(row, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
@@ -238,8 +238,8 @@ class _Drawn:
         high: Column | None = None
         behind: Column | None = None
         while True:  # the width of the labels depends on the scale, and the scale on the width that is left
-            axis = Axis.over(curve.x, max(1, width - gutter - 1), curve.span_s, across)
-            edges = axis.edges(curve.x)
+            axis = Axis.over_time(curve.x, max(1, width - gutter - 1), curve.span_s, across)
+            edges = axis.bin_edges(curve.x)
             if curve.band:
                 main, high = quantiles_of_bins(values, edges, P50_P95)
                 if curve.early and curve.p95 is not None:
@@ -250,10 +250,10 @@ class _Drawn:
                 main = bin_values(values, edges, "mean")
             behind = _bin_behind(curve, axis)
             scaled = main if behind is None or curve.behind_x is None else np.concatenate([main, behind])
-            scale = Scale.of_logs(scaled) if curve.log else Scale.of(scaled, curve.zero)
+            scale = Scale.of_logs(scaled) if curve.log else Scale.around_series(scaled, curve.zero)
             if curve.reach is not None:
                 scale = replace(scale, high=max(scale.high, curve.reach))
-            needed = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
+            needed = max(text_width(scale.label(scale.high)), text_width(scale.label(scale.low)))
             if needed <= gutter:
                 break
             gutter = needed  # it only grows, so this ends
@@ -325,9 +325,9 @@ def _bin_behind(curve: Curve, axis: Axis) -> Column | None:
     if curve.behind is None:
         return None
     if curve.behind_x is not None:
-        behind = bin_values(curve.behind, axis.edges(curve.behind_x), "mean")
+        behind = bin_values(curve.behind, axis.bin_edges(curve.behind_x), "mean")
     else:
-        behind = bin_values(curve.behind, axis.edges(curve.x), "max")
+        behind = bin_values(curve.behind, axis.bin_edges(curve.x), "max")
     if not curve.log:
         return behind
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -346,7 +346,11 @@ def _draw_crosshair(line: Line, column: int) -> Line:
     front, _, behind = role.partition("/")
     if sign == " ":
         return _put_signs(line, {column: ("┊", "dim")})
-    return _put_signs(line, {column: ("┊", over("ink", cast("Role", behind)))}) if front == behind else line
+    return (
+        _put_signs(line, {column: ("┊", combine_roles("ink", cast("Role", behind)))})
+        if front == behind
+        else line
+    )
 
 
 def _split_cells(line: Line, least: int) -> list[Piece]:
@@ -361,7 +365,7 @@ def _put_signs(line: Line, signs: dict[int, Piece]) -> Line:
     for column, (sign, role) in signs.items():
         front, _, behind = cells[column][1].partition("/")
         on_area = front == behind and "/" not in role
-        cells[column] = (sign, over(role, cast("Role", behind)) if on_area else role)
+        cells[column] = (sign, combine_roles(role, cast("Role", behind)) if on_area else role)
     return join_cells(cells)
 
 
@@ -389,7 +393,7 @@ def choose_area(role: Role, ascii_only: bool) -> Piece:
 def draw_look(role: Role, ascii_only: bool, name: str) -> Line:
     """The look of an area and what it shows, for a title."""
     sign, _ = choose_area(role, ascii_only)
-    return Line(sign, over(role, role)).add(name, "dim")
+    return Line(sign, combine_roles(role, role)).add(name, "dim")
 
 
 def choose_looks(ascii_only: bool) -> list[Piece]:

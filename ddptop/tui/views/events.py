@@ -9,8 +9,8 @@ from ddptop.frames.conditions import condition_of
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.frames.numbers import age, clock, count, counted
 from ddptop.frames.verdict import verdict
-from ddptop.render.line import Line, highlight, of_severity, rule
-from ddptop.render.text import fit, wrap
+from ddptop.render.line import Line, draw_rule, highlight_matches, of_severity
+from ddptop.render.text import fit_text, wrap_lines
 from ddptop.tui import match
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
@@ -123,7 +123,7 @@ def _filter_events(frame: Frame, typed: str) -> tuple[list[Alert], list[LoggedEv
 
 def _describe_filter(scene: Scene, width: int) -> str:
     typed = scene.place.event_filter
-    return fit(f"filter {scene.clean(typed)!r}", width // 2).rstrip() if typed else ""
+    return fit_text(f"filter {scene.clean(typed)!r}", width // 2).rstrip() if typed else ""
 
 
 def _draw_chosen(chosen: bool, line: Line, target: int, width: int) -> Line:
@@ -142,7 +142,7 @@ def _draw_in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list
     words += [f"rank {chosen.rank}"] if chosen.rank is not None else []
     words += [f"step {count(chosen.step)}"] if chosen.step is not None else []
     text = " · ".join([*(word for word in words if word not in message), message])
-    return [Line(part) for part in wrap(text, width, IN_FULL)]
+    return [Line(part) for part in wrap_lines(text, width, IN_FULL)]
 
 
 class EventsView(View):
@@ -162,16 +162,16 @@ class EventsView(View):
         cursor = min(max(scene.place.scroll.cursor, 0), max(0, total - 1))
         pattern = match.highlight_pattern(scene.place.searched)
         shown_alerts = alerts[: max(1, (height - 2) // 3)]
-        lines = [rule(width, f"{counted(len(alerts), 'alert')} now", _describe_filter(scene, width))]
+        lines = [draw_rule(width, f"{counted(len(alerts), 'alert')} now", _describe_filter(scene, width))]
         for index, shown_alert in enumerate(shown_alerts):
-            line = highlight(draw_alert(scene, shown_alert, width < NARROW), pattern)
+            line = highlight_matches(draw_alert(scene, shown_alert, width < NARROW), pattern)
             lines.append(_draw_chosen(index == cursor, line, index, width))
         if not shown_alerts:
             none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
             lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
         hidden = len(alerts) - len(shown_alerts)
         lines += [Line(f"  and {hidden:,} more", "dim")] if hidden else []
-        lines.append(rule(width, f"{counted(len(happened), 'event')}, newest first"))
+        lines.append(draw_rule(width, f"{counted(len(happened), 'event')}, newest first"))
         if not happened:
             none = "no event matches" if scene.frame.events else "nothing has happened yet"
             lines.append(Line(f"  {none}", "dim"))
@@ -181,12 +181,12 @@ class EventsView(View):
         scroll = replace(scene.place.scroll, cursor=max(0, cursor - before))
         scroll, shown = scroll.fitted(len(happened), height - len(lines) - full)
         for index in shown:
-            line = highlight(draw_event(scene, happened[index]), pattern)
+            line = highlight_matches(draw_event(scene, happened[index]), pattern)
             lines.append(_draw_chosen(before + index == cursor, line, before + index, width))
         if full:
             lines += [Line()] * (height - full - len(lines))
             lines += [
-                rule(width),
+                draw_rule(width),
                 *_draw_in_full(scene, list_events(scene.frame, scene.place.event_filter)[cursor], width),
             ]
         return Page(lines, PageLayout(replace(scroll, cursor=cursor)))

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from ddptop.frames.conditions import Tone, condition_of
 from ddptop.frames.frame import Playback
 from ddptop.frames.numbers import clock, count, duration
-from ddptop.render.line import Line, Role, gather, of_state
-from ddptop.render.text import cells, fit, wrap
+from ddptop.render.line import Line, Role, join_parts, of_state
+from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.actions.playback import speed_word
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import COMMON_KEYS, PAIRS, RECORDING_KEYS, Do, ScreenKey
@@ -29,14 +29,16 @@ def draw_footer(scene: Scene, width: int, most: int) -> list[Line]:
         return [prompt_line(scene.place.prompt, width, scene.ascii_only)]
     if scene.place.note:
         return _draw_note(scene.clean(scene.place.note), width)[-most:]
-    guide = [Line("▸ ", "accent").add(text, "dim") for text in wrap(scene.clean(scene.guide), width - 2)]
+    guide = [
+        Line("▸ ", "accent").add(text, "dim") for text in wrap_lines(scene.clean(scene.guide), width - 2)
+    ]
     return [*guide[: max(0, most - 1)], draw_keys(scene, width)]
 
 
 def draw_keys(scene: Scene | None, width: int) -> Line:
     """As many keys as fit. None: no frame has come yet."""
     view = VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
-    tail = gather([_draw_key(key) for key in COMMON_KEYS if key.shown in _ALWAYS], width)
+    tail = join_parts([_draw_key(key) for key in COMMON_KEYS if key.shown in _ALWAYS], width)
     room = width - tail.width - 2
     back = [] if view.number else [_draw_key(_find_common_key("escape"), "back")]
     views = [*back, *(_draw_view_key(named, scene, view) for named in _list_named_views(scene, view))]
@@ -53,8 +55,8 @@ def draw_keys(scene: Scene | None, width: int) -> Line:
         views = [*back, Line(f"1-{highest}", "accent").add(" views", "dim")]
     parts = [*why, *special, *common]
     wide = _total_width([*views, *parts], 2) <= room
-    line = gather([gather(views, room, 2 if wide else 1), *parts], room)
-    return gather([line, tail], width)
+    line = join_parts([join_parts(views, room, 2 if wide else 1), *parts], room)
+    return join_parts([line, tail], width)
 
 
 def _list_named_views(scene: Scene | None, view: View) -> Iterable[View]:
@@ -102,10 +104,12 @@ def _draw_note(text: str, width: int) -> list[Line]:
     """A word longer than a line, such as a path, goes on in the next."""
     room = max(1, width - 2)
     lines: list[str] = []
-    for part in wrap(text, room):
+    for part in wrap_lines(text, room):
         # A path has no blank at which it could be wrapped.
-        while cells(part) > room:
-            end = next(index for index in range(room, 0, -1) if cells(part[:index]) <= room or index == 1)
+        while text_width(part) > room:
+            end = next(
+                index for index in range(room, 0, -1) if text_width(part[:index]) <= room or index == 1
+            )
             lines.append(part[:end])
             part = part[end:]
         lines.append(part)
@@ -122,7 +126,7 @@ _SEVERITY: tuple[Tone, ...] = ("dim", "warn", "bad")
 def draw_banner(scene: Scene, width: int) -> Line | None:
     """The line, or None where it would be empty."""
     if scene.failure is not None:
-        return Line(fit(f" {scene.clean(scene.failure)}", width), ground="banner")
+        return Line(fit_text(f" {scene.clean(scene.failure)}", width), ground="banner")
     if scene.frozen:
         return _draw_frozen(scene, width)
     if scene.frame.playback is not None:
@@ -190,4 +194,4 @@ def _draw_frozen(scene: Scene, width: int) -> Line:
         text += f" · now {of_state(newest.run.state)[0]} {newest.run.state.upper()}"
     text += " · the run goes on" if newest.run.state == "live" and width >= 70 else ""
     text += " · space: show it" if width >= 70 else " · space"
-    return Line(fit(text, width), ground="banner")
+    return Line(fit_text(text, width), ground="banner")

@@ -12,8 +12,8 @@ from ddptop.frames.conditions import STATES
 from ddptop.frames.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss, percent
 from ddptop.frames.training_kind import kind_phrase
 from ddptop.frames.verdict import restart_phrase, run_state, silent_s
-from ddptop.render.line import Line, gather, of_state
-from ddptop.render.text import cells
+from ddptop.render.line import Line, join_parts, of_state
+from ddptop.render.text import text_width
 from ddptop.render.trouble import step_now, waits_long
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import Scene
@@ -44,19 +44,19 @@ def draw_header(scene: Scene, width: int) -> Line:
     word = (scene.clean(scene.where), "accent") if scene.where else ("ddptop", "dim")
     head = Line(*word).cut(LONGEST_WHERE).add(" ") if width >= 60 else Line()  # type: ignore[arg-type]  # roles
     room = width - head.width - badge.width - GAP
-    if cells(name) > room:
+    if text_width(name) > room:
         head = Line()
         room = width - badge.width - (GAP if width - badge.width >= SHORTEST_NAME + GAP else 1)
     if room >= MIN_NAME:
         title = Line(name, "strong").cut(room)
         head.extend(title.spot(0, title.width, Do.PICK()))
     parts = [head, badge, *_draw_figures(scene)]
-    return gather(parts, width, _widest_gap(parts[:MAIN_PARTS], width))
+    return join_parts(parts, width, _widest_gap(parts[:MAIN_PARTS], width))
 
 
 def _widest_gap(parts: list[Line], width: int) -> int:
     """The widest gap that costs none of the parts that fit with the narrowest."""
-    texts = [str(gather(parts, width, gap)).replace(" ", "") for gap in range(1, GAP + 1)]
+    texts = [str(join_parts(parts, width, gap)).replace(" ", "") for gap in range(1, GAP + 1)]
     return max(gap for gap, text in enumerate(texts, 1) if text == texts[0])
 
 

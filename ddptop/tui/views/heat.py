@@ -15,9 +15,9 @@ from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import UNKNOWN, counted, fixed
 from ddptop.frames.statistics import median
 from ddptop.render.hosts import figures_by_name
-from ddptop.render.line import Line, gather, worst_sign
+from ddptop.render.line import Line, join_parts, worst_sign
 from ddptop.render.metrics import HEAT_FIELDS
-from ddptop.render.text import cells, fit, fit_tail, wrap
+from ddptop.render.text import fit_tail, fit_text, text_width, wrap_lines
 from ddptop.tui.keys import Action, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout
@@ -67,7 +67,7 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> Dr
     if not len(names):
         state.grid = None
         return DrawnMap(Shades.of(values, usual, least), [], Line("  no rank has reported yet", "dim"))
-    label = min(LONGEST_NAME, max(map(cells, names)) + (FOLDED if len(names) > room else 0)) + 1
+    label = min(LONGEST_NAME, max(map(text_width, names)) + (FOLDED if len(names) > room else 0)) + 1
     block = label + table.shape[1] * CELL + 2
     blocks = max(1, (width + GAP) // (block + GAP))
     edges = folds(len(names), room * blocks)
@@ -179,7 +179,7 @@ def _draw_under_of_hosts(scene: Scene, state: HeatState, host_map: HostMap, widt
     rank, edges = state.rank(), host_map.edges
     if rank is None:
         where = f"{host_map.names[int(edges[state.row])]} has no local rank {state.column}"
-        return gather([Line("▸", "accent"), Line(where, "dim")], width, 1)
+        return join_parts([Line("▸", "accent"), Line(where, "dim")], width, 1)
     hosts, value = (
         int(edges[state.row + 1] - edges[state.row]),
         float(host_map.value[state.row, state.column]),
@@ -213,7 +213,7 @@ def _draw_whole(scene: Scene, state: HeatState, drawn: DrawnMap, width: int, hei
     if height >= MIN_FOR_LEGEND:
         places = digits(shades)
         unit = heat_figures.METRICS[figure].unit
-        foot.append(gather(shades.legend(lambda v: fixed(v, places), unit, scene.ascii_only), width))
+        foot.append(join_parts(shades.legend(lambda v: fixed(v, places), unit, scene.ascii_only), width))
     lines = [_draw_head(scene, state, figure, what, width), *body]
     return [*lines, *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
 
@@ -227,7 +227,7 @@ def _draw_head(scene: Scene, state: HeatState, figure: str, what: str, width: in
     asked = f"{state.figure} was requested" if figure != state.figure else ""
     unknown = scene.frame.group.clock_free and figure == "lateness"
     number = state.figures.index(state.figure) + 1 if state.figure in state.figures else 0
-    return gather(
+    return join_parts(
         [
             Line(heat_figures.title(figure, scene.frame), "strong"),
             Line(what, "dim"),
@@ -306,7 +306,7 @@ def _draw_row_label(scene: Scene, ranks: tuple[int, int], label: int, has_cursor
     first, stop = ranks
     name = f"{first}" if stop - first == 1 else f"{first}-{stop - 1}"
     line = Line("▸" if has_cursor else " ", "accent")
-    line.add(fit(name, label, right=True), "strong" if has_cursor else "dim")
+    line.add(fit_text(name, label, right=True), "strong" if has_cursor else "dim")
     return line.add(*scene.sign(first, stop))
 
 
@@ -340,7 +340,7 @@ def _describe_worst(scene: Scene, values: Column, ranks: Column, shades: Shades,
     hosts = host_index(scene.frame.ranks.host).rank_short
     if width < WORST_AND_HOST or rank >= len(hosts):
         return text
-    return fit(f"{text} {scene.clean(hosts[rank])}", width)
+    return fit_text(f"{text} {scene.clean(hosts[rank])}", width)
 
 
 def _draw_under_cursor(scene: Scene, state: HeatState, heat: Heat, width: int) -> Line:
@@ -427,7 +427,9 @@ class HeatView(View):
             if scene.frame.group.step is None or (heat is not None and not heat.steps):
                 text = "No step is complete yet."
             head = _draw_head(scene, state, state.figure, "", width)
-            lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
+            lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap_lines(text, width - 4))][
+                :height
+            ]
             return Page(lines, PageLayout(heat=state))
         shades = _make_shades(scene, heat)
         room_of_map = MapRoom(label, side, room, has_axis=height >= MIN_FOR_AXIS)

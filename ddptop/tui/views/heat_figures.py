@@ -16,7 +16,7 @@ from ddptop.frames.figures import figures_shown
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, loss
 from ddptop.frames.statistics import interpolated_quantile, median
-from ddptop.render.line import Line, gather
+from ddptop.render.line import Line, join_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def under_cursor(
     places = 1 if unit else RATIO
     text = loss(value) if figure == "loss" else fixed(value, places, unit if known(value) else "")
     hint = f"worst of {fold:,}{what}: Enter unfolds" if fold > 1 else "Enter: its page"
-    return gather(
+    return join_parts(
         [
             Line("▸ ", "accent").add(f"rank {rank}", "strong"),
             Line(f"{FIGURES[figure].called} ", "dim").add(text, "strong"),

@@ -8,8 +8,8 @@ from typing import get_args
 from ddptop.frames.conditions import UNREACHABLE
 from ddptop.frames.numbers import counted
 from ddptop.protocol.vocabulary import RankStatus
-from ddptop.render.line import Line, gather, of_state, rule
-from ddptop.render.text import fit
+from ddptop.render.line import Line, draw_rule, join_parts, of_state
+from ddptop.render.text import fit_text
 from ddptop.tui.keys import RECORDING_KEYS, SEARCH_KEY, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene, Scroll
 from ddptop.tui.screen import Screen
@@ -59,7 +59,7 @@ class HelpView(View):
         body = [line.cut(width) for line in self._lines(scene)]
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)
-        title = rule(width, "keys", f"{counted(hidden, 'line')} below" if hidden > 0 else "")
+        title = draw_rule(width, "keys", f"{counted(hidden, 'line')} below" if hidden > 0 else "")
         return Page([title, *lines], PageLayout(scroll))
 
     def _lines(self, scene: Scene) -> Iterable[Line]:
@@ -77,7 +77,7 @@ class HelpView(View):
             yield from (_draw_key(key, f" ({', '.join(sorted(names))})") for key, names in elsewhere.items())
         yield Line("words", "dim")
         yield from (Line(f"  {word}", "strong").add(f": {meaning}") for word, meaning in WORDS.items())
-        yield Line("signs of ranks and hosts: ", "dim").extend(gather(list(_draw_signs()), 200))
+        yield Line("signs of ranks and hosts: ", "dim").extend(join_parts(list(_draw_signs()), 200))
         yield Line(f"nothing arrives from a host that is {UNREACHABLE}; after 10 s it is lost", "dim")
         yield Line("the mouse chooses rows, titles to sort by, keys and the place in a recording", "dim")
 
@@ -98,4 +98,4 @@ def _draw_signs() -> Iterable[Line]:
 
 
 def _draw_key(key: ScreenKey, where: str = "") -> Line:
-    return Line(f"  {fit(key.shown, KEY_WIDTH)}", "accent").add(key.help + where)
+    return Line(f"  {fit_text(key.shown, KEY_WIDTH)}", "accent").add(key.help + where)

@@ -23,10 +23,10 @@ from ddptop.frames.phrases import host_total, several_hosts
 from ddptop.render import table
 from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes, host_value
 from ddptop.render.hosts import host_figures, host_troubles, rank_spans
-from ddptop.render.line import Line, Piece, gather, highlight, rule
+from ddptop.render.line import Line, Piece, draw_rule, highlight_matches, join_parts
 from ddptop.render.metrics import HOST_FIELDS
 from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
-from ddptop.render.text import wrap
+from ddptop.render.text import wrap_lines
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.page_figures import PageFigures
@@ -96,7 +96,7 @@ def _draw_detail(scene: Scene, host: HostFigures, state: Piece | None, width: in
     text, role = state or host_state_piece(host, UNREACHABLE_WIDTH)
     index = host_index(scene.frame.ranks.host)
     ranks = index.ranks(index.names.index(host.name)) if host.name in index.names else []
-    who = gather(
+    who = join_parts(
         [
             Line("▸ ", "accent").extend(first),
             Line(text, role),
@@ -108,7 +108,7 @@ def _draw_detail(scene: Scene, host: HostFigures, state: Piece | None, width: in
     )
     busy = f", {fixed(host.gpu_util_pct, 0, '%')} busy" if known(host.gpu_util_pct) else ""
     memory = f"{size(host.memory_used_bytes)} of {size(host.memory_bytes)}"
-    load = gather(
+    load = join_parts(
         [
             Line("  cpu ", "dim").add(percent(host.cpu_pct, 0)).add(f" of {count(host.cores)} cores", "dim"),
             Line("memory ", "dim").add(memory),
@@ -120,7 +120,7 @@ def _draw_detail(scene: Scene, host: HostFigures, state: Piece | None, width: in
     )
     if host.cpu_pct is None and host.memory_bytes is None and host.received_bytes_s is None:
         load = Line("  CPU, memory and network: not known", "dim").cut(width)
-    agent = wrap(scene.clean(" · ".join(_describe_agent(host))), width - 2, DETAIL - 2)
+    agent = wrap_lines(scene.clean(" · ".join(_describe_agent(host))), width - 2, DETAIL - 2)
     return [who, load, *(Line("  ").add(text, "dim") for text in agent)]
 
 
@@ -205,17 +205,17 @@ class HostsView(View):
             scroll = replace(scroll, cursor=names.index(state.cursor))
         room = height - 2 - detail
         scroll, shown = scroll.fitted(len(hosts), room)
-        columns = table.chosen(host_columns(scene, hosts, width), scene.place.columns)
-        columns = table.fitting(columns, width - 1)
+        columns = table.choose_columns(host_columns(scene, hosts, width), scene.place.columns)
+        columns = table.fit_columns(columns, width - 1)
         titles = tuple(column.title for column in columns if column.title in SORTS)
         sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].largest_first) != state.inverted else "▴"
-        head = Line(" ").extend(table.head(columns, 1, state.sort or None, sign, Do.SORT_BY))
-        lines = [rule(width, _count_hosts(scene, hosts)), head]
+        head = Line(" ").extend(table.draw_head(columns, 1, state.sort or None, sign, Do.SORT_BY))
+        lines = [draw_rule(width, _count_hosts(scene, hosts)), head]
         pattern = match.highlight_pattern(scene.place.searched)
         for index in shown:
             chosen = index == scroll.cursor
             line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
-            line.extend(highlight(table.body(columns, index), pattern))
+            line.extend(highlight_matches(table.draw_row(columns, index), pattern))
             line.target = index
             lines.append(line)
         if not hosts:
@@ -225,7 +225,7 @@ class HostsView(View):
             state_now = next(
                 (column.cell(scroll.cursor) for column in columns if column.title == "state"), None
             )
-            lines += [rule(width), *_draw_detail(scene, hosts[scroll.cursor], state_now, width)]
+            lines += [draw_rule(width), *_draw_detail(scene, hosts[scroll.cursor], state_now, width)]
         return Page(lines, PageLayout(scroll, hosts=tuple(names), sortable=titles))
 
     def exists(self, scene: Scene | None) -> bool:

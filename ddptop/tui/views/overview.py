@@ -12,10 +12,10 @@ from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import straggler_brief
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, Verdict, verdict
-from ddptop.render.line import Line, Role, rule
+from ddptop.render.line import Line, Role, draw_rule
 from ddptop.render.phases import draw_legend
-from ddptop.render.text import cells, clean, wrap
-from ddptop.render.trouble import in_trouble, shortened, trouble_brief, waits_long
+from ddptop.render.text import clean_text, text_width, wrap_lines
+from ddptop.render.trouble import in_trouble, shorten_detail, trouble_brief, waits_long
 from ddptop.tui.keys import Do, ScreenKey, view_key
 from ddptop.tui.scene import TO_STALL, Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
@@ -67,16 +67,16 @@ def draw_verdict(scene: Scene, width: int, most: int) -> list[Line]:
 def _short_cause(scene: Scene, shown: Verdict, width: int) -> str:
     """The sentence; of a straggler with its cause in a word where it then fits into one line."""
     room = width - INDENT
-    if shown.kind != "straggler" or cells(shown.sentence) <= room:
+    if shown.kind != "straggler" or text_width(shown.sentence) <= room:
         return shown.sentence
-    return shown.short if cells(shown.short) <= room else shown.sentence
+    return shown.short if text_width(shown.short) <= room else shown.sentence
 
 
 def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
     """The sentence; where it is too long, of a straggler and of a stall or an end in fewer words, else the
     clauses of it that fit: no figure without what it is of."""
     late, room = scene.frame.straggler, width - INDENT
-    if cells(shown.sentence) <= room:
+    if text_width(shown.sentence) <= room:
         return scene.clean(shown.sentence)
     if late is not None and shown.kind == "straggler":
         return straggler_brief(late, room)
@@ -84,14 +84,16 @@ def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
         return scene.clean(trouble_brief(shown, room))
     short = scene.clean(shown.short or shown.sentence)
     ends = [
-        end.start() for end in re.finditer(r" · | \| |; |: |$", short) if cells(short[: end.start()]) <= room
+        end.start()
+        for end in re.finditer(r" · | \| |; |: |$", short)
+        if text_width(short[: end.start()]) <= room
     ]
     return short[: ends[-1]] if ends else short
 
 
 def _cut_detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
     """The second line; without its last parts where these would end in the middle of a sentence."""
-    parts = shortened(detail, width - INDENT).split(" · ")
+    parts = shorten_detail(detail, width - INDENT).split(" · ")
     while len(parts) > 1 and len(_wrap_clauses(scene, " · ".join(parts), width)) > most:
         parts.pop()
     return _wrap_clauses(scene, " · ".join(parts), width)
@@ -116,12 +118,12 @@ def _wrap_clauses(scene: Scene, text: str, width: int) -> list[str]:
     text, room = scene.clean(text), width - INDENT
     clauses: list[str] = []
     for clause in text.split(" · "):
-        if clauses and cells(joined := f"{clauses[-1]} · {clause}") <= room:
+        if clauses and text_width(joined := f"{clauses[-1]} · {clause}") <= room:
             clauses[-1] = joined
         else:
             clauses.append(clause)
-    words = wrap(text, room)
-    return clauses if len(clauses) <= len(words) and max(map(cells, clauses)) <= room else words
+    words = wrap_lines(text, room)
+    return clauses if len(clauses) <= len(words) and max(map(text_width, clauses)) <= room else words
 
 
 CHARTS_MOST = 26
@@ -189,7 +191,11 @@ def _count_alerts(scene: Scene, rows: RankRows, width: int) -> str:
     """The number of alerts where there are several; empty where the rule has no room for it."""
     n_alerts = len(scene.frame.alerts)
     words = f"{counted(n_alerts, 'alert')}: key 5"
-    return words if n_alerts > 1 and cells(count_ranks(scene, rows)) + cells(words) + 12 <= width else ""
+    return (
+        words
+        if n_alerts > 1 and text_width(count_ranks(scene, rows)) + text_width(words) + 12 <= width
+        else ""
+    )
 
 
 class OverviewView(View):
@@ -245,7 +251,7 @@ class OverviewView(View):
             room = share_out_lines(height, len(rows.table.rows), len(lines), len(scene.frame.events))
         lines = lines[: room.verdict]
         if room.rules:
-            lines.append(rule(width, count_ranks(scene, rows), _count_alerts(scene, rows, width)))
+            lines.append(draw_rule(width, count_ranks(scene, rows), _count_alerts(scene, rows, width)))
         table = draw_rank_table(scene, rows)
         lines += table
         lines += [Line()] * (room.table - len(table))
@@ -254,7 +260,7 @@ class OverviewView(View):
                 draw_legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync)
             )
         if room.rules > 1:
-            lines.append(rule(width))
+            lines.append(draw_rule(width))
         strip = strip_size(scene, width, room.chart)
         lines += excess_strip(scene, strip, width) if all(strip) else []
         chart_room = room.chart - (strip[0] + 1 if all(strip) else 0)
@@ -319,7 +325,7 @@ class OverviewView(View):
         if rank is not None:
             index = host_index(screen.scene().frame.ranks.host)
             place.reveal(rank, index.names[index.of_rank[rank]])
-        screen.show_note("" if rank is not None else f"no rank matches {clean(place.searched)!r}")
+        screen.show_note("" if rank is not None else f"no rank matches {clean_text(place.searched)!r}")
 
     def sorted_by(self, place: Place) -> tuple[str, bool]:
         """The order of the ranks."""

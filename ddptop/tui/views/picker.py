@@ -7,8 +7,8 @@ from pathlib import PurePath
 
 from ddptop.frames.numbers import UNKNOWN, age, count, counted
 from ddptop.render import table
-from ddptop.render.line import Line, of_state, rule
-from ddptop.render.text import clean
+from ddptop.render.line import Line, draw_rule, of_state
+from ddptop.render.text import clean_text
 from ddptop.tui.keys import Do
 from ddptop.tui.runs import RunChoice
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
@@ -21,14 +21,16 @@ LONGEST_NAME = 32
 def draw_picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float | None = None) -> Page:
     """A row per run: state, name, ranks, script, age, recording; `now_s` in Unix seconds, by default now."""
     if place.choices is None:
-        return Page([rule(width, "runs"), Line("  looking for runs and recordings", "dim")])
+        return Page([draw_rule(width, "runs"), Line("  looking for runs and recordings", "dim")])
     listed = place.listed
     live = sum(choice.live for choice in listed)
     words = f"{counted(live, 'live run')}, {counted(len(listed) - live, 'recording')}"
     words += (
-        f" of {len(place.choices)} · filter {clean(place.run_filter, ascii_only)}" if place.run_filter else ""
+        f" of {len(place.choices)} · filter {clean_text(place.run_filter, ascii_only)}"
+        if place.run_filter
+        else ""
     )
-    lines = [rule(width, words)]
+    lines = [draw_rule(width, words)]
     if not listed:
         why = (
             "none matches: Esc clears the filter"
@@ -36,26 +38,26 @@ def draw_picker(place: Place, width: int, height: int, ascii_only: bool, now_s: 
             else "none yet: start one with ddptop-run SCRIPT"
         )
         return Page([*lines, Line(f"  {why}", "dim")])
-    columns = table.fitting(
+    columns = table.fit_columns(
         _make_columns(listed, time.time() if now_s is None else now_s, ascii_only), width - 2
     )
-    lines.append(Line("  ").extend(table.head(columns, 2)))
+    lines.append(Line("  ").extend(table.draw_head(columns, 2)))
     scroll, shown = place.scroll.fitted(len(listed), height - len(lines) - 1)
     for index in shown:
         chosen = index == scroll.cursor
         line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
-        line.extend(table.body(columns, index, 2))
+        line.extend(table.draw_row(columns, index, 2))
         line.target = index
         lines.append(line)
     note = listed[scroll.cursor].note
     lines += [Line()] * (height - len(lines) - 1)
-    lines.append(Line("▲ ", "warn").add(clean(note, ascii_only)) if note else Line())
+    lines.append(Line("▲ ", "warn").add(clean_text(note, ascii_only)) if note else Line())
     return Page(lines, PageLayout(scroll))
 
 
 def _make_columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> list[table.TableColumn]:
     def texts(cell: object) -> list[str]:
-        return [clean(cell(choice), ascii_only) for choice in choices]  # type: ignore[operator]  # a function of one choice
+        return [clean_text(cell(choice), ascii_only) for choice in choices]  # type: ignore[operator]  # a function of one choice
 
     states = [of_state(choice.state) for choice in choices]
     words = [f"{sign} {word}" for (sign, _), word in zip(states, texts(lambda c: c.state), strict=True)]
@@ -63,13 +65,15 @@ def _make_columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool
         table.TableColumn(
             "state", max(map(len, words)), lambda index: (words[index], states[index][1]), 99, right=False
         ),
-        table.measured("run", texts(lambda c: c.name), 98, right=False, most=LONGEST_NAME),
-        table.measured("ranks", texts(lambda c: count(c.ranks)), 90),
-        table.measured(
+        table.measured_column("run", texts(lambda c: c.name), 98, right=False, most=LONGEST_NAME),
+        table.measured_column("ranks", texts(lambda c: count(c.ranks)), 90),
+        table.measured_column(
             "script", texts(lambda c: PurePath(c.script).name or UNKNOWN), 80, right=False, most=24
         ),
-        table.measured("age", texts(lambda c: _describe_age(c, now_s)), 95),
-        table.measured("recording", texts(lambda c: c.path or UNKNOWN), 60, right=False, most=60, tail=True),
+        table.measured_column("age", texts(lambda c: _describe_age(c, now_s)), 95),
+        table.measured_column(
+            "recording", texts(lambda c: c.path or UNKNOWN), 60, right=False, most=60, tail=True
+        ),
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop.render.line import Line
-from ddptop.render.text import clean
+from ddptop.render.text import clean_text
 from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import PaletteEntry
 from ddptop.tui.palette import draw_palette
@@ -50,6 +50,6 @@ def without_frame(place: Place, status: str | None, width: int, height: int, asc
     if place.prompt is not None:
         foot = prompt_line(place.prompt, width, ascii_only)
     elif place.note:
-        foot = Line(f" {clean(place.note, ascii_only)}", "strong", ground="cursor")
+        foot = Line(f" {clean_text(place.note, ascii_only)}", "strong", ground="cursor")
     lines = [*lines, *(Line() for _ in range(room - len(lines))), foot]
     return Page([line.cut(width) for line in lines], page.layout)

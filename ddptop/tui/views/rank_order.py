@@ -75,7 +75,7 @@ def _choose_folded(scene: Scene, groups: ByHost, room: int) -> frozenset[int]:
         folded = {host for host in hosts if folds.changed.get(names[host], host in folded)}
     if folds.all_folded is None:
         place, _ = scene.attention
-        least, largest = groups.extremes(place)
+        least, largest = groups.least_and_largest(place)
         sizes = np.diff(groups.starts)
         free_lines = (
             room
@@ -105,7 +105,7 @@ def worst_is_first(scene: Scene, grouped: bool) -> bool:
 
 def _unwell_states(scene: Scene) -> tuple[str, ...]:
     """States of ranks that come first in the default order."""
-    return ("waiting",) if scene.gathers else PROBLEM_STATES
+    return ("waiting",) if scene.is_gathering else PROBLEM_STATES
 
 
 def is_moving(place: Place, grouped: bool) -> bool:

@@ -28,10 +28,10 @@ from ddptop.frames.phrases import death_phrase, loss_note
 from ddptop.frames.sampled_stack import stack_of_straggler
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
-from ddptop.render.line import Line, beside, gather, rule
+from ddptop.render.line import Line, draw_rule, join_parts, side_by_side
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.sampled_stack import tree_lines
-from ddptop.render.text import cells, fit, wrap
+from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, find_happened
@@ -52,7 +52,7 @@ MAX_LOGGED = 4
 def draw_extras(scene: Scene, rank: int, width: int) -> list[Line]:
     """A line or two of the GPU, one of the logged values; nothing where nothing was reported."""
     gpus = [facts for facts in scene.frame.gpus if facts.rank == rank]
-    lines = [gather(parts, width) for facts in gpus for parts in _draw_gpu(scene, facts)]
+    lines = [join_parts(parts, width) for facts in gpus for parts in _draw_gpu(scene, facts)]
     lines += [_draw_all_logged(scene, rank, width)] if scene.frame.logged else []
     return [line for line in lines if line.width]
 
@@ -68,8 +68,8 @@ def _draw_all_logged(scene: Scene, rank: int, width: int) -> Line:
             *(_draw_logged(scene, scalar, rank) for scalar in logged[:shown]),
             hidden,
         ]
-        line = gather(parts, width)
-        if line.width == gather(parts, 10 * width).width:
+        line = join_parts(parts, width)
+        if line.width == join_parts(parts, 10 * width).width:
             break
     return line
 
@@ -174,7 +174,7 @@ def _draw_facts(scene: Scene, rank: int, width: int) -> list[Line]:
         ]
     else:
         rows = [first, second, [late, often], third, own_time_parts + split]
-    return [gather(parts, width) for parts in rows]
+    return [join_parts(parts, width) for parts in rows]
 
 
 def _draw_own_time(scene: Scene, rank: int) -> list[Line]:
@@ -222,7 +222,7 @@ def _draw_position(scene: Scene, rank: int, width: int, most: int) -> list[Line]
     if not positions or most < 3:
         return []
     title = "" if _describe_exit(scene, rank) else "no progress" if frame.stall else ""
-    lines = [rule(width, title, "7 shows all")]
+    lines = [draw_rule(width, title, "7 shows all")]
     best = next((position for position in positions if position.traces), positions[0])
     lines += draw_position(scene, best, width, responsible=rank in scene.responsible)
     return lines[:most]
@@ -231,8 +231,8 @@ def _draw_position(scene: Scene, rank: int, width: int, most: int) -> list[Line]
 def _draw_exit(scene: Scene, rank: int, width: int) -> list[Line]:
     """How its process exited, in a line; nothing where it has not."""
     text = re.sub(r"^rank [\d,]+ (failed: |lost: )?", "", _describe_exit(scene, rank))
-    text = text if cells(text) <= width - 2 else re.sub(r" \(exit code -?\d+\)$", "", text)
-    return [Line("■ ", "bad").add(part, "strong") for part in wrap(text, width - 2, 1)]
+    text = text if text_width(text) <= width - 2 else re.sub(r" \(exit code -?\d+\)$", "", text)
+    return [Line("■ ", "bad").add(part, "strong") for part in wrap_lines(text, width - 2, 1)]
 
 
 def _describe_exit(scene: Scene, rank: int) -> str:
@@ -262,7 +262,7 @@ def _draw_charts(scene: Scene, focus: RankSteps, width: int, height: int) -> lis
     left_lines, right_lines = (
         draw_chart(curve, chart_width - 1, height, scene.ascii_only).lines for curve in curves[:2]
     )
-    return beside(left_lines, right_lines, chart_width)
+    return side_by_side(left_lines, right_lines, chart_width)
 
 
 def _make_excess_curve(scene: Scene, focus: RankSteps, span: Line, happened: Happened) -> Curve | None:
@@ -305,13 +305,13 @@ def _draw_steps(focus: RankSteps, width: int, height: int) -> list[Line]:
         *([("excess", focus.excess_ms, 1, 66)] if by_steps else []),
         ("late", focus.lateness_ms, 1, 45 if by_steps else 65),
     ]  # fmt: skip
-    columns = [table.measured("step", [count(focus.step[index]) for index in newest], 99)]
-    columns.append(table.measured("loss", [loss(focus.loss[index]) for index in newest], 92))
+    columns = [table.measured_column("step", [count(focus.step[index]) for index in newest], 99)]
+    columns.append(table.measured_column("loss", [loss(focus.loss[index]) for index in newest], 92))
     for title, column, digits, keep in figures:
         texts = [fixed(column[index], digits) for index in newest]
-        columns.append(table.measured(fit(title, max(6, len(title)), right=True), texts, keep))
-    columns = table.fitting(columns, width)
-    return [table.head(columns), *(table.body(columns, index) for index in range(len(newest)))]
+        columns.append(table.measured_column(fit_text(title, max(6, len(title)), right=True), texts, keep))
+    columns = table.fit_columns(columns, width)
+    return [table.draw_head(columns), *(table.draw_row(columns, index) for index in range(len(newest)))]
 
 
 COUNTS = sorted(
@@ -366,11 +366,11 @@ class RankView(OneRankView):
         rank = scene.place.rank
         ranks = scene.frame.ranks
         if rank >= len(ranks.state) or (ranks.state[rank] == "waiting" and not known(ranks.pid[rank])):
-            return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
+            return Page([draw_rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
         facts = [*_draw_facts(scene, rank, width), *draw_extras(scene, rank, width)]
         # How a rank ended comes right below its title.
         facts[1:1] = ended = _draw_exit(scene, rank, width)
-        why, states = draw_reason(scene, rank, width), rule(width, f"rank {rank}")
+        why, states = draw_reason(scene, rank, width), draw_rule(width, f"rank {rank}")
         times = draw_own_time(scene, rank, width, places=height >= PLACES_FROM)
         lines = [states, *facts, *_draw_position(scene, rank, width, height - len(facts) - 1)]
         nothing_worse = not ended and len(lines) == len(facts) + 1
@@ -383,7 +383,7 @@ class RankView(OneRankView):
             lines += _draw_samples(scene, rank, width, (height - len(lines) - len(advice)) // 2)
             lines += draw_changes(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
             lines += advice
-            lines += [rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
+            lines += [draw_rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
         else:
             lines += times[: max(0, height - len(lines))]
             lines += _draw_samples(scene, rank, width, (height - len(lines)) // 2)
@@ -394,6 +394,6 @@ class RankView(OneRankView):
             return Page(lines[:height])
         if room >= (5 if why else 6):
             tall = min(12, max(5, room // 2))
-            lines += [*([rule(width)] if room >= 6 else []), *_draw_charts(scene, focus, width, tall)]
+            lines += [*([draw_rule(width)] if room >= 6 else []), *_draw_charts(scene, focus, width, tall)]
             room = height - len(lines) - 1
         return Page([*lines, *_draw_steps(focus, width, room + 1)][:height])

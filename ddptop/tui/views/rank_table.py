@@ -19,9 +19,9 @@ from ddptop.protocol.vocabulary import ENDED
 from ddptop.render import table
 from ddptop.render.context import CALM, OF_STEP
 from ddptop.render.hosts import NOT_RUNNING, figures_by_name, host_troubles
-from ddptop.render.line import Line, Piece, marked
-from ddptop.render.rank_table import host_state_piece, mark, rank_columns, widest
-from ddptop.render.text import cells, fit
+from ddptop.render.line import Line, Piece, split_matches
+from ddptop.render.rank_table import host_state_piece, rank_columns, rank_mark, widest_text
+from ddptop.render.text import fit_text, text_width
 from ddptop.render.trouble import as_of
 from ddptop.tui import match
 from ddptop.tui.keys import Do
@@ -84,15 +84,15 @@ def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
     """The columns that fit into `width`, and `height - 1` rows below their titles."""
     rows = order_rows(scene, height - 1)
     offered = grouped_columns(scene, rows) if rows.grouped else rank_columns(scene)
-    offered = table.chosen(offered, scene.place.columns)
+    offered = table.choose_columns(offered, scene.place.columns)
     least = (
         NUMBERED_BAR
         if width >= WIDE and len(scene.frame.ranks.state) <= FEW_RANKS
         else int(width * BAR_SHARE)
     )
     bar = width if width < MIN_BAR + 20 else max(MIN_BAR, least)
-    columns = table.fitting(offered, width - GUTTER - bar - 2 if bar < width else width - GUTTER)
-    bar = width - GUTTER - table.total(columns) - 2
+    columns = table.fit_columns(offered, width - GUTTER - bar - 2 if bar < width else width - GUTTER)
+    bar = width - GUTTER - table.total_width(columns) - 2
     bar = bar if bar >= min(MIN_BAR, width // 3) else 0
     place, scroll = scene.place, scene.place.scroll
     moving = is_moving(place, rows.grouped)
@@ -131,12 +131,16 @@ def draw_rank_table(scene: Scene, rows: RankRows) -> list[Line]:
 def _draw_titles(scene: Scene, rows: RankRows) -> Line:
     place, bar = scene.place, rows.bar
     sort = None if worst_is_first(scene, rows.table.grouped) else place.sort
-    line = Line(" " * GUTTER).extend(table.head(rows.columns, 1, sort, _find_order_sign(place), Do.SORT_BY))
+    line = Line(" " * GUTTER).extend(
+        table.draw_head(rows.columns, 1, sort, _find_order_sign(place), Do.SORT_BY)
+    )
     if bar:
         scale = f" {fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
         old = as_of(scene.frame)
-        scale = "" if cells(old + scale) > bar else scale
-        line.add(" ┃", "rule").add(fit(old or "breakdown", bar - cells(scale)), "dim").add(scale, "dim")
+        scale = "" if text_width(old + scale) > bar else scale
+        line.add(" ┃", "rule").add(fit_text(old or "breakdown", bar - text_width(scale)), "dim").add(
+            scale, "dim"
+        )
     return line
 
 
@@ -150,8 +154,8 @@ def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.
     shows_rank = host is None or host in rows.table.folded
     sign = ("▶" if place.follow and rank == place.rank else "▸") if chosen else " "
     line = Line(sign, "accent", ground="cursor" if chosen else "")
-    line.add(*(mark(scene, rank) if shows_rank else (" ", "text")))
-    body = table.body(rows.columns, row)
+    line.add(*(rank_mark(scene, rank) if shows_rank else (" ", "text")))
+    body = table.draw_row(rows.columns, row)
     line.extend(body if pattern is None else _with_matches(rows.columns, body, pattern))
     line.target = row
     if rows.bar:
@@ -176,7 +180,7 @@ def _with_matches(columns: list[table.TableColumn], body: Line, pattern: re.Patt
     line = Line()
     for index, piece in enumerate(body.pieces):
         title = columns[index // 2].title if index % 2 == 0 else ""  # every second piece is a gap
-        line.pieces += marked(piece, pattern) if title in ("host", "dev", "state") else [piece]
+        line.pieces += split_matches(piece, pattern) if title in ("host", "dev", "state") else [piece]
     line.width = body.width
     return line
 
@@ -216,7 +220,7 @@ def grouped_columns(scene: Scene, rows: TableRows) -> list[table.TableColumn]:
             scene, host_figures
         ) else "dim"
 
-    longest = widest(index.short, scene.ascii_only)
+    longest = widest_text(index.short, scene.ascii_only)
     figure_columns = [column for column in rank_columns(scene) if column.title != "host"]
     wide = any(_is_wide(scene, host_figures) for host_figures in figures.values())
     columns = [
@@ -279,7 +283,7 @@ def count_ranks(scene: Scene, rows: RankRows) -> str:
     words += [f"{counted(missing, 'rank')} missing"] if missing else []
     worst = worst_is_first(scene, rows.table.grouped)
     if worst and (scene.attention[0] < CALM).any():
-        words.append("missing first" if scene.gathers else "worst first")
+        words.append("missing first" if scene.is_gathering else "worst first")
     elif not worst and place.sort not in rows.sortable:
         words.append(f"sorted by {place.sort} {_find_order_sign(place)}")
     if place.follow:

@@ -29,8 +29,8 @@ from ddptop.frames.phrases import host_total
 from ddptop.frames.training_kind import limits_phrase
 from ddptop.render import table
 from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
-from ddptop.render.line import Line, rule
-from ddptop.render.text import cells, fit, wrap
+from ddptop.render.line import Line, draw_rule
+from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import SEARCH_KEY, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene
 from ddptop.tui.view import View
@@ -149,15 +149,15 @@ MAX_HOSTS = 64
 
 def _draw_body(scene: Scene, width: int) -> list[Line]:
     facts = card_facts(scene.frame.run.card)
-    hosts = [rule(width, "hosts and clocks"), *_HostTable(scene).draw_lines(width)]
+    hosts = [draw_rule(width, "hosts and clocks"), *_HostTable(scene).draw_lines(width)]
     few = len(set(scene.frame.ranks.host)) <= FEW_HOSTS
     lines = [*_draw_facts(scene, _list_run_facts(scene), width), *_draw_losses(scene, width)]
-    lines += [rule(width, "overhead"), *_draw_facts(scene, _list_cost_facts(scene), width)]
+    lines += [draw_rule(width, "overhead"), *_draw_facts(scene, _list_cost_facts(scene), width)]
     cost = scene.frame.overhead
     for text in (cost.measured.sentence if cost.measured is not None else "", cost.detail_sentence or ""):
-        lines += [Line(" ").add(row, "dim") for row in wrap(text, width - 1)]
+        lines += [Line(" ").add(row, "dim") for row in wrap_lines(text, width - 1)]
     lines += hosts if few else []
-    lines += [rule(width, "models and process groups"), *_draw_models(scene, width)]
+    lines += [draw_rule(width, "models and process groups"), *_draw_models(scene, width)]
     for title in (
         OPTIONS,
         *sorted(title for title in facts if title.startswith(f"{OPTIONS} of")),
@@ -165,23 +165,23 @@ def _draw_body(scene: Scene, width: int) -> list[Line]:
         ENVIRONMENT,
     ):
         if title in facts:
-            lines += [rule(width, title), *_draw_facts(scene, facts[title], width)]
+            lines += [draw_rule(width, title), *_draw_facts(scene, facts[title], width)]
     logged = [fact for title in facts if title == "" for fact in facts[title]]
     if logged:
-        lines += [rule(width, "logged by the script"), *_draw_facts(scene, logged, width)]
+        lines += [draw_rule(width, "logged by the script"), *_draw_facts(scene, logged, width)]
     return lines if few else lines + hosts
 
 
 def _draw_facts(scene: Scene, facts: Iterable[Fact], width: int) -> list[Line]:
     """In as many columns as fit; a long value takes several of them, or lines of its own."""
     facts_text = [(scene.clean(fact.name), scene.clean(fact.value), fact.role) for fact in facts]
-    label = min(max((cells(name) for name, _, _ in facts_text), default=0), NAME, max(8, width // 2 - 4))
+    label = min(max((text_width(name) for name, _, _ in facts_text), default=0), NAME, max(8, width // 2 - 4))
     columns = max(1, width // (label + VALUE))
     column_width = width // columns
     lines: list[Line] = []
     row, cell = Line(), 0
     for name, value, role in facts_text:
-        piece = Line(" ").add(fit(name, label), "dim").add(" ").add(value, role)
+        piece = Line(" ").add(fit_text(name, label), "dim").add(" ").add(value, role)
         taken = -(-(piece.width + 1) // column_width)
         if cell and cell + taken > columns:
             lines.append(row)
@@ -190,8 +190,8 @@ def _draw_facts(scene: Scene, facts: Iterable[Fact], width: int) -> list[Line]:
             row.pad(cell * column_width).extend(piece)
             cell += taken
             continue
-        rows = wrap(value, max(8, width - label - 3)) or [""]
-        lines.append(Line(" ").add(fit(name, label), "dim").add(" ").add(rows[0], role))
+        rows = wrap_lines(value, max(8, width - label - 3)) or [""]
+        lines.append(Line(" ").add(fit_text(name, label), "dim").add(" ").add(rows[0], role))
         lines += [Line(" " * (label + 2)).add(text, role) for text in rows[1:]]
     return [*lines, row] if row.width else lines
 
@@ -262,9 +262,9 @@ class _HostTable:
         """A line per host."""
         if not self._names:
             return [Line(" no rank has reported yet", "dim")]
-        columns = table.fitting(self._make_columns(), width - 1, 2)
-        lines = [*self._draw_warning(width), Line(" ").extend(table.head(columns, 2))]
-        lines += [Line(" ").extend(table.body(columns, row, 2)) for row in range(len(self._names))]
+        columns = table.fit_columns(self._make_columns(), width - 1, 2)
+        lines = [*self._draw_warning(width), Line(" ").extend(table.draw_head(columns, 2))]
+        lines += [Line(" ").extend(table.draw_row(columns, row, 2)) for row in range(len(self._names))]
         hidden = len(self._ranks_of) - len(self._names)
         return lines + ([Line(f" and {counted(hidden, 'host')} more", "faint")] if hidden else [])
 
@@ -281,7 +281,7 @@ class _HostTable:
             return []
         why = (group.clock_reason or "clocks too inexact") + inexact_clock(self._scene.frame)
         text = f"{self._scene.clean(why)}: arrivals are not drawn, and wait and transfer of buckets are the "
-        return [Line(" ").add(row, "warn") for row in wrap(f"{text}clock-free fallback (~)", width - 1)]
+        return [Line(" ").add(row, "warn") for row in wrap_lines(f"{text}clock-free fallback (~)", width - 1)]
 
     def _make_columns(self) -> list[table.TableColumn]:
         ranks, ranks_of = self._ranks, self._ranks_of
@@ -289,7 +289,9 @@ class _HostTable:
         def make(
             title: str, text: Callable[[str], str], keep: int, *, right: bool = True, most: int = 40
         ) -> table.TableColumn:
-            return table.measured(title, [text(host) for host in self._names], keep, right=right, most=most)
+            return table.measured_column(
+                title, [text(host) for host in self._names], keep, right=right, most=most
+            )
 
         drifts = [
             make("drift ppm", self._describe_drift, 44),
@@ -298,7 +300,7 @@ class _HostTable:
         ]
         names = [self._scene.clean(host) or UNKNOWN for host in self._names]
         return [
-            table.measured("host", names, 99, right=False, most=30, tail=True),
+            table.measured_column("host", names, 99, right=False, most=30, tail=True),
             make("ranks", lambda host: rank_spans(ranks_of[host]), 90, right=False, most=24),
             make("device", self._describe_devices, 30, right=False, most=12),
             make("clock ms", self._describe_clock, 80),
@@ -351,7 +353,9 @@ def _longest_ago(column: Column, ranks: list[int]) -> str:
 
 def _draw_losses(scene: Scene, width: int) -> list[Line]:
     refused = [a.message for a in scene.frame.alerts if a.kind == "refused_messages"]
-    lines = [Line(" ").add(row, "warn") for text in refused for row in wrap(scene.clean(text), width - 1)]
+    lines = [
+        Line(" ").add(row, "warn") for text in refused for row in wrap_lines(scene.clean(text), width - 1)
+    ]
     return _draw_lost_records(scene, width) + lines
 
 
@@ -367,7 +371,7 @@ def _draw_lost_records(scene: Scene, width: int) -> list[Line]:
     losses = ", ".join(f"rank {rank}: {count(frame.ranks.lost_records[rank])}" for rank in who)
     losses = f" · {losses}" if losses else ""
     text = f"{lost:,} of {records + lost:,} records of steps were lost{losses}"
-    return [Line(" ").add(row, "warn") for row in wrap(text, width - 1)]
+    return [Line(" ").add(row, "warn") for row in wrap_lines(text, width - 1)]
 
 
 def _draw_models(scene: Scene, width: int) -> list[Line]:
@@ -386,7 +390,9 @@ def _draw_models(scene: Scene, width: int) -> list[Line]:
         name = scene.clean(group)
         text += f", process group {name}" if name else ""
         text += " (the default one)" if name == "0" else ""
-        lines += [Line(" ").add(row) for row in wrap(f"{text}, layout {buckets[0].generation}", width - 1)]
+        lines += [
+            Line(" ").add(row) for row in wrap_lines(f"{text}, layout {buckets[0].generation}", width - 1)
+        ]
     return lines
 
 
@@ -408,5 +414,5 @@ class RunView(View):
         room = max(1, height - 1)
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)
-        head = rule(width, "run", f"{counted(hidden, 'line')} below" if hidden else "")
+        head = draw_rule(width, "run", f"{counted(hidden, 'line')} below" if hidden else "")
         return Page([head, *lines], PageLayout(scroll))

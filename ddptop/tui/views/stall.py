@@ -15,9 +15,9 @@ from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, run_state, verdict
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import draw_evidence
-from ddptop.render.line import Line, Piece, of_state, rule
+from ddptop.render.line import Line, Piece, draw_rule, of_state
 from ddptop.render.stacks import fitted_place
-from ddptop.render.text import wrap
+from ddptop.render.text import wrap_lines
 from ddptop.render.trouble import in_trouble
 from ddptop.tui.keys import SEARCH_KEY, ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout, Scene
@@ -78,7 +78,7 @@ def _draw_calm(scene: Scene, width: int) -> list[Line]:
     grave = shown.sign == "critical" and run_state(frame) != "live"
     unknown = _explain_unknown(frame)
     head = shown.sentence if grave else unknown or "nothing is stalled, and no rank has died"
-    lines = [Line("  ").add(text, "strong") for text in wrap(scene.clean(head), width - 2)]
+    lines = [Line("  ").add(text, "strong") for text in wrap_lines(scene.clean(head), width - 2)]
     good: Piece = ("○ ", "dim") if unknown else ("● ", "good")
     lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", "bad") if grave else good
     if frame.group.step is not None:
@@ -87,7 +87,7 @@ def _draw_calm(scene: Scene, width: int) -> list[Line]:
         "When a run makes no progress, this page shows which rank is missing, the stack of its main thread, "
         "and where the others wait; when a process dies, how, and its traceback."
     )
-    lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap(words, width - 2))]
+    lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap_lines(words, width - 2))]
     lines += _draw_silent_hosts(scene, width)
     past = [
         event
@@ -135,10 +135,10 @@ def _draw_foot(scene: Scene, width: int, below: int) -> Line:
     """What the keys do, and how much there is below."""
     hidden = f"{counted(below, 'line')} below" if below > 0 else ""
     if not in_trouble(scene.frame):
-        return rule(width, "", hidden)
+        return draw_rule(width, "", hidden)
     words = ["s saves it", "t less" if scene.place.all_threads else "t all threads"]
     words.append("kept in the recording" if scene.frame.run.recording else "no recording is kept")
-    return rule(width, " · ".join(words), hidden)
+    return draw_rule(width, " · ".join(words), hidden)
 
 
 WIDTH = 110

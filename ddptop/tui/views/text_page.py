@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.render.line import Line, highlight
+from ddptop.render.line import Line, highlight_matches
 from ddptop.tui import match
 from ddptop.tui.scene import Scene, Scroll
 
@@ -20,7 +20,7 @@ def draw_text(scene: Scene, body: list[Line], height: int) -> tuple[list[Line], 
     shown = body[top : top + height]
     if pattern is None:
         return shown, Scroll(cursor=top, top=top, page=max(1, height))
-    lines = [highlight(line, pattern) for line in shown]
+    lines = [highlight_matches(line, pattern) for line in shown]
     if hit is not None and 0 <= hit - top < len(lines):
         lines[hit - top] = _mark_current(lines[hit - top])
     return lines, Scroll(cursor=top, top=top, page=max(1, height), hit=hit)

@@ -15,9 +15,9 @@ from ddptop.frames.phrases import on_hosts
 from ddptop.frames.verdict import restart_phrase
 from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.hosts import inexact_clock
-from ddptop.render.line import Line, gather, over, rule
+from ddptop.render.line import Line, combine_roles, draw_rule, join_parts
 from ddptop.render.phases import PARTS, StepPart, draw_legend
-from ddptop.render.text import cells, fit, wrap
+from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout
 from ddptop.tui.view import View
@@ -48,8 +48,8 @@ def draw_stuck_step(scene: Scene, stall: Stall, width: int, height: int) -> list
         Line(f"under way for {age(scene.frame.unix_s - stall.since_s)}", "bad"),
         Line("newest complete step ", "dim").add(count(scene.frame.group.step)),
     ]
-    lines = [gather(head, width)]
-    words = wrap(scene.clean(stall.sentence), width - 2, 1 if height < 14 else 3)
+    lines = [join_parts(head, width)]
+    words = wrap_lines(scene.clean(stall.sentence), width - 2, 1 if height < 14 else 3)
     lines += [Line("■ " if index == 0 else "  ", "bad").add(row) for index, row in enumerate(words)]
     foot = [draw_legend(scene.ascii_only, stall.ranks, width)] if height >= MIN_FOR_LEGEND else []
     lines += _draw_stuck_lanes(scene, stall, width, height - len(lines) - len(foot))
@@ -63,7 +63,7 @@ def _draw_stuck_lanes(scene: Scene, stall: Stall, width: int, room: int) -> list
     near = sorted(set(range(world)) - set(first), key=lambda rank: (abs(rank - cursor), rank))
     shown = [*first, *sorted(near[: max(0, room - len(first))])]
     texts = [_describe_position(scene, stall, rank) for rank in shown]
-    label, longest = len(str(max(shown, default=0))), max(map(cells, texts), default=0)
+    label, longest = len(str(max(shown, default=0))), max(map(text_width, texts), default=0)
     bar = width - label - 6 - longest
     return [
         _draw_stuck_lane(scene, stall, rank, text, label, bar if bar >= MIN_BAR else 0)
@@ -97,7 +97,9 @@ def _draw_stuck_bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
     for part, ms in zip(PARTS, usual.tolist(), strict=False):
         line.add((part.plain if plain else part.glyph) * round(ms * scale), "faint")
     part = PARTS[names.index(phase)]
-    return line.add((part.plain if plain else part.glyph) * (width - line.width), over(part.role, part.role))
+    return line.add(
+        (part.plain if plain else part.glyph) * (width - line.width), combine_roles(part.role, part.role)
+    )
 
 
 def _describe_position(scene: Scene, stall: Stall, rank: int) -> str:
@@ -121,7 +123,7 @@ def _draw_head(scene: Scene, shown: Timeline, state: TimelineState, width: int) 
     behind = (scene.frame.group.step or shown.step) - shown.step
     world = len(scene.frame.ranks.state)
     part = len(shown.lanes) < world
-    return gather(
+    return join_parts(
         [
             step,
             Line(fixed(shown.step_ms), "strong").add(" ms", "dim"),
@@ -240,7 +242,7 @@ def _draw_legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
         plain = scene.ascii_only
         texts = ((READY, "bucket ready"), (WAIT, "bucket waits for a rank"), (QUEUED, "bucket queued"))
         parts = [Line(signs[plain]).add(f" {text}", "dim") for signs, text in texts]
-        lines.append(gather(parts, width))
+        lines.append(join_parts(parts, width))
     return lines
 
 
@@ -284,15 +286,15 @@ class LanePlan:
 
     def head(self) -> Line:
         """The numbers of the axis and the titles of the figures."""
-        line = Line(" " * self.left).extend(self.axis.numbers()).pad(self.left + self.axis.width)
+        line = Line(" " * self.left).extend(self.axis.draw_numbers()).pad(self.left + self.axis.width)
         line.add("size".rjust(SIZE) if self.size else "", "dim")
         return line.add("wait".rjust(TIME) + "transfer".rjust(TIME + 1) if self.times else "", "dim")
 
     def figures(self, line: Line, what: str, wait: str, move: str, role: Role = "text") -> Line:
         """The end of a line."""
-        line.add(fit(what, SIZE, right=True) if self.size else "", "dim")
+        line.add(fit_text(what, SIZE, right=True) if self.size else "", "dim")
         if self.times:
-            line.add(fit(wait, TIME, right=True), role).add(fit(move, TIME + 1, right=True))
+            line.add(fit_text(wait, TIME, right=True), role).add(fit_text(move, TIME + 1, right=True))
         return line
 
 
@@ -325,7 +327,7 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
             span.begin_ms,
             span.end_ms,
             part.plain if scene.ascii_only else part.glyph,
-            over(part.role, part.role),
+            combine_roles(part.role, part.role),
         )
         if span.name in exposed:
             exposed[span.name] += span.end_ms - span.begin_ms
@@ -422,14 +424,14 @@ class TimelineView(View):
                 text = "The frozen frame has no step in full; press space to continue with the newest one."
             if scene.frame.group.step is None:
                 text = "No step is complete yet."
-            words = (Line("  ").add(row, "dim") for row in wrap(text, width - 4))
-            return Page([rule(width, "timeline"), Line(), *words])
+            words = (Line("  ").add(row, "dim") for row in wrap_lines(text, width - 4))
+            return Page([draw_rule(width, "timeline"), Line(), *words])
         state = replace(state, held=state.to_hold(shown))
         shown = state.shown(shown)
         lines = [_draw_head(scene, shown, state, width)]
         if height >= MIN_FOR_WORDS:
             sign, role, text = _describe_step(scene, shown, state)
-            rows = wrap(scene.clean(text), width - 2, 1 if height < 14 else 3)
+            rows = wrap_lines(scene.clean(text), width - 2, 1 if height < 14 else 3)
             lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
             where = _draw_host(scene, shown, state)
             if rows and lines[1].width + where.width + 2 <= width:

@@ -22,7 +22,7 @@ from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.context import OF_STEP
 from ddptop.render.line import Line, of_severity
 from ddptop.render.phases import BETWEEN, PARTS, draw_pair, pairs_head
-from ddptop.render.text import wrap
+from ddptop.render.text import wrap_lines
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
@@ -43,17 +43,17 @@ def draw_reason(scene: Scene, rank: int, width: int) -> list[Line]:
     if late is not None and rank in scene.stragglers:
         lines = [
             Line("▲ ", "warn").add(text, "strong")
-            for text in wrap(scene.clean(straggler_phrase(late, where)), width - 2)
+            for text in wrap_lines(scene.clean(straggler_phrase(late, where)), width - 2)
         ]
         cost = " · ".join(step_line(frame).split(" · ")[:2])  # what overlap would bring is not this rank's
-        lines += [Line("  ").add(part, "dim") for part in wrap(scene.clean(cost), width - 2)]
+        lines += [Line("  ").add(part, "dim") for part in wrap_lines(scene.clean(cost), width - 2)]
         for line in lines[1:]:
             line.pieces[0] = ("  ", "text")
         return lines
     if suspect is not None and suspect.rank == rank:
         return [
             Line("◌ ", "dim").add(part)
-            for part in wrap(scene.clean(suspect_phrase(suspect, where)), width - 2)
+            for part in wrap_lines(scene.clean(suspect_phrase(suspect, where)), width - 2)
         ]
     return []
 
@@ -147,7 +147,7 @@ def draw_changes(scene: Scene, rank: int, width: int) -> list[Line]:
             line = Line("  ").add(clock(event.unix_s), "dim").add(f" {sign} ", role)
             lines.append(line.add(scene.clean(event.message)))
     differs = scene.clean(" · ".join(differences(frame, rank)))
-    lines += [Line("  ").add(text) for text in wrap(differs, width - 2)] if differs else []
+    lines += [Line("  ").add(text) for text in wrap_lines(differs, width - 2)] if differs else []
     return [line.cut(width) for line in lines]
 
 
@@ -174,7 +174,7 @@ def draw_action(scene: Scene, rank: int, width: int, most: int | None = None) ->
     late = scene.frame.straggler
     if late is None or rank not in scene.stragglers:
         return []
-    texts = wrap(_describe_action(scene, late, rank, f"rank {rank}"), width - 6, most)
+    texts = wrap_lines(_describe_action(scene, late, rank, f"rank {rank}"), width - 6, most)
     lines = [Line("      ").add(text) for text in texts]
     lines[0].pieces[0] = ("try   ", "accent")
     return lines
@@ -205,7 +205,7 @@ def draw_advice(action: str, width: int, most: int | None = None) -> list[Line]:
     """`try: ...`, in as many lines as it takes, or at most so many."""
     lines = [
         Line(" " * len(TRY)).add(text, "dim")
-        for text in wrap(action[:1].lower() + action[1:], width - len(TRY), most)
+        for text in wrap_lines(action[:1].lower() + action[1:], width - len(TRY), most)
     ]
     for line in lines[:1]:
         line.pieces[0] = (TRY, "accent")

@@ -271,7 +271,7 @@ BUSY = """
 import sys, threading
 from ddptop.cli.main import main
 from ddptop.sources.showing import Showing
-Showing._rest = lambda self: threading.Event().wait()
+Showing._wait_for_next = lambda self: threading.Event().wait()
 sys.exit(main())
 """
 """The replay's thread shows one frame, and then does not end whatever it is told."""

@@ -32,14 +32,14 @@ import sys
 from pathlib import Path
 from ddptop.collector import backlog
 from ddptop.collector.__main__ import main
-starved, note = Path(sys.argv.pop()), backlog.Backlog.note
+starved, note = Path(sys.argv.pop()), backlog.Backlog.note_round
 backlog.EFFECT_NS = backlog.CALM_NS = 10**8
 
 def late(self, begun_ns, now_ns, *, emptied):
     behind = starved.exists()
     return note(self, now_ns - 2 * 10**9 * behind, now_ns, emptied=not behind)
 
-backlog.Backlog.note = late
+backlog.Backlog.note_round = late
 sys.exit(main())
 """
 """A collector whose rounds take 2 s, as if it had no processor, while there is a file `starved`, and else no

@@ -37,7 +37,7 @@ class Checks:
     def progress_until_ns(self) -> int:
         """Before this moment no stall can be found, whatever steps and readings come; 0: not known."""
         state = self._state
-        if not state.world or state.not_initialized or not state.running.all():
+        if not state.world or state.not_initialized or self._are_starting or not state.running.all():
             return 0
         return int(state.table.moved_ns.min() + state.stall_s * NS)
 
@@ -49,8 +49,20 @@ class Checks:
         """A message that arrived at this moment was taken."""
         # The time between two messages of a tail is no stall: messages are skipped.
         if t_ns >= self._stalls.next_ns and not self._state.tail:
+            self._look_at_start(t_ns)
             self._stalls.check(self._state, t_ns)
             self._hosts.check(self._state, t_ns)
+
+    @property
+    def _are_starting(self) -> bool:
+        return self._state.complete_step is None and self._state.has_milestones
+
+    def _look_at_start(self, t_ns: int) -> None:
+        state = self._state
+        if self._are_starting:
+            state.start.look(state.ranks, state.table, t_ns)
+        else:
+            state.start.end()
 
     def next_within(self, run: MessageRun, begin: int, stop: int) -> int:
         """Of the messages of a run at the places begin..stop, which are to be taken, the place after the one

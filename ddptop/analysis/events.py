@@ -443,6 +443,7 @@ def _on_milestone(state: RunState, event: Event, rank_state: RankState, t_ns: in
     at_ns = t_ns if at_ns is None else min(t_ns, at_ns)
     if len(rank_state.milestones) < MAX_MILESTONES:
         rank_state.milestones.setdefault(str(event.fields.get("name")), ReachedMilestone(at_ns, event.fields))
+    state.has_milestones = True
     rank_state.moved_ns = max(rank_state.moved_ns, t_ns)
     rank_state.stood_ns = 0
     if event.fields.get("name") == RECORDED and not rank_state.hello.timing_path:

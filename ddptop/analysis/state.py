@@ -21,6 +21,7 @@ from ddptop.analysis.hot_calls import MOST_SAMPLES, ReceivedSamples
 from ddptop.analysis.rank_columns import hello_columns
 from ddptop.analysis.rank_table import RankTable, SessionTable
 from ddptop.analysis.ranks import ABSENT, RankSession
+from ddptop.analysis.stall.start_watch import StartWatch
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
 from ddptop.analysis.steps.pairing import Pairing
@@ -110,6 +111,9 @@ class RunState:
         self.replicas = Replicas(self.log, self.synchronisation, self._comm_hook)
         self.loss_spread = LossSpread(self.log)
 
+        self.start = StartWatch()
+        self.has_milestones = False
+        """Whether any rank has reported one: ranks of earlier versions report none."""
         self.usual_pauses: dict[str, int] = {}
         """By function: the longest time (ns) that a rank was in it, before the run continued."""
         self.not_initialized: dict[int, NotInitialized] = {}

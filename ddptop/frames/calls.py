@@ -86,6 +86,26 @@ def collective_called(stacks: Iterable[Stack]) -> str:
     return name
 
 
+def importing(stacks: Iterable[Stack]) -> str:
+    """`the import of transformers (train.py:3)`, where the main thread imports a module; else empty."""
+    stack = main_stack(stacks)
+    frames = stack.frames if stack is not None else ()
+    imports = [index for index, frame in enumerate(frames) if frame.file.startswith("<frozen importlib")]
+    if not imports:
+        return ""
+    # The outermost import: what the script itself imports.
+    outer = imports[-1]
+    inner = outer
+    while inner >= 0 and frames[inner].file.startswith("<frozen importlib"):
+        inner -= 1
+    importer = next((_call_of(frame) for frame in frames[outer + 1 :] if is_users(frame.file)), None)
+    if inner < 0 or importer is None:
+        return ""
+    parts = re.split(r"[/\\]", frames[inner].file)
+    name = parts[-2] if parts[-1] == "__init__.py" and len(parts) > 1 else parts[-1].removesuffix(".py")
+    return f"the import of {name} ({place(importer).removesuffix(' <module>')})"
+
+
 def pending_operation(answer: Evidence | None, group: str | None = None) -> Operation | None:
     """The earliest collective that was launched and has not completed; `group` None: in any group."""
     waiting = [

@@ -31,6 +31,7 @@ from ddptop.frames import (
     overhead,
     sampled_stack,
     stall,
+    start,
 )
 from ddptop.frames import frame as frames
 from ddptop.frames.figures import RANK_FIGURES, Ranks
@@ -191,6 +192,7 @@ PARTS: Mapping[str, Any] = {
     "Reduce": detail.Reduce,
     "SkewCost": ledger.SkewCost,
     "WaitedFor": ledger.WaitedFor,
+    "RankStart": start.RankStart,
 }
 """Dataclasses whose fields are values or other parts, by name."""
 
@@ -216,6 +218,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Heat | None": detail.Heat,
     "MeasuredCost | None": overhead.MeasuredCost,
     "Ledger | None": ledger.Ledger,
+    "Start | None": start.Start,
     "EpochProgress | None": activity.EpochProgress,
 }
 """Dataclasses that may be None, by annotation."""

@@ -204,10 +204,22 @@ def _unused_parameters(text: str) -> str:
     return f": no gradient for parameters {', '.join(numbers[:_MAX_UNUSED])}{and_more}"
 
 
+START_ACTIONS = {
+    "addresses": "Set the same MASTER_ADDR and MASTER_PORT on all ranks, or --rdzv-endpoint.",
+    "world_size": "Give init_process_group the launcher's world size, or start as many ranks as it says.",
+    "not_reported": "Look on the hosts of the missing ranks: are they started, do they still import?",
+    "store": "Check that rank 0 runs and that its host and port can be reached: a firewall, an interface?",
+    "nobody": "Set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to an interface that reaches the other ranks.",
+}
+"""What to do about ranks that do not meet, by `Stall.start`."""
+
+
 def _in_stall(frame: Frame, stall: Stall) -> str:
     responsible = [position for position in stall.positions if position.rank in stall.ranks]
     if stall.restart:
         return f"End it and start it again: {_GONE_PEERS}"
+    if stall.start in START_ACTIONS:
+        return START_ACTIONS[stall.start]
     if action := STALLS[stall.kind].action:
         calls = [
             position.user_call

@@ -24,6 +24,7 @@ from ddptop.frames import (
     sampled_stack,
     snapshot,
     stall,
+    start,
     verdict,
 )
 from ddptop.protocol import machine, messages, vocabulary
@@ -119,6 +120,12 @@ def schema() -> Node:
             )
         ),
         progress=_or_null(_fields_of(activity.EpochProgress, snapshot.PROGRESS_FIELDS)),
+        start=_or_null(
+            _with_keys(
+                _fields_of(start.Start, ("milestone", "behind", "since_s")),
+                ranks=_list_of(_fields_of(start.RankStart, snapshot.RANK_START_FIELDS)),
+            )
+        ),
         logged={"type": "object", "additionalProperties": logged},
         stall=_or_null(_with_keys(stalled, **snapshot.with_old_names({"positions": _list_of(position)}))),
         deaths=_list_of(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import RankPosition
+    from ddptop.frames.start import Start
     from ddptop.protocol.messages import Scalar
 
 SCHEMA = 1
@@ -88,6 +89,8 @@ WAITED_FIELDS = (*("rank", "place", "share_pct", "steps", "longest_s", "longest_
 
 SAMPLED_FIELDS = ("rank", "place", "is_long_step", "step", "taken_s", "samples", "held_pct")
 
+RANK_START_FIELDS = ("rank", "milestone", "since_s", "at")
+
 SHARE_FIELDS = ("file", "line", "function", "parent", "share_pct")
 
 CALL_FIELDS = ("file", "line", "function", "code")
@@ -122,6 +125,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
             for activity in frame.activities
         ],
         "progress": None if frame.progress is None else _pick_fields(frame.progress, PROGRESS_FIELDS),
+        "start": None if frame.start is None else _start_as_json(frame.start),
         "sampled": [_sampled_as_json(stack) for stack in frame.sampled],
         "logged": {scalar.name: _pick_fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall_as_json(frame),
@@ -131,6 +135,15 @@ def snapshot(frame: Frame) -> dict[str, object]:
             )
             for death in frame.deaths
         ],
+    }
+
+
+def _start_as_json(start: Start) -> dict[str, object]:
+    return {
+        "milestone": start.milestone,
+        "behind": list(start.behind),
+        "since_s": start.since_s,
+        "ranks": [_pick_fields(rank, RANK_START_FIELDS) for rank in start.ranks],
     }
 
 

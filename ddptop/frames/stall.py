@@ -80,6 +80,9 @@ class Stall:
     lasts."""
     restart: int = 0
     """Number of the elastic restart after which its ranks do not meet again; 0: this is no such stall."""
+    start: str = ""
+    """What holds up ranks on their way to the first step, by its name in `frames.remedies`; empty: this is no
+    such stall."""
     followed: str = ""
     """What the ranks did that waited: `ranks 0 and 2 gave up waiting after 20 s`; empty: nothing."""
 

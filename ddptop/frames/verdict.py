@@ -31,6 +31,7 @@ from ddptop.frames.phrases import (
     what_if_phrase,
 )
 from ddptop.frames.sampled_stack import samples_phrase, stack_of_straggler
+from ddptop.frames.start_words import start_phrase
 from ddptop.frames.training_kind import hides_waiting, limits_phrase
 from ddptop.protocol.vocabulary import SHARDED
 
@@ -54,7 +55,7 @@ LONG_WAIT_S = 60.0
 """A run that waits for ranks is a warning from so long after its start on. Before that, importing torch and
 making the process group are the usual reason."""
 
-RANKS_APPEAR = "ranks appear when they construct DistributedDataParallel"
+RANKS_APPEAR = "ranks appear once they have imported torch"
 
 ONE_RANK = "one rank: no other rank to wait for"
 
@@ -250,6 +251,8 @@ def _no_straggler(frame: Frame) -> Verdict:
         sentence = f"all {run.world_size:,} ranks are here; they have not all finished a step yet · {since}"
         if run.world_size == 1:
             sentence = f"the rank is here; it has not finished a step yet · {since}"
+        if frame.start is not None:
+            sentence = start_phrase(frame.start, frame.unix_s)
         return Verdict(
             "starting", "busy", sentence, "the first steps take longer: compilation, first batches"
         )
@@ -467,6 +470,8 @@ def _judge_stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
         return Verdict("stalled", "critical", sentence, _last_step(frame))
     since = duration(frame.unix_s - alert.since_s)
     detail = _place_in_stall(alerts) or _last_step(frame)
+    if frame.start is not None and frame.stall is not None and frame.stall.start:
+        detail = start_phrase(frame.start, frame.unix_s)  # the sentence has the place
     return Verdict("stalled", "critical", f"STALLED {since} · {alert.message}", detail)
 
 
@@ -522,6 +527,8 @@ def _judge_waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
     if len(missing) == len(states):
         none = f"none of {len(states):,}" if states else "none"
         return Verdict("waiting", "busy", f"waiting for ranks: {none} has reported yet", RANKS_APPEAR)
+    if frame.start is not None:
+        return Verdict("waiting", "busy", start_phrase(frame.start, frame.unix_s), RANKS_APPEAR)
     how_many = f"{len(states) - len(missing):,} of {len(states):,} are here"
     return Verdict("waiting", "busy", missing_phrase(missing, frame.ranks.host, how_many), RANKS_APPEAR)
 

@@ -242,7 +242,7 @@ def note_meeting(rank: int, world_size: int) -> None:
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     interface = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
     begin_report(rank, world_size)
-    note_milestone("init", address=address, port=port, interface=interface, launched=launched)
+    note_milestone("init", address=address, port=port, interface=interface, world=world_size)
 
 
 def _is_own_process() -> bool:
@@ -251,8 +251,13 @@ def _is_own_process() -> bool:
 
 
 def begin_report(rank: int, world_size: int) -> None:
-    """Begin to report this process as that rank, unless that has begun. On the training thread."""
+    """Begin to report this process as that rank, unless that has begun. On the training thread.
+
+    A world that is larger than the launcher's never meets: the rank is one of the launcher's.
+    """
     global _current, _watches_forks
+    launched = _number("WORLD_SIZE")
+    world_size = min(world_size, launched) if rank < launched else world_size
     if not os.environ.get("DDPTOP_RUN_DIR") or not 0 <= rank < world_size:
         return
     if _current is not None:

@@ -30,8 +30,8 @@ KEYS = {
 }
 
 ADDED = {
-    "": "logged stall deaths verdict suspect hosts ledger activities progress sampled",
-    "run": "card",
+    "": "logged stall deaths verdict suspect hosts ledger activities progress sampled start",
+    "run": "card training",
     "group": "bound_ms transfer_bound_ms clock_free clock_reason incarnation window_steps "
     "exposed_wait_ms exposed_transfer_ms exposed_comm_pct all_reduces wire_bytes late_no_sync "
     "cpu_wait_pct cpu_shortage clocks_contradict",

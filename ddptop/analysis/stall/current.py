@@ -26,6 +26,8 @@ from ddptop.analysis.stall.rank_position import (
     rank_position,
     sequence_of,
 )
+from ddptop.analysis.stall.start import start_wait
+from ddptop.analysis.stall.start_sentences import start_case
 from ddptop.frames.calls import function_entered, in_collective
 from ddptop.frames.conditions import SILENT_STATES, STALLS, UNREACHABLE
 from ddptop.frames.numbers import fixed
@@ -69,6 +71,10 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     since_ns = max(int(state.table.moved_ns[state.running].min()), state.excused_ns)
     if now_ns - since_ns < state.stall_s * NS:  # the common case, at little cost
         return None
+    wait = start_wait(state)
+    if wait is not None:
+        since_ns = max(wait.since_ns, state.excused_ns)
+        return since_ns if now_ns - since_ns >= state.stall_s * NS else None
     ranks = state.ranks
     running = [*compress(ranks, state.running)]
     if any(rank.hello is None or rank.before_recording for rank in ranks):
@@ -112,8 +118,11 @@ def _step_ns(state: RunState, rank: RankState, now_ns: int) -> int:
 
 
 def stall_limit_ns(state: RunState) -> int:
-    """How long a step may take: max(stall_s, 10 median steps), or 4 stall_s before any step has finished."""
+    """How long a step may take: max(stall_s, 10 median steps), or 4 stall_s before any step has finished and
+    while no rank is seen to wait for others."""
     least_ns = state.stall_s * NS
+    if start_wait(state) is not None:
+        return int(least_ns)
     if state.complete_step is None and min(rank.step for rank in state.ranks) == 0:
         return int(FIRST_STEP * least_ns)
     return int(max(least_ns, STALL_STEPS * median_step_ns(state)))
@@ -192,6 +201,8 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
         result = Diagnosis(UNREACHABLE, silent, tuple(running))  # what has exited had lost its peers
     elif dead or not running:
         result = Diagnosis("dead", tuple(dead), tuple(running))
+    elif (wait := start_wait(state)) is not None:
+        result = Diagnosis("missing", wait.behind, wait.waiting, start=wait.where)
     elif finished:
         result = Diagnosis("missing", finished, tuple(running))
     else:
@@ -207,7 +218,7 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
         waits = result.kind == "missing" and all(p.inside for p in progress if p.rank in result.ranks)
         if silent and (waits or not _explains(result, len(running))):
             result = Diagnosis(UNREACHABLE, silent, tuple(running))
-    if result.kind == "missing" and result.ranks:
+    if result.kind == "missing" and result.ranks and not result.start:
         result = replace(result, entered=_entered(state, result.ranks[0], result.waiting, since_ns))
     step = min((ranks[rank].step for rank in result.waiting or result.ranks), default=0)
     awaits_answers = awaits_answers or result.awaits_answers
@@ -359,6 +370,7 @@ def current_stall(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> 
         ),
         positions=positions,
         restart=diagnosis.restart,
+        start=start_case(state, diagnosis.ranks, diagnosis.start) if diagnosis.start else "",
     )
 
 

@@ -77,6 +77,10 @@ class Diagnosis:
     """Number of the elastic restart after which `waiting` are in `init_process_group`; 0: this is no such
     stall."""
 
+    start: str = ""
+    """Where `waiting` wait on the way to the first step, `init_process_group` or `barrier`; empty: this is no
+    such stall."""
+
     def key(self) -> tuple[StallKind, tuple[int, ...]]:
         """Two diagnoses with the same key are logged once."""
         return self.kind, self.ranks or self.waiting if self.restart else self.ranks

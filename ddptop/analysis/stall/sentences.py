@@ -22,6 +22,7 @@ from ddptop.analysis.stall.rank_position import (
     evidence_since,
     kernel_since,
 )
+from ddptop.analysis.stall.start_sentences import start_sentence
 from ddptop.frames.calls import collective_called, main_stack, pending_operation, place, user_call
 from ddptop.frames.conditions import STALLS
 from ddptop.frames.numbers import fixed, percent
@@ -53,7 +54,7 @@ _SYNCHRONISE = re.compile(r"[/\\]torch[/\\]cuda[/\\](__init__|streams)\.py$")
 
 def sentence(state: RunState, diagnosis: Diagnosis) -> str:
     """`rank 1 is missing: it has not entered all_reduce 3 of step 12,480 (sequence 49,923)`."""
-    if diagnosis.restart:
+    if diagnosis.restart or diagnosis.start:
         return short_sentence(state, diagnosis)
     silent = len(diagnosis.ranks) == 1 and _holds_lock(state, diagnosis.ranks[0], diagnosis.since_ns)
     short = diagnosis.outside or silent or _entered_phrase(state, diagnosis)
@@ -88,6 +89,8 @@ def _transport_or_device(state: RunState) -> str:
 def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     """The short sentence, for the verdict: `rank 1 is missing: not in all_reduce 3 of step 12,480`."""
     ranks = state.ranks
+    if diagnosis.start:
+        return start_sentence(state, diagnosis.ranks, diagnosis.waiting, diagnosis.start)
     if diagnosis.restart:
         since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(diagnosis.since_ns)))
         who, verb = ranks_range(diagnosis.waiting), "is" if len(diagnosis.waiting) == 1 else "are"

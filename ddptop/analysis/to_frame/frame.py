@@ -14,6 +14,7 @@ from ddptop.analysis.ranks import group_state
 from ddptop.analysis.stall.at_exit import ended_stall
 from ddptop.analysis.stall.current import current_stall, rank_states, stall_diagnosis
 from ddptop.analysis.stall.rank_position import deaths
+from ddptop.analysis.stall.start import start_of
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
@@ -110,6 +111,7 @@ def build(
         activities=long_activities(state, group.step_ms_p50) if live else (),
         progress=epoch_progress(state, group),
         sampled=sampled_stacks(state, straggler),
+        start=start_of(state),
     )
 
 

@@ -31,8 +31,8 @@ def _watch_for_ddp() -> None:
     except ImportError:  # another Python than ddptop's own: the launcher reports that no rank was seen
         return
     if attach.is_enabled():
+        early_exit.watch_exit()  # first: it notes which process is the rank's own
         attach.attach_when_imported()
-        early_exit.watch_exit()
 
 
 try:

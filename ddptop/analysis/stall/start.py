@@ -1,0 +1,118 @@
+"""The way to the first step: how far each rank has come, and whether ranks wait for others there.
+
+A rank's position is its newest milestone and the number of collectives that it has launched. A rank that is
+behind holds up those that wait for it: in `init_process_group`, in DDP's constructor, in a collective.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddptop.analysis.stall.rank_position import answer_since
+from ddptop.analysis.stall.start_watch import NAMES, milestone_of
+from ddptop.frames.calls import importing, place, user_call
+from ddptop.frames.start import RankStart, Start
+from ddptop.protocol.messages import Activity
+
+if TYPE_CHECKING:
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
+
+INITIALIZES = "init_process_group"
+CONSTRUCTS = "DistributedDataParallel()"
+BACKWARD = "the first backward"
+COLLECTIVES = {int(one): one.name.lower() for one in Activity if one > Activity.WAIT}
+
+
+class StartWait(NamedTuple):
+    """Ranks on their way to the first step that wait for others."""
+
+    behind: tuple[int, ...]
+    """Empty: all of them are in `init_process_group`, and none gets past it."""
+    waiting: tuple[int, ...]
+    where: str
+    """`init_process_group`, `DistributedDataParallel()`, `barrier`."""
+    since_ns: int
+    """Since when no rank has got any further."""
+
+
+def start_wait(state: RunState) -> StartWait | None:
+    """The ranks that others wait for on the way to the first step; None: no rank waits, as far as known."""
+    positions = state.start.positions
+    if positions is None or len(positions) != state.world or state.world < 2:
+        return None
+    if state.complete_step is not None:
+        return None
+    keys = [tuple(position) for position in positions.tolist()]
+    least, waits = min(keys), [_where(rank) for rank in state.ranks]
+    since_ns = int(state.start.since_ns.max())
+    behind = tuple(rank for rank, key in enumerate(keys) if key == least)
+    if len(behind) == len(keys):
+        inside = all(where == INITIALIZES for where in waits)
+        return StartWait((), behind, INITIALIZES, since_ns) if inside else None
+    waiting = tuple(rank for rank, key in enumerate(keys) if key > least and waits[rank])
+    if not waiting or not all(_may_hold_up(state.ranks[rank]) for rank in behind):
+        return None
+    where, _ = Counter(waits[rank] for rank in waiting).most_common(1)[0]
+    return StartWait(behind, waiting, where, since_ns)
+
+
+def _where(rank: RankState) -> str:
+    """Where a rank waits for others; empty: nowhere, as far as is known."""
+    reached, beat = milestone_of(rank), rank.progress
+    if reached in ("init", "store"):
+        return INITIALIZES
+    if reached == "ddp":
+        return CONSTRUCTS
+    if beat is None or not rank.running or reached == "step":
+        return ""
+    if beat.activity >= Activity.WAIT:
+        return COLLECTIVES.get(beat.activity, "a collective")
+    return BACKWARD if reached == "backward" else ""
+
+
+def _may_hold_up(rank: RankState) -> bool:
+    """Not a rank that may be compiling its model in its first forward, which takes minutes."""
+    return milestone_of(rank) not in ("forward", "backward", "step")
+
+
+def start_of(state: RunState) -> Start | None:
+    """How far the ranks have come, for a frame; None: all have finished a step, or it is not known."""
+    positions = state.start.positions
+    ended = state.run is not None and state.run.state != "live"
+    if positions is None or len(positions) != state.world or ended or state.complete_step is not None:
+        return None
+    wait = start_wait(state)
+    reached, since_ns = positions[:, 0].tolist(), state.start.since_ns.tolist()
+    return Start(
+        milestone=NAMES[min(reached)],
+        behind=() if wait is None else wait.behind,
+        since_s=state.unix_s(max(since_ns)),
+        ranks=tuple(
+            RankStart(
+                rank,
+                NAMES[number],
+                None if one.hello is None else state.unix_s(_reached_ns(one, NAMES[number], own_ns)),
+                place_in_start(one, own_ns),
+            )
+            for rank, (one, number, own_ns) in enumerate(zip(state.ranks, reached, since_ns, strict=True))
+        ),
+    )
+
+
+def _reached_ns(rank: RankState, milestone: str, seen_ns: int) -> int:
+    known = rank.milestones.get(milestone)
+    return seen_ns if known is None else known.t_ns
+
+
+def place_in_start(rank: RankState, since_ns: int) -> str:
+    """`train.py:6 preprocess_dataset`, or `the import of transformers (train.py:3)`, where the rank has
+    answered since it is there; else empty."""
+    answer = answer_since(rank, since_ns)
+    if answer is None:
+        return ""
+    imported, call = importing(answer.stacks), user_call(answer.stacks)
+    if imported:
+        return imported
+    return "" if call is None else place(call)

@@ -1,0 +1,55 @@
+"""How far the ranks have come on the way to their first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MILESTONES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "": ("has not reported", "have not reported"),
+        "torch": ("has imported torch", "have imported torch"),
+        "init": ("is in init_process_group", "are in init_process_group"),
+        "store": ("is in init_process_group", "are in init_process_group"),
+        "group": ("has its process group", "have their process group"),
+        "recorded": ("has begun its first step", "have begun their first step"),
+        "ddp": ("is in DistributedDataParallel()", "are in DistributedDataParallel()"),
+        "model": ("has its DDP model", "have their DDP model"),
+        "batch": ("has its first batch", "have their first batch"),
+        "forward": ("is in its first forward", "are in their first forward"),
+        "backward": ("is in its first backward", "are in their first backward"),
+        "step": ("has finished its first step", "have finished their first step"),
+    }
+)
+"""The milestones of a rank in their order, and what is said of one rank and of several whose newest it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankStart:
+    """One rank on its way."""
+
+    rank: int
+    milestone: str
+    """The newest, by its name in MILESTONES; empty: it has not reported."""
+    since_s: float | None
+    """Unix seconds at which it was seen to come there; None: it has not reported."""
+    at: str
+    """Where its code is: `train.py:6 preprocess_dataset`; empty: it has not been asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """All ranks, until each has finished its first step."""
+
+    milestone: str
+    """The newest that every rank has come to."""
+    behind: tuple[int, ...]
+    """The ranks that the others wait for; empty: none wait, as far as is known."""
+    since_s: float
+    """Unix seconds since which no rank has got any further."""
+    ranks: tuple[RankStart, ...]
+    """In order of rank."""

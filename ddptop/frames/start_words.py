@@ -1,0 +1,29 @@
+"""How far the ranks have come on the way to their first step, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddptop.frames.numbers import duration
+from ddptop.frames.phrases import ranks_phrase
+from ddptop.frames.start import MILESTONES
+
+if TYPE_CHECKING:
+    from ddptop.frames.start import Start
+
+MOST_GROUPS = 3
+"""Groups of ranks that the verdict names."""
+
+
+def start_phrase(start: Start, unix_s: float) -> str:
+    """`rank 1 has its process group, ranks 0, 2 and 3 are in DistributedDataParallel() · for 12 s`, the ranks
+    that are furthest behind first."""
+    groups: dict[str, list[int]] = {}
+    for one in start.ranks:
+        groups.setdefault(one.milestone, []).append(one.rank)
+    parts = []
+    for name, (of_one, of_several) in MILESTONES.items():
+        if name in groups:
+            who = ranks_phrase(groups[name], len(start.ranks))
+            parts.append(f"{who} {of_one if len(groups[name]) == 1 else of_several}")
+    return f"{', '.join(parts[:MOST_GROUPS])} · for {duration(max(0.0, unix_s - start.since_s))}"

@@ -1,0 +1,180 @@
+"""Ranks on their way to the first step: who is behind, where, and where the others wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.remedies import next_action
+from ddptop.frames.verdict import verdict
+from ddptop.protocol.evidence import Stack, StackFrame
+from ddptop.protocol.messages import MILESTONE, RECORDED, Activity, Event, Phase, Received
+from tests.analysis.stalling import MAIN, NS, START_NS, Stage, users
+
+INIT = {"address": "node0", "port": "29500"}
+
+
+class Way(Stage):
+    """Ranks that report from torch's import on; all have come to their process group."""
+
+    def __init__(self, world: Any) -> None:
+        self.world, self.reducer, self.messages = world, Reducer(stall_s=15.0), []
+        self.last_ns, self.after_s = START_NS, 0.0
+        self.feed(world.run())
+        self.launched = range(world.size)
+
+    def join(self, *ranks: int, milestones: tuple[str, ...] = ("torch", "init", "store", "group")) -> None:
+        """Ranks report, and how far they have come."""
+        for rank in ranks:
+            hello = self.world.hello(rank)
+            early = replace(hello.message, timing_path="", backend="", device="")
+            self.feed(replace_message(hello, early))
+            self.reach(rank, *milestones)
+
+    def reach(self, rank: int, *names: str, **fields: Any) -> None:
+        """A rank comes to milestones."""
+        for name in names:
+            about = {"name": name, **(INIT | {"world": self.world.size} if name == "init" else {})} | fields
+            self.say(rank, Event(MILESTONE, self.now_ns, rank, -1, about))
+
+    def wait(self, seconds: float, **activities: tuple[int, Activity]) -> None:
+        """Heartbeats of all ranks that report; `rN=(collectives, activity)` of some."""
+        plain = {"step": 0, "phase": Phase.OTHER, "bucket": -1, "sequence": 0}
+        beats: dict[int, dict[str, int]] = {}
+        for rank, one in enumerate(self.reducer.state.ranks):
+            if one.hello is not None:
+                sequence, activity = activities.get(f"r{rank}", (0, Activity.TRAINING))
+                beats[rank] = plain | {"sequence": sequence, "activity": int(activity)}
+        until_s = self.after_s + seconds
+        while self.after_s < until_s:
+            self.after_s += 0.5
+            for rank, changes in beats.items():
+                activity = changes["activity"]
+                beat = self.world.progress(
+                    rank,
+                    t_us=(self.now_ns - START_NS) // 1000,
+                    **{name: number for name, number in changes.items() if name != "activity"},
+                )
+                self.feed(replace_message(beat, replace(beat.message, activity=activity)))
+
+
+def replace_message(received: Received, message: Any) -> Received:
+    return received._replace(message=message)
+
+
+def test_a_rank_in_its_own_code_is_named_while_the_others_wait_in_ddp(make_world: Any) -> None:
+    way = Way(make_world(4))
+    way.join(0, 1, 2, 3)
+    for rank in (0, 2, 3):
+        way.reach(rank, "ddp")
+    way.wait(10)
+    frame = way.frame()
+    assert frame.stall is None and frame.start is not None
+    assert (frame.start.milestone, frame.start.behind) == ("group", (1,))
+    assert verdict(frame).sentence.startswith(
+        "rank 1 has its process group, ranks 0, 2 and 3 are in DistributedDataParallel() · for "
+    )
+    way.wait(8)
+    assert way.reducer.stalled_since(way.now_ns) is not None
+    way.answer(1, users("preprocess_dataset"), phase=Phase.OTHER)
+    frame = way.frame()
+    sentence = (
+        "rank 1 is in train.py:88 preprocess_dataset; "
+        "ranks 0, 2 and 3 wait for it in DistributedDataParallel()"
+    )
+    assert frame.stall is not None and frame.stall.sentence == sentence
+    assert (frame.stall.ranks, frame.stall.waiting, frame.stall.start) == ((1,), (0, 2, 3), "code")
+    assert verdict(frame).sentence.endswith(sentence)
+    assert next_action(frame).startswith("Find out what holds rank 1 in train.py:88 preprocess_dataset")
+    assert frame.start is not None and frame.start.ranks[1].at == "train.py:88 preprocess_dataset"
+    assert decode_frame(encode_frame(frame)).start == frame.start
+    way.reach(1, "ddp")
+    way.wait(1)
+    assert way.frame().stall is None
+
+
+def test_a_barrier_shows_by_its_number_who_has_not_come(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1)
+    way.wait(17, r1=(1, Activity.BARRIER))
+    way.answer(0, users("snapshot_download"), phase=Phase.OTHER)
+    stall = way.frame().stall
+    assert stall is not None
+    assert stall.sentence == "rank 0 is in train.py:88 snapshot_download; rank 1 waits for it in barrier"
+
+
+def test_ranks_that_all_prepare_for_minutes_are_no_stall(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1)
+    way.wait(200)
+    assert way.frame().stall is None
+    # Nor a rank that is ahead by a collective and waits for nobody.
+    way.wait(200, r1=(1, Activity.TRAINING))
+    assert way.frame().stall is None
+
+
+def test_what_is_imported_is_named(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0)
+    way.join(1, milestones=("torch",))
+    way.wait(17)
+    package = StackFrame("/venv/lib/python3.11/site-packages/transformers/__init__.py", 9, "<module>", "")
+    inner = StackFrame("/venv/lib/python3.11/site-packages/transformers/models.py", 3, "<module>", "")
+    find = StackFrame("<frozen importlib._bootstrap>", 1176, "_find_and_load", "")
+    script = MAIN._replace(function="<module>", line=3)
+    stack = Stack("MainThread", True, (inner, find, package, find, find, script))
+    way.answer(1, (stack,), phase=Phase.OTHER)
+    stall = way.frame().stall
+    assert stall is None  # rank 0 has met it, as far as it says
+    way = Way(make_world(2))
+    way.join(0, milestones=("torch", "init", "store"))
+    way.join(1, milestones=("torch",))
+    way.wait(17)
+    way.answer(1, (stack,), phase=Phase.OTHER)
+    stall = way.frame().stall
+    assert stall is not None
+    where = "rank 0 waits for it in init_process_group"
+    assert stall.sentence == f"rank 1 is in the import of transformers (train.py:3); {where}"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "others", "sentence", "remedy"),
+    [
+        ((0, 1), {"port": "29501"},
+         "the ranks look for one another at different addresses: rank 0 at node0:29500, "
+         "rank 1 at node0:29501",
+         "Set the same MASTER_ADDR and MASTER_PORT"),
+        ((0, 1), {"world": 8}, "init_process_group waits for 8 ranks, and the launcher has started 4",
+         "Give init_process_group"),
+        ((0, 1), {}, "ranks 2 and 3 have not started, or not imported torch; "
+         "ranks 0 and 1 wait for them in init_process_group", "Look on the hosts of the missing ranks"),
+    ],
+)  # fmt: skip
+def test_why_ranks_do_not_meet(
+    make_world: Any, ranks: tuple[int, ...], others: dict[str, Any], sentence: str, remedy: str
+) -> None:
+    way = Way(make_world(4))
+    way.join(0, milestones=("torch", "init", "store"))
+    way.join(1, milestones=("torch",))
+    way.reach(1, "init", "store", **others)
+    way.wait(17)
+    frame = way.frame()
+    assert frame.stall is not None
+    assert frame.stall.sentence == sentence
+    assert next_action(frame).startswith(remedy)
+
+
+def test_its_steps_are_looked_at_once_its_session_has_begun(make_world: Any) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1)
+    assert all(one.before_recording for one in way.reducer.state.ranks)
+    for rank in (0, 1):
+        way.reach(rank, "ddp", RECORDED, "model", device="cuda:0", backend="nccl", timing_path="reducer")
+    assert not any(one.before_recording for one in way.reducer.state.ranks)
+    assert way.frame().run.backend == "nccl"
+    way.wait(70)
+    assert way.reducer.stalled_since(START_NS + 70 * NS) is not None

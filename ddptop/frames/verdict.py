@@ -285,7 +285,8 @@ def compares_own_times(frame: Frame) -> bool:
 
 def _too_early(frame: Frame) -> Verdict:
     """Own times are known, but of too few steps to compare the ranks."""
-    sentence = f"too few steps yet to compare the ranks: {frame.group.window_steps} so far"
+    n_steps = min(frame.group.window_steps, FEW_STEPS)
+    sentence = f"measuring: {n_steps} of {FEW_STEPS} steps, too few to compare the ranks"
     return Verdict("little_detail", "busy", sentence, step_line(frame))
 
 

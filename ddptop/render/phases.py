@@ -18,7 +18,7 @@ from ddptop.render.line import Line, Role, combine_roles, join_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.frames.columns import Column, Mask
     from ddptop.frames.figures import Ranks
     from ddptop.protocol.vocabulary import OwnPlace
     from ddptop.render.line import Piece
@@ -114,7 +114,7 @@ class Breakdown:
         exact = np.minimum(self._edges[:, rank] * self._cells_per_ms(width), width)
         eighths = np.rint(exact * (1 if ascii_only else EIGHTHS)).astype(int)
         eighths *= EIGHTHS if ascii_only else 1
-        cells = _part_cells(np.diff(eighths), parts, ascii_only)
+        cells = _part_cells(np.diff(eighths).tolist(), parts, ascii_only)
         for index, part in enumerate(parts) if waits_for is not None else ():
             first, stop = -(-int(eighths[index]) // EIGHTHS), int(eighths[index + 1]) // EIGHTHS
             text = _part_label(part, float(self.ms[index, rank]), waits_for or "", stop - first - 2)
@@ -135,7 +135,7 @@ EIGHTHS = 8
 _LEFT_BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
-def _part_cells(eighths: Indices, parts: Sequence[StepPart], ascii_only: bool) -> list[Piece]:
+def _part_cells(eighths: Sequence[int], parts: Sequence[StepPart], ascii_only: bool) -> list[Piece]:
     """Sign and role of each cell of a bar whose parts have so many eighths of a cell.
 
     A cell has two colours: of three parts in it the smallest gives way.
@@ -143,7 +143,7 @@ def _part_cells(eighths: Indices, parts: Sequence[StepPart], ascii_only: bool) -
     cells: list[Piece] = []
     inside: list[tuple[int, StepPart]] = []
     room = EIGHTHS
-    for count, part in zip(eighths.tolist(), parts, strict=True):
+    for count, part in zip(eighths, parts, strict=True):
         left = count
         while left > 0:
             taken = min(left, room)
@@ -178,6 +178,14 @@ def _part_label(part: StepPart, ms: float, waits_for: str, room: int) -> str:
     else:
         texts = [f"{part.name} {fixed(ms)}", f"{SHORT.get(part.name, part.name)} {fixed(ms)}", fixed(ms)]
     return next((text for text in texts if len(text) <= room), "")
+
+
+def draw_share_bar(percent: float, looks: tuple[Piece, Piece], width: int, ascii_only: bool) -> Line:
+    """A bar of two looks, the first of them `percent` of it, exact to an eighth of a cell."""
+    first, second = (StepPart("", sign, sign, role) for sign, role in looks)
+    unit = EIGHTHS if ascii_only else 1
+    eighths = round(percent / 100 * width * EIGHTHS / unit) * unit
+    return join_cells(_part_cells([eighths, width * EIGHTHS - eighths], (first, second), ascii_only))
 
 
 def join_cells(cells: Sequence[Piece]) -> Line:

@@ -157,7 +157,7 @@ class DdptopApp(Actions, App[None]):
             prompt.paste(event.text)
             self.typed(prompt)
         # Not as bindings of Textual's: those belong to the class, and views bring their own keys.
-        elif isinstance(event, Key) and VIEWS.has_key(event.key):
+        elif isinstance(event, Key) and (VIEWS.has_key(event.key) or event.is_printable):
             self.action_key(event.key)
         else:
             await super().on_event(event)

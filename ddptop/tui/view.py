@@ -8,7 +8,7 @@ the views.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from ddptop.render.line import Line
 from ddptop.render.text import clean_text, wrap_lines
@@ -33,10 +33,8 @@ class View:
     """What it shows, for help and palette."""
     number: ClassVar[str] = ""
     """The key that opens it on every page; empty: it is opened in another way."""
-    in_key_line: ClassVar[bool] = False
-    """Whether the key line of other pages names it. Its own does in any case."""
-    why_in_key_line: ClassVar[Literal["first", "last", "never"]] = "last"
-    """Where the key line has the key that explains a slow rank."""
+    short_name: ClassVar[str] = ""
+    """For the line of the views on a narrow screen; empty: that line has it only while it is open."""
     goes_back: ClassVar[bool] = False
     """Whether Esc leads to the page before instead of the overview."""
     lists_runs: ClassVar[bool] = False
@@ -106,10 +104,6 @@ class View:
         """Whether the run has such a page. None: no frame has come yet."""
         del scene
         return True
-
-    def is_offered(self, scene: Scene | None) -> bool:
-        """Whether the key line of other pages names it now."""
-        return self.exists(scene)
 
     def label(self, scene: Scene | None) -> str:
         """Its name in the key line."""
@@ -283,6 +277,10 @@ class Views:
         # In this order: `g` goes to a step in a recording and to the top of the list elsewhere.
         keys = (*self[view].keys, *(RECORDING_KEYS if replay else ()), *self.shared_keys)
         return next((key for key in keys if key.keys == name), None)
+
+    def views_with_key(self, name: str) -> tuple[str, ...]:
+        """The names of the views that have a meaning of their own for a key, by Textual's name."""
+        return tuple(view.name for view in self if any(key.keys == name for key in view.keys))
 
     def next_numbered(self, name: str, by: int) -> View:
         """The neighbour of a view with a number; from any other page, the first view."""

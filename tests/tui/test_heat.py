@@ -157,7 +157,7 @@ def test_the_app_asks_for_the_map_in_the_size_that_it_has_room_for() -> None:
         first = await stage.press("4")
         assert "excess ms" in first
         asked = source.asked[-1]
-        assert asked[0] == "want" and asked[1].startswith("heat excess 18 ")
+        assert asked[0] == "want" and asked[1].startswith("heat excess 17 ")
         assert "own time ms" in await stage.press("m")
         assert "hosts" in await stage.press("v")
         assert source.asked[-1] == ("want", "")

@@ -69,13 +69,13 @@ def test_the_bar_of_a_recording_is_clicked_and_dragged() -> None:
     source = FakeSource(replay())
 
     async def act(stage: Stage) -> None:
-        bar = (await stage.text()).splitlines()[-2]
+        bar = (await stage.text()).splitlines()[-3]
         left, right = bar.index("├"), bar.index("┤")
         middle = (left + right) // 2
-        await stage.pilot.mouse_down(offset=(middle, SIZE[1] - 2))
-        await stage.pilot.hover(offset=(right + 20, SIZE[1] - 2))
-        await stage.pilot.mouse_up(offset=(right + 20, SIZE[1] - 2))
-        await stage.pilot.hover(offset=(left, SIZE[1] - 2))
+        await stage.pilot.mouse_down(offset=(middle, SIZE[1] - 3))
+        await stage.pilot.hover(offset=(right + 20, SIZE[1] - 3))
+        await stage.pilot.mouse_up(offset=(right + 20, SIZE[1] - 3))
+        await stage.pilot.hover(offset=(left, SIZE[1] - 3))
         await stage.pilot.pause()
 
     on_stage(source, SIZE, act)
@@ -108,7 +108,7 @@ def test_a_held_picture_stays_held_from_view_to_view_while_frames_come() -> None
     for key in ("3", "5", "6", "1"):
         page = painted.press(key)
         assert "PAUSED" in page.splitlines()[0]
-        assert "1 min" in page.splitlines()[-2]
+        assert "1 min" in page.splitlines()[-3]
         assert "20,000" not in page
     assert "20,000" in painted.press("space")
 

@@ -213,7 +213,7 @@ def test_a_click_chooses_a_rank() -> None:
 
 
 def test_help_names_every_key() -> None:
-    text = sketch(FakeSource(replay()), (160, 100), "question_mark")
+    text = sketch(FakeSource(replay()), (160, 180), "question_mark")
     for key in VIEWS.all_keys:
         assert f"  {key.shown:<8}{key.help}" in text
 
@@ -221,10 +221,21 @@ def test_help_names_every_key() -> None:
 @pytest.mark.parametrize("view", VIEWS.numbered_names)
 def test_help_begins_with_the_keys_of_the_page_it_was_asked_on(view: str) -> None:
     here = VIEWS[view].keys
-    rows = sketch(WantedSource(live()), (160, 100), VIEWS[view].number, "question_mark").splitlines()
+    rows = sketch(WantedSource(live()), (160, 180), VIEWS[view].number, "question_mark").splitlines()
     if here:
-        assert rows[2].startswith(f"on the page before this: {view}")
-        assert all(key.help in "\n".join(rows[3 : 3 + len(here)]) for key in here)
+        first = next(at for at, row in enumerate(rows) if row.startswith(f"on the page before this: {view}"))
+        assert all(key.help in "\n".join(rows[first + 1 : first + 1 + len(here)]) for key in here)
+
+
+@pytest.mark.parametrize("view", VIEWS.numbered_names)
+def test_the_first_page_of_the_help_has_every_key_at_80x24(view: str) -> None:
+    rows = sketch(WantedSource(live()), (80, 24), VIEWS[view].number, "question_mark").splitlines()[2:-2]
+    first_page = [*rows[: rows.index("")]] if "" in rows else rows
+    words = {word for row in first_page for word in row.split()}
+    assert not any(row.startswith("on the page before this") for row in first_page)
+    for key in (*COMMON_KEYS, *RECORDING_KEYS, *(key for key in VIEWS[view].keys if key.short)):
+        assert {*key.shown.split()} <= words, key.shown
+    assert "g go" in " ".join(" ".join(row.split()) for row in first_page), "the last one, whole"
 
 
 def test_a_key_has_one_meaning_on_a_page() -> None:

@@ -53,12 +53,12 @@ def test_its_number_opens_it_and_its_key_does_what_it_declares() -> None:
     person = Sketch(FakeSource(live()), SIZE)
     lines = person.press("0", "d", "d").splitlines()
     assert lines[2] == "step 12480: pressed 2"
-    assert "0 dummy" in lines[-1] and "d count" in lines[-1]
+    assert "0 dummy" in lines[-2] and "d count" in lines[-1]
     assert "── dummy ──" not in person.press("escape"), "Esc leads to the overview"
 
 
 def test_help_and_palette_explain_it_and_tab_leads_to_it() -> None:
-    person = Sketch(FakeSource(live()), (160, 120))
+    person = Sketch(FakeSource(live()), (160, 240))
     text = person.press("0", "question_mark")
     assert "on the page before this: dummy, how often d was pressed" in text
     assert f"  {'d':<8}count by one" in text and f"  {'0':<8}dummy: how often d was pressed" in text

@@ -347,9 +347,10 @@ def test_scatter_that_no_rank_can_be_blamed_for_is_calm(without_ms: float, kind:
     scene = Scene(replace(frame, group=group), Place())
     assert verdict(scene.frame).kind == kind
     lines = draw_verdict(scene, 80, 3)
-    assert lines[0].pieces[0] == ("● ", "good")
-    roles = {role for line in lines for _, role in line.pieces[1:] if role}
-    assert roles <= {"strong", "dim"}
+    assert lines[0].pieces[:2] == [("▌", "good"), ("● ", "good")]
+    words = [line.pieces[2:] for line in lines]
+    roles = {role for pieces in words for text, role in pieces if text.strip() and "/" not in role}
+    assert roles <= {"strong", "dim", "wait"}, "of colours the bar alone"
     assert ("strong" in roles) == (kind == "even"), "the figure is grey"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.tui.all_views import VIEWS
-from ddptop.tui.keys import Action, Do
+from ddptop.tui.keys import RECORDING_KEYS, Action, Do
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 
@@ -29,6 +29,18 @@ class ActionsBase(Screen):
         key = VIEWS.meaning(name, self.place.view, replay=self.playback is not None)
         if key is not None:
             self.act(key.action)
+        else:
+            self.show_note(self._describe_dead_key(name))
+
+    def _describe_dead_key(self, name: str) -> str:
+        """Why a key does nothing here, and where it does something."""
+        shown = next((key.shown for key in VIEWS.all_keys if key.keys == name), name)
+        views = VIEWS.views_with_key(name)
+        if views:
+            return f"{shown} does something in {' and '.join(views[:2])} only"
+        if any(key.keys == name for key in RECORDING_KEYS):
+            return f"{shown} moves in a recording: this run is live"
+        return f"{shown} does nothing: ? lists the keys"
 
     def action_finish(self) -> None:
         """Quit; training continues."""

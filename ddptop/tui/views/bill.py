@@ -25,6 +25,7 @@ class BillView(View):
     name = "bill"
     answers = "where the time of all ranks went, and what was lost"
     number = "9"
+    short_name = "bill"
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """It is a text."""

@@ -89,7 +89,7 @@ class BucketsView(View):
     name = "buckets"
     answers = "size, time and bandwidth of each bucket, who comes last"
     number = "3"
-    in_key_line = True
+    short_name = "bkts"
     figures = BucketColumns()
 
     def body(self, scene: Scene, width: int, height: int) -> Page:

@@ -151,7 +151,7 @@ class EventsView(View):
     name = "events"
     answers = "what is wrong now, and what happened when"
     number = "5"
-    in_key_line = True
+    short_name = "evts"
     filters_here = True
     filter_hint = "events to show: rank 3, straggler, !joined, /rank [01]\\b/"
 

@@ -17,53 +17,72 @@ from ddptop.tui.scene import Scene
 from ddptop.tui.view import View
 
 _ALWAYS = ("?", "q")
-"""Shown at the end of the line, however narrow the terminal is."""
+"""Shown at the end of the last line, however narrow the terminal is."""
 
-_FIRST = ("w", "/", "space", ":", "x", "l", "s", "c", "F", "r")
+_FIRST = ("/", "space", ":", "x", "l", "s", "c", "F", "r")
 """Keys without a place of their own, the most useful first."""
 
+NAMES_FROM, FULL_NAMES_FROM = 76, 100
+"""Cells from which the views are named, and from which their names are whole."""
 
-def draw_footer(scene: Scene, width: int, most: int) -> list[Line]:
-    """The prompt while it is open, what the last key did in up to `most` lines, else as many keys as fit."""
+TWO_LINES_FROM = 22
+"""Lines of the screen from which the views have a line of their own above the keys of the page."""
+
+
+def draw_footer(scene: Scene, width: int, height: int) -> list[Line]:
+    """The views, and below them the keys of the page; in place of these the prompt while it is open, and
+    what the last key did. `height`: lines of the screen."""
+    views = [draw_views(scene, width)] if height >= TWO_LINES_FROM else []
     if scene.place.prompt is not None:
-        return [prompt_line(scene.place.prompt, width, scene.ascii_only)]
+        return [*views, prompt_line(scene.place.prompt, width, scene.ascii_only)]
     if scene.place.note:
-        return _draw_note(scene.clean(scene.place.note), width)[-most:]
+        note = _draw_note(scene.clean(scene.place.note), width)[-max(1, height // 2) :]
+        return [*views, *note] if len(note) == 1 else note
     guide = [
         Line("▸ ", "accent").add(text, "dim") for text in wrap_lines(scene.clean(scene.guide), width - 2)
     ]
-    return [*guide[: max(0, most - 1)], draw_keys(scene, width)]
+    return [*guide[: max(0, height // 2 - 1)], *views, draw_keys(scene, width, with_views=not views)]
 
 
-def draw_keys(scene: Scene | None, width: int) -> Line:
-    """As many keys as fit. None: no frame has come yet."""
+def draw_views(scene: Scene | None, width: int) -> Line:
+    """Every view at a place of its own, which is the same in all of them; at the right end the key that
+    explains the verdict, or on a page without a number the one that leads back."""
+    opened = VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
+    if opened.number:
+        last = _draw_key(_find_common_key("w"))
+    else:
+        last = _draw_key(_find_common_key("escape"), "back")
+    room = width - last.width - 1
+    if width < NAMES_FROM:
+        line = join_parts(
+            [_draw_range(), *(_draw_key(_find_common_key(name)) for name in ("slash", "colon"))], room
+        )
+    else:
+        shown = [view for view in VIEWS.numbered if view.short_name or view is opened]
+        names = [_draw_view_key(view, scene, opened, width >= FULL_NAMES_FROM) for view in shown]
+        line = join_parts(names, room, 2 if width >= FULL_NAMES_FROM else 1)
+    return line.pad(width - last.width).extend(last)
+
+
+def _draw_range() -> Line:
+    """All views by their numbers."""
+    numbers = [view.number for view in VIEWS.numbered if view.short_name]
+    return Line(f"{numbers[0]}-{numbers[-1]}", "accent").add(" views", "dim")
+
+
+def draw_keys(scene: Scene | None, width: int, *, with_views: bool) -> Line:
+    """The keys of the page, as many as fit, and at the right end help and quit. None: no frame has come
+    yet. `with_views`: where the views have no line of their own."""
     view = VIEWS[scene.place.view] if scene is not None else VIEWS.numbered[0]
     tail = join_parts([_draw_key(key) for key in COMMON_KEYS if key.shown in _ALWAYS], width)
-    room = width - tail.width - 2
-    back = [] if view.number else [_draw_key(_find_common_key("escape"), "back")]
-    views = [*back, *(_draw_view_key(named, scene, view) for named in _list_named_views(scene, view))]
-    special = [_draw_key(key) for key in _list_special_keys(view, scene)]
-    explained = scene is not None and bool(scene.stragglers) and view.why_in_key_line != "never"
-    # On the overview it is the first of all: it answers what the verdict leaves open.
-    why = [_draw_key(_find_common_key("w"))] if explained and view.why_in_key_line == "first" else []
-    common = [
-        _draw_key(key) for key in _list_usual_keys(view) if key.short != "why" or (explained and not why)
-    ]
-    # The view's own keys come before the names of other views, which a range of numbers stands for.
-    if _total_width(views, 1) + _total_width(special, 2) + (2 if special else 0) > room:
-        highest = [named.number for named in VIEWS.numbered if named.in_key_line and named.exists(scene)][-1]
-        views = [*back, Line(f"1-{highest}", "accent").add(" views", "dim")]
-    parts = [*why, *special, *common]
-    wide = _total_width([*views, *parts], 2) <= room
-    line = join_parts([join_parts(views, room, 2 if wide else 1), *parts], room)
-    return join_parts([line, tail], width)
-
-
-def _list_named_views(scene: Scene | None, view: View) -> Iterable[View]:
-    """The views that the key line of a view names: the one that is open, and those that are offered."""
-    for named in VIEWS.numbered:
-        if (scene is not None and named is view) or (named.in_key_line and named.is_offered(scene)):
-            yield named
+    parts = [_draw_range()] if with_views else []
+    if with_views and not view.number:
+        parts.append(_draw_key(_find_common_key("escape"), "back"))
+    elif with_views and scene is not None and scene.stragglers:
+        parts.append(_draw_key(_find_common_key("w")))
+    parts += [_draw_key(key) for key in (*_list_special_keys(view, scene), *_list_usual_keys(view))]
+    line = join_parts(parts, width - tail.width - 2)
+    return line.pad(width - tail.width).extend(tail) if tail.width <= width else line
 
 
 def _list_usual_keys(view: View) -> Iterable[ScreenKey]:
@@ -81,9 +100,12 @@ def _list_special_keys(view: View, scene: Scene | None) -> Iterable[ScreenKey]:
             yield key
 
 
-def _draw_view_key(view: View, scene: Scene | None, opened: View) -> Line:
+def _draw_view_key(view: View, scene: Scene | None, opened: View, whole: bool) -> Line:
     key = view.number_key
-    line = Line(key.shown, "accent").add(f" {view.label(scene)}", "strong" if view is opened else "dim")
+    has_short_name = view.short_name not in ("", view.name)
+    label = view.short_name if has_short_name and not whole else view.label(scene)
+    role: Role = "strong" if view is opened else "dim" if view.exists(scene) else "faint"
+    line = Line(key.shown, "accent").add(f" {label}", role)
     return line.spot(0, line.width, key.action)
 
 
@@ -94,10 +116,6 @@ def _draw_key(key: ScreenKey, short: str = "") -> Line:
 
 def _find_common_key(name: str) -> ScreenKey:
     return next(key for key in COMMON_KEYS if key.keys == name)
-
-
-def _total_width(parts: list[Line], gap: int) -> int:
-    return sum(part.width + gap for part in parts) - gap if parts else 0
 
 
 def _draw_note(text: str, width: int) -> list[Line]:

@@ -392,7 +392,7 @@ class HeatView(View):
     name = "heat"
     answers = "all ranks over the last steps, by any metric"
     number = "4"
-    in_key_line = True
+    short_name = "heat"
     filters_here = True
     figures = HeatFigures()
 

@@ -8,9 +8,9 @@ from typing import get_args
 from ddptop.frames.conditions import UNREACHABLE
 from ddptop.frames.numbers import counted
 from ddptop.protocol.vocabulary import RankStatus
-from ddptop.render.line import Line, draw_rule, join_parts, of_state
+from ddptop.render.line import Line, draw_rule, join_parts, of_state, side_by_side
 from ddptop.render.text import fit_text
-from ddptop.tui.keys import RECORDING_KEYS, SEARCH_KEY, ScreenKey
+from ddptop.tui.keys import PAIRS, RECORDING_KEYS, SEARCH_KEY, ScreenKey
 from ddptop.tui.scene import Page, PageLayout, Scene, Scroll
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View, Views
@@ -33,8 +33,35 @@ WORDS = {
 """Words of the pages that PyTorch's documentation does not explain."""
 
 
+TOPICS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    ("move", (
+        ("↑ ↓ k j", "up, down"), ("PgUp PgDn", "a page up, down"), ("g G Home End", "top, bottom"),
+        ("← → Tab S-Tab", "previous, next view"), ("Enter", "open"), ("Esc", "back"),
+    )),
+    ("find", (
+        ("/", "filter, search"), ("n N", "next, previous match"), (": Ctrl P", "palette: all by name"),
+        ("w", "why the verdict"), ("F1 F2", "figures, columns"),
+    )),
+    ("ranks and hosts", (
+        ("< > I", "sort; reverse"), ("F", "follow the rank"), ("c", "mark; compare two"),
+    )),
+    ("screen", (
+        ("space", "freeze, pause"), ("s y", "save, copy"), ("r o", "runs; two side by side"),
+        ("?", "help"), ("q F10", "quit; training goes on"),
+    )),
+    ("in a recording", (
+        ("[ ] ( )", "one step, ten steps"), ("{ }", "previous, next event"), ("+ -", "speed"),
+        ("g", "go to a step, a time"),
+    )),
+)  # fmt: skip
+"""The keys of all pages by topic, in as few words as fit beside each other; below them each has a line."""
+
+TOPIC_KEYS, TWO_COLUMNS_FROM, LOW_PAGE = 15, 76, 20
+"""Cells of the keys of such a line, and of a page from which it has two columns; lines of a page at 80x24."""
+
+
 class HelpView(View):
-    """A line per key: those of the page that the help was asked on, then all others, a recording's apart."""
+    """All keys by topic on one page; below it a line per key, those of the page it was asked on first."""
 
     name = "help"
     answers = "what the keys do"
@@ -56,11 +83,26 @@ class HelpView(View):
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """As far as it was scrolled."""
         room = height - 1
-        body = [line.cut(width) for line in self._lines(scene)]
+        body = [line.cut(width) for line in (*self._summary(scene, width, room), *self._lines(scene))]
         lines, scroll = draw_text(scene, body, room)
         hidden = count_below(scroll, body, room)
         title = draw_rule(width, "keys", f"{counted(hidden, 'line')} below" if hidden > 0 else "")
         return Page([title, *lines], PageLayout(scroll))
+
+    def _summary(self, scene: Scene, width: int, height: int) -> list[Line]:
+        """Topics in two columns, and blank lines up to the end of the first page; none on a narrow one."""
+        if width < TWO_COLUMNS_FROM:
+            return []
+        view = self._views[scene.place.before]
+        own = [_draw_short_key(PAIRS.get(key.shown, key.shown), key.short) for key in view.keys if key.short]
+        blocks = [[Line(view.name, "strong"), *own]] if own else []
+        for topic, keys in TOPICS:
+            blocks.append([Line(topic, "strong"), *(_draw_short_key(*key) for key in keys)])
+        lines = [line for block in blocks for line in block]
+        half = (len(lines) + 1) // 2
+        columns = side_by_side(lines[:half], lines[half:], width // 2)
+        # What follows begins on the next page of a low screen.
+        return columns + [Line()] * max(1, min(height, LOW_PAGE) - len(columns))
 
     def _lines(self, scene: Scene) -> Iterable[Line]:
         view = self._views[scene.place.before]
@@ -95,6 +137,10 @@ def _draw_signs() -> Iterable[Line]:
     for state in (*get_args(RankStatus), "ended"):
         sign, role = of_state(state)
         yield Line(sign, role).add(f" {state}")
+
+
+def _draw_short_key(keys: str, text: str) -> Line:
+    return Line(f"  {fit_text(keys, TOPIC_KEYS)}", "accent").add(text)
 
 
 def _draw_key(key: ScreenKey, where: str = "") -> Line:

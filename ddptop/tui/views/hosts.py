@@ -188,7 +188,7 @@ class HostsView(View):
     name = "hosts"
     answers = "every host: its link, clock, load and ranks, the worst first"
     number = "8"
-    in_key_line = True
+    short_name = "host"
     filters_here = True
     filter_hint = f"hosts to show: a name, {UNREACHABLE}, !live, records locally, /regex/"
     figures = HostColumns()

@@ -3,79 +3,113 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, tone_of
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import straggler_brief
-from ddptop.frames.remedies import next_action
-from ddptop.frames.verdict import SIGNS, Verdict, verdict
+from ddptop.frames.verdict import SIGNS, Verdict, skew_pct, verdict
 from ddptop.render.line import Line, Role, draw_rule
-from ddptop.render.phases import draw_legend
+from ddptop.render.phases import draw_legend, draw_share_bar
 from ddptop.render.text import clean_text, text_width, wrap_lines
-from ddptop.render.trouble import in_trouble, shorten_detail, trouble_brief, waits_long
+from ddptop.render.trouble import as_of, in_trouble, shorten_detail, trouble_brief, waits_long
 from ddptop.tui.keys import Do, ScreenKey, view_key
 from ddptop.tui.scene import TO_STALL, Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import draw_charts, excess_strip, is_logarithmic, strip_size
+from ddptop.tui.views.curve import choose_area
 from ddptop.tui.views.events import draw_events
 from ddptop.tui.views.rank_order import COLUMNS, filter_ranks, order_ranks
 from ddptop.tui.views.rank_table import RankRows, count_ranks, draw_rank_table, rank_rows
 from ddptop.tui.views.why import draw_first_action
 
-INDENT = 2
+EDGE = "▌"
+"""The coloured edge of the verdict's block: one look tells how the run is."""
 
-GAP = 3
-"""Between the verdict and the key that shows more."""
+INDENT = 3
+"""Cells of the edge and the sign, before the sentences of the block."""
 
 _QUIET = frozenset({"even", "uneven", "recovered"})
 """Verdicts about skew that no rank can be blamed for: their figures are grey."""
 
 
-def draw_verdict(scene: Scene, width: int, most: int) -> list[Line]:
-    """At most `most` lines; a sentence that is too long for one goes on below, indented."""
+def draw_verdict(scene: Scene, width: int, height: int) -> list[Line]:
+    """The verdict in a block of always `height` lines behind a coloured edge: the sentence, what it means in
+    milliseconds with its cost as a bar, what to try. A click on it opens the page that explains it."""
     shown = verdict(scene.frame)
-    red = shown.kind in RED_STATES
-    role: Role = "warn" if waits_long(scene.frame) else tone_of(shown.kind, shown.sign)
-    words = _short_cause(scene, shown, width)
-    sentence = _wrap_clauses(scene, words, width) if most > 1 else [_in_one_line(scene, shown, width)]
-    sentence_role: Role = (
-        role if red or waits_long(scene.frame) else "dim" if shown.kind == "uneven" else "strong"
-    )
-    lines = [Line("  ").add(text, sentence_role) for text in sentence]
-    if shown.kind in _QUIET and sentence and " · " in sentence[0]:
+    waits = waits_long(scene.frame)
+    role: Role = "warn" if waits else tone_of(shown.kind, shown.sign)
+    calm: Role = "dim" if shown.kind == "uneven" else "strong"
+    sentence_role: Role = role if shown.kind in RED_STATES or waits else calm
+    room = width - (INDENT if height > 1 else INDENT - 1)  # one line has no edge: it needs the cell
+    n_sentences = max(1, height - 2) if width < WIDE else 1
+    sentence = _wrap_clauses(scene, shown.sentence, width)
+    if len(sentence) > n_sentences:
+        sentence = _wrap_clauses(scene, shown.short or shown.sentence, width)
+    left_out = ""
+    if len(sentence) > n_sentences:
+        # Where a rank is has its own line, if there are several.
+        sentence = [_in_one_line(scene, replace(shown, detail="") if height > 1 else shown, room)]
+        # What has no room in the first line is the begin of the second.
+        whole = scene.clean(shown.sentence)
+        left_out = whole.removeprefix(sentence[0]).strip(" ·") if whole.startswith(sentence[0]) else ""
+    lines = [Line(text, sentence_role) for text in sentence]
+    if shown.kind in _QUIET and " · " in sentence[0]:
         state, _, figure = sentence[0].partition(" · ")
-        lines[0] = Line("  ").add(state, sentence_role).add(f" · {figure}", "dim")
-    if lines:
-        lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", role)
-    lines += [
-        Line("  ").add(text, "dim") for text in _cut_detail(scene, shown.detail, width, most - len(lines))
-    ]
-    lines = lines[:most]
-    for line in lines if shown.kind in ("straggler", "suspect") else ():
-        line.spot(0, width, Do.WHY())
-    if in_trouble(scene.frame):
-        for line in lines:
-            line.target = TO_STALL
-        return lines if most == 1 else _add_way(lines, width, most)
+        lines[0] = Line(state, sentence_role).add(f" · {figure}", "dim")
+    action = draw_first_action(scene, room) if height > 2 else []
+    n_details = height - len(lines) - len(action)
+    if n_details > 0:
+        lines += _draw_details(scene, left_out or shown.detail, room, n_details)
+    lines += [Line()] * (height - len(lines) - len(action))
+    lines += action
+    target = TO_STALL if in_trouble(scene.frame) else None
+    block = []
+    for row, line in enumerate(lines[:height]):
+        sign = f"{SIGNS[shown.sign]} " if row == 0 else "  "
+        edged = Line(EDGE if height > 1 else "", role).add(sign, role).extend(line.cut(room))
+        edged.target = target
+        if shown.kind in ("straggler", "suspect"):
+            edged.spot(0, width, Do.WHY())
+        block.append(edged)
+    return block
+
+
+def _draw_details(scene: Scene, detail: str, room: int, most: int) -> list[Line]:
+    """What the sentence means, in `most` lines; at the right end what it costs, as a bar."""
+    bar = _draw_cost(scene) if room >= WIDE - INDENT else None
+    way = Line("7", "accent").add(" shows the stacks", "dim") if in_trouble(scene.frame) else None
+    aside = bar or way
+    first = room if aside is None else room - aside.width - 1
+    texts = _cut_detail(scene, detail, first + INDENT if most == 1 else room + INDENT, most)
+    lines = [Line(text, "dim") for text in texts[:most]] or [Line()]
+    if aside is not None and lines[-1].width <= first:
+        lines[-1] = lines[-1].pad(first + 1).extend(aside)
     return lines
 
 
-def _short_cause(scene: Scene, shown: Verdict, width: int) -> str:
-    """The sentence; of a straggler with its cause in a word where it then fits into one line."""
-    room = width - INDENT
-    if shown.kind != "straggler" or text_width(shown.sentence) <= room:
-        return shown.sentence
-    return shown.short if text_width(shown.short) <= room else shown.sentence
+COST_CELLS = 12
+"""Cells of the bar that shows which part of the step is lost."""
 
 
-def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
+def _draw_cost(scene: Scene) -> Line | None:
+    """The median step as a bar: what it would take without waiting, and the rest; None where that is not
+    known, or no longer true."""
+    lost_pct = skew_pct(scene.frame)
+    if lost_pct is None or as_of(scene.frame) or scene.frame.run.world_size < 2:
+        return None
+    waste = max(0.0, min(100.0, lost_pct))
+    work, wait = choose_area("area", scene.ascii_only), choose_area("wait", scene.ascii_only)
+    return draw_share_bar(100.0 - waste, (work, wait), COST_CELLS, scene.ascii_only)
+
+
+def _in_one_line(scene: Scene, shown: Verdict, room: int) -> str:
     """The sentence; where it is too long, of a straggler and of a stall or an end in fewer words, else the
     clauses of it that fit: no figure without what it is of."""
-    late, room = scene.frame.straggler, width - INDENT
+    late = scene.frame.straggler
     if text_width(shown.sentence) <= room:
         return scene.clean(shown.sentence)
     if late is not None and shown.kind == "straggler":
@@ -99,20 +133,6 @@ def _cut_detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
     return _wrap_clauses(scene, " · ".join(parts), width)
 
 
-def _add_way(lines: list[Line], width: int, most: int) -> list[Line]:
-    """The key that shows more, at the end of the last line or below it."""
-    way = Line("7", "accent").add(" shows the stacks", "dim")
-    room = width - way.width - GAP
-    if lines[-1].width > room and len(lines) < most:
-        lines.append(Line(" " * INDENT).extend(way))
-    else:
-        last = lines[-1].cut(room)
-        last.target = TO_STALL
-        lines[-1] = last.add(" " * GAP).extend(way)
-    lines[-1].target = TO_STALL
-    return lines
-
-
 def _wrap_clauses(scene: Scene, text: str, width: int) -> list[str]:
     """Broken between its clauses, where that takes no more lines than between words."""
     text, room = scene.clean(text), width - INDENT
@@ -129,11 +149,8 @@ def _wrap_clauses(scene: Scene, text: str, width: int) -> list[str]:
 CHARTS_MOST = 26
 """Lines of charts above which more events are worth more than taller curves."""
 
-TALL = 20
-"""Lines from which a narrow page has one more for the verdict."""
-
 WIDE = 70
-"""Cells from which a verdict needs fewer lines, and what to try is worth one of them."""
+"""Cells from which a sentence has one line, and the cost is drawn as a bar."""
 
 LEAST_CHART = 5
 """Lines of a chart, its rule and an event, above which a chart is worth more than empty lines."""
@@ -141,11 +158,18 @@ LEAST_CHART = 5
 LOW = 17
 """Lines for all but the verdict, below which all ranks are worth more than a chart."""
 
-LEAST_FOR_ACTION = 14
-"""Lines from which the next action is worth one of them."""
+VERDICT_LINES, FEW_LINES = 3, 14
+"""Lines of the verdict's block; and those of a page below which it has one less."""
 
 ONE_LINE_VERDICT = 8
-"""Lines below which the rows need the room more than the verdict's second line."""
+"""Lines of a page below which the rows need the room more than the verdict's second line."""
+
+
+def verdict_height(width: int, height: int) -> int:
+    """Lines of the verdict's block: the same for every state of a run, so that nothing below it moves."""
+    if height < ONE_LINE_VERDICT:
+        return 1
+    return VERDICT_LINES - (height < FEW_LINES) + (width < WIDE and height >= FEW_LINES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +184,11 @@ class Heights:
     events: int
 
 
-def share_out_lines(height: int, ranks: int, verdict: int, happened: int) -> Heights:
+def share_out_lines(height: int, ranks: int, verdict: int) -> Heights:
     """Share out the lines: the verdict first, then four rows, the legend, events, charts, more rows.
 
-    What taller charts would not need goes to events as far as so many have `happened`.
+    What taller charts would not need goes to events. Only the size and the number of ranks decide, so that
+    nothing moves when something happens.
     """
     verdict = min(verdict, max(1, height - 2))
     if height < 10:
@@ -175,7 +200,7 @@ def share_out_lines(height: int, ranks: int, verdict: int, happened: int) -> Hei
     if free < 14 or (free < LOW and hides_ranks):
         table = min(rows + 1, free - 2)
         free_lines = free - table - 1
-        if free_lines > max(happened, LEAST_CHART):
+        if free_lines > LEAST_CHART:
             return Heights(verdict, 2, table, 1, free_lines - 2, 1)
         return Heights(verdict, 1, table, 1, 0, free_lines)
     chart_least = 5 if free < 24 else 8
@@ -183,8 +208,7 @@ def share_out_lines(height: int, ranks: int, verdict: int, happened: int) -> Hei
     table = min(rows + 1, free - 2 - chart_least - events)
     chart = min(free - 2 - table - events, CHARTS_MOST)
     spare = free - 2 - table - events - chart
-    more_events = min(spare, max(0, happened - events))
-    return Heights(verdict, 2, table, 1, chart + spare - more_events, events + more_events)
+    return Heights(verdict, 2, table, 1, chart, events + spare)
 
 
 def _count_alerts(scene: Scene, rows: RankRows, width: int) -> str:
@@ -204,8 +228,7 @@ class OverviewView(View):
     name = "overview"
     answers = "is the run healthy, how fast, who is slow and why"
     number = "1"
-    in_key_line = True
-    why_in_key_line = "first"
+    short_name = "over"
     filters_here = True
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
@@ -238,18 +261,11 @@ class OverviewView(View):
 
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """The overview of the whole group."""
-        trouble = in_trouble(scene.frame)
-        most = 1 if height < ONE_LINE_VERDICT else 4 if width < WIDE or trouble else 3
-        most += width < 60 and height >= TALL
-        action = draw_first_action(scene, width) if height >= LEAST_FOR_ACTION else []
-        if action and height < TALL and not next_action(scene.frame):
-            most -= 1  # what overlap would bring gives way to what to try
-        lines = draw_verdict(scene, width, most) + action
-        room = share_out_lines(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
+        lines = draw_verdict(scene, width, verdict_height(width, height))
+        room = share_out_lines(height, len(scene.frame.ranks.state), len(lines))
         rows = rank_rows(scene, width, room.table)
         if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left
-            room = share_out_lines(height, len(rows.table.rows), len(lines), len(scene.frame.events))
-        lines = lines[: room.verdict]
+            room = share_out_lines(height, len(rows.table.rows), len(lines))
         if room.rules:
             lines.append(draw_rule(width, count_ranks(scene, rows), _count_alerts(scene, rows, width)))
         table = draw_rank_table(scene, rows)

@@ -14,7 +14,7 @@ from ddptop.tui.keys import PaletteEntry
 from ddptop.tui.palette import draw_palette
 from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Page, Place, Scene
-from ddptop.tui.views.footer import draw_banner, draw_footer, draw_keys
+from ddptop.tui.views.footer import TWO_LINES_FROM, draw_banner, draw_footer, draw_keys, draw_views
 from ddptop.tui.views.header import draw_header
 
 MIN_FOR_KEYS = 5
@@ -30,7 +30,7 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[PaletteEntr
     bar = draw_banner(scene, width)
     foot = [bar] if bar is not None else []
     if height - len(foot) >= MIN_FOR_KEYS or place.prompt is not None or place.note:
-        foot.extend(draw_footer(scene, width, max(1, height // 2)))
+        foot.extend(draw_footer(scene, width, height))
     room = max(0, height - 1 - len(foot))
     page = VIEWS[place.view].body(scene, width, room) if room else Page([])
     body = page.lines[:room]
@@ -43,13 +43,14 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[PaletteEntr
 
 def without_frame(place: Place, status: str | None, width: int, height: int, ascii_only: bool) -> Page:
     """Before the first frame: the runs to choose from where they were asked for, else what is waited for."""
-    room = max(0, height - 1)
+    views = [draw_views(None, width)] if height >= TWO_LINES_FROM else []
+    room = max(0, height - 1 - len(views))
     page = VIEWS[place.view].body_without_frame(place, status, width, room, ascii_only)
     lines = page.lines[:room]
-    foot = draw_keys(None, width)
+    foot = draw_keys(None, width, with_views=not views)
     if place.prompt is not None:
         foot = prompt_line(place.prompt, width, ascii_only)
     elif place.note:
         foot = Line(f" {clean_text(place.note, ascii_only)}", "strong", ground="cursor")
-    lines = [*lines, *(Line() for _ in range(room - len(lines))), foot]
+    lines = [*lines, *(Line() for _ in range(room - len(lines))), *views, foot]
     return Page([line.cut(width) for line in lines], page.layout)

@@ -358,7 +358,6 @@ class RankView(OneRankView):
 
     name = "rank"
     answers = "one rank: its phases against the group's, its single steps"
-    why_in_key_line = "never"
     shows_single_steps = True
 
     def body(self, scene: Scene, width: int, height: int) -> Page:

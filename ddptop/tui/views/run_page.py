@@ -402,7 +402,7 @@ class RunView(View):
     name = "run"
     answers = "options, versions, hosts, clocks, records lost, overhead"
     number = "6"
-    in_key_line = True
+    short_name = "run"
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """It is a text."""

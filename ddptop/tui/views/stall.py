@@ -162,7 +162,7 @@ class StallView(View):
     name = "stall"
     answers = "a stall or a death: who, where, the stacks"
     number = "7"
-    in_key_line = True
+    short_name = "stall"
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """It is a text, of which there may be more."""
@@ -186,7 +186,7 @@ class StallView(View):
         """All that is known of the stall."""
         return evidence_text(frame)
 
-    def is_offered(self, scene: Scene | None) -> bool:
+    def exists(self, scene: Scene | None) -> bool:
         """While there is something on it."""
         return scene is not None and in_trouble(scene.frame)
 

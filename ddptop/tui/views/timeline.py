@@ -397,7 +397,7 @@ class TimelineView(View):
     name = "timeline"
     answers = "one step: a lane per rank, each all-reduce: wait, transfer"
     number = "2"
-    in_key_line = True
+    short_name = "time"
 
     def own_keys(self) -> tuple[ScreenKey, ...]:
         """The part of the step that is seen, and which step it is."""

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 MAX_EVENTS = 3
 
-WIDE = 70
-"""Cells from which a line of what to try ends with a whole clause, or is left out."""
-
 
 def draw_reason(scene: Scene, rank: int, width: int) -> list[Line]:
     """What is wrong with the rank, and what it costs; nothing where it is neither flagged nor suspected."""
@@ -180,35 +177,36 @@ def draw_action(scene: Scene, rank: int, width: int, most: int | None = None) ->
     return lines
 
 
-TRY = "  try: "
+TRY = "try: "
+
+TRY_INDENT = 2
 
 
-def draw_first_action(scene: Scene, width: int) -> list[Line]:
-    """What to do next, in one line, on a narrow screen in two: about a run that makes no steps, else about
-    all flagged ranks. Up to the last comma, colon, question mark or full stop that fits."""
+def draw_first_action(scene: Scene, width: int, most: int = 1) -> list[Line]:
+    """What to do next, in at most so many lines: about a run that makes no steps, else about all flagged
+    ranks. Up to the last comma, colon, question mark or full stop that fits."""
     late, action = scene.frame.straggler, next_action(scene.frame)
     if not action and late is not None and verdict(scene.frame).kind == "straggler":
         who = f"ranks {first_ranks(late.ranks)}" if len(late.ranks) > 1 else f"rank {late.rank}"
         action = _describe_action(scene, late, late.rank, who)
-    action, room = scene.clean(action), width - len(TRY)
-    room *= 1 if width >= WIDE else 2
+    action, room = scene.clean(action), (width - len(TRY)) * most
     ends = [end.start() for end in re.finditer(r"[,:;.](?= |$)|(?<=\?)(?= |$)", action[: room + 1])]
-    if not action or (not ends and width >= WIDE):
+    if not action:
         return []
     for end in reversed(ends):
-        if len(lines := draw_advice(action[:end], width)) <= 2:
+        if len(lines := draw_advice(action[:end], width, indent=0)) <= most:
             return lines
-    return draw_advice(action, width, 2)
+    return draw_advice(action, width, most, indent=0)
 
 
-def draw_advice(action: str, width: int, most: int | None = None) -> list[Line]:
+def draw_advice(action: str, width: int, most: int | None = None, *, indent: int = TRY_INDENT) -> list[Line]:
     """`try: ...`, in as many lines as it takes, or at most so many."""
     lines = [
-        Line(" " * len(TRY)).add(text, "dim")
-        for text in wrap_lines(action[:1].lower() + action[1:], width - len(TRY), most)
+        Line(" " * (indent + len(TRY))).add(text, "dim")
+        for text in wrap_lines(action[:1].lower() + action[1:], width - indent - len(TRY), most)
     ]
     for line in lines[:1]:
-        line.pieces[0] = (TRY, "accent")
+        line.pieces[0] = (" " * indent + TRY, "accent")
     return lines
 
 

@@ -1,0 +1,118 @@
+"""Calm: between two frames of an unchanged healthy run few cells change, and nothing moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddptop.frames.frame import Frame
+from ddptop.frames.verdict import verdict
+from ddptop.render.line import Line
+from tests.recording.replays import complete_frame, replay_to_steps
+from tests.tui.drive import Sketch
+from tests.tui.fake import FakeSource, live, replay, straggler
+from tests.tui.troubles import died, missing
+
+RECORDINGS = Path(__file__).parents[1] / "recording" / "frozen"
+SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24), "67x19": (67, 19)}
+MOST_CHANGED = 0.12
+"""Share of the cells of a picture."""
+
+HEALTHY_STEPS = range(20, 60, 2)
+"""Steps of a recorded run of four ranks on two hosts in which no rank is slow."""
+
+
+@pytest.fixture(scope="module")
+def healthy() -> list[Frame]:
+    """The frames of these steps, as of a live run."""
+    return list(_healthy_frames())
+
+
+def _healthy_frames() -> Iterator[Frame]:
+    for _, player, past in replay_to_steps(RECORDINGS / "two_hosts.ddptop", HEALTHY_STEPS):
+        frame = complete_frame(player, past)
+        assert verdict(frame).kind == "even"
+        yield replace(frame, playback=None, source="live", run=replace(frame.run, state="live"))
+
+
+def pictures(frames: list[Frame], size: tuple[int, int], *keys: str) -> Iterator[list[str]]:
+    """The screen of each frame, in one sitting, each line padded to the width."""
+    person = Sketch(FakeSource(frames[0]), size)
+    person.press(*keys)
+    for frame in frames:
+        person.source.frame = frame
+        yield [line.ljust(size[0]) for line in person.text().splitlines()]
+
+
+@pytest.mark.parametrize("keys", ["1", "3", "5", "6", "8"])
+@pytest.mark.parametrize("size", SIZES)
+def test_few_cells_change_while_a_run_is_well(healthy: list[Frame], size: str, keys: str) -> None:
+    columns, rows = SIZES[size]
+    seen = list(pictures(healthy, SIZES[size], keys))
+    for before, after in itertools.pairwise(seen):
+        changed = sum(
+            old != new
+            for one, other in zip(before, after, strict=True)
+            for old, new in zip(one, other, strict=True)
+        )
+        assert changed <= MOST_CHANGED * columns * rows, changed
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_in_header_verdict_titles_and_gutters_nothing_but_digits_changes(
+    healthy: list[Frame], size: str
+) -> None:
+    seen = list(pictures(healthy, SIZES[size], "1"))
+    for before, after in itertools.pairwise(seen):
+        for row, (one, other) in enumerate(zip(before, after, strict=True)):
+            is_quiet = row < 2 or one.startswith("▌") or "┃breakdown" in one or "━" in one or "──" in one
+            gutter = one.partition("│")[0] if "│" in one else ""
+            for old, new in zip(one, other, strict=True) if is_quiet else ():
+                assert old == new or (old.isdigit() and new.isdigit()), (one, other)
+            assert other.startswith(gutter), (one, other)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_states_of_a_run_have_their_parts_on_the_same_lines(size: str) -> None:
+    """Table, charts and foot stand where they stood, whatever happens."""
+    places = set()
+    for frame in (live(), straggler(), missing(), died()):
+        lines = next(pictures([frame], SIZES[size], "1"))
+        n_verdict = sum(line.startswith("▌") for line in lines)
+        title = next(row for row, line in enumerate(lines) if " rank" in line and " state" in line)
+        charts = [row for row, line in enumerate(lines) if line.startswith("loss ")]
+        foot = next(row for row, line in enumerate(lines) if line.startswith(("1 over", "1-9 views")))
+        places.add((n_verdict, title, *charts[:1], foot))
+    assert len(places) == 1, places
+
+
+def test_the_bar_of_a_recording_moves_nothing_above_the_charts() -> None:
+    of_live, of_replay = (next(pictures([frame], (80, 24), "1")) for frame in (straggler(), replay()))
+    first_chart = next(row for row, line in enumerate(of_live) if line.startswith("loss "))
+    assert of_live[1:first_chart] == of_replay[1:first_chart]
+
+
+@pytest.mark.parametrize(("size", "lines"), [("80x24", 3), ("160x50", 3), ("50x24", 4), ("67x19", 4)])
+def test_the_verdict_has_a_block_of_a_fixed_height(size: str, lines: int) -> None:
+    for frame in (live(), straggler(), missing(), died(), replay()):
+        seen = next(pictures([frame], SIZES[size], "1"))
+        assert [row for row, line in enumerate(seen) if line.startswith("▌")] == [*range(1, 1 + lines)]
+
+
+def test_on_the_smallest_screen_the_verdict_has_one_line() -> None:
+    for frame in (live(), straggler(), missing(), died(), replay()):
+        seen = next(pictures([frame], (30, 6), "1"))
+        assert [row for row, line in enumerate(seen) if line.startswith(("●", "▲", "■"))] == [1]
+        assert " rank" in seen[2]
+
+
+def test_the_cost_is_a_bar_of_which_waiting_has_its_share() -> None:
+    person = Sketch(FakeSource(straggler()), (80, 24))
+    line: Line = person.lines[2]
+    cells = [role for text, role in line.pieces for _ in text][-12:]
+    solid = {"area": "area/area", "wait": "wait/wait"}
+    assert cells == [solid["area"]] * 6 + ["area/wait"] + [solid["wait"]] * 5, "43 % of 12 cells"

@@ -12,8 +12,9 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -21,61 +22,7 @@ from ddptop.host.collector_address import read_role
 from ddptop.host.collector_start import end_requested, has_members
 from ddptop.host.processes import process_start
 from ddptop.host.runs import read_command
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arguments:
-    """Arguments of `python -m ddptop.collector`, and the same of `python -m ddptop.agent`."""
-
-    run_dir: Path
-    """The run's folder, as `create_run_directory` made it."""
-    run_id: str
-    name: str
-    record: Path | None
-    """None: no recording."""
-    record_limit: int = 1 << 30
-    """Bytes after which the recording thins itself."""
-    stall_s: float = 15.0
-    """Least time without a step that counts as a stall."""
-    script: str = ""
-    argv: tuple[str, ...] = ()
-    """Script and arguments, without secrets, from a file in the run's folder."""
-    simulated: bool = False
-    """The ranks are simulated: their pids mean nothing."""
-    most_ranks: int | None = None
-    """Number of ranks that the launcher starts; None: not known."""
-    alone: tuple[int, int] | None = None
-    """Of a run without a launcher of ours: pid and start of its launcher, or zeros (`RunWithoutLauncher`)."""
-    listen: str | None = None
-    """HOST:PORT where the collector lets viewers in over TCP; None: nowhere."""
-    serve: str | None = None
-    """HOST:PORT where the collector receives the agents of other hosts; port 0: any free one. None: all
-    ranks are on this host."""
-
-    def is_to_serve(self) -> bool:
-        """Whether ranks of other hosts have joined since, which the collector is to receive."""
-        return self.alone is not None and self.serve is None and bool(read_role(self.run_dir))
-
-
-def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
-    """Arguments from a command line; argparse ends the process with code 2 where they are wrong."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--run-id", required=True)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--record", type=_path_or_off, required=True, metavar="PATH|off")
-    parser.add_argument("--record-limit", type=_positive_number, default=1 << 30, metavar="BYTES")
-    parser.add_argument("--stall", type=float, default=15.0, metavar="SECONDS", dest="stall_s")
-    parser.add_argument("--script", default="")
-    parser.add_argument("--simulated", action="store_true")
-    parser.add_argument("--most-ranks", type=_positive_number, default=None, metavar="N")
-    parser.add_argument("--alone", type=_pid_and_start, default=None, metavar="PID:START")
-    parser.add_argument("--listen", default=None, metavar="HOST:PORT")
-    parser.add_argument("--serve", default=None, metavar="HOST:PORT")
-    parsed = vars(parser.parse_args(argv))
-    command = read_command(parsed["run_dir"])
-    parsed["script"] = parsed["script"] or shlex.join(command[:1])
-    return Arguments(**parsed, argv=command)
+from ddptop.protocol.limits import DEFAULT_RECORD_LIMIT_BYTES, DEFAULT_STALL_S
 
 
 def _path_or_off(text: str) -> Path | None:
@@ -92,6 +39,67 @@ def _positive_number(text: str) -> int:
 def _pid_and_start(text: str) -> tuple[int, int]:
     pid, _, start = text.partition(":")
     return int(pid), int(start)
+
+
+def _declare_argument(option: str, parse: Callable[[str], Any] | None, default: Any = MISSING) -> Any:
+    """A field that an option gives. `parse`: from its text to the value; None: it is a switch. Without a
+    default the option must be given."""
+    return field(default=default, metadata={"option": option, "parse": parse})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Arguments of `python -m ddptop.collector`, and the same of `python -m ddptop.agent`.
+
+    Each is declared here and nowhere else: the parser follows from the fields."""
+
+    run_dir: Path = _declare_argument("--run-dir", Path)  # noqa: RUF009 - a field
+    """The run's folder, as `create_run_directory` made it."""
+    run_id: str = _declare_argument("--run-id", str)
+    name: str = _declare_argument("--name", str)
+    record: Path | None = _declare_argument("--record", _path_or_off)  # noqa: RUF009
+    """None: no recording."""
+    record_limit: int = _declare_argument("--record-limit", _positive_number, DEFAULT_RECORD_LIMIT_BYTES)
+    """Bytes after which the recording thins itself."""
+    stall_s: float = _declare_argument("--stall", float, DEFAULT_STALL_S)
+    """Least time without a step that counts as a stall."""
+    script: str = _declare_argument("--script", str, "")
+    argv: tuple[str, ...] = ()
+    """Script and arguments, without secrets, from a file in the run's folder."""
+    simulated: bool = _declare_argument("--simulated", None, False)
+    """The ranks are simulated: their pids mean nothing."""
+    most_ranks: int | None = _declare_argument("--most-ranks", _positive_number, None)
+    """Number of ranks that the launcher starts; None: not known."""
+    alone: tuple[int, int] | None = _declare_argument("--alone", _pid_and_start, None)
+    """Of a run without a launcher of ours: pid and start of its launcher, or zeros (`RunWithoutLauncher`)."""
+    listen: str | None = _declare_argument("--listen", str, None)
+    """HOST:PORT where the collector lets viewers in over TCP; None: nowhere."""
+    serve: str | None = _declare_argument("--serve", str, None)
+    """HOST:PORT where the collector receives the agents of other hosts; port 0: any free one. None: all
+    ranks are on this host."""
+
+    def is_to_serve(self) -> bool:
+        """Whether ranks of other hosts have joined since, which the collector is to receive."""
+        return self.alone is not None and self.serve is None and bool(read_role(self.run_dir))
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
+    """Arguments from a command line; argparse ends the process with code 2 where they are wrong."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for argument in fields(Arguments):
+        if "option" not in argument.metadata:
+            continue
+        option, parse = argument.metadata["option"], argument.metadata["parse"]
+        if parse is None:
+            parser.add_argument(option, dest=argument.name, action="store_true")
+            continue
+        required = argument.default is MISSING
+        default = None if required else argument.default
+        parser.add_argument(option, dest=argument.name, type=parse, default=default, required=required)
+    parsed = vars(parser.parse_args(argv))
+    command = read_command(parsed["run_dir"])
+    parsed["script"] = parsed["script"] or shlex.join(command[:1])
+    return Arguments(**parsed, argv=command)
 
 
 LINGER_NS = 3_000_000_000

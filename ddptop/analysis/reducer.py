@@ -24,7 +24,7 @@ from ddptop.frames.history import KEPT_POINTS
 from ddptop.frames.phrases import exit_phrase
 from ddptop.protocol.evidence import Evidence, StackSamples
 from ddptop.protocol.hosts import About, Host, HostUsage
-from ddptop.protocol.limits import MAX_NS, MAX_STEP
+from ddptop.protocol.limits import DEFAULT_STALL_S, MAX_NS, MAX_STEP
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import (
     FINISHED,
@@ -74,7 +74,7 @@ class Reducer:
         *,
         window: int = 100,
         history_points: int = KEPT_POINTS,
-        stall_s: float = 15.0,
+        stall_s: float = DEFAULT_STALL_S,
         tail: bool = False,
     ) -> None:
         """The options of `RunState`."""

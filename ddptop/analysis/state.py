@@ -26,7 +26,7 @@ from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
-from ddptop.protocol.limits import MAX_NS, NS
+from ddptop.protocol.limits import DEFAULT_STALL_S, MAX_NS, NS
 from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RunState:
         *,
         window: int = 100,
         history_points: int = KEPT_POINTS,
-        stall_s: float = 15.0,
+        stall_s: float = DEFAULT_STALL_S,
         tail: bool = False,
     ) -> None:
         """`window`: complete steps that medians are taken over. `stall_s`: least time without a step before a

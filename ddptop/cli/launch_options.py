@@ -14,6 +14,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ddptop.cli.errors import note
+from ddptop.protocol.limits import DEFAULT_BUDGET_PCT, DEFAULT_RECORD_LIMIT_BYTES, DEFAULT_STALL_S
 
 EXEC = "--ddptop-exec"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -144,6 +145,7 @@ class Option:
     """The value that a text gives. Raises ValueError."""
     metavar: str
     help: str
+    """`{default}` stands for the default."""
     goes_to: Literal["ranks", "collector", "collector in secret"] | None = None
     """Who else reads it: ranks read its variable; the collector an argument of the same name, or the variable
     of an option that may hold a secret, because every user of the machine can read arguments."""
@@ -168,18 +170,26 @@ class LaunchOptions:
     )
     """`auto`, `off` or an absolute path."""
     record_limit: int = _declare_option(
-        "1GiB", _parse_size, "SIZE", "largest size of the recording (default 1GiB)", "collector"
+        f"{DEFAULT_RECORD_LIMIT_BYTES >> 30}GiB",
+        _parse_size,
+        "SIZE",
+        "largest size of the recording (default {default})",
+        "collector",
     )
     """Bytes."""
     budget: float = _declare_option(
-        "1.0", _parse_percent, "PCT", "percent of the step time that ddptop may take (default 1.0)", "ranks"
+        str(DEFAULT_BUDGET_PCT),
+        _parse_percent,
+        "PCT",
+        "percent of the step time that ddptop may take (default {default})",
+        "ranks",
     )
     """Percent of step time."""
     stall: float = _declare_option(
-        "15",
+        f"{DEFAULT_STALL_S:g}",
         _parse_seconds,
         "SECONDS",
-        "report a stall after so long without progress (default 15)",
+        "report a stall after so long without progress (default {default})",
         "collector",
     )
     """Seconds."""
@@ -187,21 +197,25 @@ class LaunchOptions:
         "auto",
         _full_or_auto,
         "full|auto",
-        "time every bucket of every step, or a sample (default auto)",
+        "time every bucket of every step, or a sample (default {default})",
         "ranks",
     )
     argv: bool = _declare_option(
-        "on", _parse_switch, "on|off", "record the script's arguments, secrets masked (default on)", "ranks"
+        "on",
+        _parse_switch,
+        "on|off",
+        "record the script's arguments, secrets masked (default {default})",
+        "ranks",
     )
     shadow: bool = _declare_option(
         "on",
         _parse_switch,
         "on|off",
-        "pause the recorder in 2%% of steps to measure its cost (default on)",
+        "pause the recorder in 2%% of steps to measure its cost (default {default})",
         "ranks",
     )
     hosts: str = _declare_option(
-        "auto", _auto_or_off, "auto|off", "record all hosts as one run, or each by itself (default auto)"
+        "auto", _auto_or_off, "auto|off", "record all hosts as one run, or each by itself (default {default})"
     )
     listen: str | None = _declare_option(
         None,
@@ -317,7 +331,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             default=_from_environment(name, option),
             type=_argparse_type(name, option.parse),
             metavar=option.metavar,
-            help=option.help,
+            help=option.help.format(default=option.default),
         )
     group.add_argument(
         EXEC,

@@ -7,6 +7,15 @@ REPORT_S = 0.25
 """Ranks send at multiples of this on their host's CLOCK_MONOTONIC, so that their agent reads them all in one
 round, soon after. A screen at 4 Hz sees every batch, and waking up stays cheap."""
 
+DEFAULT_BUDGET_PCT = 1.0
+"""Share of the step time that ddptop may take, unless `--ddptop-budget` says otherwise."""
+
+DEFAULT_STALL_S = 15.0
+"""Least time without a step that is a stall, unless `--ddptop-stall` says otherwise."""
+
+DEFAULT_RECORD_LIMIT_BYTES = 1 << 30
+"""After which a recording thins itself, unless `--ddptop-record-limit` says otherwise."""
+
 VERSION = 1
 """Raised when a message changes meaning; a reader refuses a HELLO or a recording of another version."""
 

@@ -14,6 +14,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 
+from ddptop.protocol.limits import DEFAULT_BUDGET_PCT
 from ddptop.protocol.messages import Flag
 from ddptop.training.medians import median
 from ddptop.training.own_cost import is_clocked
@@ -130,7 +131,7 @@ class Budget:
         try:
             pct = float(os.environ.get("DDPTOP_BUDGET", ""))
         except ValueError:
-            pct = 1.0
+            pct = DEFAULT_BUDGET_PCT
         return cls(pct, full_detail=os.environ.get("DDPTOP_DETAIL") == "full")
 
     @property

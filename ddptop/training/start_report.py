@@ -213,10 +213,12 @@ def _number(variable: str) -> int:
 
 def _budget_pct() -> float:
     """As `Budget.from_environment`, which takes longer to load."""
+    from ddptop.protocol.limits import DEFAULT_BUDGET_PCT
+
     try:
         return max(0.0, float(os.environ.get("DDPTOP_BUDGET", "")))
     except ValueError:
-        return 1.0
+        return DEFAULT_BUDGET_PCT
 
 
 _current: StartReport | None = None

@@ -105,6 +105,15 @@ def test_every_option_reaches_the_agent_the_ranks_and_the_collector(
     budget = Budget.from_environment()
     assert budget.budget_pct == 0.5
     assert ShadowBlocks.from_environment().next == NEVER
+    package = Path(watched_run.__file__).parents[1]
+    readers = {"ranks": package / "training", "collector in secret": package / "collector"}
+    sources = {
+        reader: "".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
+        for reader, folder in readers.items()
+    }
+    for reader, source in sources.items():
+        names = [name for name, option in OPTIONS.items() if option.goes_to == reader]
+        assert [name for name in names if f'"DDPTOP_{name.upper()}"' not in source] == []
     described = (Path(watched_run.__file__).parent / "README.md").read_text()
     assert [word for word in words[::2] if f"| `{word} " not in described] == []
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import (
     UNKNOWN_OWN_TIME,
     Bucket,
@@ -304,6 +306,14 @@ class World:
             return row
         cells = (cell if at % 3 == 0 else round(cell * slower) for at, cell in enumerate(row.cells))
         return row._replace(begin_us=round(row.begin_us * slower), cells=tuple(cells))
+
+
+def feed_together(reducer: Reducer, messages: Sequence[Received]) -> None:
+    """Feed messages in runs, as a recording is read: the same figures in a fraction of the time."""
+    for first in range(0, len(messages), 1024):
+        run, place = MessageRun.of(messages[first : first + 1024]), 0
+        while place < len(run):
+            place = reducer.feed_run(run, place, lambda: pytest.fail("a message was refused"))
 
 
 @pytest.fixture

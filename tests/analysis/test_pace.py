@@ -8,7 +8,7 @@ import pytest
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.pace import Pace
 from ddptop.analysis.reducer import Reducer
-from tests.analysis.conftest import START_NS
+from tests.analysis.conftest import START_NS, feed_together
 
 SLOW_MS = 8
 
@@ -16,13 +16,12 @@ SLOW_MS = 8
 def log_of(make_world, slow_ranks, *, steps: int = 2_300, begin: int = 1_500, end: int = 10_000) -> list[str]:
     """What the log says where these ranks' backward takes longer in some steps."""
     world, reducer = make_world(3, own=True), Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    messages = [world.run(), *world.introduce()]
     for step in range(steps):
         slow = begin <= step < end
         world.delays = {(rank, "backward"): 1000 * SLOW_MS for rank in slow_ranks} if slow else {}
-        for received in world.steps(1):
-            reducer.feed(received)
+        messages += world.steps(1)
+    feed_together(reducer, messages)
     frame = reducer.frame(START_NS + world.now_us * 1000)
     return [event.message for event in frame.events if event.kind in ("slower", "faster")]
 

@@ -146,9 +146,6 @@ def _wrap_clauses(scene: Scene, text: str, width: int) -> list[str]:
     return clauses if len(clauses) <= len(words) and max(map(text_width, clauses)) <= room else words
 
 
-CHARTS_MOST = 26
-"""Lines of charts above which more events are worth more than taller curves."""
-
 WIDE = 70
 """Cells from which a sentence has one line, and the cost is drawn as a bar."""
 
@@ -187,8 +184,7 @@ class Heights:
 def share_out_lines(height: int, ranks: int, verdict: int) -> Heights:
     """Share out the lines: the verdict first, then four rows, the legend, events, charts, more rows.
 
-    What taller charts would not need goes to events. Only the size and the number of ranks decide, so that
-    nothing moves when something happens.
+    Only the size and the number of ranks decide, so that nothing moves when something happens.
     """
     verdict = min(verdict, max(1, height - 2))
     if height < 10:
@@ -206,9 +202,7 @@ def share_out_lines(height: int, ranks: int, verdict: int) -> Heights:
     chart_least = 5 if free < 24 else 8
     events = 1 if free < 24 else min(4, free // 8)
     table = min(rows + 1, free - 2 - chart_least - events)
-    chart = min(free - 2 - table - events, CHARTS_MOST)
-    spare = free - 2 - table - events - chart
-    return Heights(verdict, 2, table, 1, chart, events + spare)
+    return Heights(verdict, 2, table, 1, free - 2 - table - events, events)
 
 
 def _count_alerts(scene: Scene, rows: RankRows, width: int) -> str:

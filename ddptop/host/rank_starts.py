@@ -12,39 +12,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ddptop.host.exits import NEW_FILE
-from ddptop.host.folders import open_regular
 from ddptop.host.kernel_view import KernelView, children_of, kernel_view
+from ddptop.host.start_marks import INITIALIZES, MET
 from ddptop.protocol.limits import MAX_SHOWN_WORLD
-
-_MARK = "ddptop-init-"
-
-_MET = "ddptop-met-"
 
 CHECK_S = 5.0
 """Least lateness that is reported, and the interval of reports. Far below what counts as a stall."""
 
 
-def mark_initialization() -> None:
-    """In a rank: note that it makes its first process group."""
-    _leave_mark(_MARK)
-
-
-def mark_met() -> None:
-    """In a rank: note that it has made its first process group, and so has met the others."""
-    _leave_mark(_MET)
-
-
 def count_initializing_ranks(directory: Path) -> int:
     """Number of ranks of this host that have come to their first process group, by their marks."""
-    return len(_read_marks(directory, _MARK))
-
-
-def _leave_mark(prefix: str) -> None:
-    directory = os.environ.get("DDPTOP_RUN_DIR")
-    if directory and "RANK" in os.environ:
-        with suppress(OSError):  # it has made one before, or the folder is gone
-            os.close(open_regular(Path(directory) / f"{prefix}{os.getpid()}", NEW_FILE))
+    return len(_read_marks(directory, INITIALIZES))
 
 
 class MeetingRanks(NamedTuple):
@@ -95,8 +73,10 @@ class RankStarts:
         if time.monotonic() < self._next_meeting_s:
             return None
         self._next_meeting_s = time.monotonic() + CHECK_S
-        met = _read_marks(self._directory, _MET)
-        marks = {pid: at_s for pid, at_s in _read_marks(self._directory, _MARK).items() if pid not in met}
+        met = _read_marks(self._directory, MET)
+        marks = {
+            pid: at_s for pid, at_s in _read_marks(self._directory, INITIALIZES).items() if pid not in met
+        }
         children = children_of(self._launcher) if marks else ()
         places = ((place, pid) for pid in children if pid in marks and (place := self._read_place(pid)))
         inside = [(place, marks[pid]) for place, pid in places if place.restart]
@@ -112,7 +92,7 @@ class RankStarts:
         """The late ranks, every 5 s; to be called once a second."""
         if time.monotonic() < self._next_s:
             return []
-        marks = _read_marks(self._directory, _MARK)
+        marks = _read_marks(self._directory, INITIALIZES)
         if marks.keys() == self._complete:
             return []
         ranks = {pid: place for pid in children_of(self._launcher) if (place := self._read_place(pid))}

@@ -238,7 +238,7 @@ def _note_meeting(rank: int, world_size: int) -> None:
 
 def _mark_initialization(rank: int, world_size: int) -> None:
     if is_enabled():
-        from ddptop.host.rank_starts import mark_initialization  # msgpack: not in every Python that starts
+        from ddptop.host.start_marks import mark_initialization
 
         mark_initialization()
         _mark_children()
@@ -250,7 +250,7 @@ def _mark_initialization(rank: int, world_size: int) -> None:
 
 def _mark_met() -> None:
     if is_enabled():
-        from ddptop.host.rank_starts import mark_met
+        from ddptop.host.start_marks import mark_met
 
         mark_met()
         start_report.note_milestone("group")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.host import rank_starts
+from ddptop.host import rank_starts, start_marks
 from ddptop.host.rank_starts import RankStarts
 
 
@@ -61,7 +61,7 @@ def test_a_rank_marks_when_it_begins_to_wait_and_when_it_has_met_the_others(
 ) -> None:
     monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RANK", "0")
-    for leave_mark in (rank_starts.mark_initialization, rank_starts.mark_met):
+    for leave_mark in (start_marks.mark_initialization, start_marks.mark_met):
         leave_mark()
         leave_mark()  # of a second group
     names = sorted(path.name for path in tmp_path.iterdir())

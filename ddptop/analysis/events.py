@@ -54,7 +54,7 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
         state.clock = (hello.unix_ns, t_ns)
     if hello.incarnation < state.incarnation and state.ranks and not _replaces(state, hello):
         return
-    _regroup(state, hello)
+    _regroup(state, hello, t_ns)
     if state.ranks[hello.rank] is ABSENT:
         state.ranks[hello.rank] = RankState(state.table, hello.rank)
     rank_state = state.ranks[hello.rank]
@@ -80,7 +80,7 @@ def return_to_session(state: RunState, number: int, t_ns: int) -> None:
     rank_state = state.ranks[session.rank]
     if rank_state.session == number or session.hello.incarnation < state.incarnation:
         return
-    _regroup(state, session.hello)
+    _regroup(state, session.hello, t_ns)
     rank_state.begin(session.hello, number, t_ns)
     state.sessions_of[session.rank].sort(key=number.__eq__)
     state.presence_changed()
@@ -133,7 +133,7 @@ def _remember(state: RunState, hello: Hello) -> None:
         state.forget_session(known.pop(0))
 
 
-def _regroup(state: RunState, hello: Hello) -> None:
+def _regroup(state: RunState, hello: Hello, t_ns: int) -> None:
     """Start anew with a new incarnation or process: incomplete steps stay incomplete, and step numbers begin
     at 0 again."""
     ranks = state.ranks
@@ -161,7 +161,7 @@ def _regroup(state: RunState, hello: Hello) -> None:
             trained = state.complete_step is not None
             if rank_state is not ABSENT and (trained or not _began_with(rank_state, hello)):
                 rank_state.forget_process()
-    _begin_group(state)
+    _begin_group(state, t_ns)
     state.presence_changed()
 
 
@@ -176,11 +176,12 @@ MAX_FAILURES = 1000
 """Failures of earlier attempts that are kept."""
 
 
-def _begin_group(state: RunState) -> None:
+def _begin_group(state: RunState, t_ns: int) -> None:
     world = state.world
     state.forget_end()
     state.pairing = Pairing(world)
     state.figures = Figures(world, state.figures.size)
+    state.ledger.begin_group(t_ns)
     state.synchronisation.restart(world)
     state.replicas.restart(world)
     state.loss_spread.restart(world)
@@ -361,6 +362,7 @@ def _on_phase(state: RunState, event: Event, rank_state: RankState, t_ns: int) -
     if begins:
         rank_state.phase_name = str(event.fields.get("name") or "")
     rank_state.declare(begins, t_ns)
+    state.ledger.note_phase(rank_state.row, event.t_ns, t_ns, begins=begins)
     state.excused_ns = t_ns
 
 
@@ -388,7 +390,7 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
         return
     if not state.world:
         state.resize(world)
-        _begin_group(state)
+        _begin_group(state, t_ns)
         state.presence_changed()
     if state.ranks[event.rank] is ABSENT:
         state.ranks[event.rank] = RankState(state.table, event.rank)
@@ -415,7 +417,7 @@ def _on_in_initialization(state: RunState, event: Event, t_ns: int) -> None:
         for rank_state in state.ranks:
             if rank_state is not ABSENT:
                 rank_state.forget_process()
-        _begin_group(state)
+        _begin_group(state, t_ns)
         state.presence_changed()
     if restart == state.incarnation:
         ranks = frozenset(int(word) for word in words if word.isdecimal() and int(word) < world)

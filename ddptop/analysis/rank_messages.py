@@ -402,7 +402,11 @@ class RankMessages:
         elif readings.kind in (Progress, Memory):  # a sign of the rank itself
             np.maximum.at(table.heard_ns, ranks, t_ns)
         if readings.kind is Progress:
-            excused = (readings.field("phase") == int(Phase.EVALUATE)) | (table.declared[ranks] > 0)
+            evaluates = readings.field("phase") == int(Phase.EVALUATE)
+            if evaluates.any():
+                own_ns = readings.field("t_ns")[evaluates]
+                state.ledger.note_evaluating(ranks[evaluates], own_ns, t_ns[evaluates])
+            excused = evaluates | (table.declared[ranks] > 0)
             if excused.any():
                 state.excused_ns = int(t_ns[excused][-1])
             own_ns, step = readings.field("t_ns"), readings.field("step")

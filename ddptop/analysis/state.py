@@ -18,6 +18,7 @@ from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.health.synchronisation import Synchronisation
 from ddptop.analysis.hosts import Hosts
 from ddptop.analysis.hot_calls import MOST_SAMPLES, ReceivedSamples
+from ddptop.analysis.ledger.sums import RunLedger
 from ddptop.analysis.rank_columns import hello_columns
 from ddptop.analysis.rank_table import RankTable, SessionTable
 from ddptop.analysis.ranks import ABSENT, RankSession
@@ -104,6 +105,7 @@ class RunState:
         self.pairing = Pairing(0)
         self.history = HistoryStore(history_points)
         self.figures = Figures(0, window)
+        self.ledger = RunLedger(self, is_known=not tail)
         self.settle: Callable[[], None] = lambda: None
         """Evaluates the complete steps that wait. To be called before `figures` or `history` are read. Set by
         the reducer."""

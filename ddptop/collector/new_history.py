@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.ledger.recorded import pack_ledger
+from ddptop.analysis.ledger.sums import NO_BIN
 from ddptop.analysis.since_start import known_since_start
 from ddptop.frames.history import BIN_STEPS, COLUMNS
 from ddptop.recording.history import GROUP, POINTS, HistoryPiece, PastEvent, join_pieces, pick_points
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
+
+LEDGER_STEPS = 32
+"""Least steps between two sums of the ledger: those of a rank take as much as a step of it."""
 
 MOST_COARSE = 64
 """Most GROUPs in one point, 4,096 steps: the history in memory has more steps as points of their own."""
@@ -30,6 +35,8 @@ class NewHistory:
         self._taken_s = -math.inf
         """When the last step ended that was taken."""
         self._lost = 0
+        self._ledger_bin, self._ledger_steps = NO_BIN, -LEDGER_STEPS
+        """The newest bin of the ledger's last minutes that was taken, and how many steps its sums had."""
         self._marked_s = self._excess_s = 0.0
         self._taken: set[tuple[float, str]] = set()
 
@@ -70,7 +77,21 @@ class NewHistory:
             self._new_events(),
             excess[1:],
             known_since_start(reducer.state),
+            self._take_ledger(),
         )
+
+    def _take_ledger(self) -> bytes | None:
+        """The sums of the ledger; None: not known, or too early to write those of all ranks again."""
+        state = self._reducer.state
+        state.settle()
+        ledger = state.ledger
+        if not ledger.is_known or ledger.n_steps < self._ledger_steps + LEDGER_STEPS:
+            return None
+        packed = pack_ledger(ledger, self._ledger_bin)
+        self._ledger_steps = ledger.n_steps
+        if ledger.recent_bins:
+            self._ledger_bin = ledger.recent_bins[-1].number
+        return packed
 
     def _new_events(self) -> tuple[PastEvent, ...]:
         """Events that were logged since the last call."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.ledger.recorded import resume_ledger
 from ddptop.host.runs import read_run_file
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.messages import Bye, Event, Hello, Progress, Received, Scalar
@@ -258,17 +259,23 @@ class EarlierRun:
     recording: Recording | None
     """The recording to be continued; None: there is none."""
 
-    def read_end(self) -> Iterator[Received]:
-        """The end of its recording: everything that the reducer needs, oldest first."""
+    def read_end(self, state: RunState) -> Iterator[Received]:
+        """The end of its recording: everything that the reducer needs, oldest first. The ledger of its state
+        begins with the sums that the earlier collector has recorded."""
         if self.recording is None:
+            state.ledger.is_known = self.started_at is None
             return
+        recorded = self.recording.ledgers_until(self.recording.end_ns, most_rows=ROWS)
+        resumes = recorded is not None and resume_ledger(state.ledger, recorded.sums)
+        from_ns = recorded.from_ns if recorded is not None and resumes else None
         worlds = (
             item.message.world_size
             for item in self.recording.lasting_messages()
             if isinstance(item.message, Hello)
         )
         least, most = STEPS
-        yield from self.recording.tail(steps=min(most, max(least, ROWS // max(worlds, default=1))))
+        steps = min(most, max(least, ROWS // max(worlds, default=1)))
+        yield from self.recording.tail(steps=steps, from_ns=from_ns)
 
     def last_numbers(self) -> dict[int, int]:
         """By session: number of its last message; of the newest process of each rank and agent of each host.

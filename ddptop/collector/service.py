@@ -224,7 +224,7 @@ class Collector:
     def _begin_run(self, before: EarlierRun) -> None:
         """Begin the run, or continue it."""
         now_ns, arguments = time.monotonic_ns(), self._arguments
-        for received in before.read_end():
+        for received in before.read_end(self._reducer.state):
             self._intake.recall_message(received, now_ns)
             self._calls.recall_message(received.message)
         for session, seq in before.last_numbers().items():

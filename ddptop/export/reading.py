@@ -115,6 +115,7 @@ class Sink:
         Raises ExportError, and what the format raises."""
         blocks = self._blocks_to_read()
         self.reducer.state.tail = blocks.start > 0
+        self.reducer.state.ledger.is_known = not self._selection.of_steps
         self._feed_runs(self._recording.lasting_runs(0, blocks.start))
         self._read_blocks(blocks.start, blocks.stop)
         end = self._read_end(blocks.stop)

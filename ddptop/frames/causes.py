@@ -183,6 +183,24 @@ PLACES: Mapping[OwnPlace, PlaceWords] = MappingProxyType(
             remedy="Look at what {ranks} does between the optimizer and its next batch. A checkpoint, an "
             "evaluation or logging can run every so many steps, or in a thread.",
         ),
+        "first_batch": PlaceWords(
+            title="in the first batch of an epoch",
+            short="first batch",
+            remedy="Give the DataLoader of {ranks} persistent_workers=True, so that workers start once and "
+            "not in each epoch; look at what they read first.",
+        ),
+        "evaluation": PlaceWords(
+            title="in an evaluation",
+            short="evaluation",
+            remedy="Evaluate on all ranks, each a part of the data, or in a process of its own on saved "
+            "weights: the other ranks wait for {ranks}.",
+        ),
+        "phase": PlaceWords(
+            title="in a phase that the script declares",
+            short="declared phase",
+            remedy="Share the work of the declared phase out over all ranks, or run it in a thread or less "
+            "often: the other ranks wait for {ranks}.",
+        ),
         "between_steps": PlaceWords(
             title="between two steps",
             short="between steps",

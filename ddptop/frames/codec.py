@@ -218,6 +218,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Heat | None": detail.Heat,
     "MeasuredCost | None": overhead.MeasuredCost,
     "Ledger | None": ledger.Ledger,
+    "RareSlowness | None": ledger.RareSlowness,
     "Start | None": start.Start,
     "EpochProgress | None": activity.EpochProgress,
 }
@@ -237,6 +238,7 @@ TEXT_CHARACTERS = 512 * 1024
 """Most characters in a column of texts: 256 for each of 2048 hosts. With more texts, each is cut to fit."""
 
 WIDE = HISTORY_WIDE | {name for name, figure in RANK_FIGURES.items() if figure.as_float64}
+WIDE |= {"elapsed_s", *(f"{name}_s" for name in ledger.LEDGER_CLASSES)}
 """Columns that are counts or ids and need float64 to stay exact; the others travel as float32."""
 
 MAX_ITEMS = limits.MAX_WORLD

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ddptop.frames.figures import Figure, Ranks
     from ddptop.frames.history import History, RankSteps
     from ddptop.frames.hosts import HostFigures
-    from ddptop.frames.ledger import Ledger
+    from ddptop.frames.ledger import Ledger, RareSlowness
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import Death, Stall
@@ -200,6 +200,9 @@ class Straggler:
     not known."""
     elements_ratio: float | None = None
     """Of cause `uneven_work`: elements of the late ranks' inputs over those of the others."""
+    rare: RareSlowness | None = None
+    """Of pattern `rare`: its slow steps. `lateness_ms` is what the others waited in such a step, `cost_pct`
+    is of the time in which they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,16 @@ All figures are sums over the whole run, or over the last minutes, never medians
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from ddptop.protocol.vocabulary import LedgerClass
+
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
-    from ddptop.protocol.vocabulary import LedgerPlace
+    from ddptop.protocol.vocabulary import OwnPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class LedgerRanks:
     """The running step, lost records, and what steps without phases take longer than usual."""
 
 
-LEDGER_CLASSES = tuple(field.name.removesuffix("_s") for field in fields(LedgerRanks))[1:]
-"""The classes in the order of a step's life, as the JSON names them."""
+LEDGER_CLASSES: tuple[LedgerClass, ...] = get_args(LedgerClass)
+"""Each is a column of `LedgerRanks`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class WaitedFor:
     """What the other ranks have waited for one rank in one place."""
 
     rank: int
-    place: LedgerPlace
+    place: OwnPlace
     """Where it took longer than the others."""
     rank_seconds: float
     """Summed over the ranks that waited."""
@@ -74,11 +76,16 @@ class WaitedFor:
     """The longest that any rank has waited for it in one step."""
     longest_step: int
     dear_steps: tuple[int, ...]
-    """The newest of the steps that hold most of the waiting, oldest first."""
+    """The newest of the slow steps that hold most of the waiting, oldest first."""
     dear_s: float
     """What a rank has waited in such a step: a mean over them."""
     n_dear: int
     """How many there are, those that are not listed among them."""
+    dear_rank_seconds: float
+    """What all ranks have waited in them."""
+    dear_since_s: float
+    """When the first of them ended, and the last, in seconds since the launch; 0: there is none."""
+    dear_until_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,44 @@ class SkewCost:
     waited_for: tuple[WaitedFor, ...]
     """Largest first; their sum is `rank_seconds` where all are here (`MAX_WAITED_FOR`)."""
 
+    @property
+    def error_pct(self) -> float | None:
+        """How far `lost_pct` may be wrong: to the farther end of its interval; None: unknown."""
+        if self.lost_pct is None or self.low_pct is None or self.high_pct is None:
+            return None
+        return max(self.high_pct - self.lost_pct, self.lost_pct - self.low_pct)
+
+
+@dataclass(frozen=True, slots=True)
+class RareSlowness:
+    """In how few steps a rank is slow, and by how much."""
+
+    n_slow: int
+    """Slow steps, of `n_steps`."""
+    n_steps: int
+    steps: tuple[int, ...]
+    """The newest slow ones, oldest first."""
+    over_s: float
+    """The time in which these are: the whole run, or its last minutes."""
+    is_whole_run: bool
+    since_s: float
+    """When the first of them ended, in seconds since the launch."""
+
+    @property
+    def often(self) -> str:
+        """`1 of 200 steps`."""
+        if self.n_slow < 2:
+            return f"{self.n_slow} of {self.n_steps:,} steps"
+        return f"1 of {max(2, round(self.n_steps / self.n_slow)):,} steps"
+
+    @property
+    def over(self) -> str:
+        """`the run`, `the last 5 minutes`: what its cost is a share of."""
+        if self.is_whole_run:
+            return "the run"
+        minutes = round(self.over_s / 60)
+        return f"the last {minutes} minutes" if minutes > 1 else "the last minute"
+
 
 MAX_WAITED_FOR = 32
 """Most (rank, place) in a frame."""
@@ -118,7 +163,7 @@ class Ledger:
     scaled_s: float
     """Rank-seconds of steps without phases that are in the classes by the shares of recorded steps."""
 
-    def seconds_of(self, name: str) -> Column:
+    def seconds_of(self, name: LedgerClass) -> Column:
         """(ranks,) seconds of one of LEDGER_CLASSES."""
         return np.asarray(getattr(self.ranks, f"{name}_s"))
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.calls import place
-from ddptop.frames.causes import blamed_ranks, cause_phrase, words_of
+from ddptop.frames.causes import blamed_ranks, cause_phrase, place_phrase, words_of
 from ddptop.frames.hosts import host_index, without_domain
-from ddptop.frames.numbers import FEW_PCT, bounded, fixed, loss, percent, size
+from ddptop.frames.numbers import FEW_PCT, bounded, duration, fixed, loss, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ddptop.frames.frame import Alert, Frame, GroupFigures, RunInfo, Straggler, Suspect
+    from ddptop.frames.ledger import RareSlowness
     from ddptop.frames.stall import Call, Death
     from ddptop.protocol.vocabulary import RankStatus
 
@@ -147,6 +148,8 @@ def straggler_phrase(s: Straggler, where: str = "", *, short: bool = False) -> s
     Where only the arrivals of buckets are known, it `arrives 20.3 ±0.1 ms late`. Several ranks, an
     intermittent and a rotating straggler have sentences of their own.
     """
+    if s.rare is not None:
+        return rare_phrase(s, s.rare, where)
     many, by_steps = len(s.ranks) > 1, s.basis == "every_step"
     who = (f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}") + where
     size = f"{bounded(s.lateness_ms, s.bound_ms)} ms {'longer' if by_steps else 'late'}"
@@ -174,6 +177,18 @@ def straggler_phrase(s: Straggler, where: str = "", *, short: bool = False) -> s
     return " · ".join(parts)
 
 
+MS_IN_S = 1000.0
+
+
+def rare_phrase(s: Straggler, rare: RareSlowness, where: str = "") -> str:
+    """`rank 0 is slow in 1 of 200 steps: 6.0 s after the optimizer · costs 50% of the run`."""
+    size = f"{fixed(s.lateness_ms, 0)} ms" if s.lateness_ms < MS_IN_S else duration(s.lateness_ms / MS_IN_S)
+    at = place_phrase(s.cause, s.place)
+    size += f" {at}" if at else ""
+    cost = f"costs {percent(s.cost_pct)} of {rare.over}"
+    return f"rank {s.rank}{where} is slow in {rare.often}: {size} · {cost}"
+
+
 def straggler_brief(s: Straggler, width: int) -> str:
     """`rank 1 +20.3 ms · data · costs 43%`: as much of it as `width` cells hold; the size, which the table
     has, is left out before the cause and the cost."""
@@ -181,7 +196,7 @@ def straggler_brief(s: Straggler, width: int) -> str:
     who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
     if s.pattern == "rotating" or not blamed(s):
         who = "ranks in turn"
-    size = f"{who} +{fixed(s.lateness_ms)} ms"
+    size = f"{who} +{fixed(s.lateness_ms)} ms" if s.rare is None else f"{who} {s.rare.often}"
     cause = [s.cause.replace("_", " ")] if s.cause else []
     cost = f"costs {percent(s.cost_pct)}"
     for parts in ([size, *cause, cost], [who, *cause, cost], [size, *cause]):
@@ -209,21 +224,21 @@ def suspect_phrase(s: Suspect, where: str = "") -> str:
 NOT_MEASURABLE = "the cost of waiting is not measurable"
 
 
-def skew_phrase(pct: float, error_pct: float | None, *, short: bool = False) -> str:
-    """`waiting costs 0.8% ±0.2% of each step`: the share that ranks wait for slower ones. Short: without `of
-    each step`.
+def skew_phrase(pct: float, error_pct: float | None, *, short: bool = False, whole: str = "each step") -> str:
+    """`waiting costs 0.8% ±0.2% of each step`: the share of `whole` that ranks wait for slower ones. Short:
+    without ` of each step`.
 
     Without the error if that is unknown, `up to 9%` if it is larger than the figure, and `the cost of waiting
     is not measurable yet` if it would say nothing (`is_measurable`).
     """
-    of_step = "" if short else " of each step"
+    of_whole = "" if short else f" of {whole}"
     digits = 0 if pct >= FEW_PCT else 1
     if not is_measurable(pct, error_pct):
         return f"{NOT_MEASURABLE} yet"
     if error_pct is not None and error_pct > pct:
-        return f"waiting costs up to {percent(min(100.0, pct + error_pct), digits)}{of_step}"
+        return f"waiting costs up to {percent(min(100.0, pct + error_pct), digits)}{of_whole}"
     error = "" if error_pct is None else f" ±{percent(error_pct, digits)}"
-    return f"waiting costs {percent(pct)}{error}{of_step}"
+    return f"waiting costs {percent(pct)}{error}{of_whole}"
 
 
 def cpu_shortage_phrase(shortage: str, wait_pct: float | None) -> str:

@@ -72,9 +72,12 @@ def schema() -> Node:
         joined={"type": ["boolean", "null"]}, gpu=_or_null(gpu),
     )  # fmt: skip
     straggler = _with_keys(
-        _fields_of(frame.Straggler, (column.name for column in fields(frame.Straggler))),
+        _fields_of(
+            frame.Straggler, (column.name for column in fields(frame.Straggler) if column.name != "rare")
+        ),
         throttle=text,
         waits_for=text,
+        rare=_or_null(_fields_of(ledger.RareSlowness, (*snapshot.RARE_FIELDS, "steps"))),
     )
     logged = _fields_of(frame.LoggedScalar, snapshot.LOGGED_FIELDS)
     alert = _fields_of(frame.Alert, ("kind", "severity", "rank", "step", "since_s", "message", "evidence"))
@@ -163,7 +166,10 @@ def _fields_of(kind: type, names: Iterable[str]) -> Node:
         **vars(stall),
         "Column": COLUMN,
     }
-    later = dict.fromkeys(("Heat", "Timeline", "History", "RankSteps", "HostFigures", "Overhead"), object)
+    later = dict.fromkeys(
+        ("Heat", "Timeline", "History", "RankSteps", "HostFigures", "Overhead", "RareSlowness"),
+        object,
+    )
     hints = get_type_hints(kind, localns=later | known)
     return _object_of(**{name: _node_of_type(name, hints[name]) for name in names})
 

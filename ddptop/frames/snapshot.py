@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Alert, Frame, GpuFacts
-    from ddptop.frames.ledger import Ledger, SkewCost, WaitedFor
+    from ddptop.frames.ledger import Ledger, RareSlowness, SkewCost, WaitedFor
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import RankPosition
@@ -92,6 +92,8 @@ SAMPLED_FIELDS = ("rank", "place", "is_long_step", "step", "taken_s", "samples",
 RANK_START_FIELDS = ("rank", "milestone", "since_s", "at")
 
 SHARE_FIELDS = ("file", "line", "function", "parent", "share_pct")
+
+RARE_FIELDS = ("n_slow", "n_steps", "over_s", "is_whole_run", "since_s")
 
 CALL_FIELDS = ("file", "line", "function", "code")
 
@@ -330,7 +332,12 @@ def _straggler_as_json(frame: Frame) -> dict[str, object] | None:
         "disagrees": straggler.disagrees,
         "waits_for": straggler.waits_for or None,
         "elements_ratio": straggler.elements_ratio,
+        "rare": None if straggler.rare is None else _rare_as_json(straggler.rare),
     }
+
+
+def _rare_as_json(rare: RareSlowness) -> dict[str, object]:
+    return {**_pick_fields(rare, RARE_FIELDS), "steps": list(rare.steps)}
 
 
 def _stall_as_json(frame: Frame) -> dict[str, object] | None:

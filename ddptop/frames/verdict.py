@@ -121,7 +121,8 @@ def verdict(frame: Frame) -> Verdict:
         return Verdict("cpus", "warning", sentence, step_line(frame))
     if late is not None:
         brief = _describe_straggler(frame, late, short=True)
-        detail = " · ".join(part for part in (_line_of_straggler(frame, late), step_line(frame)) if part)
+        lines = (_line_of_straggler(frame, late), _slow_steps(late), step_line(frame))
+        detail = " · ".join(part for part in lines if part)
         return Verdict("straggler", "warning", _describe_straggler(frame, late), detail, brief)
     if "skipped_backward" in alerts:
         return Verdict("skipped_backward", "warning", alerts["skipped_backward"].message, step_line(frame))
@@ -171,6 +172,20 @@ def _line_of_straggler(frame: Frame, late: Straggler) -> str:
 
 def _describe_straggler(frame: Frame, late: Straggler, *, short: bool = False) -> str:
     return straggler_phrase(late, on_hosts(frame, blamed(late)), short=short)
+
+
+def _slow_steps(late: Straggler) -> str:
+    """`steps 199 and 399`; empty where it is slow in more than some."""
+    if late.rare is None:
+        return ""
+    steps = [f"{step:,}" for step in late.rare.steps[-LISTED_STEPS:]]
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    return f"steps {', '.join(steps[:-1])} and {steps[-1]}"
+
+
+LISTED_STEPS = 3
+"""Newest slow steps on the second line."""
 
 
 def _wrong_numbers(frame: Frame, alert: Alert) -> Verdict:
@@ -230,7 +245,13 @@ def step_line(frame: Frame) -> str:
         text += f" over the last {group.window_steps} steps"
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
         late = frame.straggler
-        without = "waiting" if late is None else "the slow ranks" if len(late.ranks) > 1 else "the slow rank"
+        without = (
+            "waiting"
+            if late is None or late.rare is not None
+            else "the slow ranks"
+            if len(late.ranks) > 1
+            else "the slow rank"
+        )
         without = without if late is None or blamed(late) else "uneven work"
         even = what_if_phrase(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms)
         text += f" · {even} without {without}"
@@ -332,6 +353,11 @@ def _judge_cost(frame: Frame) -> Verdict:
     if recovered is not None:
         who = f"rank {recovered.rank} is no longer slow" if recovered.rank is not None else recovered.message
         return Verdict("recovered", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
+    summed = lost_to_skew(frame)
+    if summed is not None:
+        cost, error = summed
+        lost = skew_phrase(cost, error, whole="the time")
+        brief = skew_phrase(cost, error, short=True)
     if not is_measurable(cost, error):
         return Verdict("little_detail", "busy", f"no rank is slow so far · {lost}", detail)
     if cost < UNEVEN_PCT:
@@ -346,8 +372,17 @@ def _judge_cost(frame: Frame) -> Verdict:
     return Verdict("uneven", "good", f"{who} · {lost}", detail, f"{who} · {brief}")
 
 
+def lost_to_skew(frame: Frame) -> tuple[float, float | None] | None:
+    """What ranks have lost by waiting for each other, in percent of their time in the last minutes, and how
+    far that may be wrong (None: unknown). None without own times: waits are known of sampled steps then."""
+    ledger = frame.ledger
+    if ledger is None or ledger.recent.lost_pct is None or not compares_own_times(frame):
+        return None
+    return ledger.recent.lost_pct, ledger.recent.error_pct
+
+
 def skew_pct(frame: Frame) -> float | None:
-    """The cost of late arrivals in percent of the median step; None: unknown."""
+    """What the median step would be shorter by, in percent, if no rank were late; None: unknown."""
     step_ms, even_ms = frame.group.step_ms_p50, frame.group.no_straggler_ms
     return 100 * (1 - even_ms / step_ms) if step_ms and even_ms is not None else None
 

@@ -136,6 +136,8 @@ class Flag(IntEnum):
     """The script divides each loss by the number of micro-steps: the loss is multiplied by it."""
     WAITS_UNSEEN = 64
     """Its forward and backward may have waited in collectives that were not timed: FSDP on a GPU."""
+    FIRST_BATCH = 128
+    """The rank fetched the first batch of a pass over its DataLoader."""
 
 
 @dataclass(frozen=True, slots=True)

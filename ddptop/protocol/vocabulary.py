@@ -48,20 +48,44 @@ OwnPlace: TypeAlias = Literal[
     "cpu",
     "gc",
     "uneven_work",
+    "start",
+    "first_batch",
+    "evaluation",
+    "phase",
+    "unknown",
 ]
 """The parts of a rank's own time: `other` is divided by its place. `before_backward`: between forward and
 backward (the loss); `after_optimizer`: until the next batch is fetched. `cpu`: in whatever phase, its
 training thread waited for a CPU, or `gc`: was paused by Python's garbage collection;
-`uneven_work`: its batch was larger."""
+`uneven_work`: its batch was larger. In the ledger also `start`: it began its first step late, `first_batch`
+of an epoch, `evaluation`, `phase`: one that the script declares, and `unknown`: in no place longer than the
+others."""
 
-LedgerPlace: TypeAlias = Literal[OwnPlace, "first_batch", "evaluation", "phase", "unknown"]
-"""Where a rank was while others waited for it. `unknown`: in no place longer than the others."""
+LedgerClass: TypeAlias = Literal[
+    "start",
+    "data",
+    "first_batch",
+    "forward",
+    "own_backward",
+    "optimizer",
+    "between",
+    "gc",
+    "transfer",
+    "waiting",
+    "evaluation",
+    "phase",
+    "stalled",
+    "restart",
+    "end",
+    "unknown",
+]
+"""The classes of the ledger, in the order of a run: every second of a rank lies in one of them."""
 
 Basis: TypeAlias = Literal["every_step", "arrivals"]
 """What a verdict rests on: the own times of every step, or the arrivals of buckets in detailed steps."""
 
-Pattern: TypeAlias = Literal["persistent", "intermittent", "rotating"]
-"""How a straggler is late: in most steps, now and then, or ranks in turn."""
+Pattern: TypeAlias = Literal["persistent", "intermittent", "rotating", "rare"]
+"""How a straggler is late: in most steps, now and then, ranks in turn, or in few steps by very much."""
 
 Severity: TypeAlias = Literal["info", "warning", "critical"]
 """Of alerts and events."""
@@ -86,7 +110,7 @@ SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving"
 
 NAMES = (
     frozenset(("RunOutcome", "RankStatus", "HostState", "RankPhase", "StepPhase", "Pattern", "Severity"))
-    | {"DeviceState", "FrameSource", "SpanName", "OwnPlace", "LedgerPlace", "Basis"}
+    | {"DeviceState", "FrameSource", "SpanName", "OwnPlace", "LedgerClass", "Basis"}
     | {"Sign", "TrainingKind"}
 )
 """The sets by name, as annotations of dataclasses have them."""

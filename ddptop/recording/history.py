@@ -77,6 +77,9 @@ class HistoryPiece:
     seconds; NaN unknown. None: likewise."""
     since_start: SinceStart | None = None
     """What the analysis knew by then of all steps; None: likewise."""
+    ledger: bytes | None = None
+    """The sums of the ledger by then, as `ddptop.analysis.ledger.recorded` packs them; None: likewise, or not
+    known."""
 
 
 def history_payload(past: HistoryPiece) -> bytes:
@@ -94,6 +97,8 @@ def history_payload(past: HistoryPiece) -> bytes:
             content.append([at_s.astype("<f8").tobytes(), _pack_float16(figures)])
             if past.since_start is not None:
                 content.append(pack_since_start(past.since_start))
+                if past.ledger is not None:
+                    content.append(past.ledger)
     return zlib.compress(msgpack.packb(content), 1)
 
 
@@ -112,7 +117,8 @@ def _decompress_piece(payload: bytes) -> bytes:
 def _unpack_piece(raw: bytes) -> HistoryPiece:
     try:
         parts = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
-        columns, best, marks, events, added, excess, since_start, *_ = upgrade_history(parts, len(ADDED))
+        parts = upgrade_history(parts, len(ADDED))
+        columns, best, marks, events, added, excess, since_start, ledger, *_ = parts
         wide = [np.frombuffer(column, "<f8") for column in columns[: len(WIDE)]]
         narrow = [np.frombuffer(column, "<f4") for column in columns[len(WIDE) :]]
         points: dict[str, Any] = dict(zip((*WIDE, *NARROW), [*wide, *narrow], strict=True))
@@ -135,6 +141,7 @@ def _unpack_piece(raw: bytes) -> HistoryPiece:
             None if events is None else tuple(_make_event(*fields) for fields in events[:MOST_MARKS]),
             None if excess is None else _unpack_excess(excess, len(best_ms)),
             None if since_start is None else unpack_since_start(since_start),
+            ledger if isinstance(ledger, bytes) else None,
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise RecordingError(f"a history cannot be read: {error}") from error

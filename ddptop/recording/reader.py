@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,18 @@ from ddptop.recording.runs import read_runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ddptop.protocol.since_start import SinceStart
+
+
+class RecordedLedgers(NamedTuple):
+    """The sums of the ledger that a recording has up to a moment."""
+
+    sums: list[tuple[SinceStart, bytes]]
+    """With what else was known of all steps, oldest first; empty: they begin with the first message."""
+    from_ns: int
+    """From here on messages have to be read to get all steps that were complete after the last of them: ranks
+    may have reported some of these before."""
 
 
 class Cursor:
@@ -102,6 +114,14 @@ TAIL_CLOCKS = 1000
 TAIL_NS = 10 * NS
 """The newest heartbeat and usage of every rank are within this."""
 
+
+FIRST_ROWS = 20_000
+"""So many step rows are read from the start on for a ledger of which no sums are recorded: half a second of
+work."""
+
+STEPS_BEFORE, REPORTED_NS = 64, 2_000_000_000
+"""A rank reports a step at most so many steps, or so long, before the last rank does: ranks send what they
+have four times a second."""
 
 MOST_MESSAGES, MESSAGES_PER_BYTE = 100_000, 0.25
 """A file may claim so many messages, and so many more for each of its bytes: heartbeats of 512 ranks that do
@@ -260,6 +280,22 @@ class Recording:
         """
         return self._history.up_to(self._extent.contents.histories, self.run.monotonic_ns)
 
+    def ledgers_until(self, t_ns: int, *, most_rows: int) -> RecordedLedgers | None:
+        """The sums of the ledger as the writer recorded them up to a moment; None: no more than `most_rows`
+        step rows shall be read after them, or FIRST_ROWS from the start."""
+        sums = [
+            (piece.since_start, piece.ledger)
+            for _, piece in self.history_pieces()
+            if piece.ledger is not None and piece.since_start is not None and piece.since_start.at_ns <= t_ns
+        ]
+        from_ns = self.start_ns
+        if sums:
+            at_ns = sums[-1][0].at_ns
+            from_ns = min(self.tail_from_ns(before_ns=at_ns + 1, steps=STEPS_BEFORE), at_ns - REPORTED_NS)
+        rows = self.count_steps(sums[-1][0].at_ns if sums else from_ns, t_ns) * (self.world_size or 1)
+        most_rows = most_rows if sums else min(most_rows, FIRST_ROWS)
+        return RecordedLedgers(sums, max(self.start_ns, from_ns)) if rows <= most_rows else None
+
     # -- reading ----------------------------------------------------------------
 
     def records(self, *, from_ns: int | None = None) -> Iterator[Received]:
@@ -294,9 +330,11 @@ class Recording:
         entries = (self._blocks[index] for index in self._lasting_blocks(first, stop))
         yield from read_runs(self._reader, entries, is_lasting, before_ns=MAX_NS + 1)
 
-    def tail(self, *, before_ns: int | None = None, steps: int = TAIL_STEPS) -> Iterator[Received]:
+    def tail(
+        self, *, before_ns: int | None = None, steps: int = TAIL_STEPS, from_ns: int | None = None
+    ) -> Iterator[Received]:
         """The messages of `tail_runs` one by one."""
-        for run in self.tail_runs(before_ns=before_ns, steps=steps):
+        for run in self.tail_runs(before_ns=before_ns, steps=steps, from_ns=from_ns):
             yield from map(run.received, range(len(run)))
 
     def tail_runs(

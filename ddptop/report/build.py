@@ -31,15 +31,18 @@ from ddptop.report.step_table import (
     steps_of_samples,
 )
 from ddptop.report.tables import rank_times
-from ddptop.sources.player import gc_paused
+from ddptop.sources.player import Player, gc_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame
     from ddptop.frames.history import History
+    from ddptop.frames.ledger import Ledger
     from ddptop.protocol.messages import Received
     from ddptop.recording.reader import Recording
+    from ddptop.report.content import StragglerSummary
     from ddptop.report.step_table import StepTable
 
 WHOLE_ROWS = 30_000
@@ -75,6 +78,7 @@ def read_report_with_steps(recording: Recording) -> tuple[Report, list[History]]
     reader = _Reader(recording, whole, steps, max(MIN_STRETCH, STRETCH_ROWS // world))
     with gc_paused():
         reader.read_blocks()
+        ledger = None if whole else _read_ledger(recording)
         report = make_report(
             reader.sampler,
             growing=recording.growing,
@@ -82,6 +86,7 @@ def read_report_with_steps(recording: Recording) -> tuple[Report, list[History]]
             damage=recording.damage,
             recording=str(recording.path),
             refused=reader.refused,
+            ledger=ledger,
         )
     return report, [sample.points for sample in reader.sampler.samples]
 
@@ -102,9 +107,12 @@ def make_report(
     damage: str | None = None,
     recording: str | None = None,
     refused: int = 0,
+    ledger: Ledger | None = None,
 ) -> Report:
-    """The report of what was sampled. `growing`: the recording is still being written."""
+    """The report of what was sampled. `growing`: the recording is still being written. `ledger`: of the whole
+    run, where not all steps were sampled."""
     last = sampler.take_sample(hosts=True)
+    last = last if ledger is None else replace(last, ledger=ledger)
     if sampler.reducer.stalled_since(sampler.last_ns) is not None:
         sampler.incidents.note_stall(last)
     state = "lost" if not growing and last.run.state in NOT_ENDED else last.run.state
@@ -120,14 +128,17 @@ def make_report(
     ranks = summaries.rank_summaries(samples, per_sample, last)
     hosts = summaries.host_summaries(ranks, samples, last, sampler.incidents.events)
     incidents = sampler.incidents
-    cost = _summarize_cost(table, sum(stall.lasted_s for stall in incidents.stalls))
+    stragglers = summaries.summarize_stragglers(samples, table, where, count, last)
+    cost = _summarize_cost(table, sum(stall.lasted_s for stall in incidents.stalls), stragglers)
+    if compares_own_times(last):
+        cost = _with_sums(cost, last)
     report = Report(
         source="simulated" if last.source == "simulated" else "recording",
         run=last.run,
         reading=_summarize_reading(table, per_sample, sampler, whole=whole, damage=damage, refused=refused),
         verdict=(),
         cost=cost,
-        stragglers=summaries.summarize_stragglers(samples, table, where, count, last),
+        stragglers=stragglers,
         spans=make_spans(table, where, samples, duration_s, count),
         ranks=ranks,
         phases_pct=summaries.phases_pct(ranks),
@@ -210,9 +221,11 @@ def _summarize_reading(
     )
 
 
-def _summarize_cost(table: StepTable, stalled_s: float) -> Cost:
+def _summarize_cost(table: StepTable, stalled_s: float, stragglers: Sequence[StragglerSummary]) -> Cost:
     step_s = float(table.seconds.sum())
     flagged_s = _sum_lost_s(table, table.cost)
+    rarely_s = sum(slow.lost_s for slow in stragglers if slow.rare is not None)
+    flagged_s = (flagged_s or 0.0) + rarely_s if rarely_s else flagged_s
     uneven_s = _sum_lost_s(table, table.uneven)
     return Cost(
         step_s=step_s,
@@ -221,6 +234,28 @@ def _summarize_cost(table: StepTable, stalled_s: float) -> Cost:
         uneven_s=uneven_s,
         uneven_pct=100 * uneven_s / step_s if uneven_s is not None and step_s > 0 else None,
         stalled_s=stalled_s,
+    )
+
+
+def _read_ledger(recording: Recording) -> Ledger | None:
+    """The ledger at the end of a recording of which not all is read; None: it has no sums of it."""
+    recorded = recording.ledgers_until(recording.end_ns, most_rows=MAX_STEP)
+    if recorded is None or not recorded.sums:
+        return None
+    return Player(recording, next_ns=recording.end_ns).ledger_at_end()
+
+
+def _with_sums(cost: Cost, last: Frame) -> Cost:
+    """The cost of waiting as the ledger has it: a sum over every step."""
+    ledger = last.ledger
+    if ledger is None or ledger.run.lost_pct is None or cost.uneven_s is None:  # else none waits for another
+        return cost
+    uneven_s = ledger.run.rank_seconds / len(ledger.ranks.elapsed_s)
+    return replace(
+        cost,
+        uneven_s=uneven_s,
+        uneven_pct=min(100.0, 100 * uneven_s / cost.step_s) if cost.step_s > 0 else None,
+        is_summed=True,
     )
 
 

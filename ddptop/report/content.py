@@ -13,6 +13,7 @@ from ddptop.frames.stall import Stall
 if TYPE_CHECKING:
     from ddptop.frames.conditions import FindingKind
     from ddptop.frames.frame import Alert, LoggedEvent, RunInfo
+    from ddptop.frames.ledger import RareSlowness
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import Death
@@ -68,6 +69,9 @@ class Cost:
     uneven_pct: float | None
     stalled_s: float
     """Total length of the stalls."""
+    is_summed: bool = False
+    """Whether `uneven_s` and `uneven_pct` are the mean over the ranks of what the ledger says they waited;
+    else estimates from samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,9 @@ class StragglerSummary:
     last_incarnation: int = 0
     excess_ms: tuple[float | None, ...] = ()
     """Its excess over the run, one mean for each of `spans`; empty: not known in any."""
+    rare: RareSlowness | None = None
+    """Of pattern `rare`: its slow steps. `cost_pct` is of the run's time then, and `lateness_ms` what the
+    others waited in such a step."""
     differs: tuple[str, ...] = ()
     """In what its process, GPU and host differed from the others' when last flagged, and why it waited."""
 

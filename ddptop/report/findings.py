@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from ddptop.frames.causes import blamed_ranks, cause_phrase
+from ddptop.frames.causes import blamed_ranks, cause_phrase, place_phrase
 from ddptop.frames.conditions import UNREACHABLE, condition_of, kinds_of
 from ddptop.frames.numbers import bounded, fixed, percent
 from ddptop.frames.phrases import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.conditions import FindingKind
     from ddptop.frames.frame import Alert
+    from ddptop.frames.ledger import RareSlowness
     from ddptop.frames.stall import Death
     from ddptop.protocol.vocabulary import Sign
     from ddptop.report.content import Report, StallPeriod, StragglerSummary
@@ -301,7 +302,19 @@ def _other_skew(report: Report) -> list[Finding]:
     return [Finding("uneven", "good", sentence)]
 
 
+def _find_rarely_slow(slow: StragglerSummary, rare: RareSlowness) -> Finding:
+    where = place_phrase(slow.cause, slow.place)
+    long = f"{format_seconds(slow.lateness_ms / 1000)}{f' {where}' if where else ''}"
+    cost = f"cost {format_seconds(slow.lost_s)}, {percent(slow.cost_pct)} of the run"
+    steps = ", ".join(f"{step:,}" for step in rare.steps)
+    listed_steps = f"{'the last of them' if rare.n_slow > len(rare.steps) else 'steps'}: {steps}"
+    sentence = f"rank {slow.rank} was slow in {rare.often}: {long} · {cost}"
+    return Finding("straggler", "warning", sentence, (listed_steps,))
+
+
 def _find_straggler(slow: StragglerSummary, report: Report) -> Finding:
+    if slow.rare is not None:
+        return _find_rarely_slow(slow, slow.rare)
     who = ranks_phrase(list(slow.ranks)) if len(slow.ranks) > 1 else f"rank {slow.rank}"
     who = who if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
     cause = cause_phrase(slow.cause, slow.place)
@@ -361,8 +374,10 @@ def _no_straggler(report: Report) -> Finding:
         return Finding("no_detail", "doubt", "ranks cannot be compared: none waits for another")
     if cost.uneven_s is None or cost.uneven_pct is None:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
-    lost_s = format_seconds(cost.uneven_s)
-    lost = f"waiting cost {percent(cost.uneven_pct)} of the time in steps, {lost_s} in total"
+    total = f"{format_seconds(cost.uneven_s)} in total"
+    if cost.is_summed and report.ledger is not None:
+        total = f"{format_seconds(report.ledger.run.rank_seconds)} in total over {run.world_size} ranks"
+    lost = f"waiting cost {percent(cost.uneven_pct)} of the time in steps, {total}"
     if not is_measurable(cost.uneven_pct, _skew_error_pct(report)):
         yet = " yet" if report.run.state in NOT_ENDED else ""
         return Finding("no_detail", "doubt", f"no rank was slow · {NOT_MEASURABLE}{yet}")
@@ -379,6 +394,8 @@ def _no_straggler(report: Report) -> Finding:
 def _skew_error_pct(report: Report) -> float | None:
     """How far the cost of waiting may be wrong, in percent of the step time; None: unknown."""
     comm = report.communication
+    if report.cost.is_summed:
+        return None  # a sum over every step
     if not comm.step_ms or comm.no_straggler_ms is None:
         return None
     error_ms = interval_error(comm.no_straggler_ms, comm.no_straggler_low_ms, comm.no_straggler_high_ms)

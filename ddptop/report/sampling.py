@@ -184,6 +184,7 @@ class RunSampler:
         self._stretch += 1
         self._sampled_step = None
         self.reducer.state.tail = True
+        self.reducer.state.ledger.is_known = False
         for member in self.reducer.state.ranks:
             session = self.reducer.state.session_of(member)
             if session is not None:

@@ -188,7 +188,7 @@ def _flagged_shares(sample: Sample) -> tuple[float, float, float]:
     straggler, pct = sample.frame.straggler, skew_pct(sample.frame)
     blind = sample.frame.group.clock_free and not compares_own_times(sample.frame)
     uneven = np.nan if pct is None or blind else pct / 100
-    if straggler is not None:
+    if straggler is not None and straggler.rare is None:  # what is rare is summed in the ledger
         return float(straggler.rank), straggler.cost_pct / 100, uneven
     return float(NO_RANK), np.nan if np.isnan(uneven) else 0.0, uneven
 

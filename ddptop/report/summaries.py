@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from ddptop.analysis.ledger.rare import rare_straggler
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.frames.differences import differences
@@ -17,6 +18,7 @@ from ddptop.frames.figures import FIGURES
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.phrases import interval_error
 from ddptop.frames.statistics import interpolated_quantile, median
+from ddptop.frames.verdict import compares_own_times
 from ddptop.report.content import (
     BucketSummary,
     Communication,
@@ -278,13 +280,48 @@ def summarize_stragglers(
     """Every rank that was flagged at any time, the most costly first. `where`: (steps,) the span of each."""
     total_s = float(table.seconds.sum())
     flagged = sorted(
-        {sample.frame.straggler.rank for sample in samples if sample.frame.straggler is not None}
+        {
+            late.rank
+            for sample in samples
+            if (late := sample.frame.straggler) is not None and late.rare is None
+        }
     )
     summaries = [_summarize_straggler(rank, samples, table, last, total_s) for rank in flagged]
+    summaries.append(_summarize_rarely_slow(last))
     known_ones = sorted((s for s in summaries if s is not None), key=lambda s: -s.lost_s)
     return tuple(
         replace(summary, excess_ms=_excess_over_time(summary.rank, samples, table, where, spans))
         for summary in known_ones
+    )
+
+
+def _summarize_rarely_slow(last: Frame) -> StragglerSummary | None:
+    """The rank that cost the most by few slow steps of the whole run, by the ledger; None: there is none."""
+    sums = last.ledger if compares_own_times(last) else None
+    late = None if sums is None else rare_straggler(sums, whole_run=True)
+    if late is None or late.rare is None:
+        return None
+    run_s = late.rare.over_s
+    return StragglerSummary(
+        rank=late.rank,
+        ranks=(late.rank,),
+        cause=late.cause,
+        pattern=late.pattern,
+        lateness_ms=late.lateness_ms,
+        bound_ms=0.0,
+        last_pct=late.last_pct,
+        cost_pct=late.cost_pct,
+        lost_s=late.cost_pct / 100 * run_s,
+        flagged_pct=late.cost_pct,
+        first_step=late.rare.steps[0],
+        last_step=late.rare.steps[-1],
+        parts_ms={},
+        relative_score=None,
+        host=last.ranks.host[late.rank] if late.rank < len(last.ranks.host) else "",
+        device=last.ranks.device[late.rank] if late.rank < len(last.ranks.device) else "",
+        place=late.place,
+        basis="every_step",
+        rare=late.rare,
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.ledger.recorded import resume_ledger
 from ddptop.analysis.rank_messages import FEED_FAILURES
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.since_start import recall_since_start
@@ -26,6 +27,7 @@ from ddptop.protocol.vocabulary import NOT_ENDED
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
+    from ddptop.frames.ledger import Ledger
     from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.since_start import SinceStart
     from ddptop.recording.reader import Recording
@@ -221,6 +223,11 @@ class Player:
             return replace(frame, run=replace(frame.run, state="lost"))
         return frame
 
+    def ledger_at_end(self) -> Ledger | None:
+        """The ledger of the whole run; None: not known."""
+        self.go_to(self.recording.end_ns)
+        return self.make_frame().ledger
+
     # -- inside ------------------------------------------------------------------------
 
     def _start_over(self, t_ns: int, *, whole: bool = True) -> None:
@@ -238,7 +245,9 @@ class Player:
             return
         since_start = self._recorded_since_start(t_ns)
         self.recalls = since_start is not None
-        from_ns = None if since_start is None else since_start.at_ns
+        from_ns = self._resume_ledger(t_ns)
+        if since_start is not None:
+            from_ns = min(from_ns, since_start.at_ns)
         steps = self._steps_before(t_ns)
         for run in self.recording.tail_runs(before_ns=t_ns + 1, steps=steps, from_ns=from_ns):
             self._feed_run(run)
@@ -277,6 +286,14 @@ class Player:
             return None
         rows = self.recording.count_steps(since_start.at_ns, t_ns) * (self.recording.world_size or 1)
         return since_start if rows <= max(RECALLED_ROWS, LEAST_TAIL_ROWS) else None
+
+    def _resume_ledger(self, t_ns: int) -> int:
+        """Have the ledger begin with the sums that were recorded last; where they are too far back, it is not
+        known at this moment. Returns from when on messages have to be read for it."""
+        recorded = self.recording.ledgers_until(t_ns, most_rows=max(RECALLED_ROWS, LEAST_TAIL_ROWS))
+        if recorded is None or not resume_ledger(self.reducer.state.ledger, recorded.sums):
+            return t_ns
+        return recorded.from_ns
 
     def _recall_best(self, t_ns: int) -> None:
         """The ranks' best times from before the tail, as the writer recorded them last.

@@ -37,14 +37,16 @@ class LoaderPosition:
         if batches_taken(iterator) == 0:  # a loader that keeps its workers keeps its iterator, too
             self._begun = self._newest
 
-    def note_forward(self) -> None:
-        """A forward that records gradients begins: the newest batch is trained on."""
-        newest = self._newest
+    def note_forward(self) -> bool:
+        """A forward that records gradients begins: the newest batch is trained on. Returns whether it is the
+        first of a pass."""
+        newest, begins = self._newest, False
         if newest is not self._trained or newest is self._begun:
             self._trained = newest
             if newest is not None and newest is self._begun:
                 self._epoch += 1
-                self._begun = None
+                self._begun, begins = None, True
+        return begins
 
     def read(self) -> Position:
         """The position now; for any thread. After the end of a pass it is that of its end."""

@@ -70,6 +70,7 @@ from ddptop.training.step_record import (
 now = time.monotonic_ns
 
 DETAIL = int(Flag.DETAIL)
+FIRST_BATCH = int(Flag.FIRST_BATCH)
 
 MANY_STAMPS = 512
 """Of one step: more are handed over before its end. A plain step has ten."""
@@ -154,6 +155,8 @@ class Recorder:
         self._fetches = False
         """Whether a DataLoader has given a batch."""
         self._saw_backward = False
+        self._first_batch = 0
+        """`Flag.FIRST_BATCH` where this step has the first batch of a pass over its DataLoader, else 0."""
         self.late_no_sync = 0
         """`Flag.LATE_NO_SYNC` where a backward of this step is one, else 0."""
         self._backward_steps = BackwardSteps(optimizer_exists)
@@ -225,7 +228,8 @@ class Recorder:
         elif len(self.stamps) > MANY_STAMPS:
             self._hand_over()
         self.asides = 0
-        self.loader.note_forward()
+        if self.loader.note_forward():
+            self._first_batch = FIRST_BATCH
         self._has_forward = True
         if self._steps_since_forward > self._usual_steps:
             self._usual_steps = min(self._steps_since_forward, MOST_OPTIMIZERS)
@@ -281,9 +285,11 @@ class Recorder:
         if self._backward_depth:
             return
         self.asides = 0
-        self.loader.note_forward()
+        begins_pass = self.loader.note_forward()
         if self._stepped or self._passed:
             self._close_step(0)
+        if begins_pass:
+            self._first_batch = FIRST_BATCH
         self._saw_backward = True
         if self._in_forward:
             self._in_forward = False
@@ -506,6 +512,9 @@ class Recorder:
         if self.late_no_sync:
             flags |= self.late_no_sync
             self.late_no_sync = 0
+        if self._first_batch:
+            flags |= self._first_batch
+            self._first_batch = 0
         loss, of_loss = self.losses.take_loss()
         marks = self.marks.take(in_forward=self._in_forward) if self.marks is not None else ()
         self._hand_over(

@@ -15,6 +15,7 @@ from ddptop.frames import codec, figures
 from ddptop.frames import frame as frames
 from ddptop.frames.codec import FrameDecoder, FrameError, decode_frame, encode_frame, has_more
 from ddptop.frames.history import COLUMNS, History, RankMinutes, RankSteps
+from ddptop.frames.ledger import Ledger, LedgerRanks
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_SHOWN_WORLD, MAX_WORLD
 from ddptop.protocol.messages import Hello, Received, StepRow, Steps
 from ddptop.transport.credit import LARGEST_FRAME_BYTES
@@ -38,10 +39,10 @@ def same(one: object, other: object) -> None:
     """Equal, with NaN equal to NaN."""
     for f in fields(one):  # type: ignore[arg-type]
         a, b = getattr(one, f.name), getattr(other, f.name)
-        if isinstance(a, (figures.Ranks, RankSteps, RankMinutes, History)):
+        if isinstance(a, (figures.Ranks, RankSteps, RankMinutes, History, Ledger, LedgerRanks)):
             same(a, b)
         elif isinstance(a, np.ndarray):
-            np.testing.assert_array_equal(a, b, err_msg=f.name)
+            np.testing.assert_array_equal(a, b.astype(a.dtype), err_msg=f.name)
         else:
             assert a == b, f.name
 

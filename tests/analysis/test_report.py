@@ -480,7 +480,8 @@ def test_a_share_that_stayed_unclear_is_not_said_to_be_so_yet_at_the_end(
         no_straggler_low_ms=4.0,
         no_straggler_high_ms=60.0,
     )
-    unclear = replace(made, cost=replace(made.cost, uneven_s=1.0, uneven_pct=20.0), communication=wide)
+    cost = replace(made.cost, uneven_s=1.0, uneven_pct=20.0, is_summed=False)
+    unclear = replace(made, cost=cost, communication=wide)
     found = make_findings(replace(unclear, run=replace(made.run, state=state)))
     assert found[-1].sentence == f"no rank was slow · the cost of waiting is not measurable{yet}"
 

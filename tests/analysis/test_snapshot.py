@@ -39,7 +39,7 @@ ADDED = {
     "exposed_wait_ms before_forward_ms before_backward_ms before_optimizer_ms after_optimizer_ms gc_ms "
     "buffers_ms buffers_wait_ms",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms launches",
-    "straggler": "throttle last_pct ranks place basis disagrees waits_for elements_ratio",
+    "straggler": "throttle last_pct ranks place basis disagrees waits_for elements_ratio rare",
     "overhead": "detail_reason measured collector_pct",
     "clocks": "drift_ppm age_s",
 }

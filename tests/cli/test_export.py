@@ -39,7 +39,7 @@ def test_json_goes_into_a_pipe(ddptop: Callable[..., object], recording: Path) -
     done = ddptop("export", str(recording), "--to", "json", "-o", "-")
     assert (done.returncode, done.stderr) == (0, "")
     tables = [json.loads(line)["table"] for line in done.stdout.splitlines()]
-    assert {*tables} == {"run", "ranks", "steps", "buckets", "events"}
+    assert {*tables} == {"run", "ranks", "steps", "buckets", "events", "ledger", "waited_for"}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,17 @@ def test_epochs_and_batches_count_up(position: LoaderPosition) -> None:
     assert position.read() == Position(1, 2, BATCHES)
 
 
+def test_the_first_batch_of_each_pass_is_told(position: LoaderPosition) -> None:
+    told = []
+    for _ in range(2):
+        iterator = iter(loader())
+        for _ in range(3):
+            fetch(position, iterator)
+            told.append(position.note_forward())
+        evaluate(position)
+    assert told == [True, False, False] * 2
+
+
 def test_a_loader_made_anew_each_epoch_counts_too(position: LoaderPosition) -> None:
     for _ in range(3):
         iterator = iter(loader())

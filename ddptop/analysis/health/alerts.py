@@ -36,7 +36,7 @@ from ddptop.frames.calls import compiler_call, compiling, place
 from ddptop.frames.conditions import STALLS, STATES, say
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import counted, fixed, percent
-from ddptop.frames.phrases import blamed, ranks_phrase, repeated_phrase, which_hosts
+from ddptop.frames.phrases import blamed, ranks_phrase, rare_phrase, repeated_phrase, which_hosts
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import RECORDING_STOPPED
 from ddptop.protocol.vocabulary import FAILED_STATES
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.frames.conditions import AlertKind
     from ddptop.frames.frame import Straggler
+    from ddptop.frames.ledger import RareSlowness
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import RankStatus
 
@@ -333,6 +334,8 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
     if straggler is None:
         return None
     s = straggler
+    if s.rare is not None:
+        return _rarely_late(state, s, s.rare)
     ranks = blamed(s)
     who = ranks_phrase(ranks, state.world) + which_hosts(state.host_names, ranks) if ranks else "one rank"
     often = {"intermittent": " now and then", "rotating": " at present"}.get(s.pattern or "", "")
@@ -350,6 +353,22 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
         evidence["place"] = s.place
     since_s = state.figures.straggler_since_s
     return Alert.declared("straggler", s.rank if ranks else None, None, since_s, message, evidence)
+
+
+def _rarely_late(state: RunState, straggler: Straggler, rare: RareSlowness) -> Alert:
+    where = which_hosts(state.host_names, (straggler.rank,))
+    evidence: dict[str, Scalar] = {
+        "lateness_ms": round(straggler.lateness_ms, 3),
+        "cost_pct": round(straggler.cost_pct, 2),
+        "cause": straggler.cause,
+        "slow_steps": rare.n_slow,
+        "last_step": rare.steps[-1],
+    }
+    if straggler.place is not None:
+        evidence["place"] = straggler.place
+    since_s = state.started_s + rare.since_s
+    text = rare_phrase(straggler, rare, where)
+    return Alert.declared("straggler", straggler.rank, rare.steps[-1], since_s, text, evidence)
 
 
 def _lost_records(state: RunState) -> Alert | None:

@@ -154,6 +154,14 @@ class StepEvaluation:
     def take(self, steps: CompleteSteps, unix_s: Column) -> None:
         """Add the next complete steps; `unix_s`: (n,) when each became complete."""
         state = self._state
+        after = state.ledger.resumes_after
+        if after is not None:
+            n_before = int(np.searchsorted(steps.numbers, after, side="right"))
+            if n_before < steps.n_steps:  # a batch that is evaluated lies before it or behind it
+                if n_before:
+                    self.take(steps.part(0, n_before), unix_s[:n_before])
+                self.settle()
+                steps, unix_s = steps.part(n_before, steps.n_steps), unix_s[n_before:]
         if self._figures is not state.figures:  # ranks restarted; no step from before is waiting
             self._figures = state.figures
             self._splitter.restart(state.figures.world)
@@ -245,6 +253,7 @@ class StepEvaluation:
         kinds = kinds_of(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
         if parts is not None:
             _divide_each_pass(batch, kinds, parts)
+        self._state.ledger.take(numbers, batch.runs_of_peers(), block, columns, parts, end_s)
         exposed, budget = _budget(columns, parts)
         wall, known_phases = median(columns[0]), np.asarray(~shadow.any(axis=1))
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))

@@ -9,6 +9,7 @@ import numpy as np
 
 from ddptop.analysis.health.alerts import alerts
 from ddptop.analysis.health.links import explain
+from ddptop.analysis.ledger.rare import rare_straggler
 from ddptop.analysis.rank_columns import phase_names, reported_columns
 from ddptop.analysis.ranks import group_state
 from ddptop.analysis.stall.at_exit import ended_stall
@@ -21,6 +22,7 @@ from ddptop.analysis.straggler.cost import select_steps
 from ddptop.analysis.to_frame.activity import epoch_progress, long_activities
 from ddptop.analysis.to_frame.cpus import cpu_shortage, cpu_wait_pct
 from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
+from ddptop.analysis.to_frame.ledger import ledger_at
 from ddptop.analysis.to_frame.sampled_stacks import sampled_stacks
 from ddptop.analysis.to_frame.tables import (
     bucket_figures,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.straggler.cost import FrameSteps
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Alert, BucketFigures, Straggler
+    from ddptop.frames.ledger import Ledger
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import FrameSource, RankStatus, RunOutcome
 
@@ -75,10 +78,12 @@ def build(
     """The frame at `now_ns`. Arguments as in `Reducer.frame`."""
     figures = state.figures
     shown = select_steps(figures, state.history.end)
-    detail, straggler = shown.detail, _flagged(state, shown)
+    detail = shown.detail
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states = rank_states(state, now_ns)
     diagnosis, kept = stall_diagnosis(state, states, now_ns), state.stall_at_end()
+    ledger = ledger_at(state, diagnosis, now_ns)
+    straggler = _flagged(state, shown, ledger)
     simulated = state.run is not None and state.run.simulated
     columns = rank_columns(state, states, shown, now_ns)
     # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
@@ -108,6 +113,7 @@ def build(
         gpus=gpu_facts(state) if gpus else (),
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
         hosts=host_figures(state, columns, straggler, clocks, now_ns) if hosts else (),
+        ledger=ledger,
         activities=long_activities(state, group.step_ms_p50) if live else (),
         progress=epoch_progress(state, group),
         sampled=sampled_stacks(state, straggler),
@@ -145,13 +151,29 @@ def active_alerts(state: RunState, now_ns: int) -> tuple[Alert, ...]:
 
 def present_straggler(state: RunState) -> Straggler | None:
     """The straggler of the frame, without the rest of it."""
-    return _flagged(state, select_steps(state.figures, state.history.end))
+    shown = select_steps(state.figures, state.history.end)
+    return _flagged(state, shown, ledger_at(state, None, state.newest_ns))
 
 
-def _flagged(state: RunState, shown: FrameSteps) -> Straggler | None:
-    """The straggler; None also where a link between hosts explains why it is late."""
+def _flagged(state: RunState, shown: FrameSteps, ledger: Ledger | None) -> Straggler | None:
+    """The straggler, by the rules for a window of steps or by the sums of the ledger, whichever costs more;
+    None also where a link between hosts explains why it is late."""
     late = shown.straggler
-    return None if explain(state.hosts, late, state.host_names) else late
+    late = None if explain(state.hosts, late, state.host_names) else late
+    rare = None
+    if ledger is not None and state.figures.steps.has_own:  # else waits are known of sampled steps only
+        rare = rare_straggler(ledger)
+    if late is None or rare is None:
+        return late or rare
+    of_both = late.pattern == "intermittent" and late.rank == rare.rank
+    if of_both and late.lateness_ms * ALIKE < rare.lateness_ms:
+        return rare if ALIKE * rare.cost_pct > late.cost_pct else late
+    return rare if rare.cost_pct > late.cost_pct else late
+
+
+ALIKE = 4.0
+"""Where a rank is now and then a little slow, and rarely by so many times as much, the rare steps are most of
+its cost; they are counted as both."""
 
 
 def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:

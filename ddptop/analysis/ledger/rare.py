@@ -1,0 +1,111 @@
+"""The rank that is slow in few steps by very much: what is waited for it is a large part of the time.
+
+The other rules compare the steps of a window, in which a checkpoint every 200 steps is one step that does not
+fit. Here the sums decide: a rank and place are flagged from the second dear step on, or from the first if the
+others waited FIRST_S in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from ddptop.frames.frame import Straggler
+from ddptop.frames.ledger import RareSlowness
+
+if TYPE_CHECKING:
+    from ddptop.frames.causes import Cause
+    from ddptop.frames.ledger import Ledger, SkewCost, WaitedFor
+    from ddptop.protocol.vocabulary import OwnPlace
+
+FIRST_S = 10.0
+"""A single step in which the others waited so long is flagged at once."""
+
+LONG_S, LEAST_PCT = 1.0, 2.0
+"""Waits so long are flagged from two of them on, if they cost so much of the time."""
+
+N_SHORT, SHORT_PCT, SHORT_SHARE = 5, 5.0, 0.75
+"""Shorter ones are flagged if there are so many, they cost so much, and so much of what was waited in dear
+steps was for this rank: on a busy machine the kernel stops now this rank, now that one, for as long."""
+
+APART, SHORT_APART = 3, 8
+"""Least steps from one slow step to the next, on average: what comes more often, or in every step from now
+on, is found by the rules for a window of steps."""
+
+_PHASES = frozenset({"data", "forward", "backward", "optimizer", "gc"})
+_NOT_FLAGGED = frozenset({"start", "unknown"})
+
+
+def rare_straggler(ledger: Ledger, *, whole_run: bool = False) -> Straggler | None:
+    """The rank that costs the most by few slow steps in the last minutes, or in the whole run; None: none
+    costs enough.
+
+    What is slow once in many minutes is flagged by the sums of the run, while the last minutes have it."""
+    n_ranks = len(ledger.ranks.elapsed_s)
+    recent = None if whole_run else _dearest(ledger.recent, n_ranks, ledger.recent.steps >= ledger.run.steps)
+    if recent is not None:
+        return recent
+    of_run = _dearest(ledger.run, n_ranks, True)
+    if of_run is None or whole_run:
+        return of_run
+    now = any(
+        waited.n_dear and (waited.rank, waited.place) == (of_run.rank, of_run.place or of_run.cause)
+        for waited in ledger.recent.waited_for
+    )
+    return of_run if now else None
+
+
+def _dearest(cost: SkewCost, n_ranks: int, is_run: bool) -> Straggler | None:
+    dear_s = sum(waited.dear_rank_seconds for waited in cost.waited_for)
+    flagged = [
+        _straggler(waited, cost, n_ranks, is_run)
+        for waited in cost.waited_for
+        if waited.n_dear and waited.place not in _NOT_FLAGGED and _is_flagged(waited, cost, n_ranks, dear_s)
+    ]
+    return max(flagged, key=lambda straggler: straggler.cost_pct, default=None)
+
+
+def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int, dear_s: float) -> bool:
+    steps = waited.dear_steps
+    apart = (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else APART
+    if apart < APART:
+        return False
+    cost_pct = _cost_pct(waited, cost, n_ranks)
+    if waited.dear_s >= FIRST_S:
+        return cost_pct >= LEAST_PCT
+    if waited.dear_s >= LONG_S:
+        return waited.n_dear > 1 and cost_pct >= LEAST_PCT
+    is_main = waited.dear_rank_seconds >= SHORT_SHARE * dear_s
+    return waited.n_dear >= N_SHORT and cost_pct >= SHORT_PCT and is_main and apart >= SHORT_APART
+
+
+def _cost_pct(waited: WaitedFor, cost: SkewCost, n_ranks: int) -> float:
+    """By how much of the time the run would be shorter: what the others waited, a mean over them."""
+    others_s = waited.dear_rank_seconds / max(1, n_ranks - 1)
+    return min(100.0, 100 * others_s / cost.over_s) if cost.over_s > 0 else 0.0
+
+
+def _straggler(waited: WaitedFor, cost: SkewCost, n_ranks: int, is_run: bool) -> Straggler:
+    place: OwnPlace = waited.place
+    cause = cast("Cause", place if place in _PHASES else "other")
+    late_ms = 1000 * waited.dear_s
+    return Straggler(
+        rank=waited.rank,
+        pattern="rare",
+        lateness_ms=late_ms,
+        bound_ms=0.0,
+        recoverable_ms=late_ms,
+        cost_pct=_cost_pct(waited, cost, n_ranks),
+        last_pct=100 * waited.n_dear / max(1, cost.steps),
+        cause=cause,
+        parts_ms={},
+        place=None if place in _PHASES else place,
+        basis="every_step",
+        rare=RareSlowness(
+            n_slow=waited.n_dear,
+            n_steps=cost.steps,
+            steps=waited.dear_steps,
+            over_s=cost.over_s,
+            is_whole_run=is_run,
+            since_s=waited.dear_since_s,
+        ),
+    )

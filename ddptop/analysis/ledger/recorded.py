@@ -1,0 +1,266 @@
+"""The sums of the ledger as a recording keeps them, for one who reads only its last steps.
+
+A piece of the recorded history has all sums at one moment, except for the bins of the last minutes: it has
+those that have changed since the piece before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgpack
+import numpy as np
+
+from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES
+from ddptop.analysis.ledger.sums import (
+    DEAR_STEPS,
+    NO_BIN,
+    RECENT_BINS,
+    RUN_BINS,
+    DearSum,
+    Mark,
+    Resumed,
+    TimeBin,
+    WaitSum,
+)
+from ddptop.frames.ledger import LEDGER_CLASSES
+from ddptop.protocol.limits import MAX_WORLD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.analysis.ledger.sums import RunLedger, WaitSums
+    from ddptop.frames.columns import Column
+    from ddptop.protocol.since_start import SinceStart
+    from ddptop.protocol.vocabulary import OwnPlace
+
+    Integers = NDArray[np.int64]
+
+_T = TypeVar("_T")
+
+VERSION = 1
+"""Of the layout, and of what the sums mean. Of other versions a reader takes none."""
+
+WAIT_NUMBERS, WAIT_COUNTS = ("usual_ms", "other_ms", "longest_ms"), ("n_steps", "longest_step")
+"""Fields of a WaitSum: floats and integers."""
+
+DEAR_NUMBERS = ("longest_ms", "rank_ms", "since_s", "until_s")
+"""Floats of a DearSum."""
+
+PLACES_OF_MARKS: tuple[Literal["evaluation", "phase"], ...] = ("evaluation", "phase")
+
+
+def pack_ledger(ledger: RunLedger, since_bin: int) -> bytes:
+    """The sums of all complete steps. `since_bin`: number of the newest bin of the last minutes that an
+    earlier piece has; NO_BIN: none has any."""
+    bins = [time_bin for time_bin in ledger.recent_bins if time_bin.number >= since_bin]
+    marks = [
+        (mark.rank, mark.begin_ns, mark.end_ns, PLACES_OF_MARKS.index(mark.place)) for mark in ledger.marks
+    ]
+    usual = ledger.usual_length
+    content = [
+        VERSION,
+        [LEDGER_CLASSES, STEP_CLASSES, WAIT_PLACES],
+        [*map(_pack_floats, (ledger.by_class, ledger.usual, ledger.usual_total, ledger.left_out))],
+        [*map(_pack_integers, (ledger.end_ns, ledger.session, ledger.shift_ns))],
+        [ledger.n_steps, ledger.run_bin_s, usual.usual_ms, usual.is_first, _pack_floats(usual.newest)],
+        _pack_bins(ledger.run_bins),
+        _pack_waits([ledger.waits]),
+        [_pack_integers(marks), _pack_integers([*ledger.declared.items()])],
+        since_bin,
+        [_pack_bins(bins), _pack_waits([time_bin.waits for time_bin in bins])],
+    ]
+    packed: bytes = msgpack.packb(content)
+    return packed
+
+
+def resume_ledger(ledger: RunLedger, pieces: Sequence[tuple[SinceStart, bytes]]) -> bool:
+    """Put the recorded sums into a ledger, which goes on behind them; False: they cannot be read.
+
+    `pieces`: what was known at each recorded moment, oldest first; the last one is where it goes on. Empty:
+    it begins with the launch."""
+    if not pieces:
+        ledger.is_known = True
+        return True
+    try:
+        _put_back(ledger, [packed for _, packed in pieces])
+    except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException):
+        return False
+    since_start = pieces[-1][0]
+    ledger.resumed = Resumed(since_start.at_ns, since_start.incarnation, since_start.step)
+    ledger.is_known = True
+    return True
+
+
+def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
+    """Raises ValueError, TypeError, KeyError, IndexError or UnpackException for what was not recorded so."""
+    _, names, floats, integers, numbers, run_bins, waits, marks, _, _ = _unpack(pieces[-1])
+    classes, step_classes, places = names
+    left_out = _read_floats(floats[3])
+    n_ranks = len(left_out)
+    if n_ranks > MAX_WORLD:
+        raise ValueError("too many ranks")
+    by_class = _read_rows(
+        floats[0], n_ranks, [LEDGER_CLASSES.index(name) for name in classes], len(LEDGER_CLASSES)
+    )
+    usual = _read_rows(
+        floats[1], n_ranks, [STEP_CLASSES.index(name) for name in step_classes], len(STEP_CLASSES)
+    )
+    usual_total = _read_floats(floats[2], n_ranks)
+    end_ns, session, shift_ns = (_read_integers(column, n_ranks) for column in integers)
+    n_steps, run_bin_s, usual_ms, is_first, newest = numbers
+    bins = _read_bins(run_bins)
+    if len(bins) > RUN_BINS or not 0 < float(run_bin_s) < np.inf:
+        raise ValueError("no bins of a run")
+    (of_run,) = _read_waits(waits, places)
+    recent = _join_recent(pieces)
+    mark_rows, declared = (
+        _read_integers(column).reshape(-1, n) for column, n in zip(marks, (4, 2), strict=True)
+    )
+    ledger.marks = [
+        Mark(rank, begin_ns, end_ns, PLACES_OF_MARKS[place])
+        for rank, begin_ns, end_ns, place in mark_rows.tolist()
+    ]
+    ledger.declared = dict(zip(*declared.T.tolist(), strict=True)) if len(declared) else {}
+    ledger.by_class, ledger.usual, ledger.usual_total, ledger.left_out = (
+        by_class,
+        usual,
+        usual_total,
+        left_out,
+    )
+    ledger.end_ns, ledger.session, ledger.shift_ns = end_ns, session, shift_ns
+    ledger.n_steps, ledger.run_bin_s = int(n_steps), float(run_bin_s)
+    ledger.usual_length.usual_ms, ledger.usual_length.is_first = float(usual_ms), is_first is True
+    ledger.usual_length.newest = _read_floats(newest).tolist()
+    ledger.run_bins, ledger.waits = bins, of_run
+    ledger.recent_bins = deque(recent, maxlen=RECENT_BINS)
+
+
+def _join_recent(pieces: Sequence[bytes]) -> list[TimeBin]:
+    """The bins of the last minutes, oldest first. Raises ValueError where a piece between is missing."""
+    bins: dict[int, TimeBin] = {}
+    least = None
+    for packed in reversed(pieces):
+        content = _unpack(packed)
+        since_bin, (of_bins, waits) = content[8], content[9]
+        found = _read_bins(of_bins)
+        if least is not None and (not found or found[-1].number < least):
+            raise ValueError("bins are missing")
+        for time_bin, sums in zip(found, _read_waits(waits, content[1][2]), strict=True):
+            time_bin.waits = sums
+            bins.setdefault(time_bin.number, time_bin)
+        if since_bin == NO_BIN or len(bins) > RECENT_BINS:
+            return [bins[number] for number in sorted(bins)]
+        least = since_bin
+    raise ValueError("bins are missing")
+
+
+def _unpack(packed: bytes) -> list[Any]:
+    content: list[Any] = msgpack.unpackb(packed, max_ext_len=0, max_map_len=0)
+    if not isinstance(content, list) or len(content) < 10 or content[0] != VERSION:
+        raise ValueError("sums of another version")
+    return content[:10]
+
+
+def _pack_floats(values: Column | Sequence[float]) -> bytes:
+    return np.asarray(values, "<f8").tobytes()
+
+
+def _pack_integers(values: Integers | Sequence[object]) -> bytes:
+    return np.asarray(values, "<i8").tobytes()
+
+
+def _read_floats(data: bytes, n: int | None = None) -> Column:
+    values = np.frombuffer(data, "<f8").astype(np.float64)
+    if (n is not None and len(values) != n) or not np.isfinite(values).all():
+        raise ValueError("no such sums")
+    return values
+
+
+def _read_integers(data: bytes, n: int | None = None) -> Integers:
+    values = np.frombuffer(data, "<i8").astype(np.int64)
+    if n is not None and len(values) != n:
+        raise ValueError("no such numbers")
+    return values
+
+
+def _read_rows(data: bytes, n_ranks: int, rows: Sequence[int], n_rows: int) -> Column:
+    """(n_rows, ranks): those that are there are at `rows`."""
+    values = np.zeros((n_rows, n_ranks))
+    values[rows] = _read_floats(data, len(rows) * n_ranks).reshape(len(rows), n_ranks)
+    return values
+
+
+BIN_FIELDS = 7
+
+
+def _pack_bins(bins: Sequence[TimeBin]) -> bytes:
+    return _pack_floats([number for time_bin in bins for number in time_bin.numbers])
+
+
+def _read_bins(data: bytes) -> list[TimeBin]:
+    rows = _read_floats(data).reshape(-1, BIN_FIELDS).tolist()
+    bins = [TimeBin.of(int(number), sums) for number, *sums in rows]
+    if any(later.number <= earlier.number for earlier, later in pairwise(bins)):
+        raise ValueError("bins that are not in order")
+    return bins
+
+
+def _pack_waits(several: Sequence[WaitSums]) -> list[bytes]:
+    """Sums by rank and place, one collection after the other."""
+    waits = [wait for sums in several for wait in sums.values()]
+    dear = [(power, dear) for wait in waits for power, dear in wait.dear.items()]
+    return [
+        _pack_integers([len(sums) for sums in several]),
+        _pack_integers([divmod(key, len(WAIT_PLACES)) for sums in several for key in sums]),
+        _pack_floats([getattr(wait, name) for wait in waits for name in WAIT_NUMBERS]),
+        _pack_integers([getattr(wait, name) for wait in waits for name in WAIT_COUNTS]),
+        _pack_integers([len(wait.dear) for wait in waits]),
+        _pack_integers([(power, dear.n_steps, len(dear.steps)) for power, dear in dear]),
+        _pack_floats([getattr(dear, name) for _, dear in dear for name in DEAR_NUMBERS]),
+        _pack_integers([step for _, dear in dear for step in dear.steps]),
+    ]
+
+
+def _read_waits(packed: Sequence[bytes], places: Sequence[OwnPlace]) -> list[WaitSums]:
+    sizes, keys, counts, n_dear = (_read_integers(packed[i]) for i in (0, 1, 3, 4))
+    n = len(n_dear)
+    numbers = _read_floats(packed[2], n * len(WAIT_NUMBERS)).reshape(n, len(WAIT_NUMBERS)).tolist()
+    counts = counts.reshape(n, len(WAIT_COUNTS))
+    keys = keys.reshape(n, 2)
+    if not ((keys >= 0) & (keys < (MAX_WORLD, len(places)))).all():
+        raise ValueError("no such waits")
+    of_place = [WAIT_PLACES.index(place) for place in places]
+    waits: list[tuple[int, WaitSum]] = []
+    dear_sums = _split(_read_dear_sums(packed[5:]), n_dear)
+    for (rank, place), floats, integers, dear in zip(
+        keys.tolist(), numbers, counts.tolist(), dear_sums, strict=True
+    ):
+        usual_ms, other_ms, longest_ms = floats
+        wait = WaitSum(usual_ms, other_ms, integers[0], longest_ms, integers[1], dict(dear))
+        waits.append((rank * len(WAIT_PLACES) + of_place[place], wait))
+    return [*map(dict, _split(waits, sizes))]
+
+
+def _read_dear_sums(packed: Sequence[bytes]) -> list[tuple[int, DearSum]]:
+    heads = _read_integers(packed[0]).reshape(-1, 3)
+    floats = _read_floats(packed[1], len(heads) * len(DEAR_NUMBERS)).reshape(len(heads), len(DEAR_NUMBERS))
+    steps = _split(_read_integers(packed[2]).tolist(), heads[:, 2])
+    sums: list[tuple[int, DearSum]] = []
+    for (power, n_steps, _), numbers, of_power in zip(heads.tolist(), floats.tolist(), steps, strict=True):
+        longest_ms, rank_ms, since_s, until_s = numbers
+        dear = DearSum(n_steps, longest_ms, rank_ms, since_s, until_s, deque(of_power, DEAR_STEPS))
+        sums.append((power, dear))
+    return sums
+
+
+def _split(values: Sequence[_T], sizes: Integers) -> list[Sequence[_T]]:
+    """The values in parts of these sizes. Raises ValueError where they are others."""
+    if (sizes < 0).any() or sizes.sum() != len(values):
+        raise ValueError("parts of other sizes")
+    ends = np.cumsum(sizes).tolist()
+    return [values[end - size : end] for size, end in zip(sizes.tolist(), ends, strict=True)]

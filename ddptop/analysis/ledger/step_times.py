@@ -1,0 +1,288 @@
+"""The time of complete steps by the classes of the ledger, and what was waited in them for whom.
+
+A wait is for the rank that came last: the one with the shortest exposed communication, or with the shortest
+wait in a collective of the script's own. What that rank spends there is transfer, for all ranks. Its place is
+where it took longer than the others in this step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.windows import PART_COLUMNS, PLACES
+from ddptop.protocol.messages import Flag
+from ddptop.protocol.step_columns import FLAGS, MICRO_STEPS
+from ddptop.protocol.step_words import CELL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ddptop.analysis.steps.complete_steps import StepBlock
+    from ddptop.analysis.steps.kept import Peers
+    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.protocol.vocabulary import LedgerClass, OwnPlace
+
+STEP_CLASSES: tuple[LedgerClass, ...] = (
+    *("data", "forward", "own_backward", "optimizer", "between", "gc"),
+    *("transfer", "waiting", "evaluation", "phase", "first_batch"),
+)
+"""The classes of a complete step. What is in none of them is not known."""
+
+DATA, _, _, _, BETWEEN, GC, TRANSFER, WAITING, _, _, FIRST_BATCH = range(len(STEP_CLASSES))
+
+WAIT_PLACES: tuple[OwnPlace, ...] = (
+    *PLACES,
+    "gc",
+    "start",
+    "first_batch",
+    "evaluation",
+    "phase",
+    "between_steps",
+    "unknown",
+)
+"""Where a rank may be while others wait for it. `between_steps` stands for `before_forward` in steps without
+a DataLoader: nothing parts it from the end of the optimizer then."""
+
+OUTSIDE = frozenset(map(WAIT_PLACES.index, ("data", "first_batch", *PLACES[4:], "between_steps")))
+"""The places in which an evaluation or a declared phase lies."""
+
+EXPLAINED_SHARE = 0.25
+"""Least share of the longest wait that the last rank's place has to explain. Below it, the wait comes from
+the transport or from work that has no stamps."""
+
+GC_SHARE = 0.8
+"""Least share of the last rank's excess that garbage collection has to be, to be its place."""
+
+
+class StepWaits(NamedTuple):
+    """Waits of one kind in m steps, (m,) each."""
+
+    steps: Indices
+    """Their indices in the batch."""
+    last: Indices
+    """The rank that came last."""
+    place: Indices
+    """Where that rank was, as an index in WAIT_PLACES."""
+    total_ms: Column
+    """What all ranks together have waited for it."""
+    longest_ms: Column
+    """The longest wait of one rank."""
+
+
+class AsideTime(NamedTuple):
+    """Time of a rank in one step that lies in an evaluation or in a declared phase."""
+
+    step: int
+    """Index in the batch."""
+    rank: int
+    place: Literal["evaluation", "phase"]
+    ms: float
+    """It is at most so long."""
+
+
+class StepTimes(NamedTuple):
+    """n steps by class."""
+
+    by_class: Column
+    """(STEP_CLASSES, n, ranks) ms."""
+    waits: list[StepWaits]
+
+
+def exact(ms: Column) -> Column:
+    """The same to 2^-10 ms, a microsecond: sums of such numbers do not depend on their order."""
+    return np.asarray(np.rint(ms * 1024.0) / 1024.0)
+
+
+class _WaitKind(NamedTuple):
+    """What ranks spend in one kind of communication, (n, ranks) ms each; NaN: not known, or not in it."""
+
+    spent: Column
+    wait: Column | None
+    """The part that is waiting; None: what is beyond the least of all ranks that are in it."""
+
+
+def divide_steps(
+    runs_of_peers: Iterable[tuple[slice, list[Peers]]],
+    block: StepBlock,
+    columns: Column,
+    parts: Column | None,
+    aside: Sequence[AsideTime] = (),
+    late_start_ms: Column | None = None,
+) -> StepTimes:
+    """The time of n steps by class.
+
+    `runs_of_peers`: consecutive steps, and the process groups within which they are compared. `columns`:
+    (wall and PHASES, n, ranks) ms. `parts`: (PART_COLUMNS, n, ranks) ms or None. `late_start_ms`:
+    (ranks,) by how much later than the first rank each began the first of these steps, where that is the
+    first of the run."""
+    counts = np.asarray(block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0)
+    exposed = _exposed(block, counts, columns[3], parts)
+    places, kinds = _own_places(counts, columns, parts, exposed), _kinds_of_waits(block, parts, exposed)
+    by_class = np.zeros((len(STEP_CLASSES), *counts.shape))
+    by_class[:4] = places[:4]
+    places[4:8].sum(axis=0, out=by_class[BETWEEN])
+    paused = places[_GC_PLACE]
+    if paused.any():
+        work_ms = by_class[:GC].sum(axis=0)
+        np.minimum(paused, work_ms, out=by_class[GC])
+        # It is not known in which place: a long pause is most of the place that it lies in.
+        by_class[:GC] *= 1.0 - np.nan_to_num(formulas.share(by_class[GC], work_ms))
+    by_class[: GC + 1] = exact(by_class[: GC + 1])
+    if late_start_ms is not None:
+        places[_START_PLACE, 0] = late_start_ms
+    begins = np.asarray(block.integers[FLAGS] & int(Flag.FIRST_BATCH) != 0)
+    if late_start_ms is not None:
+        begins[0] = False  # all of the first step is the start
+    waits: list[StepWaits] = []
+    for run, groups in runs_of_peers:
+        for peers in groups:
+            waits += _waits_of_group(by_class, places, kinds, run, peers)
+    for time in aside:
+        _move_aside(by_class, time)
+    if aside:
+        waits = [_with_aside(wait, aside) for wait in waits]
+    if begins.any():
+        by_class[FIRST_BATCH] = np.where(begins, by_class[DATA], 0.0)
+        by_class[DATA] -= by_class[FIRST_BATCH]
+        waits = [_with_first_batch(wait, begins) for wait in waits]
+    return StepTimes(by_class, waits)
+
+
+_GC_PLACE, _START_PLACE = len(PLACES), len(PLACES) + 1
+
+
+def _own_places(counts: Mask, columns: Column, parts: Column | None, exposed: Column) -> Column:
+    """(places, n, ranks) ms: PLACES, pauses for garbage collection and a late start; 0 where not known."""
+    _, data, forward, backward, optimizer, other = columns
+    places = np.zeros((len(PLACES) + 2, *counts.shape))
+    if parts is not None:
+        places[: len(PLACES)] = parts[: len(PLACES)]
+        places[_GC_PLACE] = parts[PART_COLUMNS.index("gc")]
+    in_phases = counts if parts is None else counts & np.isnan(parts[0])  # rows without own times
+    if in_phases.any():
+        for place, phase in ((0, data), (1, forward), (3, optimizer), (4, other)):
+            np.copyto(places[place], phase, where=in_phases)
+        np.copyto(places[2], backward - exposed, where=in_phases)
+    elif np.isnan(places[2]).any():  # the last gradient is not known, perhaps the buckets' times are
+        np.copyto(places[2], backward - exposed, where=np.isnan(places[2]))
+    np.nan_to_num(places, copy=False)
+    return np.maximum(places, 0.0, out=places)
+
+
+def _exposed(block: StepBlock, counts: Mask, backward: Column, parts: Column | None) -> Column:
+    """(n, ranks) exposed communication in ms. Where the last gradient is not known, as in the first step of
+    a model, it is that of bucket detail; NaN: neither is known."""
+    exposed = np.full(counts.shape, np.nan) if parts is None else parts[PART_COLUMNS.index("exposed")].copy()
+    unknown = np.isnan(exposed) & counts
+    ranks = counts.shape[1]
+    for step in np.flatnonzero(unknown.any(axis=1) & np.array(block.detailed)).tolist():
+        begins = block.cells_at[step * ranks : (step + 1) * ranks + 1]
+        n_cells = np.diff(begins)
+        if n_cells[0] == 0 or (n_cells != n_cells[0]).any() or (block.integers[MICRO_STEPS, step] > 1).any():
+            continue
+        cells = block.cells[begins[0] : begins[-1]].reshape(ranks, -1, CELL).astype(np.float64)
+        ready, took = cells[..., 1] / 1000.0, cells[..., 2] / 1000.0
+        beyond = (ready + took).max(axis=1) - ready.max(axis=1)
+        usable = unknown[step] & (took >= 0).all(axis=1)
+        exposed[step] = np.where(usable, np.clip(beyond, 0.0, backward[step]), exposed[step])
+    return exposed
+
+
+def _kinds_of_waits(block: StepBlock, parts: Column | None, exposed: Column) -> list[_WaitKind]:
+    """Exposed communication, DDP's broadcasts of buffers, and the script's own collectives in each phase."""
+    if parts is None:
+        return [_WaitKind(exposed, None)]
+    names = ("exposed_wait", "buffers", "buffers_wait")
+    exposed_wait, buffers, buffers_wait = (parts[PART_COLUMNS.index(name)] for name in names)
+    kinds = [_WaitKind(exposed, None if np.isnan(exposed_wait).all() else exposed_wait)]
+    waited = block.own[4:9]
+    if not (waited > 0).any():
+        return kinds
+    in_buffers = np.nan_to_num(buffers)
+    if in_buffers.any():
+        kinds.append(_WaitKind(buffers, buffers_wait))
+    for phase in (1, 4, 0, 2, 3):  # those of broadcasts of buffers first
+        spent = np.maximum(waited[phase] / 1000.0, 0.0)  # MISSING where a row has none
+        of_buffers = np.minimum(in_buffers, spent)
+        in_buffers, spent = in_buffers - of_buffers, spent - of_buffers
+        spent[spent <= _ROUNDING_MS] = np.nan  # it was in none
+        if np.isfinite(spent).any():
+            kinds.append(_WaitKind(spent, None))
+    return kinds
+
+
+_ROUNDING_MS = 0.0005
+
+
+def _waits_of_group(
+    by_class: Column, places: Column, kinds: Sequence[_WaitKind], run: slice, peers: Peers
+) -> Iterator[StepWaits]:
+    """Add what the ranks of a group spent in communication in some steps; gives their waits."""
+    members, mine, to = peers
+    excess: Column | None = None
+    ranks = np.arange(by_class.shape[2])[members]
+    for spent_of_all, wait_of_all in kinds:
+        spent = spent_of_all[run, members]
+        least = np.fmin.reduce(spent, axis=1)
+        wait = spent - least[:, None] if wait_of_all is None else wait_of_all[run, members]
+        if wait_of_all is None and kinds[0].spent is spent_of_all:
+            wait[np.isnan(spent).any(axis=1)] = np.nan  # the one that is not known may have been the last
+        wait = exact(wait)
+        by_class[WAITING][run, to] += np.nan_to_num(wait[:, mine])
+        by_class[TRANSFER][run, to] += np.nan_to_num(exact(spent[:, mine]) - wait[:, mine])
+        total = np.nansum(wait[:, mine], axis=1)
+        steps = np.flatnonzero(total > 0)
+        if not len(steps):
+            continue
+        last = np.where(np.isnan(spent[steps]), np.inf, spent[steps]).argmin(axis=1)
+        longest = np.fmax.reduce(wait[steps][:, mine], axis=1)
+        if excess is None:
+            of_members = places[:, run, members]
+            usual = np.partition(of_members, (len(ranks) - 1) // 2, axis=2)[..., (len(ranks) - 1) // 2]
+            excess = of_members - usual[..., None]
+        fetches = places[0][run, members][steps, last] > 0
+        place = _places_of_last(excess[:, steps, last], longest, fetches)
+        yield StepWaits(steps + run.start, ranks[last], place, total[steps], longest)
+
+
+def _places_of_last(excess: Column, longest: Column, fetches: Mask) -> Indices:
+    """(m,) where the last rank was. `excess`: (places, m) of that rank over the group; `fetches`: whether a
+    DataLoader was seen in the step."""
+    at, most = excess[:_GC_PLACE].argmax(axis=0), excess[:_GC_PLACE].max(axis=0)
+    between_steps = ~fetches & (at == WAIT_PLACES.index("before_forward"))
+    at = np.where(between_steps, WAIT_PLACES.index("between_steps"), at)
+    collects = excess[_GC_PLACE] > GC_SHARE * np.maximum(excess[:_GC_PLACE].sum(axis=0), most)
+    at = np.where(collects & (most > 0), _GC_PLACE, at)
+    at = np.where(excess[_START_PLACE] > most, _START_PLACE, at)
+    explains = np.maximum(most, excess[_START_PLACE]) >= EXPLAINED_SHARE * longest
+    return np.where(explains, at, WAIT_PLACES.index("unknown"))
+
+
+def _move_aside(by_class: Column, time: AsideTime) -> None:
+    """Time outside the phases, and in fetching, becomes that of an evaluation or a declared phase."""
+    of_step = by_class[:, time.step, time.rank]
+    to_move = time.ms
+    for name in (BETWEEN, DATA):
+        moved = float(min(of_step[name], to_move))
+        of_step[name] -= moved
+        of_step[STEP_CLASSES.index(time.place)] += moved
+        to_move -= moved
+
+
+def _with_aside(wait: StepWaits, aside: Sequence[AsideTime]) -> StepWaits:
+    """The waits, with the place of ranks that evaluated or were in a declared phase."""
+    place = wait.place.copy()
+    for time in aside:
+        for number in np.flatnonzero((wait.steps == time.step) & (wait.last == time.rank)).tolist():
+            if int(place[number]) in OUTSIDE:
+                place[number] = WAIT_PLACES.index(time.place)
+    return wait._replace(place=place)
+
+
+def _with_first_batch(wait: StepWaits, begins: Mask) -> StepWaits:
+    """The waits; the place of ranks that fetched the first batch of an epoch (`begins`) is its own."""
+    fetched = (wait.place == WAIT_PLACES.index("data")) & begins[wait.steps, wait.last]
+    return wait._replace(place=np.where(fetched, WAIT_PLACES.index("first_batch"), wait.place))

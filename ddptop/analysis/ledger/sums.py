@@ -1,0 +1,632 @@
+"""The sums of the ledger: the time of each rank by class, and what was waited for each rank in each place.
+
+They are fed with every complete step, and with what lies between two steps. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from ddptop.analysis.ledger.step_times import GC, STEP_CLASSES, WAIT_PLACES, AsideTime, divide_steps, exact
+from ddptop.frames.ledger import LEDGER_CLASSES
+from ddptop.frames.statistics import median
+from ddptop.protocol.messages import Flag
+from ddptop.protocol.step_columns import BEGIN, FLAGS, WALL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.analysis.ledger.step_times import StepTimes, StepWaits
+    from ddptop.analysis.rank_table import RankTable
+    from ddptop.analysis.steps.complete_steps import StepBlock
+    from ddptop.analysis.steps.kept import Peers
+    from ddptop.frames.columns import Column, Mask
+    from ddptop.protocol.messages import Hello
+    from ddptop.protocol.vocabulary import LedgerClass
+
+    Integers = NDArray[np.int64]
+
+DEAR = 3.0
+"""A step of so many times the usual length is dear: what is rare is summed by itself, with its steps."""
+
+USUAL_STEPS = 32
+"""Steps whose median is the usual length."""
+
+LONG_FIRST_MS = 1000.0
+"""A first step that is longer is dear: there is no usual length yet."""
+
+ALIKE_POWERS = 2
+"""Waits are alike down to a quarter of the power of two of those that cost the most."""
+
+DEAR_STEPS = 8
+"""Newest dear steps that are listed for each rank and place."""
+
+RECENT_BIN_S, RECENT_BINS = 5.0, 60
+"""The last minutes are five: of a rank that is slow every minute they hold several times."""
+
+RUN_BINS, FIRST_RUN_BIN_S = 64, 1.0
+"""Bins of the whole run, for the interval. When they are full, two become one."""
+
+LEFT_OUT = 2.0
+"""A step without phases counts as a usual one up to so many times its length: what is beyond is not known."""
+
+NS_PER_MS = 1e6
+
+NOT_BEGUN = -(2**62)
+"""Stands for the end of the last step where there was none."""
+
+NO_BIN = -(2**31)
+"""Stands for the number of a bin where there is none."""
+
+
+@dataclass(slots=True)
+class DearSum:
+    """Dear steps in which ranks waited about as long for one rank in one place."""
+
+    n_steps: int = 0
+    longest_ms: float = 0.0
+    """The sum over the steps of the longest wait of one rank."""
+    rank_ms: float = 0.0
+    """What all ranks waited in them."""
+    since_s: float = 0.0
+    """When the first of them ended, and the last, in seconds since the launch."""
+    until_s: float = 0.0
+    steps: deque[int] = field(default_factory=lambda: deque(maxlen=DEAR_STEPS))
+    """The newest ones, oldest first."""
+
+    def add(self, more: DearSum) -> None:
+        """Add others; of their steps the newest of all stay."""
+        self.since_s = min(self.since_s, more.since_s) if self.n_steps else more.since_s
+        self.until_s = max(self.until_s, more.until_s) if self.n_steps else more.until_s
+        self.n_steps += more.n_steps
+        self.longest_ms += more.longest_ms
+        self.rank_ms += more.rank_ms
+        self.steps.extend(more.steps)
+
+
+@dataclass(slots=True)
+class WaitSum:
+    """What was waited for one rank in one place, in milliseconds over all ranks that waited."""
+
+    usual_ms: float = 0.0
+    """In steps of usual length."""
+    other_ms: float = 0.0
+    """In dear steps, and in a first one."""
+    n_steps: int = 0
+    longest_ms: float = 0.0
+    """The longest wait of one rank in one step, and that step."""
+    longest_step: int = 0
+    dear: dict[int, DearSum] = field(default_factory=dict)
+    """By the longest wait in a dear step, as a power of two of milliseconds: a pause of seconds is not to be
+    averaged with what is dear by accident."""
+
+    def add(self, more: WaitSum) -> None:
+        """Add the waits of later steps."""
+        self.usual_ms += more.usual_ms
+        self.other_ms += more.other_ms
+        self.n_steps += more.n_steps
+        if more.longest_ms > self.longest_ms:
+            self.longest_ms, self.longest_step = more.longest_ms, more.longest_step
+        for power, dear in more.dear.items():
+            self.dear.setdefault(power, DearSum()).add(dear)
+
+    @property
+    def dearest(self) -> DearSum:
+        """The dear steps that cost the most together, and those with nearly as long waits or longer ones."""
+        most = max(self.dear, key=lambda power: self.dear[power].rank_ms, default=0)
+        group = DearSum()
+        powers = [power for power in sorted(self.dear) if power >= most - ALIKE_POWERS]
+        for power in powers:
+            group.add(self.dear[power])
+        if len(powers) > 1:
+            # In order, as far as they are kept: of incarnations one after the other numbers may be mixed.
+            group.steps = deque(
+                sorted(step for power in powers for step in self.dear[power].steps), DEAR_STEPS
+            )
+        return group
+
+
+WaitSums = dict[int, WaitSum]
+"""By rank x WAIT_PLACES + place."""
+
+
+@dataclass(slots=True)
+class TimeBin:
+    """The steps that ended within some time, summed over ranks."""
+
+    number: int
+    """Its begin, divided by the length of a bin."""
+    n_steps: float = 0.0
+    total_ms: float = 0.0
+    """Of all ranks, and how much of it has no phases, and is in steps of usual length."""
+    left_out_ms: float = 0.0
+    usual_total_ms: float = 0.0
+    usual_ms: float = 0.0
+    """Waited in steps of usual length, and in others."""
+    other_ms: float = 0.0
+    waits: WaitSums = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, number: int, sums: Sequence[float]) -> TimeBin:
+        """A bin with these sums, in the order of its fields."""
+        n_steps, total_ms, left_out_ms, usual_total_ms, usual_ms, other_ms = sums
+        return cls(number, n_steps, total_ms, left_out_ms, usual_total_ms, usual_ms, other_ms)
+
+    def add(self, more: TimeBin) -> None:
+        """Add the steps of another one."""
+        self.n_steps += more.n_steps
+        self.total_ms += more.total_ms
+        self.left_out_ms += more.left_out_ms
+        self.usual_total_ms += more.usual_total_ms
+        self.usual_ms += more.usual_ms
+        self.other_ms += more.other_ms
+        add_waits(self.waits, more.waits)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it but for `waits`, in order."""
+        sums = (self.n_steps, self.total_ms, self.left_out_ms, self.usual_total_ms)
+        return (self.number, *sums, self.usual_ms, self.other_ms)
+
+    @property
+    def scale(self) -> float:
+        """What is to be added of each second in steps of usual length for the steps that were left out."""
+        return self.left_out_ms / self.usual_total_ms if self.usual_total_ms > 0 else 0.0
+
+    @property
+    def waited_ms(self) -> float:
+        """With the share of steps that were left out."""
+        return self.other_ms + self.usual_ms * (1 + self.scale)
+
+
+def add_waits(sums: WaitSums, more: WaitSums) -> None:
+    """Add what was waited in later steps."""
+    for key, wait in more.items():
+        known = sums.get(key)
+        if known is None:
+            known = sums[key] = WaitSum()
+        known.add(wait)
+
+
+class Mark(NamedTuple):
+    """A rank is known to evaluate at a moment, or to be in a declared phase between two."""
+
+    rank: int
+    begin_ns: int
+    """By its own clock."""
+    end_ns: int
+    place: Literal["evaluation", "phase"]
+
+
+class Resumed(NamedTuple):
+    """The moment whose recorded sums a ledger has begun with. What came before is in them."""
+
+    at_ns: int
+    """When the newest message in it arrived."""
+    incarnation: int
+    step: int
+    """The newest complete step."""
+
+
+MAX_MARKS = 4096
+"""Marks that are kept until their steps are complete."""
+
+
+class RunFacts(Protocol):
+    """What the ledger reads of the state of the run."""
+
+    table: RankTable
+    incarnation: int
+    kept_every: int
+
+    @property
+    def started_ns(self) -> int: ...
+
+    def hello(self, rank: int) -> Hello | None: ...
+
+
+class RunLedger:
+    """Where the time of all ranks went, from the launch on. It goes on over restarts."""
+
+    def __init__(self, state: RunFacts, *, is_known: bool = True) -> None:
+        self._state = state
+        self.is_known = is_known
+        """Whether all steps from the launch on are in it. False: there is no ledger at this moment."""
+        self.resumed: Resumed | None = None
+        """Set where it has begun with recorded sums (`resume_ledger`)."""
+        self.by_class: Column = np.zeros((len(LEDGER_CLASSES), 0))
+        """(LEDGER_CLASSES, ranks) ms, without the shares of what was left out."""
+        self.usual: Column = np.zeros((len(STEP_CLASSES), 0))
+        """(STEP_CLASSES, ranks) ms: what of it was in steps of usual length."""
+        self.usual_total: Column = np.zeros(0)
+        """(ranks,) ms of these steps."""
+        self.left_out: Column = np.zeros(0)
+        """(ranks,) ms of steps without phases, no longer than usual: they are in no class."""
+        self.waits: WaitSums = {}
+        self.n_steps = 0
+        self.run_bins: list[TimeBin] = []
+        self.recent_bins: deque[TimeBin] = deque(maxlen=RECENT_BINS)
+        self.end_ns: Integers = np.zeros(0, np.int64)
+        """(ranks,) when its last complete step ended, since the launch; NOT_BEGUN before its first."""
+        self.run_bin_s = FIRST_RUN_BIN_S
+        self.usual_length = UsualLength()
+        self.session: Integers = np.zeros(0, np.int64)
+        """(ranks,) in which session that was."""
+        self.shift_ns: Integers = np.zeros(0, np.int64)
+        """(ranks,) to be added to its own clock to get the time since the launch."""
+        self._is_past_resumed = False
+        self.marks: list[Mark] = []
+        self.declared: dict[int, int] = {}
+
+    def note_evaluating(self, ranks: Integers, own_ns: Integers, t_ns: Integers) -> None:
+        """These ranks evaluate at these moments of their own clocks, (n,) each; `t_ns`: when that arrived."""
+        for rank, at_ns, arrived_ns in zip(ranks.tolist(), own_ns.tolist(), t_ns.tolist(), strict=True):
+            if not self._has_recorded(arrived_ns):
+                self._add_mark(Mark(rank, at_ns, at_ns, "evaluation"))
+
+    def note_phase(self, rank: int, own_ns: int, t_ns: int, *, begins: bool) -> None:
+        """A declared phase of a rank begins or ends; `t_ns`: when that arrived."""
+        if self._has_recorded(t_ns):
+            return
+        if begins:
+            self.declared.setdefault(rank, own_ns)
+        elif (begin_ns := self.declared.pop(rank, None)) is not None:
+            self._add_mark(Mark(rank, begin_ns, own_ns, "phase"))
+
+    def is_restarting(self) -> Mask:
+        """(ranks,) whether its present process has ended no complete step, while one before it has."""
+        sessions = self._state.table.session[: len(self.session)]
+        restarts = np.zeros(len(self.session), bool)
+        restarts[: len(sessions)] = sessions != self.session[: len(sessions)]
+        return np.asarray(restarts & (self.end_ns != NOT_BEGUN))
+
+    def begin_group(self, t_ns: int) -> None:
+        """Ranks restart: their steps begin at 0 again. `t_ns`: when that was known."""
+        if self._has_recorded(t_ns):
+            return
+        self._is_past_resumed = True
+        self.marks.clear()
+        self.declared.clear()
+
+    @property
+    def resumes_after(self) -> int | None:
+        """The step after which this process's own sums begin; None: they have begun."""
+        return None if self.resumed is None or self._is_past_resumed else self.resumed.step
+
+    def _has_recorded(self, t_ns: int) -> bool:
+        """Whether what arrived then is in the sums with which it began."""
+        return self.resumed is not None and t_ns <= self.resumed.at_ns
+
+    def take(
+        self,
+        numbers: Column,
+        runs_of_peers: Iterable[tuple[slice, list[Peers]]],
+        block: StepBlock,
+        columns: Column,
+        parts: Column | None,
+        end_s: Column,
+    ) -> None:
+        """Add n complete steps of these numbers. `runs_of_peers`, `columns`, `parts`: as in `divide_steps`;
+        `end_s`: (n,) when they ended, in seconds since the run started."""
+        if not self.is_known or self._are_recorded(int(numbers[-1])):
+            return
+        wall = exact(columns[0])
+        self._resize(wall.shape[1])
+        begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
+        end_ns = begin_ns + 1000 * block.integers[WALL].astype(np.int64)
+        begins_group = bool(numbers[0] == 0)
+        late_start_ms = self._add_gap_before(begin_ns[0])
+        aside = self._take_marks(begin_ns, end_ns) if self.marks else []
+        times = divide_steps(
+            runs_of_peers, block, columns, parts, aside, late_start_ms if begins_group else None
+        )
+        recorded = ~block.shadow.any(axis=1)
+        length = np.asarray(median(wall))
+        usual_ms = self.usual_length.take(length, recorded & (numbers > 0))
+        is_dear = recorded & ((length > DEAR * usual_ms) | ((numbers == 0) & (length > LONG_FIRST_MS)))
+        is_usual = recorded & ~is_dear & (numbers > 0)
+        between_ms, scaled_ms = self._gaps_between(begin_ns, end_ns, numbers, usual_ms)
+        left_out = exact(
+            np.where(block.shadow, np.minimum(wall, LEFT_OUT * usual_ms[:, None]), 0.0) + scaled_ms
+        )
+        self._add_steps(times, block, wall, left_out, between_ms, begins_group=begins_group)
+        self._add_usual(times, wall, is_usual)
+        ranks = slice(0, wall.shape[1])
+        self.left_out[ranks] += left_out.sum(axis=0)
+        self.n_steps += len(numbers)
+        self.end_ns[ranks] = end_ns[-1] + self.shift_ns[ranks]
+        self.session[ranks] = self._state.table.session[ranks]
+        totals = wall.sum(axis=1) + between_ms.sum(axis=1)
+        self._add_bins(times, numbers, end_s, totals, left_out.sum(axis=1), is_usual)
+        self._add_waits(times.waits, numbers, end_s, is_usual, is_dear)
+
+    def _are_recorded(self, last_step: int) -> bool:
+        """Whether steps up to this one are in the sums with which it began. No batch has steps before and
+        after `resumes_after`."""
+        resumed = self.resumed
+        if resumed is None or self._is_past_resumed:
+            return False
+        self._is_past_resumed = (self._state.incarnation, last_step) > resumed[1:]
+        return not self._is_past_resumed
+
+    def _resize(self, world: int) -> None:
+        """There are at least so many ranks."""
+        more = world - len(self.left_out)
+        if more <= 0:
+            return
+        self.by_class, self.usual = (
+            np.pad(sums, ((0, 0), (0, more))) for sums in (self.by_class, self.usual)
+        )
+        self.usual_total, self.left_out = (
+            np.pad(sums, (0, more)) for sums in (self.usual_total, self.left_out)
+        )
+        self.session, self.shift_ns = (np.pad(column, (0, more)) for column in (self.session, self.shift_ns))
+        self.end_ns = np.pad(self.end_ns, (0, more), constant_values=NOT_BEGUN)
+
+    def _add_gap_before(self, begin_ns: Integers) -> Column:
+        """Add the time before the first of some steps, whose begins are (ranks,) by the ranks' own clocks.
+
+        Returns by how much later than the first rank each began, (ranks,) ms."""
+        ranks = slice(0, len(begin_ns))
+        sessions = self._state.table.session[ranks]
+        is_new = sessions != self.session[ranks]
+        for rank in np.flatnonzero(is_new).tolist():
+            hello = self._state.hello(rank)
+            if hello is not None:
+                self.shift_ns[rank] = hello.unix_ns - hello.monotonic_ns - self._state.started_ns
+        begin_ns = begin_ns + self.shift_ns[ranks]
+        before = self.end_ns[ranks]
+        gap_ms = exact(np.maximum(begin_ns - np.maximum(before, 0), 0) / NS_PER_MS)
+        starts = before == NOT_BEGUN
+        restarts = is_new & ~starts
+        for row, mask in (
+            (_ROW["start"], starts),
+            (_ROW["restart"], restarts),
+            (_ROW["unknown"], ~(starts | restarts)),
+        ):
+            self.by_class[row, ranks] += np.where(mask, gap_ms, 0.0)
+        return np.asarray((begin_ns - begin_ns.min()) / NS_PER_MS)
+
+    def _gaps_between(
+        self, begin_ns: Integers, end_ns: Integers, numbers: Column, usual_ms: Column
+    ) -> tuple[Column, Column]:
+        """(n, ranks) ms between each step and the one before it in the batch: steps that are not there. And
+        the part of it that a thinned recording has left out, which is as long as usual."""
+        gaps = np.zeros(begin_ns.shape)
+        if len(gaps) > 1:
+            gaps[1:] = exact(np.maximum((begin_ns[1:] - end_ns[:-1]) / NS_PER_MS, 0.0))
+        if self._state.kept_every == 1:
+            return gaps, np.zeros(gaps.shape)
+        missing = np.diff(numbers, prepend=numbers[:1]) - 1
+        most = np.maximum(missing, 0) * usual_ms * LEFT_OUT
+        return gaps, np.minimum(gaps, most[:, None])
+
+    def _add_steps(
+        self,
+        times: StepTimes,
+        block: StepBlock,
+        wall: Column,
+        left_out: Column,
+        between_ms: Column,
+        *,
+        begins_group: bool,
+    ) -> None:
+        ranks = slice(0, wall.shape[1])
+        unknown = wall + between_ms - times.by_class.sum(axis=0) - left_out
+        joined = block.integers[FLAGS] & int(Flag.JOINED) != 0
+        if joined.any():  # it has no batches any more, and answers the others' collectives
+            self.by_class[_ROW["end"], ranks] += np.where(joined, unknown, 0.0).sum(axis=0)
+            unknown = np.where(joined, 0.0, unknown)
+        for row, sums in zip(_STEP_ROWS, times.by_class.sum(axis=1), strict=True):
+            self.by_class[row, ranks] += sums
+        self.by_class[_ROW["unknown"], ranks] += unknown.sum(axis=0)
+        if begins_group:  # the first batch, compilation, caches: also those of a first step are its start
+            name: LedgerClass = "restart" if self._state.incarnation else "start"
+            work = times.by_class[: GC + 1, 0]
+            for row, sums in zip(_STEP_ROWS, work, strict=False):
+                self.by_class[row, ranks] -= sums
+            self.by_class[_ROW["unknown"], ranks] -= unknown[0]
+            self.by_class[_ROW[name], ranks] += work.sum(axis=0) + unknown[0]
+
+    def _add_usual(self, times: StepTimes, wall: Column, is_usual: Mask) -> None:
+        ranks = slice(0, wall.shape[1])
+        if is_usual.all():
+            self.usual[:, ranks] += times.by_class.sum(axis=1)
+            self.usual_total[ranks] += wall.sum(axis=0)
+        else:
+            self.usual[:, ranks] += times.by_class[:, is_usual].sum(axis=1)
+            self.usual_total[ranks] += wall[is_usual].sum(axis=0)
+
+    def _add_bins(
+        self,
+        times: StepTimes,
+        numbers: Column,
+        end_s: Column,
+        totals: Column,
+        left_out: Column,
+        is_usual: Mask,
+    ) -> None:
+        """Add n steps to the bins of time; `totals`, `left_out`: (n,) ms over all ranks."""
+        n = len(numbers)
+        waited = np.zeros(n)
+        for wait in times.waits:
+            waited[wait.steps] += wait.total_ms
+        columns = np.stack(
+            [
+                np.ones(n),
+                totals,
+                left_out,
+                np.where(is_usual, totals, 0.0),
+                np.where(is_usual, waited, 0.0),
+                np.where(is_usual, 0.0, waited),
+            ]
+        )
+        length_s = self.run_bin_s
+        for number, sums in _sums_by_bin(end_s / length_s, columns):
+            # Bins may have become longer since the first of these.
+            self._add_run_bin(TimeBin.of(int(number * length_s // self.run_bin_s), sums))
+        for number, sums in _sums_by_bin(end_s / RECENT_BIN_S, columns):
+            newest = self.recent_bins[-1] if self.recent_bins else None
+            if newest is None or newest.number < number:
+                self.recent_bins.append(TimeBin.of(number, sums))
+            else:
+                newest.add(TimeBin.of(newest.number, sums))
+
+    def _add_waits(
+        self,
+        waits: Sequence[StepWaits],
+        numbers: Column,
+        end_s: Column,
+        is_usual: Mask,
+        is_dear: Mask,
+    ) -> None:
+        """Add what was waited in n steps, whose recent bins are there."""
+        bins = np.maximum.accumulate(np.floor(end_s / RECENT_BIN_S).astype(np.int64))
+        for number, sums in _wait_sums(waits, numbers, end_s, is_usual, is_dear, bins):
+            add_waits(self.waits, sums)
+            bin_of_steps = next((one for one in reversed(self.recent_bins) if one.number <= number), None)
+            if bin_of_steps is not None:
+                add_waits(bin_of_steps.waits, sums)
+
+    def _add_run_bin(self, more: TimeBin) -> None:
+        bins = self.run_bins
+        if bins and bins[-1].number >= more.number:
+            bins[-1].add(more)
+            return
+        bins.append(more)
+        while len(bins) > RUN_BINS:
+            self.run_bin_s *= 2
+            folded: list[TimeBin] = []
+            for one in bins:
+                one.number //= 2
+                if folded and folded[-1].number == one.number:
+                    folded[-1].add(one)
+                else:
+                    folded.append(one)
+            bins[:] = folded
+
+    def _add_mark(self, mark: Mark) -> None:
+        if len(self.marks) < MAX_MARKS:
+            self.marks.append(mark)
+
+    def _take_marks(self, begin_ns: Integers, end_ns: Integers) -> list[AsideTime]:
+        """Evaluations and declared phases in these steps, (n, ranks) by the clocks of the ranks."""
+        marks, self.marks = self.marks, []
+        aside: dict[tuple[int, int, str], AsideTime] = {}
+        for mark in marks:
+            if mark.rank >= begin_ns.shape[1]:
+                continue
+            begins, ends = begin_ns[:, mark.rank], end_ns[:, mark.rank]
+            if mark.end_ns >= ends[-1]:
+                self.marks.append(mark)
+            for step in range(int(np.searchsorted(ends, mark.begin_ns, side="right")), len(ends)):
+                if begins[step] > mark.end_ns:
+                    break
+                within_ns = min(mark.end_ns, int(ends[step])) - max(mark.begin_ns, int(begins[step]))
+                ms = round(within_ns / NS_PER_MS) if mark.place == "phase" else np.inf
+                aside[step, mark.rank, mark.place] = AsideTime(step, mark.rank, mark.place, ms)
+        return [*aside.values()]
+
+
+_ROW: dict[LedgerClass, int] = {name: row for row, name in enumerate(LEDGER_CLASSES)}
+_STEP_ROWS = [_ROW[name] for name in STEP_CLASSES]
+
+
+class UsualLength:
+    """The length of usual steps: the median of USUAL_STEPS steps, until so many more have come. It does not
+    depend on how many steps are evaluated at once."""
+
+    def __init__(self) -> None:
+        self.usual_ms = 0.0
+        self.newest: list[float] = []
+        self.is_first = True
+
+    def take(self, lengths: Column, counts: Mask) -> Column:
+        """(n,) ms before each of n steps. `counts`: whether it counts itself."""
+        usual = np.empty(len(lengths))
+        begin = 0
+        while begin < len(lengths):
+            if self.is_first:
+                end = begin + 1
+                usual[begin] = _median_of_few(self.newest) if self.newest else lengths[begin]
+            else:
+                room = USUAL_STEPS - len(self.newest)
+                end = min(len(lengths), begin + room)
+                usual[begin:end] = self.usual_ms
+            self.newest += lengths[begin:end][counts[begin:end]].tolist()
+            if len(self.newest) >= USUAL_STEPS:
+                self.usual_ms, self.newest, self.is_first = _median_of_few(self.newest), [], False
+            begin = end
+        return usual
+
+
+def _median_of_few(values: Sequence[float]) -> float:
+    """Some ten times faster than numpy's for a few numbers."""
+    ordered, n = sorted(values), len(values)
+    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+
+
+def _dear_sums(
+    step: Integers, longest: Column, total: Column, numbers: Column, end_s: Column
+) -> dict[int, DearSum]:
+    """By power of two of the longest wait; (waits,) of each wait its step, and how long one rank and all
+    ranks waited. A step may have several waits for the same rank: for gradients and in other collectives."""
+    sums: dict[int, DearSum] = {}
+    for at in np.unique(step).tolist():
+        of_step = step == at
+        longest_ms, at_s = float(longest[of_step].sum()), float(end_s[at])
+        dear = DearSum(1, longest_ms, float(total[of_step].sum()), at_s, at_s)
+        dear.steps.append(int(numbers[at]))
+        sums.setdefault(math.frexp(longest_ms)[1], DearSum()).add(dear)
+    return sums
+
+
+def _sums_by_bin(places: Column, columns: Column) -> Iterator[tuple[int, list[float]]]:
+    """By number of the bin the sums over the steps that ended in it. `places`: (n,) when each step ended, in
+    lengths of a bin; a clock that is set back moves no step to an earlier bin."""
+    numbers = np.maximum.accumulate(np.floor(places).astype(np.int64))
+    begins = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+    sums = np.add.reduceat(columns, begins, axis=1)
+    yield from zip(numbers[begins].tolist(), sums.T.tolist(), strict=True)
+
+
+def _wait_sums(
+    waits: Sequence[StepWaits],
+    numbers: Column,
+    end_s: Column,
+    is_usual: Mask,
+    is_dear: Mask,
+    bins: Integers,
+) -> Iterator[tuple[int, WaitSums]]:
+    """By number of the bin, what was waited in its steps for each rank and place. (n,) of each step its
+    number, its end, whether it has the usual length, whether it is dear, and its bin."""
+    if not waits:
+        return
+    step, last, place, total, longest = (np.concatenate(column) for column in zip(*waits, strict=True))
+    key = last * len(WAIT_PLACES) + place
+    # The longest wait of a bin and key comes last, of equal ones the first.
+    order = np.lexsort((-step, longest, key, bins[step]))
+    step, key, total, longest = step[order], key[order], total[order], longest[order]
+    of_bin, usual = bins[step], is_usual[step]
+    begins = np.flatnonzero((np.diff(key, prepend=-1) != 0) | (np.diff(of_bin, prepend=of_bin[0]) != 0))
+    ends = np.append(begins[1:], len(key))
+    columns = np.stack([np.where(usual, total, 0.0), np.where(usual, 0.0, total)])
+    columns = np.add.reduceat(columns, begins, axis=1)
+    sums: dict[int, WaitSums] = {}
+    for i, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+        wait = WaitSum()
+        wait.usual_ms, wait.other_ms = columns[:, i].tolist()
+        wait.n_steps = len({*step[begin:end].tolist()})
+        wait.longest_ms, wait.longest_step = float(longest[end - 1]), int(numbers[step[end - 1]])
+        dear = begin + np.flatnonzero(is_dear[step[begin:end]]) if wait.other_ms > 0 else ()
+        if len(dear):
+            wait.dear = _dear_sums(step[dear], longest[dear], total[dear], numbers, end_s)
+        sums.setdefault(int(of_bin[begin]), {})[int(key[begin])] = wait
+    yield from sums.items()

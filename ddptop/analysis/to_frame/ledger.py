@@ -1,0 +1,200 @@
+"""The ledger as a frame has it: the sums of complete steps, and what each rank has been at since its last."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from heapq import nlargest
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES
+from ddptop.analysis.ledger.sums import NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
+from ddptop.frames.ledger import LEDGER_CLASSES, MAX_WAITED_FOR, Ledger, LedgerRanks, SkewCost, WaitedFor
+from ddptop.protocol.messages import Phase, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.analysis.ledger.sums import RunLedger, WaitSums
+    from ddptop.analysis.stall.diagnosis import Diagnosis
+    from ddptop.analysis.state import RunState
+    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.protocol.vocabulary import LedgerClass
+
+REPLICATES = 400
+"""Resampled runs for an interval of 95 %."""
+
+LEAST_BINS = 8
+"""With fewer bins of time there is no interval."""
+
+
+def ledger_at(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Ledger | None:
+    """The ledger at `now_ns`; None before the first rank has reported, and where not all steps of the run are
+    known. `diagnosis`: of the present stall."""
+    ledger, world = state.ledger, state.world
+    if state.clock is None or not world or not ledger.is_known:
+        return None
+    n_ranks = max(world, len(ledger.left_out))
+    ms = np.zeros((len(LEDGER_CLASSES), n_ranks))
+    n_known = len(ledger.left_out)
+    ms[:, :n_known] = ledger.by_class
+    scale = _scale_of_run(ledger)
+    ms[_STEP_ROWS, :n_known] += scale * ledger.usual
+    ms[_ROW["unknown"], :n_known] += ledger.left_out - scale * ledger.usual.sum(axis=0)
+    _add_since_last_step(state, ms, diagnosis, now_ns)
+    seconds = np.maximum(ms, 0.0) / 1000.0
+    elapsed_s = seconds.sum(axis=0)
+    columns = {f"{name}_s": column for name, column in zip(LEDGER_CLASSES, seconds, strict=True)}
+    until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
+    run_s = max(0.0, state.unix_s(until_ns) - state.started_s)
+    total = TimeBin(0)
+    for one in ledger.run_bins:
+        total.add(one)
+    recent = TimeBin(0)
+    for one in ledger.recent_bins:
+        recent.add(one)
+    recent_s = recent.total_ms / 1000.0 / n_ranks
+    return Ledger(
+        elapsed_s=run_s,
+        ranks=LedgerRanks(elapsed_s=elapsed_s, **columns),
+        run=_skew_cost(run_s, float(elapsed_s.sum()), ledger.n_steps, scale, ledger.waits, ledger.run_bins),
+        recent=_skew_cost(
+            recent_s,
+            recent.total_ms / 1000.0,
+            int(recent.n_steps),
+            recent.scale,
+            recent.waits,
+            # In a short run the bins of the run are the finer ones.
+            ledger.run_bins if recent.n_steps >= ledger.n_steps else [*ledger.recent_bins],
+        ),
+        scaled_s=float(scale * ledger.usual.sum()) / 1000.0,
+    )
+
+
+_ROW: dict[LedgerClass, int] = {name: row for row, name in enumerate(LEDGER_CLASSES)}
+_STEP_ROWS = np.array([_ROW[name] for name in STEP_CLASSES])
+
+
+def _scale_of_run(ledger: RunLedger) -> float:
+    """What is to be added of each second in steps of usual length for the steps that were left out. The same
+    for all ranks, so that what was waited for a rank remains what the others waited."""
+    some = ledger.usual_total > 0
+    return (
+        float((ledger.left_out[some] / ledger.usual_total[some]).min(initial=np.inf)) if some.any() else 0.0
+    )
+
+
+def _skew_cost(
+    over_s: float, rank_seconds: float, steps: int, scale: float, waits: WaitSums, bins: Sequence[TimeBin]
+) -> SkewCost:
+    """What was waited within `over_s`, of these rank-seconds of all ranks."""
+    whole_ms = {key: wait.other_ms + wait.usual_ms * (1 + scale) for key, wait in waits.items()}
+    waited_s = sum(whole_ms.values()) / 1000.0
+    largest = nlargest(MAX_WAITED_FOR, whole_ms.items(), key=lambda item: item[1])
+    lost_pct = 100 * waited_s / rank_seconds if rank_seconds > 0 and steps else None
+    low_pct, high_pct = _interval(bins, lost_pct)
+    return SkewCost(
+        over_s=over_s,
+        rank_seconds=waited_s,
+        lost_pct=lost_pct,
+        low_pct=low_pct,
+        high_pct=high_pct,
+        steps=steps,
+        waited_for=tuple(_waited_for(key, waits[key], ms, rank_seconds) for key, ms in largest if ms > 0),
+    )
+
+
+def _waited_for(key: int, wait: WaitSum, ms: float, rank_seconds: float) -> WaitedFor:
+    rank, place = divmod(key, len(WAIT_PLACES))
+    dear = wait.dearest
+    return WaitedFor(
+        rank=rank,
+        place=WAIT_PLACES[place],
+        rank_seconds=ms / 1000.0,
+        share_pct=100 * ms / 1000.0 / rank_seconds if rank_seconds > 0 else 0.0,
+        steps=wait.n_steps,
+        longest_s=wait.longest_ms / 1000.0,
+        longest_step=wait.longest_step,
+        dear_steps=tuple(dear.steps),
+        dear_s=dear.longest_ms / 1000.0 / max(1, dear.n_steps),
+        n_dear=dear.n_steps,
+        dear_rank_seconds=dear.rank_ms / 1000.0,
+        dear_since_s=dear.since_s,
+        dear_until_s=dear.until_s,
+    )
+
+
+def _interval(bins: Sequence[TimeBin], lost_pct: float | None) -> tuple[float | None, float | None]:
+    """Interval of 95 % of the share that is lost, by bootstrap over bins of time: blocks of steps."""
+    if lost_pct is None or len(bins) < LEAST_BINS:
+        return None, None
+    columns = np.array([(one.waited_ms, one.total_ms) for one in bins])
+    waited, total = _draws(len(bins)) @ columns.T[:, :, None]
+    shares = waited[:, 0] / np.maximum(total[:, 0], 1e-9)
+    whole = columns[:, 0].sum() / max(columns[:, 1].sum(), 1e-9)
+    low, high = np.quantile(shares, (0.025, 0.975)) / whole if whole > 0 else (1.0, 1.0)
+    return lost_pct * float(low), min(100.0, lost_pct * float(high))
+
+
+@lru_cache(maxsize=4)
+def _draws(n: int) -> Column:
+    """(REPLICATES, n) how often each bin is drawn, always the same: a replay shows the same."""
+    return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=REPLICATES).astype(np.float64)
+
+
+def _add_since_last_step(state: RunState, ms: Column, diagnosis: Diagnosis | None, now_ns: int) -> None:
+    """Add the time of each rank from its last complete step, or from the launch, to its end or to now."""
+    world = state.world
+    end_ns = np.full(world, NOT_BEGUN)
+    n_known = min(world, len(state.ledger.end_ns))
+    end_ns[:n_known] = state.ledger.end_ns[:n_known]
+    if state.ended_ns is not None:
+        now_ns = min(now_ns, state.ended_ns)
+    until_ns = np.full(world, _since_launch_ns(state, now_ns))
+    for rank in state.ended:
+        until_ns[rank] = min(until_ns[rank], _since_launch_ns(state, _end_ns(state, rank, now_ns)))
+    since_ns = np.maximum(end_ns, 0)
+    open_ms = np.maximum(until_ns - since_ns, 0) / NS_PER_MS
+    stalled_ms = np.zeros(world)
+    if diagnosis is not None:
+        begin_ns = np.maximum(since_ns, _since_launch_ns(state, diagnosis.since_ns))
+        stalled_ms = np.clip((until_ns - begin_ns) / NS_PER_MS, 0.0, open_ms)
+    ms[_ROW["stalled"], :world] += stalled_ms
+    classes = _present_classes(state, end_ns != NOT_BEGUN)
+    for row in np.unique(classes).tolist():
+        ms[row, :world] += np.where(classes == row, open_ms - stalled_ms, 0.0)
+
+
+def _since_launch_ns(state: RunState, t_ns: int) -> int:
+    """A moment on the collector's clock as nanoseconds since the run's first message."""
+    assert state.clock is not None
+    return t_ns - state.clock[1]
+
+
+def _end_ns(state: RunState, rank: int, now_ns: int) -> int:
+    """When the process of a rank that has ended was seen to end."""
+    of_rank = state.ranks[rank]
+    ends = [at_ns for at_ns in (of_rank.ended_ns, of_rank.gone_ns, of_rank.exit_ns) if at_ns is not None]
+    return max(ends, default=now_ns)
+
+
+def _present_classes(state: RunState, has_steps: Mask) -> Indices:
+    """(ranks,) the row of the class of what each rank is at since its last complete step."""
+    has_ended = np.zeros(state.world, bool)
+    has_ended[[*state.ended]] = True
+    if state.run is not None and state.run.state != "live":
+        has_ended[:] = True
+    restarts = np.zeros(state.world, bool)
+    of_ledger = state.ledger.is_restarting()[: state.world]
+    restarts[: len(of_ledger)] = of_ledger
+    newest = state.table.newest[Progress]
+    evaluates = newest.is_known & (newest.field("phase") == int(Phase.EVALUATE))
+    present: dict[LedgerClass, Mask] = {
+        "start": ~has_steps,
+        "end": has_ended,
+        "restart": restarts,
+        "phase": state.table.declared > 0,
+        "evaluation": evaluates,
+    }
+    return np.select([*present.values()], [_ROW[name] for name in present], _ROW["unknown"])

@@ -1,0 +1,383 @@
+"""The ledger: every second of a rank is in one class, and what ranks waited is waited for somebody."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.frames.ledger import LEDGER_CLASSES, Ledger
+from ddptop.frames.numbers import percent
+from ddptop.frames.verdict import verdict
+from ddptop.protocol.messages import Flag, Phase, Received, Steps
+from ddptop.recording.reader import Recording
+from ddptop.sources.player import Player
+from tests.analysis.conftest import NS, START_NS, World
+
+RECORDINGS = sorted((Path(__file__).parents[1] / "recording").glob("*/*.ddptop"))
+
+
+def run_world(world: World, reducer: Reducer, steps: int) -> None:
+    for received in world.steps(steps):
+        reducer.feed(received)
+
+
+def begun(world: World) -> Reducer:
+    reducer = Reducer()
+    for received in (world.run(), *world.introduce()):
+        reducer.feed(received)
+    return reducer
+
+
+def ledger_of(world: World, reducer: Reducer) -> Ledger:
+    ledger = reducer.frame(START_NS + world.now_us * 1000).ledger
+    assert ledger is not None
+    return ledger
+
+
+def assert_adds_up(ledger: Ledger, life_s: float | None = None) -> None:
+    """The classes of a rank are its life, what was waited is waited for ranks, and no cost is above it."""
+    by_class = np.array([ledger.seconds_of(name) for name in LEDGER_CLASSES])
+    assert (by_class >= 0).all()
+    np.testing.assert_allclose(by_class.sum(axis=0), ledger.ranks.elapsed_s, rtol=5e-3, atol=1e-6)
+    if life_s is not None:
+        np.testing.assert_allclose(ledger.ranks.elapsed_s, life_s, rtol=5e-3)
+    waiting_s = float(ledger.ranks.waiting_s.sum())
+    assert ledger.run.rank_seconds == pytest.approx(waiting_s, rel=5e-3, abs=1e-6)
+    for cost in (ledger.run, ledger.recent):
+        listed_s = sum(waited.rank_seconds for waited in cost.waited_for)
+        assert listed_s <= cost.rank_seconds * 1.000001
+        if cost.lost_pct is not None:
+            assert 0 <= cost.lost_pct <= 100
+            assert sum(waited.share_pct for waited in cost.waited_for) <= cost.lost_pct + 1e-6
+        if cost.low_pct is not None and cost.high_pct is not None and cost.lost_pct is not None:
+            assert cost.low_pct <= cost.lost_pct <= cost.high_pct
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_classes_add_up_to_the_life_of_each_rank(seed: int) -> None:
+    chance = random.Random(seed)
+    size = chance.choice((2, 3, 4, 8))
+    world = World(size, own=seed != 7, detail_every=chance.choice((1, 4)))
+    world.no_last_gradient = {0} if seed == 6 else set()
+    reducer = begun(world)
+    phases = ("after_optimizer", "data", "other", "forward", "before_backward", "backward", "optimizer")
+    for _ in range(12):
+        ranks = chance.sample(range(size), chance.randint(0, 2))
+        world.delays = {(rank, chance.choice(phases)): chance.randint(0, 400_000) for rank in ranks}
+        world.gc_us = {rank: us // 2 for (rank, _), us in world.delays.items()}
+        run_world(world, reducer, chance.randint(1, 9))
+        if chance.random() < 0.5:
+            ledger_of(world, reducer)  # when a frame is made changes nothing
+    assert_adds_up(ledger_of(world, reducer), world.now_us / 1e6)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_classes_add_up_in_every_recording(path: Path) -> None:
+    with Recording.open(path) as recording:
+        player = Player(recording)
+        for share in (0.3, 1.0):
+            span_ns = recording.end_ns - recording.start_ns
+            player.go_to(recording.start_ns + int(share * span_ns))
+            frame = player.make_frame()
+            assert (frame.ledger is None) == (not frame.ranks.state)
+            if frame.ledger is not None:
+                assert_adds_up(frame.ledger)
+
+
+def test_what_is_rare_and_dear_has_its_true_cost() -> None:
+    world = World(3, own=True)
+    reducer = begun(world)
+    for _ in range(2):
+        run_world(world, reducer, 199)
+        world.delays = {(0, "after_optimizer"): 6_000_000}
+        run_world(world, reducer, 1)
+        world.delays = {}
+    ledger = ledger_of(world, reducer)
+    first, *_ = ledger.run.waited_for
+    assert (first.rank, first.place) == (0, "after_optimizer")
+    assert first.rank_seconds == pytest.approx(24.0, rel=0.03)
+    assert first.share_pct == pytest.approx(100 * 24 / (3 * world.now_us / 1e6), rel=0.03)
+    assert first.dear_steps == (199, 399)
+    assert first.n_dear == 2
+    assert first.dear_s == pytest.approx(6.0, rel=0.03)
+    assert ledger.ranks.between_s[0] == pytest.approx(12.0, rel=0.03)
+
+
+def test_frames_between_steps_change_no_sum() -> None:
+    def of(every: int) -> Ledger:
+        world = World(3, own=True)
+        reducer = begun(world)
+        for step in range(150):
+            world.delays = {(1, "data"): 300_000} if step % 20 == 7 else {}
+            run_world(world, reducer, 1)
+            if step % every == 0:
+                ledger_of(world, reducer)
+        return ledger_of(world, reducer)
+
+    often, seldom = of(1), of(149)
+    for cost, other in ((often.run, seldom.run), (often.recent, seldom.recent)):
+        assert cost.rank_seconds == pytest.approx(other.rank_seconds)
+        assert cost.lost_pct == pytest.approx(other.lost_pct)
+        for waited, same in zip(cost.waited_for, other.waited_for, strict=True):
+            assert (waited.rank, waited.place, waited.steps) == (same.rank, same.place, same.steps)
+            assert (waited.longest_step, waited.dear_steps) == (same.longest_step, same.dear_steps)
+    for name in LEDGER_CLASSES:
+        np.testing.assert_allclose(often.seconds_of(name), seldom.seconds_of(name), atol=1e-9)
+
+
+def test_garbage_collection_is_a_class_and_a_place() -> None:
+    world = World(2, own=True)
+    reducer = begun(world)
+    for step in range(60):
+        slow = step % 20 == 10
+        world.delays = {(0, "forward"): 250_000} if slow else {}
+        world.gc_us = {0: 246_000} if slow else {}
+        run_world(world, reducer, 1)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.gc_s[0] == pytest.approx(3 * 0.246, rel=0.01)
+    assert (ledger.run.waited_for[0].rank, ledger.run.waited_for[0].place) == (0, "gc")
+
+
+def test_waits_in_collectives_of_the_script_are_for_the_last_rank() -> None:
+    world = World(3, own=True)
+    reducer = begun(world)
+    run_world(world, reducer, 20)
+    # Rank 2 is 5 s late to a barrier, in which it is 1 ms itself.
+    world.delays = {(0, "other"): 5_001_000, (1, "other"): 5_001_000, (2, "other"): 5_001_000}
+    world.waited = {(0, "other"): 5_001_000, (1, "other"): 5_001_000, (2, "other"): 1_000}
+    run_world(world, reducer, 1)
+    ledger = ledger_of(world, reducer)
+    first = ledger.run.waited_for[0]
+    assert (first.rank, first.place) == (2, "before_forward")
+    assert first.rank_seconds == pytest.approx(10.0, rel=0.01)
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def shadowed(message: Received) -> Received:
+    assert isinstance(message.message, Steps)
+    (row,) = message.message.rows
+    aside = row._replace(
+        flags=int(Flag.SHADOW), data_us=0, forward_us=0, backward_us=0, optimizer_us=0, cells=()
+    )
+    return message._replace(message=Steps(0, message.message.first_step, message.message.base_ns, (aside,)))
+
+
+def test_steps_without_phases_count_as_recorded_ones() -> None:
+    world = World(2, own=True, delays={(1, "forward"): 10_000})
+    reducer = begun(world)
+    run_world(world, reducer, 1)
+    for step in range(100):
+        for message in world.steps(1):
+            reducer.feed(shadowed(message) if step % 2 else message)
+    ledger = ledger_of(world, reducer)
+    assert ledger.run.rank_seconds == pytest.approx(101 * 0.010, rel=0.02)
+    assert ledger.scaled_s == pytest.approx(ledger.total_s / 2, rel=0.02)
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def test_evaluations_and_declared_phases_have_classes_and_are_places() -> None:
+    world = World(2, own=True)
+    reducer = begun(world)
+    run_world(world, reducer, 20)
+    world.delays = {(0, "after_optimizer"): 8_000_000}
+    for second in (1, 3, 5, 7):
+        at_us = world.now_us + second * 1_000_000
+        reducer.feed(world.progress(0, at_us, phase=int(Phase.EVALUATE)))
+    run_world(world, reducer, 1)
+    world.delays = {}
+    run_world(world, reducer, 20)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.evaluation_s[0] == pytest.approx(8.0, rel=0.01)
+    assert ledger.ranks.evaluation_s[1] == 0
+    assert (ledger.run.waited_for[0].rank, ledger.run.waited_for[0].place) == (0, "evaluation")
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def with_flag(message: Received, flag: Flag) -> Received:
+    assert isinstance(message.message, Steps)
+    rows = tuple(row._replace(flags=row.flags | int(flag)) for row in message.message.rows)
+    return message._replace(message=Steps(0, message.message.first_step, message.message.base_ns, rows))
+
+
+def test_the_first_batch_of_an_epoch_is_a_class_and_a_place() -> None:
+    world = World(2, own=True)
+    reducer = begun(world)
+    for step in range(80):
+        begins = step % 20 == 0
+        world.delays = {(0, "data"): 3_000_000, (1, "data"): 1_000_000} if begins else {}
+        for message in world.steps(1):
+            reducer.feed(with_flag(message, Flag.FIRST_BATCH) if begins else message)
+    ledger = ledger_of(world, reducer)
+    # That of the first step is the start; each has the 1 ms that every batch takes.
+    np.testing.assert_allclose(ledger.ranks.first_batch_s, [3 * 3.001, 3 * 1.001], rtol=1e-3)
+    np.testing.assert_allclose(ledger.ranks.data_s, 76 * 0.001, rtol=0.01)
+    first = ledger.run.waited_for[0]
+    assert (first.rank, first.place) == (0, "first_batch")
+    assert first.dear_steps == (20, 40, 60)
+    found = straggler_after(world, reducer)
+    assert found is not None and (found.rank, found.pattern, found.place) == (0, "rare", "first_batch")
+    assert "in the first batch of an epoch" in verdict(reducer.frame(START_NS + world.now_us * 1000)).sentence
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def test_noise_beside_what_is_dear_does_not_dilute_it() -> None:
+    """The same rank and place is now and then slow by accident, as on a busy machine."""
+    world = World(2, own=True)
+    reducer = begun(world)
+    for step in range(200):
+        dear, accident = step % 50 == 40, step % 9 == 5
+        world.delays = {(0, "after_optimizer"): 4_000_000 if dear else 40_000 if accident else 0}
+        run_world(world, reducer, 1)
+    found = straggler_after(world, reducer)
+    assert found is not None and found.rare is not None
+    assert (found.rare.n_slow, found.rare.steps) == (4, (40, 90, 140, 190))
+    assert found.lateness_ms == pytest.approx(4000, rel=0.01)
+
+
+def test_two_waits_for_a_rank_in_one_step_are_one_dear_step() -> None:
+    world = World(2, own=True)
+    reducer = begun(world)
+    for step in range(60):
+        slow = step in (20, 40)
+        world.delays = {(0, "forward"): 1_500_000, (1, "other"): 500_000} if slow else {}
+        # Rank 1 waits for rank 0 in a collective of the script's own, and again in backward.
+        world.waited = {(1, "other"): 500_000} if slow else {}
+        run_world(world, reducer, 1)
+    ledger = ledger_of(world, reducer)
+    dear = [waited for waited in ledger.run.waited_for if waited.n_dear]
+    assert all(len({*waited.dear_steps}) == len(waited.dear_steps) == waited.n_dear for waited in dear)
+
+
+def test_time_before_the_first_step_and_after_the_last_one() -> None:
+    world = World(2, own=True)
+    reducer = begun(world)
+    frame = reducer.frame(START_NS + 3 * NS)
+    assert frame.ledger is not None
+    np.testing.assert_allclose(frame.ledger.ranks.start_s, 3.0)
+    assert frame.ledger.run.lost_pct is None
+    run_world(world, reducer, 10)
+    end_us = world.now_us
+    world.now_us += 5_000_000
+    for rank in range(2):
+        reducer.feed(world.bye(rank))
+    world.now_us += 1_000_000
+    reducer.feed(world.run("finished", 0))
+    ledger = ledger_of(world, reducer)
+    np.testing.assert_allclose(ledger.ranks.end_s, 5.0, atol=0.002)
+    np.testing.assert_allclose(ledger.ranks.elapsed_s, end_us / 1e6 + 5.0, atol=0.002)
+    assert_adds_up(ledger)
+
+
+def test_a_restart_is_a_class_and_the_sums_go_on() -> None:
+    world = World(2, own=True)
+    reducer = begun(world)
+    run_world(world, reducer, 30)
+    before = ledger_of(world, reducer)
+    world.session_base, world.incarnation, world.step = 300, 1, 0
+    world.now_us += 20 * 1_000_000
+    world.begin_us = [world.now_us] * 2
+    for received in world.introduce():
+        reducer.feed(received)
+    run_world(world, reducer, 30)
+    after = ledger_of(world, reducer)
+    np.testing.assert_allclose(after.ranks.restart_s, 20.0, atol=0.05)
+    assert after.run.steps == 60
+    assert (after.ranks.forward_s > before.ranks.forward_s * 1.9).all()
+    assert_adds_up(after, world.now_us / 1e6)
+
+
+def test_lost_steps_are_not_known() -> None:
+    world = World(2, own=True)
+    reducer = begun(world)
+    for step in range(40):
+        for received in world.steps(1):
+            if not (received.rank == 1 and 10 <= step < 20):
+                reducer.feed(received)
+    ledger = ledger_of(world, reducer)
+    np.testing.assert_allclose(ledger.ranks.unknown_s, 10 * world.now_us / 40 / 1e6, rtol=0.05)
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def straggler_after(world: World, reducer: Reducer):
+    return reducer.frame(START_NS + world.now_us * 1000).straggler
+
+
+@pytest.mark.parametrize("every", [20, 200, 1000])
+def test_a_rare_and_dear_step_is_flagged_the_second_time(every: int) -> None:
+    world = World(3, own=True)
+    reducer = begun(world)
+    for _ in range(2):
+        run_world(world, reducer, every - 1)
+        assert straggler_after(world, reducer) is None
+        world.delays = {(0, "after_optimizer"): 6_000_000}
+        run_world(world, reducer, 1)
+        world.delays = {}
+    found = straggler_after(world, reducer)
+    assert found is not None and found.rare is not None
+    assert (found.rank, found.pattern, found.place) == (0, "rare", "after_optimizer")
+    assert found.rare.steps == (every - 1, 2 * every - 1)
+    assert found.rare.often == f"1 of {every:,} steps"
+    assert found.lateness_ms == pytest.approx(6000, rel=0.01)
+    assert found.cost_pct == pytest.approx(100 * 12 / (world.now_us / 1e6), rel=0.03)
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    said = verdict(frame)
+    cost = f"costs {percent(found.cost_pct)} of the run"
+    assert said.sentence == f"rank 0 is slow in 1 of {every:,} steps: 6.0 s after the optimizer · {cost}"
+    assert said.detail.startswith(f"steps {every - 1:,} and {2 * every - 1:,} · ")
+    (alert,) = [alert for alert in frame.alerts if alert.kind == "straggler"]
+    assert alert.message == said.sentence
+    assert (alert.rank, alert.step) == (0, 2 * every - 1)
+
+
+def test_a_step_of_ten_seconds_is_flagged_at_once() -> None:
+    world = World(3, own=True)
+    reducer = begun(world)
+    run_world(world, reducer, 100)
+    world.delays = {(2, "data"): 12_000_000}
+    run_world(world, reducer, 1)
+    found = straggler_after(world, reducer)
+    assert found is not None
+    assert (found.rank, found.pattern, found.cause) == (2, "rare", "data")
+
+
+def test_short_stops_of_any_rank_are_not_flagged() -> None:
+    chance = random.Random(1)
+    world = World(4, own=True)
+    reducer = begun(world)
+    for _ in range(600):
+        world.delays = {(chance.randrange(4), "forward"): 60_000} if chance.random() < 0.03 else {}
+        run_world(world, reducer, 1)
+    found = straggler_after(world, reducer)
+    assert found is None or found.pattern != "rare"
+
+
+def test_what_is_dear_is_not_hidden_by_what_is_small() -> None:
+    world = World(2, own=True)
+    reducer = begun(world)
+    for step in range(400):
+        dear = step % 25 == 24
+        world.delays = {(0, "forward"): 246_000 if dear else 1_400}
+        world.gc_us = {0: 246_000} if dear else {}
+        run_world(world, reducer, 1)
+    found = straggler_after(world, reducer)
+    assert found is not None
+    assert (found.rank, found.pattern, found.cause) == (0, "rare", "gc")
+    assert found.cost_pct > 30
+
+
+def test_ranks_wait_within_their_process_group() -> None:
+    world = World(4, own=True, groups=(((0, 1), (2, 3)), ((0, 1), (2, 3))))
+    reducer = begun(world)
+    for rank in range(4):
+        reducer.feed(world.membership(rank, "g", *((0, 1) if rank < 2 else (2, 3))))
+    world.delays = {(0, "forward"): 30_000, (3, "data"): 50_000}
+    run_world(world, reducer, 40)
+    ledger = ledger_of(world, reducer)
+    waits = {(one.rank, one.place): one.rank_seconds for one in ledger.run.waited_for}
+    assert waits[0, "forward"] == pytest.approx(40 * 0.030, rel=0.03)
+    assert waits[3, "data"] == pytest.approx(40 * 0.050, rel=0.03)
+    assert_adds_up(ledger)

@@ -1,0 +1,112 @@
+"""The ledger at a moment is the same after a jump as when all steps before it were played."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.collector.new_history import NewHistory
+from ddptop.frames.ledger import Ledger
+from ddptop.frames.verdict import verdict
+from ddptop.protocol.codec import encode
+from ddptop.protocol.messages import Event, Flag, Phase, Received, Steps
+from ddptop.recording import writer
+from ddptop.recording.reader import Recording
+from ddptop.recording.writer import Writer
+from ddptop.sources.player import Player
+from tests.analysis.conftest import World
+from tests.recording.made_up import GIB
+
+RANKS, RESTART, LAST = 3, 900, 700
+
+
+def run_messages() -> Iterator[Received]:
+    """Ranks are slow in turn, one is rarely slow by far; one evaluates, one declares phases; a restart."""
+    chance = random.Random(5)
+    world = World(RANKS, own=True, detail_every=8)
+    yield world.run()
+    yield from world.introduce()
+    for life in range(2):
+        for step in range(RESTART if life == 0 else LAST + 1):
+            world.delays = {(chance.randrange(RANKS), "forward"): chance.randint(0, 9_000)}
+            if step % 150 == 140:
+                world.delays[0, "after_optimizer"] = 2_500_000
+                at_us = world.now_us + 1_000_000
+                yield world.progress(0, at_us, phase=int(Phase.EVALUATE))
+            if step % 170 == 165:
+                world.delays[1, "after_optimizer"] = 700_000
+                for us, kind in ((100_000, "phase_begins"), (650_000, "phase_ends")):
+                    at_ns = world.host_ns("node0", world.now_us + us)
+                    event = Event(kind, at_ns, 1, step, {"name": "save"})
+                    yield world.received(1, event, world.now_us + us)
+            for received in world.steps(1):
+                yield first_batch(received) if step % 100 == 0 else received
+        world.session_base, world.incarnation, world.step = 300, 1, 0
+        world.now_us += 20_000_000
+        world.begin_us = [world.now_us] * RANKS
+        if life == 0:
+            yield from world.introduce()
+
+
+def first_batch(received: Received) -> Received:
+    message = received.message
+    assert isinstance(message, Steps)
+    rows = tuple(row._replace(flags=row.flags | int(Flag.FIRST_BATCH)) for row in message.rows)
+    return received._replace(message=Steps(0, message.first_step, message.base_ns, rows))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That run, recorded by its collector, with the sums of the ledger every 128 steps."""
+    target = tmp_path_factory.mktemp("ledger") / "run.ddptop"
+    reducer, recorder = Reducer(), Writer(target, limit_bytes=GIB)
+    recorder.history = NewHistory(reducer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "INDEX_STEPS", 128)
+        for received in run_messages():
+            recorder.add(received, encode(received.message))
+            reducer.feed(received)
+            recorder.write_due(received.t_ns)
+        recorder.close()
+    return target
+
+
+def test_a_jump_has_the_ledger_of_the_whole_run(recorded: Path) -> None:
+    with Recording.open(recorded) as recording:
+        assert len(recording.ledgers_until(recording.end_ns, most_rows=GIB).sums) > 8  # type: ignore[union-attr]
+        span_ns = recording.end_ns - recording.start_ns
+        playing = Player(recording, whole_rows=GIB)
+        seen: set[str] = set()
+        for percent in range(28, 101, 18):
+            t_ns = recording.start_ns + span_ns * percent // 100
+            jumping = Player(recording, whole_rows=0, tail_rows=60, next_ns=t_ns)
+            jumping.go_to(t_ns)
+            playing.go_to(t_ns)
+            assert playing.from_start and not jumping.from_start
+            jumped, played = jumping.make_frame(), playing.make_frame()
+            assert jumped.ledger is not None
+            assert repr(jumped.ledger) == repr(played.ledger), percent
+            assert verdict(jumped).sentence == verdict(played).sentence
+            assert jumped.straggler == played.straggler
+            seen |= {waited.place for waited in jumped.ledger.run.waited_for}
+        assert {"evaluation", "phase", "forward"} <= seen
+        assert jumped.ledger.run.steps == RESTART + LAST + 1
+        assert (jumped.ledger.ranks.restart_s > 15).all()
+
+
+def test_without_recorded_sums_a_jump_far_into_a_run_has_no_ledger(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ledger_at_end() -> Ledger | None:
+        with Recording.open(recorded) as recording:
+            jumping = Player(recording, whole_rows=0, tail_rows=60, next_ns=recording.end_ns)
+            return jumping.ledger_at_end()
+
+    whole = ledger_at_end()
+    assert whole is not None
+    monkeypatch.setattr("ddptop.analysis.ledger.recorded.VERSION", 2)  # those of another version
+    assert ledger_at_end() is None

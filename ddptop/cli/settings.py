@@ -148,7 +148,7 @@ def _parse_columns(value: object) -> str:
     raise ValueError(f"{value!r} is no choice of columns; write +own,-loss: always own, never loss")
 
 
-OWN_THEMES = ("ddptop-dark", "ddptop-light", "ddptop-contrast", "ddptop-cvd")
+OWN_THEMES = ("ddptop-dark", "ddptop-light", "ddptop-cvd", "ddptop-contrast")
 """Named here too, for help and completion: asking Textual for them takes a quarter of a second."""
 
 

@@ -69,7 +69,7 @@ def test_a_block_with_more_records_than_its_summary_says_is_damaged(tmp_path: Pa
     with Recording.open(path) as recording:
         sizes = [sum(len(run) for run in recording.runs(block, block + 1)) for block in range(3)]
         assert sizes == [7, 0, 0], "an empty record is no message"
-        assert recording.reader.unreadable == 2
+        assert recording._reader.unreadable == 2
 
 
 def test_the_dullest_recording_is_far_from_every_limit(tmp_path: Path) -> None:
@@ -78,5 +78,5 @@ def test_the_dullest_recording_is_far_from_every_limit(tmp_path: Path) -> None:
     write(path, a_run(100, world=512))
     with Recording.open(path) as recording:
         assert sum(len(run) for run in recording.runs()) == recording.messages
-        assert recording.reader.unpacked.excess_bytes == 0
+        assert recording._reader.unpacked.excess_bytes == 0
         assert recording.damage is None

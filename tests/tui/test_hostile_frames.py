@@ -221,7 +221,7 @@ def test_escapes_behind_the_checks_reach_no_outlet(number: int, capsys: pytest.C
 @pytest.mark.parametrize("number", range(len(BASES)))
 def test_escapes_behind_the_checks_reach_no_metrics(number: int, tmp_path: Path) -> None:
     prometheus = pytest.importorskip("ddptop.export.prometheus", reason="pip install 'ddptop[metrics]'")
-    prometheus.write(trusted(base(number)), tmp_path / "metrics.prom")
+    prometheus.write_textfile(trusted(base(number)), tmp_path / "metrics.prom")
     assert is_clean((tmp_path / "metrics.prom").read_text())
 
 

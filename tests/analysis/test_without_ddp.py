@@ -13,7 +13,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Card, Flag, Hello, Steps
 from ddptop.render.phases import Breakdown
-from ddptop.render.plain import picture
+from ddptop.render.plain import draw_frame
 
 HIDDEN = "no DDP model (FSDP2): own time in forward and backward includes waiting in collectives"
 
@@ -57,7 +57,7 @@ def test_a_slow_loader_is_found_although_forward_and_backward_hide_the_waiting(m
     assert np.isnan(frame.ranks.own_ms).all(), "it is not known what of it was waiting"
     assert frame.ranks.excess_ms.tolist() == pytest.approx([-5, 5], abs=0.1)
     assert snapshot(frame)["run"]["training"] == "fsdp2"
-    assert HIDDEN in picture(frame, 120)
+    assert HIDDEN in draw_frame(frame, 120)
 
 
 def test_ranks_are_said_to_be_even_only_outside_forward_and_backward(make_world) -> None:
@@ -79,7 +79,7 @@ def test_ranks_are_said_to_be_even_only_outside_forward_and_backward(make_world)
 )
 def test_the_kind_of_training_is_said(make_world, training: str, limits: str) -> None:
     frame = frame_of(make_world(2, own=True), training=training, backend="gloo")
-    text = picture(frame, 120)
+    text = draw_frame(frame, 120)
     assert limits in text
     assert ("no DDP model" in text) is bool(limits)
     known = "ddp" if training.startswith("what") else training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -303,7 +303,11 @@ def open_earlier(directory: Path, path: Path | None, run_id: str) -> Iterator[Ea
         run = None
     started_at = None if run is None else run.started_at
     if run is not None and run.recording is not None:
-        path = Path(run.recording)
+        recorded = Path(run.recording)
+        if run.collector_host is None or path is None:
+            path = recorded
+        else:
+            _take_over(recorded, path)
     recording = _open_recording(path)
     try:
         if recording is not None and recording.run.run_id == run_id:
@@ -313,6 +317,14 @@ def open_earlier(directory: Path, path: Path | None, run_id: str) -> Iterator[Ea
     finally:
         if recording is not None:
             recording.close()
+
+
+def _take_over(recorded: Path, path: Path) -> None:
+    """Give the recording of this host's agent the collector's name: a rank has reported before it was decided
+    that the collector is to be here. Nothing is replaced."""
+    with suppress(OSError):
+        path.hardlink_to(recorded)
+        recorded.unlink()
 
 
 def _open_recording(path: Path | None) -> Recording | None:

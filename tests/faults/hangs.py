@@ -127,7 +127,7 @@ ROWS = (
     ),
     row(
         "a rank sleeps before init_process_group", "late",
-        r"rank 1 has not reached init_process_group: it sleeps in .*nanosleep, \d.* s of CPU, torch imported",
+        r"rank 1 is in troubled.py:\d+ \w+; ranks 0 and 2 wait for it in init_process_group",
         "ranks 0 and 2 wait there since",
     ),
     row(

@@ -237,26 +237,29 @@ class Writer:
         """Keep the messages at these places, PASSING and CLOCK ones: as `add` keeps each, at less cost. None
         comes twice: those of other hosts are numbered."""
         self.added = 0
-        plain = self._failing is None and not (self._thinner.thins or self._thinner.full)
-        if self._file is None or not plain or self._thinner.every != self._recorded_every:
-            for self.added, place in enumerate(places.tolist(), 1):
-                self.add(run.received(place), run.body(place))
-            return
-        from ddptop.recording.passing import divide_into_blocks  # with numpy, as above
+        records: memoryview | None = None
+        while self._file is not None and (begin := self.added) < len(places):
+            plain = self._failing is None and not (self._thinner.thins or self._thinner.full)
+            if not plain or self._thinner.every != self._recorded_every:
+                self.added += 1
+                self.add(run.received(int(places[begin])), run.body(int(places[begin])))
+                continue
+            from ddptop.recording.passing import divide_into_blocks  # with numpy, as above
 
-        (records, ends), written, most = run.records(places), 0, self._flush_bytes
-        while (begin := self.added) < len(places):
-            room = most - self._block.bytes
-            for part, rows in divide_into_blocks(run, places[begin:], ends[begin:] - written, room, most):
+            if records is None:
+                records, ends = run.records(places)
+            written, room = int(ends[begin - 1]) if begin else 0, self._flush_bytes - self._block.bytes
+            parts = divide_into_blocks(run, places[begin:], ends[begin:] - written, room, self._flush_bytes)
+            for part, rows in parts:
                 stop = self.added + part.records
                 self._block.add_passing(part, records[written : ends[stop - 1]])
                 self._block_rows += rows
                 several, self.added, written = self.added or stop < len(places), stop, int(ends[stop - 1])
                 # The rest of several blocks does not wait: as much may come before it is due, no ack ever.
-                if several or self._block.bytes >= most:
+                if several or self._block.bytes >= self._flush_bytes:
                     self.flush()
-                if self._block.bytes:
-                    break  # that less is kept from here on was added
+                if self._block.bytes or self._thinner.thins or self._thinner.full:
+                    break  # less is kept from here on
 
     def _is_new(self, session: int, body: bytes) -> bool:
         """From this process: a rank sends some messages again to every new collector."""

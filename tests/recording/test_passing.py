@@ -74,19 +74,25 @@ def run_of(messages, in_columns):
 
 def one_by_one(writer, run, places):
     """What `add_passing` is to write: blocks of as many messages as fit, each with one at least. What
-    becomes of the messages is decided at the begin."""
+    becomes of the messages is decided at the begin, and once less is kept."""
     thinner, block, most = writer._thinner, writer._block, writer._flush_bytes
-    if writer.fails or thinner.thins or thinner.full or thinner.every != writer._recorded_every:
-        for place in places.tolist():
-            writer.add(run.received(place), run.body(place))
+
+    def keeps_less():
+        return thinner.thins or thinner.full or thinner.every != writer._recorded_every
+
+    if writer.fails or keeps_less():
+        by_add(writer, run, places)
         return
     (records, ends), several, added = run.records(places), False, 0
     begins = [0, *ends[:-1].tolist()]
-    for place, begin, end in zip(places.tolist(), begins, ends.tolist(), strict=True):
+    for number, (place, begin, end) in enumerate(zip(places.tolist(), begins, ends.tolist(), strict=True)):
         received, body = run.received(place), run.body(place)
         if added and block.bytes + end - begin > most:
             writer.flush()
             several, added = True, 0
+            if keeps_less():
+                by_add(writer, run, places[number:])
+                return
         block.add(received, body)
         block.bytes += end - begin - len(block._parts[-1])
         block._parts[-1] = records[begin:end]  # numbers of a fixed size

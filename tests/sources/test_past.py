@@ -109,6 +109,7 @@ def test_where_reading_cannot_keep_up_it_leaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(showing, "READ_S", -1.0)
+    monkeypatch.setattr("ddptop.recording.reader.FIRST_ROWS", 0)  # this recording stands for a longer one
     source = play(speed=100)
     seen = set()
     frame = wait_for(source, lambda f: seen.add(f.group.step) or (f.group.step or 0) > 2000)

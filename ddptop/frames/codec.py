@@ -219,7 +219,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "MeasuredCost | None": overhead.MeasuredCost,
     "Ledger | None": ledger.Ledger,
     "RareSlowness | None": ledger.RareSlowness,
-    "Start | None": start.Start,
+    "StartStatus | None": start.StartStatus,
     "EpochProgress | None": activity.EpochProgress,
 }
 """Dataclasses that may be None, by annotation."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import Death, Stall
-    from ddptop.frames.start import Start
+    from ddptop.frames.start import StartStatus
     from ddptop.protocol.vocabulary import (
         Basis,
         FrameSource,
@@ -375,7 +375,7 @@ class Frame:
     """None: no rank trains on a DataLoader, as far as is known."""
     sampled: tuple[SampledStack, ...] = ()
     """Which line takes the time: of flagged ranks in their place first, then of long steps."""
-    start: Start | None = None
+    start: StartStatus | None = None
     """None: every rank has finished its first step, or no rank has reported how far it has come."""
 
 

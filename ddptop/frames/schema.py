@@ -125,7 +125,7 @@ def schema() -> Node:
         progress=_or_null(_fields_of(activity.EpochProgress, snapshot.PROGRESS_FIELDS)),
         start=_or_null(
             _with_keys(
-                _fields_of(start.Start, ("milestone", "behind", "since_s")),
+                _fields_of(start.StartStatus, ("milestone", "behind", "since_s")),
                 ranks=_list_of(_fields_of(start.RankStart, snapshot.RANK_START_FIELDS)),
             )
         ),

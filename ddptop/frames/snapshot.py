@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ddptop.frames.overhead import Overhead
     from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import RankPosition
-    from ddptop.frames.start import Start
+    from ddptop.frames.start import StartStatus
     from ddptop.protocol.messages import Scalar
 
 SCHEMA = 1
@@ -140,7 +140,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
     }
 
 
-def _start_as_json(start: Start) -> dict[str, object]:
+def _start_as_json(start: StartStatus) -> dict[str, object]:
     return {
         "milestone": start.milestone,
         "behind": list(start.behind),

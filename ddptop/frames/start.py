@@ -42,7 +42,7 @@ class RankStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartStatus:
     """All ranks, until each has finished its first step."""
 
     milestone: str

@@ -9,13 +9,13 @@ from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.start import MILESTONES
 
 if TYPE_CHECKING:
-    from ddptop.frames.start import Start
+    from ddptop.frames.start import StartStatus
 
 MOST_GROUPS = 3
 """Groups of ranks that the verdict names."""
 
 
-def start_phrase(start: Start, unix_s: float) -> str:
+def start_phrase(start: StartStatus, unix_s: float) -> str:
     """`rank 1 has its process group, ranks 0, 2 and 3 are in DistributedDataParallel() · for 12 s`, the ranks
     that are furthest behind first."""
     groups: dict[str, list[int]] = {}

@@ -20,7 +20,7 @@ from ddptop.analysis.ledger.sums import (
     RECENT_BINS,
     RUN_BINS,
     DearSum,
-    Mark,
+    MarkedSpan,
     Resumed,
     TimeBin,
     WaitSum,
@@ -122,7 +122,7 @@ def _put_back(ledger: RunLedger, pieces: Sequence[bytes]) -> None:
         _read_integers(column).reshape(-1, n) for column, n in zip(marks, (4, 2), strict=True)
     )
     ledger.marks = [
-        Mark(rank, begin_ns, end_ns, PLACES_OF_MARKS[place])
+        MarkedSpan(rank, begin_ns, end_ns, PLACES_OF_MARKS[place])
         for rank, begin_ns, end_ns, place in mark_rows.tolist()
     ]
     ledger.declared = dict(zip(*declared.T.tolist(), strict=True)) if len(declared) else {}

@@ -83,7 +83,7 @@ class AsideTime(NamedTuple):
     """It is at most so long."""
 
 
-class StepTimes(NamedTuple):
+class ClassTimes(NamedTuple):
     """n steps by class."""
 
     by_class: Column
@@ -111,7 +111,7 @@ def divide_steps(
     parts: Column | None,
     aside: Sequence[AsideTime] = (),
     late_start_ms: Column | None = None,
-) -> StepTimes:
+) -> ClassTimes:
     """The time of n steps by class.
 
     `runs_of_peers`: consecutive steps, and the process groups within which they are compared. `columns`:
@@ -148,7 +148,7 @@ def divide_steps(
         by_class[FIRST_BATCH] = np.where(begins, by_class[DATA], 0.0)
         by_class[DATA] -= by_class[FIRST_BATCH]
         waits = [_with_first_batch(wait, begins) for wait in waits]
-    return StepTimes(by_class, waits)
+    return ClassTimes(by_class, waits)
 
 
 _GC_PLACE, _START_PLACE = len(PLACES), len(PLACES) + 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.ledger.step_times import StepTimes, StepWaits
+    from ddptop.analysis.ledger.step_times import ClassTimes, StepWaits
     from ddptop.analysis.rank_table import RankTable
     from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.kept import Peers
@@ -195,7 +195,7 @@ def add_waits(sums: WaitSums, more: WaitSums) -> None:
         known.add(wait)
 
 
-class Mark(NamedTuple):
+class MarkedSpan(NamedTuple):
     """A rank is known to evaluate at a moment, or to be in a declared phase between two."""
 
     rank: int
@@ -262,14 +262,14 @@ class RunLedger:
         self.shift_ns: Integers = np.zeros(0, np.int64)
         """(ranks,) to be added to its own clock to get the time since the launch."""
         self._is_past_resumed = False
-        self.marks: list[Mark] = []
+        self.marks: list[MarkedSpan] = []
         self.declared: dict[int, int] = {}
 
     def note_evaluating(self, ranks: Integers, own_ns: Integers, t_ns: Integers) -> None:
         """These ranks evaluate at these moments of their own clocks, (n,) each; `t_ns`: when that arrived."""
         for rank, at_ns, arrived_ns in zip(ranks.tolist(), own_ns.tolist(), t_ns.tolist(), strict=True):
             if not self._has_recorded(arrived_ns):
-                self._add_mark(Mark(rank, at_ns, at_ns, "evaluation"))
+                self._add_mark(MarkedSpan(rank, at_ns, at_ns, "evaluation"))
 
     def note_phase(self, rank: int, own_ns: int, t_ns: int, *, begins: bool) -> None:
         """A declared phase of a rank begins or ends; `t_ns`: when that arrived."""
@@ -278,7 +278,7 @@ class RunLedger:
         if begins:
             self.declared.setdefault(rank, own_ns)
         elif (begin_ns := self.declared.pop(rank, None)) is not None:
-            self._add_mark(Mark(rank, begin_ns, own_ns, "phase"))
+            self._add_mark(MarkedSpan(rank, begin_ns, own_ns, "phase"))
 
     def is_restarting(self) -> Mask:
         """(ranks,) whether its present process has ended no complete step, while one before it has."""
@@ -410,7 +410,7 @@ class RunLedger:
 
     def _add_steps(
         self,
-        times: StepTimes,
+        times: ClassTimes,
         block: StepBlock,
         wall: Column,
         left_out: Column,
@@ -435,7 +435,7 @@ class RunLedger:
             self.by_class[_ROW["unknown"], ranks] -= unknown[0]
             self.by_class[_ROW[name], ranks] += work.sum(axis=0) + unknown[0]
 
-    def _add_usual(self, times: StepTimes, wall: Column, is_usual: Mask) -> None:
+    def _add_usual(self, times: ClassTimes, wall: Column, is_usual: Mask) -> None:
         ranks = slice(0, wall.shape[1])
         if is_usual.all():
             self.usual[:, ranks] += times.by_class.sum(axis=1)
@@ -446,7 +446,7 @@ class RunLedger:
 
     def _add_bins(
         self,
-        times: StepTimes,
+        times: ClassTimes,
         numbers: Column,
         end_s: Column,
         totals: Column,
@@ -512,7 +512,7 @@ class RunLedger:
                     folded.append(one)
             bins[:] = folded
 
-    def _add_mark(self, mark: Mark) -> None:
+    def _add_mark(self, mark: MarkedSpan) -> None:
         if len(self.marks) < MAX_MARKS:
             self.marks.append(mark)
 

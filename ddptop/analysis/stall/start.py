@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ddptop.analysis.stall.rank_position import answer_since
 from ddptop.analysis.stall.start_watch import NAMES, milestone_of
 from ddptop.frames.calls import importing, place, user_call
-from ddptop.frames.start import RankStart, Start
+from ddptop.frames.start import RankStart, StartStatus
 from ddptop.protocol.messages import Activity
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _may_hold_up(rank: RankState) -> bool:
     return milestone_of(rank) not in ("forward", "backward", "step")
 
 
-def start_of(state: RunState) -> Start | None:
+def start_of(state: RunState) -> StartStatus | None:
     """How far the ranks have come, for a frame; None: all have finished a step, or it is not known."""
     positions = state.start.positions
     ended = state.run is not None and state.run.state != "live"
@@ -85,7 +85,7 @@ def start_of(state: RunState) -> Start | None:
         return None
     wait = start_wait(state)
     reached, since_ns = positions[:, 0].tolist(), state.start.since_ns.tolist()
-    return Start(
+    return StartStatus(
         milestone=NAMES[min(reached)],
         behind=() if wait is None else wait.behind,
         since_s=state.unix_s(max(since_ns)),

@@ -12,8 +12,7 @@ from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
-from ddptop.host.exits import NEW_FILE
-from ddptop.host.folders import open_regular
+from ddptop.host.folders import NEW_FILE, open_regular
 from ddptop.protocol.codec import encode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.evidence import Evidence

@@ -130,10 +130,6 @@ def _pidfd_exit_status(pidfd: int) -> int | None:
     return int(status) if mask & _INFO_EXIT else None
 
 
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-"""Flags for a file that must not be there yet."""
-
-
 MAX_CRASH_BYTES = 256 * 1024
 """faulthandler writes at most 100 threads of 100 calls."""
 

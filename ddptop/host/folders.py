@@ -62,6 +62,10 @@ def check_private(descriptor: int, path: Path | str) -> None:
         raise RunDirectoryError(f"{path} is open to other users (mode {mode:04o}); run: chmod 700 {path}")
 
 
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+"""Flags for a file that must not be there yet."""
+
+
 def open_regular(
     path: Path | str, flags: int = os.O_RDONLY, *, inside: int | None = None, follow: bool = False
 ) -> int:

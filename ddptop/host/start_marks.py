@@ -9,13 +9,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ddptop.host.folders import open_regular
+from ddptop.host.folders import NEW_FILE, open_regular
 
 INITIALIZES = "ddptop-init-"
 
 MET = "ddptop-met-"
-
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def mark_initialization() -> None:
@@ -32,4 +30,4 @@ def _leave_mark(prefix: str) -> None:
     directory = os.environ.get("DDPTOP_RUN_DIR")
     if directory and "RANK" in os.environ:
         with suppress(OSError):  # it has made one before, or the folder is gone
-            os.close(open_regular(Path(directory) / f"{prefix}{os.getpid()}", _NEW_FILE))
+            os.close(open_regular(Path(directory) / f"{prefix}{os.getpid()}", NEW_FILE))

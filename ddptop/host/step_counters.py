@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ddptop.host.exits import NEW_FILE, RankProcess
-from ddptop.host.folders import open_regular
+from ddptop.host.exits import RankProcess
+from ddptop.host.folders import NEW_FILE, open_regular
 from ddptop.protocol.codec import encode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, MAX_STEP

@@ -25,8 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ddptop.host.exits import NEW_FILE
-from ddptop.host.folders import open_regular
+from ddptop.host.folders import NEW_FILE, open_regular
 from ddptop.protocol.evidence import Stack
 from ddptop.protocol.messages import FINISHED
 from ddptop.training.evidence.errors import describe_error, traceback_stack

@@ -196,12 +196,14 @@ class HostWatch:
         arrived, at_least = self._ranks.steps_of(process.session)
         steps, exact = rank_exit.steps or 0, rank_exit.steps is not None
         # A process that was killed has no last message, but its counter outlives it in memory or in a file.
+        count = None if exact else read_step_count(self._directory, process.session)
         if not exact:
-            count = read_step_count(self._directory, process.session)
             steps, exact = (0, False) if count is None else (count.steps, count.exact)
         steps = steps if exact else max(steps, at_least)
         if steps > arrived or (not exact and not rank_exit.said_bye):
             fields: dict[str, Scalar] = {"session": process.session, "steps": steps, "exact": exact}
+            if not exact:
+                fields["has_counter"] = count is not None
             event = Event("unsent", rank_exit.noticed_ns, process.rank, steps, fields)
             self._ranks.report_message(event, now_ns, about=process)
 

@@ -470,6 +470,8 @@ def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     if exact and lost:
         text = f"ended before {lost:,} finished step{'' if lost == 1 else 's'} could be sent"
         _log(state, event, text, t_ns, severity="warning")
+    elif event.fields.get("has_counter") is False and rank_state.before_recording:
+        return  # it was on its way to its first step
     elif not exact:
         least = f"{lost:,} of them at least" if lost else "how many is not known"
         host = event.fields.get("host")

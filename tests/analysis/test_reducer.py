@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -433,3 +434,24 @@ def test_a_tail_that_nobody_knows_is_said_to_be_unknown(make_world) -> None:
     assert reducer.state.log.all()[-1].message == (
         "rank 1 exited without BYE: its last steps may be missing, 3 of them at least"
     )
+
+
+@pytest.mark.parametrize(
+    ("recorded", "has_counter", "is_said"), [(False, False, False), (False, True, True), (True, False, True)]
+)
+def test_a_rank_that_ends_before_its_first_step_has_lost_none(
+    make_world, recorded: bool, has_counter: bool, is_said: bool
+) -> None:
+    """It has reported since torch's import, and has not made the counter of its steps yet."""
+    world = make_world(2)
+    reducer = Reducer()
+    hello = world.hello(1)
+    early = replace(hello.message, device="", backend="", timing_path="" if not recorded else "reducer")
+    reducer.feed(world.run())
+    reducer.feed(hello._replace(message=early))
+    reducer.feed(world.event("milestone", 1, name="torch"))
+    ended = {"session": world.session(1), "steps": 0, "exact": False, "has_counter": has_counter}
+    reducer.feed(world.event("unsent", 1, **ended))
+    said = [one.message for one in reducer.state.log.all() if one.kind == "unsent"]
+    assert bool(said) is is_said
+    assert not said or "how many is not known" in said[0]

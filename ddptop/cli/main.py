@@ -98,19 +98,43 @@ def _ended_by_signals() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
     handled = [number for number in before if before[number] is not signal.SIG_IGN]
+    hook_before = sys.unraisablehook
 
     def leave(number: int, _frame: FrameType | None) -> None:
         for handled_number in handled:
             signal.signal(handled_number, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    for number in handled:
-        signal.signal(number, leave)
+    def handle() -> None:
+        for number in handled:
+            signal.signal(number, leave)
+
+    def note_dropped(dropped: sys.UnraisableHookArgs) -> None:
+        """Python drops what a handler raises within a destructor or a callback of a weak reference, such as
+        those of an import: the signal is sent once more, when that is over."""
+        error = dropped.exc_value
+        if isinstance(error, KeyboardInterrupt):
+            _raise_soon(signal.SIGINT)
+        elif isinstance(error, SystemExit) and isinstance(error.code, int):
+            handle()
+            _raise_soon(error.code - 128)
+        else:
+            hook_before(dropped)
+
+    handle()
+    sys.unraisablehook = note_dropped
     try:
         yield
     finally:
+        sys.unraisablehook = hook_before
         for number in handled:
             signal.signal(number, before[number])
+
+
+def _raise_soon(number: int) -> None:
+    timer = threading.Timer(0.01, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
 
 
 _WITHOUT_FILE = "it shows live runs; run the command there (ssh HOST ddptop ...), or copy the recording"

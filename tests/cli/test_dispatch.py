@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -164,3 +167,36 @@ def test_where_no_thread_can_be_started_a_line_says_so(
     monkeypatch.setattr("threading.Thread.start", refused)
     assert main(["replay", str(tmp_path / "a.ddptop"), "--watch"]) == 1
     assert capsys.readouterr().err.startswith("ddptop: no thread can be started")
+
+
+class DroppedWith:
+    """Python drops what is raised while it is deleted."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_whose_exception_python_drops_still_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def run(_options: object) -> int:
+        DroppedWith(number)
+        time.sleep(60)
+        return 0
+
+    command = SimpleNamespace(run=run, parse=lambda words: words)
+    monkeypatch.setattr("ddptop.cli.main.choose_command", lambda words: (command, words))
+    before = sys.unraisablehook, signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        try:
+            code = main([])
+        except SystemExit as end:
+            code = end.code
+    finally:
+        signal.signal(signal.SIGINT, before[1])
+    assert code == 128 + number
+    assert sys.unraisablehook is before[0]

@@ -63,6 +63,20 @@ def some_shown_ms(values: Column) -> bool:
     return bool((values >= LEAST_SHOWN_MS).any())
 
 
+def steps_alike(values: Column) -> bool:
+    """Whether all are in the same step, or in the next one already."""
+    return bool(np.ptp(values) <= 1) if len(values) else False
+
+
+ALIKE = 0.1
+"""Of the largest time: the median steps of ranks that train together differ by less."""
+
+
+def times_alike(values: Column) -> bool:
+    """Whether all take equally long, but for noise."""
+    return bool(np.ptp(values) <= ALIKE * values.max()) if len(values) else False
+
+
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """One element per rank in every field. Text first, then columns; names as in the JSON snapshot."""
@@ -155,6 +169,9 @@ class FigureColumn:
     """The same where own times, which say more, are known of some rank; None: as `keep`."""
     keep_unknown: int | None = None
     """The same where no value is known; None: as `keep`."""
+    keep_alike: int | None = None
+    """The same where the values are `alike`: the column then repeats itself."""
+    alike: Callable[[Column], bool] | None = None
     title: str = ""
     """Empty: that of the figure."""
     shown: Callable[[Column], bool] | None = None
@@ -339,6 +356,11 @@ class Figure:
         return self.json_path or self.name
 
 
+def _write_longer(value: float | None) -> str:
+    """By how much a time is longer than the usual one: a shorter one is none."""
+    return fixed(value if value is None else max(value, 0.0))  # NaN stays NaN in this order
+
+
 FIGURES = (
     Figure(name="local_rank", in_json=False, integer=True, as_float64=True),
     Figure(name="pid", in_json=False, integer=True, as_float64=True),
@@ -361,7 +383,7 @@ FIGURES = (
         integer=True,
         as_float64=True,
         emphasis="dim",
-        screen=FigureColumn(place=10, keep=84),
+        screen=FigureColumn(place=10, keep=84, keep_alike=45, alike=steps_alike),
         plain=FigureColumn(place=10, keep=97),
         largest_first=False,
         compared=Compared(place=10, worse=-1),
@@ -407,7 +429,7 @@ FIGURES = (
         step_place=10,
         title="ms/step",
         words="step time",
-        screen=FigureColumn(place=30, keep=85),
+        screen=FigureColumn(place=30, keep=85, keep_alike=44, alike=times_alike),
         plain=FigureColumn(place=30, keep=96),
         largest_first=True,
         heat=HeatMetric(place=30, key="step", by_step=True),
@@ -597,10 +619,11 @@ FIGURES = (
     Figure(
         name="exposed_wait_ms",
         step_place=170,
-        title="wait",
+        title="lost",
+        words="wait",
         part="wait",
         has_fallback=True,
-        screen=FigureColumn(place=130, keep=55),
+        screen=FigureColumn(place=48, keep=95),
         plain=FigureColumn(place=80, keep=95),
         largest_first=True,
         heat=HeatMetric(place=90, key="wait", by_step=True, is_timed=True),
@@ -652,6 +675,7 @@ FIGURES = (
         name="excess_ms",
         step_place=80,
         title="excess",
+        text=_write_longer,
         screen=FigureColumn(place=50, keep=96, shown=some_known),
         plain=FigureColumn(place=130, keep=98, shown=some_known),
         largest_first=True,
@@ -740,9 +764,7 @@ FIGURES = (
         name="relative_score",
         title="relative",
         text=ratio,
-        screen=FigureColumn(place=180, keep=61),
         plain=FigureColumn(place=170, keep=15),
-        largest_first=False,
         heat=HeatMetric(place=160, key="score", unit="", small_is_bad=True),
         compared=Compared(place=110, worse=-1),
         in_report=True,
@@ -774,13 +796,12 @@ FIGURES = (
     ),
     Figure(
         name="lost_records",
-        title="lost",
-        words="records lost",
+        title="records lost",
         text=count,
         integer=True,
         as_float64=True,
         emphasis="dim",
-        screen=FigureColumn(place=230, keep=38),
+        screen=FigureColumn(place=230, keep=38, shown=some_above_zero),
         plain=FigureColumn(place=180, keep=30, shown=some_above_zero),
         largest_first=True,
         heat=HeatMetric(place=230, key="lost", unit=""),
@@ -801,7 +822,7 @@ FIGURES = (
         integer=True,
         as_float64=True,
         emphasis="dim",
-        screen=FigureColumn(place=210, keep=40),
+        screen=FigureColumn(place=210, keep=64, shown=some_known),
         largest_first=True,
         heat=HeatMetric(place=180, key="memory", unit="GB", scale=1e9),
         compared=Compared(place=140, name="memory"),
@@ -817,7 +838,7 @@ FIGURES = (
         words="cpu",
         text=whole,
         emphasis="dim",
-        screen=FigureColumn(place=220, keep=39),
+        screen=FigureColumn(place=220, keep=47),
         largest_first=True,
         heat=HeatMetric(place=170, key="cpu", unit="%"),
         compared=Compared(place=150),
@@ -886,7 +907,7 @@ FIGURES = (
         title="gpu%",
         words="gpu",
         text=whole,
-        screen=FigureColumn(place=190, keep=52, shown=some_known),
+        screen=FigureColumn(place=32, keep=82, shown=some_known),
         largest_first=True,
         heat=HeatMetric(place=190, key="gpu", unit="%"),
         metric=Metric(place=100, name="hw.gpu.utilization", help="Share of time in which a kernel ran"),
@@ -918,7 +939,7 @@ FIGURES = (
         words="gpu memory",
         text=size,
         emphasis="dim",
-        screen=FigureColumn(place=200, keep=51, shown=some_known),
+        screen=FigureColumn(place=34, keep=81, shown=some_known),
         largest_first=True,
         heat=HeatMetric(place=200, key="gpu_memory", unit="GB", scale=1e9),
         metric=Metric(place=110, name="hw.gpu.memory.usage", help="Memory used by all processes"),

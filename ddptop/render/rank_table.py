@@ -61,8 +61,11 @@ def _keep_of(column: FigureColumn, values: Column, by_steps: bool) -> int:
     """What `Column.keep` is for these values. `by_steps`: own times are known."""
     if by_steps and column.keep_beside_own_times is not None:
         return column.keep_beside_own_times
-    is_unknown = column.keep_unknown is not None and not some_known(values)
-    return column.keep_unknown if column.keep_unknown is not None and is_unknown else column.keep
+    if column.keep_unknown is not None and not some_known(values):
+        return column.keep_unknown
+    if column.keep_alike is not None and column.alike is not None and column.alike(values):
+        return column.keep_alike
+    return column.keep
 
 
 def rank_columns(context: RenderContext) -> list[table.TableColumn]:

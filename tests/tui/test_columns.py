@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -65,10 +66,22 @@ def test_figures_of_the_ranks(size: str) -> None:
     check(f"columns-{size}", sketch.press("f1"))
 
 
+def test_columns_that_repeat_themselves_give_way_until_they_differ() -> None:
+    frame = straggler()
+    step = frame.ranks.step.copy()
+    assert {"lost", "excess", "loss"} < {*Sketch(FakeSource(frame), (80, 24)).place.sortable}
+    step[2] -= 1
+    in_next_step = replace(frame, ranks=replace(frame.ranks, step=step))
+    assert not {"step", "ms/step"} & {*Sketch(FakeSource(in_next_step), (80, 24)).place.sortable}
+    step[2] -= 1
+    behind = replace(frame, ranks=replace(frame.ranks, step=step))
+    assert "step" in Sketch(FakeSource(behind), (80, 24)).place.sortable
+
+
 def test_a_column_is_shown_always_never_or_where_it_fits() -> None:
     sketch = Sketch(FakeSource(straggler()), (80, 24))
     assert "own" not in sketch.place.sortable and "loss" in sketch.place.sortable
-    sketch.press("f2", "down", "enter", "up", "up", "up", "enter", "enter", "f2")
+    sketch.press("f2", "down", "enter", *["up"] * 4, "enter", "enter", "f2")
     assert sketch.place.columns == {"own": True, "loss": False}
     assert "own" in sketch.place.sortable and "loss" not in sketch.place.sortable
     sketch.press("f2", "down", "enter", "enter", "escape")

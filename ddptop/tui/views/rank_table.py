@@ -50,9 +50,7 @@ LONGEST_HOST = 18
 GROUPED_KEEP = {
     "rank": 97,
     "ranks": 95,
-    "step": 94,
-    "wait": 93,
-    "ms/step": 66,
+    "lost": 96,
     "dev": 64,
     "loss": 62,
 }

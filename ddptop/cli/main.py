@@ -13,6 +13,7 @@ from types import FrameType
 
 from ddptop.cli.commands import COMMANDS, LOOK, Command
 from ddptop.cli.commands.base import VALUE_OPTIONS
+from ddptop.cli.commands.completion import ASKED, answer_shell
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.host.processes import fill_standard_streams
 from ddptop.sources.threads import leave_process
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if in_browser():
             end_with_server()
+    if ASKED in os.environ:
+        answer_shell(choose_command, COMMANDS)
     try:
         with _ended_by_signals():
             code = _run_words(list(sys.argv[1:] if argv is None else argv))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,93 +15,74 @@ from ddptop.cli.commands import COMMANDS
 from ddptop.cli.main import main
 from tests.processes import DDPTOP
 
-
-def completed(script: str, *words: str) -> list[str]:
-    """What bash offers for a line; `ddptop completion names` is answered by two runs."""
-    quoted = " ".join(f"'{word}'" for word in ("ddptop", *words))
-    program = f"""
-ddptop() {{ echo train-k7qf; echo bert-a9a9; }}
-{script}
-COMP_WORDS=({quoted})
-COMP_CWORD={len(words)}
-_ddptop
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout.split()
+LINES = ("", "tr", "--the", "ls --", "replay --s", "replay ol", "report b", "completion z", "--view ti")
+LINES += ("demo --theme ddptop-cv", "--rate ", "--rate 2 report b", "ls report --")
 
 
-@pytest.fixture(scope="module")
-def bash() -> str:
-    done = subprocess.run([*DDPTOP, "completion", "bash"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_bash_completes_commands_runs_and_options(
-    bash: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def offers(live_run, tmp_path: Path) -> Callable[[str], dict[str, list[str]]]:
+    """By line: what a shell offers where two runs are live and a recording lies in the folder."""
+    live_run("train-k7qf", "aa11")
+    live_run("$(reboot)", "bb22")
     (tmp_path / "old.ddptop").touch()
-    everything = completed(bash, "")
-    assert {command.name for command in COMMANDS} <= set(everything)
-    assert {"train-k7qf", "bert-a9a9", "--once", "--no-mouse"} <= set(everything)
-    assert completed(bash, "tr") == ["train-k7qf"]
-    assert completed(bash, "--the") == ["--theme"]
-    assert completed(bash, "ls", "--") == ["--help", "--json"]
-    assert "--speed" in completed(bash, "replay", "--s")
-    assert completed(bash, "replay", "ol") == ["old.ddptop"]
-    assert completed(bash, "report", "b") == ["bert-a9a9"]
-    assert completed(bash, "completion", "z") == ["zsh"]
-    assert completed(bash, "--view", "ti") == ["timeline"]
-    assert completed(bash, "demo", "--theme", "ddptop-cv") == ["ddptop-cvd"]
-    assert completed(bash, "--rate", "") == [], "no run is a rate"
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "ddptop"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(DDPTOP)} "$@"\n')
+    program.chmod(0o755)
+    env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+    def ask(shell: str) -> dict[str, list[str]]:
+        if shutil.which(shell) is None:
+            pytest.skip(f"no {shell} here")
+        asking = "\n".join(SHELLS[shell].format(line=f"ddptop {line}") for line in LINES)
+        command = [shell, *PLAIN.get(shell, []), "-c", asking]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        answers = [part.split("\n") for part in done.stdout.split("====\n")]
+        return {
+            line: [word.partition("\t")[0].strip() for word in words if word]
+            for line, words in zip(LINES, answers, strict=False)
+        }
+
+    return ask
 
 
 SHELLS = {
-    "zsh": """
-compdef() {{ : }}; _files() {{ : }}; compadd() {{ shift; print -rl -- ${{(M)@:#$words[CURRENT]*}} }}
-ddptop() {{ echo train-k7qf; echo bert-a9a9; }}
-{script}
-words=(ddptop {words} '{last}'); CURRENT=$#words; _ddptop
+    "bash": """
+eval "$(ddptop completion bash)"; COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; COMPREPLY=()
+_python_argcomplete ddptop 2>/dev/null; printf '%s\n' "${{COMPREPLY[@]}}"; echo ====
 """,
     "fish": """
-function ddptop; echo train-k7qf; echo bert-a9a9; end
-{script}
-complete -C 'ddptop {words} {last}'
+ddptop completion fish | source; complete -C '{line}'; echo ====
 """,
 }
 """What asks a shell for its completions, where it is not one that a person types into."""
 
+PLAIN = {"fish": ["--no-config"]}
+
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_zsh_and_fish_complete_the_same(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shell_completes_commands_runs_and_options(shell: str, offers) -> None:
+    offered = offers(shell)
+    assert {command.name for command in COMMANDS} <= set(offered[""])
+    assert {"train-k7qf", "--once", "--no-mouse"} <= set(offered[""]) or shell == "fish"
+    assert "$(reboot)" not in offered[""]
+    assert offered["tr"] == ["train-k7qf"]
+    assert offered["--the"] == ["--theme"]
+    assert sorted(offered["ls --"]) == ["--help", "--json"]
+    assert "--speed" in offered["replay --s"]
+    assert offered["replay ol"] == ["old.ddptop"]
+    assert [one.rstrip("/") for one in offered["report b"]] == ["bin"]
+    assert offered["completion z"] == ["zsh"]
+    assert offered["--view ti"] == ["timeline"]
+    assert offered["demo --theme ddptop-cv"] == ["ddptop-cvd"]
+    assert offered["--rate "] == [], "no run is a rate"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert all(command.name in script for command in COMMANDS)
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here: its script was made, not run")
-
-    def offered(words: str, last: str) -> list[str]:
-        program = SHELLS[shell].format(script=script, words=words, last=last)
-        command = [shell, "-f", "-c", program] if shell == "zsh" else [shell, "--no-config", "-c", program]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return [line.partition("\t")[0] for line in done.stdout.splitlines()]
-
-    assert offered("", "tr") == ["train-k7qf"]
-    assert {"--once", "--no-mouse"} <= set(offered("", "--"))
-    assert sorted(offered("ls", "--")) == ["--help", "--json"]
-    assert "bert-a9a9" in offered("report", "b")
-    assert offered("completion", "z") == ["zsh"]
-    assert offered("--view", "ti") == ["timeline"]
-
-
-def test_names_of_runs(live_run, capsys: pytest.CaptureFixture[str]) -> None:
-    live_run("train-k7qf", "aa11")
-    live_run("$(reboot)", "bb22")
-    assert main(["completion", "names"]) == 0
-    assert capsys.readouterr().out == "train-k7qf\n"
+    assert "ddptop" in capsys.readouterr().out
 
 
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,12 +22,10 @@ from ddptop.cli.commands.report import ReportCommand
 
 __all__ = ["COMMANDS", "LOOK", "Command"]
 
-_OTHERS = (
+COMMANDS: tuple[Command, ...] = (
     *(Ls(), Replay(), ReportCommand(), CheckCommand(), Export(), Demo(), Rm(), Prune()),
-    *(Attach(), Merge(), Metrics(), Mcp(), Env(), Relay(), Key(), Config()),
+    *(Attach(), Merge(), Metrics(), Mcp(), Env(), Relay(), Key(), Config(), Completion()),
 )
-
-COMMANDS: tuple[Command, ...] = (*_OTHERS, Completion(_OTHERS))
 """In the order in which `ddptop --help` lists them."""
 
 LOOK = Look(COMMANDS)

@@ -1,7 +1,8 @@
 """Trains until it is killed: endless.py LAYERS WIDTH FOLDER
 
 The same training as train.py. Each rank notes when its steps ended, in FOLDER/RANK: the process's id, the
-number of steps, then a ring of times in ns. `tests.benchmarks.bench_windows` reads it.
+number of steps, then a ring of times in ns, and one of the CPU time of the process.
+`tests.benchmarks.bench_outside` reads it.
 """
 
 import contextlib
@@ -21,17 +22,18 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.benchmarks.scripts.train import _Slices
 
 RING = 1 << 16
+SIZE = 8 * (2 + 2 * RING)
 BATCHES = 1_000
 """In an epoch."""
 
 
 def notes(path: Path, mode: str) -> np.ndarray:
-    """The int64 numbers that a rank and the benchmark share: [process, steps, *ring]."""
+    """The int64 numbers that a rank and the benchmark share: [process, steps, *ends, *CPU times]."""
     with path.open(mode) as file:
         if "+" in mode:
-            file.truncate(8 * (RING + 2))
+            file.truncate(SIZE)
         writable = mmap.ACCESS_WRITE if "+" in mode else mmap.ACCESS_READ
-        return np.frombuffer(mmap.mmap(file.fileno(), 8 * (RING + 2), access=writable), dtype=np.int64)
+        return np.frombuffer(mmap.mmap(file.fileno(), SIZE, access=writable), dtype=np.int64)
 
 
 def main() -> None:
@@ -61,6 +63,7 @@ def main() -> None:
                 model(x).square().mean().backward()
                 optimizer.step()
             noted[2 + step % RING] = time.monotonic_ns()
+            noted[2 + RING + step % RING] = time.process_time_ns()
             step += 1
             noted[1] = step
 

@@ -217,6 +217,8 @@ def _make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patch
         except BaseException as error:
             if recording:
                 on.data_ends()
+            if isinstance(error, StopIteration):
+                recorder.asides -= 1  # with the first batch of the next epoch it is no evaluation
             hide_frame(error)
             raise
         if recording:

@@ -107,6 +107,18 @@ def test_what_is_rare_and_dear_has_its_true_cost() -> None:
     assert ledger.ranks.between_s[0] == pytest.approx(12.0, rel=0.03)
 
 
+def test_what_is_waited_in_a_first_step_is_known_of_its_buckets() -> None:
+    """DDP tells the last gradient from the second step on."""
+    world = World(2, own=True, no_last_gradient={0, 1}, delays={(0, "forward"): 2_000_000})
+    reducer = begun(world)
+    run_world(world, reducer, 1)
+    world.no_last_gradient, world.delays = set(), {}
+    run_world(world, reducer, 20)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.waiting_s[1] == pytest.approx(2.0, rel=0.01)
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
 def test_frames_between_steps_change_no_sum() -> None:
     def of(every: int) -> Ledger:
         world = World(3, own=True)

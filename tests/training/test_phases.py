@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from ddptop.protocol.messages import Phase
 from ddptop.training import guard as guard_module
@@ -242,3 +245,15 @@ def test_a_wait_on_another_thread_is_not_trainings_but_the_autograd_engines_is()
         thread.join(timeout=60)
         assert not thread.is_alive()
         assert waiting.noted() == noted
+
+
+def test_the_end_of_an_epoch_is_no_batch_of_an_evaluation() -> None:
+    recorder = Recorder()
+    fetch = phases._make_next_data(recorder, get_ident(), next)
+    epoch = iter(DataLoader([1.0], batch_size=None))
+    for taken in (1, 2):
+        with suppress(StopIteration):
+            fetch(epoch)
+        assert recorder.asides == 1, taken
+    fetch(iter(DataLoader([1.0], batch_size=None)))
+    assert recorder.asides == 2

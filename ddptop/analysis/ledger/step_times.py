@@ -227,9 +227,11 @@ def _waits_of_group(
     for spent_of_all, wait_of_all in kinds:
         spent = spent_of_all[run, members]
         least = np.fmin.reduce(spent, axis=1)
-        wait = spent - least[:, None] if wait_of_all is None else wait_of_all[run, members]
-        if wait_of_all is None and kinds[0].spent is spent_of_all:
+        wait = spent - least[:, None]
+        if kinds[0].spent is spent_of_all:
             wait[np.isnan(spent).any(axis=1)] = np.nan  # the one that is not known may have been the last
+        if wait_of_all is not None:  # not known of a first step, whose bucket detail tells it
+            wait = np.where(np.isnan(wait_of_all[run, members]), wait, wait_of_all[run, members])
         wait = exact(wait)
         by_class[WAITING][run, to] += np.nan_to_num(wait[:, mine])
         by_class[TRANSFER][run, to] += np.nan_to_num(exact(spent[:, mine]) - wait[:, mine])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,14 @@ while not Path("go").exists() and time.monotonic() < end:
 """
 
 AT_INIT, AT_CTOR = "init_process_group", "DistributedDataParallel()"
+
+
+def kill_below(pid: int) -> None:
+    """Kill all that a launcher has started."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 def seen_in(home: Path, trouble: str) -> dict[str, Any]:
@@ -50,9 +59,7 @@ def seen_in(home: Path, trouble: str) -> dict[str, Any]:
                 out, err = process.communicate(timeout=100)
                 assert process.returncode == 0, out + err
         finally:
-            if process.poll() is None:
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    child.kill()
+            kill_below(process.pid)
     return looks[-1]
 
 

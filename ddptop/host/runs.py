@@ -245,7 +245,7 @@ HELD = ("agent", "members")
 _MADE_HERE = re.compile(
     r"lock|agent|launcher-(signal|failed)|agent-ranks(\.\d+)?|members|ingest|view|collector\.log|"
     r"(run|script|collector|keys)\.json(\.\d+)?|role(\.\d+)?|exchange|end-[0-9a-f]{8}|"
-    r"crash-\d+\.txt|ddptop-(steps|init|met)-\d+|flight|ddptop_\w+_rank_\d+(\.\d+)?"
+    r"crash-\d+\.txt|ddptop-(steps|init|met)-\d+|ddptop-numbered-[\w-]+|flight|ddptop_\w+_rank_\d+(\.\d+)?"
 )
 """What ddptop makes in a run's folder. Anything else there is not removed, nor is its folder."""
 

@@ -1,9 +1,10 @@
 """What a rank reports before its session begins: that it is there, its milestones, where it is when asked.
 
-A rank that a launcher has started reports from torch's import on, any other from `init_process_group` on. The
-thread of this module sends that, and hands its connection over to the session's publisher. Until the rank has
-been there for a second nothing is sent, nor loaded: a process that only looks at torch leaves no trace, and a
-short script reports as its first DDP model is built.
+A rank that a launcher has started reports from torch's import on, any other from `init_process_group` on, its
+own or that of another rank which has told it its number (`siblings`). The thread of this module sends that,
+and hands its connection over to the session's publisher. Until the rank has been there for a second nothing
+is sent, nor loaded: a process that only looks at torch leaves no trace, and a short script reports as its
+first DDP model is built.
 
 Importing this module costs next to nothing.
 """
@@ -18,9 +19,11 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ddptop.training import siblings
 from ddptop.training.guard import guard, run_after_fork
 
 if TYPE_CHECKING:
@@ -88,7 +91,7 @@ class HandedOver(NamedTuple):
 class StartReport(threading.Thread):
     """Reports this process as a rank until its session begins, or the process ends."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
+    def __init__(self, rank: int, world_size: int, training_thread: int) -> None:
         super().__init__(name="ddptop-start", daemon=True)
         self.rank, self.world_size = rank, world_size
         self.session = secrets.randbits(62) + 1
@@ -96,7 +99,7 @@ class StartReport(threading.Thread):
         """None: nothing has been sent."""
         self._folder = Path(os.environ["DDPTOP_RUN_DIR"])
         self._run_id = os.environ.get("DDPTOP_RUN_ID", "")
-        self._training_thread = threading.get_ident()
+        self._training_thread = training_thread
         self._wake = threading.Event()
         self._ends = False
 
@@ -222,6 +225,9 @@ def _budget_pct() -> float:
 
 
 _current: StartReport | None = None
+_waiting: AwaitedNumber | None = None
+_beginning = threading.Lock()
+"""Held where a thread and the training thread may both begin the reports."""
 _loading = threading.Lock()
 _watches_forks = False
 
@@ -234,6 +240,49 @@ def begin_as_launched(_torch: Any) -> None:
     placed = "LOCAL_RANK" in os.environ or "SLURM_LOCALID" in os.environ
     if placed and rank.isdecimal() and world_size.isdecimal() and _is_own_process():
         begin_report(int(rank), int(world_size))
+    elif siblings.is_numbered() and os.environ.get("DDPTOP_RUN_DIR"):
+        global _waiting
+        _waiting = AwaitedNumber()
+        with suppress(RuntimeError):  # no thread can be started: it reports from `init_process_group` on
+            _waiting.start()
+
+
+class AwaitedNumber(threading.Thread):
+    """Begins the reports of this process once a sibling has told it its rank."""
+
+    def __init__(self) -> None:
+        super().__init__(name="ddptop-number", daemon=True)
+        self._training_thread = threading.get_ident()
+        self._pid = os.getpid()
+        self._told = threading.Event()
+
+    def run(self) -> None:
+        """Look for what siblings tell until this process has come to `init_process_group` itself."""
+        try:
+            while not self._told.wait(REPORT_AFTER_S) and not _is_worker():
+                numbers = siblings.told_by_siblings()
+                if numbers is not None:
+                    with _beginning:
+                        if not self._told.is_set():
+                            begin_report(*numbers, self._training_thread)
+                    return
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    def tell_others(self, rank: int, world_size: int) -> None:
+        """This process has come to `init_process_group`."""
+        if self._pid != os.getpid():  # a forked child
+            return
+        with _beginning:
+            self._told.set()
+        siblings.tell_siblings(rank, world_size)
+
+
+def _is_worker() -> bool:
+    """Whether this is a DataLoader's worker or alike, and no rank."""
+    import multiprocessing
+
+    return multiprocessing.current_process().daemon
 
 
 def note_meeting(rank: int, world_size: int) -> None:
@@ -243,6 +292,8 @@ def note_meeting(rank: int, world_size: int) -> None:
     world_size = launched if world_size < 0 else world_size
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     interface = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
+    if _waiting is not None:
+        _waiting.tell_others(rank, world_size)
     begin_report(rank, world_size)
     note_milestone("init", address=address, port=port, interface=interface, world=world_size)
 
@@ -252,8 +303,8 @@ def _is_own_process() -> bool:
     return os.environ.get(RANK_PROCESS, "").endswith(f" {os.getpid()}")
 
 
-def begin_report(rank: int, world_size: int) -> None:
-    """Begin to report this process as that rank, unless that has begun. On the training thread.
+def begin_report(rank: int, world_size: int, training_thread: int | None = None) -> None:
+    """Begin to report this process as that rank, unless that has begun. `training_thread`: None: this one.
 
     A world that is larger than the launcher's never meets: the rank is one of the launcher's.
     """
@@ -267,7 +318,7 @@ def begin_report(rank: int, world_size: int) -> None:
             return
         _leave(_current)  # the script has given itself other numbers than its launcher
         _current = None
-    report = StartReport(rank, world_size)
+    report = StartReport(rank, world_size, training_thread or threading.get_ident())
     try:
         report.start()
     except RuntimeError:  # no thread can be started: the session will say so

@@ -94,6 +94,7 @@ def launch(
     options: Sequence[str] = ("--ddptop-name", "run"),
     variables: dict[str, str] | None = None,
     plain: bool = False,
+    script_path: Path = TRAIN,
 ) -> Process:
     """The launcher of one host."""
     first = hosts[0]
@@ -104,7 +105,7 @@ def launch(
     else:
         words += ["--rdzv-backend", backend, "--rdzv-endpoint", f"{first.name}:{PORT}", "--rdzv-id", "job"]
     launcher = TORCHRUN if plain else [*DDPTOP_RUN, *options]
-    return host.start([*launcher, *words, TRAIN, *script], in_repository(host) | (variables or {}))
+    return host.start([*launcher, *words, script_path, *script], in_repository(host) | (variables or {}))
 
 
 def in_repository(host: Host) -> dict[str, str]:

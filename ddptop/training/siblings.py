@@ -1,0 +1,82 @@
+"""Ranks without a launcher's variables: the first one in `init_process_group` tells the others their ranks.
+
+`mp.spawn` and Slurm number the processes that they start, and a script makes ranks of these numbers. The
+first rank that comes to `init_process_group` shows how: it leaves a mark with the difference. A process of
+the same numbering that hangs before is told its rank by that mark, and reports.
+
+Importing this module costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ddptop.host.folders import NEW_FILE, open_regular
+
+MARK = "ddptop-numbered-"
+
+_MARK = re.compile(rf"{MARK}(\w+)-(m?\d+)-(\d+)")
+
+
+class Number(NamedTuple):
+    """The number that a process was started with."""
+
+    numbering: str
+    """Which processes are numbered together: `slurm`, `mp4711`."""
+    number: int
+
+
+def own_number() -> Number | None:
+    """That of this process; None: it has none, or not yet, as while its script is imported."""
+    if "multiprocessing.process" in sys.modules:
+        from multiprocessing import current_process, parent_process
+
+        parent, identity = parent_process(), getattr(current_process(), "_identity", ())
+        if parent is not None:
+            # A DataLoader's worker is a daemon, a rank hardly ever: it may start no workers then.
+            is_worker = current_process().daemon
+            return Number(f"mp{parent.pid}", identity[-1]) if identity and not is_worker else None
+    task = os.environ.get("SLURM_PROCID", "")
+    return Number("slurm", int(task)) if task.isdecimal() and "SLURM_STEP_ID" in os.environ else None
+
+
+def is_numbered() -> bool:
+    """Whether this process has such a number, or will have one, and no launcher's variables."""
+    if "RANK" in os.environ:
+        return False
+    if "multiprocessing.process" in sys.modules:
+        from multiprocessing import current_process, parent_process
+
+        # A child knows its parent only after it has imported its script.
+        if parent_process() is not None or getattr(current_process(), "_inheriting", False):
+            return True
+    return "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ
+
+
+def tell_siblings(rank: int, world_size: int) -> None:
+    """Leave the mark: this process is that rank."""
+    own, directory = own_number(), os.environ.get("DDPTOP_RUN_DIR")
+    if own is not None and directory:
+        difference = str(own.number - rank).replace("-", "m")
+        name = f"{MARK}{own.numbering}-{difference}-{world_size}"
+        with suppress(OSError):  # a sibling has left it, or the folder is gone
+            os.close(open_regular(Path(directory) / name, NEW_FILE))
+
+
+def told_by_siblings() -> tuple[int, int] | None:
+    """Rank and world size of this process by a sibling's mark; None: there is none."""
+    own, directory = own_number(), os.environ.get("DDPTOP_RUN_DIR")
+    if own is None or not directory:
+        return None
+    with suppress(OSError):
+        for path in Path(directory).iterdir():
+            mark = _MARK.fullmatch(path.name)
+            if mark is not None and mark[1] == own.numbering:
+                rank, world_size = own.number - int(mark[2].replace("m", "-")), int(mark[3])
+                return (rank, world_size) if 0 <= rank < world_size else None
+    return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Alert, Frame, GroupFigures, RunInfo, Straggler, Suspect
     from ddptop.frames.ledger import RareSlowness
     from ddptop.frames.stall import Call, Death
-    from ddptop.protocol.vocabulary import RankStatus
+    from ddptop.protocol.vocabulary import OwnPlace, RankStatus
 
 
 def recording_stop(alerts: Iterable[Alert]) -> str:
@@ -182,11 +182,16 @@ MS_IN_S = 1000.0
 
 def rare_phrase(s: Straggler, rare: RareSlowness, where: str = "") -> str:
     """`rank 0 is slow in 1 of 200 steps: 6.0 s after the optimizer · costs 50% of the run`."""
-    size = f"{fixed(s.lateness_ms, 0)} ms" if s.lateness_ms < MS_IN_S else duration(s.lateness_ms / MS_IN_S)
-    at = place_phrase(s.cause, s.place)
-    size += f" {at}" if at else ""
+    size = rare_size_phrase(s.lateness_ms, s.cause, s.place)
     cost = f"costs {percent(s.cost_pct)} of {rare.over}"
     return f"rank {s.rank}{where} is slow in {rare.often}: {size} · {cost}"
+
+
+def rare_size_phrase(late_ms: float, cause: str | None, place: OwnPlace | None) -> str:
+    """`6.0 s after the optimizer`: by how much and where a rank is slow in few steps."""
+    size = f"{fixed(late_ms, 0)} ms" if late_ms < MS_IN_S else duration(late_ms / MS_IN_S)
+    where = place_phrase(cause, place)
+    return f"{size} {where}" if where else size
 
 
 def straggler_brief(s: Straggler, width: int) -> str:

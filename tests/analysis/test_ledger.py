@@ -393,3 +393,29 @@ def test_ranks_wait_within_their_process_group() -> None:
     assert waits[0, "forward"] == pytest.approx(40 * 0.030, rel=0.03)
     assert waits[3, "data"] == pytest.approx(40 * 0.050, rel=0.03)
     assert_adds_up(ledger)
+
+
+@pytest.mark.parametrize("every", [1, 7, 1000])
+def test_the_log_says_when_rare_slowness_began_and_when_it_is_long_ago(every: int) -> None:
+    """`every`: after how many steps they are evaluated. All ranks pause for longer than the last minutes."""
+    world = World(3, own=True)
+    reducer = begun(world)
+    all_pause = {(rank, "after_optimizer"): 310_000_000 for rank in range(3)}
+    delays = {
+        40: {(0, "after_optimizer"): 6_000_000},
+        80: {(0, "after_optimizer"): 4_000_000},
+        120: all_pause,
+    }
+    for step in range(130):
+        world.delays = delays.get(step, {})
+        run_world(world, reducer, 1)
+        if step % every == 0:
+            ledger_of(world, reducer)
+    ledger_of(world, reducer)
+    events = [event for event in reducer.state.log.all() if event.kind.startswith("straggler")]
+    assert [(event.kind, event.rank, event.step, event.message) for event in events] == [
+        ("straggler", 0, 80, "rank 0 became slow in few steps: 5.0 s after the optimizer (step 80)"),
+        ("straggler_end", 0, 120, "rank 0 is no longer slow in few steps: the last was step 80"),
+    ]
+    begin, end = events
+    assert end.unix_s - begin.unix_s == pytest.approx(300.0)

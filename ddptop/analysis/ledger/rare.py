@@ -13,6 +13,8 @@ from ddptop.frames.frame import Straggler
 from ddptop.frames.ledger import RareSlowness
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.causes import Cause
     from ddptop.frames.ledger import Ledger, SkewCost, WaitedFor
     from ddptop.protocol.vocabulary import OwnPlace
@@ -32,7 +34,8 @@ APART, SHORT_APART = 3, 8
 on, is found by the rules for a window of steps."""
 
 _PHASES = frozenset({"data", "forward", "backward", "optimizer", "gc"})
-_NOT_FLAGGED = frozenset({"start", "unknown"})
+NOT_FLAGGED = frozenset({"start", "unknown"})
+"""Places for which no rank is flagged."""
 
 
 def rare_straggler(ledger: Ledger, *, whole_run: bool = False) -> Straggler | None:
@@ -59,34 +62,48 @@ def _dearest(cost: SkewCost, n_ranks: int, is_run: bool) -> Straggler | None:
     flagged = [
         _straggler(waited, cost, n_ranks, is_run)
         for waited in cost.waited_for
-        if waited.n_dear and waited.place not in _NOT_FLAGGED and _is_flagged(waited, cost, n_ranks, dear_s)
+        if waited.n_dear and waited.place not in NOT_FLAGGED and _is_flagged(waited, cost, n_ranks, dear_s)
     ]
     return max(flagged, key=lambda straggler: straggler.cost_pct, default=None)
 
 
 def _is_flagged(waited: WaitedFor, cost: SkewCost, n_ranks: int, dear_s: float) -> bool:
-    steps = waited.dear_steps
-    apart = (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else APART
+    is_main = waited.dear_rank_seconds >= SHORT_SHARE * dear_s
+    cost_pct = _cost_pct(waited, cost, n_ranks)
+    return is_dear_enough(waited.n_dear, waited.dear_steps, waited.dear_s, cost_pct, is_main=is_main)
+
+
+def is_dear_enough(
+    n_dear: int, newest_steps: Sequence[int], dear_s: float, cost_pct: float, *, is_main: bool
+) -> bool:
+    """Whether a rank and place are flagged for so many dear steps, in each of which a rank has waited
+    `dear_s` (a mean). `is_main`: most of what was waited in all dear steps was for this rank there."""
+    apart = (newest_steps[-1] - newest_steps[0]) / (len(newest_steps) - 1) if len(newest_steps) > 1 else APART
     if apart < APART:
         return False
-    cost_pct = _cost_pct(waited, cost, n_ranks)
-    if waited.dear_s >= FIRST_S:
+    if dear_s >= FIRST_S:
         return cost_pct >= LEAST_PCT
-    if waited.dear_s >= LONG_S:
-        return waited.n_dear > 1 and cost_pct >= LEAST_PCT
-    is_main = waited.dear_rank_seconds >= SHORT_SHARE * dear_s
-    return waited.n_dear >= N_SHORT and cost_pct >= SHORT_PCT and is_main and apart >= SHORT_APART
+    if dear_s >= LONG_S:
+        return n_dear > 1 and cost_pct >= LEAST_PCT
+    return n_dear >= N_SHORT and cost_pct >= SHORT_PCT and is_main and apart >= SHORT_APART
 
 
 def _cost_pct(waited: WaitedFor, cost: SkewCost, n_ranks: int) -> float:
+    return cost_of_others_pct(waited.dear_rank_seconds, cost.over_s, n_ranks)
+
+
+def cost_of_others_pct(rank_seconds: float, over_s: float, n_ranks: int) -> float:
     """By how much of the time the run would be shorter: what the others waited, a mean over them."""
-    others_s = waited.dear_rank_seconds / max(1, n_ranks - 1)
-    return min(100.0, 100 * others_s / cost.over_s) if cost.over_s > 0 else 0.0
+    return min(100.0, 100 * rank_seconds / max(1, n_ranks - 1) / over_s) if over_s > 0 else 0.0
+
+
+def cause_of(place: OwnPlace) -> tuple[Cause, OwnPlace | None]:
+    """A place of the ledger as cause and place of a straggler."""
+    return (cast("Cause", place), None) if place in _PHASES else ("other", place)
 
 
 def _straggler(waited: WaitedFor, cost: SkewCost, n_ranks: int, is_run: bool) -> Straggler:
-    place: OwnPlace = waited.place
-    cause = cast("Cause", place if place in _PHASES else "other")
+    cause, place = cause_of(waited.place)
     late_ms = 1000 * waited.dear_s
     return Straggler(
         rank=waited.rank,
@@ -98,7 +115,7 @@ def _straggler(waited: WaitedFor, cost: SkewCost, n_ranks: int, is_run: bool) ->
         last_pct=100 * waited.n_dear / max(1, cost.steps),
         cause=cause,
         parts_ms={},
-        place=None if place in _PHASES else place,
+        place=place,
         basis="every_step",
         rare=RareSlowness(
             n_slow=waited.n_dear,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.kept import Peers
     from ddptop.frames.columns import Column, Mask
     from ddptop.protocol.messages import Hello
-    from ddptop.protocol.vocabulary import LedgerClass
+    from ddptop.protocol.vocabulary import LedgerClass, OwnPlace
 
     Integers = NDArray[np.int64]
 
@@ -195,6 +195,19 @@ def add_waits(sums: WaitSums, more: WaitSums) -> None:
         known.add(wait)
 
 
+class DearWait(NamedTuple):
+    """What was waited in a dear step for one rank in one place."""
+
+    rank: int
+    place: OwnPlace
+    step: int
+    end_s: float
+    """When the step ended, in seconds since the launch."""
+    longest_ms: float
+    """Of one rank, and of all."""
+    rank_ms: float
+
+
 class MarkedSpan(NamedTuple):
     """A rank is known to evaluate at a moment, or to be in a declared phase between two."""
 
@@ -312,11 +325,12 @@ class RunLedger:
         columns: Column,
         parts: Column | None,
         end_s: Column,
-    ) -> None:
+    ) -> list[DearWait]:
         """Add n complete steps of these numbers. `runs_of_peers`, `columns`, `parts`: as in `divide_steps`;
-        `end_s`: (n,) when they ended, in seconds since the run started."""
+        `end_s`: (n,) when they ended, in seconds since the run started. Returns what was waited in the dear
+        ones, in their order."""
         if not self.is_known or self._are_recorded(int(numbers[-1])):
-            return
+            return []
         wall = exact(columns[0])
         self._resize(wall.shape[1])
         begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
@@ -346,6 +360,7 @@ class RunLedger:
         totals = wall.sum(axis=1) + between_ms.sum(axis=1)
         self._add_bins(times, numbers, end_s, totals, left_out.sum(axis=1), is_usual)
         self._add_waits(times.waits, numbers, end_s, is_usual, is_dear)
+        return _dear_waits(times.waits, numbers, end_s, is_dear)
 
     def _are_recorded(self, last_step: int) -> bool:
         """Whether steps up to this one are in the sums with which it began. No batch has steps before and
@@ -581,11 +596,29 @@ def _dear_sums(
     sums: dict[int, DearSum] = {}
     for at in np.unique(step).tolist():
         of_step = step == at
-        longest_ms, at_s = float(longest[of_step].sum()), float(end_s[at])
-        dear = DearSum(1, longest_ms, float(total[of_step].sum()), at_s, at_s)
-        dear.steps.append(int(numbers[at]))
-        sums.setdefault(math.frexp(longest_ms)[1], DearSum()).add(dear)
+        longest_ms, rank_ms = float(longest[of_step].sum()), float(total[of_step].sum())
+        add_dear(sums, int(numbers[at]), float(end_s[at]), longest_ms, rank_ms)
     return sums
+
+
+def add_dear(sums: dict[int, DearSum], step: int, end_s: float, longest_ms: float, rank_ms: float) -> None:
+    """Add what was waited in a dear step to sums by power of two of the longest wait."""
+    dear = DearSum(1, longest_ms, rank_ms, end_s, end_s)
+    dear.steps.append(step)
+    sums.setdefault(math.frexp(longest_ms)[1], DearSum()).add(dear)
+
+
+def _dear_waits(waits: Sequence[StepWaits], numbers: Column, end_s: Column, is_dear: Mask) -> list[DearWait]:
+    sums: dict[tuple[int, int, int], list[float]] = {}
+    for wait in waits if is_dear.any() else ():
+        for at in np.flatnonzero(is_dear[wait.steps]).tolist():
+            key = int(wait.steps[at]), int(wait.last[at]), int(wait.place[at])
+            longest_ms, rank_ms = sums.get(key, (0.0, 0.0))
+            sums[key] = [longest_ms + float(wait.longest_ms[at]), rank_ms + float(wait.total_ms[at])]
+    return [
+        DearWait(rank, WAIT_PLACES[place], int(numbers[step]), float(end_s[step]), *sums[step, rank, place])
+        for step, rank, place in sorted(sums)
+    ]
 
 
 def _sums_by_bin(places: Column, columns: Column) -> Iterator[tuple[int, list[float]]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.analysis.ledger.rare_events import RareEvents
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.bucket_times import backward_passes
 from ddptop.analysis.steps.complete_steps import CompleteStep, CompleteSteps, columns_of
@@ -142,6 +143,7 @@ class StepEvaluation:
         self._last_compared: tuple[Comparison, ...] = ()
         self._peers: list[Peers] | None = None
         self._flagging = StepFlagging(state.figures.flags)
+        self._rare_events = RareEvents(state)
         self._compared_ranks: list[Indices] = []
         self._slots: Indices = np.arange(0)
         """Of the steps of this batch the slot in the window; of one that is not in it the slot before."""
@@ -253,7 +255,9 @@ class StepEvaluation:
         kinds = kinds_of(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
         if parts is not None:
             _divide_each_pass(batch, kinds, parts)
-        self._state.ledger.take(numbers, batch.runs_of_peers(), block, columns, parts, end_s)
+        dear = self._state.ledger.take(numbers, batch.runs_of_peers(), block, columns, parts, end_s)
+        if figures.steps.has_own:  # else waits are known of sampled steps only
+            self._rare_events.take(dear, numbers, end_s)
         exposed, budget = _budget(columns, parts)
         wall, known_phases = median(columns[0]), np.asarray(~shadow.any(axis=1))
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))

@@ -157,6 +157,8 @@ def find_happened(scene: Scene) -> Happened:
         if event.kind == "straggler":
             since = event.unix_s if since is None else since
         elif event.kind == "straggler_end":
+            if since is None and episodes:  # flagged by two rules, it was slow until now
+                since = began + episodes.pop()[0]
             episodes.append((0.0 if since is None else since - began, event.unix_s - began))
             since = None
     if frame.straggler is not None:

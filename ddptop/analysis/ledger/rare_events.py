@@ -1,0 +1,129 @@
+"""Events of a rank that is slow in few steps by very much: when it is flagged, and when that is long ago.
+
+The rule is that of `rare.py`. It is applied to each dear step in turn, so that the log does not depend on how
+many steps are evaluated at once, nor on when somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.ledger.rare import (
+    NOT_FLAGGED,
+    SHORT_SHARE,
+    cause_of,
+    cost_of_others_pct,
+    is_dear_enough,
+)
+from ddptop.analysis.ledger.sums import RECENT_BIN_S, RECENT_BINS, DearSum, WaitSum, add_dear
+from ddptop.frames.phrases import rare_size_phrase, which_hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.analysis.ledger.sums import DearWait
+    from ddptop.analysis.state import RunState
+    from ddptop.frames.columns import Column
+
+RECENT_S = RECENT_BIN_S * RECENT_BINS
+"""The last minutes: a flag ends after as long without a dear step."""
+
+MOST_RECENT = 64
+"""Newest dear steps of a rank and place that are looked at: with more of them it was flagged before."""
+
+MOST_PLACES = 1000
+"""Ranks and places whose dear steps are kept."""
+
+
+@dataclass(slots=True)
+class _DearPlace:
+    """The dear steps of a rank in one place."""
+
+    recent: deque[DearWait] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
+    of_run: WaitSum = field(default_factory=WaitSum)
+    is_flagged: bool = False
+
+    def add(self, wait: DearWait) -> None:
+        self.recent.append(wait)
+        add_dear(self.of_run.dear, wait.step, wait.end_s, wait.longest_ms, wait.rank_ms)
+
+    def recent_sum(self) -> WaitSum:
+        """Of the last minutes."""
+        sums, newest_s = WaitSum(), self.recent[-1].end_s
+        for wait in self.recent:
+            if wait.end_s >= newest_s - RECENT_S:
+                add_dear(sums.dear, wait.step, wait.end_s, wait.longest_ms, wait.rank_ms)
+        return sums
+
+
+class RareEvents:
+    """Logs when a rank is flagged for rare and dear steps, and when it has had none for minutes."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._places: dict[tuple[int, str], _DearPlace] = {}
+        self._dear_ms = 0.0
+        """Waited in all dear steps, for whomever."""
+        self._first_s: float | None = None
+        """When the first step ended."""
+
+    def take(self, waits: Sequence[DearWait], numbers: Column, end_s: Column) -> None:
+        """Take the dear steps among n steps, whose numbers and ends are (n,)."""
+        if self._first_s is None:
+            self._first_s = float(end_s[0])
+        for wait in waits:
+            self._dear_ms += wait.rank_ms
+            if wait.place in NOT_FLAGGED:
+                continue
+            place = self._place_of(wait)
+            if place.is_flagged:
+                self._end_before(place, numbers, end_s, wait.end_s)
+            place.add(wait)
+            if not place.is_flagged and self._is_dear_enough(place, wait):
+                place.is_flagged = True
+                self._log_begin(place, wait)
+        for place in self._places.values():
+            if place.is_flagged:
+                self._end_before(place, numbers, end_s, float(end_s[-1]))
+
+    def _place_of(self, wait: DearWait) -> _DearPlace:
+        if len(self._places) > MOST_PLACES:
+            self._places = {key: place for key, place in self._places.items() if place.is_flagged}
+        return self._places.setdefault((wait.rank, wait.place), _DearPlace())
+
+    def _is_dear_enough(self, place: _DearPlace, wait: DearWait) -> bool:
+        recent_s = min(RECENT_S, wait.end_s - (self._first_s or 0.0))
+        of_recent, of_run = place.recent_sum().dearest, place.of_run.dearest
+        return self._are_dear_enough(of_recent, recent_s) or self._are_dear_enough(of_run, wait.end_s)
+
+    def _are_dear_enough(self, dear: DearSum, over_s: float) -> bool:
+        cost_pct = cost_of_others_pct(dear.rank_ms / 1000.0, over_s, self._state.world)
+        dear_s = dear.longest_ms / 1000.0 / max(1, dear.n_steps)
+        is_main = dear.rank_ms >= SHORT_SHARE * self._dear_ms
+        return is_dear_enough(dear.n_steps, dear.steps, dear_s, cost_pct, is_main=is_main)
+
+    def _log_begin(self, place: _DearPlace, wait: DearWait) -> None:
+        cause, within = cause_of(wait.place)
+        dear = place.of_run.dearest
+        size = rare_size_phrase(dear.longest_ms / max(1, dear.n_steps), cause, within)
+        text = f"{self._name(wait)} became slow in few steps: {size} (step {wait.step:,})"
+        now_s = self._state.started_s + wait.end_s
+        self._state.log.add(now_s, "straggler", text, rank=wait.rank, step=wait.step)
+
+    def _end_before(self, place: _DearPlace, numbers: Column, ends_s: Column, until_s: float) -> None:
+        """End the flag if the last minutes before `until_s` have no dear step."""
+        last = place.recent[-1]
+        end_s = last.end_s + RECENT_S
+        if until_s <= end_s:
+            return
+        place.is_flagged = False
+        step = int(numbers[int(np.argmax(ends_s > end_s))])
+        text = f"{self._name(last)} is no longer slow in few steps: the last was step {last.step:,}"
+        self._state.log.add(self._state.started_s + end_s, "straggler_end", text, rank=last.rank, step=step)
+
+    def _name(self, wait: DearWait) -> str:
+        return f"rank {wait.rank}{which_hosts(self._state.host_names, (wait.rank,))}"

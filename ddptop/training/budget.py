@@ -85,6 +85,10 @@ CALL_NS = 15_000
 callback, for which a thread of gloo takes the GIL. 15 us when hot on quiet cores, more on a busy machine."""
 
 
+SAMPLING_SHARES = 0.1, 0.3
+"""Least and most share of the budget that a series of stack samples takes."""
+
+
 class Budget:
     """Chooses N so that bucket detail every N-th step costs at most the budgeted share of step time.
 
@@ -143,6 +147,13 @@ class Budget:
     def step_ns(self) -> float:
         """The median step; 0 while not known."""
         return median(self._walls)
+
+    @property
+    def sampling_share(self) -> float:
+        """Of a core that samples of the training thread's stack may take: what is left of the budget."""
+        left_pct = self.budget_pct - self.cost_pct
+        least_pct, most_pct = (share * self.budget_pct for share in SAMPLING_SHARES)
+        return min(most_pct, max(least_pct, left_pct)) / 100.0
 
     def account_for(self, records: Sequence[StepRecord], spent_ns: int, checks_ns: float = 0.0) -> None:
         """Account for finished steps, and for what else of ours has run.

@@ -215,7 +215,12 @@ class Publisher(threading.Thread):
         self._bounds = TimerBoundsReporter(session.recorder.handover_ns, session.device_bounds_ns)
         self._activity = ActivityWatch(session.recorder, threading.get_ident())
         self._reporter = EvidenceReporter(threading.get_ident(), self._current_position, self._device_failed)
-        self._sampler = StackSampler(session.recorder, threading.get_ident(), lambda: budget.step_ns)
+        self._sampler = StackSampler(
+            session.recorder,
+            threading.get_ident(),
+            lambda: budget.step_ns,
+            lambda: budget.sampling_share,
+        )
         self._memberships_sent: dict[int, Message] = {}
         self._described = 0
         self._epoch: int | None = None

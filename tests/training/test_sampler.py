@@ -34,18 +34,26 @@ class Sampled:
     """A sampler of this thread, on a clock that the test owns."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_ns = 1000 * NS
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic_ns=lambda: self.now_ns))
+        self.now_ns, self.cpu_ns, self.look_costs_ns = 1000 * NS, 0, 0
+        clocks = {"monotonic_ns": lambda: self.now_ns, "thread_time_ns": self.spend}
+        monkeypatch.setattr(module, "time", SimpleNamespace(**clocks))
         self.recorder = Recorder()
         self.usual_step_ns = 0
         """0: not known, and no step lasts very long."""
-        self.sampler = StackSampler(self.recorder, threading.get_ident(), lambda: self.usual_step_ns)
+        thread = threading.get_ident()
+        self.sampler = StackSampler(self.recorder, thread, lambda: self.usual_step_ns, lambda: 0.003)
+
+    def spend(self) -> int:
+        """CPU time of the thread; what it does until it is read again takes `look_costs_ns`."""
+        self.cpu_ns += self.look_costs_ns
+        return self.cpu_ns
 
     def go_on(self, seconds: float, request: int = 0) -> StackSamples | None:
         """As the publisher's thread does; the last samples that were taken."""
         samples = None
         for _ in range(int(seconds * 100)):
             self.now_ns += NS // 100
+            self.sampler.next_sample_s()
             self.sampler.take_due_sample()
             samples = self.sampler.take_samples(request) or samples
         return samples
@@ -74,6 +82,16 @@ def test_the_number_of_an_ask_holds_the_place() -> None:
         assert asks_for_samples(number) and requested_place(number) == place and number < 2**63
     assert requested_place(samples_request(1, "cpu")) == ""
     assert not asks_for_samples(1_790_000_000_000_000_000), "one for evidence"
+
+
+@pytest.mark.parametrize(("look_costs_ns", "most"), [(50_000, SAMPLES), (600_000, 50), (3_000_000, 12)])
+def test_a_series_takes_no_more_than_its_share(sampled: Sampled, look_costs_ns: int, most: int) -> None:
+    """0.3 % of a core: some 50 looks of 0.6 ms in 10 s."""
+    sampled.look_costs_ns = look_costs_ns
+    sampled.recorder.forward_begins(True)
+    samples = sampled.go_on(11, samples_request(1, "forward"))
+    assert samples is not None and most / 2 <= samples.samples <= 1.2 * most
+    assert samples.samples * look_costs_ns <= 0.004 * samples.lasted_ms * 1_000_000 + look_costs_ns
 
 
 def test_samples_in_another_place_or_while_waiting_do_not_count(sampled: Sampled) -> None:

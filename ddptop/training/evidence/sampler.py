@@ -5,9 +5,9 @@ very long: some 50 within 10 s, and not again within a minute. A sample counts o
 place of the step that the collector names, and never while it waits for others.
 
 Waking up for a look takes some 50 us of CPU time, a sample 45 more (measured beside other work, in cold
-caches): 27 ms in a series of 10 s, 0.3 %. It is the publisher's, and counts in the budget. The training
-thread loses the interpreter lock for as long. While it is in a C call that holds this lock, nobody can look:
-how long that was is measured, and said.
+caches). It is measured, and looks are spread so that a series takes what is left of the budget at most
+(`Budget.sampling_share`). The training thread loses the interpreter lock for as long. While it is in a C call
+that holds this lock, nobody can look: how long that was is measured, and said.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ LEAST_PAUSE_NS = 5 * NS
 """After a series, before any other one."""
 
 LOOK_NS, LONG_STEP_LOOK_NS = 20_000_000, 100_000_000
-"""Between two looks, on average."""
+"""Between two looks, on average, unless they cost too much."""
 
 LONG_STEP_TIMES, LONG_STEP_NS = 10, NS
 """A step lasts very long from so many times the usual one on, and so long at least."""
+
+LEAST_SHARE = 0.0005
+"""Of a core, in a run with next to no budget."""
 
 SWITCH_S = 0.0005
 """`sys.setswitchinterval` during a series. A sample shows Python that runs for this long, or longer."""
@@ -69,6 +72,11 @@ class _Series:
     due_ns: int
     cpu_wait_ns: int
     """What the kernel has counted for this thread when it began."""
+    share: float
+    """Of a core that it may take."""
+    looks: int = 0
+    cost_ns: int = 0
+    """CPU time of these looks."""
     late_ns: int = 0
     newest_ns: int = 0
     tree: CallTree = field(default_factory=CallTree)
@@ -77,11 +85,21 @@ class _Series:
 class StackSampler:
     """Takes one series of samples at a time. All methods on the publisher's thread."""
 
-    def __init__(self, recorder: Recorder, training_thread: int, step_ns: Callable[[], float]) -> None:
-        """`training_thread`: its `get_ident()`. `step_ns`: how long a step usually lasts; 0: not known."""
+    def __init__(
+        self,
+        recorder: Recorder,
+        training_thread: int,
+        step_ns: Callable[[], float],
+        share: Callable[[], float],
+    ) -> None:
+        """`training_thread`: its `get_ident()`. `step_ns`: how long a step usually lasts; 0: not known.
+        `share`: of a core that a series may take."""
         self._recorder = recorder
         self._training_thread = training_thread
         self._step_ns = step_ns
+        self._share = share
+        self._waits_since_ns = 0
+        """CPU time of this thread when it last began to wait for a look."""
         self._answered = 0
         self._series: _Series | None = None
         self._ended_ns: dict[tuple[bool, str], int] = {}
@@ -98,7 +116,10 @@ class StackSampler:
     def next_sample_s(self) -> float | None:
         """How long until the next look; None: none is due."""
         series = self._series
-        return None if series is None else max(0.0, (series.due_ns - time.monotonic_ns()) / NS)
+        if series is None:
+            return None
+        self._waits_since_ns = time.thread_time_ns()
+        return max(0.0, (series.due_ns - time.monotonic_ns()) / NS)
 
     def take_due_sample(self) -> None:
         """Take a sample, if one is due and the training thread is where it matters."""
@@ -110,8 +131,14 @@ class StackSampler:
         if series is None or now_ns < series.due_ns:
             return
         late_ns = now_ns - series.due_ns
+        self._look(series, now_ns, late_ns)
+        series.looks += 1
+        series.cost_ns += time.thread_time_ns() - self._waits_since_ns
+        apart_ns = max(series.look_ns, series.cost_ns / series.looks / max(series.share, LEAST_SHARE))
         # Not at a fixed rhythm, which the steps may have, too.
-        series.due_ns = now_ns + int(series.look_ns * (0.5 + self._random.random()))
+        series.due_ns = now_ns + int(apart_ns * (0.5 + self._random.random()))
+
+    def _look(self, series: _Series, now_ns: int, late_ns: int) -> None:
         recorder = self._recorder
         if recorder.shadow.flag or (series.newest_ns and self._is_over(series, now_ns)):
             return
@@ -197,7 +224,8 @@ class StackSampler:
         due_ns = now_ns + look_ns
         counter = self._recorder.step
         step = counter + self._recorder.has_stepped
-        return _Series(number, place, counter, step, now_ns, look_ns, due_ns, _cpu_wait_ns())
+        share, cpu_wait_ns = self._share(), _cpu_wait_ns()
+        return _Series(number, place, counter, step, now_ns, look_ns, due_ns, cpu_wait_ns, share)
 
     def _is_over(self, series: _Series, now_ns: int) -> bool:
         if series.tree.n_samples >= SAMPLES or now_ns - series.began_ns >= LONGEST_NS:

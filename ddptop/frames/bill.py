@@ -47,7 +47,7 @@ CLASSES: Mapping[str, ClassWords] = MappingProxyType(
         "between": ClassWords("between the phases", "░", "x", "other"),
         "gc": ClassWords("garbage collection", "▒", "g", "sync", "garbage collection"),
         "transfer": ClassWords("transfer that nothing hides", "≈", "~", "transfer", "exposed transfer"),
-        "waiting": ClassWords("waiting for a later rank", "·", ".", "warn"),
+        "waiting": ClassWords("waiting for a later rank", "·", ".", "wait"),
         "evaluation": ClassWords("evaluation", "◇", "e", "accent"),
         "phase": ClassWords("in declared phases", "◆", "p", "accent"),
         "stalled": ClassWords("stalled", "■", "#", "bad", "its stalls"),

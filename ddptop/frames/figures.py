@@ -856,7 +856,7 @@ FIGURES = (
         text=count,
         integer=True,
         emphasis="dim",
-        screen=FigureColumn(place=40, keep=62, shown=some_above_one),
+        screen=FigureColumn(place=40, keep=79, shown=some_above_one),
         plain=FigureColumn(place=40, keep=65, shown=some_above_one),
         in_report=True,
         formula="backward passes in its newest step",

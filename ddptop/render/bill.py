@@ -16,7 +16,7 @@ from ddptop.frames.bill import (
     skew_cost_phrase,
 )
 from ddptop.frames.numbers import duration, fixed, percent
-from ddptop.render.line import Line, Role
+from ddptop.render.line import Line, Role, combine_roles, join_parts
 from ddptop.render.table import draw_head, draw_row, fit_columns, measured_column
 from ddptop.render.text import wrap_lines
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.bill import Bill
     from ddptop.frames.ledger import Ledger
+    from ddptop.render.line import Piece
     from ddptop.render.table import TableColumn
 
 MAX_WAITED_FOR = 6
@@ -64,10 +65,30 @@ def draw_bill_bar(bill: Bill, width: int, ascii_only: bool) -> Line:
     ends = np.rint(np.cumsum([row.rank_seconds for row in bill.rows]) / bill.total_s * width).astype(int)
     begin = 0
     for row, end in zip(bill.rows, ends.tolist(), strict=True):
-        words = CLASSES[row.key]
-        line.add((words.plain if ascii_only else words.glyph) * (end - begin), cast("Role", words.role))
+        sign, role = class_look(row.key, ascii_only)
+        line.add(sign * (end - begin), role)
         begin = end
     return line
+
+
+def class_look(key: str, ascii_only: bool) -> Piece:
+    """The sign of a class, in solid colour."""
+    words = CLASSES[key]
+    role = cast("Role", words.role)
+    return words.plain if ascii_only else words.glyph, combine_roles(role, role)
+
+
+def draw_short_bill(bill: Bill, width: int, ascii_only: bool) -> list[Line]:
+    """Three lines: the whole run in a sentence, the bar, and the shares of its largest classes."""
+    parts = [
+        Line(*class_look(row.key, ascii_only)).add(f" {row.title} ", "dim").add(percent(row.share_pct))
+        for row in bill.rows
+    ]
+    return [
+        Line(headline(bill)).cut(width),
+        draw_bill_bar(bill, width, ascii_only),
+        join_parts(parts, width),
+    ]
 
 
 def class_columns(bill: Bill, signs: Sequence[str] = (), width: int | None = None) -> list[TableColumn]:
@@ -123,12 +144,11 @@ def loss_phrases(bill: Bill) -> list[str]:
 
 
 def _draw_classes(bill: Bill, width: int, ascii_only: bool) -> list[Line]:
-    words = [CLASSES[row.key] for row in bill.rows]
-    signs = [word.plain if ascii_only else word.glyph for word in words]
-    lines = _draw_table(class_columns(bill, signs, width), len(words) + 1, width)
-    for line, word in zip(lines[1:], words, strict=False):
+    looks = [class_look(row.key, ascii_only) for row in bill.rows]
+    lines = _draw_table(class_columns(bill, [sign for sign, _ in looks], width), len(looks) + 1, width)
+    for line, (sign, look) in zip(lines[1:], looks, strict=False):
         text, role = line.pieces[0]
-        line.pieces[:1] = [(text[:2], cast("Role", word.role)), (text[2:], role)]
+        line.pieces[:1] = [(sign, look), (text[len(sign) :], role)]
     return lines
 
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
     "data", "forward", "backward", "wait", "transfer", "optimizer", "other",
-    "sync", "area", "ink", "heat1", "heat2", "heat3",
+    "sync", "area", "ink", "heat0", "heat1", "heat2", "heat3",
 ]  # fmt: skip
 """What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone. `area`: below a
-curve. `heat1` to `heat3`: levels of a heat map below a warning. `ink`: letters on a
+curve. `heat0` to `heat3`: levels of a heat map below a warning. `ink`: letters on a
 coloured ground, which take the ground's opposite."""
 
 _SEEN_WHEN_BLANK = frozenset(("badge", "match"))
@@ -154,6 +154,17 @@ class Line:
         for text, role in self.pieces:
             line.add(printable(text), role)
         return line
+
+    def on_own_ground(self) -> Line:
+        """This line with its ground under its pieces alone, so that others can follow on the usual ground."""
+        if self.ground:
+            behind = self.ground
+            self.pieces = [
+                (text, role if "/" in role else cast("Role", f"{role}/{behind}"))
+                for text, role in self.pieces
+            ]
+            self.ground = ""
+        return self
 
     def mapped(self, change: Callable[[str], str]) -> Line:
         """The same line in letters that a function changes cell for cell; it cannot be clicked."""

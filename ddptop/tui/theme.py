@@ -41,14 +41,14 @@ _BORROWED: dict[Role, str] = {
     "text": "foreground", "strong": "foreground", "accent": "primary", "good": "success", "warn": "warning",
     "bad": "error", "data": "warning", "forward": "primary", "backward": "secondary", "transfer": "accent",
     "optimizer": "secondary", "sync": "accent", "badge": "warning", "wait": "warning", "area": "primary",
-    "heat1": "primary", "heat2": "primary", "heat3": "warning",
+    "heat0": "primary", "heat1": "primary", "heat2": "primary", "heat3": "warning",
 }  # fmt: skip
 """Where a theme of Textual's own has a colour for a role."""
 
 _FADED: dict[Role, float] = {
     "dim": 0.35, "faint": 0.55, "rule": 0.75, "data": 0.45, "area": 0.6,
     "other": 0.5, "backward": 0.45, "transfer": 0.45, "optimizer": 0.1, "sync": 0.3,
-    "heat1": 0.6, "heat2": 0.25, "heat3": 0.3,
+    "heat0": 0.85, "heat1": 0.6, "heat2": 0.25, "heat3": 0.3,
 }  # fmt: skip
 """Share of background in a borrowed colour, which keeps the lightness of the roles apart."""
 
@@ -108,7 +108,8 @@ class Palette:
         style = self._styles.get((role, ground))
         if style is None:  # of two colours: few of the possible pairs are ever drawn
             front, _, behind = role.partition("/")
-            style = self._pair_style(cast("Role", front), cast("Role", behind))
+            on_ground = self._styles.get((cast("Role", front), cast("Ground", behind)))
+            style = on_ground or self._pair_style(cast("Role", front), cast("Role", behind))
             self._styles[role, ground] = style
         return style
 
@@ -178,7 +179,7 @@ def _basic_style(role: Role, ground: Ground) -> Style:
     return Style(color=colour, bgcolor="default", bold=emphasis, underline=True if role == "match" else None)
 
 
-_PALE = frozenset(("dim", "faint", "rule", "area"))
+_PALE = frozenset(("dim", "faint", "rule", "area", "heat0"))
 """Roles that are dimmed where there are no colours."""
 
 

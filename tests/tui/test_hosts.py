@@ -201,7 +201,7 @@ def test_hosts_are_sorted_by_trouble_and_filtered() -> None:
 
 def test_what_agents_do_is_said_where_it_matters() -> None:
     frame = silent(64, 8)
-    overview = sketch(FakeSource(frame), (160, 50))
+    overview = sketch(FakeSource(frame), (200, 50))
     assert "1 host unreachable · 1 lost · 1 recording locally · 1 leaving out bucket detail" in overview
     person = Sketch(FakeSource(frame), (160, 50))
     page = person.press("8", "slash", *"gpu-005", "enter")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.frames.bill import bill_of
 from ddptop.frames.numbers import counted
 from ddptop.render.bill import draw_bill
 from ddptop.render.line import Line, draw_rule
@@ -14,6 +15,7 @@ from ddptop.tui.view import View
 from ddptop.tui.views.text_page import count_below, draw_text
 
 if TYPE_CHECKING:
+    from ddptop.frames.bill import Bill
     from ddptop.frames.frame import Frame
 
 NOTHING_YET = "nothing to add up yet: the bill begins when the ranks report"
@@ -41,8 +43,16 @@ class BillView(View):
         return Page([head, *lines], PageLayout(scroll))
 
 
+def bill_of_frame(frame: Frame) -> Bill | None:
+    """The bill of a run so far; None before there is one."""
+    return None if frame.ledger is None else bill_of(frame.ledger, on_gpus=_has_gpus(frame))
+
+
+def _has_gpus(frame: Frame) -> bool:
+    return any(device.startswith("cuda") for device in frame.ranks.device)
+
+
 def _draw_body(frame: Frame, width: int, ascii_only: bool) -> list[Line]:
     if frame.ledger is None:
         return [Line(text, "dim") for text in wrap_lines(NOTHING_YET, width)]
-    on_gpus = any(device.startswith("cuda") for device in frame.ranks.device)
-    return draw_bill(frame.ledger, width, ascii_only, on_gpus=on_gpus)
+    return draw_bill(frame.ledger, width, ascii_only, on_gpus=_has_gpus(frame))

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.frames.columns import fold, folds
-from ddptop.frames.conditions import PROBLEM_STATES, SILENT_STATES
+from ddptop.frames.columns import folds
 from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import UNKNOWN, counted, fixed
 from ddptop.frames.statistics import median
-from ddptop.render.hosts import figures_by_name
-from ddptop.render.line import Line, join_parts, worst_sign
+from ddptop.render.line import Line, join_parts
 from ddptop.render.metrics import HEAT_FIELDS
 from ddptop.render.text import fit_tail, fit_text, text_width, wrap_lines
 from ddptop.tui.keys import Action, PaletteEntry, ScreenKey, view_key
@@ -25,21 +23,20 @@ from ddptop.tui.view import View
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_figures import Shades, digits, under_cursor
 from ddptop.tui.views.heat_state import NOW_FIGURES, Grid
+from ddptop.tui.views.host_cells import LONGEST_NAME, find_row_signs, fold_cells, table_by_host
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat
-    from ddptop.render.line import Piece, Role
+    from ddptop.render.line import Piece
     from ddptop.tui.scene import Place, Scene
     from ddptop.tui.screen import Screen
     from ddptop.tui.views.heat_state import HeatState
 
 CELL, GAP = 2, 2
 """Terminal cells of a cell of the map, and between two blocks."""
-
-LONGEST_NAME = 14
 
 FOLDED = 3
 """Cells for the number of further hosts that a row stands for."""
@@ -56,7 +53,7 @@ class DrawnMap(NamedTuple):
 
 def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> DrawnMap:
     """The map of hosts x local ranks."""
-    names, table = _table_by_host(scene)
+    names, table = table_by_host(scene)
     if state.count and state.first < len(names):
         stop = state.first + state.count
         names, table = names[state.first : stop], table[state.first : stop]
@@ -71,7 +68,7 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> Dr
     block = label + table.shape[1] * CELL + 2
     blocks = max(1, (width + GAP) // (block + GAP))
     edges = folds(len(names), room * blocks)
-    value, rank = _fold_cells(values, table, edges, small_is_bad)
+    value, rank = fold_cells(values, table, edges, small_is_bad)
     shades = Shades.of(value, usual, least, down=small_is_bad)
     offset = state.first if state.count else 0
     rows, columns = value.shape
@@ -106,45 +103,10 @@ class HostMap(NamedTuple):
     shades: Shades
 
 
-def _table_by_host(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
-    """Names of the hosts in order of their first ranks, and (hosts, local ranks) which rank it is; -1:
-    none."""
-    ranks = scene.frame.ranks
-    hosts: dict[str, list[int]] = {}
-    for rank, name in enumerate(ranks.host):
-        hosts.setdefault(name, []).append(rank)
-    places = np.where(np.isnan(ranks.local_rank), -1, ranks.local_rank).astype(np.int64)
-    widest = max([int(places.max(initial=0)) + 1, *map(len, hosts.values())]) if hosts else 0
-    if any(
-        len({int(places[rank]) for rank in host_ranks}) < len(host_ranks) for host_ranks in hosts.values()
-    ):
-        widest = max(map(len, hosts.values()))  # not reported, or two jobs on a host: in order of rank
-        places = np.full(len(places), -1)
-    table: NDArray[np.int64] = np.full((len(hosts), max(1, widest)), -1, np.int64)
-    for row, host_ranks in enumerate(hosts.values()):
-        for index, rank in enumerate(host_ranks):
-            table[row, places[rank] if places[rank] >= 0 else index] = rank
-    short = host_index(ranks.host).short
-    return [scene.clean(name) or "?" for name in short], table
-
-
-def _fold_cells(
-    values: NDArray[np.float64], table: NDArray[np.int64], edges: NDArray[np.int64], down: bool
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The worst value of every cell, and its rank: the first one where no value is known, -1 without a
-    rank."""
-    by_place = np.where(table >= 0, values[np.maximum(table, 0)], np.nan)
-    value, who = fold(by_place, edges, worst_is_least=down)
-    columns = np.arange(table.shape[1])[None]
-    rank = table[np.where(np.isnan(who), 0, who).astype(np.int64), columns]
-    first = np.maximum.reduceat(table, edges[:-1], axis=0)
-    return value, np.where(np.isnan(who), first, rank)
-
-
 def _draw_hosts(scene: Scene, state: HeatState, host_map: HostMap, label: int, room: int) -> list[Line]:
     names, edges, value, rank, shades = host_map
     levels = shades.levels(value)
-    signs = _find_row_signs(scene, state.first if state.count else 0, edges)
+    signs = find_row_signs(scene, state.first if state.count else 0, edges)
     lines = [Line() for _ in range(min(room, len(value)))]
     for row in range(len(value)):
         # Rows that do not fit below each other go on in a block to the right.
@@ -158,21 +120,6 @@ def _draw_hosts(scene: Scene, state: HeatState, host_map: HostMap, label: int, r
         local = [level if who >= 0 else None for level, who in zip(levels[row], rank[row], strict=True)]
         line.extend(shades.cells(local, CELL, state.column if has_cursor else None, scene.ascii_only))
     return lines
-
-
-def _find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str, Role]]:
-    """For every row, the sign of the worst state of its hosts and ranks; blank while all are well."""
-    index, states = host_index(scene.frame.ranks.host), scene.frame.ranks.state
-    figures = figures_by_name(scene.frame)
-    unwell: dict[int, list[str]] = {}
-    for rank, state in enumerate(states):
-        if state in PROBLEM_STATES:
-            unwell.setdefault(int(index.of_rank[rank]), []).append(scene.state_word(rank))
-    for host, name in enumerate(index.names):
-        if name in figures and figures[name].state in SILENT_STATES:
-            unwell.setdefault(host, []).append(figures[name].state)
-    hosts = [range(first + int(edges[row]), first + int(edges[row + 1])) for row in range(len(edges) - 1)]
-    return [worst_sign([state for host in row for state in unwell.get(host, ())]) for row in hosts]
 
 
 def _draw_under_of_hosts(scene: Scene, state: HeatState, host_map: HostMap, width: int) -> Line:

@@ -16,7 +16,7 @@ from ddptop.frames.figures import figures_shown
 from ddptop.frames.frame import values_of_ranks
 from ddptop.frames.numbers import RATIO, UNKNOWN, count, fixed, known, loss
 from ddptop.frames.statistics import interpolated_quantile, median
-from ddptop.render.line import Line, join_parts
+from ddptop.render.line import Line, combine_roles, join_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,8 +90,8 @@ def under_cursor(
 
 
 GLYPHS, PLAIN = "·░▒▓█", ".:+*#"
-ROLES: tuple[Role, ...] = ("faint", "heat1", "heat2", "heat3", "warn")
-"""Of a shade. The lowest is pale: usual values are not emphasized."""
+ROLES: tuple[Role, ...] = ("heat0", "heat1", "heat2", "heat3", "warn")
+"""Of a shade. The lowest is little more than the ground: usual values are not emphasized."""
 
 UNSEEN, UNSEEN_PLAIN = UNKNOWN, "-"
 """Where nothing is known; never a shade."""
@@ -133,7 +133,12 @@ class Shades:
         """Glyph and role of a level."""
         if level < 0:
             return UNSEEN_PLAIN if ascii_only else UNSEEN, "faint"
-        return (PLAIN if ascii_only else GLYPHS)[level], ROLES[level]
+        role = self.role(level)
+        return (PLAIN if ascii_only else GLYPHS)[level], combine_roles(role, role)
+
+    def role(self, level: int) -> Role:
+        """The colour of a level."""
+        return "faint" if level < 0 else ROLES[level]
 
     def cells(self, levels: list[int | None], cell: int, chosen: int | None, ascii_only: bool) -> Line:
         """A row of the map with its edges, `cell` terminal cells a value (None: there is no rank). `chosen`

@@ -11,7 +11,8 @@ from ddptop.frames.hosts import host_index
 from ddptop.frames.numbers import counted
 from ddptop.frames.phrases import straggler_brief
 from ddptop.frames.verdict import SIGNS, Verdict, skew_pct, verdict
-from ddptop.render.line import Line, Role, draw_rule
+from ddptop.render.bill import draw_short_bill
+from ddptop.render.line import Line, Role, draw_rule, side_by_side
 from ddptop.render.phases import draw_legend, draw_share_bar
 from ddptop.render.text import clean_text, text_width, wrap_lines
 from ddptop.render.trouble import as_of, in_trouble, shorten_detail, trouble_brief, waits_long
@@ -19,10 +20,12 @@ from ddptop.tui.keys import Do, ScreenKey, view_key
 from ddptop.tui.scene import TO_STALL, Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
+from ddptop.tui.views.bill import bill_of_frame
 from ddptop.tui.views.charts import draw_charts, excess_strip, is_logarithmic, strip_size
 from ddptop.tui.views.curve import choose_area
 from ddptop.tui.views.events import draw_events
-from ddptop.tui.views.rank_order import COLUMNS, filter_ranks, order_ranks
+from ddptop.tui.views.rank_cells import PANELS_FROM, draw_panel, panel_width
+from ddptop.tui.views.rank_order import COLUMNS, FEW_RANKS, filter_ranks, order_ranks
 from ddptop.tui.views.rank_table import RankRows, count_ranks, draw_rank_table, rank_rows
 from ddptop.tui.views.why import draw_first_action
 
@@ -179,12 +182,19 @@ class Heights:
     legend: int
     chart: int
     events: int
+    tall: int = 1
+    """Lines of a row of the table."""
+
+
+TALL_FROM = 36
+"""Lines of a page from which the rows of few ranks have two."""
 
 
 def share_out_lines(height: int, ranks: int, verdict: int) -> Heights:
     """Share out the lines: the verdict first, then four rows, the legend, events, charts, more rows.
 
-    Only the size and the number of ranks decide, so that nothing moves when something happens.
+    On a high page half of the lines are kept for charts: alike ranks are folded. Only the size and the number
+    of ranks decide, so that nothing moves when something happens.
     """
     verdict = min(verdict, max(1, height - 2))
     if height < 10:
@@ -199,10 +209,12 @@ def share_out_lines(height: int, ranks: int, verdict: int) -> Heights:
         if free_lines > LEAST_CHART:
             return Heights(verdict, 2, table, 1, free_lines - 2, 1)
         return Heights(verdict, 1, table, 1, 0, free_lines)
-    chart_least = 5 if free < 24 else 8
+    chart_least = 5 if free < 24 else max(8, free // 2)
     events = 1 if free < 24 else min(4, free // 8)
-    table = min(rows + 1, free - 2 - chart_least - events)
-    return Heights(verdict, 2, table, 1, free - 2 - table - events, events)
+    most = free - 2 - chart_least - events
+    tall = 2 if height >= TALL_FROM and rows <= FEW_RANKS and 2 * rows < most else 1
+    table = min(rows * tall + 1, most)
+    return Heights(verdict, 2, table, 1, free - 2 - table - events, events, tall)
 
 
 def _count_alerts(scene: Scene, rows: RankRows, width: int) -> str:
@@ -214,6 +226,20 @@ def _count_alerts(scene: Scene, rows: RankRows, width: int) -> str:
         if n_alerts > 1 and text_width(count_ranks(scene, rows)) + text_width(words) + 12 <= width
         else ""
     )
+
+
+LEAST_BILL = 3
+"""Lines below the charts from which the bill of the run has a place beside the events."""
+
+
+def _draw_foot(scene: Scene, width: int, height: int) -> list[Line]:
+    """The newest events; on a wide and high screen beside them the bill of the whole run in short."""
+    right = (width + 1) // 2
+    bill = bill_of_frame(scene.frame) if width >= PANELS_FROM and height >= LEAST_BILL else None
+    if bill is None or not bill.rows:
+        return draw_events(scene, width, height)
+    short_bill = draw_short_bill(bill, width - right, scene.ascii_only)
+    return side_by_side(draw_events(scene, right - 2, height), short_bill[:height], right)
 
 
 class OverviewView(View):
@@ -257,27 +283,38 @@ class OverviewView(View):
         """The overview of the whole group."""
         lines = draw_verdict(scene, width, verdict_height(width, height))
         room = share_out_lines(height, len(scene.frame.ranks.state), len(lines))
-        rows = rank_rows(scene, width, room.table)
+        side = panel_width(scene, width, room.table + room.legend + 1)
+        left = width - side
+        rows = rank_rows(scene, left, room.table, room.tall)
         if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left
             room = share_out_lines(height, len(rows.table.rows), len(lines))
+        block = []
         if room.rules:
-            lines.append(draw_rule(width, count_ranks(scene, rows), _count_alerts(scene, rows, width)))
-        table = draw_rank_table(scene, rows)
-        lines += table
-        lines += [Line()] * (room.table - len(table))
+            block.append(draw_rule(left, count_ranks(scene, rows), _count_alerts(scene, rows, left)))
+        table = draw_rank_table(scene, rows, left)
+        block += [*table, *(Line() for _ in range(room.table - len(table)))]
         if room.legend:
-            lines.append(
-                draw_legend(scene.ascii_only, scene.stragglers, width, has_sync=scene.breakdown.has_sync)
+            block.append(
+                draw_legend(scene.ascii_only, scene.stragglers, left, has_sync=scene.breakdown.has_sync)
             )
+        if side:
+            chosen = scene.place.rank if rows.cursor is None else rows.table.rank(rows.cursor)
+            panel = draw_panel(scene, side, len(block), chosen)
+            for line, of_panel in zip(block, panel, strict=True):
+                line.pad(left).on_own_ground().extend(of_panel)
+        lines += block
         if room.rules > 1:
-            lines.append(draw_rule(width))
+            below = draw_rule(width)
+            if side:
+                below = Line("─" * left + "┴" + "─" * (side - 1), "rule")
+            lines.append(below)
         strip = strip_size(scene, width, room.chart)
         lines += excess_strip(scene, strip, width) if all(strip) else []
         chart_room = room.chart - (strip[0] + 1 if all(strip) else 0)
         drawn = draw_charts(scene, width, chart_room, top=1 + len(lines))  # the header is above
         lines += drawn.lines
         lines += [Line()] * (height - room.events - len(lines))
-        lines += draw_events(scene, width, room.events) if room.events else []
+        lines += _draw_foot(scene, width, room.events) if room.events else []
         row = rows.cursor if rows.moved else None
         return Page(lines, PageLayout(rows.scroll, rows.table, row, rows.sortable, drawn, strip))
 

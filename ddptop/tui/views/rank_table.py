@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ddptop.protocol.vocabulary import ENDED
 from ddptop.render import table
 from ddptop.render.context import CALM, OF_STEP
 from ddptop.render.hosts import NOT_RUNNING, figures_by_name, host_troubles
-from ddptop.render.line import Line, Piece, split_matches
+from ddptop.render.line import Line, Piece, Role, combine_roles, split_matches
 from ddptop.render.rank_table import host_state_piece, rank_columns, rank_mark, widest_text
 from ddptop.render.text import fit_text, text_width
 from ddptop.render.trouble import as_of
@@ -31,6 +31,7 @@ from ddptop.tui.views.rank_order import COLUMNS, SORTS, is_moving, order_rows, w
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ddptop.frames.columns import Column
     from ddptop.frames.hosts import HostFigures
 
 GUTTER = 2
@@ -42,10 +43,16 @@ MIN_BAR = 20
 BAR_SHARE = 0.22
 """Part of a wide screen that the bar keeps before further columns may come."""
 
-FEW_RANKS, WIDE, NUMBERED_BAR = 8, 140, 64
-"""Ranks up to which a bar has numbers inside; cells of the screen from which it keeps so many for it."""
+FEW_RANKS, WIDE, NUMBERED_BAR = 8, 110, 60
+"""Ranks up to which a bar has numbers inside; cells of the table from which it keeps so many for it."""
 
 LONGEST_HOST = 18
+
+BAR_EDGE: Piece = (" ┃", "rule")
+"""Between the columns and the bar."""
+
+ALIKE = 0.05
+"""Ranks are alike whose own times differ by at most this share of the step."""
 
 GROUPED_KEEP = {
     "rank": 97,
@@ -69,6 +76,8 @@ class RankRows:
     """Rows of the table that are on the screen."""
     cursor: int | None
     """The row under the cursor; None: the filter hides it."""
+    tall: int
+    """Lines of a row."""
     moved: bool
     """The cursor is to be on this row from now on: its line stays, or no key has chosen another."""
 
@@ -78,9 +87,17 @@ class RankRows:
         return tuple(column.title for column in self.columns if column.title in COLUMNS)
 
 
-def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
-    """The columns that fit into `width`, and `height - 1` rows below their titles."""
-    rows = order_rows(scene, height - 1)
+LEAST_FOLD = 5
+"""Lines of the table from which one of them tells of the ranks that have no row."""
+
+
+def rank_rows(scene: Scene, width: int, height: int, tall: int = 1) -> RankRows:
+    """The columns that fit into `width`, and below their titles the rows of `tall` lines that fit into
+    `height`."""
+    room = (height - 1) // tall
+    rows = order_rows(scene, room)
+    if len(rows.rows) > room and height >= LEAST_FOLD:
+        room, tall = height - 2, 1
     offered = grouped_columns(scene, rows) if rows.grouped else rank_columns(scene)
     offered = table.choose_columns(offered, scene.place.columns)
     least = (
@@ -103,7 +120,7 @@ def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
     else:
         cursor = None
     moved = cursor is not None and (stays_in_line or moving)
-    return RankRows(columns, bar, rows, *scroll.fitted(len(rows.rows), height - 1), cursor, moved)
+    return RankRows(columns, bar, rows, *scroll.fitted(len(rows.rows), room), cursor, tall, moved)
 
 
 def cursor_row(scene: Scene, rows: TableRows) -> int:
@@ -115,12 +132,17 @@ def cursor_row(scene: Scene, rows: TableRows) -> int:
     return host_row(host) if place.on_host or host in rows.folded else place.rank
 
 
-def draw_rank_table(scene: Scene, rows: RankRows) -> list[Line]:
-    """Titles and rows."""
+def draw_rank_table(scene: Scene, rows: RankRows, width: int) -> list[Line]:
+    """Titles and rows; below them what is common to the ranks that have no row."""
     lines = [_draw_titles(scene, rows)]
     pattern = match.highlight_pattern(scene.place.searched)
     shown = (rows.table.rows[index] for index in rows.shown)
-    lines += [_draw_row(scene, rows, row, row == rows.cursor, pattern) for row in shown]
+    for row in shown:
+        chosen = row == rows.cursor
+        line = _draw_row(scene, rows, row, chosen, pattern)
+        lines += [line, *(_draw_bar_again(rows, line) for _ in range(rows.tall - 1))]
+    if len(rows.shown) < len(rows.table.rows):
+        lines.append(_draw_hidden(scene, rows).cut(width))
     if not rows.table.rows:
         lines.append(Line("  ").add(_no_rank(scene), "dim"))
     return lines
@@ -157,7 +179,7 @@ def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.
     line.extend(body if pattern is None else _with_matches(rows.columns, body, pattern))
     line.target = row
     if rows.bar:
-        line.add(" ┃", "rule")
+        line.add(*BAR_EDGE)
         if shows_rank:
             numbered = len(scene.frame.ranks.state) <= FEW_RANKS and rows.bar >= NUMBERED_BAR // 2
             line.extend(
@@ -166,6 +188,50 @@ def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.
                 )
             )
     return line
+
+
+def _draw_bar_again(rows: RankRows, above: Line) -> Line:
+    """The further line of a row of two: the bar without what is written into it."""
+    line = Line(ground=above.ground)
+    line.target = above.target
+    if not rows.bar:
+        return line
+    begin = next(index for index, piece in enumerate(above.pieces) if piece == BAR_EDGE)
+    line.pad(GUTTER + table.total_width(rows.columns)).add(*BAR_EDGE)
+    for text, role in above.pieces[begin + 1 :]:
+        front, _, ground = role.partition("/")
+        solid = combine_roles(cast("Role", ground), cast("Role", ground)) if front == "ink" else role
+        line.add(" " * len(text) if front == "ink" else text, solid)
+    return line
+
+
+def _draw_hidden(scene: Scene, rows: RankRows) -> Line:
+    """How many ranks have no row, from where to where their times go, and how many of them stand out."""
+    shown = [rows.table.rows[index] for index in rows.shown]
+    order, of_rank = np.array(rows.table.order), host_index(scene.frame.ranks.host).of_rank
+    of_hosts = [host for host in map(host_of, shown) if host is not None and host in rows.table.folded]
+    hidden = order[~(np.isin(order, shown) | np.isin(of_rank[order], of_hosts))]
+    own_ms = scene.frame.ranks.own_ms if scene.by_steps else scene.frame.ranks.step_ms
+    line = Line(f"{'':{GUTTER}}+ {counted(len(hidden), 'more rank')}", "dim")
+    n_unwell = int((scene.attention[0][hidden] < CALM).sum())
+    line.add(f", {n_unwell:,} of them stand out" if n_unwell else "", "warn")
+    unit = scene.frame.group.step_ms_p50 or 0.0
+    own_span, lost_span = (
+        _describe_span(values[hidden]) for values in (own_ms, scene.breakdown.column("wait"))
+    )
+    if own_span:
+        alike = ", alike" if float(np.ptp(own_ms[hidden])) <= ALIKE * unit else ""
+        line.add(f"{alike}: {'own time' if scene.by_steps else 'step'} {own_span} ms", "dim")
+    line.add(f", lost {lost_span} ms" if own_span and lost_span else "", "dim")
+    return line.spot(0, line.width, Do.PAGE(1))
+
+
+def _describe_span(values: Column) -> str:
+    """`269.9 to 270.1`; empty where a value is not known."""
+    if not len(values) or not np.isfinite(values).all():
+        return ""
+    low, high = fixed(float(values.min())), fixed(float(values.max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def _waited_for(scene: Scene) -> str:

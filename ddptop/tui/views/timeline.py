@@ -95,7 +95,8 @@ def _draw_stuck_bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
     scale = 0.75 * width / scene.breakdown.full_ms if scene.breakdown.full_ms else 0.0
     line = Line()
     for part, ms in zip(PARTS, usual.tolist(), strict=False):
-        line.add((part.plain if plain else part.glyph) * round(ms * scale), "faint")
+        glyph = part.plain if plain else part.glyph
+        line.add(glyph * round(ms * scale), combine_roles(part.role, part.role))
     part = PARTS[names.index(phase)]
     return line.add(
         (part.plain if plain else part.glyph) * (width - line.width), combine_roles(part.role, part.role)
@@ -240,14 +241,21 @@ def _draw_legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
     lines = [draw_legend(scene.ascii_only, (), width)]
     if shown.detailed:
         plain = scene.ascii_only
-        texts = ((READY, "bucket ready"), (WAIT, "bucket waits for a rank"), (QUEUED, "bucket queued"))
-        parts = [Line(signs[plain]).add(f" {text}", "dim") for signs, text in texts]
+        texts: tuple[tuple[tuple[str, str], Role, str], ...] = (
+            (READY, "dim", "bucket ready"),
+            (WAIT, "wait", "waits for a rank"),
+            (TRANSFER, "transfer", "moves"),
+            (QUEUED, "faint", "is queued"),
+        )
+        parts = [Line(signs[plain], role).add(f" {text}", "dim") for signs, role, text in texts]
         lines.append(join_parts(parts, width))
     return lines
 
 
-READY, QUEUED, WAIT, TRANSFER, UNSEEN = (("┊", "|"), ("╌", ":"), ("░", "."), ("≈", "~"), ("?", "?"))
-"""Glyphs of an all-reduce: ready, queued behind others, waiting for a rank, in transfer, end not known."""
+READY, QUEUED, WAIT, TRANSFER, UNSEEN = (("┊", "|"), ("╌", ":"), ("▃", "."), ("▆", "~"), ("?", "?"))
+"""Glyphs of an all-reduce: ready, queued behind others, waiting for a rank, in transfer, end not known. Its
+bars are lower than those of the phases, and so stay apart from each other; without colours, their height
+tells them apart."""
 
 _SPAN_NAMES = {"wait": "waiting", "transfer": "moving"}
 """Names of spans in a frame, where they are not the name of the part."""

@@ -1,0 +1,72 @@
+"""Ranks as a table of hosts by local ranks, folded where hosts are many: for heat map and overview."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.frames.columns import fold
+from ddptop.frames.conditions import PROBLEM_STATES, SILENT_STATES
+from ddptop.frames.hosts import host_index
+from ddptop.render.hosts import figures_by_name
+from ddptop.render.line import worst_sign
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ddptop.render.line import Role
+    from ddptop.tui.scene import Scene
+
+LONGEST_NAME = 14
+"""Terminal cells of the name of a host."""
+
+
+def table_by_host(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
+    """Names of the hosts in order of their first ranks, and (hosts, local ranks) which rank it is; -1:
+    none."""
+    ranks = scene.frame.ranks
+    hosts: dict[str, list[int]] = {}
+    for rank, name in enumerate(ranks.host):
+        hosts.setdefault(name, []).append(rank)
+    places = np.where(np.isnan(ranks.local_rank), -1, ranks.local_rank).astype(np.int64)
+    widest = max([int(places.max(initial=0)) + 1, *map(len, hosts.values())]) if hosts else 0
+    if any(
+        len({int(places[rank]) for rank in host_ranks}) < len(host_ranks) for host_ranks in hosts.values()
+    ):
+        widest = max(map(len, hosts.values()))  # not reported, or two jobs on a host: in order of rank
+        places = np.full(len(places), -1)
+    table: NDArray[np.int64] = np.full((len(hosts), max(1, widest)), -1, np.int64)
+    for row, host_ranks in enumerate(hosts.values()):
+        for index, rank in enumerate(host_ranks):
+            table[row, places[rank] if places[rank] >= 0 else index] = rank
+    short = host_index(ranks.host).short
+    return [scene.clean(name) or "?" for name in short], table
+
+
+def fold_cells(
+    values: NDArray[np.float64], table: NDArray[np.int64], edges: NDArray[np.int64], down: bool
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The worst value of every cell, and its rank: the first one where no value is known, -1 without a
+    rank."""
+    by_place = np.where(table >= 0, values[np.maximum(table, 0)], np.nan)
+    value, who = fold(by_place, edges, worst_is_least=down)
+    columns = np.arange(table.shape[1])[None]
+    rank = table[np.where(np.isnan(who), 0, who).astype(np.int64), columns]
+    first = np.maximum.reduceat(table, edges[:-1], axis=0)
+    return value, np.where(np.isnan(who), first, rank)
+
+
+def find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str, Role]]:
+    """For every row, the sign of the worst state of its hosts and ranks; blank while all are well."""
+    index, states = host_index(scene.frame.ranks.host), scene.frame.ranks.state
+    figures = figures_by_name(scene.frame)
+    unwell: dict[int, list[str]] = {}
+    for rank, state in enumerate(states):
+        if state in PROBLEM_STATES:
+            unwell.setdefault(int(index.of_rank[rank]), []).append(scene.state_word(rank))
+    for host, name in enumerate(index.names):
+        if name in figures and figures[name].state in SILENT_STATES:
+            unwell.setdefault(host, []).append(figures[name].state)
+    hosts = [range(first + int(edges[row]), first + int(edges[row + 1])) for row in range(len(edges) - 1)]
+    return [worst_sign([state for host in row for state in unwell.get(host, ())]) for row in hosts]

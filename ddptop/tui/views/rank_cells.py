@@ -1,0 +1,206 @@
+"""The panel beside the table of ranks on a wide screen: a cell for every rank, hosts by local ranks.
+
+Its cells have the shades of the heat map. The cell of the rank under the cursor stands in brackets, and a
+click on a cell opens the page of the rank. Where the cells do not fit, one stands for several hosts and shows
+the worst of their ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.frames.columns import folds
+from ddptop.frames.conditions import RED_STATES
+from ddptop.frames.numbers import fixed
+from ddptop.frames.statistics import median
+from ddptop.render.line import Line, Role, combine_roles, draw_rule, join_parts, of_state
+from ddptop.render.text import fit_tail, text_width
+from ddptop.tui.keys import Do
+from ddptop.tui.views import heat_figures
+from ddptop.tui.views.heat_figures import Shades, digits
+from ddptop.tui.views.host_cells import LONGEST_NAME, find_row_signs, fold_cells, table_by_host
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ddptop.tui.scene import Scene
+
+PANELS_FROM = 120
+"""Cells of a screen from which there is room for panels."""
+
+SHARE = 3
+"""It takes at most the third part of the screen."""
+
+LEAST_WIDTH = 34
+"""Its title fits, and what is said of the rank under the cursor."""
+
+CELLS = (5, 4, 2, 1)
+"""Terminal cells of a rank, the widest that fit: in wide ones the number of the rank stands."""
+
+TALLEST = 3
+"""Lines that the cells of a host have at most, where there are few hosts."""
+
+LOUDEST = 4
+"""The shade of a straggler, however much it is longer."""
+
+GAP = 2
+"""Terminal cells between two blocks."""
+
+CALM_SHARE = 0.25
+"""Of the step: the range of values that the shades share at least, so that noise gets none."""
+
+A_ROW = 4
+"""Ranks beside each other where all are on one host."""
+
+
+class CellPlan(NamedTuple):
+    """How the cells are laid out."""
+
+    cell: int
+    tall: int
+    rows: int
+    """Rows of cells, each of one host or of several."""
+    down: int
+    """Rows below each other; those that are left go on in a block to the right."""
+    label: int
+
+    def width(self, n_columns: int) -> int:
+        """Terminal cells that all blocks take."""
+        n_blocks = -(-self.rows // self.down)
+        return n_blocks * (self.label + 1 + n_columns * self.cell + GAP) - GAP
+
+
+class HostTable(NamedTuple):
+    """Which rank is where."""
+
+    names: list[str]
+    ranks: NDArray[np.int64]
+    """(hosts, local ranks) the rank; -1: there is none."""
+
+
+def panel_width(scene: Scene, width: int, height: int) -> int:
+    """Terminal cells of the panel with its left border beside a table of `height` lines; 0: there is none."""
+    if width < PANELS_FROM or len(scene.frame.ranks.state) < 2 or height < 4:
+        return 0
+    hosts = _table_of_hosts(scene)
+    plan = _plan_cells(hosts, width // SHARE - 2, height - 3)
+    return max(LEAST_WIDTH, min(width // SHARE, plan.width(hosts.ranks.shape[1]) + 2))
+
+
+def draw_panel(scene: Scene, width: int, height: int, rank: int) -> list[Line]:
+    """`height` lines: its title in a rule, the cells, the rank under the cursor and the shades."""
+    world = len(scene.frame.ranks.state)
+    figure = "excess" if scene.by_steps else "step"
+    values = heat_figures.of_ranks(figure, scene.frame)
+    usual = float(median(values)) if np.isfinite(values).any() else None
+    hosts, room = _table_of_hosts(scene), height - 3
+    plan = _plan_cells(hosts, width - 2, room)
+    edges = folds(len(hosts.names), plan.rows)
+    value, who = fold_cells(values, hosts.ranks, edges, down=False)
+    calm = CALM_SHARE * (scene.frame.group.step_ms_p50 or 0.0)
+    shades = Shades.of(value, usual, max(calm, heat_figures.least_range(figure, usual, scene.frame)))
+    lines = [Line() for _ in range(height - 1)]
+    signs = find_row_signs(scene, 0, edges)
+    levels = shades.levels(value)
+    for row in range(plan.rows):
+        first, n_folded = int(edges[row]), int(edges[row + 1] - edges[row])
+        name = hosts.names[first] + (f"+{n_folded - 1}" if n_folded > 1 else "")
+        top = row % plan.down * plan.tall
+        for line_of_row in range(plan.tall):
+            line = lines[top + line_of_row]
+            line.add(" " * GAP if row >= plan.down else "")
+            sign, role = signs[row] if line_of_row == 0 else (" ", "text")
+            label = fit_tail(name, plan.label) if line_of_row == 0 else " " * plan.label
+            line.add(sign, role).add(label, "dim")
+            numbered = line_of_row == (plan.tall - 1) // 2
+            for level, of_cell in zip(levels[row].tolist(), who[row].tolist(), strict=True):
+                _add_cell(scene, line, shades, (level, of_cell), plan.cell, (numbered, of_cell == rank))
+    lines[-2] = _draw_cursor(scene, figure, values, rank) if rank < world else Line()
+    lines[-1] = _draw_shades(scene, shades, figure, width - 2)
+    title = f"{heat_figures.title(figure, scene.frame)} by host and rank"
+    head = Line("┬", "rule").extend(draw_rule(width - 1, title))
+    return [head, *(Line("│", "rule").add(" ").extend(line.cut(width - 2)) for line in lines)]
+
+
+def _table_of_hosts(scene: Scene) -> HostTable:
+    """The ranks by host; those of a single host in rows of A_ROW, and of as many as make a square where they
+    are more."""
+    names, ranks = table_by_host(scene)
+    if len(names) != 1:
+        return HostTable(names, ranks)
+    n_ranks = ranks.shape[1]
+    n_columns = max(A_ROW, round(n_ranks**0.5))
+    n_rows = -(-n_ranks // n_columns)
+    padded = np.full(n_rows * n_columns, -1, np.int64)
+    padded[:n_ranks] = ranks[0]
+    return HostTable([names[0], *[""] * (n_rows - 1)], padded.reshape(n_rows, n_columns))
+
+
+def _plan_cells(hosts: HostTable, width: int, room: int) -> CellPlan:
+    """The widest cells with which every host has a row of its own; else the narrowest."""
+    n_hosts, n_columns = hosts.ranks.shape
+    longest = max(map(text_width, hosts.names))
+    label = min(LONGEST_NAME, longest) + 1
+    digits_of_rank = len(str(int(hosts.ranks.max(initial=0))))
+    plan = CellPlan(1, 1, 1, 1, label)
+    for cell in CELLS:
+        if cell > 2 and cell < digits_of_rank + 2:
+            continue
+        n_blocks = max(1, (width + GAP) // (label + 1 + n_columns * cell + GAP))
+        down = min(n_hosts, room)
+        rows = min(n_hosts, room * n_blocks)
+        tall = max(1, min(TALLEST, room // down)) if cell > 2 else 1
+        plan = CellPlan(cell, tall, rows, down, label)
+        if rows == n_hosts and plan.width(n_columns) <= width:
+            return plan
+    folded = label + len(f"+{n_hosts // max(1, plan.rows)}")
+    return plan._replace(label=min(folded, LONGEST_NAME + 1))
+
+
+def _add_cell(
+    scene: Scene, line: Line, shades: Shades, cell: tuple[int, int], width: int, how: tuple[bool, bool]
+) -> None:
+    """Add a cell `(level, rank)`; `how`: whether it has a number, and whether the cursor is on it."""
+    (level, rank), (numbered, chosen) = cell, how
+    if rank < 0:
+        line.add(" " * width)
+        return
+    glyph, role = shades.sign(level, scene.ascii_only)
+    ground: Role = shades.role(level)
+    state = scene.state_word(rank)
+    if state in RED_STATES:
+        glyph, ground = of_state(state)
+        role = combine_roles(ground, ground)
+    elif rank in scene.stragglers:
+        glyph, role = shades.sign(LOUDEST, scene.ascii_only)
+        ground = shades.role(LOUDEST)
+    begin = line.width
+    if width > 2 and numbered:
+        text = f"[{rank}]" if chosen else str(rank)
+        line.add(text.center(width - 1), combine_roles("ink", ground)).add(" ")
+    elif width > 2:
+        line.add(glyph * (width - 1), role).add(" ")
+    elif chosen:
+        line.add("[]"[:width], combine_roles("ink", ground))
+    else:
+        line.add(glyph * width, role)
+    line.spot(begin, line.width, Do.RANK(rank))
+
+
+def _draw_cursor(scene: Scene, figure: str, values: NDArray[np.float64], rank: int) -> Line:
+    ranks = scene.frame.ranks
+    where = f"{scene.clean(ranks.host[rank])} {scene.clean(ranks.device[rank])}".strip()
+    line = Line("▸ ", "accent").add(f"rank {rank}", "strong")
+    return line.add(f"  {fixed(float(values[rank]), 1, ' ms')}").add(f"  {where}", "dim")
+
+
+def _draw_shades(scene: Scene, shades: Shades, figure: str, width: int) -> Line:
+    """The five shades side by side, between the least and the largest edge."""
+    low, high = (fixed(shades.edges[edge], digits(shades)) for edge in (0, 3))
+    line = Line(f"{'<=' if scene.ascii_only else '≤'}{low} ", "dim")
+    for level in range(5):
+        glyph, role = shades.sign(level, scene.ascii_only)
+        line.add(glyph * 2, role)
+    return join_parts([line.add(f" >{high} {heat_figures.METRICS[figure].unit}", "dim")], width)

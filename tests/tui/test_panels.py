@@ -1,0 +1,104 @@
+"""Large screens: a cell for every rank beside the table, and alike ranks in one line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddptop.frames.frame import Frame
+from ddptop.tui.keys import Action, Do
+from tests.tui.drive import Sketch
+from tests.tui.fake import FakeSource, many, straggler
+
+WIDE = (160, 50)
+ON_ONE_HOST = ("node0",) * 8
+
+
+def cells_of(person: Sketch) -> dict[int, list[str]]:
+    """The letters of the cells of each rank, by what a click on them opens."""
+    cells: dict[int, list[str]] = {}
+    for line in person.lines:
+        for begin, end, action in line.spots:
+            if isinstance(action, Action) and action.do is Do.RANK:
+                cells.setdefault(action.arguments[0], []).append(str(line)[begin:end])
+    return cells
+
+
+def roles_at(person: Sketch, rank: int) -> set[str]:
+    """The grounds of the cells of a rank."""
+    grounds = set()
+    for line in person.lines:
+        cells = [role for text, role in line.pieces for _ in text]
+        for begin, end, action in line.spots:
+            if isinstance(action, Action) and action.arguments == (rank,):
+                grounds |= {role.partition("/")[2] for role in cells[begin:end] if "/" in role}
+    return grounds
+
+
+@pytest.mark.parametrize("frame", [straggler(2), straggler(64)])
+def test_every_rank_has_a_cell(frame: Frame) -> None:
+    person = Sketch(FakeSource(frame), WIDE)
+    assert sorted(cells_of(person)) == [*range(len(frame.ranks.state))]
+
+
+def test_the_cell_of_the_slow_rank_stands_out_and_a_click_opens_its_page() -> None:
+    person = Sketch(FakeSource(straggler(16)), WIDE)
+    assert roles_at(person, 1) == {"warn"} and roles_at(person, 2) == {"heat0"}
+    assert any("[1]" in cell for cell in cells_of(person)[1]), "the cursor is on it"
+    person.press("down")
+    assert any(f"[{person.place.rank}]" in cell for cell in cells_of(person)[person.place.rank])
+    _, _, action = next(
+        spot for line in person.lines for spot in line.spots if getattr(spot[2], "arguments", ()) == (5,)
+    )
+    person.act(action)
+    assert (person.place.view, person.place.rank) == ("rank", 5)
+
+
+def test_many_hosts_share_cells_and_the_worst_of_them_is_seen() -> None:
+    frame = many()
+    person = Sketch(FakeSource(frame), WIDE)
+    cells = cells_of(person)
+    assert len(cells) < 4096 and 1 in cells, "rank 1 is the worst of its fold"
+    assert roles_at(person, 1) == {"warn"}
+
+
+def test_the_ranks_of_one_host_lie_in_several_rows() -> None:
+    frame = straggler(8)
+    frame = replace(frame, ranks=replace(frame.ranks, host=ON_ONE_HOST, local_rank=np.arange(8.0)))
+    person = Sketch(FakeSource(frame), WIDE)
+    first_row = next(line for line in person.lines if any(spot[2] == Do.RANK(0) for spot in line.spots))
+    opened = [spot[2] for spot in first_row.spots if isinstance(spot[2], Action)]
+    assert [action.arguments for action in opened if action.do is Do.RANK] == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("size", [(119, 50), (80, 24), (50, 24)])
+def test_a_narrow_screen_has_no_cells(size: tuple[int, int]) -> None:
+    assert not cells_of(Sketch(FakeSource(straggler(64)), size))
+
+
+def test_alike_ranks_are_one_line_with_their_number_and_range() -> None:
+    person = Sketch(FakeSource(straggler(64)), (80, 24))
+    folded = next(line for line in person.text().splitlines() if "more ranks" in line)
+    number = re.search(r"\+ (\d+) more ranks, alike: own time 23.5 to 23.7 ms, lost 20.1 to 20.3", folded)
+    rows = [line for line in person.text().splitlines() if " ● live" in line]
+    assert number is None or int(number[1]) + 2 * len(rows) == 64
+    assert "alike" in folded and "stand out" not in folded
+
+
+def test_ranks_that_stand_out_are_counted_while_they_have_no_row() -> None:
+    person = Sketch(FakeSource(many()), (80, 24))
+    assert "stand out" not in person.text(), "the worst are in sight"
+    text = person.press("end")
+    assert re.search(r"more ranks, 2 of them stand out: own time", text), text
+
+
+def test_few_ranks_have_rows_of_two_lines_and_many_have_not() -> None:
+    def lines_of(frame: Frame) -> list[int | None]:
+        return [line.target for line in Sketch(FakeSource(frame), WIDE).lines if line.target is not None]
+
+    assert [lines_of(straggler(4)).count(rank) for rank in range(4)] == [2, 2, 2, 2]
+    ranks = [target for target in lines_of(straggler(64)) if target != -1]
+    assert len(ranks) == len(set(ranks))

@@ -93,6 +93,8 @@ class EvaluationWatch:
 
 def newest_stamp(recorder: Recorder) -> tuple[int, int]:
     """The newest event that is a moment, and when it was; (-1, 0): none is left of the running step."""
+    if recorder.unseen_optimizer:
+        return STAMP_ASIDE_END, 0
     for stamp in reversed(recorder.stamps):
         event = stamp & EVENT
         if event == STAMP_LAST_GRADIENT or PHASES.get(event, Phase.OTHER) is not None:

@@ -67,18 +67,22 @@ def install_wrappers(
     `note_optimizer` the optimizers of the first steps without a DDP model."""
     scaled = _ScaledLoss(read_later)
     functions = step_functions()
-    _wrap_function(functions.pre_forward, partial(_pre_forward, recorder, gradients))
-    _wrap_function(functions.post_forward, partial(_post_forward, recorder))
-    _wrap_function(functions.backward, partial(_make_backward, recorder, scaled, last_gradients))
+    switched = SwitchedWrappers(last_gradients, scaled)
+    switched.wrap_function(functions.pre_forward, partial(_pre_forward, recorder, gradients))
+    switched.wrap_function(functions.post_forward, partial(_post_forward, recorder))
+    switched.wrap_function(functions.backward, partial(_make_backward, recorder, scaled, last_gradients))
     for next_data in functions.next_data:
-        _wrap_function(next_data, partial(_make_next_data, recorder, get_ident()))
-    _wrap_function(functions.scale, scaled.wrap_scale)
+        switched.wrap_function(next_data, partial(_make_next_data, recorder, get_ident()))
+    switched.wrap_function(functions.scale, scaled.wrap_scale)
     for wait in functions.waits:
         # A class of C++ may take no attribute: those waits count as own time.
         with contextlib.suppress(TypeError):
-            _wrap_function(wait, partial(_make_wait, recorder, last_gradients, get_ident()))
+            switched.wrap_function(wait, partial(_make_wait, recorder, last_gradients, get_ident()))
     for broadcast in functions.buffers:
-        _wrap_function(broadcast, partial(_make_wait, recorder, last_gradients, get_ident(), of_buffers=True))
+        make = partial(_make_wait, recorder, last_gradients, get_ident(), of_buffers=True)
+        switched.wrap_function(broadcast, make)
+    switched.wrap_meanwhile(functions.iterate, partial(_make_iterate, recorder, get_ident()))
+    recorder.on_unseen.append(switched.take_out)
     _wrap_function(functions.join_step, partial(_shadow_step, recorder))
     _wrap_function(functions.save, partial(_make_save, recorder, get_ident()))
     watch_collector(recorder.gc_pauses)
@@ -100,6 +104,35 @@ def optimizer_exists() -> bool:
 def _wrap_function(function: Function, make: Callable[[Patched], Patched]) -> None:
     original = getattr(*function)
     setattr(*function, seen_through(make(original), original))
+
+
+class SwitchedWrappers:
+    """Wrappers that are not there in steps of which only the end is seen."""
+
+    def __init__(self, last_gradients: LastGradients, scaled: _ScaledLoss) -> None:
+        self._last_gradients, self._scaled = last_gradients, scaled
+        self._functions: list[tuple[Function, Patched, Patched]] = []
+        """Each as it is else, and in these steps."""
+
+    def wrap_function(self, function: Function, make: Callable[[Patched], Patched]) -> None:
+        """Wrap a function of torch but in these steps."""
+        original = vars(function.owner).get(function.name)
+        _wrap_function(function, make)
+        self._functions.append((function, getattr(*function), original))
+
+    def wrap_meanwhile(self, function: Function, make: Callable[[Patched], Patched]) -> None:
+        """Wrap a function of torch in these steps alone."""
+        original = getattr(*function)
+        self._functions.append((function, original, seen_through(make(original), original)))
+
+    def take_out(self, out: bool) -> None:
+        """Take them out, or put them back; what somebody else has replaced since remains."""
+        self._scaled.forget_tensors()
+        for function, usual, meanwhile in self._functions:
+            before, after = (usual, meanwhile) if out else (meanwhile, usual)
+            if vars(function.owner).get(function.name) is before:
+                setattr(*function, after)
+        self._last_gradients.take_out(out)
 
 
 def _pre_forward(recorder: Recorder, gradients: SynchronisationWatch, original: Patched) -> Patched:
@@ -228,6 +261,15 @@ def _make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patch
     return _next_data
 
 
+def _make_iterate(recorder: Recorder, thread: int, original: Patched) -> Patched:
+    def __iter__(self: Any) -> Any:
+        if get_ident() == thread:  # a pass over the data begins, or an evaluation: batches are to be counted
+            recorder.see_again()
+        return original(self)
+
+    return __iter__
+
+
 def _make_wait(
     recorder: Recorder,
     last_gradients: LastGradients,
@@ -306,6 +348,9 @@ def _hook_optimizers(
 
     def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         try:
+            if recorder.unseen_optimizer:
+                recorder.unseen_step_ends(id(optimizer))
+                return
             if gradients.has_unreduced and not recorder.aside:
                 gradients.optimizer_ends(optimizer)
             if recorder.aside:
@@ -318,7 +363,15 @@ def _hook_optimizers(
             guard.caught(error)
 
     register_optimizer_step_pre_hook(before_step)
-    register_optimizer_step_post_hook(after_step)
+    handle = register_optimizer_step_post_hook(after_step)
+
+    def choose_hook(unseen: bool) -> None:
+        # Its place is kept: torch may be calling all hooks just now.
+        hooks = handle.hooks_dict_ref()
+        if hooks is not None and handle.id in hooks:
+            hooks[handle.id] = recorder.make_unseen_end(after_step) if unseen else after_step
+
+    recorder.on_unseen.append(choose_hook)
 
 
 STAMP_NS = 6_000
@@ -340,7 +393,8 @@ class LastGradients:
         self._recorder = recorder
         self.thread = 0
         """The autograd engine's, where it has called last: on a GPU not the training thread."""
-        self._hooks: set[Any] = set()
+        self._hooks: dict[Any, Callable[[Any], None]] = {}
+        """By their handles."""
 
     def watch_model(self, ddp: Any, note: Callable[[], None] = lambda: None) -> None:
         """Watch a model, until it is gone. `note` is called with each gradient of the two parameters."""
@@ -357,7 +411,7 @@ class LastGradients:
                 node = get_gradient_edge(parameter).node
             # The node, and with it the hook, lives as long as someone holds it: the reducer does.
             handle = node.register_prehook(hook)
-            self._hooks.add(handle)
+            self._hooks[handle] = hook
             weakref.finalize(ddp, self._remove_hook, handle).atexit = False
 
     def remove_hooks(self) -> None:
@@ -366,8 +420,16 @@ class LastGradients:
             self._remove_hook(handle)
 
     def _remove_hook(self, handle: Any) -> None:
-        self._hooks.discard(handle)
+        self._hooks.pop(handle, None)
         handle.remove()
+
+    def take_out(self, out: bool) -> None:
+        """Have no hook called until they are put back."""
+        for handle, hook in self._hooks.items():
+            if out:
+                handle.remove()
+            elif (hooks_of_node := handle.hooks_dict_ref()) is not None:
+                hooks_of_node[handle.id] = hook
 
     def _make_hook(self, note: Callable[[], None]) -> Callable[[Any], None]:
         """To be called with the gradients of a parameter, on a thread of the autograd engine."""

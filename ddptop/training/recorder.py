@@ -65,9 +65,13 @@ from ddptop.training.step_record import (
     Elements,
     Entry,
     Losses,
+    UnseenStep,
 )
 
 now = time.monotonic_ns
+
+StepHook = Callable[[Any, Any, Any], None]
+"""Called by torch with an optimizer, and the arguments of its `step()`."""
 
 DETAIL = int(Flag.DETAIL)
 FIRST_BATCH = int(Flag.FIRST_BATCH)
@@ -85,6 +89,9 @@ forward no more."""
 MANY_OPTIMIZERS = 64
 """Optimizers that are told apart: a script may make new ones for ever."""
 
+ALIKE_STEPS = 8
+"""So many steps in a row that one and the same optimizer has ended: the next ones will be like them."""
+
 FEW_PASSES = 8
 """Backwards without a DDP model and without an optimizer that are no training yet: a script may try its model
 before it makes either."""
@@ -98,7 +105,7 @@ class Recorder:
 
     def __init__(self, *, optimizer_exists: Callable[[], bool] = lambda: True) -> None:
         """`optimizer_exists`: whether any torch optimizer has been built; called only until one steps."""
-        self.records: deque[Entry] = deque(maxlen=step_record.QUEUE_STEPS)
+        self.records: deque[Entry | UnseenStep] = deque(maxlen=step_record.QUEUE_STEPS)
         self.step = 0
         self.counter: MutableSequence[int] | memoryview = [0]
         """Its first element is `step`, where the collector can read it after this process is gone."""
@@ -119,6 +126,8 @@ class Recorder:
         """Backward passes and steps so far: a new value means that the reducer starts at its first bucket."""
         self.on_detail: list[Callable[[bool], None]] = []
         """Called when bucket detail is switched on or off for the coming step."""
+        self.on_unseen: list[Callable[[bool], None]] = []
+        """Called with True before steps of which only the end is seen, and with False after them."""
         self.once: Callable[[], None] | None = None  # to do once between two steps; set by the publisher
         self.check: Callable[[int], None] | None = None
         """Called with the number of a synchronised step that has ended, before the next one begins, where
@@ -169,9 +178,13 @@ class Recorder:
         self._put = self.stamps.append
         self._entries = 0
         self.on = RecorderCalls(self)
+        self.unseen_optimizer = 0
+        """By its `id()` the optimizer that ends steps of which nothing else is seen; 0: the running one is
+        no such step."""
         self._begin_first()
 
     def _begin_first(self) -> None:
+        self.see_again()
         self.aside = False  # in a shadow block: phases call only `forward_begins` and `aside_step_ends`
         self.shadow = ShadowBlocks.from_environment()
         self._stepped = self._synchronised = self.synchronises = self._has_forward = self._passed = False
@@ -181,6 +194,11 @@ class Recorder:
             of_step.forget()
         self._optimizer_running: int | None = None
         self._first_optimizer = -1
+        self._ended_by = self._usual_end = 0
+        """By `id()` the optimizer that has ended the running step, 0: none, or not it alone; and the step
+        before."""
+        self._alike_steps = 0
+        """Steps in a row that `_usual_end` has ended."""
         self._optimizers: dict[int, int] = {}
         """By `id()` of an optimizer its number, in the order in which they first stepped."""
         self._in_optimizer = False
@@ -275,6 +293,7 @@ class Recorder:
     def begin_with_ddp(self) -> bool:
         """The first DDP model is there. Returns whether steps have been recorded without it: then the ranks
         may count them differently, and steps are to begin anew."""
+        self.see_again()
         had_steps = self.without_ddp and (self.step > 0 or self._stepped or self._passed)
         self.without_ddp = self._in_forward = False
         self.waits_unseen = 0
@@ -412,7 +431,50 @@ class Recorder:
         if self.marks is not None:
             self.marks(step_record.OPTIMIZER_END)
         self._optimizer_running = None
+        self._ended_by = 0 if self._stepped else optimizer
         self._step_ends()
+
+    def make_unseen_end(self, seen_end: StepHook) -> StepHook:
+        """To be called when an optimizer has stepped while `unseen_optimizer` is not 0: a step ends of which
+        nothing else is seen, and is closed. `seen_end`: what is to be called otherwise."""
+        usual, last, append = self.unseen_optimizer, self.shadow.next - 1, self.records.append
+
+        def unseen_end(optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
+            if id(optimizer) != usual or self.once is not None:
+                seen_end(optimizer, args, kwargs)
+                return
+            step = self.step
+            append((step, now()))
+            self.step = self.counter[0] = step + 1
+            if step == last:
+                self.see_again()
+
+        return unseen_end
+
+    def unseen_step_ends(self, optimizer: int) -> None:
+        """Likewise where something is to be done between two steps, or another optimizer has stepped: then
+        the step has ended before it, or is to be seen."""
+        if optimizer == self.unseen_optimizer:
+            self.records.append((self.step, now()))
+            self.step = self.counter[0] = self.step + 1
+        self.see_again()
+        if self.once is not None:
+            once, self.once = self.once, None
+            once()
+
+    def see_again(self) -> None:
+        """See more of the coming steps than their ends."""
+        if not self.unseen_optimizer:
+            return
+        self.unseen_optimizer = self.asides = 0
+        self.losses.take_loss()
+        self.elements.forget()
+        self.cpu_wait.step_ends()
+        self.passes += 1
+        for switch in self.on_unseen:
+            switch(False)
+        if self.step == self.shadow.next:
+            self._choose_what_is_seen()
 
     def aside_step_ends(self) -> None:
         """`step()` of an optimizer has returned in a step in which the recorder stands aside."""
@@ -461,6 +523,7 @@ class Recorder:
 
     def shadow_step_ends(self, began: int) -> None:
         """A rank that has run out of inputs has shadowed one step of the others under `join()`."""
+        self.see_again()
         if self._stepped:
             self._close_step(0)
         self._put(began << EVENT_BITS | STAMP_JOINED)
@@ -469,6 +532,7 @@ class Recorder:
 
     def finish_step(self) -> None:
         """Close the last step: no further forward will."""
+        self.see_again()
         if self._stepped or self._passed or (self._synchronised and self._backward_steps.has_ended_step()):
             self._close_step(0)
 
@@ -529,16 +593,17 @@ class Recorder:
         self._first_optimizer = -1 if running is None else self._optimizers.get(running, -1)
         if self.calls:
             self.calls = []
+        if not self.aside:
+            alike = self._ended_by == self._usual_end != 0
+            self._alike_steps = self._alike_steps + 1 if alike else 0
+            self._usual_end = self._ended_by
+        self._ended_by = 0
         self._stepped = self._synchronised = self._has_forward = self._passed = False
         self._aside_ends = 0
         self.step = self.counter[0] = step = step + 1
         self.passes += 1
         if step == self.shadow.next:
-            seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
-            allowed = seen and not running and not self._backward_depth and not self.bypassed
-            allowed = allowed and (self._saw_backward or not self.without_ddp)
-            self.aside = self.shadow.stands_aside_from(step, allowed)
-            self.forget_gradients()
+            self._choose_what_is_seen()
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         # Of optimizers in turn always the same one would step in every eighth step: it is another every time.
         due = (step - (step >> 3)) % self.loss_every == 0
@@ -565,6 +630,18 @@ class Recorder:
             self.check(step - 1)
             if not began:  # the wrapper around this counts all of it, but a check counts itself
                 self._cost -= cpu() - check_began
+
+    def _choose_what_is_seen(self) -> None:
+        """Of the step that begins, by its number."""
+        seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
+        allowed = seen and not running and not self._backward_depth and not self.bypassed
+        allowed = allowed and (self._saw_backward or not self.without_ddp)
+        self.aside = self.shadow.stands_aside_from(self.step, allowed)
+        self.forget_gradients()
+        if self.aside and self._alike_steps >= ALIKE_STEPS and self.marks is None:
+            self.unseen_optimizer = self._usual_end
+            for switch in self.on_unseen:
+                switch(True)
 
 
 def _do_nothing() -> None:

@@ -19,6 +19,9 @@ Entry: TypeAlias = tuple[int, tuple[int, ...], "tuple[Any, ...] | None"]
 """What the publisher takes: a running number, stamps in their order, and the fields of `Closed` where the
 step ends with them."""
 
+UnseenStep: TypeAlias = tuple[int, int]
+"""Of a step of which only the end was seen: its number, and when it ended, in ns."""
+
 (
     STAMP_DATA, STAMP_DATA_END, STAMP_FORWARD, STAMP_FORWARD_END,
     STAMP_BACKWARD, STAMP_LAST_GRADIENT, STAMP_SPOILT,

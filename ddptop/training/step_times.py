@@ -28,6 +28,7 @@ from ddptop.training.step_record import (
     CollectiveWaits,
     Entry,
     StepRecord,
+    UnseenStep,
 )
 
 
@@ -48,6 +49,14 @@ class Closed(NamedTuple):
     first_optimizer: int = -1
 
 
+UNSEEN = StepRecord(
+    step=-1, begin=-1, end=-1, data=0, forward=0, backward=0, optimizer=0,
+    forward_at=-1, backward_at=-1, optimizer_at=-1, backward_end=-1,
+    micro_steps=0, flags=int(Flag.SHADOW), cost=0, loss=None, calls=(),
+)  # fmt: skip
+"""A step in which the recorder stood aside, but for its number, begin and end."""
+
+
 class StepTimes:
     """Makes records of what the training thread of one process has stamped, in its order; on one thread."""
 
@@ -62,6 +71,8 @@ class StepTimes:
             self._add_wait, self._joined_begin, self._joined_end, self._add_buffers,
         )  # fmt: skip
         """In the order of `step_record.STAMP_DATA` and those that follow."""
+        self._step = -1
+        """The newest step that is closed."""
         self._begin_first()
 
     def _begin_first(self) -> None:
@@ -83,12 +94,18 @@ class StepTimes:
         self._exposed = self._before_forward = self._before_backward = self._before_optimizer = 0
         self._forward_at = self._backward_at = self._optimizer_at = self._backward_ended = -1
 
-    def take_steps(self, queue: deque[Entry]) -> list[StepRecord]:
+    def take_steps(self, queue: deque[Entry | UnseenStep]) -> list[StepRecord]:
         """The steps of these entries, which are removed. Where entries were dropped, the first step after
         them is left out."""
         events, records = self._events, []
         for _ in range(len(queue)):
-            number, stamps, closed = queue.popleft()
+            entry = queue.popleft()
+            if len(entry) == 2:
+                record = self._add_unseen(*entry)
+                if record is not None:
+                    records.append(record)
+                continue
+            number, stamps, closed = entry
             if number != self._next >= 0:
                 self._begin_first()
                 self._known = False
@@ -101,6 +118,18 @@ class StepTimes:
                     records.append(record)
                 self._known = True
         return records
+
+    def _add_unseen(self, step: int, ended_ns: int) -> StepRecord | None:
+        """A step of which only the end was seen; None where the one before it is not there."""
+        is_next = self._known and step == self._step + 1
+        begin, self._begin = self._begin, ended_ns
+        self._step, self._step_end, self._ended, self._known = step, ended_ns, ended_ns, True
+        self._stepped = self._after_backward = False
+        self._data_ns = self._data_done = self._data_gap = 0
+        self._waits.forget_waits()
+        self._gc_pauses.forget_last()
+        self._clear_step()
+        return UNSEEN._replace(step=step, begin=begin, end=ended_ns) if is_next else None
 
     def _data_begin(self, at_ns: int) -> None:
         self._phase = Phase.DATA
@@ -241,6 +270,7 @@ class StepTimes:
         self._exposed = UNKNOWN_NS
 
     def _close_step(self, closed: Closed) -> StepRecord:
+        self._step = closed.step
         if self._begin < 0:  # a first step without any DDP forward
             self._begin = self._bypass_begin
         if self._step_end <= self._begin:  # no optimizer has stepped, and backward was not all-reduced

@@ -9,7 +9,6 @@ from ddptop.training import recorder as module
 from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.shadow import LENGTH, NEVER, PERIOD, ShadowBlocks
-from ddptop.training.step_record import StepRecord
 from tests.training.test_recorder import Clock, records_of
 
 
@@ -30,16 +29,25 @@ def test_a_block_that_is_not_allowed_is_left_out() -> None:
     assert blocks.stands_aside_from(2 * PERIOD, True)
 
 
-def train(clock: Clock, steps: int) -> list[StepRecord]:
-    """Steps of 10 ns data, 20 forward, 30 backward, 40 optimizer, as the phases call the recorder."""
-    recorder = Recorder()
-    for _ in range(steps):
+OPTIMIZERS = (object(), object())
+
+
+def train(recorder: Recorder, clock: Clock, steps: int, optimizers: int = 1) -> None:
+    """Steps of 10 ns data, 20 forward, 30 backward, 40 optimizer, as the phases call the recorder. So many
+    optimizers step in turn."""
+
+    def seen_end(optimizer: object, _args: object, _kwargs: object) -> None:
+        recorder.unseen_step_ends(id(optimizer))
+
+    for step in range(steps):
+        optimizer = OPTIMIZERS[step % optimizers]
         if not recorder.aside:
             recorder.data_begins()
         clock.pass_(10_000)
         if not recorder.aside:
             recorder.data_ends()
-        recorder.forward_begins(True)
+        if not recorder.unseen_optimizer:
+            recorder.forward_begins(True)
         clock.pass_(20_000)
         if not recorder.aside:
             recorder.forward_ends()
@@ -47,22 +55,35 @@ def train(clock: Clock, steps: int) -> list[StepRecord]:
         clock.pass_(30_000)
         if not recorder.aside:
             recorder.backward_ends()
-            recorder.optimizer_begins(1)
+            recorder.optimizer_begins(id(optimizer))
         clock.pass_(40_000)
-        if recorder.aside:
+        if recorder.unseen_optimizer:
             assert recorder.phase is Phase.OTHER and not recorder.detail
+            recorder.make_unseen_end(seen_end)(optimizer, (), {})
+        elif recorder.aside:
             recorder.aside_step_ends()
         else:
-            recorder.optimizer_ends(1)
-    recorder.finish_step()
-    return records_of(recorder)
+            recorder.optimizer_ends(id(optimizer))
 
 
-def test_steps_of_a_block_have_begin_and_end_and_the_others_all(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The recorder's, and shadow blocks are on."""
     monkeypatch.delenv("DDPTOP_SHADOW", raising=False)
     clock = Clock()
     monkeypatch.setattr(module, "now", clock)
-    records = train(clock, PERIOD + LENGTH + 5)
+    return clock
+
+
+@pytest.mark.parametrize("are_alike", [True, False], ids=["only ends are seen", "a forward closes each"])
+def test_steps_of_a_block_have_begin_and_end_and_the_others_all(clock: Clock, are_alike: bool) -> None:
+    recorder = Recorder()
+    seen: list[bool] = []
+    recorder.on_unseen.append(seen.append)
+    train(recorder, clock, PERIOD + LENGTH + 5, optimizers=1 if are_alike else 2)
+    recorder.finish_step()
+    assert seen == ([True, False] if are_alike else [])
+    records = records_of(recorder)
     assert [record.step for record in records] == [*range(PERIOD + LENGTH + 5)]
     assert {record.end - record.begin for record in records} == {100_000}
     marked = [record.step for record in records if record.flags & Flag.SHADOW]
@@ -75,6 +96,28 @@ def test_steps_of_a_block_have_begin_and_end_and_the_others_all(monkeypatch: pyt
         else:
             assert row[2:6] == (10, 20, 30, 40) and row.micro_steps == 1
             assert row.loss == 0.5 and row.own[1:9] == (0,) * 8
+
+
+def test_another_optimizer_ends_no_step_and_has_more_seen(clock: Clock) -> None:
+    recorder = Recorder()
+    train(recorder, clock, PERIOD + 3)
+    assert recorder.unseen_optimizer and recorder.step == PERIOD + 3
+    recorder.unseen_step_ends(id(OPTIMIZERS[1]))
+    assert not recorder.unseen_optimizer and recorder.aside
+    train(recorder, clock, LENGTH)
+    recorder.finish_step()
+    records = records_of(recorder)
+    assert [record.step for record in records] == [*range(PERIOD + 3 + LENGTH)]
+    assert {record.end - record.begin for record in records} == {100_000}
+
+
+def test_what_is_to_be_done_between_two_steps_is_not_put_off(clock: Clock) -> None:
+    recorder = Recorder()
+    train(recorder, clock, PERIOD + 3)
+    done: list[int] = []
+    recorder.once = lambda: done.append(recorder.step)
+    train(recorder, clock, 1)
+    assert done == [PERIOD + 4] and not recorder.unseen_optimizer
 
 
 def test_steps_that_no_optimizer_ends_are_in_no_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,8 @@ class StepFunctions(NamedTuple):
     backward: Function
     next_data: tuple[Function, ...]
     """Of a DataLoader's iterators. Not `__next__`, which warns with a stack level."""
+    iterate: Function
+    """Where a pass over a DataLoader begins."""
     scale: Function
     """Of GradScaler."""
     waits: tuple[Function, ...]
@@ -80,6 +82,7 @@ def step_functions() -> StepFunctions:
         Function(model, "_post_forward"),
         Function(torch.autograd, "backward"),
         tuple(Function(iterator, "_next_data") for iterator in iterators),
+        Function(dataloader.DataLoader, "__iter__"),
         Function(GradScaler, "scale"),
         tuple(wait for wait in waits if hasattr(*wait)),
         tuple(broadcast for broadcast in buffers if hasattr(*broadcast)),

@@ -169,6 +169,15 @@ class Condition:
 
 SAME_ORDER = "Let all ranks call the same collectives in the same order{see}."
 
+HOW_OFTEN: Mapping[str, str] = MappingProxyType({"intermittent": " now and then", "rotating": " at present"})
+"""By the pattern of a straggler, in the sentence of its alert."""
+
+IN_TURN = ", in turn: batches differ"
+"""There, where no rank is to blame."""
+
+_PACE = "all ranks are {kind} since step {step:,}: {now} ms a step, {before} ms before"
+_PACES = {"drift": "all ranks become {kind}, since about step {step:,}: {now} ms a step, {before} ms before"}
+
 _DEVIATING_HOOK = "To keep the replicas equal, have the hook return the same gradients on all ranks."
 
 CONDITIONS: Mapping[str, Condition] = MappingProxyType(
@@ -188,6 +197,8 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "death": Condition(title="death", tone="bad", letter="X", letter_title="death", advice_order=0),
         "failed_rank": Condition(
             title="rank failed",
+            sentence="{who} {ended}",
+            sentences={"gave_up": "{waited}: {reason}{where}"},
             severity="critical",
             sign="✗",
             tone="bad",
@@ -246,6 +257,12 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "not_synchronised": Condition(
             title="gradients not synchronised",
+            sentence="gradients of {model} are not synchronised: {why} since step {since:,} ({who})",
+            sentences={
+                "bypass": "its forward bypasses DDP",
+                "no_sync": "backward runs under no_sync() before optimizer.step()",
+                "again": "a second backward after one DDP forward is not all-reduced",
+            },
             severity="critical",
             sign="▲",
             tone="warn",
@@ -267,6 +284,14 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "replica_drift": Condition(
             title="replicas differ",
+            sentence="{whose} of {who} {differ} since step {since:,} (equal at step {equal:,}){why}",
+            sentences={
+                "never_equal": "{whose} of {who} {differ} since the first check, at step {since:,}{why}",
+                "not_reduced": "gradients were not all-reduced",
+                "comm_hook": "gradients go through the communication hook {hook}",
+                "changed_early": ": changed after DDP's constructor, or init_sync=False?",
+                "no_majority": "; which is right is unknown",
+            },
             severity="critical",
             sign="▲",
             tone="warn",
@@ -284,6 +309,14 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "skipped_backward": Condition(
             title="backward skipped",
+            sentence="{who} ran forward without backward in step {step:,} and {be} a batch ahead since then: "
+            "at the end the other ranks may wait for a last backward",
+            sentences={
+                "left_out": "{who} ran forward without backward under no_sync() in step {step:,}: that batch "
+                "is left out",
+                "evaluation": "{who} ran forwards without backward in step {step:,}: an evaluation without "
+                "torch.no_grad()?",
+            },
             severity="warning",
             sign="▲",
             tone="warn",
@@ -297,6 +330,8 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "loss_spread": Condition(
             title="losses far apart",
+            sentence="loss of {who} stands apart: {own} where the others have {others}",
+            sentences={"two_ranks": "losses of ranks 0 and 1 stand apart: {first} and {second}"},
             severity="warning",
             sign="▲",
             tone="warn",
@@ -306,6 +341,8 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "mismatch": Condition(
             title="ranks wait in different collectives",
+            sentence="mismatch: {sides}",
+            sentences={"side": "rank {rank} in {operation}{where}"},
             severity="critical",
             sign="■",
             tone="bad",
@@ -316,6 +353,12 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
         "straggler": Condition(
             title="became slow",
+            sentences={
+                "every_step": "{who} {take} {late} ms longer{often}, costs {cost} of the step time",
+                "arrivals": "{who} {arrive} {late} ms late{often}, costs {cost} of the step time",
+                "event": "{who} became slow{cause} (step {step:,})",
+                "event_in_turn": "ranks are slow in turn{cause} (step {step:,})",
+            },
             severity="warning",
             sign="▲",
             tone="warn",
@@ -323,9 +366,18 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             of_one_rank=True,
             begin_is_event=True,
         ),
-        "straggler_end": Condition(title="no longer slow"),
+        "straggler_end": Condition(title="no longer slow", sentence="{who} {be} no longer slow"),
         "network": Condition(
             title="network slow or lossy",
+            sentence="network from host {host} to host {peer}: {trouble}",
+            sentences={
+                "more": "{first}, and {more}",
+                "cut": "cut for up to {longest} s in {cuts} of the last {readings} readings",
+                "lossy": "{lost} of {sent:,} segments lost and sent again",
+                "lossy_for_long": "{lost} of {sent:,} segments lost and sent again in the last readings",
+                "far": "round trip {least} ms at least",
+                "slow": "round trip {least} ms at least, {usual} ms on other links",
+            },
             severity="warning",
             sign="▲",
             tone="warn",
@@ -389,8 +441,39 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "exit": Condition(title="process ended", severity="critical", sign="✗", tone="bad", page="stall"),
         "process": Condition(title="process stopped or running again", sign="◌", tone="warn"),
         "failed": Condition(title="failed", severity="critical", sign="✗", tone="bad"),
-        "slower": Condition(title="all ranks slower", severity="warning"),
-        "faster": Condition(title="all ranks faster"),
+        "slower": Condition(title="all ranks slower", sentence=_PACE, sentences=_PACES, severity="warning"),
+        "faster": Condition(title="all ranks faster", sentence=_PACE, sentences=_PACES),
+        "replica_drift_end": Condition(
+            title="replica drift end", sentence="the replicas agree again at step {step:,}"
+        ),
+        "loss_spread_end": Condition(title="loss spread end", sentence="the ranks' losses agree again"),
+        "skipped_backward_end": Condition(
+            title="skipped backward end",
+            sentence="all ranks have skipped as many backwards since step {step:,}: none is ahead any more",
+        ),
+        "averaged": Condition(
+            title="averaged",
+            sentence="replicas are averaged now and then (local SGD), gradients are not",
+            sentences={
+                "by_script": "the replicas are equal again in step {step:,}: the script averages them itself"
+            },
+        ),
+        "optimizers": Condition(
+            title="optimizers",
+            sentence="{optimizers} optimizers step in turn, and each step is one optimizer's: the loss is "
+            "that of the first",
+        ),
+        "no_sync": Condition(
+            title="no sync",
+            sentence="no_sync() encloses backward only, which all-reduces all the same: forward must be "
+            "inside too",
+            severity="warning",
+        ),
+        "disagreement": Condition(
+            title="disagreement",
+            sentence="bucket arrivals contradict the own times, which flag {who}",
+        ),
+        "clocks": Condition(title="clocks", sentence="{why}: arrivals are not compared", severity="warning"),
         "host_unreachable": Condition(
             title="host unreachable",
             sentence="host {host} is unreachable{where}",
@@ -429,8 +512,16 @@ def condition_of(kind: str) -> Condition:
 
 def say(kind: str, case: str = "", /, **values: object) -> str:
     """The sentence of a kind of alert or event, in one of its cases, with these values."""
-    condition = CONDITIONS[kind]
-    return (condition.sentences[case] if case else condition.sentence).format(**values)
+    return _fill(CONDITIONS[kind], case, values)
+
+
+def say_stall(kind: StallKind, case: str = "", /, **values: object) -> str:
+    """Likewise the sentence of a kind of stall."""
+    return _fill(STALLS[kind], case, values)
+
+
+def _fill(words: Condition | StallWords, case: str, values: Mapping[str, object]) -> str:
+    return (words.sentences[case] if case else words.sentence).format_map(values)
 
 
 _TONES: Mapping[Sign | Severity, Tone] = {
@@ -459,7 +550,12 @@ def kinds_of(*families: Family) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallWords:
-    """How a kind of stall is told apart, and what to try."""
+    """How a kind of stall is told apart, its sentences, and what to try."""
+
+    sentence: str = ""
+    """As a condition's; the place that finds the stall knows what stands in braces."""
+    sentences: Mapping[str, str] = field(default_factory=dict)
+    """As a condition's; `short`: for the verdict, in 80 columns."""
 
     was: str = "gone"
     """What its ranks had been, once the run continues: `rank 1 had been missing`."""
@@ -484,6 +580,11 @@ class StallWords:
 STALLS: Mapping[str, StallWords] = MappingProxyType(
     {
         "dead": StallWords(
+            sentence="rank {rank} {how}{more}",
+            sentences={
+                "all": "all ranks have exited",
+                "with_host": "rank {rank} does not report, nor does its host {host}{more}",
+            },
             others_wait=True,
             has_own_alert=True,
             advice="Find out why the process of {ranks} has exited: its exit and last traceback are above.",
@@ -492,6 +593,18 @@ STALLS: Mapping[str, StallWords] = MappingProxyType(
             others_wait=True, has_own_alert=True, advice="Check the host of {ranks} and its network."
         ),
         "missing": StallWords(
+            sentence="{who} {be} missing: {has} not entered {collective}{number}",
+            sentences={
+                "short": "{who} {be} missing: not in {collective}",
+                "behind": "{who} {be} missing: still in step {own_step:,}, the others in {step:,}",
+                "silent": "{who} {be} missing: {silence}",
+                "outside": "{who} {make} no progress in step {step:,}, outside any collective",
+                "finished": "{who} {has} finished: the others wait for {them} in step {step:,}",
+                "entered": "{who} {be} in {entered}, {others} in {called}",
+                "holds_lock": "rank {rank} does not answer: {lock}",
+                "before_first_group": "{who} {has} not reached init_process_group{where}",
+                "restart": "restart {restart}: {who} {be} in init_process_group since {since}",
+            },
             was="missing",
             is_conclusive=True,
             others_wait=True,
@@ -499,6 +612,15 @@ STALLS: Mapping[str, StallWords] = MappingProxyType(
             "never came. Give such calls a timeout.",
         ),
         "mismatch": StallWords(
+            sentence="{sides} ({number})",
+            sentences={
+                "side": "{who} {call} {operation}",
+                "different_steps": "{who} {wait} in a collective of step {own_step:,}, the others in one of "
+                "step {step:,}",
+                "deadlock": "deadlock: {sides}",
+                "deadlock_side": "{who} {wait} in {operation}",
+                "deadlock_unknown": "deadlock: the ranks wait for each other in different process groups",
+            },
             was="in another collective",
             is_conclusive=True,
             has_sides=True,
@@ -508,6 +630,11 @@ STALLS: Mapping[str, StallWords] = MappingProxyType(
             "one{where}.",
         ),
         "device": StallWords(
+            sentence="{gpus} {make} no progress in {where}{launched}",
+            sentences={
+                "launched": ": all hosts have launched {collective}",
+                "error": "{gpus} {report}{launched}",
+            },
             was="held up by its GPU",
             is_conclusive=True,
             others_wait=True,
@@ -516,13 +643,22 @@ STALLS: Mapping[str, StallWords] = MappingProxyType(
             "NCCL_DEBUG=INFO).",
         ),
         "transport": StallWords(
+            sentence="{who} have all launched {collective}{number} and none completes: {why}",
+            sentences={
+                "short": "all ranks are in {collective}, none completes it: {why}",
+                "on_device": "every GPU is in it: {why}",
+            },
             is_conclusive=True,
             shows_waiting=True,
             action="Check the network between the hosts: start again with NCCL_DEBUG=INFO, test the links.",
             advice="Check the network between the ranks: all were in the collective, and it made no progress "
             "(NCCL_DEBUG=INFO).",
         ),
-        "asking": StallWords(shows_waiting=True),
+        "asking": StallWords(
+            sentence="no rank is behind in step {step:,}, and no rank has answered",
+            sentences={"awaits_answers": "no progress in step {step:,}: waiting for the ranks' answers"},
+            shows_waiting=True,
+        ),
         "": StallWords(),
     }
 )

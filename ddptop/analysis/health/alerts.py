@@ -33,7 +33,7 @@ from ddptop.analysis.stall.at_exit import followed_phrase
 from ddptop.analysis.stall.collectives import find_fatal_sides, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
 from ddptop.frames.calls import compiler_call, compiling, place
-from ddptop.frames.conditions import STALLS, STATES, say
+from ddptop.frames.conditions import HOW_OFTEN, IN_TURN, STALLS, STATES, say
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import counted, fixed, percent
 from ddptop.frames.phrases import blamed, ranks_phrase, rare_phrase, repeated_phrase, which_hosts
@@ -114,8 +114,7 @@ def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
     ended = describe_exit(first, ended_step(state, ranks[0]))
     if len(alike) > 1 and ended.startswith("was "):
         ended = f"were{ended[3:]}"
-    message = f"{ranks_phrase(alike, len(states))} {ended}"
-    message = _given_up(state, first) or message
+    message = _given_up(state, first) or say("failed_rank", who=ranks_phrase(alike, len(states)), ended=ended)
     message = _repeated(state, first) + message
     if first.left_early:
         message += sentences.left_behind_phrase(state, ranks[0])
@@ -137,7 +136,8 @@ def _given_up(state: RunState, rank_state: RankState) -> str:
         return ""
     call = own_call(rank_state)
     where = f" ({place(call)})" if call is not None else ""
-    return f"{followed_phrase(state, kept)}: {reason(rank_state) or process_phrase(rank_state)}{where}"
+    waited, why = followed_phrase(state, kept), reason(rank_state) or process_phrase(rank_state)
+    return say("failed_rank", "gave_up", waited=waited, reason=why, where=where)
 
 
 def _of_death(
@@ -186,7 +186,8 @@ def _lost(
     if gone:
         first = state.ranks[gone[0]]
         evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": first.step}
-        message = f"{ranks_phrase(gone[:1], len(states))} {describe_exit(first, ended_step(state, gone[0]))}"
+        ended = describe_exit(first, ended_step(state, gone[0]))
+        message = say("failed_rank", who=ranks_phrase(gone[:1], len(states)), ended=ended)
         if not exit_known(first):
             whose = "its process is" if len(gone) == 1 else "their processes are"
             message = say("lost_rank", "gone", who=ranks_phrase(gone, len(states)), whose=whose)
@@ -292,7 +293,7 @@ def _fatal_mismatch(state: RunState) -> Alert | None:
         evidence[f"side{i}_call"] = side.call or None
     evidence["cause"] = "gloo aborted: the tensors differ in size, or a call was left out"
     rank_state = state.ranks[sides[0].rank]
-    message = "mismatch: " + ", ".join(side.words() for side in sides)
+    message = say("mismatch", sides=", ".join(side.words() for side in sides))
     since_s = state.unix_s(ended_ns(state.ranks[ended[0]]))
     return Alert.declared("mismatch", sides[0].rank, rank_state.step, since_s, message, evidence)
 
@@ -337,13 +338,17 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
     if s.rare is not None:
         return _rarely_late(state, s, s.rare)
     ranks = blamed(s)
-    who = ranks_phrase(ranks, state.world) + which_hosts(state.host_names, ranks) if ranks else "one rank"
-    often = {"intermittent": " now and then", "rotating": " at present"}.get(s.pattern or "", "")
-    verb, how = ("take", "longer") if s.basis == "every_step" else ("arrive", "late")
-    verb += "" if len(ranks) > 1 else "s"
-    often = often if ranks else ", in turn: batches differ"
-    late = f"{fixed(s.lateness_ms)} ms {how}{often}"
-    message = f"{who} {verb} {late}, costs {percent(s.cost_pct)} of the step time"
+    ending = "" if len(ranks) > 1 else "s"
+    message = say(
+        "straggler",
+        s.basis,
+        who=ranks_phrase(ranks, state.world) + which_hosts(state.host_names, ranks) if ranks else "one rank",
+        take=f"take{ending}",
+        arrive=f"arrive{ending}",
+        late=fixed(s.lateness_ms),
+        often=HOW_OFTEN.get(s.pattern or "", "") if ranks else IN_TURN,
+        cost=percent(s.cost_pct),
+    )
     evidence: dict[str, Scalar] = {
         "lateness_ms": round(s.lateness_ms, 3),
         "cost_pct": round(s.cost_pct, 2),

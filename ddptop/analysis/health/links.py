@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
+from ddptop.frames.conditions import say
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import fixed, percent
 from ddptop.frames.phrases import blamed
@@ -81,10 +82,12 @@ def alert(hosts: Hosts) -> Alert | None:
         return None
     (host, peer), (text, since_s, lost) = next(iter(hosts.bad_links.items()))
     n_links = len(hosts.bad_links)
-    more = f", and {n_links - 1} more link{'s' * (n_links > 2)}" if n_links > 1 else ""
+    if n_links > 1:
+        more = f"{n_links - 1} more link{'s' * (n_links > 2)}"
+        text = say("network", "more", first=text, more=more)
     end = names_of_addresses(hosts).get(peer, peer)
     evidence: dict[str, Scalar] = {"host": host, "peer": end, "links": n_links, "lost": lost}
-    return Alert.declared("network", None, None, since_s, text + more, evidence)
+    return Alert.declared("network", None, None, since_s, text, evidence)
 
 
 def explain(hosts: Hosts, straggler: Straggler | None, host_of: Sequence[str]) -> bool:
@@ -135,7 +138,7 @@ class LinkLog:
                 self._bad[key] = self._bad.get(key, 0) + 1
                 if self._bad[key] >= READINGS or key in lasting:
                     peer = names_of_addresses(hosts).get(key[1], key[1])
-                    words = f"network from host {name} to host {peer}: {text}"
+                    words = say("network", host=name, peer=peer, trouble=text)
                     texts += [words] if key not in hosts.bad_links else []
                     since_s = hosts.bad_links.get(key, ("", unix_s))[1]
                     hosts.bad_links[key] = words, since_s, lost
@@ -155,20 +158,21 @@ def _lasting(readings: deque[HostLink | None]) -> str:
     links = [link for link in readings if link is not None]
     cuts = [link.silent_ms for link in links if link.silent_ms >= CUT_MS]
     if len(cuts) >= CUTS:
-        return f"cut for up to {fixed(max(cuts) / 1e3)} s in {len(cuts)} of the last {len(readings)} readings"
+        longest = fixed(max(cuts) / 1e3)
+        return say("network", "cut", longest=longest, cuts=len(cuts), readings=len(readings))
     sent, resent = sum(link.sent for link in links), sum(link.resent for link in links)
     if not sent or len(links) < LONG or resent < LEAST_LOST or 100 * resent < LASTING_PCT * sent:
         return ""
-    return f"{percent(100 * resent / sent)} of {sent:,} segments lost and sent again in the last readings"
+    return say("network", "lossy_for_long", lost=percent(100 * resent / sent), sent=sent)
 
 
 def _trouble(link: HostLink, usual_us: float) -> tuple[str, bool] | None:
     """What is wrong with a link, and whether it is lost segments; None: nothing that the figures carry."""
-    least_ms = link.least_us / 1e3
+    least = fixed(link.least_us / 1e3)
     if link.resent >= LEAST_LOST and lost_pct(link) >= LOST_PCT:
-        return f"{percent(lost_pct(link))} of {link.sent:,} segments lost and sent again", True
+        return say("network", "lossy", lost=percent(lost_pct(link)), sent=link.sent), True
     if not usual_us and link.least_us > FAR_US:
-        return f"round trip {fixed(least_ms)} ms at least", False
+        return say("network", "far", least=least), False
     if usual_us and link.least_us > max(SLOW_TIMES * usual_us, usual_us + SLOW_US):
-        return f"round trip {fixed(least_ms)} ms at least, {fixed(usual_us / 1e3)} ms on other links", False
+        return say("network", "slow", least=least, usual=fixed(usual_us / 1e3)), False
     return None

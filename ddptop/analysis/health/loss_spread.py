@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.frames.conditions import say
 from ddptop.frames.frame import Alert
 from ddptop.frames.numbers import significant
 from ddptop.frames.phrases import ranks_phrase
@@ -179,7 +180,7 @@ class LossSpread:
             rank = self._apart[0].rank if len(now) == 1 else None
             self._log.add(unix_s, "loss_spread", self._words(), rank=rank, step=step)
         elif before and not now:
-            self._log.add(unix_s, "loss_spread_end", "the ranks' losses agree again", step=step)
+            self._log.add(unix_s, "loss_spread_end", say("loss_spread_end"), step=step)
 
     def alert(self) -> Alert | None:
         """The alert as of the last evaluation."""
@@ -198,7 +199,7 @@ class LossSpread:
         first, world = self._apart[0], self._losses.shape[1]
         own, others = significant(first.own), significant(first.others)
         if world == 2:
-            both = (own, others) if first.rank == 0 else (others, own)
-            return f"losses of ranks 0 and 1 stand apart: {' and '.join(both)}"
+            of_0, of_1 = (own, others) if first.rank == 0 else (others, own)
+            return say("loss_spread", "two_ranks", first=of_0, second=of_1)
         who = ranks_phrase([rank_loss.rank for rank_loss in self._apart], world)
-        return f"loss of {who} stands apart: {own} where the others have {others}"
+        return say("loss_spread", who=who, own=own, others=others)

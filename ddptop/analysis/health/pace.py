@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps.pairing import begins_of_runs
+from ddptop.frames.conditions import say
 from ddptop.frames.numbers import fixed
 from ddptop.frames.statistics import median
 
@@ -119,9 +120,9 @@ class Pace:
             return
         first = _first(np.hstack(self._parts[: 2 * AROUND]), (was_ms + is_ms) / 2, slower=slower)
         kind, before_ms = "slower" if slower else "faster", float(median(wall[:BEFORE]))
-        times = f"{fixed(before_ms + _change(wall))} ms a step, {fixed(before_ms)} ms before"
-        since = f"become {kind}, since about step" if drifts else f"are {kind} since step"
-        text = f"all ranks {since} {first:,}: {times}"
+        now_ms = before_ms + _change(wall)
+        case = "drift" if drifts else ""
+        text = say(kind, case, kind=kind, step=first, now=fixed(now_ms), before=fixed(before_ms))
         log.add(unix_s, kind, text, step=first)
         self._blocks = self._blocks[BEFORE:]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddptop.frames.conditions import say
 from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.since_start import UNKNOWN, EqualPieces, PieceDrift
@@ -315,7 +316,7 @@ class Replicas:
                 full = step if result.reported >= expected else equal[piece].full if piece in equal else None
                 equal[piece] = _Equal(step, result.reported, full)
         if before and not self._drifts:
-            text = f"the replicas agree again at step {step:,}"
+            text = say("replica_drift_end", step=step)
             self._log.add(unix_s, "replica_drift_end", text, step=step)
 
     def _differs(self, key: _Key, piece: int, result: PieceResult, step: int, unix_s: float) -> None:
@@ -333,10 +334,10 @@ class Replicas:
 
     def _cause(self, key: _Key, drift: Drift) -> DriftCause:
         if self._synchronisation.explains(*key, drift.since):
-            return DriftCause("gradients were not all-reduced")
+            return DriftCause(say("replica_drift", "not_reduced"))
         hook = self._comm_hook(key.model)
         if hook and hook not in REDUCING_HOOKS:
-            return DriftCause(f"gradients go through the communication hook {hook}", hook)
+            return DriftCause(say("replica_drift", "comm_hook", hook=hook), hook)
         return DriftCause("")
 
     def _forget(self, key: _Key, pieces: int) -> None:
@@ -355,14 +356,19 @@ def _full(equal: _Equal | None) -> int:
 def drift_phrase(drift: Drift, world: int, cause: DriftCause) -> str:
     """`replica of rank 2 differs since step 80 (equal at step 64)`."""
     who = ranks_phrase([*drift.ranks], world)
-    one = len(drift.ranks) == 1
-    begin = f"replica{'' if one else 's'} of {who} differ{'s' if one else ''}"
-    if drift.equal is None:
-        text = f"{begin} since the first check, at step {drift.since:,}"
-    else:
-        text = f"{begin} since step {drift.since:,} (equal at step {drift.equal:,})"
-    if cause.text:
-        return f"{text}: {cause.text}"
-    if drift.equal is None:
-        text += ": changed after DDP's constructor, or init_sync=False?"
-    return text if drift.majority else f"{text}; which is right is unknown"
+    whose, differ = ("replica", "differs") if len(drift.ranks) == 1 else ("replicas", "differ")
+    why = f": {cause.text}" if cause.text else ""
+    if not cause.text:
+        why += say("replica_drift", "changed_early") if drift.equal is None else ""
+        why += "" if drift.majority else say("replica_drift", "no_majority")
+    case = "never_equal" if drift.equal is None else ""
+    return say(
+        "replica_drift",
+        case,
+        whose=whose,
+        who=who,
+        differ=differ,
+        since=drift.since,
+        equal=drift.equal,
+        why=why,
+    )

@@ -13,11 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddptop.frames.conditions import CONDITIONS, say
 from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Set
+    from collections.abc import Mapping, Set
 
     from ddptop.analysis.event_log import EventLog
     from ddptop.protocol.messages import Event, Scalar
@@ -173,18 +174,15 @@ class Synchronisation:
     ) -> None:
         """All ranks stepped their optimizers with gradients that were not all-reduced."""
         if any(report.averaged for report in reports.values()):
-            self._excuse(
-                model, "replicas are averaged now and then (local SGD), gradients are not", step, unix_s
-            )
+            self._excuse(model, say("averaged"), step, unix_s)
             return
         sums = {report.checksum for report in reports.values()}
         own_collectives = any(report.waits for report in reports.values())
         first = min(report.steps for report in reports.values()) == 1
         if len(sums) == 1 and None not in sums:
             if model.fault is not None and not first:
-                text = f"the replicas are equal again in step {step:,}: the script averages them itself"
                 model.fault = None
-                self._excuse(model, text, step, unix_s)
+                self._excuse(model, say("averaged", "by_script", step=step), step, unix_s)
             model.were_equal = True
             model.reduces_itself |= not first
         elif first or model.is_excused or model.fault is not None:
@@ -233,17 +231,8 @@ class Synchronisation:
 def fault_phrase(fault: Fault, key: ModelKey, world: int) -> str:
     """`gradients of Net are not synchronised: its forward bypasses DDP since step 0 (3 ranks)`."""
     name = f"{fault.name} (DDP model {key.model})" if key.model else fault.name or "the model"
-    who = ranks_phrase(fault.ranks, world)
-    return (
-        f"gradients of {name} are not synchronised: {_REASONS[fault.why]} since step {fault.since:,} ({who})"
-    )
-
-
-_REASONS = {
-    "bypass": "its forward bypasses DDP",
-    "no_sync": "backward runs under no_sync() before optimizer.step()",
-    "again": "a second backward after one DDP forward is not all-reduced",
-}
+    who, why = ranks_phrase(fault.ranks, world), say("not_synchronised", fault.why)
+    return say("not_synchronised", model=name, why=why, since=fault.since, who=who)
 
 
 class _Skipped(NamedTuple):
@@ -294,54 +283,35 @@ class SkippedBackwards:
             return None
         step, ranks, since_s = self._first
         rank = ranks[0] if len(ranks) == 1 else None
-        text = _skipped_phrase(ranks, step, self._world)
+        text = _skipped_phrase("", ranks, step, self._world)
         evidence: dict[str, Scalar] = {"ranks": len(ranks)}
         return Alert.declared("skipped_backward", rank, step, since_s, text, evidence)
 
     def _evaluate(self, step: int, key: ModelKey, reports: Mapping[int, _Skipped], unix_s: float) -> None:
-        by_kind: dict[Callable[..., str], list[int]] = {}
+        by_case: dict[str, list[int]] = {}
         for rank, skipped in sorted(reports.items()):
-            phrase = (
-                _evaluation_phrase
-                if skipped.forwards >= EVALUATION
-                else _skipped_phrase
-                if skipped.prepared
-                else _left_out_phrase
-            )
-            by_kind.setdefault(phrase, []).append(rank)
-        for phrase, ranks in by_kind.items():
-            text = phrase(tuple(ranks), step, self._world)
+            case = "" if skipped.prepared else "left_out"
+            by_case.setdefault("evaluation" if skipped.forwards >= EVALUATION else case, []).append(rank)
+        for case, ranks in by_case.items():
+            text = _skipped_phrase(case, tuple(ranks), step, self._world)
             only = ranks[0] if len(ranks) == 1 else None
             self._log.add(unix_s, "skipped_backward", text, rank=only, step=step)
-        for rank in by_kind.get(_skipped_phrase, ()):
+        for rank in by_case.get("", ()):
             self._ahead[key.model, rank] = self._ahead.get((key.model, rank), 0) + reports[rank].prepared
             if self._first is None:
-                self._first = step, tuple(by_kind[_skipped_phrase]), unix_s
+                self._first = step, tuple(by_case[""]), unix_s
         every_rank = key.ranks or tuple(range(self._world))
         of_all = [self._ahead.get((key.model, rank), 0) for rank in every_rank]
         if self._first is not None and min(of_all) == max(of_all):
             self._first = None
-            text = f"all ranks have skipped as many backwards since step {step:,}: none is ahead any more"
+            text = say("skipped_backward_end", step=step)
             self._log.add(unix_s, "skipped_backward_end", text, step=step)
 
 
-def _skipped_phrase(ranks: tuple[int, ...], step: int, world: int) -> str:
-    who = ranks_phrase(ranks, world)
-    is_ahead = "is a batch ahead" if len(ranks) == 1 else "are a batch ahead"
-    return (
-        f"{who} ran forward without backward in step {step:,} and {is_ahead} since then: "
-        "at the end the other ranks may wait for a last backward"
-    )
-
-
-def _left_out_phrase(ranks: tuple[int, ...], step: int, world: int) -> str:
-    who = ranks_phrase(ranks, world)
-    return f"{who} ran forward without backward under no_sync() in step {step:,}: that batch is left out"
-
-
-def _evaluation_phrase(ranks: tuple[int, ...], step: int, world: int) -> str:
-    who = ranks_phrase(ranks, world)
-    return f"{who} ran forwards without backward in step {step:,}: an evaluation without torch.no_grad()?"
+def _skipped_phrase(case: str, ranks: tuple[int, ...], step: int, world: int) -> str:
+    """What these ranks did in this step: one of the sentences of `skipped_backward`."""
+    be = "is" if len(ranks) == 1 else "are"
+    return say("skipped_backward", case, who=ranks_phrase(ranks, world), step=step, be=be)
 
 
 def _expected(key: ModelKey, present: Set[int]) -> Set[int]:
@@ -352,7 +322,7 @@ def _unreduced(fields: Mapping[str, Scalar]) -> Unreduced | None:
     """A report as a rank sent it; None where it is not right."""
     name, why, checksum = fields.get("name"), fields.get("why"), fields.get("checksum")
     count = _whole(fields.get("count"))
-    if not isinstance(name, str) or why not in _REASONS or count < 1:
+    if not isinstance(name, str) or why not in CONDITIONS["not_synchronised"].sentences or count < 1:
         return None
     known = checksum if type(checksum) is int else None
     averaged = fields.get("averaged") is True

@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
+from ddptop.frames.conditions import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -108,8 +109,10 @@ class FatalSide(NamedTuple):
     call: str
 
     def words(self) -> str:
-        at = f" ({self.call})" if self.call else ""
-        return f"rank {self.rank} in {self.operation or 'a collective'}{at}"
+        """`rank 1 in all_reduce of [[1000]] Float (train.py:88 step)`."""
+        where = f" ({self.call})" if self.call else ""
+        operation = self.operation or "a collective"
+        return say("mismatch", "side", rank=self.rank, operation=operation, where=where)
 
 
 def find_fatal_sides(

@@ -24,7 +24,7 @@ from ddptop.analysis.stall.rank_position import (
 )
 from ddptop.analysis.stall.start_sentences import start_sentence
 from ddptop.frames.calls import collective_called, main_stack, pending_operation, place, user_call
-from ddptop.frames.conditions import STALLS
+from ddptop.frames.conditions import STALLS, say_stall
 from ddptop.frames.numbers import fixed, percent
 from ddptop.frames.phrases import ranks_phrase, ranks_range
 from ddptop.protocol.limits import NS
@@ -60,22 +60,31 @@ def sentence(state: RunState, diagnosis: Diagnosis) -> str:
     short = diagnosis.outside or silent or _entered_phrase(state, diagnosis)
     if diagnosis.kind == "missing" and not short and diagnosis.sequence is not None:
         who, single = _who(state, diagnosis.ranks)
-        has = "it has" if single else "they have"
         # Of a rank that has not answered only an old heartbeat's number is known.
         answered = answer_since(state.ranks[diagnosis.ranks[0]], diagnosis.since_ns) is not None
         number = f" ({_number(diagnosis)})" if answered else ""
-        return f"{who} missing: {has} not entered {_collective(state, diagnosis)}{number}"
+        return say_stall(
+            "missing",
+            who=who,
+            be="is" if single else "are",
+            has="it has" if single else "they have",
+            collective=_collective(state, diagnosis),
+            number=number,
+        )
     if diagnosis.sides:
-        return f"{_sides_phrase(diagnosis.sides, state.world)} ({_number(diagnosis)})"
+        sides = _sides_phrase(diagnosis.sides, state.world)
+        return say_stall("mismatch", sides=sides, number=_number(diagnosis))
     if diagnosis.kind == "transport":
         everyone = ranks_phrase(diagnosis.waiting, state.world)
         number = f" ({_number(diagnosis)})" if diagnosis.sequence is not None else ""
-        what = _collective(state, diagnosis)
-        why = f"every GPU is in it: {TRANSPORT}" if diagnosis.on_device else _transport_or_device(state)
-        return f"{everyone} have all launched {what}{number} and none completes: {why}"
+        what, why = _collective(state, diagnosis), _transport_or_device(state)
+        if diagnosis.on_device:
+            why = say_stall("transport", "on_device", why=TRANSPORT)
+        return say_stall("transport", who=everyone, collective=what, number=number, why=why)
     if diagnosis.kind == "device":
-        launched = f": all hosts have launched {_collective(state, diagnosis)}" if diagnosis.waiting else ""
-        return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns) + launched
+        what = _collective(state, diagnosis) if diagnosis.waiting else ""
+        launched = say_stall("device", "launched", collective=what) if what else ""
+        return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns, launched)
     return short_sentence(state, diagnosis)
 
 
@@ -93,20 +102,17 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         return start_sentence(state, diagnosis.ranks, diagnosis.waiting, diagnosis.start)
     if diagnosis.restart:
         since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(diagnosis.since_ns)))
-        who, verb = ranks_range(diagnosis.waiting), "is" if len(diagnosis.waiting) == 1 else "are"
-        return f"restart {diagnosis.restart}: {who} {verb} in init_process_group since {since}"
+        who, be = ranks_range(diagnosis.waiting), "is" if len(diagnosis.waiting) == 1 else "are"
+        return say_stall("missing", "restart", restart=diagnosis.restart, who=who, be=be, since=since)
     if diagnosis.kind == "asking":
-        step = f"step {diagnosis.step:,}"
-        if diagnosis.awaits_answers:
-            return f"no progress in {step}: waiting for the ranks' answers"
-        return f"no rank is behind in {step}, and no rank has answered"
+        return say_stall("asking", "awaits_answers" if diagnosis.awaits_answers else "", step=diagnosis.step)
     if diagnosis.kind == "dead":
         return dead_phrase(state, diagnosis.ranks)
     if STALLS[diagnosis.kind].has_own_alert:
         return silence_phrase(state, by_host(state, diagnosis.ranks), state.newest_ns, lost=False)
     if diagnosis.kind == "transport":
         why = TRANSPORT if diagnosis.on_device else _transport_or_device(state)
-        return f"all ranks are in {_collective(state, diagnosis)}, none completes it: {why}"
+        return say_stall("transport", "short", collective=_collective(state, diagnosis), why=why)
     if diagnosis.kind == "device":
         return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns)
     if STALLS[diagnosis.kind].has_sides:
@@ -116,27 +122,25 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     if diagnosis.ranks[0] in state.not_initialized:
         return _before_first_group(state, diagnosis)
     who, single = _who(state, diagnosis.ranks)
+    name, be = ranks_phrase(diagnosis.ranks, len(ranks)), "is" if single else "are"
     if diagnosis.outside:
-        makes = "makes" if single else "make"
-        name = ranks_phrase(diagnosis.ranks, len(ranks))
-        return f"{name} {makes} no progress in step {diagnosis.step:,}, outside any collective"
+        make = "makes" if single else "make"
+        return say_stall("missing", "outside", who=name, make=make, step=diagnosis.step)
     if ranks[diagnosis.ranks[0]].finished:
-        has = "has" if single else "have"
-        it = "it" if single else "them"
-        name = ranks_phrase(diagnosis.ranks, len(ranks))
-        return f"{name} {has} finished: the others wait for {it} in step {diagnosis.step:,}"
+        has, them = ("has", "it") if single else ("have", "them")
+        return say_stall("missing", "finished", who=name, has=has, them=them, step=diagnosis.step)
     entered = _entered_phrase(state, diagnosis)
     if entered:
         return entered
     holds = _holds_lock(state, diagnosis.ranks[0], diagnosis.since_ns) if len(diagnosis.ranks) == 1 else ""
     if holds:
-        return f"rank {diagnosis.ranks[0]} does not answer: {holds}"
+        return say_stall("missing", "holds_lock", rank=diagnosis.ranks[0], lock=holds)
     if diagnosis.sequence is not None:
-        return f"{who} missing: not in {_collective(state, diagnosis)}"
+        return say_stall("missing", "short", who=who, be=be, collective=_collective(state, diagnosis))
     behind = ranks[diagnosis.ranks[0]].step
     if behind < diagnosis.step:
-        return f"{who} missing: still in step {behind:,}, the others in {diagnosis.step:,}"
-    return f"{who} missing: {_silence(state, diagnosis.ranks[0])}"
+        return say_stall("missing", "behind", who=who, be=be, own_step=behind, step=diagnosis.step)
+    return say_stall("missing", "silent", who=who, be=be, silence=_silence(state, diagnosis.ranks[0]))
 
 
 STALE_ADDRESSES = "on torchrun's own store, gloo may have found addresses of the processes before the restart"
@@ -186,15 +190,14 @@ def analyser_lines(state: RunState, since_ns: int) -> tuple[str, ...]:
 def dead_phrase(state: RunState, dead: Sequence[int]) -> str:
     """`rank 2 was killed by SIGKILL at step 340 (out of memory?) and 3 more`."""
     if not dead:
-        return "all ranks have exited"
+        return say_stall("dead", "all")
     rank_state = state.ranks[dead[0]]
     more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
-    how = (
-        describe_exit(rank_state, ended_step(state, dead[0]))
-        if rank_state.ended_badly
-        else f"does not report, nor does its host {rank_state.host}"
+    if not rank_state.ended_badly:
+        return say_stall("dead", "with_host", rank=dead[0], host=rank_state.host, more=more)
+    return say_stall(
+        "dead", rank=dead[0], how=describe_exit(rank_state, ended_step(state, dead[0])), more=more
     )
-    return f"rank {dead[0]} {how}{more}"
 
 
 def left_behind_phrase(state: RunState, left: int) -> str:
@@ -220,12 +223,13 @@ def left_behind_phrase(state: RunState, left: int) -> str:
 
 
 def _who(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
-    """`rank 1 is`, and whether it is a single rank; of all ranks of a host `host node2 (ranks 4-7) is`."""
+    """`rank 1`, and whether it is a single rank; of all ranks of a host `host node2 (ranks 4-7)`, a single
+    host."""
     single = len(ranks) == 1
     host = whole_host(state, ranks)
     if host is not None:
-        return f"host {host} ({range_phrase(tuple(sorted(ranks)), state.world)}) is", True
-    return f"{ranks_phrase(ranks, state.world)} {'is' if single else 'are'}", single
+        return f"host {host} ({range_phrase(tuple(sorted(ranks)), state.world)})", True
+    return ranks_phrase(ranks, state.world), single
 
 
 def _number(diagnosis: Diagnosis) -> str:
@@ -261,9 +265,9 @@ def _sides_phrase(sides: Sequence[Side], world: int) -> str:
     names = {operation_name(side.operation) for side in sides}
     parts = []
     for side in sides:
-        single = len(side.ranks) == 1
+        who, call = ranks_phrase(side.ranks, world), "calls" if len(side.ranks) == 1 else "call"
         what = operation_phrase(side.operation) if len(names) == 1 else operation_name(side.operation)
-        parts.append(f"{ranks_phrase(side.ranks, world)} {'calls' if single else 'call'} {what}")
+        parts.append(say_stall("mismatch", "side", who=who, call=call, operation=what))
     return " where ".join(parts)
 
 
@@ -272,9 +276,9 @@ def _in_different_steps(state: RunState, diagnosis: Diagnosis) -> str:
     if not diagnosis.ranks:
         return _deadlock(state, diagnosis)
     who = ranks_phrase(diagnosis.ranks, len(ranks))
-    waits = "waits" if len(diagnosis.ranks) == 1 else "wait"
-    own = ranks[diagnosis.ranks[0]].step
-    return f"{who} {waits} in a collective of step {own:,}, the others in one of step {diagnosis.step:,}"
+    wait, own_step = "waits" if len(diagnosis.ranks) == 1 else "wait", ranks[diagnosis.ranks[0]].step
+    step = diagnosis.step
+    return say_stall("mismatch", "different_steps", who=who, wait=wait, own_step=own_step, step=step)
 
 
 def _deadlock(state: RunState, diagnosis: Diagnosis) -> str:
@@ -285,12 +289,12 @@ def _deadlock(state: RunState, diagnosis: Diagnosis) -> str:
         if op is not None:
             sides.setdefault(f"{operation_name(op)} of group {op.group}", []).append(rank)
     if len(sides) < 2:
-        return "deadlock: the ranks wait for each other in different process groups"
-    parts = (
-        f"{ranks_phrase(ranks, state.world)} {'waits' if len(ranks) == 1 else 'wait'} in {operation}"
-        for operation, ranks in sides.items()
-    )
-    return f"deadlock: {' where '.join(parts)}"
+        return say_stall("mismatch", "deadlock_unknown")
+    parts = []
+    for operation, ranks in sides.items():
+        who, wait = ranks_phrase(ranks, state.world), "waits" if len(ranks) == 1 else "wait"
+        parts.append(say_stall("mismatch", "deadlock_side", who=who, wait=wait, operation=operation))
+    return say_stall("mismatch", "deadlock", sides=" where ".join(parts))
 
 
 def _entered_phrase(state: RunState, diagnosis: Diagnosis) -> str:
@@ -303,20 +307,22 @@ def _entered_phrase(state: RunState, diagnosis: Diagnosis) -> str:
     if not called:
         return ""
     others = f"{len(diagnosis.waiting)} ranks wait" if many else f"rank {diagnosis.waiting[0]} waits"
-    return f"{_who(state, diagnosis.ranks)[0]} in {diagnosis.entered}, {others} in {called}"
+    who, single = _who(state, diagnosis.ranks)
+    be, entered = "is" if single else "are", diagnosis.entered
+    return say_stall("missing", "entered", who=who, be=be, entered=entered, others=others, called=called)
 
 
 def _before_first_group(state: RunState, diagnosis: Diagnosis) -> str:
     """`rank 2 has not reached init_process_group: it sleeps in futex_wait, 0.1 s of CPU, torch imported`."""
     single = len(diagnosis.ranks) == 1
     who = ranks_phrase(diagnosis.ranks, state.world)
-    has = f"{who} {'has' if single else 'have'} not reached init_process_group"
     kernel, late = state.ranks[diagnosis.ranks[0]].kernel, state.not_initialized[diagnosis.ranks[0]]
-    if kernel is None:
-        return has
-    first = "it" if single else f"rank {diagnosis.ranks[0]}"
-    torch = "torch imported" if late.torch else "torch not imported"
-    return f"{has}: {first} {kernel.words()}, {fixed(kernel.cpu_s)} s of CPU, {torch}"
+    where = ""
+    if kernel is not None:
+        first = "it" if single else f"rank {diagnosis.ranks[0]}"
+        torch = "torch imported" if late.torch else "torch not imported"
+        where = f": {first} {kernel.words()}, {fixed(kernel.cpu_s)} s of CPU, {torch}"
+    return say_stall("missing", "before_first_group", who=who, has="has" if single else "have", where=where)
 
 
 def _silence(state: RunState, rank: int) -> str:
@@ -403,15 +409,20 @@ def has_gpu(rank_state: RankState) -> bool:
     return rank_state.device is not None or not device.startswith("cpu")
 
 
-def stuck_phrase(rank_states: Sequence[RankState], ranks: Sequence[int], since_ns: int) -> str:
-    """`the GPU of rank 2 makes no progress in backward of step 30`; the phase is that of the first rank."""
+def stuck_phrase(
+    rank_states: Sequence[RankState], ranks: Sequence[int], since_ns: int, launched: str = ""
+) -> str:
+    """`the GPU of rank 2 makes no progress in backward of step 30`; the phase is that of the first rank.
+    `launched`: what follows about the hosts."""
     single = len(ranks) == 1
     gpus = f"the GPU{'' if single else 's'} of {ranks_phrase(ranks, len(rank_states))}"
     device = device_since(rank_states[ranks[0]], since_ns)
     if device is None or device.state == "error":
-        return f"{gpus} {'reports an error' if single else 'report errors'}"
+        report = "reports an error" if single else "report errors"
+        return say_stall("device", "error", gpus=gpus, report=report, launched=launched)
     where = f"{device.phase} of step {device.step:,}" if device.phase else f"step {device.step:,}"
-    return f"{gpus} {'makes' if single else 'make'} no progress in {where}"
+    make = "makes" if single else "make"
+    return say_stall("device", gpus=gpus, make=make, where=where, launched=launched)
 
 
 def waits_for_device(stacks: Iterable[Stack]) -> str:

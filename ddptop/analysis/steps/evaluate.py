@@ -37,6 +37,7 @@ from ddptop.analysis.straggler.flagged import arrivals_disagree, evaluate_flag, 
 from ddptop.analysis.straggler.own_time_rules import EVERY
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.causes import cause_phrase
+from ddptop.frames.conditions import say
 from ddptop.frames.phrases import blamed, which_hosts
 from ddptop.frames.statistics import mean, median
 from ddptop.protocol.limits import NS
@@ -313,10 +314,7 @@ class StepEvaluation:
             losses, known = np.where(counts[:, None], losses, np.nan), known & counts[:, None]
         if figures.turns.optimizers > max(1, before):
             now_s = self._state.started_ns / NS + float(self._end_s(block)[-1])
-            text = (
-                f"{figures.turns.optimizers} optimizers step in turn, and each step is one optimizer's: "
-                "the loss is that of the first"
-            )
+            text = say("optimizers", optimizers=figures.turns.optimizers)
             self._state.log.add(now_s, "optimizers", text, step=newest)
         if len(at := np.flatnonzero(known[:, 0])):
             flags, passes = block.integers[[FLAGS, MICRO_STEPS], at[-1], 0].tolist()
@@ -440,16 +438,16 @@ class StepEvaluation:
         now_s = self._state.started_ns / NS + float(time_s)
         if figures.straggler is not None:
             who, slow = figures.straggler_logged
-            log.add(now_s, "straggler_end", f"{who} no longer slow", rank=slow, step=int(step))
+            text = say("straggler_end", who=who, be="are" if slow is None else "is")
+            log.add(now_s, "straggler_end", text, rank=slow, step=int(step))
         figures.straggler, figures.straggler_since_s = rank, now_s
         if rank is not None:
             cause = "" if found is None else cause_phrase(found.cause, found.place)
-            who, slow, are = "ranks", None, "are slow in turn"
-            if found is None or blamed(found):
-                who, slow = f"rank {rank}{which_hosts(self._state.host_names, (rank,))}", rank
-                are = "became slow"
-            figures.straggler_logged = f"{who} {'are' if slow is None else 'is'}", slow
-            text = f"{who} {are}{f': {cause}' if cause else ''} (step {int(step):,})"
+            in_turn = found is not None and not blamed(found)
+            who = "ranks" if in_turn else f"rank {rank}{which_hosts(self._state.host_names, (rank,))}"
+            slow, case = (None, "event_in_turn") if in_turn else (rank, "event")
+            figures.straggler_logged = who, slow
+            text = say("straggler", case, who=who, cause=f": {cause}" if cause else "", step=int(step))
             log.add(now_s, "straggler", text, rank=slow, step=int(step))
 
     def _check_no_sync(self, flags: Numbers, numbers: Column, end_s: Column) -> None:
@@ -459,10 +457,7 @@ class StepEvaluation:
         if late.any() and not self._figures.late_no_sync:
             first = int(late.argmax())
             now_s = self._state.started_ns / NS + float(end_s[first])
-            text = (
-                "no_sync() encloses backward only, which all-reduces all the same: forward must be inside too"
-            )
-            self._state.log.add(now_s, "no_sync", text, severity="warning", step=int(numbers[first]))
+            self._state.log.add(now_s, "no_sync", say("no_sync"), step=int(numbers[first]))
         if len(recorded):
             self._figures.late_no_sync = bool(late[recorded[-1]])
 
@@ -479,8 +474,7 @@ class StepEvaluation:
             now_s = self._state.started_ns / NS + float(time_s)
             flag = figures.flags.at(slot).flag
             who = "no rank" if flag is None else f"rank {flag.rank}"
-            text = f"bucket arrivals contradict the own times, which flag {who}"
-            self._state.log.add(now_s, "disagreement", text, step=int(step))
+            self._state.log.add(now_s, "disagreement", say("disagreement", who=who), step=int(step))
         figures.flags.disagrees = now
 
     def _check_clocks(self, window: DetailWindow, step: float, time_s: float) -> None:
@@ -489,8 +483,8 @@ class StepEvaluation:
         now = next((scope for scope in window.scopes.values() if scope.contradicted), None)
         if now is not None and not self._figures.contradicted:
             now_s = self._state.started_ns / NS + float(time_s)
-            text = f"{now.clock_reason(self._state.host_names)}: arrivals are not compared"
-            self._state.log.add(now_s, "clocks", text, severity="warning", step=int(step))
+            text = say("clocks", why=now.clock_reason(self._state.host_names))
+            self._state.log.add(now_s, "clocks", text, step=int(step))
         self._figures.contradicted = now is not None
 
 

@@ -293,9 +293,15 @@ def _fatal_mismatch(state: RunState) -> Alert | None:
         evidence[f"side{i}_call"] = side.call or None
     evidence["cause"] = "gloo aborted: the tensors differ in size, or a call was left out"
     rank_state = state.ranks[sides[0].rank]
-    message = say("mismatch", sides=", ".join(side.words() for side in sides))
+    message = say("mismatch", sides=", ".join(_side_phrase(*side) for side in sides))
     since_s = state.unix_s(ended_ns(state.ranks[ended[0]]))
     return Alert.declared("mismatch", sides[0].rank, rank_state.step, since_s, message, evidence)
+
+
+def _side_phrase(rank: int, operation: str, call: str) -> str:
+    """`rank 1 in all_reduce of [[1000]] Float (train.py:88 step)`, as far as known."""
+    where = f" ({call})" if call else ""
+    return say("mismatch", "side", rank=rank, operation=operation or "a collective", where=where)
 
 
 def _bad_loss(state: RunState, now_ns: int) -> Alert | None:

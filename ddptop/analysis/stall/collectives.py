@@ -15,7 +15,6 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
-from ddptop.frames.conditions import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -107,12 +106,6 @@ class FatalSide(NamedTuple):
     rank: int
     operation: str
     call: str
-
-    def words(self) -> str:
-        """`rank 1 in all_reduce of [[1000]] Float (train.py:88 step)`."""
-        where = f" ({self.call})" if self.call else ""
-        operation = self.operation or "a collective"
-        return say("mismatch", "side", rank=self.rank, operation=operation, where=where)
 
 
 def find_fatal_sides(

@@ -272,6 +272,7 @@ class Reducer:
         state = self._state
         if isinstance(message, Card):
             state.cards[rank] = message.entries
+            state.preflight.note_card(state.unix_s(t_ns))
         elif isinstance(message, Replica):
             state.take_replica(rank, message, t_ns)
         elif isinstance(message, Evidence):

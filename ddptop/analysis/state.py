@@ -14,6 +14,7 @@ from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.figures import Figures
 from ddptop.analysis.health.exits import ended_badly
 from ddptop.analysis.health.loss_spread import LossSpread
+from ddptop.analysis.health.preflight import Preflight
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.health.synchronisation import Synchronisation
 from ddptop.analysis.hosts import Hosts
@@ -112,6 +113,7 @@ class RunState:
         self.synchronisation = Synchronisation(self.log)
         self.replicas = Replicas(self.log, self.synchronisation, self._comm_hook)
         self.loss_spread = LossSpread(self.log)
+        self.preflight = Preflight()
 
         self.start = StartWatch()
         self.has_milestones = False

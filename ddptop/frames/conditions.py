@@ -29,6 +29,7 @@ AlertKind: TypeAlias = Literal[
     "loss_spread",
     "compiling",
     "network",
+    "preflight",
     "disk",
     "lost_records",
     "recording",
@@ -60,6 +61,7 @@ VerdictKind: TypeAlias = Literal[
     "cpus",
     "straggler",
     "network",
+    "preflight",
     "suspect",
     "recovered",
     "uneven",
@@ -386,6 +388,29 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             remedy="Check the network between these two hosts: cables, errors and drops of the interfaces "
             "(ethtool -S, ip -s link), other traffic, the interface in GLOO_SOCKET_IFNAME or "
             "NCCL_SOCKET_IFNAME. No rank is slow by itself.",
+        ),
+        "preflight": Condition(
+            title="ranks differ in what should be equal",
+            sentences={
+                "same_gpu": "{who}{where} share one GPU ({gpu})",
+                "never_set": "{who}{where} share one GPU ({gpu}) of {visible}: no device was set",
+                "versions": "{who}{where} {have} {name} {value}, {others} {name} {usual}",
+                "interface": "the network of {who}{where} has {name} {value}, of {others} {name} {usual}",
+            },
+            severity="warning",
+            sign="▲",
+            tone="warn",
+            remedies={
+                "same_gpu": "Give each rank a GPU of its own: see CUDA_VISIBLE_DEVICES and the launcher's "
+                "number of ranks.",
+                "never_set": "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything is "
+                "moved to the GPU.",
+                "torch": "Install the same torch on all hosts, or use one container image.",
+                "nccl": "Install the same NCCL on all hosts: see LD_LIBRARY_PATH and torch's own.",
+                "ddptop": "Install the same ddptop on all hosts.",
+                "interface": "Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME alike on all hosts.",
+                "mtu": "Give the interfaces of all hosts one MTU (ip link): larger packets may be lost.",
+            },
         ),
         "disk": Condition(
             title="disk full",

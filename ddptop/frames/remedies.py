@@ -148,6 +148,11 @@ _OF_ERROR: tuple[tuple[re.Pattern[str], str], ...] = (
         "Start it with num_workers=0, which shows the error's own traceback. Read the output of rank {rank}.",
     ),
     (
+        re.compile(r"Duplicate GPU detected"),
+        "Give each rank a GPU of its own: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before "
+        "anything is moved to the GPU.",
+    ),
+    (
         re.compile(r"finished reduction in the prior iteration|find_unused_parameters=True"),
         "Pass find_unused_parameters=True to DistributedDataParallel, or have every parameter take part in "
         "the loss{unused}.",

@@ -134,6 +134,9 @@ def verdict(frame: Frame) -> Verdict:
         if transfer_pct >= UNEVEN_PCT or alerts["network"].evidence.get("lost"):
             sentence = f"{alerts['network'].message} · transfer {percent(transfer_pct)} of the step"
             return Verdict("network", "warning", sentence, step_line(frame))
+    # Versions and networks that differ may do no harm: they are said until the first step.
+    if "preflight" in alerts and alerts["preflight"].evidence.get("gpu") and frame.group.step is not None:
+        return Verdict("preflight", "warning", alerts["preflight"].message, step_line(frame))
     return _no_straggler(frame)
 
 
@@ -274,9 +277,9 @@ def _no_straggler(frame: Frame) -> Verdict:
             sentence = f"the rank is here; it has not finished a step yet · {since}"
         if frame.start is not None:
             sentence = start_phrase(frame.start, frame.unix_s)
-        return Verdict(
-            "starting", "busy", sentence, "the first steps take longer: compilation, first batches"
-        )
+        detail = "the first steps take longer: compilation, first batches"
+        detail = next((alert.message for alert in frame.alerts if alert.kind == "preflight"), detail)
+        return Verdict("starting", "busy", sentence, detail)
     if run.world_size == 1:
         return Verdict("alone", "good", ONE_RANK, step_line(frame))
     if hides_waiting(run) and frame.suspect is None:
@@ -557,16 +560,17 @@ def _judge_silent(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     return Verdict(cast("VerdictKind", state), "warning", sentence, _last_step(frame))
 
 
-def _judge_waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
+def _judge_waiting(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     states = frame.ranks.state
+    detail = alerts["preflight"].message if "preflight" in alerts else RANKS_APPEAR
     missing = [rank for rank, state in enumerate(states) if state == "waiting"]
     if len(missing) == len(states):
         none = f"none of {len(states):,}" if states else "none"
         return Verdict("waiting", "busy", f"waiting for ranks: {none} has reported yet", RANKS_APPEAR)
     if frame.start is not None:
-        return Verdict("waiting", "busy", start_phrase(frame.start, frame.unix_s), RANKS_APPEAR)
+        return Verdict("waiting", "busy", start_phrase(frame.start, frame.unix_s), detail)
     how_many = f"{len(states) - len(missing):,} of {len(states):,} are here"
-    return Verdict("waiting", "busy", missing_phrase(missing, frame.ranks.host, how_many), RANKS_APPEAR)
+    return Verdict("waiting", "busy", missing_phrase(missing, frame.ranks.host, how_many), detail)
 
 
 def _judge_finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:

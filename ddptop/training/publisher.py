@@ -43,6 +43,7 @@ from ddptop.training.evidence.sampler import StackSampler
 from ddptop.training.exit import ExitReason
 from ddptop.training.guard import guard, report_once
 from ddptop.training.join_run import collector_keeper
+from ddptop.training.network_used import network_card
 from ddptop.training.packing import Identity, LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.replica import SHARE, ReplicaCheck
@@ -295,6 +296,8 @@ class Publisher(threading.Thread):
             if self._sender is None:
                 self._sender = AckedSender(f"ipc://{self._folder}/ingest", self._encoded_hello)
             self._sender.greet_with(self._encoded_hello)
+            self._session.card.update(network_card())
+            self.card_changed = True
             self._publish_until_closed(self._sender)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)

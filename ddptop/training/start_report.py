@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ddptop import __version__
 from ddptop.training import siblings
 from ddptop.training.guard import guard, run_after_fork
 
@@ -147,6 +148,7 @@ class StartReport(threading.Thread):
             from ddptop.protocol.messages import Activity, Card, Phase, Progress
             from ddptop.training.collective_called import collective_in
             from ddptop.training.evidence.reporter import EvidenceReporter
+            from ddptop.training.network_used import network_card
             from ddptop.training.torch_compat.process_groups import default_sequence
             from ddptop.transport.sender import AckedSender
 
@@ -154,7 +156,12 @@ class StartReport(threading.Thread):
         self.sender = sender
         reporter = EvidenceReporter(self._training_thread, lambda: (0, int(Phase.OTHER), -1))
         torch_version = str(getattr(sys.modules["torch"], "__version__", ""))
-        sender.offer_message(encode(Card({"torch": torch_version, "python": sys.version.split()[0]})))
+        versions: dict[str, Scalar] = {
+            "torch": torch_version,
+            "ddptop": __version__,
+            "python": sys.version.split()[0],
+        }
+        sender.offer_message(encode(Card(versions | network_card())))
         beat, waits, since_ns = True, Activity.TRAINING, 0
         while not self._ends:
             for milestone in take_milestones(self.rank):

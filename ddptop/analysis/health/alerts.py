@@ -93,6 +93,7 @@ def alerts(
         state.loss_spread.alert(),
         links.alert(state.hosts) if state.ended_ns is None else None,
         disks_alert(state, now_ns),
+        state.preflight.alert(state) if state.ended_ns is None else None,
         _lost_records(state),
         _recording(state),
         _refused(state),

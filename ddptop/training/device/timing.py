@@ -246,6 +246,7 @@ def device_card(index: int) -> dict[str, Scalar]:
     card: dict[str, Scalar] = {
         "gpu.name": properties.name,
         "gpu.memory_bytes": properties.total_memory,
+        "gpu.visible": torch.cuda.device_count(),
         "gpu.capability": f"{properties.major}.{properties.minor}",
         "cuda": torch.version.cuda,
     }

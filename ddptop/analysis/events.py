@@ -33,7 +33,14 @@ from ddptop.frames.calls import compiler_call, place
 from ddptop.frames.conditions import say
 from ddptop.protocol.hosts import HOST_END
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
-from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, MILESTONE, RECORDED, UNRECORDED
+from ddptop.protocol.messages import (
+    IN_INITIALIZATION,
+    LAUNCHER_SIGNAL,
+    MILESTONE,
+    REACH,
+    RECORDED,
+    UNRECORDED,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -443,6 +450,9 @@ def _on_milestone(state: RunState, event: Event, rank_state: RankState, t_ns: in
     host = rank_state.host
     at_ns = state.clocks.to_collector(host, event.t_ns) if state.hosts.is_remote(host) else event.t_ns
     at_ns = t_ns if at_ns is None else min(t_ns, at_ns)
+    if event.fields.get("name") == REACH:  # no progress, and the newest one counts
+        rank_state.milestones[REACH] = ReachedMilestone(at_ns, event.fields)
+        return
     if len(rank_state.milestones) < MAX_MILESTONES:
         rank_state.milestones.setdefault(str(event.fields.get("name")), ReachedMilestone(at_ns, event.fields))
     state.has_milestones = True

@@ -151,6 +151,8 @@ def _user_prefix() -> str:
 def describe_summary(summary: RunSummary, exit_code: int) -> str:
     """The last line about a run."""
     if summary.steps is None and not summary.records and not summary.lost:
+        if summary.reached:
+            return f"no training step was seen: {summary.reached}"
         hint = "" if exit_code else " (is ddptop installed in the Python that trains?)"
         return f"no training step was seen{hint}"
     parts = [

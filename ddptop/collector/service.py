@@ -19,6 +19,7 @@ from ddptop.agent.local_ranks import LocalRanks
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.agent.run_folder import RunFolder
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.stall.start import reached_phrase
 from ddptop.collector.agent_port import Listen
 from ddptop.collector.alert_calls import VARIABLE, AlertCalls
 from ddptop.collector.flight_analyser import FlightAnalyser
@@ -422,4 +423,5 @@ class Collector:
             "lost": sum(member.lost_records for member in members),
             "recording": self._record.existing_path,
             "recording_note": self._record.trouble_note,
+            "reached": reached_phrase(self._reducer.state),
         }

@@ -65,6 +65,8 @@ class RunSummary:
     """As in the recording. An agent, which has none of the whole run, does not say it: 0."""
     recording: str | None
     note: str | None
+    reached: str = ""
+    """How far the ranks have come that reported, where none has made a step; empty: none has reported."""
     missing: tuple[str, ...] = ()
     """Hosts that had not reported their end: the collector goes on to receive from them by itself."""
 
@@ -330,6 +332,7 @@ def summary_in(output: str) -> RunSummary | None:
             int(fields.get("lost", 0)),
             fields["recording"],
             fields["recording_note"],
+            str(fields.get("reached", "")),
             tuple(map(str, fields.get("missing", ()))),
         )
     except (IndexError, KeyError, TypeError, ValueError):

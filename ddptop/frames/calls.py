@@ -106,6 +106,20 @@ def importing(stacks: Iterable[Stack]) -> str:
     return f"the import of {name} ({place(importer).removesuffix(' <module>')})"
 
 
+_CONSTRUCTING = {
+    "_verify_param_shape_across_processes": "parameter check",
+    "_sync_module_states": "broadcast of the model",
+}
+"""What DDP's constructor does with the other ranks, by the functions of torch that do it."""
+
+
+def constructing(stacks: Iterable[Stack]) -> str:
+    """`parameter check`: what the main thread waits for in DDP's constructor; empty: it is not there."""
+    stack = main_stack(stacks)
+    frames = stack.frames if stack is not None else ()
+    return next((_CONSTRUCTING[frame.function] for frame in frames if frame.function in _CONSTRUCTING), "")
+
+
 def pending_operation(answer: Evidence | None, group: str | None = None) -> Operation | None:
     """The earliest collective that was launched and has not completed; `group` None: in any group."""
     waiting = [

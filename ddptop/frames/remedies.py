@@ -214,6 +214,13 @@ START_ACTIONS = {
     "world_size": "Give init_process_group the launcher's world size, or start as many ranks as it says.",
     "not_reported": "Look on the hosts of the missing ranks: are they started, do they still import?",
     "store": "Check that rank 0 runs and that its host and port can be reached: a firewall, an interface?",
+    "store_refused": "Look if rank 0 has come to init_process_group, and at MASTER_ADDR and MASTER_PORT: "
+    "no process listens there.",
+    "store_silent": "Look for a firewall, or for an interface of another network, between these hosts.",
+    "store_no_route": "Give MASTER_ADDR an address of rank 0's host that all hosts can reach.",
+    "store_no_name": "Give MASTER_ADDR a name that all hosts know, or the address of rank 0's host.",
+    "nccl": "NCCL_DEBUG=INFO shows how far NCCL's set-up is: see NCCL_SOCKET_IFNAME and firewalls.",
+    "network": "Look at the network between the hosts: all ranks are there, and nothing arrives.",
     "nobody": "Set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to an interface that reaches the other ranks.",
 }
 """What to do about ranks that do not meet, by `Stall.start`."""

@@ -9,6 +9,8 @@ from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.start import MILESTONES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.start import StartStatus
 
 MOST_GROUPS = 3
@@ -18,12 +20,19 @@ MOST_GROUPS = 3
 def start_phrase(start: StartStatus, unix_s: float) -> str:
     """`rank 1 has its process group, ranks 0, 2 and 3 are in DistributedDataParallel() · for 12 s`, the ranks
     that are furthest behind first."""
+    reached = reached_words([one.milestone for one in start.ranks])
+    return f"{reached} · for {duration(max(0.0, unix_s - start.since_s))}"
+
+
+def reached_words(milestones: Sequence[str]) -> str:
+    """`rank 1 has its process group, ranks 0, 2 and 3 are in DistributedDataParallel()`. `milestones`: of
+    each rank the newest, by its name."""
     groups: dict[str, list[int]] = {}
-    for one in start.ranks:
-        groups.setdefault(one.milestone, []).append(one.rank)
+    for rank, milestone in enumerate(milestones):
+        groups.setdefault(milestone, []).append(rank)
     parts = []
     for name, (of_one, of_several) in MILESTONES.items():
         if name in groups:
-            who = ranks_phrase(groups[name], len(start.ranks))
+            who = ranks_phrase(groups[name], len(milestones))
             parts.append(f"{who} {of_one if len(groups[name]) == 1 else of_several}")
-    return f"{', '.join(parts[:MOST_GROUPS])} · for {duration(max(0.0, unix_s - start.since_s))}"
+    return ", ".join(parts[:MOST_GROUPS])

@@ -502,6 +502,10 @@ process may kill it from now on (Ray does, once its train function has returned)
 LAUNCHER_SIGNAL = "launcher_signal"
 """Kind of an event: the launcher of a host has received a signal that ends its ranks."""
 
+REACH = "reach"
+"""Name of the milestone with which a rank in `init_process_group` says, anew where it changes, whether it
+reaches the address of the store."""
+
 MILESTONE = "milestone"
 """Kind of an event: a rank has come to a place on the way to its first step, `name` in its fields."""
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from ddptop import __version__
 from ddptop.host.exits import crash_file
 from ddptop.host.processes import fill_standard_streams
 from ddptop.host.step_counters import new_step_counter
@@ -378,7 +377,7 @@ def _card_of_process() -> dict[str, Scalar]:
     arguments = os.environ.get("DDPTOP_ARGV") != "off"
     return {
         "torch": torch.__version__,
-        "ddptop": __version__,
+        "ddptop": sys.modules["ddptop"].__version__,
         "python": sys.version.split()[0],
         "threads": torch.get_num_threads(),
         "argv": " ".join(redact_words(sys.argv) if arguments else sys.argv[:1]),

@@ -23,7 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddptop import __version__
 from ddptop.training import siblings
 from ddptop.training.guard import guard, run_after_fork
 
@@ -145,10 +144,11 @@ class StartReport(threading.Thread):
     def _report(self) -> None:
         with _loading:  # a child that is forked meanwhile would have these modules locked for good
             from ddptop.protocol.codec import encode
-            from ddptop.protocol.messages import Activity, Card, Phase, Progress
+            from ddptop.protocol.messages import REACH, Activity, Card, Phase, Progress
             from ddptop.training.collective_called import collective_in
             from ddptop.training.evidence.reporter import EvidenceReporter
             from ddptop.training.network_used import network_card
+            from ddptop.training.store_reach import StoreProbe
             from ddptop.training.torch_compat.process_groups import default_sequence
             from ddptop.transport.sender import AckedSender
 
@@ -156,16 +156,23 @@ class StartReport(threading.Thread):
         self.sender = sender
         reporter = EvidenceReporter(self._training_thread, lambda: (0, int(Phase.OTHER), -1))
         torch_version = str(getattr(sys.modules["torch"], "__version__", ""))
+        own = str(sys.modules["ddptop"].__version__)  # to import it would close a circle
         versions: dict[str, Scalar] = {
             "torch": torch_version,
-            "ddptop": __version__,
+            "ddptop": own,
             "python": sys.version.split()[0],
         }
         sender.offer_message(encode(Card(versions | network_card())))
-        beat, waits, since_ns = True, Activity.TRAINING, 0
+        beat, waits, since_ns, probe = True, Activity.TRAINING, 0, None
         while not self._ends:
             for milestone in take_milestones(self.rank):
                 sender.offer_message(encode(milestone))
+                if milestone.fields.get("name") == "init" and self.rank:
+                    about = milestone.fields
+                    probe = StoreProbe(str(about.get("address")), str(about.get("port")))
+            if probe is not None and "store" not in _names and (result := probe.poll()):
+                reached = Milestone(REACH, time.monotonic_ns(), {"result": result})
+                sender.offer_message(encode(reached.as_event(self.rank)))
             if beat:
                 frame = sys._current_frames().get(self._training_thread)
                 before, waits = waits, collective_in(frame) or Activity.TRAINING

@@ -12,7 +12,7 @@ from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
-from ddptop.protocol.messages import MILESTONE, RECORDED, Activity, Event, Phase, Received
+from ddptop.protocol.messages import MILESTONE, REACH, RECORDED, Activity, Event, Phase, Received
 from tests.analysis.stalling import MAIN, NS, START_NS, Stage, users
 
 INIT = {"address": "node0", "port": "29500"}
@@ -165,6 +165,65 @@ def test_why_ranks_do_not_meet(
     frame = way.frame()
     assert frame.stall is not None
     assert frame.stall.sentence == sentence
+    assert next_action(frame).startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("result", "sentence", "remedy"),
+    [
+        ("refused", "nothing listens there (refused)", "Look if rank 0 has come"),
+        ("silent", "it does not answer", "Look for a firewall"),
+        ("no_route", "there is no route to it", "Give MASTER_ADDR an address"),
+        ("no_name", "the name node0 is not found", "Give MASTER_ADDR a name"),
+    ],
+)
+def test_why_a_rank_does_not_reach_the_store(
+    make_world: Any, result: str, sentence: str, remedy: str
+) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1, milestones=("torch", "init"))
+    way.reach(1, REACH, result="reached")
+    way.reach(1, REACH, result=result)
+    way.wait(17)
+    frame = way.frame()
+    assert frame.stall is not None and frame.start is not None
+    assert frame.stall.sentence == (
+        f"rank 1 has not reached the store at node0:29500: {sentence}; "
+        "rank 0 waits for it in init_process_group"
+    )
+    assert next_action(frame).startswith(remedy)
+
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/"
+
+
+@pytest.mark.parametrize(
+    ("function", "part"),
+    [
+        ("_verify_param_shape_across_processes", " (parameter check)"),
+        ("_sync_module_states", " (broadcast of the model)"),
+        ("barrier", ""),
+    ],
+)
+@pytest.mark.parametrize(
+    ("backend", "remedy"), [("nccl", "NCCL_DEBUG=INFO"), ("gloo", "Look at the network")]
+)
+def test_all_ranks_in_ddps_constructor_are_given_time_and_then_said(
+    make_world: Any, function: str, part: str, backend: str, remedy: str
+) -> None:
+    way = Way(make_world(2))
+    way.join(0, 1)
+    for rank in (0, 1):
+        way.reach(rank, "ddp", RECORDED, device="cuda:0", backend=backend, timing_path="reducer")
+    way.wait(50)
+    assert way.frame().stall is None
+    way.wait(15)
+    inner = StackFrame(f"{TORCH}distributed/utils.py", 300, function, "")
+    way.answer(0, (Stack("MainThread", True, (inner, MAIN)),), phase=Phase.OTHER)
+    frame = way.frame()
+    assert frame.stall is not None
+    where = f"DistributedDataParallel(){part}"
+    assert frame.stall.sentence == f"2 ranks are in {where}, and none gets past it"
     assert next_action(frame).startswith(remedy)
 
 

@@ -97,7 +97,7 @@ def on_one_host(folder: Path, trouble: str, start: str, stall_s: float) -> Itera
         for rank, command in enumerate(commands):
             own = env | (slurm(rank) if start == "srun" else {})
             # Cold: a child of multiprocessing must import torch itself.
-            process = ends.enter_context(started(command, own, folder, cold=True))
+            process = ends.enter_context(started(command, own, folder, cold=start == "spawn"))
             ends.callback(kill_below, process.pid)
         yield [folder], lambda: json_of([*DDPTOP, NAME, "--json"], env, folder)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -140,5 +141,12 @@ def test_the_first_line_has_the_command_for_viewers_over_tcp(monkeypatch: pytest
 
 
 def test_one_step_and_one_record_are_no_plurals() -> None:
+    none = RunSummary(None, 0, 0, None, None)
+    hint = " (is ddptop installed in the Python that trains?)"
+    assert watched_run.describe_summary(none, 0) == f"no training step was seen{hint}"
+    came = replace(none, reached="2 ranks have their process group")
+    for code in (0, 1):
+        said = "no training step was seen: 2 ranks have their process group"
+        assert watched_run.describe_summary(came, code) == said
     assert watched_run.describe_summary(RunSummary(0, 1, 1, None, None), 0) == "1 step, 1 record lost"
     assert watched_run.describe_summary(RunSummary(None, 1, 2, None, None), 0) == "1 record, 2 records lost"

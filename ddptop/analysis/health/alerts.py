@@ -93,7 +93,7 @@ def alerts(
         state.loss_spread.alert(),
         links.alert(state.hosts) if state.ended_ns is None else None,
         disks_alert(state, now_ns),
-        state.preflight.alert(state) if state.ended_ns is None else None,
+        state.preflight.alert(state.cards, state.host_names) if state.ended_ns is None else None,
         _lost_records(state),
         _recording(state),
         _refused(state),

@@ -6,7 +6,7 @@ Two ranks on one GPU, other versions on some hosts, a network interface with ano
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ddptop.frames.conditions import say
 from ddptop.frames.frame import Alert
@@ -15,8 +15,10 @@ from ddptop.frames.phrases import ranks_phrase, which_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.analysis.state import RunState
     from ddptop.protocol.messages import Scalar
+
+Cards: TypeAlias = "Mapping[int, Mapping[str, Scalar]]"
+"""By rank, what it says of itself."""
 
 VERSIONS = ("torch", "nccl", "ddptop")
 """Entries of a rank's card that should be equal on all ranks, in the order in which they are looked at."""
@@ -37,26 +39,22 @@ class Preflight:
         """A card has come."""
         self._is_due, self._since_s = True, self._since_s or unix_s
 
-    def alert(self, state: RunState) -> Alert | None:
-        """What is found first; None: nothing is."""
+    def alert(self, cards: Cards, hosts: tuple[str, ...]) -> Alert | None:
+        """What is found first; None: nothing is. `hosts`: of each rank its host."""
         if self._is_due:
             self._is_due = False
-            self._alert = _shared_gpu(state, self._since_s) or _differing(state, self._since_s)
+            cards = {rank: card for rank, card in sorted(cards.items()) if rank < len(hosts)}
+            self._alert = _shared_gpu(cards, hosts, self._since_s) or _differing(cards, hosts, self._since_s)
         return self._alert
 
 
-def _cards(state: RunState) -> Mapping[int, Mapping[str, Scalar]]:
-    return {rank: card for rank, card in state.cards.items() if rank < state.world}
-
-
-def _shared_gpu(state: RunState, since_s: float) -> Alert | None:
+def _shared_gpu(cards: Cards, hosts: tuple[str, ...], since_s: float) -> Alert | None:
     """Ranks of one host on one GPU. Instances of a divided GPU (MIG) have its bus id: their names say so."""
     ranks_of: dict[tuple[str, Scalar], list[int]] = defaultdict(list)
-    cards = _cards(state)
-    for rank, card in sorted(cards.items()):
+    for rank, card in cards.items():
         gpu = card.get("gpu.bus_id")
         if gpu is not None and " MIG " not in str(card.get("gpu.name")):
-            ranks_of[state.ranks[rank].host, gpu].append(rank)
+            ranks_of[hosts[rank], gpu].append(rank)
     shared = next((ranks for ranks in ranks_of.values() if len(ranks) > 1), None)
     if shared is None:
         return None
@@ -66,8 +64,8 @@ def _shared_gpu(state: RunState, since_s: float) -> Alert | None:
     message = say(
         "preflight",
         "never_set" if never_set else "same_gpu",
-        who=ranks_phrase(shared, state.world),
-        where=which_hosts(state.host_names, shared[:1]),
+        who=ranks_phrase(shared, len(hosts)),
+        where=which_hosts(hosts, shared[:1]),
         gpu=gpu,
         visible=visible,
     )
@@ -79,12 +77,11 @@ def _shared_gpu(state: RunState, since_s: float) -> Alert | None:
     return Alert.declared("preflight", shared[0], None, since_s, message, evidence)
 
 
-def _differing(state: RunState, since_s: float) -> Alert | None:
-    cards = _cards(state)
-    several = len({state.ranks[rank].host for rank in cards}) > 1
+def _differing(cards: Cards, hosts: tuple[str, ...], since_s: float) -> Alert | None:
+    several = len({hosts[rank] for rank in cards}) > 1
     for name in (*VERSIONS, *(OF_NETWORKS if several else ())):
         ranks_of: dict[str, list[int]] = defaultdict(list)
-        for rank, card in sorted(cards.items()):
+        for rank, card in cards.items():
             if card.get(name) is not None:
                 ranks_of[str(card[name])].append(rank)
         if len(ranks_of) > 1:
@@ -93,12 +90,12 @@ def _differing(state: RunState, since_s: float) -> Alert | None:
             message = say(
                 "preflight",
                 "interface" if name in OF_NETWORKS else "versions",
-                who=ranks_phrase(ranks, state.world),
+                who=ranks_phrase(ranks, len(hosts)),
                 have="has" if len(ranks) == 1 else "have",
-                where=which_hosts(state.host_names, ranks),
+                where=which_hosts(hosts, ranks),
                 name="MTU" if name == "mtu" else name,
                 value=value,
-                others=ranks_phrase(most, state.world),
+                others=ranks_phrase(most, len(hosts)),
                 usual=usual,
             )
             evidence: dict[str, Scalar] = {"why": name, "value": value, "usual": usual, "ranks": len(ranks)}

@@ -74,7 +74,8 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     wait = start_wait(state)
     if wait is not None:
         since_ns = max(wait.since_ns, state.excused_ns)
-        return since_ns if now_ns - since_ns >= state.stall_s * NS else None
+        factor = FIRST_STEP if wait.may_take_long else 1
+        return since_ns if now_ns - since_ns >= factor * state.stall_s * NS else None
     ranks = state.ranks
     running = [*compress(ranks, state.running)]
     if any(rank.hello is None or rank.before_recording for rank in ranks):
@@ -121,7 +122,8 @@ def stall_limit_ns(state: RunState) -> int:
     """How long a step may take: max(stall_s, 10 median steps), or 4 stall_s before any step has finished and
     while no rank is seen to wait for others."""
     least_ns = state.stall_s * NS
-    if start_wait(state) is not None:
+    wait = start_wait(state)
+    if wait is not None and not wait.may_take_long:
         return int(least_ns)
     if state.complete_step is None and min(rank.step for rank in state.ranks) == 0:
         return int(FIRST_STEP * least_ns)
@@ -370,7 +372,9 @@ def current_stall(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> 
         ),
         positions=positions,
         restart=diagnosis.restart,
-        start=start_case(state, diagnosis.ranks, diagnosis.start) if diagnosis.start else "",
+        start=start_case(state, diagnosis.ranks, diagnosis.waiting, diagnosis.start)
+        if diagnosis.start
+        else "",
     )
 
 

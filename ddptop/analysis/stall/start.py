@@ -13,6 +13,7 @@ from ddptop.analysis.stall.rank_position import answer_since
 from ddptop.analysis.stall.start_watch import NAMES, milestone_of
 from ddptop.frames.calls import importing, place, user_call
 from ddptop.frames.start import RankStart, StartStatus
+from ddptop.frames.start_words import reached_words
 from ddptop.protocol.messages import Activity
 
 if TYPE_CHECKING:
@@ -29,12 +30,17 @@ class StartWait(NamedTuple):
     """Ranks on their way to the first step that wait for others."""
 
     behind: tuple[int, ...]
-    """Empty: all of them are in `init_process_group`, and none gets past it."""
+    """Empty: all of them are in `where`, and none gets past it."""
     waiting: tuple[int, ...]
     where: str
     """`init_process_group`, `DistributedDataParallel()`, `barrier`."""
     since_ns: int
     """Since when no rank has got any further."""
+
+    @property
+    def may_take_long(self) -> bool:
+        """All are there, and may be busy: NCCL's set-up, the broadcast of a large model."""
+        return not self.behind and self.where != INITIALIZES
 
 
 def start_wait(state: RunState) -> StartWait | None:
@@ -49,8 +55,8 @@ def start_wait(state: RunState) -> StartWait | None:
     since_ns = int(state.start.since_ns.max())
     behind = tuple(rank for rank, key in enumerate(keys) if key == least)
     if len(behind) == len(keys):
-        inside = all(where == INITIALIZES for where in waits)
-        return StartWait((), behind, INITIALIZES, since_ns) if inside else None
+        same = waits[0] in (INITIALIZES, CONSTRUCTS) and len({*waits}) == 1
+        return StartWait((), behind, waits[0], since_ns) if same else None
     waiting = tuple(rank for rank, key in enumerate(keys) if key > least and waits[rank])
     if not waiting or not all(_may_hold_up(state.ranks[rank]) for rank in behind):
         return None
@@ -99,6 +105,13 @@ def start_of(state: RunState) -> StartStatus | None:
             for rank, (one, number, own_ns) in enumerate(zip(state.ranks, reached, since_ns, strict=True))
         ),
     )
+
+
+def reached_phrase(state: RunState) -> str:
+    """How far the ranks have come of a run that has made no step; empty: none has reported, or it has."""
+    if state.complete_step is not None or all(rank.hello is None for rank in state.ranks):
+        return ""
+    return reached_words([milestone_of(rank) for rank in state.ranks])
 
 
 def _reached_ns(rank: RankState, milestone: str, seen_ns: int) -> int:

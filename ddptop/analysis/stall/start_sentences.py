@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.stall.rank_position import call_read
-from ddptop.analysis.stall.start import INITIALIZES, place_in_start
+from ddptop.analysis.stall.rank_position import answer_since, call_read
+from ddptop.analysis.stall.start import CONSTRUCTS, INITIALIZES, place_in_start
 from ddptop.analysis.stall.start_watch import milestone_of
-from ddptop.frames.calls import place
+from ddptop.frames.calls import constructing, place
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.start import MILESTONES
-from ddptop.protocol.messages import Phase
+from ddptop.protocol.messages import REACH, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.protocol.messages import Scalar
 
@@ -29,28 +30,52 @@ def start_sentence(state: RunState, ranks: Sequence[int], waiting: Sequence[int]
     if wanted:
         started = f"the launcher has started {state.world:,}"
         return f"init_process_group waits for {wanted:,} ranks, and {started}"
+    cut_off = _cut_off(state) if where == INITIALIZES and not ranks else []
+    if cut_off:
+        others = [rank for rank in waiting if rank not in cut_off]
+        wait, them = _verb(others, "waits", "wait"), _verb(cut_off, "it", "them")
+        waits = f"; {ranks_phrase(others, state.world)} {wait} for {them} in {where}" if others else ""
+        return f"{_place_phrase(state, cut_off)}{waits}"
     if not ranks:
         who, at = ranks_phrase(waiting, state.world), "".join(f" at {at}" for at in addresses)
-        return f"{who} {_verb(waiting, 'is', 'are')} in init_process_group{at}, and none gets past it"
+        place_of_all = where + at + _part_of_constructor(state, waiting, where)
+        return f"{who} {_verb(waiting, 'is', 'are')} in {place_of_all}, and none gets past it"
     what = _missing_phrase(state, ranks) or _place_phrase(state, ranks)
     wait, them = _verb(waiting, "waits", "wait"), _verb(ranks, "it", "them")
-    return f"{what}; {ranks_phrase(waiting, state.world)} {wait} for {them} in {where}"
+    part = _part_of_constructor(state, waiting, where)
+    return f"{what}; {ranks_phrase(waiting, state.world)} {wait} for {them} in {where}{part}"
 
 
-def start_case(state: RunState, ranks: Sequence[int], where: str) -> str:
+def _part_of_constructor(state: RunState, waiting: Sequence[int], where: str) -> str:
+    """` (parameter check)`: where in DDP's constructor they wait; empty: elsewhere, or not known."""
+    answers = (answer_since(state.ranks[rank], 0) for rank in waiting if where == CONSTRUCTS)
+    parts = (constructing(answer.stacks) for answer in answers if answer is not None)
+    part = next(filter(None, parts), "")
+    return f" ({part})" if part else ""
+
+
+def start_case(state: RunState, ranks: Sequence[int], waiting: Sequence[int], where: str) -> str:
     """What to try about it, by its name in `frames.remedies`: `addresses`, `world_size`, `not_reported`,
-    `store`, `nobody`; `code`: what the rank does is to be looked into."""
+    `store` and why it is not reached, `nobody`, `nccl`, `network`; `code`: what the rank does is to be looked
+    into."""
     addresses = _addresses(state) if where == INITIALIZES else {}
     if len(addresses) > 1:
         return "addresses"
     if where == INITIALIZES and _wanted(state):
         return "world_size"
+    ranks = ranks or (_cut_off(state) if where == INITIALIZES else ())
+    if not ranks and where != INITIALIZES:
+        return (
+            "nccl"
+            if "nccl" in (hello.backend if (hello := state.ranks[waiting[0]].hello) else "")
+            else "network"
+        )
     if not ranks:
         return "nobody"
     first = state.ranks[ranks[0]]
     if first.hello is None:
         return "not_reported"
-    return "store" if milestone_of(first) == "init" else "code"
+    return f"store_{_reach(first)}".removesuffix("_") if milestone_of(first) == "init" else "code"
 
 
 def _place_phrase(state: RunState, ranks: Sequence[int]) -> str:
@@ -59,7 +84,9 @@ def _place_phrase(state: RunState, ranks: Sequence[int]) -> str:
     reached = milestone_of(first)
     if reached == "init":
         has = _verb(ranks, "has", "have")
-        return f"{who} {has} not reached the store at {_address(first.milestones['init'].fields)}"
+        at, name = _address(first.milestones["init"].fields), first.milestones["init"].fields.get("address")
+        why = REACH_PHRASES.get(_reach(first), "").format(at=at, name=name)
+        return f"{who} {has} not reached the store at {at}{why and f': {why}'}"
     at = place_in_start(first, 0)
     if not at:
         of_one, of_several = MILESTONES[reached]
@@ -67,6 +94,28 @@ def _place_phrase(state: RunState, ranks: Sequence[int]) -> str:
     if first.progress is not None and first.progress.phase == Phase.DATA:
         return f"{who} {_verb(ranks, 'waits', 'wait')} for the first batch in {at}"
     return f"{who} {_verb(ranks, 'is', 'are')} in {at}"
+
+
+REACH_PHRASES = {
+    "refused": "nothing listens there (refused)",
+    "silent": "it does not answer",
+    "no_route": "there is no route to it",
+    "no_name": "the name {name} is not found",
+}
+
+
+def _reach(rank: RankState) -> str:
+    """Why a rank does not reach the store; empty: it does, or has not said."""
+    reached = rank.milestones.get(REACH)
+    result = "" if reached is None else str(reached.fields.get("result"))
+    return result if result in REACH_PHRASES else ""
+
+
+def _cut_off(state: RunState) -> list[int]:
+    """The ranks that do not reach the store, all for one reason."""
+    reasons = {rank: _reach(state.ranks[rank]) for rank in range(state.world)}
+    first = next(filter(None, reasons.values()), "")
+    return [rank for rank, reason in reasons.items() if reason and reason == first]
 
 
 def _missing_phrase(state: RunState, ranks: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Activity, Phase
-from ddptop.training.collective_called import collective_in
+from ddptop.training.collective_called import collective_in, is_saving_in_parts
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import (
     EVENT,
@@ -146,6 +146,8 @@ class ActivityWatch:
         if evaluates:
             return CurrentActivity(phase, Activity.EVALUATE, evaluates)
         if phase == Phase.OTHER:
+            if self._saves_in_parts(since_ns):
+                return CurrentActivity(phase, Activity.SAVE, since_ns)
             return CurrentActivity(phase, _AFTER.get(event, Activity.TRAINING), since_ns)
         return CurrentActivity(phase, Activity.TRAINING, since_ns)
 
@@ -176,6 +178,13 @@ class ActivityWatch:
             if stamp & EVENT in _TRAINED:
                 return stamp >> EVENT_BITS
         return 0
+
+    def _saves_in_parts(self, since_ns: int) -> bool:
+        """Whether the training thread is in a save of `torch.distributed.checkpoint`, whose module is mostly
+        loaded after training began; the stack is read where nothing else happens for long."""
+        if not since_ns or time.monotonic_ns() - since_ns < NAMED_AFTER_NS:
+            return False
+        return is_saving_in_parts(sys._current_frames().get(self._thread))
 
     def _collective_of(self, since_ns: int, phase: Phase) -> Activity:
         """The collective that the training thread waits in; the stack is read where it waits for long."""

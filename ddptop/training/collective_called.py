@@ -1,4 +1,4 @@
-"""Which collective a thread is in, by its Python stack."""
+"""What a thread is in by its Python stack: a collective, or a save of `torch.distributed.checkpoint`."""
 
 from __future__ import annotations
 
@@ -31,3 +31,16 @@ def collective_in(frame: Any) -> Activity | None:
             break
         frame = frame.f_back
     return next((activity for part, activity in _COLLECTIVES if part in name), None)
+
+
+SAVER = "state_dict_saver.py"
+"""The file of `torch.distributed.checkpoint` with `save` and `async_save`."""
+
+
+def is_saving_in_parts(frame: Any) -> bool:
+    """Whether a stack is within a save of `torch.distributed.checkpoint`."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(SAVER):
+            return True
+        frame = frame.f_back
+    return False

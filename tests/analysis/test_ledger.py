@@ -419,3 +419,23 @@ def test_the_log_says_when_rare_slowness_began_and_when_it_is_long_ago(every: in
     ]
     begin, end = events
     assert end.unix_s - begin.unix_s == pytest.approx(300.0)
+
+
+@pytest.mark.parametrize("place", ["before_optimizer", "optimizer"])
+@pytest.mark.parametrize("every", [1, 1000])
+def test_a_rank_that_is_slow_behind_backward_is_waited_for_in_the_next_step(place: str, every: int) -> None:
+    """`every`: after how many steps they are evaluated."""
+    world = World(3, own=True)
+    reducer = begun(world)
+    for step in range(100):
+        world.delays = {(2, place): 3_000_000} if step in (40, 80) else {}
+        run_world(world, reducer, 1)
+        if step % every == 0:
+            ledger_of(world, reducer)
+    found = straggler_after(world, reducer)
+    assert found is not None and found.rare is not None
+    assert (found.rank, found.place or found.cause) == (2, place)
+    assert found.rare.steps == (41, 81)
+    first = ledger_of(world, reducer).run.waited_for[0]
+    assert (first.rank, first.place) == (2, place)
+    assert first.rank_seconds == pytest.approx(12.0, rel=0.01)

@@ -19,13 +19,16 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.limits import NS
 from ddptop.recording.reader import Recording
 from ddptop.report.build import read_report
 from tests.processes import DDPTOP_RUN, busy_loops, environment, run
+
+if TYPE_CHECKING:
+    from ddptop.report.content import Report
 
 SCRIPT = Path(__file__).parent / "scripts" / "ledger.py"
 LOOK_NS = NS // 2
@@ -60,11 +63,11 @@ HEADING = ("case", "script s", "ddptop s", "error", "all waits", "right", "flagg
 WIDTHS = (22, 8, 8, 7, 12, 5, 16, 6, 22)
 
 
-def train(name: str, folder: Path) -> None:
-    """One run: its recording and stamps into the folder."""
+def train(folder: Path, world: int, *words: str) -> None:
+    """One run of a case: its recording and stamps into the folder."""
     with tempfile.TemporaryDirectory() as home:
         command = [*DDPTOP_RUN, "--ddptop-record", folder / "run.ddptop", "--standalone"]
-        command += ["--nproc-per-node", str(CASES[name].world), SCRIPT, folder, name]
+        command += ["--nproc-per-node", str(world), SCRIPT, folder, *words]
         done = run(command, environment(Path(home)), folder, deadline_s=300)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -98,41 +101,78 @@ def follow(recording: Recording) -> list[tuple[float, tuple[int, ...], str]]:
     return looks
 
 
-def compare(name: str, folder: Path) -> None:
-    """Print the line of a run."""
-    case, stamps = CASES[name], read_stamps(folder)
+@dataclass(frozen=True)
+class Comparison:
+    """A run by the script's stamps and by ddptop."""
+
+    script_s: float
+    ddptop_s: float
+    all_script_s: float
+    """What all ranks waited for each other."""
+    all_ddptop_s: float
+    is_right: bool | None
+    """Whether rank and place have the largest sum; None: no rank is slow."""
+    flagged_after: int | None
+    """Slow steps until it is flagged; None: never."""
+    flagged_s: float
+    pattern: str
+    n_wrong: int
+    """Looks at which another rank is flagged."""
+    report: Report
+
+
+def compare(case: Case, folder: Path) -> Comparison:
+    """Compare a recording with its stamps."""
+    stamps = read_stamps(folder)
     with Recording.open(folder / "run.ddptop") as recording:
         looks, report = follow(recording), read_report(recording)
-    ledger = report.ledger
+    ledger, waits, rank = report.ledger, waits_of(stamps), case.rank
     assert ledger is not None
-    waits = waits_of(stamps)
-    all_s = sum(wait_s for _, _, wait_s in waits)
-    all_waits = f"{all_s:.1f}, {ledger.run.rank_seconds:.1f}" if all_s else "-"
-    if case.rank is None:
+    all_s = sum(wait_s for _, _, wait_s in waits), ledger.run.rank_seconds
+    if rank is None:
         spans = [sum(end - begin for _, begin, end in of_rank["spans"]) for of_rank in stamps]
-        script_s = sum(spans) / len(spans)
         ddptop_s = float(ledger.seconds_of(case.place).mean())  # type: ignore[arg-type]
-        right, flagged = "-", "-"
-    else:
-        spans_s = [(step, end) for step, _, end in stamps[case.rank]["spans"]]
-        slow_steps = {step for step, _ in spans_s} - {0}
-        script_s = sum(wait_s for step, last, wait_s in waits if step in slow_steps and last == case.rank)
-        row = next(
-            (row for row in ledger.run.waited_for if (row.rank, row.place) == (case.rank, case.place)), None
-        )
-        ddptop_s = 0.0 if row is None else row.dear_rank_seconds
-        right = "yes" if row is not None and row == ledger.run.waited_for[0] else "no"
-        first_s = next((at_s for at_s, ranks, _ in looks if case.rank in ranks), None)
-        flagged = "never"
-        if first_s is not None:
-            ends = [end for step, end in spans_s if end < first_s and step]
-            pattern = next(pattern for at_s, ranks, pattern in looks if case.rank in ranks)
-            flagged = f"{len(ends)}, {first_s - ends[-1]:.1f} s {pattern[:6]}" if ends else "before"
-    wrong = sum(bool(ranks) and case.rank not in ranks for _, ranks, _ in looks)
-    error = f"{100 * (ddptop_s / script_s - 1):+.1f} %"
-    advice = report.advice[0].kind if report.advice else ""
-    advice = f"{advice or 'none'}{'' if advice == case.advice else ', wrong'}"
-    cells = (name, f"{script_s:.2f}", f"{ddptop_s:.2f}", error, all_waits, right, flagged, str(wrong), advice)
+        wrong = sum(bool(ranks) for _, ranks, _ in looks)
+        return Comparison(sum(spans) / len(spans), ddptop_s, *all_s, None, None, 0.0, "", wrong, report)
+    # What comes before the first step is its start.
+    ends = [(step, end) for step, _, end in stamps[rank]["spans"] if step]
+    slow_steps = {step for step, _ in ends}
+    script_s = sum(wait_s for step, last, wait_s in waits if step in slow_steps and last == rank)
+    rows = ledger.run.waited_for
+    row = next((row for row in rows if (row.rank, row.place) == (rank, case.place)), None)
+    ddptop_s = 0.0 if row is None else row.dear_rank_seconds
+    flag = next((look for look in looks if rank in look[1]), None)
+    before = [end for _, end in ends if flag is not None and end < flag[0]]
+    return Comparison(
+        script_s,
+        ddptop_s,
+        *all_s,
+        is_right=row is not None and row == rows[0],
+        flagged_after=None if flag is None else len(before),
+        flagged_s=flag[0] - before[-1] if flag is not None and before else 0.0,
+        pattern="" if flag is None else flag[2],
+        n_wrong=sum(bool(ranks) and rank not in ranks for _, ranks, _ in looks),
+        report=report,
+    )
+
+
+def show(name: str, folder: Path) -> None:
+    """Print the line of a run."""
+    case = CASES[name]
+    run = compare(case, folder)
+    flagged = f"{run.flagged_after}, {run.flagged_s:.1f} s {run.pattern[:6]}"
+    advice = run.report.advice[0].kind if run.report.advice else ""
+    cells = (
+        name,
+        f"{run.script_s:.2f}",
+        f"{run.ddptop_s:.2f}",
+        f"{100 * (run.ddptop_s / run.script_s - 1):+.1f} %",
+        f"{run.all_script_s:.1f}, {run.all_ddptop_s:.1f}",
+        "-" if run.is_right is None else "yes" if run.is_right else "no",
+        "-" if case.rank is None else "never" if run.flagged_after is None else flagged,
+        str(run.n_wrong),
+        f"{advice or 'none'}{'' if advice == case.advice else ', wrong'}",
+    )
     print(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip(), flush=True
     )
@@ -154,8 +194,8 @@ def main() -> None:
                 folder = (options.replay or options.keep or Path(temporary)) / f"{name}-{number}"
                 if options.replay is None:
                     folder.mkdir(parents=True, exist_ok=True)
-                    train(name, folder)
-                compare(name, folder)
+                    train(folder, CASES[name].world, name)
+                show(name, folder)
     print(f"load average {os.getloadavg()[0]:.1f}")
 
 

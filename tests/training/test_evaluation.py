@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Activity, Phase
 from ddptop.training import activity
 from ddptop.training.activity import FRESH_S, ActivityWatch, EvaluationWatch
@@ -201,3 +204,22 @@ def test_a_long_wait_has_the_name_of_its_collective(
     finally:
         dist.destroy_process_group()
     assert read == [Activity.BARRIER]
+
+
+def test_a_save_of_torch_distributed_checkpoint_is_one(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
+    seen = []
+
+    class Writer(checkpoint.FileSystemWriter):
+        def prepare_local_plan(self, plan: object) -> object:
+            monkeypatch.setattr(activity, "NAMED_AFTER_NS", 3600 * NS)
+            seen.append(watched.activity())
+            monkeypatch.setattr(activity, "NAMED_AFTER_NS", 0)
+            seen.append(watched.activity())
+            return super().prepare_local_plan(plan)
+
+    checkpoint.save({"weight": torch.zeros(1)}, storage_writer=Writer(tmp_path), no_dist=True)
+    assert seen == [Activity.AFTER_OPTIMIZER, Activity.SAVE], "the stack is read where it lasts"
+    assert watched.activity() == Activity.AFTER_OPTIMIZER

@@ -1,7 +1,8 @@
 """`python -m tests.truth`: train with faults, and compare what ddptop says with what the script did.
 
 --rows NAME...    rows of `rows.py`; `all`; without it the short list. Rows of `incidents.py` too, or `hangs`,
-                  `deaths`, `mismatches`, `ends`: all of a group. Rows of `links.py`, or `links`: needs root
+                  `deaths`, `mismatches`, `ends`: all of a group. Rows of `links.py`, or `links`: needs root.
+                  Rows of `rare.py`, or `rare`
 --windows N       windows with the fault, each between two without; so many runs of a row of the other two
 --load N          busy loops beside the training
 --keep FOLDER     keep recordings and stamps, FOLDER/NAME-load-N/; of the other two in folders of their seeds
@@ -22,7 +23,7 @@ from typing import Any
 
 from ddptop.recording.reader import Recording
 from tests.processes import DDPTOP_RUN, busy_loops, environment, started
-from tests.truth import incident_runs, incidents, links, traces
+from tests.truth import incident_runs, incidents, links, rare, traces
 from tests.truth.judge import Judged, Stamps, judge, looks
 from tests.truth.rows import BY_NAME, ROWS, SHORT, Row
 from tests.truth.table import LEGEND, as_json, heading, line
@@ -71,6 +72,11 @@ def main() -> None:
     if linked := [row for row in links.LINKS if {row.name, "links", "all"} & {*options.rows}]:
         links.show(linked, trials)
         options.rows = [name for name in options.rows if name not in {"links", *(row.name for row in linked)}]
+    if rows_of_rare := [row for row in rare.ROWS if {row.name, "rare", "all"} & {*options.rows}]:
+        rare.show(rows_of_rare, trials)
+        options.rows = [
+            name for name in options.rows if name not in {"rare", *(row.name for row in rare.ROWS)}
+        ]
     if not options.rows:
         return
     rows = list(ROWS) if options.rows == ["all"] else [BY_NAME[name] for name in options.rows]

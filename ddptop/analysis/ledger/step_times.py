@@ -2,7 +2,8 @@
 
 A wait is for the rank that came last: the one with the shortest exposed communication, or with the shortest
 wait in a collective of the script's own. What that rank spends there is transfer, for all ranks. Its place is
-where it took longer than the others in this step.
+where it took longer than the others since their last all-reduce: in this step, or behind backward in the step
+before it.
 """
 
 from __future__ import annotations
@@ -89,6 +90,12 @@ class ClassTimes(NamedTuple):
     by_class: Column
     """(STEP_CLASSES, n, ranks) ms."""
     waits: list[StepWaits]
+    tail: Column
+    """(TAIL, ranks) ms of the last step."""
+
+
+TAIL = [PLACES.index("optimizer"), PLACES.index("before_optimizer")]
+"""The places behind the last all-reduce of a step: who is slow there is waited for in the next step."""
 
 
 def exact(ms: Column) -> Column:
@@ -111,13 +118,14 @@ def divide_steps(
     parts: Column | None,
     aside: Sequence[AsideTime] = (),
     late_start_ms: Column | None = None,
+    tails: Column | None = None,
 ) -> ClassTimes:
     """The time of n steps by class.
 
     `runs_of_peers`: consecutive steps, and the process groups within which they are compared. `columns`:
     (wall and PHASES, n, ranks) ms. `parts`: (PART_COLUMNS, n, ranks) ms or None. `late_start_ms`:
     (ranks,) by how much later than the first rank each began the first of these steps, where that is the
-    first of the run."""
+    first of the run. `tails`: (TAIL, ranks) ms of the step before them; None: not known."""
     counts = np.asarray(block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0)
     exposed = _exposed(block, counts, columns[3], parts)
     places, kinds = _own_places(counts, columns, parts, exposed), _kinds_of_waits(block, parts, exposed)
@@ -136,10 +144,17 @@ def divide_steps(
     begins = np.asarray(block.integers[FLAGS] & int(Flag.FIRST_BATCH) != 0)
     if late_start_ms is not None:
         begins[0] = False  # all of the first step is the start
+    tail = places[TAIL]
+    before = np.concatenate(
+        [np.zeros_like(tail[:, :1]) if tails is None else tails[:, None], tail[:, :-1]], 1
+    )
+    until_gradients, until_others = places.copy(), places
+    until_gradients[TAIL] = before
+    until_others[TAIL] += before
     waits: list[StepWaits] = []
     for run, groups in runs_of_peers:
         for peers in groups:
-            waits += _waits_of_group(by_class, places, kinds, run, peers)
+            waits += _waits_of_group(by_class, (until_gradients, until_others), kinds, run, peers)
     for time in aside:
         _move_aside(by_class, time)
     if aside:
@@ -148,7 +163,7 @@ def divide_steps(
         by_class[FIRST_BATCH] = np.where(begins, by_class[DATA], 0.0)
         by_class[DATA] -= by_class[FIRST_BATCH]
         waits = [_with_first_batch(wait, begins) for wait in waits]
-    return ClassTimes(by_class, waits)
+    return ClassTimes(by_class, waits, tail[:, -1])
 
 
 _GC_PLACE, _START_PLACE = len(PLACES), len(PLACES) + 1
@@ -218,11 +233,16 @@ _ROUNDING_MS = 0.0005
 
 
 def _waits_of_group(
-    by_class: Column, places: Column, kinds: Sequence[_WaitKind], run: slice, peers: Peers
+    by_class: Column,
+    places: tuple[Column, Column],
+    kinds: Sequence[_WaitKind],
+    run: slice,
+    peers: Peers,
 ) -> Iterator[StepWaits]:
-    """Add what the ranks of a group spent in communication in some steps; gives their waits."""
+    """Add what the ranks of a group spent in communication in some steps; gives their waits. `places`: the
+    time of each place that lies before the all-reduce of the gradients, and before other collectives."""
     members, mine, to = peers
-    excess: Column | None = None
+    excess: list[Column | None] = [None, None]
     ranks = np.arange(by_class.shape[2])[members]
     for spent_of_all, wait_of_all in kinds:
         spent = spent_of_all[run, members]
@@ -241,12 +261,14 @@ def _waits_of_group(
             continue
         last = np.where(np.isnan(spent[steps]), np.inf, spent[steps]).argmin(axis=1)
         longest = np.fmax.reduce(wait[steps][:, mine], axis=1)
-        if excess is None:
-            of_members = places[:, run, members]
+        which = 0 if kinds[0].spent is spent_of_all else 1
+        over = excess[which]
+        if over is None:
+            of_members = places[which][:, run, members]
             usual = np.partition(of_members, (len(ranks) - 1) // 2, axis=2)[..., (len(ranks) - 1) // 2]
-            excess = of_members - usual[..., None]
-        fetches = places[0][run, members][steps, last] > 0
-        place = _places_of_last(excess[:, steps, last], longest, fetches)
+            over = excess[which] = of_members - usual[..., None]
+        fetches = places[0][0][run, members][steps, last] > 0
+        place = _places_of_last(over[:, steps, last], longest, fetches)
         yield StepWaits(steps + run.start, ranks[last], place, total[steps], longest)
 
 

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from ddptop.analysis.ledger.step_times import GC, STEP_CLASSES, WAIT_PLACES, AsideTime, divide_steps, exact
+from ddptop.analysis.ledger.step_times import (
+    GC,
+    STEP_CLASSES,
+    TAIL,
+    WAIT_PLACES,
+    AsideTime,
+    divide_steps,
+    exact,
+)
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.statistics import median
 from ddptop.protocol.messages import Flag
@@ -274,6 +282,8 @@ class RunLedger:
         """(ranks,) in which session that was."""
         self.shift_ns: Integers = np.zeros(0, np.int64)
         """(ranks,) to be added to its own clock to get the time since the launch."""
+        self._newest, self._tails = -1, np.zeros((len(TAIL), 0))
+        """The newest step, and the time of its ranks behind its last all-reduce."""
         self._is_past_resumed = False
         self.marks: list[MarkedSpan] = []
         self.declared: dict[int, int] = {}
@@ -339,8 +349,15 @@ class RunLedger:
         late_start_ms = self._add_gap_before(begin_ns[0])
         aside = self._take_marks(begin_ns, end_ns) if self.marks else []
         times = divide_steps(
-            runs_of_peers, block, columns, parts, aside, late_start_ms if begins_group else None
+            runs_of_peers,
+            block,
+            columns,
+            parts,
+            aside,
+            late_start_ms if begins_group else None,
+            self._tails_before(numbers, wall.shape[1]),
         )
+        self._newest, self._tails = int(numbers[-1]), times.tail
         recorded = ~block.shadow.any(axis=1)
         length = np.asarray(median(wall))
         usual_ms = self.usual_length.take(length, recorded & (numbers > 0))
@@ -361,6 +378,11 @@ class RunLedger:
         self._add_bins(times, numbers, end_s, totals, left_out.sum(axis=1), is_usual)
         self._add_waits(times.waits, numbers, end_s, is_usual, is_dear)
         return _dear_waits(times.waits, numbers, end_s, is_dear)
+
+    def _tails_before(self, numbers: Column, n_ranks: int) -> Column | None:
+        """(TAIL, ranks) ms of the step before these; None: it is not known."""
+        is_next = self._newest == int(numbers[0]) - 1 and self._tails.shape[1] == n_ranks
+        return self._tails if is_next and numbers[0] > 0 and self._state.kept_every == 1 else None
 
     def _are_recorded(self, last_step: int) -> bool:
         """Whether steps up to this one are in the sums with which it began. No batch has steps before and

@@ -1,4 +1,4 @@
-"""Trains on gloo, is slow now and then, and stamps what it does: ledger.py FOLDER CASE.
+"""Trains on gloo, is slow now and then, and stamps what it does: ledger.py FOLDER CASE [WORDS...].
 
 Each rank writes FOLDER/rank-N.json: when it came to each all-reduce or barrier, and when what `bench_ledger`
 compares began and ended, by time.monotonic, which all ranks of a host share. Durations are those of the
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -208,6 +209,108 @@ def shards() -> Stamps:
     return training.stamps
 
 
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def loop(seconds: float) -> int:
+    end, total = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        total += total % 7
+    return total
+
+
+def read_file(seconds: float) -> int:
+    path, size = next(Path(torch.__file__).parent.glob("lib/libtorch_python.*")), 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        size += len(path.read_bytes())
+    return size
+
+
+def sort_array(seconds: float) -> None:
+    array = np.random.default_rng(0).random(20_000)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        np.sort(array)
+
+
+SLOW: dict[str, Callable[[float], object]] = {
+    function.__name__: function for function in (sleep, loop, read_file, sort_array)
+}
+
+
+class Rare:
+    """A rank that is slow in one step of so many, and in which place."""
+
+    def __init__(self, rank: str, place: str, kind: str, every: str, seconds: str) -> None:
+        self.rank, self.place, self.every = int(rank), place, int(every)
+        self._slow, self._seconds = SLOW[kind], float(seconds)
+        self.step = 0
+        self.stamps = Stamps()
+
+    def reach(self, place: str, step: int | None = None) -> None:
+        """Be slow, if it is the place and the step."""
+        step = self.step if step is None else step
+        if (dist.get_rank(), place) == (self.rank, self.place) and step % self.every == self.every - 1:
+            self.stamps.step = step
+            # The others wait for what comes after backward in the all-reduce of the next step.
+            with self.stamps.span(of_next_step=place in ("before_optimizer", "optimizer", "after_optimizer")):
+                self._slow(self._seconds)
+
+
+class RareSamples(Dataset):
+    def __init__(self, rare: Rare) -> None:
+        self._rare = rare
+
+    def __len__(self) -> int:
+        return 2 * self._rare.every + 30
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self._rare.reach("data", index)
+        return torch.randn(32, 64)
+
+
+class RareNet(nn.Module):
+    def __init__(self, rare: Rare) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
+        self._rare = rare
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._rare.reach("forward")
+        return self.layers(x)
+
+
+class RareSGD(torch.optim.SGD):
+    rare: Rare
+
+    def step(self, closure: object = None) -> None:
+        self.rare.reach("optimizer")
+        super().step(closure)
+
+
+def rarely(*words: str) -> Stamps:
+    """Slow in two steps: RANK PLACE KIND EVERY SECONDS."""
+    rare = RareSGD.rare = Rare(*words)
+    torch.set_num_threads(1)
+    model = DDP(RareNet(rare))
+    optimizer = RareSGD(model.parameters(), 0.01)
+    for step, x in enumerate(DataLoader(RareSamples(rare), batch_size=None)):
+        rare.step = rare.stamps.step = step
+        rare.reach("before_forward")
+        time.sleep(0.005)
+        loss = model(x).square().mean()
+        rare.reach("before_backward")
+        rare.stamps.arrive()
+        loss.backward()
+        rare.reach("before_optimizer")
+        optimizer.step()
+        optimizer.zero_grad()
+        rare.reach("after_optimizer")
+    return rare.stamps
+
+
 def summary_before_barrier() -> Stamps:
     """Rank 1 writes a summary every 60 steps, and all meet in a barrier."""
     training = Training()
@@ -224,7 +327,7 @@ def summary_before_barrier() -> Stamps:
     return training.stamps
 
 
-CASES: dict[str, Callable[[], Stamps]] = {
+CASES: dict[str, Callable[..., Stamps]] = {
     "save every 100": save(100, 3.0, 500, loader=True),
     "save every 50": save(50, 1.5, 450, loader=False),
     "save every 40, loader": save(40, 1.5, 400, loader=True),
@@ -235,13 +338,14 @@ CASES: dict[str, Callable[[], Stamps]] = {
     "validation": validate,
     "shards": shards,
     "summary, barrier": summary_before_barrier,
+    "rarely": rarely,
 }
 
 
 def main() -> None:
-    folder, case = Path(sys.argv[1]), sys.argv[2]
+    folder, case, *words = Path(sys.argv[1]), *sys.argv[2:]
     dist.init_process_group("gloo")
-    stamps = CASES[case]()
+    stamps = CASES[case](*words)
     written = {"arrived": stamps.arrived, "spans": stamps.spans}
     (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(written))
     dist.destroy_process_group()

@@ -126,11 +126,14 @@ class SwitchedWrappers:
         self._functions.append((function, original, seen_through(make(original), original)))
 
     def take_out(self, out: bool) -> None:
-        """Take them out, or put them back; what somebody else has replaced since remains."""
+        """Take them out, or put them back; what somebody else has replaced since remains.
+
+        The wrapper that waits for a first `backward()` takes itself out when it is called meanwhile.
+        """
         self._scaled.forget_tensors()
         for function, usual, meanwhile in self._functions:
             before, after = (usual, meanwhile) if out else (meanwhile, usual)
-            if vars(function.owner).get(function.name) is before:
+            if vars(function.owner).get(function.name) in (before, getattr(before, "__wrapped__", before)):
                 setattr(*function, after)
         self._last_gradients.take_out(out)
 

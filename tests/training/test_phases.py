@@ -77,6 +77,40 @@ def wrapped_backward(recorder: Recorder, original: Callable[..., Any], scaled: A
     )
 
 
+def switched_wrappers() -> phases.SwitchedWrappers:
+    """Of no function yet."""
+    return phases.SwitchedWrappers(phases.LastGradients(Recorder()), phases._ScaledLoss())
+
+
+def test_wrappers_are_taken_out_and_put_back_also_over_one_that_takes_itself_out() -> None:
+    def original() -> str:
+        return "torch's"
+
+    def until_called() -> str:
+        torch_like.backward = original
+        return original()
+
+    torch_like = SimpleNamespace(backward=phases.seen_through(until_called, original))
+    switched = switched_wrappers()
+    switched.wrap_function(phases.Function(torch_like, "backward"), lambda inner: lambda: "seen " + inner())
+    for _ in range(2):
+        assert torch_like.backward() == "seen torch's"
+        switched.take_out(True)
+        assert torch_like.backward() == "torch's"
+        switched.take_out(False)
+    assert torch_like.backward() == "seen torch's"
+
+
+def test_what_replaces_a_wrapper_while_it_is_out_stays() -> None:
+    torch_like = SimpleNamespace(save=lambda: "torch's")
+    switched = switched_wrappers()
+    switched.wrap_function(phases.Function(torch_like, "save"), lambda inner: lambda: "seen " + inner())
+    switched.take_out(True)
+    torch_like.save = lambda: "the script's"
+    switched.take_out(False)
+    assert torch_like.save() == "the script's"
+
+
 def loop(recorder: Recorder, backward: Any, steps: int) -> None:
     for _ in range(steps):
         recorder.forward_begins(True)

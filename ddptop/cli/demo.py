@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING
 
-from ddptop.cli import find, show
+from ddptop.cli import find, first_picture, show
 from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load_settings
 from ddptop.frames.numbers import counted, fixed
@@ -271,7 +271,9 @@ def watch_run(
     """
     from ddptop.cli.demo_source import DemoSource
 
-    if mode is not show.Mode.SCREEN:
+    if mode is show.Mode.SCREEN:
+        first_picture.begin("the demo is starting")
+    else:
         wait_with_notes(start)
 
     def see(frame: Frame) -> None:

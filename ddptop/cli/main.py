@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from ddptop.cli import first_picture
 from ddptop.cli.commands import COMMANDS, LOOK, Command
 from ddptop.cli.commands.base import VALUE_OPTIONS
 from ddptop.cli.commands.completion import ASKED, answer_shell
@@ -68,7 +69,10 @@ def _discard_unwritten() -> None:
 def _run_words(argv: list[str]) -> int:
     try:
         command, words = choose_command(argv)
-        code = command.run(command.parse(words))
+        try:
+            code = command.run(command.parse(words))
+        finally:
+            first_picture.end()
         if sys.stdout is not None:
             sys.stdout.flush()
         return code

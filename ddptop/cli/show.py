@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddptop.cli import first_picture
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.cli.web import in_browser
 from ddptop.protocol.outlets import print_json, print_text
@@ -205,6 +206,7 @@ def _show_screen(
             stack.enter_context(title_given_back(sys.__stderr__ if settings.bell else None))
             stack.enter_context(_closed_on(until, app))
             stack.enter_context(_failures_shown(app))
+            first_picture.hand_over()
             app.run()
     finally:
         for line in app.failures:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop import __version__
+from ddptop.cli import first_picture
 from ddptop.cli.commands.base import Command, add_screen_options, wrap_text
 from ddptop.cli.errors import CliError, Exit, note
 from ddptop.protocol.outlets import print_text
@@ -148,12 +149,16 @@ def _parse_wait_s(text: str) -> float:
 
 def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
     """Show a live run until it ends or the user quits. Raises CliError where it is collected elsewhere."""
+    from ddptop.cli.show import Mode
+
+    if run.collector_host is not None:
+        return _show_part(run, options)
+    if mode is Mode.SCREEN:
+        first_picture.begin(f"waiting for the first frame of run {run.name}")
     from ddptop.cli.settings import load_settings
     from ddptop.cli.show import show_source
     from ddptop.sources.live import LiveSource
 
-    if run.collector_host is not None:
-        return _show_part(run, options)
     return show_source(LiveSource(run), mode, load_settings(vars(options)).settings)
 
 
@@ -170,6 +175,7 @@ def _show_part(run: RunFile, options: argparse.Namespace) -> int:
 
 def show_picker(options: argparse.Namespace) -> int:
     """Let the user choose on the screen, and show one run after the other."""
+    first_picture.begin("looking for runs")
     from ddptop.cli.settings import load_settings
     from ddptop.cli.show import Mode, show_source
     from ddptop.tui.runs import NoSource

@@ -6,6 +6,7 @@ import argparse
 import math
 from pathlib import Path
 
+from ddptop.cli import first_picture
 from ddptop.cli.commands.base import Command, add_screen_options
 from ddptop.cli.errors import CliError, Exit
 
@@ -101,6 +102,8 @@ def show_recording(
 
             frame = frame_of(recording, at)
         return print_frame(frame, mode, settings)
+    if mode is Mode.SCREEN:
+        first_picture.begin(f"reading {path.name}")
     from ddptop.sources.replay import ReplaySource
 
     source = ReplaySource(path, at=at, speed=speed, playing=not at_end, follow=follow)

@@ -1,0 +1,61 @@
+"""What the terminal shows until the screen is there: to import and start it takes a second on a busy machine.
+
+The picture is written on the terminal's second page, on which the screen goes on. It needs nothing but the
+standard library and the words, so it is there before numpy and Textual are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+
+from ddptop.protocol.outlets import safe_text
+
+_OPEN, _CLOSE = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J", "\x1b[?25h\x1b[?1049l"
+"""To the second page without a cursor, blank; and back."""
+
+_STRONG, _PALE, _USUAL = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+FOOT = 3
+"""Lines of the screen's header and keys: the words stand where the screen has them while it waits."""
+
+_is_shown = False
+
+
+def begin(waits_for: str) -> None:
+    """Show what is waited for, in the middle of the terminal."""
+    global _is_shown  # a process has one terminal
+    stream = sys.__stderr__
+    if stream is None or not stream.isatty():
+        return
+    size = shutil.get_terminal_size()
+    words = [(_STRONG, "ddptop"), (_USUAL, ""), (_PALE, safe_text(waits_for)[: size.columns])]
+    top = max(0, (size.lines - FOOT - len(words)) // 2) + 2
+    lines = (
+        f"\x1b[{top + row};{max(0, (size.columns - len(text)) // 2) + 1}H{look}{text}{_USUAL}"
+        for row, (look, text) in enumerate(words)
+    )
+    _write(_OPEN + "".join(lines))
+    _is_shown = True
+
+
+def hand_over() -> None:
+    """The screen draws over it, and leaves the page in the end."""
+    global _is_shown
+    _is_shown = False
+
+
+def end() -> None:
+    """Back to the first page, where no screen has come."""
+    global _is_shown
+    if _is_shown:
+        _write(_CLOSE)
+        _is_shown = False
+
+
+def _write(text: str) -> None:
+    assert sys.__stderr__ is not None, "it is a terminal"
+    with suppress(OSError):  # the terminal has gone: the screen notices
+        os.write(sys.__stderr__.fileno(), text.encode("utf-8", "replace"))

@@ -1,0 +1,75 @@
+"""The picture before the screen: it needs no slow import, and the screen or an error ends it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from ddptop.cli import first_picture
+
+LOOK = """
+import sys
+from argparse import Namespace
+from types import SimpleNamespace
+from ddptop.cli import first_picture
+from ddptop.cli.commands.look import show_live
+from ddptop.cli.show import Mode
+
+def begin(waits_for):
+    loaded = [name for name in ("numpy", "textual", "zmq", "ddptop.analysis") if name in sys.modules]
+    print(waits_for, loaded)
+    sys.exit(0)
+
+first_picture.begin = begin
+show_live(SimpleNamespace(name="train-k7qf", collector_host=None), Namespace(), Mode.SCREEN)
+"""
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """What is written to the terminal can be read from this descriptor."""
+    reader, writer = pty.openpty()
+    with os.fdopen(writer, "w") as stream:
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        yield reader
+    os.close(reader)
+
+
+def written(reader: int) -> str:
+    """What the terminal got so far."""
+    assert sys.__stderr__ is not None
+    os.write(sys.__stderr__.fileno(), b"|")
+    text = ""
+    while not text.endswith("|"):
+        text += os.read(reader, 4096).decode()
+    return text[:-1]
+
+
+def test_it_is_there_before_anything_slow_is_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "waiting for the first frame of run train-k7qf []\n"
+
+
+def test_it_says_what_is_waited_for_and_an_error_takes_it_back(terminal: int) -> None:
+    first_picture.begin("waiting for \x1b[2Jrun a")
+    shown = written(terminal)
+    assert shown.startswith("\x1b[?1049h") and "run a" in shown and "waiting for \x1b" not in shown
+    first_picture.end()
+    assert written(terminal).endswith("\x1b[?1049l")
+    first_picture.end()
+    assert written(terminal) == "", "once"
+
+
+def test_the_screen_leaves_the_page_by_itself(terminal: int) -> None:
+    first_picture.begin("looking for runs")
+    first_picture.hand_over()
+    written(terminal)
+    first_picture.end()
+    assert written(terminal) == ""

@@ -37,7 +37,7 @@ def begin(waits_for: str) -> None:
         f"\x1b[{top + row};{max(0, (size.columns - len(text)) // 2) + 1}H{look}{text}{_USUAL}"
         for row, (look, text) in enumerate(words)
     )
-    _write(_OPEN + "".join(lines))
+    _write(f"{_OPEN}{''.join(lines)}\x1b[{size.lines};1H")  # a progress bar may come at the foot
     _is_shown = True
 
 

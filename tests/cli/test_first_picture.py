@@ -21,7 +21,7 @@ from ddptop.cli.commands.look import show_live
 from ddptop.cli.show import Mode
 
 def begin(waits_for):
-    loaded = [name for name in ("numpy", "textual", "zmq", "ddptop.analysis") if name in sys.modules]
+    loaded = [name for name in ("numpy", "textual", "zmq", "ddptop.analysis", "ddptop.protocol.messages") if name in sys.modules]
     print(waits_for, loaded)
     sys.exit(0)
 

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from ddptop import __version__
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit
-from ddptop.protocol.messages import Credit, State
 
 if TYPE_CHECKING:
     import zmq
 
     from ddptop.frames.frame import Frame
     from ddptop.host.runs import RunFile
+    from ddptop.protocol.messages import Credit, State
     from ddptop.transport.credit import CreditClient
     from ddptop.transport.stdio import FramePipe
 
@@ -189,6 +189,8 @@ class _ServedRun:
         if not same or credit.cursor < points.end:  # else it has everything, and nothing will follow
             history = points.since(credit.cursor if same else 0)
             frame = encode_frame(replace(self._end, history=history))
+            from ddptop.protocol.messages import State
+
             self._states.append(State(self._epoch, 0, frame))
         return True
 
@@ -227,6 +229,7 @@ def _serve_run(pipe: FramePipe, run: _ServedRun) -> None:
     from ddptop.protocol.codec import encode
     from ddptop.protocol.decoding import decode
     from ddptop.protocol.errors import ProtocolError
+    from ddptop.protocol.messages import Credit
     from ddptop.transport.stdio import BEAT, BEAT_S, STATE
 
     poller = zmq.Poller()

@@ -87,6 +87,8 @@ def show_recording(
 
     mode = choose_mode(options, live=follow)
     settings = load_settings(vars(options)).settings
+    if mode is Mode.SCREEN:
+        first_picture.begin(f"reading {path.name}")
     steps = _check_recording(path, at)
     if compare is not None:
         base_steps = _check_recording(compare, None)
@@ -102,8 +104,6 @@ def show_recording(
 
             frame = frame_of(recording, at)
         return print_frame(frame, mode, settings)
-    if mode is Mode.SCREEN:
-        first_picture.begin(f"reading {path.name}")
     from ddptop.sources.replay import ReplaySource
 
     source = ReplaySource(path, at=at, speed=speed, playing=not at_end, follow=follow)

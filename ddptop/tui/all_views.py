@@ -18,6 +18,8 @@ from ddptop.tui.views.run_page import RunView
 from ddptop.tui.views.stall import StallView
 from ddptop.tui.views.timeline import TimelineView
 
+HOSTS = HostsView()
+
 VIEWS = Views(
     OverviewView(),
     TimelineView(),
@@ -26,7 +28,7 @@ VIEWS = Views(
     EventsView(),
     RunView(),
     StallView(),
-    HostsView(),
+    HOSTS,
     BillView(),
     RankView(),
     CompareView(),

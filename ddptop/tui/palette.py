@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -10,8 +11,8 @@ from textual.fuzzy import Matcher
 from ddptop.frames.numbers import counted
 from ddptop.render.line import Line, draw_rule
 from ddptop.render.text import clean_text, text_width
-from ddptop.tui.all_views import VIEWS
-from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Do, PaletteEntry
+from ddptop.tui.all_views import HOSTS, VIEWS
+from ddptop.tui.keys import COMMON_KEYS, RECORDING_KEYS, Action, Do, PaletteEntry
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.runs import RunChoice
 
@@ -52,12 +53,14 @@ def find_entries(
     *,
     themes: Sequence[str] = (),
     ranks: int = 0,
+    hosts: Sequence[str] = (),
     choices: Sequence[RunChoice] = (),
     replay: bool = False,
 ) -> list[PaletteEntry]:
-    """The entries that match, the best first: views, what keys do in this view, themes, runs, `rank 17`."""
+    """The entries that match, the best first: views, what keys do in this view, figures, orders, columns,
+    themes, runs, hosts, `rank 17`."""
     offered = [*_list_fixed(view, themes, replay), *_list_runs(choices)]
-    return [*_list_ranks(typed, ranks), *rank_entries(typed, offered)]
+    return [*_list_ranks(typed, ranks), *rank_entries(typed, [*offered, *_list_hosts(typed, hosts)])]
 
 
 def rank_entries(typed: str, offered: Sequence[PaletteEntry]) -> list[PaletteEntry]:
@@ -90,6 +93,19 @@ def _list_runs(choices: Sequence[RunChoice]) -> Iterator[PaletteEntry]:
         yield PaletteEntry(
             f"run {choice.name}", f"{choice.state} {choice.script}".strip(), "", Do.SWITCH(index)
         )
+
+
+MAX_HOSTS = 20
+"""Of thousands of hosts no more are offered: to match letters one by one takes time."""
+
+
+def _list_hosts(typed: str, hosts: Sequence[str]) -> Iterator[PaletteEntry]:
+    """The hosts whose names hold what is typed."""
+    letters = typed.strip().lower().removeprefix("host").strip()
+    found = (name for name in hosts if typed.strip() and letters in name.lower())
+    for name in itertools.islice(found, MAX_HOSTS):
+        action = Action(HOSTS.show_host, (name,))
+        yield PaletteEntry(f"host {name}", "its link, clock, load and ranks", "", action)
 
 
 def _list_ranks(typed: str, ranks: int) -> Iterator[PaletteEntry]:

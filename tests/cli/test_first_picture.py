@@ -21,8 +21,8 @@ from ddptop.cli.commands.look import show_live
 from ddptop.cli.show import Mode
 
 def begin(waits_for):
-    loaded = [name for name in ("numpy", "textual", "zmq", "ddptop.analysis", "ddptop.protocol.messages") if name in sys.modules]
-    print(waits_for, loaded)
+    slow = ("numpy", "textual", "zmq", "ddptop.analysis", "ddptop.protocol.messages")
+    print(waits_for, [name for name in slow if name in sys.modules])
     sys.exit(0)
 
 first_picture.begin = begin

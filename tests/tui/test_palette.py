@@ -8,7 +8,8 @@ from ddptop.tui.all_views import VIEWS
 from ddptop.tui.keys import Do, PaletteEntry
 from ddptop.tui.palette import find_entries, rank_entries
 from tests.tui.drive import Sketch, Stage, on_stage
-from tests.tui.fake import FakeSource, live, many, replay
+from tests.tui.fake import FakeSource, live, many, replay, straggler
+from tests.tui.fake_hosts import slow_rank
 from tests.tui.fake_views import WantedSource
 
 SIZE = (100, 30)
@@ -47,6 +48,21 @@ def test_every_entry_can_be_done() -> None:
                 sketch.place.prompt = None
                 sketch.act(Do.VIEW(view))
                 sketch.act(entry.action)
+
+
+def test_hosts_figures_orders_and_columns_by_their_names() -> None:
+    sketch = Sketch(WantedSource(slow_rank(3, 4)), (160, 50))
+    assert "▸ host gpu-001" in sketch.press("colon", *"gpu-001")
+    sketch.press("enter")
+    assert (sketch.place.view, sketch.place.hosts.cursor) == ("hosts", "gpu-001.cluster.local")
+    sketch.press("colon", *"figure", "space", *"lost", "enter")
+    assert "▸  lost" in sketch.text() and "exposed communication − transfer of the step" in sketch.text()
+    sketch.press("colon", *"sort", "space", *"by", "space", *"lost", "enter")
+    assert (sketch.place.view, sketch.place.sort) == ("overview", "lost")
+    sketch.press("colon", *"column", "space", *"own", "enter")
+    assert sketch.place.columns == {"own": True}
+    on_one_host = Sketch(WantedSource(straggler(2)), SIZE)
+    assert "▸ host" not in on_one_host.press("colon", *"node")
 
 
 def test_a_rank_by_its_number() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddptop.frames.hosts import host_index
 from ddptop.sources.base import error_line
 from ddptop.sources.threads import new_thread, wait_for_ends
 from ddptop.tui.actions.base import ActionsBase
@@ -52,7 +53,9 @@ class RunActions(ActionsBase):
         """Ask for a name."""
         if self.shown is None:
             return
-        self.place.prompt = Prompt("palette", "a view, rank 17, a theme, a run, or what a key does")
+        self.place.prompt = Prompt(
+            "palette", "view, rank 17, host, figure, column, theme, run, or what a key does"
+        )
         if self.runs is not None and self.place.choices is None:
             self.look_up()
         self.repaint()
@@ -65,9 +68,15 @@ class RunActions(ActionsBase):
             self.place.view,
             themes=self.themes(),
             ranks=ranks,
+            hosts=self._hosts(),
             choices=self.place.choices or (),
             replay=self.playback is not None,
         )
+
+    def _hosts(self) -> Sequence[str]:
+        """The names of the run's hosts, where it has several."""
+        names = () if self.shown is None else host_index(self.shown.ranks.host).names
+        return names if len(names) > 1 else ()
 
     def action_run_palette(self, typed: str, index: int) -> None:
         """Do the chosen line of the palette."""

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from ddptop.render.line import Line, draw_rule, join_parts
 from ddptop.render.metrics import explain_figure
+from ddptop.render.rank_table import SCREEN_COLUMNS
 from ddptop.render.text import fit_text, text_width, wrap_lines
+from ddptop.tui.keys import Action, PaletteEntry
 from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Scroll
 from ddptop.tui.view import View, Views
@@ -70,6 +72,29 @@ class FiguresView(View):
         place, figures = screen.place, self._views[screen.place.before].figures
         titles, current = figures.titles(screen.scene()), figures.current(place)
         place.scrolls[self.name] = Scroll(titles.index(current) if current in titles else 0)
+
+    def palette_entries(self) -> tuple[PaletteEntry, ...]:
+        """Every figure of the table of ranks, with the begin of its formula."""
+        return tuple(
+            PaletteEntry(
+                f"figure {figure.title}", figure.called, "F1", Action(self.show_figure, (figure.title,))
+            )
+            for figure, _ in SCREEN_COLUMNS
+        )
+
+    def show_figure(self, screen: Screen, title: str) -> None:
+        """Open the figures of the table of ranks at one of them."""
+        screen.open_view("overview")
+        screen.place.before = "overview"
+        screen.open_view(self.name)
+        if screen.shown is None:
+            return
+        titles = self._views["overview"].figures.titles(screen.scene())
+        if title in titles:
+            screen.place.scrolls[self.name] = Scroll(titles.index(title))
+            screen.repaint()
+        else:
+            screen.show_note(f"no rank of this run tells {title}")
 
     def open_chosen(self, screen: Screen) -> None:
         """Map the metric under the cursor, or show its column always, never, or where it fits."""

@@ -249,6 +249,11 @@ class HostsView(View):
         """A click on a host."""
         place.point_at_host(target)
 
+    def show_host(self, screen: Screen, name: str) -> None:
+        """Open the list at a host."""
+        screen.place.hosts.filter, screen.place.hosts.cursor = "", name
+        screen.open_view(self.name)
+
     def open_chosen(self, screen: Screen) -> None:
         """The table of ranks, with those of the host under the cursor alone."""
         place = screen.place

@@ -16,7 +16,7 @@ from ddptop.render.line import Line, Role, draw_rule, side_by_side
 from ddptop.render.phases import draw_legend, draw_share_bar
 from ddptop.render.text import clean_text, text_width, wrap_lines
 from ddptop.render.trouble import as_of, in_trouble, shorten_detail, trouble_brief, waits_long
-from ddptop.tui.keys import Do, ScreenKey, view_key
+from ddptop.tui.keys import Action, Do, PaletteEntry, ScreenKey, view_key
 from ddptop.tui.scene import TO_STALL, Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
@@ -25,7 +25,7 @@ from ddptop.tui.views.charts import draw_charts, excess_strip, is_logarithmic, s
 from ddptop.tui.views.curve import choose_area
 from ddptop.tui.views.events import draw_events
 from ddptop.tui.views.rank_cells import PANELS_FROM, draw_panel, panel_width
-from ddptop.tui.views.rank_order import COLUMNS, FEW_RANKS, filter_ranks, order_ranks
+from ddptop.tui.views.rank_order import COLUMNS, FEW_RANKS, SORTS, filter_ranks, order_ranks
 from ddptop.tui.views.rank_table import RankRows, count_ranks, draw_rank_table, rank_rows
 from ddptop.tui.views.why import draw_first_action
 
@@ -321,6 +321,32 @@ class OverviewView(View):
     def requested_detail(self, place: Place) -> str:
         """The excess strip, where there is room for it."""
         return str(HeatRequest("excess", *place.charts.strip)) if all(place.charts.strip) else ""
+
+    def palette_entries(self) -> tuple[PaletteEntry, ...]:
+        """Every order of the ranks, and the setting of every column."""
+        orders = tuple(
+            PaletteEntry(f"sort by {title}", "the order of the ranks", "", Action(self.show_sorted, (title,)))
+            for title in COLUMNS
+        )
+        return orders + tuple(
+            PaletteEntry(
+                f"column {title}",
+                "always, never, or where it fits",
+                "F2",
+                Action(self.choose_column, (title,)),
+            )
+            for title in SORTS
+        )
+
+    def show_sorted(self, screen: Screen, title: str) -> None:
+        """Open the table, sorted by a column."""
+        screen.place.sort, screen.place.inverted = title, False
+        screen.open_view(self.name)
+
+    def choose_column(self, screen: Screen, title: str) -> None:
+        """Open the table with a column always shown, never, or where it fits: each time the next of these."""
+        screen.open_view(self.name)
+        self.figures.choose(screen, title)
 
     def step_back(self, place: Place) -> bool:
         """Leave the crosshair; else clear the filter (its matches stay marked), the search, the mark."""

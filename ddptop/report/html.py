@@ -23,6 +23,7 @@ from ddptop.report import sentences
 from ddptop.report.findings import and_more, by_kind
 from ddptop.report.pictures import (
     draw_bill_bar,
+    draw_bill_legend,
     draw_excess_over_time,
     draw_legend,
     draw_paired_bars,
@@ -44,6 +45,7 @@ from ddptop.report.tables import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ddptop.frames.bill import Bill
     from ddptop.frames.stall import RankPosition
     from ddptop.render.table import TableColumn
     from ddptop.report.content import Report
@@ -64,7 +66,10 @@ h1{font-size:1.4rem;margin:.2rem 0;color:var(--strong)}h2{font-size:1.05rem;marg
 color:var(--strong)}p{margin:.3rem 0}small,.dim{color:var(--dim)}ol{padding-left:1.4rem}
 .good{color:var(--good);fill:var(--good)}.warn{color:var(--warn);fill:var(--warn)}
 .bad{color:var(--bad);fill:var(--bad)}.badge{color:var(--banner);font-weight:bold}
-.finding{margin:.4rem 0;font-size:1.05rem}.detail{margin:0 0 0 1.4rem;color:var(--dim)}
+.finding{margin:.4rem 0;padding-left:.7rem;border-left:.3rem solid var(--dim);font-size:1.05rem}
+.finding.good{border-color:var(--good)}.finding.warn{border-color:var(--warn)}
+.finding.bad{border-color:var(--bad)}
+.detail{margin:0 0 0 1.4rem;color:var(--dim);font-size:.95rem}
 svg .dim{fill:var(--dim)}svg .faint{fill:var(--faint)}svg .accent{fill:var(--accent)}
 svg{display:block;width:100%;background:var(--cursor)}.high{height:7rem}.low{height:1.1rem}.bar{height:1.3rem}
 .lane{display:grid;grid-template-columns:7rem 1fr;gap:.6rem;margin:.25rem 0;align-items:center}
@@ -87,15 +92,16 @@ def html_page(report: Report) -> str:
     """The whole file."""
     run = report.run
     sections = (
+        ("", _draw_whole_run(report)),
         ("", _draw_verdict(report)),
-        ("", _draw_bill(report)),
+        ("What to try", _draw_advice(report)),
         ("The run over time", _draw_over_time(report)),
         ("Ranks, worst first", _draw_ranks(report)),
         ("Why", _draw_why(report)),
+        ("", _draw_bill(report)),
         ("Hosts", _draw_hosts(report)),
         ("Communication", _draw_communication(report)),
         ("Stalls, deaths, wrong numbers", _draw_incidents(report)),
-        ("What to try", _draw_advice(report)),
     )
     body = "".join(
         f"<section>{f'<h2>{title}</h2>' if title else ''}{inner}</section>\n"
@@ -129,7 +135,7 @@ def _colour_rules() -> str:
     def join_variables(colours: dict[str, str]) -> str:
         return ";".join(f"--{name}:{colour}" for name, colour in colours.items())
 
-    fills = "".join(f".{part.role}{{fill:var(--{part.role})}}" for part in PARTS)
+    fills = "".join(f".{role}{{fill:var(--{role})}}" for role in (*(part.role for part in PARTS), "area"))
     dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{join_variables(DARK)}}}}}"
     return f":root{{color-scheme:light dark;{join_variables(LIGHT)}}}{dark}{fills}"
 
@@ -142,22 +148,40 @@ def _draw_head(report: Report) -> str:
     return f"<header><h1>{_escape_text(report.run.name)} {state}{simulated}</h1>{facts}</header>\n"
 
 
+def _draw_whole_run(report: Report) -> str:
+    """Where the time of all ranks went: one bar over the page, in a sentence and in words."""
+    bill = _bill_of(report)
+    if bill is None:
+        return ""
+    keys = draw_bill_legend(bill)
+    return f"{_make_paragraphs([headline(bill)])}{draw_bill_bar(bill)}<p>{keys}</p>"
+
+
+def _bill_of(report: Report) -> Bill | None:
+    """None where no time was added up."""
+    if report.ledger is None:
+        return None
+    bill = bill_of(report.ledger, on_gpus=sentences.has_gpus(report))
+    return bill if bill.rows else None
+
+
 def _draw_verdict(report: Report) -> str:
+    """As on the screen: behind an edge in the colour of each finding."""
     parts = []
     for finding in report.verdict:
         sentence = _escape_text(f"{SIGNS[finding.sign]} {finding.sentence}")
-        parts.append(f'<p class="finding {sentences.finding_colour(finding)}">{sentence}</p>')
-        parts += [f'<p class="detail">{_escape_text(line)}</p>' for line in finding.detail]
+        details = "".join(f'<p class="detail">{_escape_text(line)}</p>' for line in finding.detail)
+        colour = sentences.finding_colour(finding)
+        parts.append(f'<div class="finding {colour}"><p>{sentence}</p>{details}</div>')
     return "".join(parts)
 
 
 def _draw_bill(report: Report) -> str:
-    """The same three parts as on the page of text."""
-    bill = None if report.ledger is None else bill_of(report.ledger, on_gpus=sentences.has_gpus(report))
-    if report.ledger is None or bill is None or not bill.rows:
+    """The same three parts as on the page of text, without the bar."""
+    bill = _bill_of(report)
+    if report.ledger is None or bill is None:
         return ""
-    parts = [f"<h2>{_escape_text(headline(bill))}</h2>", draw_bill_bar(bill)]
-    parts.append(_draw_table(class_columns(bill), len(bill.rows) + 1))
+    parts = ["<h2>Where the time went</h2>", _draw_table(class_columns(bill), len(bill.rows) + 1)]
     columns, n_rows = waited_columns(report.ledger, bill)
     if n_rows:
         parts.append(
@@ -172,9 +196,7 @@ def _draw_bill(report: Report) -> str:
 
 def _draw_over_time(report: Report) -> str:
     picture = draw_run_over_time(report)
-    keys = draw_legend(("wait", "transfer")) + draw_legend(("forward",)).replace(
-        "forward</span>", "all else</span>"
-    )
+    keys = draw_legend(("wait", "transfer")) + draw_legend(("area",)).replace("area<", "all else<")
     return f"{picture}<p>{keys}</p>" if picture else ""
 
 

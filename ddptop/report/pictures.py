@@ -79,11 +79,19 @@ def draw_excess_over_time(report: Report, slow: StragglerSummary) -> str:
 
 def draw_legend(names: Iterable[str]) -> str:
     """Colour and name of parts of the step."""
+    return "".join(_draw_key(name, name) for name in names)
+
+
+def draw_bill_legend(bill: Bill) -> str:
+    """Colour, name and share of the classes of the bill."""
     return "".join(
-        f'<span class="key"><svg viewBox="0 0 10 10" aria-hidden="true">{_draw_box(name, 0, 10, 0, 10)}</svg>'
-        f"{escape(name)}</span>"
-        for name in names
+        _draw_key(CLASSES[row.key].role, f"{row.title} {fixed(row.share_pct)}%") for row in bill.rows
     )
+
+
+def _draw_key(role: str, text: str) -> str:
+    box = _draw_box(role, 0, 10, 0, 10)
+    return f'<span class="key"><svg viewBox="0 0 10 10" aria-hidden="true">{box}</svg>{escape(text)}</span>'
 
 
 def draw_rank_bar(times_ms: Sequence[float], full_ms: float, who: str) -> str:
@@ -118,7 +126,7 @@ def draw_paired_bars(beside: BesideOthers, phase: str) -> str:
     for name, ms, y in (("others", beside.usual[phase], 0.0), (who, beside.own[phase], 55.0)):
         if math.isfinite(ms) and longest > 0:
             words.append(f"{name} {fixed(ms)} ms")
-            colour = "wait" if name == "others" else phase
+            colour = "other" if name == "others" else phase
             boxes += _draw_box(colour, 0, ms / longest * WIDTH, y, 45, f"{phase}, {words[-1]}")
     return _draw_svg(f"{phase}: {', '.join(words)}", boxes, "bar")
 
@@ -140,7 +148,7 @@ def _draw_step_bar(span: Span, at: int, count: int, top: float) -> str:
         height = min(HEIGHT - y, (pct or 0.0) / 100 * span.step_ms / top * HEIGHT)
         boxes += _draw_box(name, at * width, width, y, height) if height > 0 else ""
         y += height
-    boxes += _draw_box("forward", at * width, width, y, HEIGHT - y)
+    boxes += _draw_box("area", at * width, width, y, HEIGHT - y)
     return f"<g><title>{escape(title)}</title>{boxes}</g>"
 
 

@@ -134,3 +134,13 @@ def test_a_long_run_of_many_ranks_stays_small(make_world: type[World]) -> None:
 def test_a_run_without_a_step_has_a_page() -> None:
     content = replace(recorded("straggler"), spans=(), ranks=(), buckets=(), stragglers=(), advice=())
     assert not Page(html_page(content)).open
+
+
+def test_the_ledger_the_verdict_and_what_to_try_come_first() -> None:
+    text = html_page(recorded("straggler"))
+    places = [
+        text.index(part)
+        for part in ('aria-label="', '<div class="finding', "<h2>What to try", "<h2>The run over time")
+    ]
+    assert places == sorted(places)
+    assert "rank-seconds" in text[: places[1]], "the bar is the ledger's"

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddptop.frames.activity import EpochProgress
 from ddptop.frames.verdict import verdict
 from ddptop.render.plain import draw_frame
 from ddptop.render.text import text_width, wrap_lines
 from ddptop.render.trouble import trouble_brief
 from tests.tui.drive import Sketch, sketch
-from tests.tui.fake import FakeSource, lost, many, replay, several, straggler, waiting
+from tests.tui.fake import FakeSource, live, lost, many, replay, several, straggler, waiting
 from tests.tui.fake_hosts import silent, slow_rank
 from tests.tui.fake_views import WantedSource, told
 from tests.tui.troubles import drifting, missing
@@ -177,3 +178,12 @@ def test_what_to_try_about_a_rank_is_whole_or_ends_with_an_ellipsis(height: int,
     lines = person.press("w").splitlines()
     end = lines[-3].strip()  # the replay bar and the keys come below it
     assert (end[:15].rstrip() + " …" if end.endswith("…") else end) == last
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50), (50, 24)])
+def test_how_far_the_epoch_is_stands_above_the_charts(size: tuple[int, int]) -> None:
+    frame = replace(live(), progress=EpochProgress(3, 120, 400, 41.0))
+    line = next(line for line in sketch(FakeSource(frame), size).splitlines() if line.startswith("── epoch"))
+    assert "── epoch 3 · batch 120/400 · 41 s left in it ──" in line
+    assert len(line) == size[0]
+    assert "epoch" not in sketch(FakeSource(live()), size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from ddptop.frames.activity_words import epoch_phrase
 from ddptop.frames.conditions import GRAVE_STATES, RED_STATES, tone_of
 from ddptop.frames.detail import HeatRequest
 from ddptop.frames.hosts import host_index
@@ -304,10 +305,9 @@ class OverviewView(View):
                 line.pad(left).on_own_ground().extend(of_panel)
         lines += block
         if room.rules > 1:
-            below = draw_rule(width)
-            if side:
-                below = Line("─" * left + "┴" + "─" * (side - 1), "rule")
-            lines.append(below)
+            progress = scene.frame.progress
+            rule = draw_rule(left, "" if progress is None else epoch_phrase(progress))
+            lines.append(rule.add("┴" + "─" * (side - 1) if side else "", "rule"))
         strip = strip_size(scene, width, room.chart)
         lines += excess_strip(scene, strip, width) if all(strip) else []
         chart_room = room.chart - (strip[0] + 1 if all(strip) else 0)

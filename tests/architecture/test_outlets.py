@@ -40,6 +40,7 @@ ELSEWHERE = {
     "export/perfetto.py": "packets, of which every text is cleaned",
     "export/tables.py": "CSV and JSON, of which every cell is cleaned",
     "sources/saving.py": "a new file, which the gate writes to",
+    "cli/first_picture.py": "the picture before the screen: fixed sequences and words that are cleaned",
     "tui/app.py": "the bell and the title, cleaned where they are made",
     "tui/terminal.py": "Textual's own output, whose lines the widget has cleaned, and fixed sequences",
 }

@@ -42,6 +42,9 @@ CELLS = (5, 4, 2, 1)
 TALLEST = 3
 """Lines that the cells of a host have at most, where there are few hosts."""
 
+UNKNOWN_GROUND: Role = "rule"
+"""Of a rank of which the figure is not known."""
+
 LOUDEST = 4
 """The shade of a straggler, however much it is longer."""
 
@@ -111,15 +114,17 @@ def draw_panel(scene: Scene, width: int, height: int, rank: int) -> list[Line]:
         for line_of_row in range(plan.tall):
             line = lines[top + line_of_row]
             line.add(" " * GAP if row >= plan.down else "")
-            sign, role = signs[row] if line_of_row == 0 else (" ", "text")
-            label = fit_tail(name, plan.label) if line_of_row == 0 else " " * plan.label
-            line.add(sign, role).add(label, "dim")
             numbered = line_of_row == (plan.tall - 1) // 2
+            sign, role = signs[row] if numbered else (" ", "text")
+            label = fit_tail(name, plan.label) if numbered else " " * plan.label
+            line.add(sign, role).add(label, "dim")
             for level, of_cell in zip(levels[row].tolist(), who[row].tolist(), strict=True):
                 _add_cell(scene, line, shades, (level, of_cell), plan.cell, (numbered, of_cell == rank))
     lines[-2] = _draw_cursor(scene, figure, values, rank) if rank < world else Line()
-    lines[-1] = _draw_shades(scene, shades, figure, width - 2)
-    title = f"{heat_figures.title(figure, scene.frame)} by host and rank"
+    title = "ranks by host"
+    if usual is not None:
+        lines[-1] = _draw_shades(scene, shades, figure, width - 2)
+        title = f"{heat_figures.title(figure, scene.frame)} by host and rank"
     head = Line("┬", "rule").extend(draw_rule(width - 1, title))
     return [head, *(Line("│", "rule").add(" ").extend(line.cut(width - 2)) for line in lines)]
 
@@ -168,7 +173,7 @@ def _add_cell(
         line.add(" " * width)
         return
     glyph, role = shades.sign(level, scene.ascii_only)
-    ground: Role = shades.role(level)
+    ground: Role = UNKNOWN_GROUND if level < 0 else shades.role(level)
     state = scene.state_word(rank)
     if state in RED_STATES:
         glyph, ground = of_state(state)
@@ -177,11 +182,14 @@ def _add_cell(
         glyph, role = shades.sign(LOUDEST, scene.ascii_only)
         ground = shades.role(LOUDEST)
     begin = line.width
-    if width > 2 and numbered:
+    if state == "missing":
+        text = f"○ {rank}" if width > 2 else "○"
+        line.add((text if numbered else "").ljust(width), "warn")
+    elif width > 2 and numbered:
         text = f"[{rank}]" if chosen else str(rank)
         line.add(text.center(width - 1), combine_roles("ink", ground)).add(" ")
     elif width > 2:
-        line.add(glyph * (width - 1), role).add(" ")
+        line.add((" " if level < 0 else glyph) * (width - 1), combine_roles(ground, ground)).add(" ")
     elif chosen:
         line.add("[]"[:width], combine_roles("ink", ground))
     else:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddptop.frames.conditions import SILENT_STATES
 from ddptop.frames.hosts import host_index
-from ddptop.frames.numbers import RATIO, counted, fixed, known
+from ddptop.frames.numbers import RATIO, UNKNOWN, counted, fixed, known
 from ddptop.frames.phrases import host_total
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.render import table
@@ -198,6 +198,8 @@ def _draw_bar_again(rows: RankRows, above: Line) -> Line:
         return line
     begin = next(index for index, piece in enumerate(above.pieces) if piece == BAR_EDGE)
     line.pad(GUTTER + table.total_width(rows.columns)).add(*BAR_EDGE)
+    if above.pieces[-1][0] == UNKNOWN:
+        return line
     for text, role in above.pieces[begin + 1 :]:
         front, _, ground = role.partition("/")
         solid = combine_roles(cast("Role", ground), cast("Role", ground)) if front == "ink" else role

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import FrameSource
 
 
-def _raise_again() -> None:
+def raise_again() -> None:
     """Raise the exception that is handled."""
     error = sys.exc_info()[1]
     assert error is not None
@@ -151,7 +151,7 @@ class Reducer:
     def feed(self, received: Received) -> None:
         """`feed_run` of one message. Raises one of FEED_FAILURES for a message that is right and cannot be
         taken; what does not fit is ignored."""
-        self.feed_run(MessageRun.of([received]), 0, _raise_again)
+        self.feed_run(MessageRun.of([received]), 0, raise_again)
 
     def feed_run(
         self,
@@ -223,7 +223,7 @@ class Reducer:
             known.take(message)
             return
         if (about := unwrap(message, t_ns, state.clocks, known.agent.name)) is not None:
-            self._messages.take(MessageRun.of([about]), 0, 1, MAX_STEP, _raise_again)
+            self._messages.take(MessageRun.of([about]), 0, 1, MAX_STEP, raise_again)
 
     def _on_run(self, run: Run, t_ns: int) -> None:
         state = self._state

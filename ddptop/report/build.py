@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.reducer import raise_again
 from ddptop.frames.verdict import compares_own_times
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import MAX_STEP
+from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Type
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
@@ -94,8 +96,7 @@ def read_report_with_steps(recording: Recording) -> tuple[Report, list[History]]
 def report_from_messages(messages: Iterable[Received], *, steps: int, growing: bool = False) -> Report:
     """The report of a run from its messages; `steps` is about how many steps it has."""
     sampler = RunSampler(sample_interval(steps))
-    for received in messages:
-        sampler.feed_message(received)
+    sampler.feed_run(MessageRun.of([*messages]), raise_again)
     return make_report(sampler, growing=growing)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -308,10 +308,11 @@ class World:
         return row._replace(begin_us=round(row.begin_us * slower), cells=tuple(cells))
 
 
-def feed_together(reducer: Reducer, messages: Sequence[Received]) -> None:
+def feed_together(reducer: Reducer, messages: Iterable[Received]) -> None:
     """Feed messages in runs, as a recording is read: the same figures in a fraction of the time."""
-    for first in range(0, len(messages), 1024):
-        run, place = MessageRun.of(messages[first : first + 1024]), 0
+    in_order = [*messages]
+    for first in range(0, len(in_order), 1024):
+        run, place = MessageRun.of(in_order[first : first + 1024]), 0
         while place < len(run):
             place = reducer.feed_run(run, place, lambda: pytest.fail("a message was refused"))
 

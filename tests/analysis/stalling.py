@@ -10,6 +10,7 @@ from ddptop.frames.frame import Frame
 from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Event, Phase, Received, Scalar
+from tests.analysis.conftest import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -54,9 +55,8 @@ class Stage:
         self.after_s = 0.0
 
     def feed(self, *messages: Received) -> None:
-        for received in messages:
-            self.messages.append(received)
-            self.reducer.feed(received)
+        self.messages += messages
+        feed_together(self.reducer, messages)
 
     @property
     def now_ns(self) -> int:

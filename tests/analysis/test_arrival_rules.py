@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.arrival_rules import measure
 from ddptop.analysis.straggler.flagged import cause
 from tests.analysis.arrivals import looks
-from tests.analysis.conftest import bucket
+from tests.analysis.conftest import bucket, feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -21,10 +21,8 @@ def watch(world, steps: int, reducer: Reducer | None = None):
     """Run the world on and look at it."""
     if reducer is None:
         reducer = Reducer()
-        for received in (world.run(), *world.introduce()):
-            reducer.feed(received)
-    for received in world.steps(steps):
-        reducer.feed(received)
+        feed_together(reducer, [world.run(), *world.introduce()])
+    feed_together(reducer, world.steps(steps))
     return reducer.frame(START_NS + world.now_us * 1000), reducer
 
 
@@ -198,8 +196,7 @@ def test_equal_ranks_under_heavy_noise_are_never_named(make_world, size) -> None
         for _ in range(8):
             for rank in range(size):
                 world.delays[rank, "forward"] = int(noise.expovariate(1 / 3000))
-            for received in world.steps(1):
-                reducer.feed(received)
+            feed_together(reducer, world.steps(1))
         assert reducer.frame(START_NS + world.now_us * 1000).straggler is None
 
 

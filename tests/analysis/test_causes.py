@@ -9,7 +9,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.causes import carried, late_place
 from ddptop.frames.phrases import straggler_phrase
 
-from .conftest import START_NS
+from .conftest import START_NS, feed_together
 
 LATE_US = 20_000
 
@@ -18,13 +18,11 @@ def verdict_of(make_world, pause_us, *, late=lambda step: [1], ranks: int = 2):
     """The straggler after 128 steps in which the ranks `late(step)` take 20 ms longer in forward, of which
     `pause_us` are a collection."""
     world, reducer = make_world(ranks, own=True), Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce()])
     for at in range(128):
         world.delays = {(rank, "forward"): LATE_US for rank in late(at)}
         world.gc_us = dict.fromkeys(late(at), pause_us)
-        for received in world.steps(1):
-            reducer.feed(received)
+        feed_together(reducer, world.steps(1))
     return reducer.frame(START_NS + world.now_us * 1000)
 
 
@@ -65,8 +63,7 @@ def uneven(make_world, us_per_element: float, elements, *, ranks: int = 2, slow_
     """The frame after 128 steps in which forward takes `us_per_element` for each of `elements(rank, step)`,
     and `slow_us` more on rank 1."""
     world, reducer = make_world(ranks, own=True), Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce()])
     rng = np.random.default_rng(0)
     for at in range(128):
         sizes = {rank: elements(rank, at) for rank in range(ranks)}
@@ -74,8 +71,7 @@ def uneven(make_world, us_per_element: float, elements, *, ranks: int = 2, slow_
         more[1] += slow_us
         world.delays = {(rank, "forward"): int(us_per_element * n + more[rank]) for rank, n in sizes.items()}
         world.elements = sizes
-        for received in world.steps(1):
-            reducer.feed(received)
+        feed_together(reducer, world.steps(1))
     return reducer.frame(START_NS + world.now_us * 1000)
 
 

@@ -21,7 +21,7 @@ from ddptop.protocol.messages import Received
 from ddptop.report.build import make_report
 from ddptop.report.sampling import RunSampler
 
-from .conftest import START_NS
+from .conftest import START_NS, feed_together
 
 WORK_MS, TRANSFER_MS = 8.0, 2.0
 
@@ -243,8 +243,7 @@ def after_even_steps(world) -> Reducer:
     """The reducer after 40 steps in which no rank waits for a CPU."""
     reducer = Reducer()
     world.cpu_us = {0: 0}
-    for received in (world.run(), *world.introduce(), *world.steps(40)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(40)])
     return reducer
 
 
@@ -253,14 +252,12 @@ def test_a_rank_that_waits_for_a_cpu_is_a_suspect_until_it_is_sure(make_world) -
     world = make_world(2, own=True)
     reducer = after_even_steps(world)
     world.delays[1, "forward"] = world.cpu_us[1] = 20_000
-    for received in world.steps(32):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(32))
     said = verdict(reducer.frame(START_NS + world.now_us * 1000))
     assert said.sentence.startswith(
         "rank 1 is last in 100% of steps and waits for a CPU; sure after 20 s, 1 so far"
     )
-    for received in world.steps(128):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(128))
     frame = reducer.frame(START_NS + world.now_us * 1000)
     assert frame.straggler is None
     assert frame.suspect is not None and frame.suspect.cause == "cpu"
@@ -272,8 +269,7 @@ def test_a_rank_that_waits_for_a_cpu_is_a_suspect_until_it_is_sure(make_world) -
         f"rank 1 is last in 100% of steps and waits for a CPU; sure after 20 s, {so_far_s:.0f} so far"
     )
     assert snapshot(frame)["suspect"]["cause"] == "cpu"
-    for received in world.steps(520):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(520))
     frame = reducer.frame(START_NS + world.now_us * 1000)
     assert frame.straggler is not None and (frame.straggler.rank, frame.straggler.cause) == (1, "cpu")
     assert frame.suspect is None
@@ -285,8 +281,7 @@ def test_a_rank_that_is_last_in_all_steps_is_named_though_it_waits_too_little_to
     world = make_world(4, own=True)
     reducer = after_even_steps(world)
     world.delays[1, "forward"] = world.cpu_us[1] = 1_500
-    for received in world.steps(120):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(120))
     frame = reducer.frame(START_NS + world.now_us * 1000)
     assert frame.straggler is None
     assert verdict(frame).sentence.startswith("rank 1 was the slowest in 48 of 48 steps, by 1.5 ")
@@ -302,8 +297,7 @@ def test_a_rank_that_is_on_time_in_more_than_a_tenth_of_the_steps_is_not_named(
         late_us = 0 if step % on_time_every == 0 else 1_500
         world.delays[1, "forward"] = world.cpu_us[1] = late_us
         world.delays[2, "forward"] = 100 if late_us == 0 else 0
-        for received in world.steps(1):
-            reducer.feed(received)
+        feed_together(reducer, world.steps(1))
     frame = reducer.frame(START_NS + world.now_us * 1000)
     assert frame.straggler is None
     assert (frame.suspect is not None) == named
@@ -312,8 +306,7 @@ def test_a_rank_that_is_on_time_in_more_than_a_tenth_of_the_steps_is_not_named(
 def test_of_long_steps_it_is_sure_after_so_many_steps_not_after_20_s(make_world) -> None:
     world, reducer = make_world(2, own=True), Reducer()
     world.delays[1, "forward"] = world.cpu_us[1] = 186_000
-    for received in (world.run(), *world.introduce(), *world.steps(160)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(160)])
     said = verdict(reducer.frame(START_NS + world.now_us * 1000))
     assert "sure after 45 s, 32 so far" in said.sentence  # 224 steps of 0.2 s
 

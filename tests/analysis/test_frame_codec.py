@@ -19,6 +19,7 @@ from ddptop.frames.ledger import Ledger, LedgerRanks
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_SHOWN_WORLD, MAX_WORLD
 from ddptop.protocol.messages import Hello, Received, StepRow, Steps
 from ddptop.transport.credit import LARGEST_FRAME_BYTES
+from tests.analysis.conftest import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -28,8 +29,7 @@ START_NS = 5_000 * NS
 def frame(make_world) -> frames.Frame:
     """With something in every field."""
     world, reducer = make_world(3, delays={(1, "data"): 20_000}, own=True), Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(60), world.progress(2)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(60), world.progress(2)])
     found = reducer.frame(START_NS + world.now_us * 1000, focus=1, recording="/tmp/a.ddptop")
     playback = frames.Playback(1.0, 2.0, 3, 0, 59, True, 1.0, False, None, ((0.5, "straggler"),))
     return replace(found, playback=playback)
@@ -83,8 +83,9 @@ def test_a_part_as_it_was_in_the_frame_before_is_the_same_object_and_no_other_is
 
 def test_large_counts_stay_exact(make_world) -> None:
     world, reducer = make_world(1), Reducer()
-    for received in (world.run(), *world.introduce(), world.progress(0, step=2**40 + 1, sequence=2**45 + 1)):
-        reducer.feed(received)
+    feed_together(
+        reducer, [world.run(), *world.introduce(), world.progress(0, step=2**40 + 1, sequence=2**45 + 1)]
+    )
     ranks = decode_frame(encode_frame(reducer.frame(START_NS))).ranks
     assert (ranks.step[0], ranks.sequence[0]) == (2**40 + 1, 2**45 + 1)
 

@@ -10,6 +10,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.machine import Gpu, Memory
 from ddptop.protocol.messages import Received
+from tests.analysis.conftest import feed_together
 
 START_NS = 5_000 * 1_000_000_000
 
@@ -18,8 +19,7 @@ GPU = Gpu(97.0, 5 << 30, 80 << 30, 83.0, 412.5, 1200, 1980, "power cap", None, N
 
 def fed(world, **messages):
     reducer = Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(120)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(120)])
     for message, rank in messages.items():
         told = GPU if message == "gpu" else Memory(START_NS, 1 << 30, 2 << 30, 3 << 30, 4)
         reducer.feed(Received(START_NS + world.now_us * 1000, rank, world.session(rank), 0, told))

@@ -10,6 +10,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Bucket
+from tests.analysis.conftest import feed_together
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -31,8 +32,7 @@ def show(reducer: Reducer, world) -> Frame:
 
 
 def feed(reducer: Reducer, *received) -> None:
-    for one in received:
-        reducer.feed(one)
+    feed_together(reducer, received)
 
 
 def start(world, memberships) -> Reducer:

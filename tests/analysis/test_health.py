@@ -12,6 +12,7 @@ from ddptop.protocol.limits import MUTE_AFTER
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Received
 from ddptop.report.sampling import Incidents
+from tests.analysis.conftest import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -21,8 +22,7 @@ START_NS = 5_000 * NS
 def running(make_world):
     """A world of two after 40 steps of 14 ms, and a way to look at it some seconds later."""
     world, reducer = make_world(2), Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(40)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(40)])
 
     def look(after_s: float = 0.0):
         return reducer.frame(START_NS + world.now_us * 1000 + int(after_s * NS))
@@ -100,8 +100,7 @@ def test_the_collector_s_own_readings_are_no_sign_of_life(running) -> None:
 
 def test_long_steps_are_given_ten_times_their_median(make_world) -> None:
     world, reducer = make_world(2, delays={(0, "forward"): 3_000_000, (1, "forward"): 3_000_000}), Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(20)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(20)])
     for after_s, state in ((29, "live"), (31, "stalled")):
         at = world.now_us + after_s * 1_000_000
         for rank in range(2):
@@ -111,8 +110,7 @@ def test_long_steps_are_given_ten_times_their_median(make_world) -> None:
 
 def test_a_first_step_is_given_four_times_as_long(make_world) -> None:
     world, reducer = make_world(2), Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce()])
     for after_s, state in ((59, "live"), (60, "stalled")):
         at = after_s * 1_000_000
         for rank in range(2):
@@ -230,8 +228,7 @@ def test_a_slow_rank_has_its_reason_from_the_readings_of_its_process(
     make_world, of_late, of_other, words
 ) -> None:
     world, reducer = make_world(2, delays={(1, "data"): 10_000}), Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(150)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(150)])
     for rank, figures in enumerate((of_other, of_late)):
         reducer.feed(Received(START_NS, rank, world.session(rank), 0, Usage(START_NS, 1, 30.0, **figures)))
     straggler = reducer.frame(START_NS + world.now_us * 1000).straggler

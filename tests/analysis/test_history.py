@@ -11,7 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.frame import Frame
 from ddptop.frames.history import COLUMNS, KEPT_POINTS, MOST_BINS, OF_BINS, History, HistoryStore
-from tests.analysis.conftest import NS, START_NS, World
+from tests.analysis.conftest import NS, START_NS, World, feed_together
 
 
 def piece(start: int, count: int) -> History:
@@ -110,8 +110,7 @@ def test_who_joins_late_gets_the_bins_over_the_wire(frame: Frame) -> None:
 @pytest.fixture
 def frame(make_world: type[World]) -> Frame:
     world, reducer = make_world(2), Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(3)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(3)])
     return reducer.frame(START_NS + NS)
 
 

@@ -11,6 +11,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.clocks import SAME_HOST_BOUND_MS
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
+from tests.analysis.conftest import feed_together
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -28,12 +29,9 @@ def told(world, clocks, steps: int = 100, reducer: Reducer | None = None) -> tup
     """Feed the world and what the collector says of the clocks."""
     if reducer is None:
         reducer = Reducer()
-        for received in (world.run(), *world.introduce()):
-            reducer.feed(received)
-    for received in clocks:
-        reducer.feed(received)
-    for received in world.steps(steps):
-        reducer.feed(received)
+        feed_together(reducer, [world.run(), *world.introduce()])
+    feed_together(reducer, clocks)
+    feed_together(reducer, world.steps(steps))
     return reducer.frame(START_NS + world.now_us * 1000), reducer
 
 
@@ -129,14 +127,12 @@ def test_with_clocks_too_figures_do_not_depend_on_when_frames_are_asked_for(make
     for every in (1, 13, 10_000):
         world = make_world(4, hosts=HOSTS, offset_ns=dict(APART), delays={(1, "data"): 3_000}, detail_every=2)
         reducer = Reducer()
-        for received in (world.run(), *world.introduce()):
-            reducer.feed(received)
+        feed_together(reducer, [world.run(), *world.introduce()])
         for i in range(150):
             if i % 25 == 20:
                 reducer.feed(world.clock("node0", 0.0))
                 reducer.feed(world.clock("node1", 6.0 / (1 + i // 25), wrong_ms=0.01 * i))
-            for received in world.steps(1):
-                reducer.feed(received)
+            feed_together(reducer, world.steps(1))
             if i % every == 0:
                 reducer.frame(START_NS + world.now_us * 1000)
         found = reducer.frame(START_NS + world.now_us * 1000)
@@ -173,8 +169,7 @@ def test_the_bound_of_a_rank_is_that_of_the_widest_pair_it_is_part_of(make_world
 
 def test_what_timers_tell_replaces_the_stated_bound(make_world) -> None:
     world, reducer = make_world(2), Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce()])
     found, _ = told(world, [], 20, reducer)
     assert found.ranks.bound_ms.tolist() == pytest.approx([SAME_HOST_BOUND_MS] * 2)
     reducer.state.timers.take(0, 30.0, 0.0)
@@ -200,8 +195,7 @@ def test_a_group_within_one_host_needs_no_comparison_of_clocks(make_world) -> No
     world = make_world(4, hosts=HOSTS, offset_ns=APART, groups=(pairs, pairs), delays={(3, "data"): 20_000})
     told_groups = [world.membership(rank, str(rank // 2), *pairs[rank // 2]) for rank in range(4)]
     reducer = Reducer()
-    for received in (world.run(), *world.introduce(), *told_groups):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *told_groups])
     found, _ = told(world, [], 100, reducer)
     assert not found.group.clock_free
     assert found.straggler is not None

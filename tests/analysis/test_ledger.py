@@ -15,20 +15,18 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Flag, Phase, Received, Steps
 from ddptop.recording.reader import Recording
 from ddptop.sources.player import Player
-from tests.analysis.conftest import NS, START_NS, World
+from tests.analysis.conftest import NS, START_NS, World, feed_together
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recording").glob("*/*.ddptop"))
 
 
 def run_world(world: World, reducer: Reducer, steps: int) -> None:
-    for received in world.steps(steps):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(steps))
 
 
 def begun(world: World) -> Reducer:
     reducer = Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce()])
     return reducer
 
 
@@ -292,8 +290,7 @@ def test_a_restart_is_a_class_and_the_sums_go_on() -> None:
     world.session_base, world.incarnation, world.step = 300, 1, 0
     world.now_us += 20 * 1_000_000
     world.begin_us = [world.now_us] * 2
-    for received in world.introduce():
-        reducer.feed(received)
+    feed_together(reducer, world.introduce())
     run_world(world, reducer, 30)
     after = ledger_of(world, reducer)
     np.testing.assert_allclose(after.ranks.restart_s, 20.0, atol=0.05)

@@ -7,14 +7,14 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Logged, Received
+from tests.analysis.conftest import feed_together
 
 START_NS = 5_000 * 1_000_000_000
 
 
 def told(world, *words: tuple[int, dict[str, float | None]], focus: int | None = None):
     reducer = Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(20)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(20)])
     at = START_NS + world.now_us * 1000
     for seq, (rank, values) in enumerate(words):
         reducer.feed(Received(at, rank, world.session(rank), seq, Logged(19, values)))

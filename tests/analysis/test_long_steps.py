@@ -14,6 +14,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Activity, Event, Phase, Progress, Received
 from ddptop.render.plain import draw_frame, watch_line
+from tests.analysis.conftest import feed_together
 from tests.recording.made_up import START_NS, START_UNIX_NS, STEP_US, a_run
 
 STEPS, WORLD = 100, 4
@@ -25,8 +26,7 @@ class Standing:
 
     def __init__(self) -> None:
         self.reducer = Reducer()
-        for received in a_run(STEPS, world=WORLD, ending=False):
-            self.reducer.feed(received)
+        feed_together(self.reducer, a_run(STEPS, world=WORLD, ending=False))
 
     def beat(self, after_s: float, *beats: Progress) -> Frame:
         now_ns = TRAINED_NS + int(after_s * NS)

@@ -16,7 +16,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, Received, StepRow
 from ddptop.render.plain import draw_frame
 
-from .conftest import START_NS, World
+from .conftest import START_NS, World, feed_together
 
 GENERATOR, CRITIC = 0, 1
 
@@ -62,8 +62,7 @@ def frame_of(
     change: Callable[[int, StepRow], StepRow], loss: Callable[[int, int], float] = lambda _rank, _step: 0.5
 ) -> Frame:
     world, reducer = World(2, own=True), Reducer()
-    for received in (world.run(), *world.introduce(), *changed(world.steps(60, loss=loss), change)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *changed(world.steps(60, loss=loss), change)])
     return reducer.frame(START_NS + 1000 * world.now_us)
 
 

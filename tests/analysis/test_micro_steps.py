@@ -17,7 +17,7 @@ from ddptop.report.advice import make_suggestions
 from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
 
-from .conftest import START_NS
+from .conftest import START_NS, feed_together
 from .test_detail import row, step
 
 if TYPE_CHECKING:
@@ -92,16 +92,14 @@ def test_what_nothing_hides_in_one_pass_is_not_hidden_by_the_next() -> None:
 def reducer(make_world: type[World], request: pytest.FixtureRequest) -> tuple[Reducer, int]:
     world = make_world(2, delays={(1, "forward"): LATE_US}, own=request.param)
     found = Reducer()
-    for received in (world.run(), *world.introduce(), *accumulated(world, 120)):
-        found.feed(received)
+    feed_together(found, [world.run(), *world.introduce(), *accumulated(world, 120)])
     return found, START_NS + 1000 * world.now_us
 
 
 def test_all_micro_steps_count(reducer: tuple[Reducer, int], make_world: type[World]) -> None:
     frame = reducer[0].frame(reducer[1])
     plain_world, plain_reducer = make_world(2, delays={(1, "forward"): LATE_US}, own=True), Reducer()
-    for received in (plain_world.run(), *plain_world.introduce(), *plain_world.steps(120)):
-        plain_reducer.feed(received)
+    feed_together(plain_reducer, [plain_world.run(), *plain_world.introduce(), *plain_world.steps(120)])
     plain = plain_reducer.frame(START_NS + 1000 * plain_world.now_us)
     group, once = frame.group, plain.group
     assert (group.all_reduces, once.all_reduces) == (8, 2)
@@ -139,8 +137,7 @@ def test_every_outlet_has_the_number_and_bytes(reducer: tuple[Reducer, int]) -> 
 def test_passes_of_different_models_do_not_hide_each_other(make_world: type[World]) -> None:
     """Two buckets that are reduced in a pass each: the last gradients show that nothing is hidden."""
     world, found = make_world(2, own=True), Reducer()
-    for received in (world.run(), *world.introduce()):
-        found.feed(received)
+    feed_together(found, [world.run(), *world.introduce()])
     for number in range(100):
         each = [world.rows() for _ in range(2)]
         for rank in (0, 1):
@@ -159,8 +156,7 @@ def test_passes_of_different_models_do_not_hide_each_other(make_world: type[Worl
 def test_waits_of_ranks_that_are_late_in_turn_within_a_step_are_no_transfer(make_world: type[World]) -> None:
     """Rank 0 is late by 20 ms in two micro-steps, rank 1 in the other two."""
     world, found = make_world(2, own=True), Reducer()
-    for received in (world.run(), *world.introduce()):
-        found.feed(received)
+    feed_together(found, [world.run(), *world.introduce()])
     for number in range(100):
         passes = []
         for micro in range(MICRO_STEPS):

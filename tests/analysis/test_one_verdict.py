@@ -20,7 +20,7 @@ from ddptop.render.context import RenderContext
 from ddptop.render.plain import draw_frame, watch_line
 from ddptop.report.build import report_from_messages
 
-from .conftest import NS, START_NS, World
+from .conftest import NS, START_NS, World, feed_together
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -34,8 +34,7 @@ def frame_of(reducer: Reducer, world: World, want: str = "") -> Frame:
 
 def begun(world: World) -> Reducer:
     reducer = Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce()])
     return reducer
 
 
@@ -79,8 +78,7 @@ def test_every_outlet_has_one_verdict_over_onset_episode_and_end(size: int, rank
         world.delays = {(rank, "data"): late} if late else {}
         for _ in range(0, steps, look):
             fed += (messages := [*world.steps(look)])
-            for received in messages:
-                reducer.feed(received)
+            feed_together(reducer, messages)
             found = frame_of(reducer, world, str(TimelineRequest()))
             agree(found)
             if late and (found.straggler or found.suspect):
@@ -103,11 +101,9 @@ def test_the_window_follows_the_onset() -> None:
     """What is said of a rank that has just become slow is said of the steps since, cost and step time."""
     world = World(64)
     reducer = begun(world)
-    for received in world.steps(120):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(120))
     world.delays = {(21, "data"): LATE}
-    for received in world.steps(12):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(12))
     found = frame_of(reducer, world, str(TimelineRequest()))
     assert found.suspect is not None
     assert (found.suspect.rank, found.group.window_steps) == (21, 12)
@@ -117,8 +113,7 @@ def test_the_window_follows_the_onset() -> None:
     assert (said.kind, said.sign) == ("suspect", "busy")
     assert said.sentence.endswith("· waiting costs 93%")
     assert said.detail.startswith("median step 188.0 ms over the last 12 steps · 14.0 without waiting")
-    for received in world.steps(52):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(52))
     found = frame_of(reducer, world)
     assert found.straggler is not None
     assert found.straggler.cost_pct == pytest.approx(92.55, abs=0.1)
@@ -133,8 +128,7 @@ def test_of_uneven_work_no_outlet_blames_a_rank() -> None:
     for _ in range(128):
         world.elements = {rank: int(size) for rank, size in enumerate(rng.integers(200, 2000, 4))}
         world.delays = {(rank, "forward"): 10 * size for rank, size in world.elements.items()}
-        for received in world.steps(1):
-            reducer.feed(received)
+        feed_together(reducer, world.steps(1))
     found = frame_of(reducer, world, str(TimelineRequest()))
     assert found.straggler is not None and found.straggler.cause == "uneven_work"
     shown, said = snapshot(found), verdict(found)
@@ -168,8 +162,7 @@ def test_two_equal_ranks_with_jitter_are_no_warning() -> None:
     for _ in range(60):
         for _ in range(8):
             world.delays = {(rank, "forward"): int(us) for rank, us in enumerate(rng.exponential(12_000, 2))}
-            for received in world.steps(1):
-                reducer.feed(received)
+            feed_together(reducer, world.steps(1))
         found = frame_of(reducer, world)
         agree(found)
         signs.append((verdict(found).kind, verdict(found).sign))
@@ -226,8 +219,7 @@ def test_no_cost_is_above_what_the_arrivals_explain(story: list[Stretch], seed: 
                 world.delays[rank, "forward"] + world.delays.get((rank, "data"), 0) for rank in range(4)
             ]
             messages = [*world.steps(1)]
-            for received in messages:
-                reducer.feed(received)
+            feed_together(reducer, messages)
             fed += messages
             walls.append(max(received.message.rows[0].wall_us for received in messages))
             skews.append((max(arrivals) - sorted(arrivals)[-2]) / walls[-1])

@@ -12,7 +12,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, OwnTime, Phase, Steps
 from ddptop.training.shadow import LENGTH, PERIOD
-from tests.analysis.conftest import START_NS
+from tests.analysis.conftest import START_NS, feed_together
 from tests.analysis.stalling import Stage, op, users, waits
 
 STEP_MS = 3.0
@@ -98,8 +98,7 @@ def standing_aside(steps: Steps) -> Steps:
 def test_shadow_steps_are_in_no_figure_but_the_step_counter_and_the_history(make_world) -> None:
     """A straggler stays flagged, and columns add up, in the window after a block."""
     world, reducer = make_world(2, own=True, delays={(1, "data"): 20_000}), Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce()])
     for received in world.steps(140):
         message = received.message
         assert isinstance(message, Steps)

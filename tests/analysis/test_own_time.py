@@ -17,6 +17,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import mean
 from ddptop.render.phases import Breakdown
 from ddptop.render.plain import draw_frame
+from tests.analysis.conftest import feed_together
 
 PAIRS = ((0, 1), (2, 3))
 UNDELAYED = {
@@ -35,8 +36,7 @@ UNDELAYED = {
 def fed(world, count: int = 60, memberships=()) -> Reducer:
     """A reducer that has taken `count` steps of the world."""
     reducer = Reducer()
-    for received in (world.run(), *world.introduce(), *memberships, *world.steps(count)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *memberships, *world.steps(count)])
     return reducer
 
 
@@ -219,16 +219,13 @@ def test_a_frame_has_the_own_time_of_each_phase_from_every_step(make_world, wait
 def test_steps_before_the_first_own_time_are_unknown(make_world) -> None:
     world = make_world(2)
     reducer = Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(7)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(7)])
     reducer.state.settle()
     world.own = True
-    for received in world.steps(5):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(5))
     reducer.state.settle()
     world.own = False
-    for received in world.steps(3):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(3))
     reducer.state.settle()
     steps = reducer.state.figures.steps
     known = ~np.isnan(steps.own(steps.recent(100))[0])

@@ -15,6 +15,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.straggler import flagged, own_time_rules
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import interval_of_median
+from tests.analysis.conftest import feed_together
 
 STEP_MS = 10.0
 RANKS, STEPS = 4, 160
@@ -255,8 +256,7 @@ def test_healthy_noise_is_never_flagged(ranks: int, memory: float) -> None:
 
 def played(world, count: int, memberships=()):
     reducer = Reducer()
-    for received in (world.run(), *world.introduce(), *memberships, *world.steps(count)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *memberships, *world.steps(count)])
     return reducer, reducer.frame(5_000 * 10**9 + world.now_us * 1000)
 
 
@@ -330,15 +330,13 @@ def test_a_rank_that_is_a_little_late_between_the_pauses_of_another_contradicts_
     """Arrivals flag it with certainty; own times do not, because in part it waits for a CPU."""
     world = make_world(3, own=True)
     reducer = Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce()])
     for step in range(480):
         world.delays = {(1, ("data", "forward", "before_backward")[step % 3]): 3_000}
         world.cpu_us = {0: 0, 1: 3_000 if step % 5 in (0, 2) else 0, 2: 0}
         if step % 40 == 39:
             world.delays[0, "optimizer"] = 1_500_000
-        for received in world.steps(1):
-            reducer.feed(received)
+        feed_together(reducer, world.steps(1))
     reducer.state.settle()
     figures = reducer.state.figures
     slot = figures.steps.ranks.count - 1
@@ -350,8 +348,7 @@ def test_figures_describe_the_steps_since_the_onset_and_since_it_has_recovered(m
     world = make_world(2, own=True)
     reducer, _ = played(world, 100)
     world.delays = {(0, "forward"): 10_000}
-    for received in world.steps(40):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(40))
     frame = reducer.frame(5_000 * 10**9 + world.now_us * 1000)
     assert frame.straggler is not None
     assert frame.group.window_steps == 40
@@ -359,8 +356,7 @@ def test_figures_describe_the_steps_since_the_onset_and_since_it_has_recovered(m
     assert frame.group.step_ms_p50 == pytest.approx(24.0)
     world.delays = {}
     for before, healthy in itertools.pairwise((0, 32, 60, 140)):
-        for received in world.steps(healthy - before):
-            reducer.feed(received)
+        feed_together(reducer, world.steps(healthy - before))
         frame = reducer.frame(5_000 * 10**9 + world.now_us * 1000)
         assert frame.straggler is None
         assert frame.group.window_steps == min(100, healthy), "those since it has recovered"
@@ -377,8 +373,7 @@ def test_a_rank_that_stays_late_in_steps_that_take_longer_has_not_recovered(make
     reducer, frame = played(world, 100)
     assert frame.straggler is not None
     world.delays = {(0, "forward"): 1_010_000, (1, "forward"): 1_000_000}
-    for received in world.steps(60):
-        reducer.feed(received)
+    feed_together(reducer, world.steps(60))
     frame = reducer.frame(5_000 * 10**9 + world.now_us * 1000)
     assert frame.straggler is None, "10 ms of 1 s"
     assert frame.group.window_steps == 100

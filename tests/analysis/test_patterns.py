@@ -13,6 +13,7 @@ from ddptop.analysis.steps.groups import Scope
 from ddptop.analysis.straggler import flagged
 from ddptop.frames.statistics import certainty
 from tests.analysis.arrivals import looks, straggler
+from tests.analysis.conftest import feed_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,12 +236,10 @@ def test_certainty_asks_more_of_steps_that_resemble_the_ones_before() -> None:
 
 def test_an_intermittent_straggler_in_a_frame(make_world) -> None:
     world, reducer = make_world(4), Reducer()
-    for received in (world.run(), *world.introduce()):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce()])
     for step in range(300):
         world.delays = {(2, "backward"): 20_000} if step % 5 == 0 else {}
-        for received in world.steps(1):
-            reducer.feed(received)
+        feed_together(reducer, world.steps(1))
     found = reducer.frame(5_000_000_000_000 + world.now_us * 1000).straggler
     assert found is not None
     assert (found.rank, found.pattern, found.cause) == (2, "intermittent", "backward")

@@ -12,7 +12,7 @@ from ddptop.analysis.ledger.sums import NO_BIN
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.since_start import known_since_start
 from ddptop.protocol.messages import Phase
-from tests.analysis.conftest import START_NS, World
+from tests.analysis.conftest import START_NS, World, feed_together
 from tests.analysis.test_ledger import begun, run_world
 
 
@@ -54,8 +54,7 @@ def test_the_sums_are_put_back_and_go_on() -> None:
     assert len(pieces[1][1]) < len(packed(reducer)[1]), "bins of the last minutes are written once"
     again = resumed(pieces)
     assert again is not None
-    for received in introduced:
-        again.feed(received)
+    feed_together(again, introduced)
     now = shown(reducer, world)
     assert shown(again, world) == now
     for received in world.steps(100):

@@ -15,6 +15,7 @@ from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Bucket, Layout, Received, Steps
+from tests.analysis.conftest import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -22,8 +23,7 @@ START_NS = 5_000 * NS
 
 def feed(reducer: Reducer, *groups: Received | Iterable[Received]) -> None:
     for group in groups:
-        for received in [group] if isinstance(group, Received) else group:
-            reducer.feed(received)
+        feed_together(reducer, [group] if isinstance(group, Received) else group)
 
 
 def frame(reducer: Reducer, world, after_s: float = 0.0, **options) -> Frame:
@@ -408,8 +408,7 @@ def test_history_is_handed_out_from_a_cursor(started) -> None:
 def test_what_a_dead_rank_kept_is_counted_once(make_world) -> None:
     world = make_world(2)
     reducer = Reducer()
-    for received in [world.run(), *world.introduce(), *world.steps(40)]:
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(40)])
     session = world.session(1)
     for _ in range(2):
         reducer.feed(world.event("unsent", 1, session=session, steps=48, exact=True))
@@ -426,8 +425,7 @@ def test_what_a_dead_rank_kept_is_counted_once(make_world) -> None:
 def test_a_tail_that_nobody_knows_is_said_to_be_unknown(make_world) -> None:
     world = make_world(2)
     reducer = Reducer()
-    for received in [world.run(), *world.introduce(), *world.steps(40), world.progress(1, step=43)]:
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(40), world.progress(1, step=43)])
     assert reducer.state.steps_of(world.session(1)) == (40, 43)
     reducer.feed(world.event("unsent", 1, session=world.session(1), steps=43, exact=False))
     assert reducer.state.ranks[1].lost_records == 3

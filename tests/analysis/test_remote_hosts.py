@@ -21,7 +21,7 @@ from ddptop.protocol.evidence import Evidence, GroupState
 from ddptop.protocol.hosts import HostLink
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Event, Received
-from tests.analysis.conftest import NS, START_NS
+from tests.analysis.conftest import NS, START_NS, feed_together
 from tests.analysis.stalling import op, waits
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class Job:
         self.feed(*self.world.introduce())
 
     def feed(self, *messages) -> None:
-        for received in messages:
-            self.reducer.feed(received)
+        feed_together(self.reducer, messages)
 
     def train(self, steps: int, bound_ms: float = 0.2, *, wrong_ms: float = 0.0) -> None:
         """So many steps; every tenth one is followed by new comparisons of the clocks."""
@@ -81,8 +80,7 @@ def test_a_slow_rank_is_flagged_with_clocks_5000_s_apart_and_drifting(make_world
     job = Job(make_world, delays={(3, place): 20_000})
     job.train(200)
     alone, near = make_world(6, own=True, delays={(3, place): 20_000}), Reducer()
-    for received in (alone.run(), *alone.introduce(), *alone.steps(200)):
-        near.feed(received)
+    feed_together(near, [alone.run(), *alone.introduce(), *alone.steps(200)])
     found, expected = job.frame, near.frame(START_NS + alone.now_us * 1000)
     assert found.straggler is not None and expected.straggler is not None
     assert found.straggler.rank == 3
@@ -376,8 +374,7 @@ def test_a_node_that_leaves_or_comes_without_a_failure(make_world, size) -> None
 
 def test_one_host_without_any_host_message(make_world) -> None:
     world, reducer = make_world(2), Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(20)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(20)])
     (host,) = reducer.frame(START_NS + world.now_us * 1000).hosts
     assert (host.name, host.state, host.ranks, host.collector) == ("node0", "live", 2, True)
     assert host.clock_offset_ms is None and host.cpu_pct is None

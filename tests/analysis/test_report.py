@@ -24,12 +24,10 @@ from ddptop.report.sampling import RunSampler
 from ddptop.report.tables import beside_others
 from ddptop.report.text import text_page
 
-from .conftest import DATA, START_NS
+from .conftest import DATA, START_NS, World
 
 if TYPE_CHECKING:
     from ddptop.report.content import Report
-
-    from .conftest import World
 
 LATE_MS = 10
 SLOW = 300
@@ -51,9 +49,9 @@ def slow_for_a_while(world: World) -> Iterator[Received]:
     yield world.run("finished", 0)
 
 
-@pytest.fixture
-def slow(make_world: type[World]) -> Report:
-    return report_from_messages(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
+@pytest.fixture(scope="module")
+def slow() -> Report:
+    return report_from_messages(slow_for_a_while(World()), steps=2 * EVEN + SLOW)
 
 
 def kinds(found: Report) -> list[str]:
@@ -151,8 +149,9 @@ def test_nothing_is_kept_for_timelines_and_charts_of_ranks(make_world: type[Worl
     assert figures.minutes.of(0) is None
 
 
-def test_steps_left_out_are_counted_and_are_neither_lost_nor_a_stall(make_world: type[World]) -> None:
-    whole = report_from_messages(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
+def test_steps_left_out_are_counted_and_are_neither_lost_nor_a_stall(
+    slow: Report, make_world: type[World]
+) -> None:
     sampler = RunSampler(20)
     skipping = False
     for received in slow_for_a_while(make_world()):
@@ -165,9 +164,9 @@ def test_steps_left_out_are_counted_and_are_neither_lost_nor_a_stall(make_world:
                 continue
         sampler.feed_message(received)
     part = make_report(sampler, whole=False)
-    assert part.reading.steps == whole.reading.steps
-    assert part.reading.read_steps < whole.reading.read_steps
-    assert part.cost.flagged_s == pytest.approx(whole.cost.flagged_s, rel=0.2)
+    assert part.reading.steps == slow.reading.steps
+    assert part.reading.read_steps < slow.reading.read_steps
+    assert part.cost.flagged_s == pytest.approx(slow.cost.flagged_s, rel=0.2)
     assert all(rank.lost_records == 0 for rank in part.ranks)
     assert not part.stalls
     assert not [one for one in part.events if one.kind.startswith("stall")]

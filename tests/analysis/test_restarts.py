@@ -14,6 +14,7 @@ from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.messages import IN_INITIALIZATION, LAUNCHER_SIGNAL, Bye, Event, Received
 from ddptop.report.build import report_from_messages
 from ddptop.report.text import text_page
+from tests.analysis.conftest import feed_together
 from tests.analysis.stalling import START_NS, Stage
 from tests.analysis.test_deaths import RESET
 
@@ -73,8 +74,7 @@ def test_a_failure_of_each_attempt_is_one_and_followers_are_those_of_an_attempt(
 def test_only_attempts_that_failed_alike_are_counted(make_world, lines: list[int], times: int) -> None:
     messages = attempts(make_world, lines)
     reducer = Reducer()
-    for received in messages:
-        reducer.feed(received)
+    feed_together(reducer, messages)
     place = f"(train.py:{lines[-1]} <module>)"
     repeated = f"failed {times} times at train.py:26 (2 restarts): " if times > 1 else ""
     assert verdict(reducer.frame(messages[-1].t_ns)).sentence == f"FAILED · {repeated}{SAMPLE} {place}"
@@ -86,8 +86,7 @@ def test_a_rank_that_is_killed_each_time_is_told_without_a_place(make_world) -> 
     for incarnation in range(2):
         options = {} if world is None else {"now_us": world.now_us + 2_000_000}
         world = make_world(2, incarnation=incarnation, session_base=100 * (incarnation + 1), **options)
-        for received in [*([] if incarnation else [world.run()]), *world.introduce(), *world.steps(5)]:
-            reducer.feed(received)
+        feed_together(reducer, [*([] if incarnation else [world.run()]), *world.introduce(), *world.steps(5)])
         killed = {"session": world.session(1), "exit_code": None, "signal": "SIGKILL"}
         reducer.feed(world.received(-1, Event("lost_rank", 1, 1, -1, killed)))
     assert world is not None
@@ -118,8 +117,7 @@ def test_ranks_that_never_meet_again_after_a_restart_are_named(make_world) -> No
     interrupted = Reducer()
     fields = {"signal": "SIGINT", "host": "node0"}
     signal = Received(stage.now_ns, -1, 0, 0, Event(LAUNCHER_SIGNAL, stage.now_ns, -1, -1, fields))
-    for received in (*stage.messages, signal):
-        interrupted.feed(received)
+    feed_together(interrupted, [*stage.messages, signal])
     last = interrupted.frame(stage.now_ns)
     assert "restart 1: ranks 0 to 2 are in init_process_group since " in verdict(last).sentence
     assert "tart it again: after a restart gloo may wait for processes" in next_action(last)
@@ -151,8 +149,7 @@ def test_the_report_counts_attempts_in_which_one_rank_alone_was_heard_of(make_wo
         messages += fails(world, rank, "RuntimeError: Gloo connectFullMesh failed", 4)
     messages.append(world.run("failed", 1))
     reducer = Reducer()
-    for received in messages:
-        reducer.feed(received)
+    feed_together(reducer, messages)
     repeated = "failed 3 times at train.py:4 (3 restarts): rank 1 failed: RuntimeError: Gloo"
     assert verdict(reducer.frame(messages[-1].t_ns)).sentence.startswith(f"FAILED · {repeated}")
     found = report_from_messages(messages, steps=20)
@@ -174,8 +171,7 @@ def test_ranks_that_failed_in_the_same_way_in_a_collective_are_told_together_in_
         )
     messages.append(world.run("failed", 1))
     reducer = Reducer()
-    for received in messages:
-        reducer.feed(received)
+    feed_together(reducer, messages)
     said = "3 ranks failed: RuntimeError: Gloo connectFullMesh failed with timed out connecting"
     assert verdict(reducer.frame(messages[-1].t_ns)).sentence == f"FAILED · {said} (train.py:4 <module>)"
     who = "ranks 0, 1 and 2" + said.removeprefix("3 ranks")

@@ -24,7 +24,7 @@ from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import SampledCall, StackSamples, samples_request
 from ddptop.render.plain import draw_frame
-from tests.analysis.conftest import World
+from tests.analysis.conftest import World, feed_together
 
 LOADS = (
     SampledCall("/me/train.py", 88, "<module>", -1, 50),
@@ -103,8 +103,7 @@ def test_of_a_rank_that_waits_for_its_workers_only_these_are_named() -> None:
 def frame_with(world: World, *samples: tuple[int, StackSamples], steps: int = 120) -> Frame:
     """A frame of a world in which these ranks have sent samples; as a viewer receives it."""
     reducer = Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(steps)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(steps)])
     for rank, message in samples:
         reducer.feed(world.received(rank, message))
     return decode_frame(encode_frame(reducer.frame(reducer.state.newest_ns)))

@@ -9,6 +9,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.snapshot import snapshot, tidy
+from tests.analysis.conftest import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -48,8 +49,7 @@ ADDED = {
 
 def test_the_schema_is_exactly_the_promised_one(make_world) -> None:
     world, reducer = make_world(2, delays={(1, "data"): 20_000}), Reducer()
-    for received in (world.run(), *world.introduce(), *world.steps(60)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *world.steps(60)])
     shown = snapshot(reducer.frame(START_NS + world.now_us * 1000))
     for name, keys in KEYS.items():
         part = shown[name] if name else shown
@@ -69,8 +69,7 @@ def test_the_schema_is_exactly_the_promised_one(make_world) -> None:
 
 def test_it_is_plain_json_and_unknowns_are_null(make_world) -> None:
     world, reducer = make_world(2), Reducer()
-    for received in (world.run(), world.hello(0)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), world.hello(0)])
     shown = json.loads(json.dumps(snapshot(reducer.frame(START_NS)), allow_nan=False))
     absent = shown["ranks"][1]
     assert absent["state"] == "waiting"

@@ -18,6 +18,7 @@ from ddptop.protocol.messages import Event, Hello, Phase, Received
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import draw_brief
 from ddptop.report.sampling import Incidents
+from tests.analysis.conftest import feed_together
 from tests.analysis.stalling import ALL_REDUCE, MAIN, NS, START_NS, Stage, op, users, waits
 
 IN_41 = {"step": 41, "bucket": 3, "sequence": 83}
@@ -689,8 +690,7 @@ def test_a_rank_that_has_not_reached_init_process_group_is_named_though_none_has
     assert (found.stall.positions[0].pid, found.stall.positions[0].process) == (4711, "alive")
     assert len(encode_frame(found)) > 0 and snapshot(found)["run"]["state"] == "stalled"
     assert reducer.frame(START_NS + 60 * NS).stall is None, "not late any more"
-    for received in (*world.introduce(), *world.steps(5)):
-        reducer.feed(received)
+    feed_together(reducer, [*world.introduce(), *world.steps(5)])
     assert reducer.frame(START_NS + 41 * NS).group.step == 4
 
 

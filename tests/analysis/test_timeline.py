@@ -12,20 +12,18 @@ from ddptop.analysis.steps import kept
 from ddptop.analysis.to_frame.timeline import MOST_LANES
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.detail import Lane, Timeline
-from tests.analysis.conftest import World
+from tests.analysis.conftest import World, feed_together
 
 
 def fed(world: World, steps: int, *, clocks_ms: float | None = None) -> Reducer:
     """A reducer that has seen a little run."""
     reducer = Reducer()
     reducer.feed(world.run())
-    for message in world.introduce():
-        reducer.feed(message)
+    feed_together(reducer, world.introduce())
     if clocks_ms is not None:
         for host in world.hosts:
             reducer.feed(world.clock(host, clocks_ms))
-    for message in world.steps(steps):
-        reducer.feed(message)
+    feed_together(reducer, world.steps(steps))
     return reducer
 
 
@@ -120,8 +118,7 @@ def test_each_process_group_has_its_own_last_arriver() -> None:
         reducer.feed(world.membership(rank, "0", *everybody))
         own = ("low", 0, 1) if rank < 2 else ("high", 2, 3)
         reducer.feed(world.membership(rank, *own, model=1))
-    for message in world.steps(5):
-        reducer.feed(message)
+    feed_together(reducer, world.steps(5))
     found = shown(reducer)
     assert sorted(reduce.group for reduce in found.reduces) == ["0", "high", "low"]
     assert [len(lane.reduces) for lane in found.lanes] == [2, 2, 2, 2]

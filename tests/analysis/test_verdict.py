@@ -10,6 +10,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Clocks, LoggedEvent, Suspect
 from ddptop.frames.numbers import duration
 from ddptop.frames.verdict import verdict
+from tests.analysis.conftest import feed_together
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -22,8 +23,7 @@ def scene(make_world):
     def run(steps: int, *, after_s: float = 0.0, also=lambda world: (), without: int = 0, **options):
         world, reducer = make_world(**options), Reducer()
         introduced = [r for r in world.introduce() if r.rank >= without]
-        for received in (world.run(), *introduced, *world.steps(steps), *also(world)):
-            reducer.feed(received)
+        feed_together(reducer, [world.run(), *introduced, *world.steps(steps), *also(world)])
         return reducer.frame(START_NS + world.now_us * 1000 + int(after_s * NS))
 
     return run
@@ -246,8 +246,7 @@ def test_stale_and_unreachable(scene) -> None:
 def test_nan_comes_before_a_straggler(make_world) -> None:
     world, reducer = make_world(2, delays={(1, "data"): 20_000}), Reducer()
     lossy = world.steps(60, loss=lambda rank, step: float("nan") if step >= 40 and rank == 1 else 1.0)
-    for received in (world.run(), *world.introduce(), *lossy):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *lossy])
     line, _ = both(reducer.frame(START_NS + world.now_us * 1000))
     assert line == "■ the loss of rank 1 is NaN or infinite since step 40"
 
@@ -257,13 +256,11 @@ def test_the_rank_of_a_nan_is_not_named_before_all_have_reported_the_step_before
     world, reducer = make_world(2), Reducer()
     steps = [*world.steps(44, loss=lambda rank, step: float("nan") if step >= 41 - rank else 1.0)]
     late = [one for one in steps if one.rank == 1 and one.message.first_step >= 40]
-    for received in (world.run(), *world.introduce(), *(one for one in steps if one not in late)):
-        reducer.feed(received)
+    feed_together(reducer, [world.run(), *world.introduce(), *(one for one in steps if one not in late)])
     now_ns = START_NS + world.now_us * 1000
     assert "NaN" not in both(reducer.frame(now_ns))[0]
     assert "loss of rank 0 is NaN" in str(reducer.frame(now_ns + 2_100_000_000).alerts)
-    for received in late:
-        reducer.feed(received)
+    feed_together(reducer, late)
     assert (
         both(reducer.frame(now_ns))[0] == "■ the loss of rank 1 and 1 other is NaN or infinite since step 40"
     )

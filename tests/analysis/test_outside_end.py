@@ -9,7 +9,6 @@ from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import FINISHED, LAUNCHER_SIGNAL, Bye, Event, Received
 from ddptop.report import build
-from tests.analysis.conftest import feed_together
 from tests.analysis.stalling import NS, Stage, op, users, waits
 from tests.analysis.test_deaths import RESET, load, raises
 
@@ -242,5 +241,5 @@ def test_the_others_begin_again_without_the_host_that_got_the_signal(make_world)
     for rank in (2, 1, 0):
         is_ended(stage, rank, "SIGTERM")
     smaller = make_world(2, session_base=200, incarnation=1, now_us=stage.world.now_us + 5_000_000)
-    feed_together(stage, [*smaller.introduce(), *smaller.steps(5)])
+    stage.feed(*smaller.introduce(), *smaller.steps(5))
     assert (stage.frame().run.world_size, stage.frame().group.incarnation) == (2, 1)

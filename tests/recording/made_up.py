@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.reducer import Reducer, raise_again
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import VERSION
 from ddptop.protocol.machine import Usage
+from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import (
     Bucket,
     Bye,
@@ -32,6 +33,8 @@ START_NS = 5_000 * NS
 START_UNIX_NS = 1_700_000_000 * NS
 STEP_US = 20_000
 GIB = 1 << 30
+TOGETHER = 12
+"""Messages that `collect` takes at a time."""
 
 
 def row(step: int, rank: int, *, begin_us: int = 0, buckets: int = 10) -> StepRow:
@@ -155,14 +158,19 @@ def write(path: Path, records: Iterable[Received], *, limit_bytes: int = GIB, cl
 
 def feed_runs(reducer: Reducer, recording: Recording) -> None:
     """Let a reducer take a recording run by run; an error of ours fails the test."""
-
-    def failed() -> None:
-        raise AssertionError("a message was not taken")
-
     for run in recording.runs():
-        at = 0
-        while at < len(run):
-            at = reducer.feed_run(run, at, failed)
+        reducer.feed_run(run, 0, raise_again)
+
+
+def collect(writer: Writer, reducer: Reducer, messages: Iterable[Received]) -> None:
+    """Record messages and feed a reducer with them, in small runs as a collector does."""
+    in_order = [*messages]
+    for first in range(0, len(in_order), TOGETHER):
+        together = in_order[first : first + TOGETHER]
+        for received in together:
+            writer.add(received, encode(received.message))
+        reducer.feed_run(MessageRun.of(together), 0, raise_again)
+        writer.write_due(together[-1].t_ns)
 
 
 def numbers(reducer: Reducer) -> dict[str, list[int]]:

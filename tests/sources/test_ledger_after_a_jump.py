@@ -12,14 +12,13 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.new_history import NewHistory
 from ddptop.frames.ledger import Ledger
 from ddptop.frames.verdict import verdict
-from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Flag, Phase, Received, Steps
 from ddptop.recording import writer
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.sources.player import Player
 from tests.analysis.conftest import World
-from tests.recording.made_up import GIB
+from tests.recording.made_up import GIB, collect
 
 RANKS, RESTART, LAST = 3, 900, 700
 
@@ -67,10 +66,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorder.history = NewHistory(reducer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "INDEX_STEPS", 128)
-        for received in run_messages():
-            recorder.add(received, encode(received.message))
-            reducer.feed(received)
-            recorder.write_due(received.t_ns)
+        collect(recorder, reducer, run_messages())
         recorder.close()
     return target
 

@@ -27,7 +27,17 @@ from ddptop.sources.past import Backfill
 from ddptop.sources.player import Player
 from ddptop.sources.replay import PairSource, ReplaySource, frame_at
 from tests.analysis.conftest import World
-from tests.recording.made_up import GIB, NS, START_NS, START_UNIX_NS, STEP_US, a_run, run_message, write
+from tests.recording.made_up import (
+    GIB,
+    NS,
+    START_NS,
+    START_UNIX_NS,
+    STEP_US,
+    a_run,
+    collect,
+    run_message,
+    write,
+)
 from tests.sources.test_replay import DEADLINE_S, live_frame, path, play, wait_for  # noqa: F401  # fixtures
 
 STEPS = 4500
@@ -257,10 +267,7 @@ def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorder.history = NewHistory(reducer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "INDEX_STEPS", 500)
-        for received in eventful_run():
-            recorder.add(received, encode(received.message))
-            reducer.feed(received)
-            recorder.write_due(received.t_ns)
+        collect(recorder, reducer, eventful_run())
         recorder.close()
     return target
 

@@ -25,7 +25,7 @@ from ddptop.recording.writer import Writer
 from ddptop.render.plain import draw_frame
 from ddptop.sources.player import Player
 from ddptop.sources.replay import ReplaySource, frame_at
-from tests.analysis.conftest import World
+from tests.analysis.conftest import World, feed_together
 from tests.recording.made_up import (
     GIB,
     NS,
@@ -97,7 +97,7 @@ def figures(frame: Frame) -> dict[str, object]:
 
 def live_frame(records: list[Received], step: int) -> Frame:
     """What was shown live when `step` was the newest complete one."""
-    reducer = Reducer()
+    reducer, until = Reducer(), []
     for received in records:
         if isinstance(received.message, Steps):
             message = received.message
@@ -105,7 +105,8 @@ def live_frame(records: list[Received], step: int) -> Frame:
             if not count:
                 break
             received = received._replace(message=replace(message, rows=message.rows[:count]))
-        reducer.feed(received)
+        until.append(received)
+    feed_together(reducer, until)
     return reducer.frame(received.t_ns)
 
 

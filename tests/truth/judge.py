@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.reducer import Reducer, raise_again
+from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Received
 from tests.truth.rows import Row
 
@@ -129,13 +130,14 @@ class Look(NamedTuple):
 def looks(records: Iterable[Received]) -> list[Look]:
     """A frame whenever EVERY more steps are complete."""
     reducer, seen, newest, cursor = Reducer(), [], -1, 0
-    for received in records:
-        reducer.feed(received)
+    run, n_fed = MessageRun.of([*records]), 0
+    while n_fed < len(run):
+        n_fed = reducer.feed_run(run, n_fed, raise_again, stop_step=newest + EVERY)
         step = reducer.state.complete_step
         if step is None or step < newest + EVERY:
             continue
         newest = step
-        frame = reducer.frame(received.t_ns, cursor=cursor)
+        frame = reducer.frame(int(run.heads[0, n_fed - 1]), cursor=cursor)
         cursor = frame.history.start + len(frame.history.step)
         flagged, group = frame.straggler, frame.group
         step_ms = float("nan") if group.step_ms_p50 is None else group.step_ms_p50

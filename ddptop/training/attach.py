@@ -166,7 +166,8 @@ def _watch_first_backward() -> None:
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         call = original
-        if autograd.backward is wrapper:  # no session has wrapped it
+        # A session takes its wrapper out for some steps, and puts it back only where this one still is.
+        if _session is None and autograd.backward is wrapper:
             autograd.backward = original
             _begin_without_ddp(args[0] if args else kwargs.get("tensors"))
             call = autograd.backward

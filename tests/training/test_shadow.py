@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from ddptop.protocol.messages import Flag, Phase
+from ddptop.training import attach
 from ddptop.training import recorder as module
 from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
@@ -129,3 +133,16 @@ def test_steps_that_no_optimizer_ends_are_in_no_block(monkeypatch: pytest.Monkey
         recorder.forward_ends()
         recorder.backward_begins(0.5)
         recorder.backward_ends()
+
+
+def test_what_waits_for_a_first_backward_stays_where_a_session_takes_its_wrapper_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called = []
+    monkeypatch.setattr(torch.autograd, "backward", called.append)
+    monkeypatch.setattr(attach, "_session", SimpleNamespace())
+    attach._watch_first_backward()
+    waits = torch.autograd.backward
+    torch.autograd.backward(torch.zeros(1))
+    assert torch.autograd.backward is waits, "the session could not put its wrapper back"
+    assert len(called) == 1

@@ -95,7 +95,10 @@ def _live_models() -> list[weakref.ref[Any]]:
     models = [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]
     models = [model for model in models if getattr(model, "reducer", None) is not None]
     if not models:
-        raise ValueError("it has no DistributedDataParallel model (yet)")
+        raise ValueError(
+            "it has no DistributedDataParallel model (yet): ddptop-run records a training without one, "
+            "from its start"
+        )
     described = {_description(model): model for model in models}
     if len(described) < len(models):
         raise ValueError("it has several DDP models of equal shape: ranks could not tell them apart")

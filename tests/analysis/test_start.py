@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.stall.start import reached_phrase
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import verdict
@@ -225,6 +226,14 @@ def test_all_ranks_in_ddps_constructor_are_given_time_and_then_said(
     where = f"DistributedDataParallel(){part}"
     assert frame.stall.sentence == f"2 ranks are in {where}, and none gets past it"
     assert next_action(frame).startswith(remedy)
+
+
+def test_how_far_they_came_is_said_of_ranks_that_made_no_step(make_world: Any) -> None:
+    way = Way(make_world(2))
+    assert reached_phrase(way.reducer.state) == ""  # none has reported
+    way.join(0)
+    said = "rank 1 has not reported, rank 0 has its process group"
+    assert reached_phrase(way.reducer.state) == said
 
 
 def test_its_steps_are_looked_at_once_its_session_has_begun(make_world: Any) -> None:

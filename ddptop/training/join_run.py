@@ -227,16 +227,19 @@ class RankExchange:
         self.announced = 0
         """As in `Job`."""
 
-    def begin_exchange(self) -> None:
-        """Begin it where the run has several hosts; the default process group exists. Never raises."""
+    def begin_exchange(self, address: tuple[str, int] | None = None) -> None:
+        """Begin it where the run has several hosts. Never raises.
+
+        `address`: of the store, which can be reached; None: that of the default process group, which exists.
+        """
         if os.environ.get(EXCHANGED) != "1" or self._exchange is not None:
             return
         try:
-            address = address_of_default_store()
+            address = address or address_of_default_store()
             folder = Path(os.environ["DDPTOP_RUN_DIR"])
             if address is None or not self._take_lock(folder):
                 return
-            first = os.environ.get("RANK") == "0"
+            first = os.environ.get("RANK", os.environ.get("SLURM_PROCID")) == "0"
             job = Job("ranks", *address, first=first, announced=self.announced)
             role = read_role(folder)
             if role is None and self.collects is not None:

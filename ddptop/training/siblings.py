@@ -58,25 +58,37 @@ def is_numbered() -> bool:
     return "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ
 
 
+def mark_of(rank: int, world_size: int) -> str | None:
+    """The mark that says that this process is that rank; None: it has no number."""
+    own = own_number()
+    if own is None:
+        return None
+    difference = str(own.number - rank).replace("-", "m")
+    return f"{MARK}{own.numbering}-{difference}-{world_size}"
+
+
 def tell_siblings(rank: int, world_size: int) -> None:
     """Leave the mark: this process is that rank."""
-    own, directory = own_number(), os.environ.get("DDPTOP_RUN_DIR")
-    if own is not None and directory:
-        difference = str(own.number - rank).replace("-", "m")
-        name = f"{MARK}{own.numbering}-{difference}-{world_size}"
+    name, directory = mark_of(rank, world_size), os.environ.get("DDPTOP_RUN_DIR")
+    if name is not None and directory:
         with suppress(OSError):  # a sibling has left it, or the folder is gone
             os.close(open_regular(Path(directory) / name, NEW_FILE))
 
 
 def told_by_siblings() -> tuple[int, int] | None:
     """Rank and world size of this process by a sibling's mark; None: there is none."""
-    own, directory = own_number(), os.environ.get("DDPTOP_RUN_DIR")
-    if own is None or not directory:
+    directory = os.environ.get("DDPTOP_RUN_DIR")
+    if own_number() is None or not directory:
         return None
     with suppress(OSError):
-        for path in Path(directory).iterdir():
-            mark = _MARK.fullmatch(path.name)
-            if mark is not None and mark[1] == own.numbering:
-                rank, world_size = own.number - int(mark[2].replace("m", "-")), int(mark[3])
-                return (rank, world_size) if 0 <= rank < world_size else None
+        return next(filter(None, (told_by(path.name) for path in Path(directory).iterdir())), None)
     return None
+
+
+def told_by(name: str) -> tuple[int, int] | None:
+    """The same by one mark; None: it is none, or of other processes."""
+    mark, own = _MARK.fullmatch(name), own_number()
+    if mark is None or own is None or mark[1] != own.numbering:
+        return None
+    rank, world_size = own.number - int(mark[2].replace("m", "-")), int(mark[3])
+    return (rank, world_size) if 0 <= rank < world_size else None

@@ -163,16 +163,23 @@ class StartReport(threading.Thread):
             "python": sys.version.split()[0],
         }
         sender.offer_message(encode(Card(versions | network_card())))
-        beat, waits, since_ns, probe = True, Activity.TRAINING, 0, None
+        beat, waits, since_ns = True, Activity.TRAINING, 0
+        # Hosts find each other by the store, once rank 0 has made it: also those that do not come to it.
+        address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+        probe = StoreProbe(address, port) if address and _exchanges() else None
         while not self._ends:
             for milestone in take_milestones(self.rank):
                 sender.offer_message(encode(milestone))
-                if milestone.fields.get("name") == "init" and self.rank:
+                if milestone.fields.get("name") == "init":
                     about = milestone.fields
                     probe = StoreProbe(str(about.get("address")), str(about.get("port")))
-            if probe is not None and "store" not in _names and (result := probe.poll()):
-                reached = Milestone(REACH, time.monotonic_ns(), {"result": result})
-                sender.offer_message(encode(reached.as_event(self.rank)))
+            if probe is not None and (_exchanges() or "store" not in _names) and (result := probe.poll()):
+                if "init" in _names and self.rank:
+                    reached = Milestone(REACH, time.monotonic_ns(), {"result": result})
+                    sender.offer_message(encode(reached.as_event(self.rank)))
+                if result == "reached" and _exchanges():
+                    _begin_exchange(probe.address, int(probe.port))
+                    probe = None
             if beat:
                 frame = sys._current_frames().get(self._training_thread)
                 before, waits = waits, collective_in(frame) or Activity.TRAINING
@@ -259,6 +266,7 @@ def begin_as_launched(_torch: Any) -> None:
         _waiting = AwaitedNumber()
         with suppress(RuntimeError):  # no thread can be started: it reports from `init_process_group` on
             _waiting.start()
+            atexit.register(_waiting.end_thread)
 
 
 class AwaitedNumber(threading.Thread):
@@ -268,16 +276,24 @@ class AwaitedNumber(threading.Thread):
         super().__init__(name="ddptop-number", daemon=True)
         self._training_thread = threading.get_ident()
         self._pid = os.getpid()
-        self._told = threading.Event()
+        self._own: str | None = None
+        """The mark of this process, once it has come to `init_process_group`."""
+        self._ends = threading.Event()
 
     def run(self) -> None:
-        """Look for what siblings tell until this process has come to `init_process_group` itself."""
+        """Look for what siblings tell until this process has come to `init_process_group` itself; those of
+        other hosts tell it and are told in the job's store, once that is there."""
         try:
-            while not self._told.wait(REPORT_AFTER_S) and not _is_worker():
-                numbers = siblings.told_by_siblings()
+            while not self._ends.wait(REPORT_AFTER_S) and not _is_worker():
+                if self._own is not None:
+                    if not _exchanges() or self._ask_store(self._own) is not None:
+                        return
+                    continue
+                mark = self._ask_store(None) if _exchanges() else None
+                numbers = siblings.told_by_siblings() or siblings.told_by(mark or "")
                 if numbers is not None:
                     with _beginning:
-                        if not self._told.is_set():
+                        if self._own is None:
                             begin_report(*numbers, self._training_thread)
                     return
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -288,8 +304,40 @@ class AwaitedNumber(threading.Thread):
         if self._pid != os.getpid():  # a forked child
             return
         with _beginning:
-            self._told.set()
+            self._own = siblings.mark_of(rank, world_size) or ""
         siblings.tell_siblings(rank, world_size)
+
+    def end_thread(self) -> None:
+        """It may be in a call of torch, which must not last into the exit of the interpreter."""
+        self._ends.set()
+        if self._pid == os.getpid() and self.is_alive():
+            self.join(CLOSE_S)
+
+    def _ask_store(self, own: str | None) -> str | None:
+        """The mark in the job's store, where there is none `own`; None: there is none, or no store yet."""
+        address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+        if not address or not port.isdecimal():
+            return None
+        from ddptop.training.torch_compat.job_store import JobStore
+
+        try:
+            store = JobStore(address, int(port))
+        except (OSError, RuntimeError):
+            return None
+        try:
+            if own:
+                store.set(siblings.MARK, own.encode())
+            mark = store.get(siblings.MARK)
+        except (OSError, RuntimeError):
+            return None
+        finally:
+            store.close()
+        return None if mark is None else mark.decode("ascii", "replace")
+
+
+def _exchanges() -> bool:
+    """Whether hosts that no launcher of ours has joined are to find each other by the job's store."""
+    return os.environ.get("DDPTOP_EXCHANGE") == "1"
 
 
 def _is_worker() -> bool:
@@ -373,6 +421,8 @@ def report_exit() -> bool:
     if report is None:
         return False
     try:
+        if "ddptop.training.join_run" in sys.modules:
+            sys.modules["ddptop.training.join_run"].rank_exchange.end_exchange()
         if not report.end_thread() or report.sender is None:
             return False
         from ddptop.training.exit import exit_reason
@@ -383,6 +433,13 @@ def report_exit() -> bool:
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
         return False
+
+
+def _begin_exchange(address: str, port: int) -> None:
+    with _loading:
+        from ddptop.training.join_run import rank_exchange
+
+    rank_exchange.begin_exchange((address, port))
 
 
 exit_is_reported = False

@@ -19,7 +19,7 @@ class StoreProbe:
     """Tries to connect, in a thread for each attempt: the name service may take long."""
 
     def __init__(self, address: str, port: str) -> None:
-        self._address, self._port = address, port
+        self.address, self.port = address, port
         self._due_s = time.monotonic() + FIRST_S
         self._thread: threading.Thread | None = None
         self._result = self._taken = ""
@@ -28,7 +28,7 @@ class StoreProbe:
         """Begin an attempt if one is due; returns the newest result if it is another one, else nothing:
         `reached`, `refused`, `silent`, `no_route`, `no_name`."""
         runs = self._thread is not None and self._thread.is_alive()
-        if not runs and time.monotonic() >= self._due_s and self._port.isdecimal():
+        if not runs and time.monotonic() >= self._due_s and self.port.isdecimal():
             self._due_s = time.monotonic() + EVERY_S
             self._thread = threading.Thread(target=self._try_once, name="ddptop-probe", daemon=True)
             self._thread.start()
@@ -39,7 +39,7 @@ class StoreProbe:
         return result
 
     def _try_once(self) -> None:
-        self._result = reach(self._address, int(self._port))
+        self._result = reach(self.address, int(self.port))
 
 
 def reach(address: str, port: int) -> str:

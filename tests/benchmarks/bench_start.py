@@ -51,7 +51,7 @@ def is_right(trouble: str, stall: dict[str, Any]) -> bool:
     named = (
         f"rank {ranks[0]} is in " in sentence or f"rank {ranks[0]} waits for the first batch in" in sentence
     )
-    return stall["ranks"] == ranks and named and place in sentence and sentence.endswith(where)
+    return stall["ranks"] == ranks and named and place in sentence and f" waits for it in {where}" in sentence
 
 
 def time_until_said(
@@ -125,7 +125,9 @@ def on_two_hosts(folder: Path, trouble: str, start: str, stall_s: float) -> Iter
             (host.folder / "slow_module.py").write_text(SLOW_MODULE)
         if start == "hosts_srun":
             words = [*DDPTOP_RUN, *WORDS, *stall, "--ddptop-exec", sys.executable, SCRIPT, trouble, port]
-            ends.enter_context(tasks(both, words, slurm=True))
+            # As most batch scripts export them.
+            variables = {"MASTER_ADDR": both[0].name, "MASTER_PORT": port}
+            ends.enter_context(tasks(both, words, slurm=True, variables=variables))
         else:
             for host in both:
                 options = [*WORDS, *stall]

@@ -54,10 +54,11 @@ def median_of_sorted(ordered: Column) -> Column:
         return np.full(ordered.shape[:-1], np.nan)
     if not np.isnan(ordered[..., -1]).any():
         return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2, dtype=np.float64)
-    n_known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
-    low = np.take_along_axis(ordered, np.maximum(n_known - 1, 0) // 2, axis=-1)
-    high = np.take_along_axis(ordered, np.minimum(n_known // 2, size - 1), axis=-1)
-    return np.where(n_known[..., 0] > 0, ((low + high) / 2)[..., 0], np.nan)
+    n_known = size - np.isnan(ordered).sum(axis=-1)
+    rows, counts = ordered.reshape(-1, size), n_known.reshape(-1)
+    low = element_at(rows, np.maximum(counts - 1, 0) // 2)
+    high = element_at(rows, np.minimum(counts // 2, size - 1))
+    return np.asarray(np.where(counts > 0, (low + high) / 2, np.nan).reshape(ordered.shape[:-1]))
 
 
 def interpolated_quantile(values: Column, share: float) -> float:
@@ -220,13 +221,14 @@ def pack_known(series: Column) -> tuple[Column, Indices]:
     counts = series.shape[1] - unknown.sum(axis=-1)
     if not unknown.any():
         return series, counts
-    places = unknown.argsort(axis=-1, kind="stable")[:, : counts.max()]
-    return np.take_along_axis(series, places, axis=-1), counts
+    packed = np.full((len(series), counts.max(initial=0)), np.nan, series.dtype)
+    packed[np.arange(packed.shape[1]) < counts[:, None]] = series[~unknown]
+    return packed, counts
 
 
 def element_at(rows: Column, places: Indices) -> Column:
     """(k,) the element of each row, (k, n), at its place, (k,)."""
-    return np.asarray(np.take_along_axis(rows, places[:, None], axis=-1)[:, 0])
+    return np.asarray(rows[np.arange(len(rows)), places])
 
 
 LEAST_BLOCK = 8

@@ -249,6 +249,13 @@ TOGETHER = 2**16
 
 def keep_apart(steps: Sequence[CompleteStep]) -> None:
     """Let go of the other steps of their blocks: these are kept for longer than they are."""
+    block = steps[0].block
+    if all(step.block is block for step in steps):  # usually
+        whole = _picked_steps(block, np.array([step.at for step in steps]))
+        if whole.integers.size + len(whole.cells) <= TOGETHER:
+            for number, step in enumerate(steps):
+                step.block, step.at = whole, number
+            return
     own = [step.own_block() for step in steps]
     if sum(block.integers.size + len(block.cells) for block in own) <= TOGETHER:  # of few ranks: one copy
         whole = _joined(own)
@@ -257,6 +264,26 @@ def keep_apart(steps: Sequence[CompleteStep]) -> None:
         return
     for step, block in zip(steps, own, strict=True):
         step.block, step.at = StepBlock._make(column.copy() for column in block), 0
+
+
+def _picked_steps(block: StepBlock, numbers: Indices) -> StepBlock:
+    """A block of some steps of a block."""
+    ranks = block.loss.shape[1]
+    rows = (numbers[:, None] * ranks + np.arange(ranks)).ravel()
+    begins, counts = block.cells_at[rows], block.cells_at[rows + 1] - block.cells_at[rows]
+    cells_at = np.concatenate([[0], counts.cumsum()])
+    places = np.repeat(begins - cells_at[:-1], counts) + np.arange(cells_at[-1])
+    return StepBlock(
+        block.integers[:, numbers],
+        block.loss[numbers],
+        block.known[numbers],
+        block.own[:, numbers],
+        block.base_ns[numbers],
+        block.layout[numbers],
+        block.cells[places],
+        cells_at,
+        [block.detailed[number] for number in numbers.tolist()],
+    )
 
 
 def columns_of(steps: Sequence[CompleteSteps | CompleteStep]) -> StepBlock:

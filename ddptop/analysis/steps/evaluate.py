@@ -92,8 +92,15 @@ class _Batch:
 
     def __init__(self, waiting: Sequence[_Waiting]) -> None:
         self.block = columns_of([some.steps for some in waiting])
-        self.divisions = [some.division for some in waiting for _ in range(some.n_steps)]
+        self.divisions: list[Division] = []
         """(n,)."""
+        self.runs_of_peers: list[tuple[slice, list[Peers]]] = []
+        """Consecutive steps within whose process groups own times are compared alike, and these groups."""
+        for _, alike in groupby(waiting, key=lambda some: id(some.division.peers)):
+            begin = len(self.divisions)
+            for some in alike:
+                self.divisions += [some.division] * some.n_steps
+            self.runs_of_peers.append((slice(begin, len(self.divisions)), self.divisions[-1].peers))
         numbers = [
             [some.steps.step] if isinstance(some.steps, CompleteStep) else some.steps.numbers
             for some in waiting
@@ -117,14 +124,6 @@ class _Batch:
                 step, (step,) if of_parts is None else of_parts, self.divisions[number]
             )
         return self._divided[number]
-
-    def runs_of_peers(self) -> Iterator[tuple[slice, list[Peers]]]:
-        """Consecutive steps within whose process groups own times are compared alike, and these groups."""
-        begin = 0
-        for _, alike in groupby(self.divisions, key=lambda division: id(division.peers)):
-            divisions = [*alike]
-            yield slice(begin, begin + len(divisions)), divisions[0].peers
-            begin += len(divisions)
 
 
 class StepEvaluation:
@@ -172,6 +171,13 @@ class StepEvaluation:
             self._flagging = StepFlagging(state.figures.flags)
         self._splitter.update()
         cells = self._figures.world * (ROW_INTEGERS + steps.cells_of_first)
+        n_cells = int(cells.sum())
+        if self._n_steps + steps.n_steps < BATCH and self._cells + n_cells < BATCH_CELLS:
+            layout = int(steps.largest_layout[0])
+            only = self._splitter.only_part(layout)
+            if only is not None and (steps.largest_layout == layout).all():  # usually
+                self._wait([self._whole(steps, only)], unix_s, n_cells)
+                return
         edges = [*begins_of_runs(steps.largest_layout).tolist(), steps.n_steps]
         for first, stop in pairwise(edges):
             only = self._splitter.only_part(int(steps.largest_layout[first]))
@@ -180,13 +186,18 @@ class StepEvaluation:
                 room = int(np.searchsorted(self._cells + np.cumsum(cells[begin:stop]), BATCH_CELLS)) + 1
                 end = min(stop, begin + room, begin + BATCH - self._n_steps)
                 some = steps.part(begin, end)
-                self._waiting += self._divided(some) if only is None else [self._whole(some, only)]
-                self._completed_s.append(unix_s[begin:end])
-                self._n_steps += end - begin
-                self._cells += int(cells[begin:end].sum())
+                waiting = [*self._divided(some)] if only is None else [self._whole(some, only)]
+                self._wait(waiting, unix_s[begin:end], int(cells[begin:end].sum()))
                 begin = end
                 if self._n_steps >= BATCH or self._cells >= BATCH_CELLS:
                     self.settle()
+
+    def _wait(self, waiting: list[_Waiting], unix_s: Column, n_cells: int) -> None:
+        """Keep steps until they are evaluated."""
+        self._waiting += waiting
+        self._completed_s.append(unix_s)
+        self._n_steps += len(unix_s)
+        self._cells += n_cells
 
     def _whole(self, steps: CompleteSteps, part: Part) -> _Waiting:
         """Steps in which all ranks are one part."""
@@ -251,12 +262,12 @@ class StepEvaluation:
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
         end_s = self._end_s(block)
         self._state.loss_spread.take(numbers, block.loss, completed_s)
-        own, parts = own_times(block, columns, batch.runs_of_peers())
+        own, parts = own_times(block, columns, batch.runs_of_peers)
         detailed = np.flatnonzero(block.detailed).tolist()
         kinds = kinds_of(block, {at: batch.divided(at) for at in detailed}) if detailed else {}
         if parts is not None:
             _divide_each_pass(batch, kinds, parts)
-        dear = self._state.ledger.take(numbers, batch.runs_of_peers(), block, columns, parts, end_s)
+        dear = self._state.ledger.take(numbers, batch.runs_of_peers, block, columns, parts, end_s)
         if figures.steps.has_own:  # else waits are known of sampled steps only
             self._rare_events.take(dear, numbers, end_s)
         exposed, budget = _budget(columns, parts)
@@ -328,9 +339,8 @@ class StepEvaluation:
         assert hello is not None  # it has reported a step
         shift = hello.unix_ns - hello.monotonic_ns - self._state.started_ns
         ended_us = block.integers[BEGIN, :, 0].astype(np.int64) + block.integers[WALL, :, 0]
-        # As Python's integers: in nanoseconds these are more than a double has digits for.
-        ends = zip(block.base_ns[:, 0].tolist(), ended_us.tolist(), strict=True)
-        return np.array([base_ns + 1000 * us + shift for base_ns, us in ends], np.float64) / NS
+        # Added as integers: in nanoseconds these are more than a double has digits for.
+        return np.asarray((block.base_ns[:, 0] + 1000 * ended_us + shift).astype(np.float64) / NS)
 
     def _add_detail(
         self,

@@ -245,6 +245,8 @@ class ScopeWindow:
         self.long = Ring(("last", "recoverable", "step", "bound"), (), LONG)
         for ring in (self.ranks, self.group, self.bucket):
             ring.count = before
+        self.measured: dict[tuple[bytes, int | None], Any] = {}
+        """By slots and rank, what `arrival_rules.measure` has found, until another step is added."""
         self.several_hosts = several_hosts
         self.clock_free = several_hosts
         """Whether the clocks are too inaccurate to compare the arrivals; decided at each evaluation."""
@@ -261,6 +263,7 @@ class ScopeWindow:
 
     def add(self, ranks: Column, group: Column, bucket: Column) -> None:
         """Add n steps, (columns, n, ...) for each ring."""
+        self.measured.clear()
         self.ranks.add(ranks)
         self.group.add(group)
         self.bucket.add(bucket)
@@ -268,6 +271,7 @@ class ScopeWindow:
 
     def pass_over(self, steps: int) -> None:
         """Steps in which this group has no bucket detail."""
+        self.measured.clear()
         for ring in (self.ranks, self.group, self.bucket):
             ring.pass_over(steps)
 

@@ -122,6 +122,18 @@ def measure(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Mea
     slots = window.with_detail(slots)
     if len(slots) < FEW_DETAILED:
         return None
+    same = slots.tobytes()
+    if (same, rank) not in window.measured:  # flagging, confirming and showing a rank ask for the same
+        measured = _measure(window, slots, rank)
+        window.measured[same, rank] = measured
+        if measured is not None:
+            window.measured[same, measured.ranks[0]] = measured
+    result: Measurement | None = window.measured[same, rank]
+    return result
+
+
+def _measure(window: ScopeWindow, slots: Indices, rank: int | None) -> Measurement | None:
+    """`measure` of enough steps, all of which have bucket detail."""
     late = _late(window, slots)
     clear = late.clear()
     if rank is None:

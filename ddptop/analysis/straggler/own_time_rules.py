@@ -196,7 +196,12 @@ def lasting(over: Column, wall: Column, first: Indices) -> Column:
     known, counts, since, wall = known[enough], counts[enough], since[enough], wall[enough]
     half, place = counts // 2, np.arange(known.shape[1])
     early = place < half[:, None]
-    ordered, *halves = np.sort([known, *(np.where(part, known, np.nan) for part in (early, ~early))], axis=-1)
+    until, begin = int(half.max()), int(half.min())  # the rest of either half is NaN
+    halves = (
+        np.sort(np.where(early, known, np.nan)[:, :until], axis=-1),
+        np.sort(np.where(early, np.nan, known)[:, begin:], axis=-1),
+    )
+    ordered = np.sort(known, axis=-1)
     level = (element_at(ordered, (counts - 1) // 2) + element_at(ordered, counts // 2)) / 2
     step = median(np.where(since, wall, np.nan))
     parts = zip((ordered, *halves), (counts, half, counts - half), strict=True)

@@ -477,6 +477,7 @@ class _Windows:
         slots = ends[:, None] + np.arange(1 - OWN_STEPS, 1)
         self._judged = slots >= begins[:, None]
         """(ends, OWN_STEPS) which steps of each window are; others are before it."""
+        self._all_judged = bool(self._judged.all())
         self._at = np.maximum(slots - self._first, 0)
         self._wall = self._windows(steps.wall(self._slots()), np.arange(len(ends)))
         self.step_ms = median(self._wall).tolist()
@@ -489,8 +490,10 @@ class _Windows:
         """(k, OWN_STEPS) of values (n,) or (k, n) the window of an evaluation each, which are numbered
         `which`; NaN where a step is not judged."""
         at = self._at[which]
-        picked = values[at] if values.ndim == 1 else np.take_along_axis(values, at, axis=-1)
-        return np.where(self._judged[which], picked, np.nan)
+        if values.ndim > 1:  # as one row: to take along an axis takes twice as long
+            at = at + values.shape[1] * np.arange(len(which))[:, None]
+        picked = np.ravel(values).take(at)
+        return picked if self._all_judged else np.where(self._judged[which], picked, np.nan)
 
     def late_in(self, place: OwnPlace | None, often: Mask) -> dict[int, StepFlag]:
         """By number of an evaluation, the ranks that are late in own time as a whole (None) or in one place.
@@ -511,10 +514,17 @@ class _Windows:
         which, rows, row_of, over = which[few], rows[few], row_of[few], over[few]
         first = own_time_rules.onsets(over)
         level = own_time_rules.lasting(over, self._wall[which], first)
+        late_at = np.flatnonzero(~np.isnan(level))
+        if not len(late_at):
+            return {}
+        which, rows, row_of = which[late_at], rows[late_at], row_of[late_at]
+        first, level = first[late_at], level[late_at]
         # Where all of own time is compared, the rank has to be late: not that others waited longer for a CPU.
         total = (steps.excess if place is None else steps.work_excess)(slots, members[some])
-        since = np.arange(OWN_STEPS) >= first[:, None]
-        agrees = median(np.where(since, self._windows(total[row_of], which), np.nan))
+        agrees = level  # where nothing was waited for a CPU it is the same
+        if not np.array_equal(total, excess, equal_nan=True):
+            since = np.arange(OWN_STEPS) >= first[:, None]
+            agrees = median(np.where(since, self._windows(total[row_of], which), np.nan))
         found: dict[int, StepFlag] = {}
         ranks, agrees = members[rows].tolist(), agrees.tolist()
         candidates = zip(which.tolist(), range(len(which)), first.tolist(), level.tolist(), strict=True)

@@ -53,7 +53,7 @@ class DrawnMap(NamedTuple):
 
 def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> DrawnMap:
     """The map of hosts x local ranks."""
-    names, table = table_by_host(scene)
+    names, table, _ = table_by_host(scene)
     if state.count and state.first < len(names):
         stop = state.first + state.count
         names, table = names[state.first : stop], table[state.first : stop]
@@ -93,7 +93,7 @@ def draw_host_cells(scene: Scene, state: HeatState, width: int, room: int) -> Dr
 class HostMap(NamedTuple):
     """The values of hosts x local ranks; a row may stand for several hosts."""
 
-    names: list[str]
+    names: tuple[str, ...]
     edges: NDArray[np.int64]
     """(rows + 1,) the first host of every row, and the one after the last."""
     value: NDArray[np.float64]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from ddptop.frames.conditions import PROBLEM_STATES, SILENT_STATES
 from ddptop.frames.hosts import host_index
 from ddptop.render.hosts import figures_by_name
 from ddptop.render.line import worst_sign
+from ddptop.render.text import clean_text, text_width
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,14 +24,31 @@ LONGEST_NAME = 14
 """Terminal cells of the name of a host."""
 
 
-def table_by_host(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
-    """Names of the hosts in order of their first ranks, and (hosts, local ranks) which rank it is; -1:
-    none."""
+class HostTable(NamedTuple):
+    """Which rank is where."""
+
+    names: tuple[str, ...]
+    """Of the hosts, in order of their first ranks."""
+    ranks: NDArray[np.int64]
+    """(hosts, local ranks) the rank; -1: there is none."""
+    longest: int
+    """Terminal cells of the longest name."""
+
+
+def table_by_host(scene: Scene) -> HostTable:
+    """The ranks of the scene by host. The array is shared: it is not to be changed."""
     ranks = scene.frame.ranks
-    hosts: dict[str, list[int]] = {}
-    for rank, name in enumerate(ranks.host):
-        hosts.setdefault(name, []).append(rank)
     places = np.where(np.isnan(ranks.local_rank), -1, ranks.local_rank).astype(np.int64)
+    return _make_table(ranks.host, places.tobytes(), scene.ascii_only)
+
+
+@lru_cache(maxsize=2)
+def _make_table(host_of_rank: tuple[str, ...], local_ranks: bytes, ascii_only: bool) -> HostTable:
+    """To place thousands of ranks takes as long as the rest of a picture, and they stay where they are."""
+    places = np.frombuffer(local_ranks, np.int64)
+    hosts: dict[str, list[int]] = {}
+    for rank, name in enumerate(host_of_rank):
+        hosts.setdefault(name, []).append(rank)
     widest = max([int(places.max(initial=0)) + 1, *map(len, hosts.values())]) if hosts else 0
     if any(
         len({int(places[rank]) for rank in host_ranks}) < len(host_ranks) for host_ranks in hosts.values()
@@ -40,8 +59,9 @@ def table_by_host(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
     for row, host_ranks in enumerate(hosts.values()):
         for index, rank in enumerate(host_ranks):
             table[row, places[rank] if places[rank] >= 0 else index] = rank
-    short = host_index(ranks.host).short
-    return [scene.clean(name) or "?" for name in short], table
+    table.setflags(write=False)
+    names = tuple(clean_text(name, ascii_only) or "?" for name in host_index(host_of_rank).short)
+    return HostTable(names, table, max(map(text_width, names), default=0))
 
 
 def fold_cells(

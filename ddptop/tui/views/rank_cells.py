@@ -16,11 +16,11 @@ from ddptop.frames.conditions import RED_STATES
 from ddptop.frames.numbers import fixed
 from ddptop.frames.statistics import median
 from ddptop.render.line import Line, Role, combine_roles, draw_rule, join_parts, of_state
-from ddptop.render.text import fit_tail, text_width
+from ddptop.render.text import fit_tail
 from ddptop.tui.keys import Do
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_figures import Shades, digits
-from ddptop.tui.views.host_cells import LONGEST_NAME, find_row_signs, fold_cells, table_by_host
+from ddptop.tui.views.host_cells import LONGEST_NAME, HostTable, find_row_signs, fold_cells, table_by_host
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,14 +75,6 @@ class CellPlan(NamedTuple):
         return n_blocks * (self.label + 1 + n_columns * self.cell + GAP) - GAP
 
 
-class HostTable(NamedTuple):
-    """Which rank is where."""
-
-    names: list[str]
-    ranks: NDArray[np.int64]
-    """(hosts, local ranks) the rank; -1: there is none."""
-
-
 def panel_width(scene: Scene, width: int, height: int) -> int:
     """Terminal cells of the panel with its left border beside a table of `height` lines; 0: there is none."""
     if width < PANELS_FROM or len(scene.frame.ranks.state) < 2 or height < 4:
@@ -132,22 +124,22 @@ def draw_panel(scene: Scene, width: int, height: int, rank: int) -> list[Line]:
 def _table_of_hosts(scene: Scene) -> HostTable:
     """The ranks by host; those of a single host in rows of A_ROW, and of as many as make a square where they
     are more."""
-    names, ranks = table_by_host(scene)
-    if len(names) != 1:
-        return HostTable(names, ranks)
-    n_ranks = ranks.shape[1]
+    hosts = table_by_host(scene)
+    if len(hosts.names) != 1:
+        return hosts
+    n_ranks = hosts.ranks.shape[1]
     n_columns = max(A_ROW, round(n_ranks**0.5))
     n_rows = -(-n_ranks // n_columns)
     padded = np.full(n_rows * n_columns, -1, np.int64)
-    padded[:n_ranks] = ranks[0]
-    return HostTable([names[0], *[""] * (n_rows - 1)], padded.reshape(n_rows, n_columns))
+    padded[:n_ranks] = hosts.ranks[0]
+    names = (hosts.names[0], *[""] * (n_rows - 1))
+    return HostTable(names, padded.reshape(n_rows, n_columns), hosts.longest)
 
 
 def _plan_cells(hosts: HostTable, width: int, room: int) -> CellPlan:
     """The widest cells with which every host has a row of its own; else the narrowest."""
     n_hosts, n_columns = hosts.ranks.shape
-    longest = max(map(text_width, hosts.names))
-    label = min(LONGEST_NAME, longest) + 1
+    label = min(LONGEST_NAME, hosts.longest) + 1
     digits_of_rank = len(str(int(hosts.ranks.max(initial=0))))
     plan = CellPlan(1, 1, 1, 1, label)
     for cell in CELLS:

@@ -85,7 +85,7 @@ def draw_short_bill(bill: Bill, width: int, ascii_only: bool) -> list[Line]:
         for row in bill.rows
     ]
     return [
-        Line(headline(bill)).cut(width),
+        Line("9 ", "accent").add(headline(bill)).cut(width),
         draw_bill_bar(bill, width, ascii_only),
         join_parts(parts, width),
     ]

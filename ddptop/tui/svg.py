@@ -31,6 +31,7 @@ _FULL = (0, 0, CELL_WIDTH, CELL_HEIGHT)
 _BOXES: dict[str, tuple[tuple[int, int, int, int], ...]] = {
     "█": (_FULL,), "▓": (_FULL,), "▒": (_FULL,), "░": (_FULL,),
     **{sign: ((0, 16 - 2 * at, 8, 2 * at),) for at, sign in enumerate("▁▂▃▄▅▆▇", 1)},
+    "▀": ((0, 0, 8, 8),),
     **{sign: ((0, 0, at, 16),) for at, sign in enumerate("▏▎▍▌▋▊▉", 1)},
     "▐": ((4, 0, 4, 16),), "▪": ((1, 5, 6, 6),), "·": ((3, 7, 2, 2),),
     "─": ((0, 7, 8, 1),), "━": ((0, 7, 8, 2),), "╌": ((1, 7, 2, 1), (5, 7, 2, 1)),

@@ -15,9 +15,13 @@ from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
 from ddptop.tui.screen import Screen
 from ddptop.tui.view import View
+from ddptop.tui.views.charts import TWO_ABREAST, draw_communication
 
 MIN_BAR, MAX_BAR = 16, 40
 """Least cells beside the table for a bar to be drawn, and most cells of a bar."""
+
+LEAST_CHART = 7
+"""Lines below the table from which there are charts in them."""
 
 _COLLECTIVE = "coll = wait for the slowest rank + transfer, median ms, hidden by compute or not"
 
@@ -110,6 +114,9 @@ class BucketsView(View):
         )
         lines.append(Line(" ").extend(table.draw_head(columns, gap)))
         room = height - len(lines) - len(legend)
+        n_chart = room - len(figures) - 1
+        n_chart = n_chart if n_chart >= LEAST_CHART and width >= 2 * TWO_ABREAST else 0
+        room -= n_chart
         shares = shares_of_best(scene)
         scroll, shown = scene.place.scroll.fitted(len(figures), room)
         for index in shown:
@@ -121,5 +128,7 @@ class BucketsView(View):
                 line.add("  ┃", "rule").add("█" * round(shares[index] / 100 * bar), "transfer")
             line.target = index
             lines.append(line)
+        lines += [Line()] * (height - len(lines) - len(legend) - n_chart)
+        lines += draw_communication(scene, width, n_chart) if n_chart else []
         lines += [Line()] * (height - len(lines) - len(legend))
         return Page(lines + legend, PageLayout(scroll))

@@ -111,6 +111,17 @@ def _draw_all(
     return lines, tuple(plots), tuple(titles)
 
 
+def draw_communication(scene: Scene, width: int, height: int) -> list[Line]:
+    """Draw bus bandwidth and the parts of the step over the last minutes, beside each other."""
+    happened, right = find_happened(scene), (width + 1) // 2
+    _, _, parts, speed = _make_curves(scene, happened)
+    left_block, right_block = (
+        draw_chart(replace(curve, happened=happened), right - 1, height, scene.ascii_only, None, apart).lines
+        for curve, apart in ((speed, 1), (parts, 0))
+    )
+    return side_by_side(left_block, right_block, right)
+
+
 STRIP_RANKS = 8
 """Ranks up to which each has a row of the excess strip."""
 
@@ -202,7 +213,7 @@ def _draw_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
         rank = Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint")
     step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim")
     return (
-        (_draw_title("loss", loss(group.loss_mean)), worst, rank),
+        (_draw_title("loss", loss(group.loss_mean), key=True), worst, rank),
         (step_ms, Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint")),
         (),
         (_draw_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)),),
@@ -276,7 +287,7 @@ def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Hap
     parts += [Line("log", "dim")] if log else []
     newest = (0, len(parts), len(parts) + 1)
     parts += figure_lines[1:]
-    whole = not history.start or history.early
+    whole = not history.start or history.early or not len(history.step)
     kept = "whole run" if whole else f"since step {count(history.step[0])}"
     began = scene.frame.run.started_at
     nan_at = [event.unix_s - began for event in scene.frame.events if event.kind == "nan"]
@@ -349,5 +360,7 @@ def _find_peak(x: Column, values: Column) -> float | None:
     return float(finite.max()) if len(finite) else None
 
 
-def _draw_title(name: str, value: str) -> Line:
-    return Line(f"{name} ", "dim").add(value, "strong")
+def _draw_title(name: str, value: str, *, key: bool = False) -> Line:
+    """`key`: the first letter is the key that changes the chart."""
+    line = Line(name[0], "accent" if key else "dim").add(f"{name[1:]} ", "dim")
+    return line.add(value, "strong")

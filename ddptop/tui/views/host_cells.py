@@ -50,7 +50,7 @@ def _make_table(host_of_rank: tuple[str, ...], local_ranks: bytes, ascii_only: b
     for rank, name in enumerate(host_of_rank):
         hosts.setdefault(name, []).append(rank)
     widest = max([int(places.max(initial=0)) + 1, *map(len, hosts.values())]) if hosts else 0
-    if any(
+    if widest > len(places) or any(  # a rank cannot have more ranks before it on its host than there are
         len({int(places[rank]) for rank in host_ranks}) < len(host_ranks) for host_ranks in hosts.values()
     ):
         widest = max(map(len, hosts.values()))  # not reported, or two jobs on a host: in order of rank
@@ -82,7 +82,7 @@ def find_row_signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[t
     index, states = host_index(scene.frame.ranks.host), scene.frame.ranks.state
     figures = figures_by_name(scene.frame)
     unwell: dict[int, list[str]] = {}
-    for rank, state in enumerate(states):
+    for rank, state in enumerate(states) if not set(PROBLEM_STATES).isdisjoint(states) else ():
         if state in PROBLEM_STATES:
             unwell.setdefault(int(index.of_rank[rank]), []).append(scene.state_word(rank))
     for host, name in enumerate(index.names):

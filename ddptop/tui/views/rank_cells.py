@@ -54,6 +54,9 @@ GAP = 2
 CALM_SHARE = 0.25
 """Of the step: the range of values that the shades share at least, so that noise gets none."""
 
+KEY_IN_TITLE = " 4 "
+"""The key of the view that shows the same at large, as in the titles of other panels."""
+
 A_ROW = 4
 """Ranks beside each other where all are on one host."""
 
@@ -117,7 +120,8 @@ def draw_panel(scene: Scene, width: int, height: int, rank: int) -> list[Line]:
     if usual is not None:
         lines[-1] = _draw_shades(scene, shades, figure, width - 2)
         title = f"{heat_figures.title(figure, scene.frame)} by host and rank"
-    head = Line("┬", "rule").extend(draw_rule(width - 1, title))
+    rule = draw_rule(width - 1 - len(KEY_IN_TITLE), title)
+    head = Line("┬", "rule").add(KEY_IN_TITLE, "accent").extend(rule).spot(0, width, Do.VIEW("heat"))
     return [head, *(Line("│", "rule").add(" ").extend(line.cut(width - 2)) for line in lines)]
 
 

@@ -252,10 +252,10 @@ def _draw_legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
     return lines
 
 
-READY, QUEUED, WAIT, TRANSFER, UNSEEN = (("┊", "|"), ("╌", ":"), ("▃", "."), ("▆", "~"), ("?", "?"))
-"""Glyphs of an all-reduce: ready, queued behind others, waiting for a rank, in transfer, end not known. Its
-bars are lower than those of the phases, and so stay apart from each other; without colours, their height
-tells them apart."""
+READY, QUEUED, WAIT, TRANSFER, UNSEEN = (("┊", "|"), ("╌", ":"), ("━", "."), ("▀", "~"), ("?", "?"))
+"""Glyphs of an all-reduce: ready, queued behind others, waiting for a rank, in transfer, end not known. Their
+bars hang below those of the phases and stay apart from each other; without colours the height tells them
+apart."""
 
 _SPAN_NAMES = {"wait": "waiting", "transfer": "moving"}
 """Names of spans in a frame, where they are not the name of the part."""

@@ -142,11 +142,12 @@ def busy_loops(count: int) -> Iterator[None]:
 def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> object:
     """Wait for a condition to be true and return its value; AssertionError naming it after the deadline."""
     end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
+    while (began := time.monotonic()) < end:
         value = condition()
         if value:
             return value
-        time.sleep(0.05)
+        # A look that starts a process takes half of the time at most: what it waits for needs the CPU, too.
+        time.sleep(min(0.5, max(0.05, time.monotonic() - began)))
     raise AssertionError(f"after {deadline_s:g} s still not: {what}")
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,15 @@ LONG_BYTES = 1_500_000
 """Of a recording that takes some seconds to be read, before it is refused."""
 
 
+WAYS = (0, 130, 143)
+"""Exit codes after q, Ctrl-C and SIGTERM."""
+
+
+def each_way_first(names: Iterable[str]) -> list[tuple[str, Sequence[int]]]:
+    """The first of these is left in each way, every other one in one way, by turns."""
+    return [(name, WAYS if number == 0 else WAYS[number % 3 :][:1]) for number, name in enumerate(names)]
+
+
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
     env = environment(tmp_path) | {"LANG": "C.UTF-8", "PYTHONPATH": str(REPOSITORY)}
@@ -50,7 +59,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def ways_to_leave(terminal: Terminal) -> dict[int, Callable[[], object]]:
-    """By exit code."""
+    """By exit code (`WAYS`)."""
 
     def terminate() -> None:
         process = terminal.foreground()
@@ -60,10 +69,12 @@ def ways_to_leave(terminal: Terminal) -> dict[int, Callable[[], object]]:
     return {0: lambda: terminal.press("q"), 130: lambda: terminal.press("C-c"), 143: terminate}
 
 
-def leave_each_way(terminal: Terminal, command: str, shown: str, *, screen: bool = True) -> None:
-    for code, leave in ways_to_leave(terminal).items():
-        if code == 0 and not screen:
-            continue
+def leave_by(
+    terminal: Terminal, codes: Sequence[int], command: str, shown: str, *, screen: bool = True
+) -> None:
+    """Start the command and leave it once for each of these exit codes."""
+    for code in codes:
+        leave = ways_to_leave(terminal)[code]
         terminal.type(f"clear; {DDPTOP} {command}")
         if screen:
             until(lambda: terminal.modes().startswith("1"), "a screen")
@@ -76,16 +87,12 @@ def leave_each_way(terminal: Terminal, command: str, shown: str, *, screen: bool
         assert "Traceback" not in terminal.screen()
 
 
-@pytest.mark.parametrize("mode", SHOWN)
-def test_beside_a_far_end_that_lies(terminal: Terminal, tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "codes"), each_way_first(SHOWN))
+def test_beside_a_far_end_that_lies(
+    terminal: Terminal, tmp_path: Path, mode: str, codes: Sequence[int]
+) -> None:
     words = f"--connect -- {sys.executable} {FAR_END} {mode} {tmp_path / 'starts'}"
-    leave_each_way(terminal, words, SHOWN[mode])
-
-
-@pytest.mark.parametrize("kind", ["tiny_blocks", "histories", "endless_chain", "false_syncs", "same_steps"])
-def test_while_a_hostile_recording_is_on_the_screen(terminal: Terminal, tmp_path: Path, kind: str) -> None:
-    path = hostile_files.KINDS[kind](tmp_path / "run.ddptop", LONG_BYTES)
-    leave_each_way(terminal, f"replay {path.name}", "ddptop")
+    leave_by(terminal, codes, words, SHOWN[mode])
 
 
 @pytest.fixture(scope="module")
@@ -97,18 +104,29 @@ def long_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("kind", "codes"),
+    each_way_first(["tiny_blocks", "histories", "endless_chain", "false_syncs", "same_steps"]),
+)
+def test_while_a_hostile_recording_is_on_the_screen(
+    terminal: Terminal, tmp_path: Path, kind: str, codes: Sequence[int]
+) -> None:
+    path = hostile_files.KINDS[kind](tmp_path / "run.ddptop", LONG_BYTES)
+    leave_by(terminal, codes, f"replay {path.name}", "ddptop")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
     [
-        "report run.ddptop",
-        "replay run.ddptop --once",
-        "check run.ddptop --against run.ddptop",
-        "export run.ddptop --to csv -o out --force",
-        "export run.ddptop --to json -o out.jsonl --force",
-        "merge run.ddptop other.ddptop -o merged.ddptop",
+        ("report run.ddptop", 130),
+        ("replay run.ddptop --once", 143),
+        ("check run.ddptop --against run.ddptop", 130),
+        ("export run.ddptop --to csv -o out --force", 143),
+        ("export run.ddptop --to json -o out.jsonl --force", 130),
+        ("merge run.ddptop other.ddptop -o merged.ddptop", 143),
     ],
 )
 def test_while_a_command_reads_a_long_recording(
-    terminal: Terminal, tmp_path: Path, long_recording: Path, command: str
+    terminal: Terminal, tmp_path: Path, long_recording: Path, command: str, code: int
 ) -> None:
     """It says so first: after a second there is a bar."""
     verb = command.split()[0]
@@ -118,5 +136,5 @@ def test_while_a_command_reads_a_long_recording(
         shutil.copy(long_recording, tmp_path / "run.ddptop")
     shutil.copy(tmp_path / "run.ddptop", tmp_path / "other.ddptop")
     doing = {"export": "exporting run.ddptop [", "merge": "merging 2 recordings "}
-    leave_each_way(terminal, command, doing.get(verb, "reading run.ddptop ["), screen=False)
+    leave_by(terminal, [code], command, doing.get(verb, "reading run.ddptop ["), screen=False)
     assert {one.name for one in tmp_path.iterdir() if one.is_file()} == {"run.ddptop", "other.ddptop"}

@@ -74,15 +74,15 @@ def test_agents_killed_at_any_moment_lose_and_double_nothing(host):
     host.collector.write_address(host.directory)
     chance = random.Random(15)
     agent = host.agent()
-    ranks = [host.rank(rank, steps=4000, rate=100) for rank in (0, 1)]
-    for _ in range(20):
+    ranks = [host.rank(rank, steps=2000, rate=100) for rank in (0, 1)]
+    for _ in range(12):
         time.sleep(chance.uniform(0.1, 1.5))
         agent.kill()
         agent.wait()
         agent = host.agent()
     host.ended(ranks)
     host.finish(agent)
-    assert host.collector.steps() == {0: [*range(4000)], 1: [*range(4000)]}
+    assert host.collector.steps() == {0: [*range(2000)], 1: [*range(2000)]}
     assert host.local_recordings() == []
 
 
@@ -91,9 +91,9 @@ def test_agents_killed_while_the_collector_is_away_lose_and_double_nothing(host)
     """Each next agent goes on with the local recording of the one before."""
     chance = random.Random(15)
     agent = host.agent()
-    ranks = [host.rank(rank, steps=6000, rate=100) for rank in (0, 1)]
+    ranks = [host.rank(rank, steps=3000, rate=100) for rank in (0, 1)]
     for number in range(10):
-        time.sleep(chance.uniform(0.1, 7))
+        time.sleep(chance.uniform(0.1, 3))
         agent.kill()
         agent.wait()
         agent = host.agent()
@@ -104,7 +104,7 @@ def test_agents_killed_while_the_collector_is_away_lose_and_double_nothing(host)
             host.collector.stop()
     host.ended(ranks)
     host.finish(agent)
-    assert host.collector.steps() == {0: [*range(6000)], 1: [*range(6000)]}
+    assert host.collector.steps() == {0: [*range(3000)], 1: [*range(3000)]}
     assert host.local_recordings() == []
 
 

@@ -252,13 +252,7 @@ def test_a_killed_rank_ends_the_run_as_torchrun_says_it_and_is_on_record(home: P
     assert (ends[1].kind, ends[1].fields["signal"], set(ends)) == ("lost_rank", "SIGKILL", {0, 1})
 
 
-PATIENT = [
-    sys.executable,
-    "-c",
-    "import sys; from ddptop.host import end_notices; end_notices.give_notice.__defaults__ = (5.0,); "
-    "from ddptop.cli.launch import main; sys.exit(main())",
-]
-"""`ddptop-run` that waits longer for what its ranks send at their end: on a busy machine 50 ms are few."""
+PATIENT = [sys.executable, Path(__file__).with_name("patient_launcher.py")]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ fake_rank.py DIRECTORY RUN_ID RANK WORLD STEPS STEPS_PER_S BUCKETS WINDOW_BYTES 
 
 END is what happens after the last step: `bye`, `exit` (a BYE, and exit code 3), `crash` (SIGABRT, with a
 crash file), `hang` (it answers every ASK, until it is killed), `deaf` (the same without an answer).
-With a variable GATE it takes the second half of its steps once that file exists.
+With a variable GATE it takes the second half of its steps once that file exists, or no more steps in all than
+the number in it.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def main() -> None:
     gate = Path(os.environ.get("GATE", "/"))
     while done < steps:
         time.sleep(LOOK_S)
-        due = min(steps if gate.exists() else steps // 2, int((time.monotonic_ns() - began) / 1e9 * rate))
+        allowed = int(gate.read_text() or steps) if gate.is_file() else steps if gate.exists() else steps // 2
+        due = min(allowed, int((time.monotonic_ns() - began) / 1e9 * rate))
         while done < due:
             end = min(due, done + BATCH)
             rows = tuple(row(step, (step - done) * wall_us, wall_us, buckets) for step in range(done, end))

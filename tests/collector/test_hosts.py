@@ -245,14 +245,14 @@ def test_a_port_that_is_taken_is_reported_and_this_host_is_recorded(stage):
 
 @pytest.mark.slow
 def test_records_made_are_recorded_or_counted_whenever_the_collector_is_killed(stage):
-    """Twenty times at random moments; the last steps come after the last of them."""
-    chance, steps = random.Random(5), 9000
+    """Ten times at random moments; on a machine with time the last steps come after the last of them."""
+    chance, steps = random.Random(5), 4000
     collector = stage.collector(*SERVE)
     ranks, agents = hosts_begin(stage, steps=steps, rate=100)
-    for _ in range(20):
+    for _ in range(10):
         time.sleep(0.3 + 2 * chance.random())
         collector.kill()
-        collector.wait()
+        assert collector.communicate()[1] == "", "an error of ours costs the figures what it was about"
         collector = stage.collector(*SERVE)
     said = stage.ended(ranks) + stage.ended(agents)
     assert [one["left"] + one["dropped"] for one in said] == [0] * 4

@@ -56,6 +56,11 @@ def _cut(folder: Path, seconds: float) -> Result:
 
 
 ROWS = tuple(
-    Row(f"link of a host cut for {seconds} s", "host named, every step recorded once", cut_for(seconds))
+    Row(
+        f"link of a host cut for {seconds} s",
+        "host named, every step recorded once",
+        cut_for(seconds),
+        long=seconds > 10,
+    )
     for seconds in (10, 60)
 )

@@ -28,3 +28,5 @@ class Row:
     """Takes the seed of everything that is random. Raises CannotTryError."""
     short: bool = False
     """Part of the short form: a few seconds."""
+    long: bool = False
+    """In the table alone: what a test would show, another row shows as well."""

@@ -24,6 +24,7 @@ from ddptop.collector.supervisor import CollectorSupervisor, RunSummary
 from ddptop.host.runs import create_run_directory
 from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording.reader import Recording, RecordingError
+from tests import warm
 from tests.faults.row import CannotTryError
 from tests.processes import DDPTOP
 
@@ -92,7 +93,7 @@ class Trial:
         self.told: list[str] = []
         arguments = [str(word) for pair in words.items() for word in pair]
         self.supervisor = CollectorSupervisor(arguments, self.directory / "collector.log", self.told.append)
-        self.ranks: list[subprocess.Popen[bytes]] = []
+        self.ranks: list[subprocess.Popen[str]] = []
         self.others: list[subprocess.Popen[bytes]] = []
         self.terminals: list[int] = []
 
@@ -104,7 +105,7 @@ class Trial:
             numbers = (rank, WORLD, scale.steps, scale.rate, scale.buckets, 4 << 20, DRAIN_S)
             words = [sys.executable, FAKE_RANK, self.directory, self.directory.name, *numbers, "bye"]
             env = os.environ | ({"GATE": str(self.home / "go")} if scale.held else {})
-            self.ranks.append(subprocess.Popen([*map(str, words)], stdout=subprocess.DEVNULL, env=env))
+            self.ranks.append(warm.WarmPopen([*map(str, words)], stdout=subprocess.DEVNULL, env=env))
         self.wait_for(lambda: len({rank for rank, _ in steps_of(self.records())}) == WORLD)
 
     def viewer(self, *words: str) -> subprocess.Popen[bytes]:
@@ -211,6 +212,8 @@ def trial(seed: int, scale: Scale) -> Iterator[Trial]:
         if scale.disk_bytes is not None:
             stack.enter_context(small_disk(home / "recordings", scale.disk_bytes))
         stack.enter_context(mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": str(home / "r")}))
+        warm.begin()
+        stack.enter_context(mock.patch("ddptop.collector.supervisor.subprocess.Popen", warm.WarmPopen))
         made = Trial(home, Random(seed), scale)
         stack.callback(made.close)
         made.start()

@@ -14,14 +14,8 @@ from tests.processes import until
 CLOCKS_S = (0, 5_000, -5_000)
 """By which the monotonic clock of each host is ahead; it has run for longer than the last one is behind."""
 
-PLACES = {
-    "other": "between_steps",
-    "forward": "forward",
-    "loss": "before_backward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-}
-"""Where the rank sleeps, and where ddptop finds it."""
+PLACES = {"other": "between_steps", "backward": "backward"}
+"""Where the rank sleeps, and where ddptop finds it: `tests/analysis/test_remote_hosts.py` has the others."""
 
 
 def offsets_hold(picture: dict[str, Any]) -> None:

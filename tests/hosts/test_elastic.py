@@ -69,18 +69,17 @@ def test_a_host_that_joins_and_leaves(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("how", ["setup", "env"])
 def test_a_host_that_joins_a_script_without_our_launcher_is_collected(
-    tmp_path_factory: pytest.TempPathFactory, how: str
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The host that began keeps the collector; the one that joins owns the store of the new group."""
     folder = tmp_path_factory.mktemp("short")
     with hosts(2, folder) as (a, b), launched((), plain=True) as job:
         printed = a.run([*DDPTOP, "env", "--name", "run", "--json"], in_repository(a)).stdout
-        variables = OWN_STORE | ({"DDPTOP_NAME": "run"} if how == "setup" else json.loads(printed))
+        variables = OWN_STORE | json.loads(printed)
 
         def begin(host: Host) -> None:
-            words = ("steps=0", "pause_ms=30", "setup=yes" if how == "setup" else "setup=")
+            words = ("steps=0", "pause_ms=30")
             job.processes.append(
                 launch(host, (b, a), *words, backend="c10d", nodes="1:2", variables=variables, plain=True)
             )

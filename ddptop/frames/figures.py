@@ -174,6 +174,8 @@ class FigureColumn:
     alike: Callable[[Column], bool] | None = None
     title: str = ""
     """Empty: that of the figure."""
+    text: Callable[[float | None], str] | None = None
+    """Of hosts in the report: how a value is written; None: as everywhere."""
     shown: Callable[[Column], bool] | None = None
     """Whether a table of ranks with these values has the column; None: always."""
     width: int = 0
@@ -229,6 +231,17 @@ class Metric:
     help: str
     has_histogram: bool = False
     """Whether large groups also have a histogram of it over all ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinePart:
+    """A figure in the line beside a rank's bar in the HTML page, where it is known."""
+
+    place: int
+    """Figures stand in this order."""
+    sentence: str
+    """`{value}` is its value."""
+    text: Callable[[float], str] = fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +341,9 @@ class Figure:
     in_report: bool = False
     """Whether the report has its mean over the run."""
     report: FigureColumn | None = None
-    """Its column in the report's table of ranks; None: it has none."""
+    """Its column in the report's table of ranks, or of hosts; None: it has none."""
+    line: LinePart | None = None
+    """How the report's HTML page has it beside a rank's bar; None: not at all."""
 
     @property
     def unit(self) -> str:
@@ -561,6 +576,7 @@ FIGURES = (
         metric=Metric(place=50, name="rank_lateness", help="How late its buckets arrive"),
         in_report=True,
         report=FigureColumn(place=20, keep=90, keep_beside_own_times=60, title="late ms"),
+        line=LinePart(place=30, sentence="late {value} ms"),
         formula=(
             "lateness at the deciding all-reduce, summed over the passes (and its bound with it). Of "
             "a rank in several process groups the largest in size"
@@ -689,6 +705,7 @@ FIGURES = (
         ),
         in_report=True,
         report=FigureColumn(place=10, keep=91, title="excess ms", shown=some_known),
+        line=LinePart(place=20, sentence="excess {value}", text=signed),
         formula=(
             "own time of the rank − median of the own times of the *other* ranks in the same step. "
             "Over all ranks, a group of two would show half the difference on each"
@@ -1126,6 +1143,7 @@ HOST_FIGURES = (
         largest_first=False,
         integer=True,
         screen=FigureColumn(place=20, keep=92, width=5, shown=always),
+        report=FigureColumn(place=10, keep=90),
         formula="of its ranks the flagged one, or the one with the largest excess",
         source="ddptop/analysis/to_frame/hosts.py",
     ),
@@ -1135,6 +1153,7 @@ HOST_FIGURES = (
         title="excess",
         largest_first=True,
         screen=FigureColumn(place=30, keep=93, width=7, shown=always),
+        report=FigureColumn(place=20, keep=89, title="excess ms"),
         formula="excess of its worst rank",
         source="ddptop/analysis/to_frame/hosts.py",
     ),
@@ -1145,6 +1164,7 @@ HOST_FIGURES = (
         words="step time",
         largest_first=True,
         screen=FigureColumn(place=40, keep=60, width=8),
+        report=FigureColumn(place=30, keep=80),
         formula="median over its ranks of their step time",
         source="ddptop/analysis/to_frame/hosts.py",
     ),
@@ -1166,6 +1186,7 @@ HOST_FIGURES = (
         emphasis="dim",
         largest_first=True,
         screen=FigureColumn(place=70, keep=73, width=7),
+        report=FigureColumn(place=40, keep=70, title="clock± ms", text=ratio),
         formula="half the distance of the limits of the offset + what the drift may be wrong by × 2 s",
         source="ddptop/transport/clock_filter.py",
     ),
@@ -1177,6 +1198,7 @@ HOST_FIGURES = (
         emphasis="dim",
         largest_first=True,
         screen=FigureColumn(place=80, keep=50, width=9),
+        report=FigureColumn(place=50, keep=60, text=fixed),
         formula="middle of the limits of the drift; 0 while it may be wrong by more than 100 ppm",
         source="ddptop/transport/clock_filter.py",
     ),

@@ -199,6 +199,16 @@ class RankSummary:
     """The other figures that the report has of a rank (`Figure.in_report`), by their keys. JSON has them
     among the rank's own."""
 
+    @property
+    def has_own_times(self) -> bool:
+        """Whether its own times are known, so that its excess says how slow it is."""
+        return self.excess_ms is not None
+
+    @property
+    def slower_ms(self) -> float | None:
+        """By how much it is slower than the others: its excess, or its lateness where that is not known."""
+        return self.lateness_ms if self.excess_ms is None else self.excess_ms
+
 
 @dataclass(frozen=True, slots=True)
 class HostSummary:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.bill import bill_of, headline, skew_cost_phrase
 from ddptop.frames.conditions import tone_of
-from ddptop.frames.numbers import fixed, signed
+from ddptop.frames.figures import figures_shown
+from ddptop.frames.numbers import fixed
 from ddptop.frames.verdict import SIGNS
 from ddptop.render.bill import LOSSES_TITLE, class_columns, loss_phrases, waited_columns
 from ddptop.render.colours import DARK, LIGHT
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from ddptop.frames.stall import RankPosition
     from ddptop.render.table import TableColumn
     from ddptop.report.content import Report
+
+LINE_PARTS = figures_shown(lambda figure: figure.line)
+"""Figures beside the bar of a rank."""
 
 MAX_RANKS = 64
 """Bars of ranks; the others are counted."""
@@ -209,8 +213,8 @@ def _draw_ranks(report: Report) -> str:
     rows = []
     for rank_index, rank in enumerate(shown):
         figures = [f"{fixed(rank.step_ms)} ms"]
-        figures += [] if rank.excess_ms is None else [f"excess {signed(rank.excess_ms)}"]
-        figures += [] if rank.lateness_ms is None else [f"late {fixed(rank.lateness_ms)} ms"]
+        values = ((line, getattr(rank, figure.name)) for figure, line in LINE_PARTS)
+        figures += [line.sentence.format(value=line.text(ms)) for line, ms in values if ms is not None]
         bar = draw_rank_bar(times[:, rank_index].tolist(), full_ms, f"rank {rank.rank}")
         rows.append(
             f'<div class="rank"><span>rank {rank.rank} <small>{_escape_text(rank.host)}</small></span>{bar}'

@@ -12,8 +12,8 @@ from ddptop.frames.buckets import times_a_step
 from ddptop.frames.causes import blamed_ranks
 from ddptop.frames.conditions import UNREACHABLE
 from ddptop.frames.differences import events_near
-from ddptop.frames.figures import BUCKET_FIGURES, RANK_FIGURES, figures_shown
-from ddptop.frames.numbers import LEAST_SHOWN_MS, RATIO, UNKNOWN, bounded, clock, fixed, size
+from ddptop.frames.figures import BUCKET_FIGURES, HOST_FIGURES, RANK_FIGURES, figures_shown
+from ddptop.frames.numbers import LEAST_SHOWN_MS, UNKNOWN, bounded, clock, size
 from ddptop.frames.statistics import median
 from ddptop.render.phases import PARTS, draw_pair, pairs_head, rank_parts
 from ddptop.render.table import measured_column, text_lines
@@ -47,6 +47,9 @@ HOST_WIDTH = 12
 BUCKET_COLUMNS = figures_shown(lambda figure: figure.report, BUCKET_FIGURES)
 """Columns of buckets, beside those that say which they are."""
 
+HOST_COLUMNS = figures_shown(lambda figure: figure.report, HOST_FIGURES)
+"""Likewise of hosts."""
+
 COLUMNS = figures_shown(lambda figure: figure.report)
 LATENESS = RANK_FIGURES["lateness_ms"]
 """The figure that the table has with its bound."""
@@ -56,7 +59,7 @@ def rank_table(report: Report, width: int) -> list[str]:
     """The worst ranks: means over the run, in ms. The parts of the step add up to `ms/step`."""
     shown = worst_ranks(report)
     parts = dict(zip((part.name for part in PARTS), rank_times(shown, report), strict=True))
-    by_steps = any(rank.excess_ms is not None for rank in shown)
+    by_steps = any(rank.has_own_times for rank in shown)
     columns = [
         measured_column("rank", [str(rank.rank) for rank in shown], 99),
         measured_column("host", [_host_label(rank) for rank in shown], 20, right=False),
@@ -182,15 +185,18 @@ def worst_hosts(report: Report) -> list[HostSummary]:
 
 def host_columns(shown: Sequence[HostSummary]) -> list[TableColumn]:
     """The table of hosts."""
-    worst = [UNKNOWN if host.worst_rank is None else str(host.worst_rank) for host in shown]
+    figures = [
+        measured_column(
+            column.title or figure.title,
+            [(column.text or figure.text)(getattr(host, figure.name)) for host in shown],
+            column.keep,
+        )
+        for figure, column in HOST_COLUMNS
+    ]
     return [
         measured_column("host", [fit_tail(host.name, 2 * HOST_WIDTH) for host in shown], 99, right=False),
         measured_column("ranks", [str(len(host.ranks)) for host in shown], 95),
-        measured_column("worst", worst, 90),
-        measured_column("excess ms", [fixed(host.excess_ms) for host in shown], 89),
-        measured_column("ms/step", [fixed(host.step_ms) for host in shown], 80),
-        measured_column("clock± ms", [fixed(host.clock_bound_ms, RATIO) for host in shown], 70),
-        measured_column("drift ppm", [fixed(host.clock_drift_ppm) for host in shown], 60),
+        *figures,
         measured_column(UNREACHABLE, [f"{host.silences}x" if host.silences else "" for host in shown], 75),
     ]
 
@@ -228,9 +234,8 @@ def worst_ranks(report: Report, most: int = MAX_RANKS) -> list[RankSummary]:
     order = {straggler.rank: i for i, straggler in enumerate(blamed)}
 
     def sort_key(rank: RankSummary) -> tuple[int, float, int]:
-        late = rank.lateness_ms if rank.excess_ms is None else rank.excess_ms
-        late = float("-inf") if late is None else late
-        return order.get(rank.rank, len(order)), -late, rank.rank
+        slower_ms = float("-inf") if rank.slower_ms is None else rank.slower_ms
+        return order.get(rank.rank, len(order)), -slower_ms, rank.rank
 
     return sorted(report.ranks, key=sort_key)[:most]
 

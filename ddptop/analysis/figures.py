@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.health.overhead import ShadowCost
+from ddptop.analysis.health.overhead import RecordedSteps, ShadowCost
 from ddptop.analysis.health.pace import Pace
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.excess_minutes import ExcessMinutes
@@ -210,6 +210,7 @@ class Figures:
         """As the event log has it: in words, and the rank; None: no rank is to blame."""
         self.straggler_since_s = 0.0
         self.shadow_cost = ShadowCost()
+        self.recorded_steps = RecordedSteps()
         """What the recorder costs, from the steps in which it stood aside."""
         self.pace = Pace()
         self.turns = OptimizerTurns()

@@ -52,11 +52,20 @@ class Overhead:
     collector_pct: float | None = None
     """CPU time of the collector, or of the agent that takes most, in percent of one core; None: not known."""
 
+    record_every: int = 1
+    """One in so many steps is recorded, to keep the budget; of the others only the length is known."""
+
+    @property
+    def sampling_sentence(self) -> str:
+        """`1 in 8 steps recorded`; empty: all are."""
+        return "" if self.record_every <= 1 else f"1 in {self.record_every:,} steps recorded"
+
     @property
     def detail_sentence(self) -> str | None:
         """The reason as a sentence: `bucket detail in 1 of 32 steps: more would exceed the 1% budget`."""
         if self.detail_reason is None:
             return None
         every = self.detail_every
-        often = "no bucket detail" if every is None else f"bucket detail in 1 of {every:,} steps"
+        steps = "steps" if self.record_every == 1 else "recorded steps"
+        often = "no bucket detail" if every is None else f"bucket detail in 1 of {every:,} {steps}"
         return f"{often}: {self.detail_reason}"

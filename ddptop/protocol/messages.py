@@ -129,7 +129,7 @@ class Flag(IntEnum):
     LOSS_LOGGED = 4
     """The loss was given by `ddptop.log`, not read from `backward()`."""
     SHADOW = 8
-    """The recorder stood aside to measure what it costs: only begin and end of the step are known."""
+    """The recorder stood aside, to measure or to limit what it costs: only begin and end are known."""
     LATE_NO_SYNC = 16
     """A backward inside `no_sync()`, whose forward was outside, all-reduced: DDP decides in forward."""
     LOSS_UNDIVIDED = 32

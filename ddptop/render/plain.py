@@ -273,7 +273,7 @@ def _write_footing(frame: Frame) -> list[str]:
     lines = [
         f"ddptop's overhead: {percent(cost.measured_pct)} of the step, {count(cost.us_per_step)} us, "
         f"on the worst rank (budget {percent(cost.budget_pct)})",
-        f"{detail}; "
+        "; ".join(part for part in (cost.sampling_sentence, detail) if part) + "; "
         f"{count(frame.records)} records, {count(frame.lost_records)} lost"
         + (f", {cost.failures} failures of ddptop's own" if cost.failures else ""),
     ]

@@ -1,4 +1,5 @@
-"""The recorder's own cost, measured in the process itself, and the sampling that keeps it in its budget.
+"""The recorder's own cost, measured in the process itself, and the sampling that keeps it in its budget: of
+bucket detail first, and of whole steps where that is not enough.
 
 Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine an interval of
 20 us lasts 10 ms when the operating system runs another process in it, and a controller that counts those
@@ -10,6 +11,7 @@ outlier changes nothing, and a change of load takes effect within `KEPT` of them
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ from ddptop.protocol.limits import DEFAULT_BUDGET_PCT
 from ddptop.protocol.messages import Flag
 from ddptop.training.medians import median
 from ddptop.training.own_cost import is_clocked
+from ddptop.training.shadow import BLOCK
 from ddptop.training.step_record import StepRecord
 
 RAREST = 8
@@ -46,6 +49,25 @@ or the interval would swing from batch to batch."""
 LEAST_SHARE = 1 / 2
 """Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
 without it the cost would hardly be lower, and a slow rank could not be flagged."""
+
+MAX_RECORD_EVERY = 64
+"""One step in so many is recorded at least."""
+
+RAREST_RECORD_NS = 40_000_000
+"""At the usual budget at least one step in this time is recorded, 25 a second where steps are short: a slow
+rank is to be flagged within 3 s. With a tenth of the budget it is one in ten times as long."""
+
+FULL_SHARE = 3 / 4
+"""More steps are left out where recording takes more than this share of the budget: the rest is detail's."""
+
+CALM_BATCHES = 8
+"""Fewer are left out only where there was room for that in so many batches in a row."""
+
+ASIDE_NS = 4_000
+"""What a step takes in which the recorder stands aside: measured 3 to 12 us at a load of 20 (RECORDER.md)."""
+
+LEAST_SAMPLED_SHARE = 1 / 8
+"""Likewise where steps are left out: then more of them are as soon as the budget is exceeded."""
 
 TIGHT_SHARE, TIGHT_STEP_NS = 0.5, 4_000_000
 """Where what is not bucket detail takes more than this share of the budget, in steps shorter than this, the
@@ -102,6 +124,8 @@ class Budget:
         """The interval that this rank needs; a power of two."""
         self.announced = 1
         """The largest interval that any rank of the group needs, as the collector reports it."""
+        self.record_every = 1
+        """One in so many steps is recorded; a power of two."""
         self.loss_every = 1
         """How often the loss is read; a power of two."""
         self.marks_every = 1
@@ -126,6 +150,8 @@ class Budget:
         self._publishing: deque[float] = deque(maxlen=KEPT_OFTEN)
         """CPU time of the publisher as a share of elapsed time: it runs by the clock, not by the step."""
         self._published_ns = 0
+        self._calm_batches = 0
+        """Batches in a row with room for twice as many recorded steps."""
         self._measured_here = 0
         """Detailed steps whose cost was measured since `every` last changed."""
 
@@ -181,15 +207,41 @@ class Budget:
         after = median(self._after) if self._after else WRAPPER_NS
         # With detail in every second step there is no plain one: until it is rarer, all counts as detail's.
         plain = median(self._plain) if self._plain else WRAPPER_NS
+        if self._detail:  # where all recorded steps have detail, that of others is an old one
+            plain = min(plain, median(self._detail))
         extra = max(0.0, median(self._detail) - plain) + max(0.0, after - plain)
-        base = in_cold_caches(plain) + median(self._publishing) * step + checks_ns
+        recording = in_cold_caches(plain) + checks_ns
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
-            base += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
-        own_ns = base + extra / self.detail_every
+            recording += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
+        published = median(self._publishing) * step
+        base = published + self._recording_ns(recording, self.record_every)
+        own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3
         self.cost_pct = 100.0 * own_ns / step if step else 0.0
         if not self._full and self._steps >= FIRST_STEPS:
-            self._choose_intervals(base, extra, self.budget_pct / 100.0 * step)
+            budget = self.budget_pct / 100.0 * step
+            self._choose_intervals(base, extra, budget)
+            self._choose_record_every(recording, budget * FULL_SHARE - published)
+
+    def _recording_ns(self, recording: float, every: int) -> float:
+        """CPU ns of the training thread per step, where each `every`-th one takes `recording`."""
+        return recording if every <= 1 else recording / every + ASIDE_NS
+
+    def _detail_distance(self, every: int) -> int:
+        """Steps from one with bucket detail to the next, where `every`-th ones of those recorded have it."""
+        return max(every, min(every, BLOCK) * self.record_every)
+
+    def _choose_record_every(self, recording: float, room: float) -> None:
+        """`room`: what the training thread may take in a step without bucket detail, in ns."""
+        every, step = self.record_every, self.step_ns
+        rarest_ns = RAREST_RECORD_NS * DEFAULT_BUDGET_PCT / self.budget_pct if self.budget_pct else math.inf
+        with_more_ns = min(recording, self._recording_ns(recording, every // 2))
+        is_calm = every > 1 and with_more_ns <= ROOM_LEFT * room
+        self._calm_batches = self._calm_batches + 1 if is_calm else 0
+        if every > 1 and (every * step > rarest_ns or self._calm_batches >= CALM_BATCHES):
+            self.record_every, self._calm_batches = every // 2, 0
+        elif self._recording_ns(recording, every) > room and 2 * every * step <= rarest_ns:
+            self.record_every = min(every * 2, MAX_RECORD_EVERY)
 
     def _choose_intervals(self, base: float, extra: float, budget: float) -> None:
         """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
@@ -204,11 +256,13 @@ class Budget:
             self.marks_every = 1
         elif base > budget and self.marks_every < MAX_MARKS_EVERY:
             self.marks_every *= 2
-        room = max(budget - base, LEAST_SHARE * budget)
-        if extra > room * self.every:
+        least_share = LEAST_SHARE if self.record_every == 1 else LEAST_SAMPLED_SHARE
+        room = max(budget - base, least_share * budget)
+        distance = self._detail_distance(self.every)
+        if extra > room * distance:
             if self.every < RAREST or (self._measured_here >= KEPT and self.every < MAX_EVERY):
                 self._change_interval(self.every * 2)
-        elif self.every > 1 and 2 * extra <= ROOM_LEFT * room * self.every:
+        elif self.every > 1 and 2 * extra <= ROOM_LEFT * room * distance:
             self._change_interval(self.every // 2)
 
     def _change_interval(self, every: int) -> None:

@@ -363,6 +363,7 @@ class Publisher(threading.Thread):
                 note_step_count(self._folder, self._identity.session, self._recorder.step)
             collector_keeper.restart_if_exited(self._last_ack_s)
             self._recorder.detail_every = self._budget.detail_every
+            self._recorder.record_every = self._budget.record_every
             self._recorder.loss_every = self._budget.loss_every
             self._recorder.marks_every = self._budget.marks_every
             allowed = SHARE * self._budget.budget_pct / 100.0

@@ -111,6 +111,8 @@ class Recorder:
         """Its first element is `step`, where the collector can read it after this process is gone."""
         self.detail_every = 1
         """Bucket detail where step % detail_every == 0; a power of two, written by the publisher."""
+        self.record_every = 1
+        """One in so many steps is recorded, in blocks (`shadow.py`); a power of two, likewise."""
         self.detail = self.wants_loss = True
         self.cost_clock: Callable[[], int] = cpu_now
         """CPU time of the calling thread in ns; in steps without measurement `int`, the cheapest function
@@ -602,7 +604,7 @@ class Recorder:
         self._aside_ends = 0
         self.step = self.counter[0] = step = step + 1
         self.passes += 1
-        if step == self.shadow.next:
+        if step == self.shadow.next or self.record_every != self.shadow.every:
             self._choose_what_is_seen()
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         # Of optimizers in turn always the same one would step in every eighth step: it is another every time.
@@ -636,7 +638,7 @@ class Recorder:
         seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
         allowed = seen and not running and not self._backward_depth and not self.bypassed
         allowed = allowed and (self._saw_backward or not self.without_ddp)
-        self.aside = self.shadow.stands_aside_from(self.step, allowed)
+        self.aside = self.shadow.stands_aside_from(self.step, allowed, self.record_every)
         self.forget_gradients()
         if self.aside and self._alike_steps >= ALIKE_STEPS and self.marks is None:
             self.unseen_optimizer = self._usual_end

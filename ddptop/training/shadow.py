@@ -1,10 +1,13 @@
-"""Shadow blocks: short blocks of steps in which the recorder stands aside, to measure what it costs.
+"""In which steps the recorder stands aside: shadow blocks, to measure what it costs, and to keep its budget.
 
-Which steps they are follows from the step number alone, so that all ranks agree without a message. In them
-the phases, the bucket timing, the loss and the replica checks do nothing. What remains is one timestamp at
-the end of the step, the same as in other steps, and what a stall is found by: the step counter, heartbeats,
-and the count of batches by which an evaluation is recognised. Steps of a block have the flag SHADOW and no
-phases (`ddptop/analysis/health/overhead.py` compares them with their neighbours).
+Which steps they are follows from the step number, and over budget from a power of two as well, so that ranks
+agree without a message. In them the phases, the bucket timing, the loss and the replica checks do nothing.
+What remains is one timestamp at the end of the step, the same as in other steps, and what a stall is found
+by: the step counter, heartbeats, and the count of batches by which an evaluation is recognised. These steps
+have the flag SHADOW and no phases (`ddptop/analysis/health/overhead.py` compares them with their neighbours).
+
+Over budget, of every BLOCK * `every` steps the first BLOCK are recorded. So what a rank with a larger `every`
+records is among what the others record.
 
 The recorder stands aside only where a torch optimizer ends the steps, and not in a step that begins inside
 an optimizer's closure: there that one timestamp would not be the end of the step.
@@ -17,11 +20,16 @@ import os
 from ddptop.protocol.messages import Flag
 
 PERIOD = 509
-"""Steps from the begin of a block to that of the next one, and before the first one. A prime: what a script
-does in every N-th step, or bucket detail, does not always fall into a block or beside it."""
+"""Steps from the begin of a shadow block to that of the next one, and before the first one. A prime: what a
+script does in every N-th step, or bucket detail, does not always fall into a block or beside it."""
 
 LENGTH = 10
-"""Steps of a block, 1.96 % of all. In the last one the recorder is back, but has not seen its data phase."""
+"""Steps of a shadow block, 1.96 % of all. In the last one the recorder is back, but has not seen its data
+phase."""
+
+BLOCK = 16
+"""Steps that are recorded one after the other where others are left out. A power of two: bucket detail falls
+into them. To begin and to end takes as much as one or two steps."""
 
 NEVER = 1 << 62
 
@@ -31,23 +39,42 @@ class ShadowBlocks:
 
     def __init__(self, *, on: bool = False) -> None:
         self.flag = 0
-        """Flag.SHADOW in the steps of a block, else 0."""
+        """Flag.SHADOW in the steps in which the recorder stands aside, else 0."""
         self.next = PERIOD if on else NEVER
         """The next step at which something changes: `stands_aside_from` is to be called then."""
+        self.every = 1
+        """One in so many steps was to be recorded at the last call; a power of two."""
+        self._on = on
+        self._is_aside = False
 
     @classmethod
     def from_environment(cls) -> ShadowBlocks:
         """DDPTOP_SHADOW (`on` or `off`), as the launcher has set it."""
         return cls(on=os.environ.get("DDPTOP_SHADOW") != "off")
 
-    def stands_aside_from(self, step: int, allowed: bool) -> bool:
-        """Whether the recorder stands aside from this step on. `allowed`: it can."""
-        begin = step - step % PERIOD
-        if step == begin and allowed:
-            self.flag, self.next = int(Flag.SHADOW), begin + LENGTH - 1
-            return True
-        if self.flag and step == begin + LENGTH - 1:
-            self.next = begin + LENGTH
+    def stands_aside_from(self, step: int, allowed: bool, every: int = 1) -> bool:
+        """Whether the recorder stands aside from this step on. `allowed`: it can. `every`: one in so many
+        steps is to be recorded."""
+        was_aside, self._is_aside, self.every = self._is_aside, False, every
+        # Steps are left out from `begin` to before `end`.
+        if every > 1:
+            period = BLOCK * every
+            begin, end = step - step % period + BLOCK, step - step % period + period
+            can_begin = begin <= step < end - 1
         else:
-            self.flag, self.next = 0, begin + PERIOD
-        return False
+            period = PERIOD
+            begin, end = step - step % period, step - step % period + LENGTH
+            can_begin = step == begin and self._on
+        if allowed and can_begin:
+            self._is_aside = True
+            self.flag, self.next = int(Flag.SHADOW), end - 1
+        elif was_aside:
+            self.next = step + 1
+        else:
+            self.flag = 0
+            self.next = (
+                begin if step < begin else begin + period if every == 1 else step - step % BLOCK + BLOCK
+            )
+            if every == 1 and not self._on:
+                self.next = NEVER
+        return self._is_aside

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.analysis.health.overhead import AROUND, FEWEST, ShadowCost, estimate
+from ddptop.analysis.health.overhead import APART, AROUND, FEWEST, RecordedSteps, ShadowCost, estimate
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Flag, OwnTime, Phase, Steps
-from ddptop.training.shadow import LENGTH, PERIOD
+from ddptop.training.shadow import BLOCK, LENGTH, PERIOD
 from tests.analysis.conftest import START_NS, feed_together
 from tests.analysis.stalling import Stage, op, users, waits
 
@@ -57,6 +57,31 @@ def test_a_steady_run_gives_its_cost_with_the_share_of_bucket_detail() -> None:
     assert cost.measured is not None
     assert cost.measured.pct == pytest.approx(1.2, abs=0.02)
     assert cost.measured.blocks == 8
+
+
+@pytest.mark.parametrize("every", [2, 8])
+def test_where_steps_are_left_out_the_cost_is_that_of_all_steps(every: int) -> None:
+    """Recorded steps take 4 % longer, and 1 in `every` is recorded."""
+    numbers = np.arange(20 * 512)
+    shadow = numbers % (BLOCK * every) >= BLOCK
+    wall = np.where(shadow, 1.0, 1.04)
+    cost, recorded = ShadowCost(), RecordedSteps()
+    assert recorded.every == 1
+    for part in np.array_split(numbers, 70):
+        cost.take(part, wall[part], shadow[part, None], np.zeros(len(part), bool))
+        recorded.take(part, ~shadow[part])
+    assert recorded.every == every
+    assert cost.measured is not None and FEWEST <= cost.measured.blocks <= len(numbers) / APART
+    assert cost.measured.pct == pytest.approx(4.0 / every, rel=0.01)
+    recorded.take(numbers[:100], ~shadow[:1].repeat(100))
+    assert recorded.every == 1, "all are recorded again"
+
+
+def test_shadow_blocks_leave_out_no_steps_for_the_budget() -> None:
+    numbers = np.arange(4 * PERIOD)
+    recorded = RecordedSteps()
+    recorded.take(numbers, (numbers < PERIOD) | (numbers % PERIOD >= LENGTH))
+    assert recorded.every == 1
 
 
 def test_blocks_beside_missing_steps_or_of_some_ranks_only_do_not_count() -> None:

@@ -12,7 +12,7 @@ from ddptop.training import attach
 from ddptop.training import recorder as module
 from ddptop.training.packing import LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
-from ddptop.training.shadow import LENGTH, NEVER, PERIOD, ShadowBlocks
+from ddptop.training.shadow import BLOCK, LENGTH, NEVER, PERIOD, ShadowBlocks
 from tests.training.test_recorder import Clock, records_of
 
 
@@ -100,6 +100,38 @@ def test_steps_of_a_block_have_begin_and_end_and_the_others_all(clock: Clock, ar
         else:
             assert row[2:6] == (10, 20, 30, 40) and row.micro_steps == 1
             assert row.loss == 0.5 and row.own[1:9] == (0,) * 8
+
+
+@pytest.mark.parametrize("every", [2, 8])
+def test_over_budget_the_first_16_of_every_so_many_steps_are_recorded(clock: Clock, every: int) -> None:
+    recorder = Recorder()
+    recorder.record_every = every
+    steps = 2 * BLOCK * every + BLOCK + 5
+    train(recorder, clock, steps)
+    recorder.finish_step()
+    records = records_of(recorder)
+    assert [record.step for record in records] == [*range(steps)]
+    assert {record.end - record.begin for record in records} == {100_000}
+    recorded = [record.step for record in records if not record.flags & Flag.SHADOW]
+    assert recorded == [step for step in range(steps) if step % (BLOCK * every) < BLOCK]
+    assert {records[step].backward for step in recorded} == {30_000}
+
+
+def test_what_is_recorded_changes_with_the_budget_and_no_step_is_half_seen(clock: Clock) -> None:
+    """All that a rank with the larger number records is recorded with the smaller one, too."""
+    recorder = Recorder()
+    for every in (4, 1, 2, 16, 8, 1):
+        recorder.record_every = every
+        train(recorder, clock, 150)
+    recorder.finish_step()
+    records = records_of(recorder)
+    assert [record.step for record in records] == [*range(900)]
+    assert {record.end - record.begin for record in records} == {100_000}
+    recorded = [record for record in records if not record.flags & Flag.SHADOW]
+    assert {record[3:7] for record in recorded} == {(10_000, 20_000, 30_000, 40_000)}
+    assert not any(record.flags & Flag.SHADOW for record in records[192:300]), (
+        "from the end of the stretch on"
+    )
 
 
 def test_another_optimizer_ends_no_step_and_has_more_seen(clock: Clock) -> None:

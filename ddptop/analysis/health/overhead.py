@@ -10,6 +10,7 @@ but that block and neighbours scatter alike, and a block in a busy second counts
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,13 +37,48 @@ before the recorder stands aside. In the last step of a block the recorder is ba
 SIDE = 7
 """Steps on each side: as many as a block of ten has without its first two and its last."""
 
+APART = 400
+"""Steps from the end of a block to the next one that is used."""
+
 AROUND = 32
 """Steps beside a block among which its neighbours are: those without bucket detail, not right after it."""
 
 KEPT = 640
 """Newest steps that are kept: from one block to the next, and what lies around both."""
 
+MOST_RECORDED = 64
+"""So many steps are not recorded one after the other where others are left out."""
+
 Z = 1.96
+
+
+class RecordedSteps:
+    """How many of the newest steps are recorded: all but shadow blocks, or fewer, to keep the budget."""
+
+    def __init__(self) -> None:
+        self.every = 1
+        """One in so many steps is recorded."""
+        self._begin = -1
+        """Number of the first step of the newest stretch that is recorded; -1: none has begun yet."""
+        self._n_recorded = 0
+        """Steps of it so far."""
+        self._is_recorded = True
+
+    def take(self, numbers: Column, recorded: Mask) -> None:
+        """Add n steps: `recorded` (n,): whether all ranks recorded it."""
+        before = np.concatenate([[self._is_recorded], recorded[:-1]])
+        self._is_recorded = bool(recorded[-1])
+        begins = np.flatnonzero(recorded & ~before)
+        edges = [0, *begins.tolist(), len(numbers)]
+        for first, stop in pairwise(edges):
+            if first in begins:
+                number = int(numbers[first])
+                if self._begin >= 0 and self._n_recorded:
+                    self.every = max(1, round((number - self._begin) / self._n_recorded))
+                self._begin, self._n_recorded = number, 0
+            self._n_recorded += int(recorded[first:stop].sum())
+        if self._n_recorded > MOST_RECORDED:
+            self.every = 1
 
 
 class ShadowCost:
@@ -67,7 +103,8 @@ class ShadowCost:
         edges = np.diff((aside == 1).astype(np.int8), prepend=0, append=0)
         found = False
         for begin, end in zip(np.flatnonzero(edges > 0), np.flatnonzero(edges < 0), strict=True):
-            if numbers[begin] > self._done and end + AROUND <= len(wall):
+            is_apart = self._done < 0 or numbers[begin] > self._done + APART
+            if is_apart and end + AROUND <= len(wall):
                 self._done = float(numbers[end - 1])
                 found |= self._add(int(begin), int(end))
         if found:
@@ -105,9 +142,16 @@ class ShadowCost:
         if not without > 0:
             return False
         extra = _detail_cost(wall, detail, np.arange(begin)[aside[:begin] == 0]) if sampled else 0.0
-        share = float((beside - without + extra) / without)
+        share = float((beside - without + extra) / without) * self._recorded_share(begin, end)
         self.blocks.append((int(numbers[end - 1]), share))
         return True
+
+    def _recorded_share(self, begin: int, end: int) -> float:
+        """Share of steps that are recorded around this block; 1 but where the budget leaves steps out."""
+        aside = self._steps[2]
+        earlier = np.flatnonzero(aside[:begin] == 1)
+        n_recorded = begin - 1 - int(earlier[-1]) if len(earlier) else begin
+        return n_recorded / (n_recorded + end - begin) if n_recorded <= MOST_RECORDED else 1.0
 
 
 def _detail_cost(wall: Column, detail: Column, steps: Indices) -> float:

@@ -273,6 +273,7 @@ class StepEvaluation:
         exposed, budget = _budget(columns, parts)
         wall, known_phases = median(columns[0]), np.asarray(~shadow.any(axis=1))
         figures.shadow_cost.take(numbers, wall, shadow, np.array(block.detailed))
+        figures.recorded_steps.take(numbers, known_phases)
         self._check_no_sync(block.integers[FLAGS], numbers, end_s)
         self._slots = figures.steps.ranks.count - 1 + np.cumsum(known_phases)
         if len(at := np.flatnonzero(known_phases)):

@@ -140,7 +140,10 @@ class StackSampler:
 
     def _look(self, series: _Series, now_ns: int, late_ns: int) -> None:
         recorder = self._recorder
-        if recorder.shadow.flag or (series.newest_ns and self._is_over(series, now_ns)):
+        # Where the recorder stands aside it is not known in which place the training thread is.
+        if self._is_cost_measured() or (recorder.shadow.flag and series.place):
+            return
+        if series.newest_ns and self._is_over(series, now_ns):
             return
         series.late_ns += late_ns if late_ns > LATE_NS else 0
         series.newest_ns = now_ns
@@ -172,7 +175,7 @@ class StackSampler:
         return None if shows_nothing and not series.number else self._make_message(series)
 
     def _begin_series(self, request: int, now_ns: int) -> None:
-        if self._recorder.shadow.flag:
+        if self._is_cost_measured():
             return
         if now_ns - max(self._ended_ns.values(), default=-LEAST_PAUSE_NS) < LEAST_PAUSE_NS:
             return
@@ -189,11 +192,16 @@ class StackSampler:
     def _begin_late(self, since_ns: int, now_ns: int) -> None:
         """This thread could not run for so long: a C call has held the interpreter lock, and has just ended.
         The training thread is mostly still in the line that has called it."""
-        if self._is_rested(False, "", now_ns) and not self._recorder.shadow.flag:
+        if self._is_rested(False, "", now_ns) and not self._is_cost_measured():
             series = self._new_series(0, "", LONG_STEP_LOOK_NS, now_ns)
             series.began_ns = now_ns - since_ns
             series.due_ns = series.began_ns + LOOK_NS
             self._series = series
+
+    def _is_cost_measured(self) -> bool:
+        """Whether the running step is one of a shadow block, and not left out for the budget."""
+        shadow = self._recorder.shadow
+        return bool(shadow.flag) and shadow.every == 1
 
     def _is_rested(self, asked: bool, place: str, now_ns: int) -> bool:
         """Whether the last series of this kind ended long enough ago."""

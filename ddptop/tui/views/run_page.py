@@ -154,7 +154,8 @@ def _draw_body(scene: Scene, width: int) -> list[Line]:
     lines = [*_draw_facts(scene, _list_run_facts(scene), width), *_draw_losses(scene, width)]
     lines += [draw_rule(width, "overhead"), *_draw_facts(scene, _list_cost_facts(scene), width)]
     cost = scene.frame.overhead
-    for text in (cost.measured.sentence if cost.measured is not None else "", cost.detail_sentence or ""):
+    measured = cost.measured.sentence if cost.measured is not None else ""
+    for text in (measured, cost.sampling_sentence, cost.detail_sentence or ""):
         lines += [Line(" ").add(row, "dim") for row in wrap_lines(text, width - 1)]
     lines += hosts if few else []
     lines += [draw_rule(width, "models and process groups"), *_draw_models(scene, width)]

@@ -477,6 +477,8 @@ class Recorder:
             switch(False)
         if self.step == self.shadow.next:
             self._choose_what_is_seen()
+        else:
+            self.shadow.decide_soon(self.step)
 
     def aside_step_ends(self) -> None:
         """`step()` of an optimizer has returned in a step in which the recorder stands aside."""

@@ -78,3 +78,8 @@ class ShadowBlocks:
             if every == 1 and not self._on:
                 self.next = NEVER
         return self._is_aside
+
+    def decide_soon(self, step: int) -> None:
+        """Where steps are left out for the budget: have `stands_aside_from` called within BLOCK steps."""
+        if self.every > 1:
+            self.next = min(self.next, step - step % BLOCK + BLOCK)

@@ -134,6 +134,23 @@ def test_what_is_recorded_changes_with_the_budget_and_no_step_is_half_seen(clock
     )
 
 
+def test_where_steps_are_left_out_a_pass_over_the_data_has_few_of_them_seen(clock: Clock) -> None:
+    recorder = Recorder()
+    recorder.record_every = 8
+    train(recorder, clock, 40)
+    recorder.see_again()  # as where a pass begins
+    train(recorder, clock, 4)
+    assert recorder.aside and not recorder.unseen_optimizer
+    train(recorder, clock, BLOCK)
+    assert recorder.unseen_optimizer
+    train(recorder, clock, 8 * BLOCK)
+    recorder.finish_step()
+    records = records_of(recorder)
+    recorded = [record.step for record in records if not record.flags & Flag.SHADOW]
+    assert recorded == [*range(BLOCK), *range(8 * BLOCK, 9 * BLOCK)]
+    assert {record.end - record.begin for record in records} == {100_000}
+
+
 def test_another_optimizer_ends_no_step_and_has_more_seen(clock: Clock) -> None:
     recorder = Recorder()
     train(recorder, clock, PERIOD + 3)

@@ -70,18 +70,18 @@ class Checks:
         self._passed = []
         if self._state.tail:
             return stop
-        t_ns, at, next_ns, hosts_ns = run.heads[0], begin, self._stalls.next_ns, self._hosts.next_ns
+        t_ns, number, next_ns, hosts_ns = run.heads[0], begin, self._stalls.next_ns, self._hosts.next_ns
         quiet: tuple[int, int, int] | None = None
-        while (late := t_ns[at:stop] >= next_ns).any():
-            at += int(late.argmax()) + 1
-            arrived_ns = int(t_ns[at - 1])
+        while (late := t_ns[number:stop] >= next_ns).any():
+            number += int(late.argmax()) + 1
+            arrived_ns = int(t_ns[number - 1])
             no_stall_ns, silence_ns, news = quiet = quiet or self._quiet_until(run, begin, stop)
             for_hosts = arrived_ns >= hosts_ns
-            if arrived_ns >= no_stall_ns or (for_hosts and (arrived_ns >= silence_ns or at > news)):
-                return at
+            if arrived_ns >= no_stall_ns or (for_hosts and (arrived_ns >= silence_ns or number > news)):
+                return number
             next_ns = arrived_ns + CHECK_NS
             hosts_ns = arrived_ns + HOSTS_CHECK_NS if for_hosts else hosts_ns
-            self._passed.append((at, next_ns, hosts_ns))
+            self._passed.append((number, next_ns, hosts_ns))
         return stop
 
     def _quiet_until(self, run: MessageRun, begin: int, stop: int) -> tuple[int, int, int]:
@@ -91,13 +91,13 @@ class Checks:
             return 0, 0, 0
         of_agent, is_news = self._state.hosts.of_agent, self._hosts.is_news
         usage = [
-            (place, one.session, one.message.thinned, one.message.links)
-            for place, one in run.others_within(begin, stop)
-            if type(one.message) is HostUsage
+            (place, readings.session, readings.message.thinned, readings.message.links)
+            for place, readings in run.others_within(begin, stop)
+            if type(readings.message) is HostUsage
         ]
-        for one in run.readings:
-            if one.kind is HostUsage:
-                part = one.within(begin, stop)
+        for readings in run.readings:
+            if readings.kind is HostUsage:
+                part = readings.within(begin, stop)
                 columns = part.places, run.heads[2, part.places], part.field("thinned"), part.field("links")
                 usage += zip(*(column.tolist() for column in columns), strict=True)
         news = (

@@ -92,8 +92,8 @@ class EventLog:
         self._entries.append(entry)
         # Of thousands many at once: to look for the oldest one each time took most of an export.
         if len(self._entries) > self.kept + self.kept // 1000 * 250:
-            kept = {id(one) for one in self._newest()}
-            self._entries = [one for one in self._entries if id(one) in kept]
+            kept = {id(each_entry) for each_entry in self._newest()}
+            self._entries = [each_entry for each_entry in self._entries if id(each_entry) in kept]
 
     def _newest(self) -> list[_Entry]:
         """By time, not by order of arrival: a batch of steps is about an earlier time."""

@@ -134,10 +134,10 @@ def note_compiling(state: RunState, rank: int, evidence: Evidence, t_ns: int) ->
 def _remember(state: RunState, hello: Hello) -> None:
     """Keep the last two sessions of a rank: rows of a process may arrive after the HELLO of the next one."""
     state.add_session(hello)
-    known = state.sessions_of.setdefault(hello.rank, [])
-    known.append(hello.session)
-    if len(known) > 2:
-        state.forget_session(known.pop(0))
+    earlier_sessions = state.sessions_of.setdefault(hello.rank, [])
+    earlier_sessions.append(hello.session)
+    if len(earlier_sessions) > 2:
+        state.forget_session(earlier_sessions.pop(0))
 
 
 def _regroup(state: RunState, hello: Hello, t_ns: int) -> None:
@@ -146,8 +146,8 @@ def _regroup(state: RunState, hello: Hello, t_ns: int) -> None:
     ranks = state.ranks
     newer = hello.incarnation > state.incarnation
     replaced = hello.rank < len(ranks) and ranks[hello.rank].hello is not None
-    other = newer or hello.world_size > len(ranks) or (replaced and _replaces(state, hello))
-    resized = hello.world_size != len(ranks) and other
+    is_other_group = newer or hello.world_size > len(ranks) or (replaced and _replaces(state, hello))
+    resized = hello.world_size != len(ranks) and is_other_group
     if not (newer or replaced or resized):
         return
     state.settle()
@@ -201,8 +201,8 @@ def _replaces(state: RunState, hello: Hello) -> bool:
     torchrun counts restarts on each host by itself: where hosts leave or come, or one of them restarts its
     ranks, the processes of one group have different numbers of restarts.
     """
-    known = state.sessions_of.get(hello.rank)
-    before = state.sessions.get(known[-1]) if known else None
+    earlier_sessions = state.sessions_of.get(hello.rank)
+    before = state.sessions.get(earlier_sessions[-1]) if earlier_sessions else None
     if before is None:
         return hello.world_size == state.world  # a rank that the group before did not have
     return hello.unix_ns > before.hello.unix_ns
@@ -215,10 +215,10 @@ TOGETHER_NS = 15 * NS
 def _began_with(rank_state: RankState, hello: Hello) -> bool:
     """Whether a rank's process, which has trained no step with the others, belongs to the group that `hello`
     is the first of with its number of restarts. Of one that does not, the next HELLO is soon to come."""
-    mine = rank_state.hello
-    if mine is None or mine.world_size != hello.world_size or mine.host == hello.host:
+    own_hello = rank_state.hello
+    if own_hello is None or own_hello.world_size != hello.world_size or own_hello.host == hello.host:
         return False  # a host counts the restarts of its own ranks alike
-    return mine.incarnation != hello.incarnation and mine.unix_ns > hello.unix_ns - TOGETHER_NS
+    return own_hello.incarnation != hello.incarnation and own_hello.unix_ns > hello.unix_ns - TOGETHER_NS
 
 
 NOT_LOGGED = frozenset({"rebuild", "restart", HOST_END})

@@ -132,13 +132,15 @@ class StepFlags:
 
     def at(self, slot: int) -> StepVerdict:
         """The verdict at a step."""
-        return next((one for one in reversed(self.changes) if one.since <= slot), self.changes[0])
+        return next((verdict for verdict in reversed(self.changes) if verdict.since <= slot), self.changes[0])
 
     def note(self, slot: int) -> None:
         """Keep the verdict of this step if it differs from the one before."""
         flag, before = self.flag, self.changes[-1]
-        now, then = ((one.rank, one.pattern) if one is not None else None for one in (flag, before.flag))
-        if now != then or self.blind != before.blind:
+        rank_and_pattern, rank_and_pattern_before = (
+            (one.rank, one.pattern) if one is not None else None for one in (flag, before.flag)
+        )
+        if rank_and_pattern != rank_and_pattern_before or self.blind != before.blind:
             self.changes.append(StepVerdict(slot, flag, self.blind))
 
     def recovered(self, steps: StepWindow, slots: Indices) -> int:
@@ -177,12 +179,12 @@ class Unevenness:
         at = first - (int(self.slots[0]) if len(self.slots) else 0)
         if self.members is not members or not 0 <= at <= len(self.slots):
             at, self.slots, self.values = 0, slots[:0], self.values[:, :0]
-        known = self.values[:, at : at + len(slots)]
-        fresh = slots[known.shape[1] :]
+        known_values = self.values[:, at : at + len(slots)]
+        fresh = slots[known_values.shape[1] :]
         if len(fresh):
-            known = np.concatenate([known, compute(fresh)], axis=1)
-        self.members, self.slots, self.values = members, slots, known
-        return known
+            known_values = np.concatenate([known_values, compute(fresh)], axis=1)
+        self.members, self.slots, self.values = members, slots, known_values
+        return known_values
 
 
 class Figures:

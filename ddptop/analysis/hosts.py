@@ -90,40 +90,40 @@ class Hosts:
 
     def of_agent(self, session: int) -> str | None:
         """The host of an agent; None: no agent has this session."""
-        known = self._of_agent.get(session)
-        return None if known is None else known.agent.name
+        known_host = self._of_agent.get(session)
+        return None if known_host is None else known_host.agent.name
 
     def take(self, host: Host, session: int, t_ns: int) -> None:
         """A host introduces itself; `session` 0: the collector, which is the agent of its own host."""
         before = self.known.get(host.name)
-        known = self.known[host.name] = before or KnownHost(host, heard_ns=t_ns)
-        if known.agent.session != host.session:
-            known.note_out_of_reach(t_ns, briefly=True)
-        known.agent = host
-        known.said_addresses.update(host.addresses)
-        known.note_message(t_ns)
+        known_host = self.known[host.name] = before or KnownHost(host, heard_ns=t_ns)
+        if known_host.agent.session != host.session:
+            known_host.note_out_of_reach(t_ns, briefly=True)
+        known_host.agent = host
+        known_host.said_addresses.update(host.addresses)
+        known_host.note_message(t_ns)
         if session:
-            self._of_agent[session] = known
+            self._of_agent[session] = known_host
         else:
             self.own = host.name
 
     def note_message(self, session: int, t_ns: int) -> KnownHost | None:
         """A message of an agent arrived, or of the collector itself (session 0)."""
-        known = self._of_agent.get(session) if session else self.known.get(self.own or "")
-        if known is not None and session:
-            known.note_message(t_ns)
-        return known
+        known_host = self._of_agent.get(session) if session else self.known.get(self.own or "")
+        if known_host is not None and session:
+            known_host.note_message(t_ns)
+        return known_host
 
     def take_readings(self, readings: Readings, sessions: Sequence[int], t_ns: Sequence[int]) -> None:
         """CLOCK or HOSTUSAGE messages: from whose agent each is, and when it arrived."""
-        found, own = [*map(self._of_agent.get, sessions)], self.known.get(self.own or "")
-        for known, heard_ns in zip(found, t_ns, strict=True):
-            if known is not None and heard_ns > known.heard_ns:
-                known.note_message(heard_ns)
+        senders, own_host = [*map(self._of_agent.get, sessions)], self.known.get(self.own or "")
+        for known_host, heard_ns in zip(senders, t_ns, strict=True):
+            if known_host is not None and heard_ns > known_host.heard_ns:
+                known_host.note_message(heard_ns)
         if readings.kind is not HostUsage:
             return
-        for known, session, usage in zip(found, sessions, readings.messages(), strict=True):
-            host = known if session else own
+        for known_host, session, usage in zip(senders, sessions, readings.messages(), strict=True):
+            host = known_host if session else own_host
             if host is not None:
                 host.take(cast("HostUsage", usage))
 

@@ -76,7 +76,9 @@ def hello_columns(ranks: Sequence[object], before: HelloColumns | None) -> Hello
                 gpus[hello.host, hello.device] = rank
     most = max(map(len, of_hosts.values()), default=0)
     places = {name: place for place, name in enumerate(of_hosts)}
-    rows = [mine + mine[:1] * (most - len(mine)) for mine in of_hosts.values()]
+    rows = [
+        ranks_of_host + ranks_of_host[:1] * (most - len(ranks_of_host)) for ranks_of_host in of_hosts.values()
+    ]
 
     def numbers(name: str) -> Column:
         return np.array([None if hello is None else getattr(hello, name) for hello in hellos], np.float64)
@@ -129,6 +131,6 @@ def reported_columns(table: RankTable, hellos: HelloColumns, now_ns: int) -> dic
 def usage_beside(table: RankTable, rank: int, late: Sequence[int], name: str) -> Beside:
     """A number of the reading of a rank's process beside those of the ranks that are not `late`."""
     column = table.newest_values(Usage, name)
-    others = np.delete(column, late)
-    least = float(np.fmin.reduce(others, initial=np.nan))
-    return Beside(float(column[rank]), float(np.fmax.reduce(others, initial=0.0)), least)
+    other_values = np.delete(column, late)
+    least = float(np.fmin.reduce(other_values, initial=np.nan))
+    return Beside(float(column[rank]), float(np.fmax.reduce(other_values, initial=0.0)), least)

@@ -157,9 +157,9 @@ class RankMessages:
             self._state.session_table,
         )
         senders = self._senders(run, places)
-        known = (senders.ranks >= 0) & (messages.counts > 0)
-        if not known.all():
-            messages, places, senders = messages.part(known), places[known], senders.part(known)
+        is_known = (senders.ranks >= 0) & (messages.counts > 0)
+        if not is_known.all():
+            messages, places, senders = messages.part(is_known), places[is_known], senders.part(is_known)
         expected, begun = table.next_step[senders.rows], table.begun[senders.rows] > 0
         order = stable_order(senders.rows)
         in_order = senders.rows[order]
@@ -313,7 +313,9 @@ class RankMessages:
 
         Returns readings of the ranks' clocks, as `RankTable.read_clocks` takes them."""
         t_ns = run.heads[0]
-        readings = [part for each in run.readings if len((part := each.within(begin, stop)).places)]
+        readings = [
+            part for all_readings in run.readings if len((part := all_readings.within(begin, stop)).places)
+        ]
         of_ranks = [(part, self._senders(run, part.places)) for part in readings if part.kind in OF_RANKS]
         of_hosts = [part for part in readings if part.kind in OF_AGENTS]
         beats = any(part.kind is Progress for part, _ in of_ranks)
@@ -331,9 +333,9 @@ class RankMessages:
         for places, steps in completed:
             edges = sorted({0, steps.n_steps, *np.searchsorted(places, between).tolist()})
             for first, end in pairwise(edges):
-                some = places[first:end]
-                take_steps = partial(self._on_complete, steps.part(first, end), t_ns[some])
-                in_order.append((int(some[0]), take_steps))
+                some_places = places[first:end]
+                take_steps = partial(self._on_complete, steps.part(first, end), t_ns[some_places])
+                in_order.append((int(some_places[0]), take_steps))
         taken = begin
         for place, take in sorted(in_order, key=itemgetter(0)):
             self._take_of_hosts(run, of_hosts, taken, place, offsets)

@@ -328,8 +328,12 @@ class RankState:
             return "waiting"
         if run_state == "finished":
             return "finished"  # the launcher reports success only when every rank succeeded
-        said = self.exit_evidence
-        if self.gone_ns is not None and said is not None and not ended_by_signal(self.signal, said.reason):
+        exit_evidence = self.exit_evidence
+        if (
+            self.gone_ns is not None
+            and exit_evidence is not None
+            and not ended_by_signal(self.signal, exit_evidence.reason)
+        ):
             return "failed"  # it has said why, though not by a BYE
         if self.gone_ns is not None or run_state == "failed":
             return "lost"

@@ -129,8 +129,8 @@ class Reducer:
         state = self.state
         state.settle()
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300, infinite or NaN
-            made = partial(build, state, now_ns, cursor=cursor, focus=focus, source=source)
-            return with_requested(state, made(recording=recording, gpus=gpus, hosts=hosts), want)
+            build_frame = partial(build, state, now_ns, cursor=cursor, focus=focus, source=source)
+            return with_requested(state, build_frame(recording=recording, gpus=gpus, hosts=hosts), want)
 
     def alerts(self, now_ns: int) -> tuple[Alert, ...]:
         """The alerts of the frame at `now_ns`, without the rest of it."""
@@ -216,13 +216,13 @@ class Reducer:
             state.hosts.take(message, session, t_ns)
             state.clocks.set_own_host(find_own_host(state))
             return
-        known = state.hosts.note_message(session, t_ns)
-        if known is None:
+        known_host = state.hosts.note_message(session, t_ns)
+        if known_host is None:
             return
         if isinstance(message, HostUsage):
-            known.take(message)
+            known_host.take(message)
             return
-        if (about := unwrap(message, t_ns, state.clocks, known.agent.name)) is not None:
+        if (about := unwrap(message, t_ns, state.clocks, known_host.agent.name)) is not None:
             self._messages.take(MessageRun.of([about]), 0, 1, MAX_STEP, raise_again)
 
     def _on_run(self, run: Run, t_ns: int) -> None:
@@ -284,7 +284,7 @@ class Reducer:
 
     def _on_bye(self, bye: Bye, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self._state
-        known = rank_state.finished  # it has left its group before
+        had_finished = rank_state.finished  # it has left its group before
         if bye.reason not in WELL:
             keep_stall(state, t_ns)
         elif bye.reason == FINISHED and not state.finished:  # once: it asks all ranks
@@ -296,7 +296,7 @@ class Reducer:
         if bye.reason == FINISHED:
             state.finished.add(rank)
         failed = not rank_state.finished
-        if known and not failed:
+        if had_finished and not failed:
             return
         at_s, world = state.unix_s(t_ns), state.world
         if failed:

@@ -69,12 +69,12 @@ def recall_since_start(state: RunState, known: SinceStart) -> None:
 
 def _bad_losses(rank: int, member: RankState) -> list[BadLoss]:
     """Those that go on first: `_recall_bad_loss` compares the others with what it has put back."""
-    found = []
+    losses = []
     if member.bad_loss_step is not None:
-        found.append(BadLoss(rank, member.bad_loss_step, member.bad_loss_ns, UNKNOWN, UNKNOWN))
+        losses.append(BadLoss(rank, member.bad_loss_step, member.bad_loss_ns, UNKNOWN, UNKNOWN))
     if member.bad_loss_before is not None:
-        found.append(BadLoss(rank, *member.bad_loss_before))
-    return found
+        losses.append(BadLoss(rank, *member.bad_loss_before))
+    return losses
 
 
 def _recall_bad_loss(member: RankState, bad: BadLoss, step: int) -> None:

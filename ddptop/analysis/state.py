@@ -186,8 +186,8 @@ class RunState:
 
     def rows_of(self, numbers: list[int]) -> Integers:
         """(n,) the row of each of these sessions in `session_table`; -1: it is not known."""
-        found = map(self.sessions.get, numbers)
-        return np.array([-1 if session is None else session.row for session in found], np.int64)
+        sessions = map(self.sessions.get, numbers)
+        return np.array([-1 if session is None else session.row for session in sessions], np.int64)
 
     def hello(self, rank: int) -> Hello | None:
         """What a rank said when it began; None: it has not yet."""
@@ -236,7 +236,9 @@ class RunState:
     def hosts_of_ranks(self) -> Collection[str]:
         """The hosts that HELLOs name. As cheap while many ranks join, one after the other."""
         if self._hosts_of_ranks is None:
-            self._hosts_of_ranks = {one.host for one in self.ranks if one.hello is not None}
+            self._hosts_of_ranks = {
+                rank_state.host for rank_state in self.ranks if rank_state.hello is not None
+            }
         return self._hosts_of_ranks
 
     @property
@@ -265,8 +267,8 @@ class RunState:
     def present(self) -> frozenset[int]:
         """Ranks whose processes train: not ended, not out of inputs."""
         if self._present is None:
-            there = (i for i, r in enumerate(self.ranks) if not (r.bye or r.gone_ns or r.joined))
-            self._present = frozenset(there)
+            present_ranks = (i for i, r in enumerate(self.ranks) if not (r.bye or r.gone_ns or r.joined))
+            self._present = frozenset(present_ranks)
         return self._present
 
     def _comm_hook(self, model: int) -> str:
@@ -345,8 +347,10 @@ class RunState:
     def steps_of(self, session: int) -> tuple[int, int]:
         """For a process: (steps whose rows have arrived or are known to be lost, steps that it has finished
         at least, by its heartbeats)."""
-        known = self.sessions.get(session)
-        if known is None or known.rank >= self.world:
+        rank_session = self.sessions.get(session)
+        if rank_session is None or rank_session.rank >= self.world:
             return 0, 0
-        rank_state = self.ranks[known.rank]
-        return known.next_step, max(known.next_step, rank_state.step if rank_state.session == session else 0)
+        rank_state = self.ranks[rank_session.rank]
+        return rank_session.next_step, max(
+            rank_session.next_step, rank_state.step if rank_state.session == session else 0
+        )

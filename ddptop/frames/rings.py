@@ -92,7 +92,7 @@ class Ring:
             self._write_together(waiting[0] if len(waiting) == 1 else np.concatenate(waiting, axis=1))
             return
         if self.count == self._steps_waiting and waiting[0].size:  # the first ones
-            self._data = [one.reshape(-1)[:1].copy() for one in waiting[0]]
+            self._data = [column_values.reshape(-1)[:1].copy() for column_values in waiting[0]]
         steps, self._steps_waiting = min(self._steps_waiting, self._size), 0
         first = (self.count - steps) % self._size
         before_end = min(steps, self._size - first)

@@ -190,8 +190,8 @@ def hot_share_pct(stack: SampledStack) -> float:
 
 def samples_phrase(stack: SampledStack) -> str:
     """`in 82% of samples: dataset.py:31 __getitem__ < train.py:88`; empty: nothing is known."""
-    held = f"not seen for {percent(stack.held_pct)} of the time: {HELD_WORDS}"
-    parts = [held] if stack.held_pct >= HELD_PCT else []
+    held_phrase = f"not seen for {percent(stack.held_pct)} of the time: {HELD_WORDS}"
+    parts = [held_phrase] if stack.held_pct >= HELD_PCT else []
     path = hot_path(stack)
     in_loader = bool(path) and path[-1].call.function.startswith(LOADER)
     if (line := hot_line(stack)) and not (stack.workers and in_loader):

@@ -156,7 +156,7 @@ def _group_node() -> Node:
 
 def _fields_of(kind: type, names: Iterable[str]) -> Node:
     """Some fields of a dataclass as an object."""
-    known = {
+    known_types = {
         **vars(vocabulary),
         **vars(activity),
         **vars(causes),
@@ -170,7 +170,7 @@ def _fields_of(kind: type, names: Iterable[str]) -> Node:
         ("Heat", "Timeline", "History", "RankSteps", "HostFigures", "Overhead", "RareSlowness"),
         object,
     )
-    hints = get_type_hints(kind, localns=later | known)
+    hints = get_type_hints(kind, localns=later | known_types)
     return _object_of(**{name: _node_of_type(name, hints[name]) for name in names})
 
 

@@ -160,7 +160,7 @@ def _silent_hosts(
     shown = lost or {name: ranks for name, ranks in silent.items() if STATES[states[ranks[0]]].is_silent}
     if not shown:
         return None
-    ranks = sorted(rank for mine in shown.values() for rank in mine)
+    ranks = sorted(rank for ranks_of_host in shown.values() for rank in ranks_of_host)
     first = min(ranks, key=lambda rank: state.ranks[rank].step)
     heard_ns = max(state.ranks[rank].heard_ns for rank in ranks)
     since_s = state.unix_s(heard_ns) + (SILENT_S if lost else UNREACHABLE_S)
@@ -315,8 +315,8 @@ def _bad_loss(state: RunState, now_ns: int) -> Alert | None:
     is_new = state.ended_ns is None and now_ns - min(bad)[0] < REPORTS_S * NS
     if complete < step - 1 and is_new:
         return None  # a rank that has not reported the step before may have made it
-    others = f" and {counted(len(bad) - 1, 'other')}" if len(bad) > 1 else ""
-    message = say("nan", who=f"rank {rank}{others}", step=step)
+    and_others = f" and {counted(len(bad) - 1, 'other')}" if len(bad) > 1 else ""
+    message = say("nan", who=f"rank {rank}{and_others}", step=step)
     return Alert.declared("nan", rank, step, state.unix_s(since_ns), message, {"ranks": len(bad)})
 
 
@@ -324,16 +324,20 @@ def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
     """A loss that was NaN or infinite and is finite again: the weights may still be affected."""
     ranks = [rank for rank, member in enumerate(state.ranks) if member.bad_loss_before is not None]
     before = [(state.ranks[rank].bad_loss_before, rank) for rank in ranks]
-    passed = [(one, rank) for one, rank in before if one and now_ns - one.finite_ns < PASSED_LOSS_NS]
+    passed = [
+        (passed_loss, rank)
+        for passed_loss, rank in before
+        if passed_loss and now_ns - passed_loss.finite_ns < PASSED_LOSS_NS
+    ]
     if not passed:
         return None
     first, rank = min(passed, key=lambda entry: (entry[0].step, entry[1]))
     again = max(loss.finite_step for loss, _ in passed)
-    others = f" and {counted(len(passed) - 1, 'other')}" if len(passed) > 1 else ""
+    and_others = f" and {counted(len(passed) - 1, 'other')}" if len(passed) > 1 else ""
     steps = (
         f"from step {first.step:,} to {again - 1:,}" if again - 1 > first.step else f"at step {first.step:,}"
     )
-    message = say("nan", "passed", who=f"rank {rank}{others}", when=steps)
+    message = say("nan", "passed", who=f"rank {rank}{and_others}", when=steps)
     evidence: dict[str, Scalar] = {"ranks": len(passed), "finite_step": again}
     return Alert("nan", "warning", rank, first.step, state.unix_s(first.since_ns), message, evidence)
 

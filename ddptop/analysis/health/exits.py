@@ -142,11 +142,11 @@ def describe_exit(rank_state: RankState, step: int | None = None) -> str:
     """
     call = own_call(rank_state)
     where = f" ({place(call)})" if call is not None else ""
-    at = f" at step {rank_state.step if step is None else step:,}"
+    at_step = f" at step {rank_state.step if step is None else step:,}"
     if rank_state.left_alone:
         return f"failed in {_collective_of(rank_state)}{where}: {rank_state.left_alone}"
     code = 0 if rank_state.left_early else rank_state.exit_code
-    return exit_phrase(rank_state.signal, code, reason(rank_state), at=at, detail=where)
+    return exit_phrase(rank_state.signal, code, reason(rank_state), at=at_step, detail=where)
 
 
 def exit_known(rank_state: RankState) -> bool:
@@ -193,42 +193,65 @@ def update_left_early(rank_states: Sequence[RankState]) -> list[int]:
     Since their exit another rank has failed because it lost a peer, or waits in a collective of all ranks.
     Where a rank has failed for a reason of its own, it is none of them.
     """
-    finished = [one for one in rank_states if one.bye is not None and one.bye.reason == FINISHED]
-    left = [one for one in finished if not one.exit_code and one.signal is None]
-    if not left:
+    finished = [
+        rank_state
+        for rank_state in rank_states
+        if rank_state.bye is not None and rank_state.bye.reason == FINISHED
+    ]
+    left_in_good_order = [
+        rank_state for rank_state in finished if not rank_state.exit_code and rank_state.signal is None
+    ]
+    if not left_in_good_order:
         return []
-    failed = [one for one in rank_states if one.ended_badly and one not in left]
-    lost_peer_ns = [ended_ns(one) for one in failed if _lost_peer(one)]
-    waits_ns = [one.evidence_ns - LEFT_NS for one in rank_states if one.running and _waits_for_all(one)]
+    failed = [
+        rank_state
+        for rank_state in rank_states
+        if rank_state.ended_badly and rank_state not in left_in_good_order
+    ]
+    lost_peer_ns = [ended_ns(rank_state) for rank_state in failed if _lost_peer(rank_state)]
+    waits_ns = [
+        rank_state.evidence_ns - LEFT_NS
+        for rank_state in rank_states
+        if rank_state.running and _waits_for_all(rank_state)
+    ]
     since_ns = max([*lost_peer_ns, *waits_ns], default=0)
-    if not all(follows(one) for one in failed):
+    if not all(follows(rank_state) for rank_state in failed):
         since_ns = 0
-    before = [one.left_early for one in rank_states]
-    for one in left:
-        one.left_early = 0 < ended_ns(one) <= since_ns
-    return [r for r, one in enumerate(rank_states) if one.left_early and not before[r]]
+    before = [rank_state.left_early for rank_state in rank_states]
+    for rank_state in left_in_good_order:
+        rank_state.left_early = 0 < ended_ns(rank_state) <= since_ns
+    return [r for r, rank_state in enumerate(rank_states) if rank_state.left_early and not before[r]]
 
 
 def update_left_alone(rank_states: Sequence[RankState]) -> None:
     """Mark the ranks that failed in a collective for which the others did not stay: most ranks had exited in
     good order by then, and none has failed for a reason of its own."""
-    well = [one for one in rank_states if one.finished and not one.ended_badly]
-    alone = [one for one in rank_states if one.ended_badly and _lost_peer(one)]
+    well = [rank_state for rank_state in rank_states if rank_state.finished and not rank_state.ended_badly]
+    alone = [rank_state for rank_state in rank_states if rank_state.ended_badly and _lost_peer(rank_state)]
     if not alone or 2 * len(well) <= len(rank_states) or len(well) + len(alone) < len(rank_states):
         return
-    theirs = max((one.last_sequence for one in well if one.last_sequence is not None), default=None)
-    for one in alone:
-        one.left_alone = "the others had ended in good order" + _behind_phrase(one, theirs)
+    last_sequence = max(
+        (rank_state.last_sequence for rank_state in well if rank_state.last_sequence is not None),
+        default=None,
+    )
+    for rank_state in alone:
+        rank_state.left_alone = "the others had ended in good order" + _behind_phrase(
+            rank_state, last_sequence
+        )
 
 
 def early_phrase(rank_states: Sequence[RankState], left: int) -> str:
     """`one barrier before the others`: how many collectives too early a rank has left; empty: not known."""
-    theirs = rank_states[left].last_sequence
-    waits = [one for one in rank_states if not one.finished and (one.exit_evidence or one.evidence)]
-    numbers = (number for one in waits if (number := _number_at(one)) is not None)
-    ahead = max(numbers, default=0) - theirs if theirs is not None else 0
+    last_sequence = rank_states[left].last_sequence
+    waits = [
+        rank_state
+        for rank_state in rank_states
+        if not rank_state.finished and (rank_state.exit_evidence or rank_state.evidence)
+    ]
+    numbers = (number for rank_state in waits if (number := _number_at(rank_state)) is not None)
+    ahead = max(numbers, default=0) - last_sequence if last_sequence is not None else 0
     if ahead == 1:
-        names = {_collective_of(one) for one in waits}
+        names = {_collective_of(rank_state) for rank_state in waits}
         return f"one {names.pop() if len(names) == 1 else 'collective'} before the others"
     return f"{ahead} collectives before the others" if ahead > 1 else ""
 
@@ -290,12 +313,19 @@ def ended_badly(rank_states: Sequence[RankState], ended: Iterable[int]) -> list[
     ranks that all followed, the one comes first that a signal has ended before any other process had exited:
     the launcher has not sent it.
     """
-    each = [(rank, rank_states[rank]) for rank in ended if rank_states[rank].ended_badly]
-    exits_ns = sorted(one.exit_ns for _, one in each if one.exit_ns is not None)
+    ranks_and_states = [(rank, rank_states[rank]) for rank in ended if rank_states[rank].ended_badly]
+    exits_ns = sorted(
+        rank_state.exit_ns for _, rank_state in ranks_and_states if rank_state.exit_ns is not None
+    )
     first_ns = exits_ns[0] if exits_ns and exits_ns[:2].count(exits_ns[0]) == 1 else None
     badly = [
-        (follows(one), not (_ended_by_others(one) and one.exit_ns == first_ns), ended_ns(one), rank)
-        for rank, one in each
+        (
+            follows(rank_state),
+            not (_ended_by_others(rank_state) and rank_state.exit_ns == first_ns),
+            ended_ns(rank_state),
+            rank,
+        )
+        for rank, rank_state in ranks_and_states
     ]
     return [rank for *_, rank in sorted(badly)]
 

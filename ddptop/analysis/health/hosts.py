@@ -49,29 +49,33 @@ CHECK_NS = NS
 def on_full_disk(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     """A folder that ranks of a host write to is full, or no longer."""
     host = "" if rank_state.hello is None else rank_state.hello.host
-    known, folder, at_s = state.hosts.full_disks, str(event.fields.get("folder")), state.unix_s(t_ns)
+    full_disks, folder, at_s = state.hosts.full_disks, str(event.fields.get("folder")), state.unix_s(t_ns)
     where = f"{folder} on host {host}" if host else folder
     if not event.fields.get("full"):
-        if known.pop((host, folder), None) is not None:
+        if full_disks.pop((host, folder), None) is not None:
             state.log.add(at_s, "disk", say("disk", "passed", where=where), severity="info")
-    elif (host, folder) in known:
-        known[host, folder] = (*known[host, folder][:2], t_ns)
-    elif len(known) < MAX_DISKS:
-        known[host, folder] = say("disk", where=where), at_s, t_ns
-        state.log.add(at_s, "disk", known[host, folder][0])
+    elif (host, folder) in full_disks:
+        full_disks[host, folder] = (*full_disks[host, folder][:2], t_ns)
+    elif len(full_disks) < MAX_DISKS:
+        full_disks[host, folder] = say("disk", where=where), at_s, t_ns
+        state.log.add(at_s, "disk", full_disks[host, folder][0])
 
 
 def disks_alert(state: RunState, now_ns: int) -> Alert | None:
     """The alert of the folders that are full, with the one known longest."""
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
-    silence_ns, known = state.interruptions.silence_ns, state.hosts.full_disks
-    full = {key: one for key, one in known.items() if silence_ns(one[2], until_ns) <= DISK_KEPT_NS}
+    silence_ns, full_disks = state.interruptions.silence_ns, state.hosts.full_disks
+    full = {
+        key: text_and_times
+        for key, text_and_times in full_disks.items()
+        if silence_ns(text_and_times[2], until_ns) <= DISK_KEPT_NS
+    }
     if not full:
         return None
     (host, folder), (text, since_s, _) = next(iter(full.items()))
-    more = f", and {len(full) - 1} more" if len(full) > 1 else ""
+    and_more = f", and {len(full) - 1} more" if len(full) > 1 else ""
     evidence: dict[str, Scalar] = {"host": host, "folder": folder, "folders": len(full)}
-    return Alert.declared("disk", None, None, since_s, text + more, evidence)
+    return Alert.declared("disk", None, None, since_s, text + and_more, evidence)
 
 
 def find_own_host(state: RunState) -> str | None:
@@ -84,7 +88,7 @@ def find_own_host(state: RunState) -> str | None:
 
 def reports_of_hosts(state: RunState) -> dict[str, int]:
     """When each host last reported: a message of its agent or of a rank, or a reading of a process."""
-    reported = {name: known.heard_ns for name, known in state.hosts.known.items()}
+    reported = {name: known_host.heard_ns for name, known_host in state.hosts.known.items()}
     hellos = state.hellos
     if not hellos.of_hosts:
         return reported
@@ -106,13 +110,16 @@ def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
 
 
 def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
-    hellos, known = state.hellos, state.hosts.known
-    states: dict[str, HostState] = {**dict.fromkeys(known, "live"), **dict.fromkeys(hellos.of_hosts, "live")}
+    hellos, known_hosts = state.hellos, state.hosts.known
+    states: dict[str, HostState] = {
+        **dict.fromkeys(known_hosts, "live"),
+        **dict.fromkeys(hellos.of_hosts, "live"),
+    }
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
     since_ns = until_ns - int(UNREACHABLE_S * NS)
     newest_ns = np.maximum(state.table.heard_ns, state.table.seen_ns)
     # In the common case, without a loop over hosts, every rank has reported and every host has ranks.
-    if newest_ns.min(initial=MAX_NS) < since_ns or not known.keys() <= hellos.of_hosts.keys():
+    if newest_ns.min(initial=MAX_NS) < since_ns or not known_hosts.keys() <= hellos.of_hosts.keys():
         reported = reports_of_hosts(state)
         silent = {name for name, heard_ns in reported.items() if heard_ns < since_ns}
         quiet = [place for place, name in enumerate(hellos.of_hosts) if name in silent]
@@ -150,17 +157,21 @@ def takes_part(state: RunState, stepped_ns: int, heard_ns: int, now_ns: int) -> 
 
 def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:
     """By host that is unreachable or lost and has an agent: its ranks whose exit is not known."""
-    silent = {name for name, own in hosts.items() if own in SILENT_STATES}
+    silent = {name for name, host_state in hosts.items() if host_state in SILENT_STATES}
     names = {name for name in silent if state.hosts.is_remote(name)}
-    return by_host(state, [rank for rank, one in _running(state) if one.host in names]) if names else {}
+    return (
+        by_host(state, [rank for rank, rank_state in _running(state) if rank_state.host in names])
+        if names
+        else {}
+    )
 
 
 def by_host(state: RunState, ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """The ranks of each host."""
-    found: dict[str, list[int]] = {}
+    ranks_of: dict[str, list[int]] = {}
     for rank in sorted(ranks):
-        found.setdefault(state.ranks[rank].host, []).append(rank)
-    return {name: tuple(mine) for name, mine in found.items()}
+        ranks_of.setdefault(state.ranks[rank].host, []).append(rank)
+    return {name: tuple(ranks_of_host) for name, ranks_of_host in ranks_of.items()}
 
 
 def position_phrase(state: RunState, ranks: tuple[int, ...]) -> str:
@@ -183,9 +194,9 @@ def whole_host(state: RunState, ranks: Sequence[int]) -> str | None:
     if len(names) != 1 or len(ranks) < 2:
         return None
     name = names.pop()
-    mine = [rank for rank, one in _running(state) if one.host == name]
-    others = any(one.host != name for _, one in _running(state))
-    return name if others and sorted(mine) == sorted(ranks) else None
+    ranks_of_host = [rank for rank, rank_state in _running(state) if rank_state.host == name]
+    is_one_of_several = any(rank_state.host != name for _, rank_state in _running(state))
+    return name if is_one_of_several and sorted(ranks_of_host) == sorted(ranks) else None
 
 
 def hosts_phrase(names: tuple[str, ...]) -> str:
@@ -199,19 +210,19 @@ def hosts_phrase(names: tuple[str, ...]) -> str:
 
 def silence_phrase(state: RunState, silent: Mapping[str, tuple[int, ...]], now_ns: int, *, lost: bool) -> str:
     """`host node2 is unreachable: ranks 4-7, last at step 120, bucket 3`, and what else is known of it."""
-    ranks = tuple(sorted(rank for mine in silent.values() for rank in mine))
+    ranks = tuple(sorted(rank for ranks_of_host in silent.values() for rank in ranks_of_host))
     be = "is" if len(silent) == 1 else "are"
     text = f"{hosts_phrase(tuple(silent))} {be} {'lost' if lost else UNREACHABLE}"
     text += f": {position_phrase(state, ranks)}"
-    others, heard_ns = np.full(state.world, True), max(state.ranks[rank].heard_ns for rank in ranks)
-    others[[*ranks]] = False
-    if takes_part(state, _stepped_ns(state, others), heard_ns, now_ns):
+    is_other, heard_ns = np.full(state.world, True), max(state.ranks[rank].heard_ns for rank in ranks)
+    is_other[[*ranks]] = False
+    if takes_part(state, _stepped_ns(state, is_other), heard_ns, now_ns):
         return f"{text}; the other ranks train on, so only its reports are missing"
     return f"{text}; silent for more than {SILENT_S:g} s" if lost else text
 
 
 def _running(state: RunState) -> Iterator[tuple[int, RankState]]:
-    return ((rank, one) for rank, one in enumerate(state.ranks) if one.running)
+    return ((rank, rank_state) for rank, rank_state in enumerate(state.ranks) if rank_state.running)
 
 
 class HostLog:
@@ -234,17 +245,17 @@ class HostLog:
         remote = state.hosts.remote()
         if not remote or state.ended_ns is not None:
             return
-        now = {**host_states(state, now_ns)}
-        silent = silent_ranks(state, now)
+        states = {**host_states(state, now_ns)}
+        silent = silent_ranks(state, states)
         for name in remote:
             before = self._before.get(name, "live")
-            if now[name] == "live" and now_ns - state.hosts.known[name].heard_ns > UNREACHABLE_S * NS:
-                now[name] = before  # it has not reported again
-            if now[name] != before:
-                self._log(state, name, before, now[name], silent.get(name, ()), now_ns)
+            if states[name] == "live" and now_ns - state.hosts.known[name].heard_ns > UNREACHABLE_S * NS:
+                states[name] = before  # it has not reported again
+            if states[name] != before:
+                self._log(state, name, before, states[name], silent.get(name, ()), now_ns)
             if self.is_news(name, state.hosts.known[name].thinned):
                 self._log_thinned(state, name, now_ns)
-        self._before |= {name: now[name] for name in remote}
+        self._before |= {name: states[name] for name in remote}
         for text in self._links.check(state.hosts, state.unix_s(now_ns)):
             state.log.add(state.unix_s(now_ns), "network", text)
 
@@ -261,12 +272,12 @@ class HostLog:
         if not remote:
             return MAX_NS
         as_checked = all(map(self._links.has_read, hosts.known.values())) and all(
-            self._before.get(name, "live") == "live" and not self.is_news(name, one.thinned)
-            for name, one in remote.items()
+            self._before.get(name, "live") == "live" and not self.is_news(name, known_host.thinned)
+            for name, known_host in remote.items()
         )
         if not as_checked:
             return self.next_ns
-        return min(one.heard_ns for one in remote.values()) + int(UNREACHABLE_S * NS)
+        return min(known_host.heard_ns for known_host in remote.values()) + int(UNREACHABLE_S * NS)
 
     @staticmethod
     def _log(

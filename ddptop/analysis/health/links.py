@@ -55,20 +55,24 @@ def worst_link(hosts: Hosts, host: str, names: Mapping[str, str]) -> tuple[str, 
     """The other end and the figures of a host's worst link in its newest reading; None: there is none.
 
     `names`: `names_of_addresses(hosts)`, which looks at every link and is made once for all hosts."""
-    known = hosts.known.get(host)
-    if known is None or not known.links:
+    known_host = hosts.known.get(host)
+    if known_host is None or not known_host.links:
         return None
-    link = known.links[0]
+    link = known_host.links[0]
     return names.get(link.peer, link.peer), link
 
 
 def names_of_addresses(hosts: Hosts) -> dict[str, str]:
     """The hosts by their addresses: those that they say, but for one that several have (that of a bridge to
     containers), and those from which links of theirs have gone out."""
-    said = [(address, name) for name, known in hosts.known.items() for address in known.said_addresses]
-    times = Counter(address for address, _ in said)
-    names = {address: name for address, name in said if times[address] == 1}
-    return names | {address: name for name, known in hosts.known.items() for address in known.addresses}
+    said_by = [
+        (address, name) for name, known_host in hosts.known.items() for address in known_host.said_addresses
+    ]
+    times = Counter(address for address, _ in said_by)
+    names = {address: name for address, name in said_by if times[address] == 1}
+    return names | {
+        address: name for name, known_host in hosts.known.items() for address in known_host.addresses
+    }
 
 
 def lost_pct(link: HostLink) -> float:
@@ -83,8 +87,8 @@ def alert(hosts: Hosts) -> Alert | None:
     (host, peer), (text, since_s, lost) = next(iter(hosts.bad_links.items()))
     n_links = len(hosts.bad_links)
     if n_links > 1:
-        more = f"{n_links - 1} more link{'s' * (n_links > 2)}"
-        text = say("network", "more", first=text, more=more)
+        more_links = f"{n_links - 1} more link{'s' * (n_links > 2)}"
+        text = say("network", "more", first=text, more=more_links)
     end = names_of_addresses(hosts).get(peer, peer)
     evidence: dict[str, Scalar] = {"host": host, "peer": end, "links": n_links, "lost": lost}
     return Alert.declared("network", None, None, since_s, text, evidence)
@@ -119,15 +123,15 @@ class LinkLog:
         """Take the readings that are new, at this time; returns what is to be logged."""
         texts = []
         usual_us: float | None = None
-        for name, known in hosts.known.items():
-            if self.has_read(known):
+        for name, known_host in hosts.known.items():
+            if self.has_read(known_host):
                 continue
-            self._read[name] = known.links_ns
+            self._read[name] = known_host.links_ns
             usual_us = _usual_us(hosts) if usual_us is None else usual_us
-            before, read = self._newest.get(name, {}), {(name, link.peer): link for link in known.links}
+            before, read = self._newest.get(name, {}), {(name, link.peer): link for link in known_host.links}
             newest = {key: deque([*before.get(key, ()), read.get(key)], LONG) for key in {**before, **read}}
             self._newest[name] = newest = {key: kept for key, kept in newest.items() if any(kept)}
-            bad = {key: found for key, link in read.items() if (found := _trouble(link, usual_us))}
+            bad = {key: trouble for key, link in read.items() if (trouble := _trouble(link, usual_us))}
             texts_of = {key: _lasting(kept) for key, kept in newest.items() if key not in bad}
             lasting = {key: (text, True) for key, text in texts_of.items() if text}
             bad |= lasting
@@ -148,7 +152,7 @@ class LinkLog:
 def _usual_us(hosts: Hosts) -> float:
     """Lower quartile of the links' least round trips, one that was measured: below those of one slow
     host, also of three, where four directions of six are slow. 0: not known."""
-    all_us = sorted(link.least_us for known in hosts.known.values() for link in known.links)
+    all_us = sorted(link.least_us for known_host in hosts.known.values() for link in known_host.links)
     return float(all_us[(len(all_us) - 1) // 4]) if len(all_us) >= LEAST_LINKS else 0.0
 
 

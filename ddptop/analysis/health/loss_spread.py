@@ -66,14 +66,14 @@ def stands_apart(losses: Column, medians: Column, flagged: frozenset[int] = froz
     `losses`: (steps, ranks); `medians`: (steps,) `median_losses`; `flagged`: ranks that stood apart at
     the last evaluation. Steps with an unknown loss are left out.
     """
-    known = ~np.isnan(medians)
-    losses, medians = (losses, medians) if known.all() else (losses[known], medians[known])
+    is_known = ~np.isnan(medians)
+    losses, medians = (losses, medians) if is_known.all() else (losses[is_known], medians[is_known])
     steps, world = losses.shape
     if steps < MIN_STEPS or world < 2:
         return []
     middle = _wide(losses[:, ::-1]) if world == 2 else medians[:, None]
     few = max(world if world == 2 else 1, TOGETHER // steps)
-    parts = [slice(at, at + few) for at in range(0, world, few)]
+    parts = [slice(rank_begin, rank_begin + few) for rank_begin in range(0, world, few)]
     apart = np.concatenate([median((_wide(losses[:, part]) - middle).T) for part in parts])
     size = np.abs(losses)
     # Usually most losses are too large for any rank to be flagged: to count them takes less than a median.
@@ -83,7 +83,7 @@ def stands_apart(losses: Column, medians: Column, flagged: frozenset[int] = froz
     if not (np.abs(apart) > HYSTERESIS * share).any():
         return []
     distances = (np.abs(_wide(losses[:, part]) - middle - apart[part]) for part in parts)
-    noise = 1.4826 * np.concatenate([median(each.T) for each in distances])
+    noise = 1.4826 * np.concatenate([median(distance.T) for distance in distances])
     least = np.maximum(NOISES * np.maximum(noise, median(noise)), share)
     if world > 2:
         least = np.maximum(least, LEVELS * np.sort(np.abs(apart))[world // 2])
@@ -110,8 +110,8 @@ def _wide(losses: Column) -> Column:
 
 
 def _apart(losses: Column, rank: int) -> Apart:
-    others = median(np.delete(losses, rank, axis=1))
-    return Apart(rank, float(median(losses[:, rank])), float(median(others)), len(losses))
+    median_of_others = median(np.delete(losses, rank, axis=1))
+    return Apart(rank, float(median(losses[:, rank])), float(median(median_of_others)), len(losses))
 
 
 class LossSpread:
@@ -174,12 +174,12 @@ class LossSpread:
     def _evaluate(self, step: int, unix_s: float) -> None:
         before = frozenset(rank_loss.rank for rank_loss in self._apart)
         self._apart = stands_apart(self._losses[: self._count], self._medians[: self._count], before)
-        now = frozenset(rank_loss.rank for rank_loss in self._apart)
-        if not before and now:
+        apart_ranks = frozenset(rank_loss.rank for rank_loss in self._apart)
+        if not before and apart_ranks:
             self._since_s = unix_s
-            rank = self._apart[0].rank if len(now) == 1 else None
+            rank = self._apart[0].rank if len(apart_ranks) == 1 else None
             self._log.add(unix_s, "loss_spread", self._words(), rank=rank, step=step)
-        elif before and not now:
+        elif before and not apart_ranks:
             self._log.add(unix_s, "loss_spread_end", say("loss_spread_end"), step=step)
 
     def alert(self) -> Alert | None:
@@ -197,9 +197,9 @@ class LossSpread:
 
     def _words(self) -> str:
         first, world = self._apart[0], self._losses.shape[1]
-        own, others = significant(first.own), significant(first.others)
+        own_loss, others_loss = significant(first.own), significant(first.others)
         if world == 2:
-            of_0, of_1 = (own, others) if first.rank == 0 else (others, own)
+            of_0, of_1 = (own_loss, others_loss) if first.rank == 0 else (others_loss, own_loss)
             return say("loss_spread", "two_ranks", first=of_0, second=of_1)
         who = ranks_phrase([rank_loss.rank for rank_loss in self._apart], world)
-        return say("loss_spread", who=who, own=own, others=others)
+        return say("loss_spread", who=who, own=own_loss, others=others_loss)

@@ -79,14 +79,16 @@ def _goes_on(state: RunState, end: OutsideEnd) -> bool:
 def _known_from_ranks(state: RunState) -> OutsideEnd | None:
     """Of a run without a launcher of ours: all ranks have exited together, by a signal to all of them."""
     ended = [state.ranks[rank] for rank in state.ended]
-    if not ended or len(ended) < state.world or not all(one.ended_badly for one in ended):
+    if not ended or len(ended) < state.world or not all(rank_state.ended_badly for rank_state in ended):
         return None
     times_ns = [*map(ended_ns, ended)]
     if max(times_ns) - min(times_ns) > TOGETHER_NS:
         return None
-    if all(reason(one).startswith(INTERRUPTED) or one.signal == "SIGINT" for one in ended):
+    if all(
+        reason(rank_state).startswith(INTERRUPTED) or rank_state.signal == "SIGINT" for rank_state in ended
+    ):
         return OutsideEnd("SIGINT", min(times_ns))
-    signals = {one.signal for one in ended}
+    signals = {rank_state.signal for rank_state in ended}
     if len(signals) > 1 or not signals <= SENT_TO_ALL or any(map(reason, ended)):
         return None
     return OutsideEnd(signals.pop() or "", min(times_ns), sure=len(ended) == 1)

@@ -101,13 +101,13 @@ class ShadowCost:
         self._steps = np.concatenate([self._steps, np.stack([numbers, wall, aside, detailed])], axis=1)
         numbers, wall, aside, _ = self._steps
         edges = np.diff((aside == 1).astype(np.int8), prepend=0, append=0)
-        found = False
+        is_any_added = False
         for begin, end in zip(np.flatnonzero(edges > 0), np.flatnonzero(edges < 0), strict=True):
             is_apart = self._done < 0 or numbers[begin] > self._done + APART
             if is_apart and end + AROUND <= len(wall):
                 self._done = float(numbers[end - 1])
-                found |= self._add(int(begin), int(end))
-        if found:
+                is_any_added |= self._add(int(begin), int(end))
+        if is_any_added:
             self._estimate()
         self._steps = self._steps[:, -KEPT:]
 
@@ -133,11 +133,11 @@ class ShadowCost:
         if end - begin < SETTLE + 2 or np.isnan(aside[first : end + AROUND]).any():
             return False
         plain = ~((detail > 0) | (np.roll(detail, 1) > 0))
-        left, right = np.arange(first, begin), np.arange(end + SETTLE, end + AROUND)
-        sampled = min(plain[left].sum(), plain[right].sum()) >= SIDE
+        steps_before, steps_behind = np.arange(first, begin), np.arange(end + SETTLE, end + AROUND)
+        sampled = min(plain[steps_before].sum(), plain[steps_behind].sum()) >= SIDE
         if sampled:
-            left, right = left[plain[left]], right[plain[right]]
-        beside = (median(wall[left[-SIDE:]]) + median(wall[right[:SIDE]])) / 2
+            steps_before, steps_behind = steps_before[plain[steps_before]], steps_behind[plain[steps_behind]]
+        beside = (median(wall[steps_before[-SIDE:]]) + median(wall[steps_behind[:SIDE]])) / 2
         without = median(wall[begin + SETTLE : end - 1])
         if not without > 0:
             return False
@@ -157,11 +157,20 @@ class ShadowCost:
 def _detail_cost(wall: Column, detail: Column, steps: Indices) -> float:
     """Mean ms per step that bucket detail takes: what a detailed step and the one after it, in which the
     recorder is taken out, take longer than plain steps beside them."""
-    at = steps[(detail[steps] > 0) & (steps >= 2) & (steps + 3 < len(wall))]
-    if not len(at):
+    detailed_steps = steps[(detail[steps] > 0) & (steps >= 2) & (steps + 3 < len(wall))]
+    if not len(detailed_steps):
         return 0.0
-    beside = wall[at - 2] + wall[at - 1] + wall[at + 2] + wall[at + 3]
-    return float(median(wall[at] + wall[at + 1] - beside / 2)) * len(at) / len(steps)
+    beside = (
+        wall[detailed_steps - 2]
+        + wall[detailed_steps - 1]
+        + wall[detailed_steps + 2]
+        + wall[detailed_steps + 3]
+    )
+    return (
+        float(median(wall[detailed_steps] + wall[detailed_steps + 1] - beside / 2))
+        * len(detailed_steps)
+        / len(steps)
+    )
 
 
 def estimate(shares: Column) -> MeasuredCost | None:

@@ -135,7 +135,7 @@ def _is_drift(rest: Column) -> bool:
 def _is_change(rest: Column, by_ms: float) -> bool:
     """Whether the newest blocks differ from those before by more than either scatter, which is that of other
     processes that come and go, and no other change in them is larger."""
-    scatter_ms = max(np.sort(one)[-2] - np.sort(one)[1] for one in (rest[:BEFORE], rest[BEFORE:]))
+    scatter_ms = max(np.sort(half)[-2] - np.sort(half)[1] for half in (rest[:BEFORE], rest[BEFORE:]))
     return bool(scatter_ms <= by_ms and abs(_largest_change(rest) - BEFORE) <= 1)
 
 

@@ -274,26 +274,31 @@ class Replicas:
 
     def recall(self, drifts: Iterable[PieceDrift], equal_pieces: Iterable[EqualPieces]) -> None:
         """Put back what was known before the checks that were read here."""
-        earlier = {(_Key(one.model, one.group), one.piece): one for one in drifts}
+        earlier = {
+            (_Key(drift_before.model, drift_before.group), drift_before.piece): drift_before
+            for drift_before in drifts
+        }
         for model, group, steps in equal_pieces:
             key = _Key(model, group)
             self._pieces.setdefault(key, len(steps))
-            known = self._equal.setdefault(key, {})
+            equal_pieces_of_model = self._equal.setdefault(key, {})
             for piece, step in enumerate(steps):
-                if step == UNKNOWN or piece in known:
+                if step == UNKNOWN or piece in equal_pieces_of_model:
                     continue
-                known[piece] = _Equal(step, frozenset(), step)
+                equal_pieces_of_model[piece] = _Equal(step, frozenset(), step)
                 drift = self._drifts.get((key, piece))
                 if drift is not None and drift.equal is None:
                     self._drifts[key, piece] = replace(drift, equal=step)
-        for place, one in earlier.items():
+        for place, drift_before in earlier.items():
             if place not in self._newest or place in self._drifts:
                 newer = self._drifts.get(place)
                 ranks, majority = (
-                    (one.ranks, one.majority) if newer is None else (newer.ranks, newer.majority)
+                    (drift_before.ranks, drift_before.majority)
+                    if newer is None
+                    else (newer.ranks, newer.majority)
                 )
-                equal = None if one.equal == UNKNOWN else one.equal
-                self._drifts[place] = Drift(ranks, majority, one.since, equal, one.unix_s)
+                equal = None if drift_before.equal == UNKNOWN else drift_before.equal
+                self._drifts[place] = Drift(ranks, majority, drift_before.since, equal, drift_before.unix_s)
 
     def _evaluate(
         self, key: _Key, check: Check, place: tuple[int, int], expected: Set[int], unix_s: float
@@ -307,10 +312,10 @@ class Replicas:
             if step < self._newest.get((key, piece), 0) or 2 * len(result.reported) <= len(expected):
                 continue
             self._newest[key, piece] = step
-            known = self._drifts.get((key, piece))
+            drift = self._drifts.get((key, piece))
             if result.differing:
                 self._differs(key, piece, result, step, unix_s)
-            elif result.reported >= (expected if known is None else expected & {*known.ranks}):
+            elif result.reported >= (expected if drift is None else expected & {*drift.ranks}):
                 self._drifts.pop((key, piece), None)
             if not result.differing:
                 full = step if result.reported >= expected else equal[piece].full if piece in equal else None
@@ -320,8 +325,10 @@ class Replicas:
             self._log.add(unix_s, "replica_drift_end", text, step=step)
 
     def _differs(self, key: _Key, piece: int, result: PieceResult, step: int, unix_s: float) -> None:
-        known = self._drifts.get((key, piece))
-        since, since_s = (step, unix_s) if known is None else (known.since, known.since_s)
+        drift_before = self._drifts.get((key, piece))
+        since, since_s = (
+            (step, unix_s) if drift_before is None else (drift_before.since, drift_before.since_s)
+        )
         equal = self._equal[key].get(piece)
         before = equal.of(result.differing) if equal else None
         drift = Drift(result.differing, result.majority, since, before, since_s)

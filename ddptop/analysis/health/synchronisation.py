@@ -141,15 +141,17 @@ class Synchronisation:
 
     def explains(self, model: int, ranks: tuple[int, ...], step: int) -> bool:
         """Whether replicas of a model may differ after `step` since its gradients were not all-reduced."""
-        known = self._models.get(ModelKey(model, ranks))
-        if known is None or known.fault is not None:
-            return known is not None
-        return not known.reduces_itself and any(first <= step for first, _ in known.first.values())
+        known_model = self._models.get(ModelKey(model, ranks))
+        if known_model is None or known_model.fault is not None:
+            return known_model is not None
+        return not known_model.reduces_itself and any(
+            first <= step for first, _ in known_model.first.values()
+        )
 
     def averages(self, model: int, ranks: tuple[int, ...]) -> bool:
         """Whether the replicas of a model differ on purpose: the script averages them now and then."""
-        known = self._models.get(ModelKey(model, ranks))
-        return known is not None and known.is_excused
+        known_model = self._models.get(ModelKey(model, ranks))
+        return known_model is not None and known_model.is_excused
 
     def alert(self) -> Alert | None:
         """The alert of the first fault, until its replicas are equal again or the ranks restart."""
@@ -201,9 +203,9 @@ class Synchronisation:
         present: Set[int],
     ) -> None:
         """Some ranks did not all-reduce their gradients in a step in which the others did."""
-        others = _expected(key, present) - reports.keys()
-        unsure = any(model.counts.get(rank, 0) >= REPORTED_ALL for rank in others)
-        if others and not unsure and not model.is_excused and model.fault is None:
+        without_report = _expected(key, present) - reports.keys()
+        unsure = any(model.counts.get(rank, 0) >= REPORTED_ALL for rank in without_report)
+        if without_report and not unsure and not model.is_excused and model.fault is None:
             self._blame(key, model, reports, None, model.newest_s)
 
     def _blame(
@@ -324,9 +326,9 @@ def _unreduced(fields: Mapping[str, Scalar]) -> Unreduced | None:
     count = _whole(fields.get("count"))
     if not isinstance(name, str) or why not in CONDITIONS["not_synchronised"].sentences or count < 1:
         return None
-    known = checksum if type(checksum) is int else None
+    known_checksum = checksum if type(checksum) is int else None
     averaged = fields.get("averaged") is True
-    return Unreduced(name, str(why), count, known, _whole(fields.get("waits")), averaged)
+    return Unreduced(name, str(why), count, known_checksum, _whole(fields.get("waits")), averaged)
 
 
 def _whole(value: Scalar) -> int:

@@ -118,8 +118,8 @@ def _gave_up(state: RunState, stall: Diagnosis, rank: int) -> bool:
 def _ended_itself(rank_state: RankState) -> bool:
     """Whether it exited with a code and without an exception: as a script does that has caught the error of
     its collective."""
-    said = reason(rank_state)
-    without_error = not said or said.startswith("exit code ")
+    exit_reason = reason(rank_state)
+    without_error = not exit_reason or exit_reason.startswith("exit code ")
     return rank_state.signal is None and bool(rank_state.exit_code) and without_error
 
 
@@ -129,11 +129,13 @@ def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
     t_ns = state.first_end_ns or 0
     aborted = [rank for rank in ended if _aborted_elsewhere(state.ranks[rank])]
     waited = [rank for rank in ended if rank in aborted or ended_in_collective(state.ranks[rank])]
-    others = (state.ranks[rank] for rank in ended if rank not in waited)
-    if not waited or not all(follows(rank_state) for rank_state in others):
+    other_states = (state.ranks[rank] for rank in ended if rank not in waited)
+    if not waited or not all(follows(rank_state) for rank_state in other_states):
         return None
-    there = [rank for rank, one in enumerate(state.ranks) if one.hello is not None and not one.finished]
-    since_ns = max(min(state.ranks[rank].moved_ns for rank in there), state.excused_ns)
+    unfinished = [
+        rank for rank, member in enumerate(state.ranks) if member.hello is not None and not member.finished
+    ]
+    since_ns = max(min(state.ranks[rank].moved_ns for rank in unfinished), state.excused_ns)
     timed_out = any(_TIMED_OUT.search(reason(state.ranks[rank])) for rank in waited)
     least_ns = max(LEAST_WAIT_NS, STALL_STEPS * median_step_ns(state))
     gave_up = aborted or (state.is_nccl and any(state.ranks[rank].signal == "SIGABRT" for rank in waited))
@@ -141,13 +143,13 @@ def _told_by_exits(state: RunState, ended: list[int]) -> KeptStall | None:
         return None
     progress = [
         _at_exit(state, rank, since_ns, t_ns) if rank in waited else _last_seen(state, rank, since_ns, t_ns)
-        for rank in there
+        for rank in unfinished
     ]
     result = diagnose(progress, awaits_answers=False)
-    known = bool(result.sides) or (result.kind == "missing" and not result.outside)
-    if not known or (result.kind == "missing" and not set(waited).isdisjoint(result.ranks)):
+    is_known = bool(result.sides) or (result.kind == "missing" and not result.outside)
+    if not is_known or (result.kind == "missing" and not set(waited).isdisjoint(result.ranks)):
         return None
-    waiting = tuple(rank for rank in there if rank in {*waited, *result.waiting} - {*result.ranks})
+    waiting = tuple(rank for rank in unfinished if rank in {*waited, *result.waiting} - {*result.ranks})
     step = min((state.ranks[rank].step for rank in waiting or result.ranks), default=0)
     return _kept(state, replace(result, waiting=waiting, since_ns=since_ns, step=step), t_ns)
 

@@ -120,13 +120,13 @@ def find_fatal_sides(
     aborted = next((rank for rank in ended if _aborted_in_collective(ranks[rank])), None)
     if aborted is None or not set(ended[: ended.index(aborted)]) <= set(followers):
         return []
-    own = _fatal_side(aborted, ranks[aborted])
-    if own is None:
+    own_side = _fatal_side(aborted, ranks[aborted])
+    if own_side is None:
         return []
     running = (rank for rank in range(len(ranks)) if rank not in ended)
     peers = (*(rank for rank in followers if rank != aborted), *running)
-    others = [side for rank in peers if (side := _fatal_side(rank, ranks[rank])) is not None]
-    return _odd_and_usual(ranks, others) or [own, *others[:1]]
+    other_sides = [side for rank in peers if (side := _fatal_side(rank, ranks[rank])) is not None]
+    return _odd_and_usual(ranks, other_sides) or [own_side, *other_sides[:1]]
 
 
 def _odd_and_usual(ranks: Sequence[RankState], sides: Sequence[FatalSide]) -> list[FatalSide]:
@@ -183,9 +183,11 @@ def _fatal_side(rank: int, rank_state: RankState) -> FatalSide | None:
 def called_operation(evidence: Evidence) -> str:
     """The collective that a rank is in, or was in when it failed: `all_reduce of [[1000]] Float`, `backward`;
     empty: none seen."""
-    known = operation_phrase(operation_of(evidence))
+    operation = operation_phrase(operation_of(evidence))
     return (
-        known or collective_called(evidence.stacks) or ("backward" if in_collective(evidence.stacks) else "")
+        operation
+        or collective_called(evidence.stacks)
+        or ("backward" if in_collective(evidence.stacks) else "")
     )
 
 

@@ -148,16 +148,16 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     silence_ns = state.interruptions.silence_ns
     usual = state.running & (state.table.heard_ns >= now_ns - int(STALE_S * NS))
     if any(host in SILENT_STATES for host in hosts.values()):
-        for name, mine in state.hellos.of_hosts.items():
+        for name, ranks_of_host in state.hellos.of_hosts.items():
             if hosts.get(name) in SILENT_STATES:
-                usual[mine] = False
+                usual[ranks_of_host] = False
     if outcome != "live" or stalled:
         usual[:] = False
     for r in np.flatnonzero(~usual).tolist():
         rank = state.ranks[r]
-        own = rank.state(silence_ns(rank.heard_ns, now_ns), outcome, host=hosts.get(rank.host))
+        status = rank.state(silence_ns(rank.heard_ns, now_ns), outcome, host=hosts.get(rank.host))
         still = stalled and _step_ns(state, rank, now_ns) >= limit_ns
-        states[r] = "stalled" if own == "live" and still else own
+        states[r] = "stalled" if status == "live" and still else status
     return states
 
 
@@ -197,7 +197,7 @@ def diagnose_running(state: RunState, statuses: Sequence[RankStatus], now_ns: in
     dead = state.ended_badly()
     caused = any(not follows(ranks[rank]) for rank in dead)
     dead += [r for r, status in enumerate(statuses) if status == "lost" and r not in (*dead, *silent)]
-    running = [r for r, one in enumerate(ranks) if one.running and r not in dead and r not in silent]
+    running = [r for r, member in enumerate(ranks) if member.running and r not in dead and r not in silent]
     finished = tuple(r for r, rank_state in enumerate(ranks) if rank_state.finished and r not in dead)
     if silent and not caused and (dead or not running):
         result = Diagnosis(UNREACHABLE, silent, tuple(running))  # what has exited had lost its peers
@@ -241,8 +241,8 @@ def _just_cut_off(state: RunState, ranks: Sequence[int], now_ns: int) -> set[int
     hosts = {*state.hosts_of_ranks()} if restarted else set()
     reported = reports_of_hosts(state)
     for name in state.hosts.remote():
-        known = state.hosts.known[name]
-        is_back = now_ns - known.out_ns < BACK_NS and now_ns - known.out_since_ns < MOST_CUT_OFF_NS
+        known_host = state.hosts.known[name]
+        is_back = now_ns - known_host.out_ns < BACK_NS and now_ns - known_host.out_since_ns < MOST_CUT_OFF_NS
         if is_back or _is_silent(state, reported[name], now_ns):
             hosts.add(name)
     # Also one that has answered since: the agent may have kept that answer, and heartbeats come after it.
@@ -275,8 +275,8 @@ def stall_now(state: RunState, now_ns: int) -> tuple[str, int]:
 def _entered(state: RunState, rank: int, waiting: Sequence[int], since_ns: int) -> str:
     """The function that a rank has entered since `since_ns` where the others wait; empty: not known."""
     answer = answer_since(state.ranks[rank], since_ns)
-    others = (answer_since(state.ranks[other], since_ns) for other in waiting if other != rank)
-    waits = next((other for other in others if other is not None and in_collective(other.stacks)), None)
+    answers = (answer_since(state.ranks[other], since_ns) for other in waiting if other != rank)
+    waits = next((other for other in answers if other is not None and in_collective(other.stacks)), None)
     return "" if answer is None or waits is None else function_entered(answer.stacks, waits.stacks)
 
 
@@ -313,17 +313,17 @@ def _before_first_group(state: RunState, now_ns: int) -> Diagnosis | None:
             return Diagnosis("missing", (), inside, since_ns=meeting.since_ns, restart=meeting.restart)
     if not late or ended or any(rank.running for rank in state.ranks):
         return None
-    ranks = tuple(rank for rank, one in sorted(state.not_initialized.items()) if one in late)
-    waiting = tuple(sorted({rank for one in late for rank in one.waiting}))
-    return Diagnosis("missing", ranks, waiting, since_ns=min(one.since_ns for one in late))
+    ranks = tuple(rank for rank, report in sorted(state.not_initialized.items()) if report in late)
+    waiting = tuple(sorted({rank for report in late for rank in report.waiting}))
+    return Diagnosis("missing", ranks, waiting, since_ns=min(report.since_ns for report in late))
 
 
 def _explains(result: Diagnosis, running: int) -> bool:
     """Whether a diagnosis of the ranks that report explains the stall without those that do not: some of
     them are behind the others, in another collective, or their GPU makes no progress."""
-    some = 0 < len(result.ranks) < running
+    blames_some = 0 < len(result.ranks) < running
     stall = STALLS[result.kind]
-    return stall.has_sides or result.unequal or (stall.is_conclusive and stall.others_wait and some)
+    return stall.has_sides or result.unequal or (stall.is_conclusive and stall.others_wait and blames_some)
 
 
 def rank_progress(

@@ -148,8 +148,8 @@ def _behind(progress: Sequence[RankProgress]) -> list[RankProgress]:
 
 def _all_gpus_in_one_collective(progress: Sequence[RankProgress]) -> bool:
     """Whether every GPU is in the same all-reduce, so that no rank is missing."""
-    at = {p.device_at for p in progress}
-    return len(progress) > 1 and at != {None} and len(at) == 1
+    places = {p.device_at for p in progress}
+    return len(progress) > 1 and places != {None} and len(places) == 1
 
 
 def _same_count_in_different_steps(progress: Sequence[RankProgress]) -> bool:
@@ -186,22 +186,22 @@ def _all_equal(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Dia
     """The diagnosis where no rank is behind: a silent rank, a GPU that has not reached the collective which
     its host has launched, the transport, or no rank in a collective."""
     silent = tuple(p.rank for p in progress if p.silent)
-    others = tuple(p.rank for p in progress if not p.silent)
+    answering = tuple(p.rank for p in progress if not p.silent)
     if awaits_answers and not all(p.answered or p.silent for p in progress):
-        return Diagnosis("asking", (), others)
-    if silent and others:
+        return Diagnosis("asking", (), answering)
+    if silent and answering:
         return Diagnosis(
             "missing", silent, tuple(p.rank for p in progress if not p.silent and p.inside is not False)
         )
     if len(progress) > 1 and not any(p.answered for p in progress):
-        return Diagnosis("asking", (), others)
+        return Diagnosis("asking", (), answering)
     pending = [op for p in progress for op in p.operations if not op.done]
     first = min(pending, key=lambda op: op.sequence, default=None)
     group, sequence = ("0", None) if first is None else (first.group, first.sequence)
     stuck = tuple(p.rank for p in progress if p.device in STUCK)
     if stuck:
-        rest = tuple(p.rank for p in progress if p.rank not in stuck)
-        return Diagnosis("device", stuck, rest, group, sequence)
+        not_stuck = tuple(p.rank for p in progress if p.rank not in stuck)
+        return Diagnosis("device", stuck, not_stuck, group, sequence)
     if len(progress) == 1 or not any(p.inside for p in progress if p.answered):
         return Diagnosis("missing", tuple(p.rank for p in progress), outside=True)
     on_device = _all_gpus_in_one_collective(progress)

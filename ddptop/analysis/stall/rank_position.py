@@ -56,8 +56,8 @@ def device_report(event: Event, t_ns: int) -> DeviceReport:
     """The state of a GPU from an Event("device"); malformed fields are left empty."""
     state, phase, error = (str(event.fields.get(name) or "") for name in ("state", "phase", "error"))
     bucket = event.fields.get("bucket")
-    known = cast("DeviceState", state), event.step, cast("RankPhase", phase)
-    return DeviceReport(t_ns, *known, bucket if isinstance(bucket, int) else -1, error)
+    place_in_step = cast("DeviceState", state), event.step, cast("RankPhase", phase)
+    return DeviceReport(t_ns, *place_in_step, bucket if isinstance(bucket, int) else -1, error)
 
 
 MAX_WORKER_CALLS = 256
@@ -108,8 +108,8 @@ def call_read(rank_state: RankState, pid: int | None, since_ns: int) -> Call | N
     t_ns, text = rank_state.worker_calls.get(pid or 0, (0, ""))
     where, _, function = text.partition(" ")
     file, _, line = where.rpartition(":")
-    known = t_ns > since_ns and line.isdecimal()
-    return Call(file, int(line), function, "") if known else None
+    is_of_stall = t_ns > since_ns and line.isdecimal()
+    return Call(file, int(line), function, "") if is_of_stall else None
 
 
 def in_kernel(rank_state: RankState, since_ns: int) -> str | None:
@@ -123,7 +123,7 @@ def kernel_traces(kernel: KernelReport | None, *, alone: bool) -> tuple[Trace, .
     answered, and of the processes that it has started."""
     shown = () if kernel is None else kernel.workers
     traces = [
-        Trace(f"worker process {one.pid}", False, (_kernel_call(one),)) for one in shown
+        Trace(f"worker process {worker.pid}", False, (_kernel_call(worker),)) for worker in shown
     ]  # fmt: skip
     return (*([Trace("kernel", True, (_kernel_call(kernel),))] if kernel and alone else []), *traces)
 

@@ -127,8 +127,8 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         make = "makes" if single else "make"
         return say_stall("missing", "outside", who=name, make=make, step=diagnosis.step)
     if ranks[diagnosis.ranks[0]].finished:
-        has, them = ("has", "it") if single else ("have", "them")
-        return say_stall("missing", "finished", who=name, has=has, them=them, step=diagnosis.step)
+        has, it_or_them = ("has", "it") if single else ("have", "them")
+        return say_stall("missing", "finished", who=name, has=has, them=it_or_them, step=diagnosis.step)
     entered = _entered_phrase(state, diagnosis)
     if entered:
         return entered
@@ -172,9 +172,9 @@ def detail(
                     f"rank {position.rank} itself waits in {_own_operation(state, diagnosis, position.rank)}"
                 )
         lines += device_lines(rank_state, diagnosis.since_ns)
-    more = len(diagnosis.ranks) - MAX_DETAILED
-    if more > 0 and STALLS[diagnosis.kind].others_wait:
-        lines.append(f"and {more} more rank{'s' if more > 1 else ''}")
+    not_detailed = len(diagnosis.ranks) - MAX_DETAILED
+    if not_detailed > 0 and STALLS[diagnosis.kind].others_wait:
+        lines.append(f"and {not_detailed} more rank{'s' if not_detailed > 1 else ''}")
     return tuple(line for line in lines if line)
 
 
@@ -192,11 +192,11 @@ def dead_phrase(state: RunState, dead: Sequence[int]) -> str:
     if not dead:
         return say_stall("dead", "all")
     rank_state = state.ranks[dead[0]]
-    more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
+    and_more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
     if not rank_state.ended_badly:
-        return say_stall("dead", "with_host", rank=dead[0], host=rank_state.host, more=more)
+        return say_stall("dead", "with_host", rank=dead[0], host=rank_state.host, more=and_more)
     return say_stall(
-        "dead", rank=dead[0], how=describe_exit(rank_state, ended_step(state, dead[0])), more=more
+        "dead", rank=dead[0], how=describe_exit(rank_state, ended_step(state, dead[0])), more=and_more
     )
 
 
@@ -205,9 +205,9 @@ def left_behind_phrase(state: RunState, left: int) -> str:
     exited too early, else its last one, and that of the others; empty where all of it is unknown."""
     ranks, operations = state.ranks, dict[str, list[int]]()
     last = ""
-    for rank, one in enumerate(ranks):
-        evidence = one.exit_evidence or one.evidence
-        if rank == left or evidence is None or one.left_early:
+    for rank, rank_state in enumerate(ranks):
+        evidence = rank_state.exit_evidence or rank_state.evidence
+        if rank == left or evidence is None or rank_state.left_early:
             continue
         number = ranks[left].last_sequence or ranks[left].sequence
         same = (op for op in evidence.operations if (op.group, op.sequence) == (DEFAULT_GROUP, number))
@@ -215,8 +215,8 @@ def left_behind_phrase(state: RunState, left: int) -> str:
         operations.setdefault(called_operation(evidence), []).append(rank)
     operations.pop("", None)
     parts = [
-        f"{ranks_phrase(mine, len(ranks))} {'is' if len(mine) == 1 else 'are'} in {operation}"
-        for operation, mine in operations.items()
+        f"{ranks_phrase(ranks_in_it, len(ranks))} {'is' if len(ranks_in_it) == 1 else 'are'} in {operation}"
+        for operation, ranks_in_it in operations.items()
     ]
     early = f"after {last}" if last and last not in operations else early_phrase(ranks, left)
     return (f", {early}" if early else "") + (f"; {', '.join(parts)}" if parts else "")
@@ -306,10 +306,12 @@ def _entered_phrase(state: RunState, diagnosis: Diagnosis) -> str:
     many = len(diagnosis.waiting) > 1
     if not called:
         return ""
-    others = f"{len(diagnosis.waiting)} ranks wait" if many else f"rank {diagnosis.waiting[0]} waits"
+    waiting_ranks = f"{len(diagnosis.waiting)} ranks wait" if many else f"rank {diagnosis.waiting[0]} waits"
     who, single = _who(state, diagnosis.ranks)
     be, entered = "is" if single else "are", diagnosis.entered
-    return say_stall("missing", "entered", who=who, be=be, entered=entered, others=others, called=called)
+    return say_stall(
+        "missing", "entered", who=who, be=be, entered=entered, others=waiting_ranks, called=called
+    )
 
 
 def _before_first_group(state: RunState, diagnosis: Diagnosis) -> str:

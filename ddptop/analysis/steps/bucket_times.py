@@ -133,7 +133,7 @@ def _launches_of_passes(passes: Integers) -> list[slice | Integers]:
     last = int(passes.max(initial=0))
     if not last:  # as usual: nothing is copied
         return [slice(None)]
-    return [np.flatnonzero(passes == at) for at in range(last + 1)]
+    return [np.flatnonzero(passes == number) for number in range(last + 1)]
 
 
 def launched(block: StepBlock, steps: Integers) -> list[tuple[int, ...] | None]:
@@ -141,7 +141,7 @@ def launched(block: StepBlock, steps: Integers) -> list[tuple[int, ...] | None]:
 
     Detail is complete when all ranks with inputs sent it, with the same layout and order.
     """
-    found: list[tuple[int, ...] | None] = [None] * len(steps)
+    launches_of_steps: list[tuple[int, ...] | None] = [None] * len(steps)
     joined, rows = block.joined(steps), np.arange(len(steps))
     flags, layout = block.integers[FLAGS, steps], block.layout[steps]
     counts = (block.cells_at[1:] - block.cells_at[:-1]).reshape(block.loss.shape)[steps]
@@ -157,8 +157,8 @@ def launched(block: StepBlock, steps: Integers) -> list[tuple[int, ...] | None]:
         numbers = block.cells[begins[..., None] + np.arange(0, size, CELL)]
         same = (numbers == numbers[:, :1]).all(axis=(1, 2))
         for number, launches in zip(alike[same].tolist(), numbers[same, 0].tolist(), strict=True):
-            found[number] = tuple(launches)
-    return found
+            launches_of_steps[number] = tuple(launches)
+    return launches_of_steps
 
 
 def timing(
@@ -199,8 +199,13 @@ def begins_on_one_clock(begin_ns: Integers, compared: Sequence[Comparison]) -> t
     """
     longer: Column | float = 1.0
     if compared:
-        begin_ns = np.stack([one.to_collector(mine) for one, mine in zip(compared, begin_ns, strict=True)])
-        longer = 1.0 + np.stack([one.drift for one in compared])
+        begin_ns = np.stack(
+            [
+                comparison.to_collector(own_begin_ns)
+                for comparison, own_begin_ns in zip(compared, begin_ns, strict=True)
+            ]
+        )
+        longer = 1.0 + np.stack([comparison.drift for comparison in compared])
     return (begin_ns - begin_ns.min(axis=1, keepdims=True)) / 1000.0, longer
 
 
@@ -249,13 +254,13 @@ def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) ->
     steps = pieces[0][1].ready.shape[1]
     launches = sum(len(t.numbers) for _, t, _ in pieces)
     ready, end, start, arrival = np.full((4, launches, steps, world), np.nan)
-    at = 0
+    first_launch = 0
     for ranks, t, met in pieces:
-        rows, columns = slice(at, at + len(t.numbers)), list(ranks)
+        rows, columns = slice(first_launch, first_launch + len(t.numbers)), list(ranks)
         # On each rank's own time again, because each group counts from the first begin of its members.
         for whole, values in ((ready, t.ready), (end, t.end), (start, met.start), (arrival, met.arrival)):
             whole[rows, :, columns] = values - t.shift
-        at += len(t.numbers)
+        first_launch += len(t.numbers)
     return waits(ready, Met(start, arrival), end, _passes_of_groups([t.passes for _, t, _ in pieces]))
 
 

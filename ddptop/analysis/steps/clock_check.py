@@ -37,10 +37,10 @@ def contradicting_hosts(start: Column, end: Column, host: NDArray[np.int64], bou
     `start`, `end`: (launches, n, ranks) microseconds on the collector's clock, as far as offsets are right;
     `host`: (ranks,) numbers of their hosts; `bound_ms`: (n, ranks), of an arrival against other hosts'.
     """
-    found = np.full((2, start.shape[1]), NO_HOST)
+    hosts = np.full((2, start.shape[1]), NO_HOST)
     _, first = np.unique(host, return_index=True)
     if len(first) < 2:
-        return found
+        return hosts
     late, early = _by_host(start, end, host)
     # How much later each host's ranks arrive than another one's see the end, and the others' than its own.
     ahead = _widest(late - _smallest_of_others(early))
@@ -51,8 +51,8 @@ def contradicting_hosts(start: Column, end: Column, host: NDArray[np.int64], bou
     pair[1] = np.where((n_ahead == 1) & (n_behind > 1), pair[0], pair[1])
     pair[0] = np.where((n_behind == 1) & (n_ahead > 1), pair[1], pair[0])
     contradicts = (n_ahead > 0) & (n_behind > 0)
-    found[:, contradicts] = first[pair[:, contradicts]]
-    return found
+    hosts[:, contradicts] = first[pair[:, contradicts]]
+    return hosts
 
 
 def usual_pair(places: Column) -> tuple[int, int] | None:
@@ -68,11 +68,11 @@ def usual_pair(places: Column) -> tuple[int, int] | None:
 def contradiction_phrase(names: Sequence[str], by_ms: float, bound_ms: float) -> str:
     """`the clocks of hosts node1 and node2 contradict the collectives by 49.9 ms, more than their bound of
     0.3 ms`; without names where it is not known whose."""
-    more = f"the collectives by {fixed(by_ms)} ms, more than"
+    by_more_than = f"the collectives by {fixed(by_ms)} ms, more than"
     if len(names) == 1:
-        return f"the clock of host {names[0]} contradicts {more} its bound of {fixed(bound_ms)} ms"
+        return f"the clock of host {names[0]} contradicts {by_more_than} its bound of {fixed(bound_ms)} ms"
     whose = f"clocks of hosts {' and '.join(names)}" if names else "hosts' clocks"
-    return f"the {whose} contradict {more} their bound of {fixed(bound_ms)} ms"
+    return f"the {whose} contradict {by_more_than} their bound of {fixed(bound_ms)} ms"
 
 
 def _by_host(start: Column, end: Column, host: NDArray[np.int64]) -> tuple[Column, Column]:
@@ -86,9 +86,9 @@ def _by_host(start: Column, end: Column, host: NDArray[np.int64]) -> tuple[Colum
 
 def _smallest_of_others(values: Column) -> Column:
     """(..., hosts) the smallest value of the other hosts; infinite where none is known."""
-    known = np.where(np.isnan(values), np.inf, values)
-    order = np.partition(known, 1, axis=-1)
-    least = known.argmin(axis=-1)[..., None] == np.arange(known.shape[-1])
+    known_values = np.where(np.isnan(values), np.inf, values)
+    order = np.partition(known_values, 1, axis=-1)
+    least = known_values.argmin(axis=-1)[..., None] == np.arange(known_values.shape[-1])
     return np.asarray(np.where(least, order[..., 1:2], order[..., :1]))
 
 

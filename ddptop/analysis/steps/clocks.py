@@ -81,11 +81,11 @@ class HostClocks:
         place.update(zip(new, range(2 + len(place), 2 + len(place) + len(new)), strict=True))
         if len(place) + 2 > self._newest.shape[1]:
             self._newest = np.pad(self._newest, ((0, 0), (0, 2 * len(place))))
-        at = [place[host] for host in hosts]
-        before = self._newest[:, at]
+        places = [place[host] for host in hosts]
+        before = self._newest[:, places]
         if new or clocks[_ROUND_TRIP].any() or (before[1:_ROUND_TRIP] != clocks[1:_ROUND_TRIP]).any():
             self.version += 1
-        self._newest[:, at] = clocks  # of each host the last one stays
+        self._newest[:, places] = clocks  # of each host the last one stays
 
     def set_own_host(self, host: str | None) -> None:
         """The collector runs on this host."""
@@ -100,23 +100,23 @@ class HostClocks:
         place = self._place.get(host)
         if place is None:
             return None
-        t_ns, *others, _ = self._newest[:, place].tolist()
-        return Clock(t_ns, host, *others)
+        t_ns, *other_values, _ = self._newest[:, place].tolist()
+        return Clock(t_ns, host, *other_values)
 
     def newest(self, hosts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(n,) 0: the host's clock was not compared, 1: it is the collector's, else more; and (6, n) the last
         comparison, CLOCK_FIELDS and when it arrived."""
-        place, own = self._place, self.own_host
-        key = (*hosts,), own, len(place)
+        place, own_host = self._place, self.own_host
+        key = (*hosts,), own_host, len(place)
         if key != self._places[0]:
-            at = np.array([1 if host == own else place.get(host, 0) for host in hosts], np.int64)
-            self._places = key, at
+            places = np.array([1 if host == own_host else place.get(host, 0) for host in hosts], np.int64)
+            self._places = key, places
         return self._places[1], self._newest[:, self._places[1]]
 
     def of_hosts(self, hosts: Sequence[str]) -> HostOffsets:
         """The newest comparisons of these hosts' clocks."""
-        at, (t_ns, offset_ns, bound_ns, drift_ppb, round_trip_ns, _) = self.newest(hosts)
-        bound_ms = np.where(at == 0, np.nan, bound_ns / MS)
+        n_compared, (t_ns, offset_ns, bound_ns, drift_ppb, round_trip_ns, _) = self.newest(hosts)
+        bound_ms = np.where(n_compared == 0, np.nan, bound_ns / MS)
         growth = np.where(round_trip_ns, bound_ns / MS / VALID_NS, 0.0)
         return HostOffsets(t_ns, offset_ns, drift_ppb / 1e9, bound_ms, growth)
 
@@ -209,10 +209,12 @@ class Comparison:
         """
         clock = np.zeros(len(self.host))
         if self.several_hosts:
-            each = self.clocks.bounds_at(t_ns[self.first])
-            widest = int(each.argmax())  # the first NaN, where there is one: the result stays NaN
-            rest = np.delete(each, widest).max()
-            clock = (each + np.where(np.arange(len(each)) == widest, rest, each[widest]))[self.host]
+            bounds = self.clocks.bounds_at(t_ns[self.first])
+            widest = int(bounds.argmax())  # the first NaN, where there is one: the result stays NaN
+            largest_other = np.delete(bounds, widest).max()
+            clock = (bounds + np.where(np.arange(len(bounds)) == widest, largest_other, bounds[widest]))[
+                self.host
+            ]
         return np.asarray(clock + self.ready_ms.max(initial=STAMP_MS))
 
 

@@ -54,8 +54,8 @@ class ExcessMinutes:
     def add(self, end_s: Column, excess_ms: Column | None) -> None:
         """Add n steps, oldest first: when they ended (n,), and (n, ranks) ms; NaN or None: unknown."""
         if excess_ms is not None:
-            there = np.isfinite(excess_ms)
-            self._append(end_s, np.stack([there, np.where(there, excess_ms, 0.0), excess_ms], axis=1))
+            is_known = np.isfinite(excess_ms)
+            self._append(end_s, np.stack([is_known, np.where(is_known, excess_ms, 0.0), excess_ms], axis=1))
 
     def _append(self, at_s: Column, cells: Column) -> None:
         """Add rows of cells, (n, 3, ranks), at moments that do not come before those of the last bin."""
@@ -85,20 +85,20 @@ class ExcessMinutes:
         """The bins of one rank, oldest first; None: no step had own times."""
         if not self._count:
             return None
-        known, total, largest = np.asarray(self._cells[: self._count, :, rank], np.float64).T
-        return RankMinutes(self._middles(), _mean(known, total), largest)
+        n_known, total, largest = np.asarray(self._cells[: self._count, :, rank], np.float64).T
+        return RankMinutes(self._middles(), _mean(n_known, total), largest)
 
     def since(self, after_s: float, *, final: bool) -> Recorded:
         """For a recording: bins of RECORDED_S that begin at `after_s` or later, with `final` also the newest,
         to which steps are added; no more than RECORDED_CELLS."""
         every = max(1, round(RECORDED_S / self._bin_s))
         number, length_s = self._number[: self._count] // every, every * self._bin_s
-        there = number * length_s >= after_s
+        is_since = number * length_s >= after_s
         if not final:
-            there &= number < number[-1:].max(initial=0)
-        if not there.any():
+            is_since &= number < number[-1:].max(initial=0)
+        if not is_since.any():
             return Recorded(after_s, np.empty(0), np.empty((2, 0, self._cells.shape[2])))
-        number, cells = _folded(number[there], self._cells[: self._count][there])
+        number, cells = _folded(number[is_since], self._cells[: self._count][is_since])
         end_s = float(number[-1] + 1) * length_s
         most = max(1, RECORDED_CELLS // max(1, cells.shape[2]))
         number, cells = number[-most:], cells[-most:]
@@ -109,7 +109,7 @@ class ExcessMinutes:
         """Put recorded bins before those kept: middle of each (n,), and mean and largest (2, n, ranks).
 
         They are longer: each is put in as several, or a chart would show single points with gaps between."""
-        own_s, own = self._kept()
+        own_s, own_bins = self._kept()
         until_s = own_s[0] - self._bin_s / 2 if self._count else -np.inf
         length_s = float(np.diff(time_s).min(initial=2 * RECORDED_S))
         early = time_s - length_s / 2 < until_s
@@ -119,13 +119,13 @@ class ExcessMinutes:
         lasts_s = own_s[-1] - time_s[0] + length_s
         while lasts_s > self._bins * self._bin_s < SPAN_S * 4 / 3:
             self._bin_s *= 2
-        each = max(1, round(length_s / self._bin_s))
-        at_s = (time_s[:, None] + (np.arange(each) + 0.5 - each / 2) * self._bin_s).ravel()
-        known = np.isfinite(mean)
-        cells = np.stack([known, np.where(known, mean, 0.0), largest], axis=1).repeat(each, axis=0)
+        n_bins = max(1, round(length_s / self._bin_s))
+        at_s = (time_s[:, None] + (np.arange(n_bins) + 0.5 - n_bins / 2) * self._bin_s).ravel()
+        is_known = np.isfinite(mean)
+        cells = np.stack([is_known, np.where(is_known, mean, 0.0), largest], axis=1).repeat(n_bins, axis=0)
         before = at_s < until_s
         self._count = 0
-        self._append(np.concatenate([at_s[before], own_s]), np.concatenate([cells[before], own]))
+        self._append(np.concatenate([at_s[before], own_s]), np.concatenate([cells[before], own_bins]))
 
     def _kept(self) -> tuple[Column, Column]:
         """Middles of the bins (n,), and a copy of their cells."""

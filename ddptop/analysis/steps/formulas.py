@@ -36,11 +36,13 @@ def starts(ready: Column, end: Column, lanes: int) -> Column:
     """
     start, ends = np.empty_like(ready), end[..., None] if end.ndim < ready.ndim else end
     unknown = np.isnan(ends)
-    some = unknown.any()  # else the lanes are free at the same moments on all ranks that share the ends
-    free = np.full((lanes, *(ready if some else ends).shape[1:]), -np.inf)
+    any_unknown = (
+        unknown.any()
+    )  # else the lanes are free at the same moments on all ranks that share the ends
+    free = np.full((lanes, *(ready if any_unknown else ends).shape[1:]), -np.inf)
     for i in range(len(ready)):
         np.maximum(ready[i], np.fmin(free[0], ends[i]), out=start[i])
-        free[0] = np.where(unknown[i], start[i], ends[i]) if some else ends[i]
+        free[0] = np.where(unknown[i], start[i], ends[i]) if any_unknown else ends[i]
         if lanes > 1:
             free.sort(axis=0)
     return start
@@ -115,9 +117,9 @@ def excess(own: Column, without_backward: Column) -> Column:
     Where a rank's last gradient is unknown, `own` is NaN. Such a rank, and one that alone knows its own, is
     compared with the others without backward.
     """
-    found = lateness(own)
-    unknown = np.isnan(found)
-    return np.where(unknown, lateness(without_backward), found) if unknown.any() else found
+    excess_ms = lateness(own)
+    unknown = np.isnan(excess_ms)
+    return np.where(unknown, lateness(without_backward), excess_ms) if unknown.any() else excess_ms
 
 
 def transfer_of_step(exposed: Column, counts: Mask) -> Column:
@@ -134,11 +136,11 @@ def second_latest(times: Column) -> Column:
     """The second-latest time along the last axis, without NaN; with a single rank its own time."""
     if times.shape[-1] < 2:
         return np.asarray(times[..., 0])
-    rest = np.where(np.isnan(times), -np.inf, times)
-    at = rest.argmax(axis=-1)[..., None]
-    latest = np.take_along_axis(rest, at, axis=-1)[..., 0]
-    np.put_along_axis(rest, at, -np.inf, axis=-1)
-    second = rest.max(axis=-1)
+    known_times = np.where(np.isnan(times), -np.inf, times)
+    largest_at = known_times.argmax(axis=-1)[..., None]
+    latest = np.take_along_axis(known_times, largest_at, axis=-1)[..., 0]
+    np.put_along_axis(known_times, largest_at, -np.inf, axis=-1)
+    second = known_times.max(axis=-1)
     return np.where(np.isinf(second), latest, second)
 
 
@@ -150,8 +152,8 @@ def middle_latest(times: Column) -> Column:
         place = size - 1 - size // 2
         return np.asarray(np.partition(times, place, axis=-1)[..., place])
     ordered = np.sort(times, axis=-1)  # sorts NaN to the end
-    known = (~unknown).sum(axis=-1, keepdims=True)
-    return np.asarray(np.take_along_axis(ordered, np.maximum(known - 1 - known // 2, 0), axis=-1)[..., 0])
+    n_known = (~unknown).sum(axis=-1, keepdims=True)
+    return np.asarray(np.take_along_axis(ordered, np.maximum(n_known - 1 - n_known // 2, 0), axis=-1)[..., 0])
 
 
 def recoverable(start: Column) -> Column:
@@ -187,11 +189,11 @@ def bandwidth_gbps(size_bytes: Column | float, time_ms: Column) -> Column:
 
 def relative_scores(self_ms: Column) -> Column:
     """(min over ranks of median self time) / own median self time, in (0, 1]."""
-    known = self_ms[np.isfinite(self_ms) & (self_ms > 0)]
-    if not known.size:
+    known_ms = self_ms[np.isfinite(self_ms) & (self_ms > 0)]
+    if not known_ms.size:
         return np.full_like(self_ms, np.nan)
     unknown = np.full_like(self_ms, np.nan)
-    return np.asarray(np.divide(known.min(), self_ms, out=unknown, where=self_ms > 0))
+    return np.asarray(np.divide(known_ms.min(), self_ms, out=unknown, where=self_ms > 0))
 
 
 def by_chance(count: int, steps: int, ranks: int) -> float:

@@ -137,7 +137,7 @@ class Groups:
         only = self.only(world)
         if only is not None:
             return (only,)
-        reported = {(m.group, m.ranks): at for at, m in self._memberships.items()}
+        reported = {(m.group, m.ranks): model_of_member for model_of_member, m in self._memberships.items()}
         scopes = {self.scope_of(rank, model, world) for rank, model in reported.values()}
         inside = sorted(scope for scope in scopes if scope.ranks[-1] < world)
         inside.sort(key=lambda scope: -len(scope.ranks))

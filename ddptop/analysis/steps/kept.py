@@ -67,12 +67,12 @@ def _peers(scopes: Sequence[Scope], world: int) -> Iterable[Peers]:
     free = np.ones(world, bool)
     for scope in scopes:
         members = np.array(scope.ranks)
-        mine = free[members]
+        is_mine = free[members]
         free[members] = False
-        if len(members) == world and mine.all():
+        if len(members) == world and is_mine.all():
             yield Peers(*[slice(None)] * 3)
-        elif mine.any():
-            yield Peers(members, mine, members[mine])
+        elif is_mine.any():
+            yield Peers(members, is_mine, members[is_mine])
 
 
 class _Share(NamedTuple):
@@ -124,28 +124,28 @@ class Splitter:
     def split(self, step: CompleteStep) -> Iterable[tuple[Part, CompleteStep]]:
         """One part for each group of which every rank has reported its buckets, and the step of its ranks in
         their order."""
-        found: dict[Scope, dict[int, _Share]] = {}
+        shares_of: dict[Scope, dict[int, _Share]] = {}
         layouts = step.layout.tolist()
         for rank, layout in enumerate(layouts):
             for share in self._shares_of(rank, layout):
-                found.setdefault(share.scope, {})[rank] = share
-        for scope in sorted(found, key=lambda one: (-len(one.ranks), one)):
-            theirs = found[scope]
-            if len(theirs) == len(scope.ranks):
+                shares_of.setdefault(share.scope, {})[rank] = share
+        for scope in sorted(shares_of, key=lambda one: (-len(one.ranks), one)):
+            shares_of_scope = shares_of[scope]
+            if len(shares_of_scope) == len(scope.ranks):
                 ranks = np.array(scope.ranks)
-                numbers = np.array([theirs[rank].layout for rank in scope.ranks], np.int64)
-                part = step.part(ranks, numbers, [theirs[rank].place for rank in scope.ranks])
+                numbers = np.array([shares_of_scope[rank].layout for rank in scope.ranks], np.int64)
+                part = step.part(ranks, numbers, [shares_of_scope[rank].place for rank in scope.ranks])
                 backend = self._groups.backend_of(scope)
-                yield Part(scope, int(numbers.max()), theirs[scope.ranks[0]].buckets, backend), part
+                yield Part(scope, int(numbers.max()), shares_of_scope[scope.ranks[0]].buckets, backend), part
 
     def _shares_of(self, rank: int, layout: int) -> list[_Share]:
         buckets = self._layouts.buckets(layout)
         if buckets is None:
             return []
-        known = self._shares.get((rank, layout))
-        if known is None or known[0] is not buckets:  # more is known of a bucket by now
-            known = self._shares[rank, layout] = (buckets, list(self._divided(rank, buckets)))
-        return known[1]
+        shares = self._shares.get((rank, layout))
+        if shares is None or shares[0] is not buckets:  # more is known of a bucket by now
+            shares = self._shares[rank, layout] = (buckets, list(self._divided(rank, buckets)))
+        return shares[1]
 
     def _divided(self, rank: int, buckets: tuple[Bucket, ...]) -> Iterable[_Share]:
         models: dict[Scope, list[int]] = {}
@@ -153,11 +153,13 @@ class Splitter:
             scope = self._groups.scope_of(rank, model, self._world)
             if rank in scope.ranks and scope.ranks[-1] < self._world:
                 models.setdefault(scope, []).append(model)
-        for scope, theirs in models.items():
-            numbers = [i for i, bucket in enumerate(buckets) if bucket.model in theirs]
-            own = tuple(buckets[i]._replace(model=theirs.index(buckets[i].model)) for i in numbers)
+        for scope, models_of_scope in models.items():
+            numbers = [i for i, bucket in enumerate(buckets) if bucket.model in models_of_scope]
+            own_buckets = tuple(
+                buckets[i]._replace(model=models_of_scope.index(buckets[i].model)) for i in numbers
+            )
             place = {number: i for i, number in enumerate(numbers)}
-            yield _Share(scope, self._own.number(own), tuple(buckets[i] for i in numbers), place)
+            yield _Share(scope, self._own.number(own_buckets), tuple(buckets[i] for i in numbers), place)
 
 
 class Division(NamedTuple):
@@ -240,8 +242,8 @@ class Packed(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes that the arrays take."""
-        own = int(self.head.nbytes + self.begin_ns.nbytes + self.exposed_us.nbytes)
-        return own + sum(part.bytes for part in self.parts)
+        head_bytes = int(self.head.nbytes + self.begin_ns.nbytes + self.exposed_us.nbytes)
+        return head_bytes + sum(part.bytes for part in self.parts)
 
 
 def pack(divided: DividedStep, kind: Kind) -> Packed:
@@ -252,7 +254,7 @@ def pack(divided: DividedStep, kind: Kind) -> Packed:
     for i, numbers, *_ in kind.launched:
         part, of_part = divided.parts[i], divided.of_parts[i]
         times = of_part.launches(len(numbers)).transpose(2, 1, 0)
-        ready, took = (_narrow(times[at]) for at in (1, 2))
+        ready, took = (_narrow(times[column]) for column in (1, 2))
         found = (
             part.scope,
             part.buckets,
@@ -286,7 +288,10 @@ class KeptSteps:
     def take(self, newest: DividedStep, detailed: Sequence[tuple[DividedStep, Kind]]) -> None:
         """Take the newest of some steps, and those with bucket detail, oldest first."""
         self._newest = newest, Kind(newest.division.version, ())
-        kept = {id(divided): divided for divided in (newest, *(one for one, _ in detailed[-KEPT_STEPS:]))}
+        kept = {
+            id(divided): divided
+            for divided in (newest, *(divided_step for divided_step, _ in detailed[-KEPT_STEPS:]))
+        }
         keep_apart([divided.step for divided in kept.values()])
         for divided, kind in detailed[-KEPT_STEPS:]:
             if divided is newest:
@@ -298,7 +303,7 @@ class KeptSteps:
     @property
     def numbers(self) -> tuple[int, ...]:
         """The steps with bucket detail, ascending."""
-        packed = (one.step for one in self._packed)
+        packed = (packed_step.step for packed_step in self._packed)
         return (*packed, *(divided.step.step for divided, _ in self._raw))
 
     def find(self, step: int | None) -> Packed | None:
@@ -324,7 +329,7 @@ class KeptSteps:
         for divided, kind in (*self._raw, *newest):
             if divided.step.step == step:
                 return pack(divided, kind)
-        return next((one for one in self._packed if one.step == step), None)
+        return next((packed_step for packed_step in self._packed if packed_step.step == step), None)
 
     def _make_room(self) -> None:
         while self._raw_integers > RAW_INTEGERS and self._raw:

@@ -57,8 +57,8 @@ class DetailMedians:
         key = what, self.slots.tobytes(), tuple([scope.clock_free for scope in window.scopes.values()])
         if key not in window.figures:
             window.figures[key] = compute(window)
-        found: Figure = window.figures[key]
-        return found
+        figure: Figure = window.figures[key]
+        return figure
 
     def name(self, name: str) -> str:
         """The column to read: `name`, or its clock-free fallback."""
@@ -78,14 +78,14 @@ class DetailMedians:
 
     def lateness_of(self, rank: int, slots: Indices) -> Column:
         """(n,) lateness of one rank in single steps; of several process groups the largest absolute value."""
-        found = np.full(len(slots), np.nan)
+        lateness = np.full(len(slots), np.nan)
         for window in self.window.scopes.values() if self.window is not None else ():
             if rank not in window.scope.ranks or window.clock_free:
                 continue
             values = window.ranks.of("lateness", slots)[window.scope.ranks.index(rank)]
             with np.errstate(invalid="ignore"):
-                found = np.where(np.abs(values) > np.fmax(np.abs(found), -1.0), values, found)
-        return found
+                lateness = np.where(np.abs(values) > np.fmax(np.abs(lateness), -1.0), values, lateness)
+        return lateness
 
     @property
     def bound(self) -> Column:
@@ -132,17 +132,17 @@ class DetailMedians:
         `judged_only`: leave out groups whose clocks are too inaccurate."""
 
         def largest(detail: DetailWindow) -> Column:
-            found: Column = self.unknown.copy()
+            largest_ms: Column = self.unknown.copy()
             for window in detail.scopes.values():
                 slots = window.with_detail(self.slots)
                 if not len(slots) or (judged_only and window.clock_free):
                     continue
                 values = measure(window, slots)
-                before = found[window.members]
+                before = largest_ms[window.members]
                 with np.errstate(invalid="ignore"):
                     keep = np.isnan(values) | (np.abs(before) >= np.abs(values))
-                found[window.members] = np.where(keep, before, values)
-            return found
+                largest_ms[window.members] = np.where(keep, before, values)
+            return largest_ms
 
         return self._once(what, largest, self.unknown)
 

@@ -187,15 +187,15 @@ class Pairing:
         done: list[tuple[Integers, CompleteSteps]] = []
         edges = [*begins_of_runs(is_whole).tolist(), len(steps)]
         for first, stop in pairwise(edges):
-            some = slice(first, stop)
-            facts = largest_layout[some], cells_of_first[some]
+            chunk = slice(first, stop)
+            facts = largest_layout[chunk], cells_of_first[chunk]
             if is_whole[first]:
                 piece = Piece(paired, int(begins[first]), int(ends[stop - 1]), stop - first)
-                done.append((last[some], CompleteSteps(self._world, steps[some], [piece], *facts)))
+                done.append((last[chunk], CompleteSteps(self._world, steps[chunk], [piece], *facts)))
                 self._forget_through(int(steps[stop - 1]))
                 continue
-            weights = np.add.reduceat(rows.weight[: ends[stop - 1]], begins[some])
-            columns = (*(column[some] for column in spans), *facts, weights)
+            weights = np.add.reduceat(rows.weight[: ends[stop - 1]], begins[chunk])
+            columns = (*(column[chunk] for column in spans), *facts, weights)
             for step in zip(*(column.tolist() for column in columns), strict=True):
                 done += self._add_rows(paired, *step)
         return done

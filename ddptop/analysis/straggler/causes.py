@@ -47,9 +47,11 @@ def late_place(over: Mapping[OwnPlace, Column]) -> OwnPlace | None:
     # Ranks on shared cores win or lose in backward what another does at that moment: that is no cause.
     steady = {n: ms for n, ms in positive.items() if quantile(over[n], own_time_rules.LOW) > ms / 2}
     least = own_time_rules.HALF * max(positive.values(), default=0.0)
-    for found in (steady, positive):
-        place = max(found, key=lambda name: found[name], default=None)
-        if place is not None and found[place] >= max(least, own_time_rules.CAUSE_SHARE * sum(found.values())):
+    for excess_of in (steady, positive):
+        place = max(excess_of, key=lambda name: excess_of[name], default=None)
+        if place is not None and excess_of[place] >= max(
+            least, own_time_rules.CAUSE_SHARE * sum(excess_of.values())
+        ):
             return place
     return None
 

@@ -121,8 +121,8 @@ def onset(lateness: Column) -> int:
 
 def _suspect(window: DetailWindow, slots: Indices) -> Suspect | None:
     """The rank that clearly comes last in the newest detailed steps, which are too few to flag it."""
-    found = [_suspect_in(scope, slots) for scope in window.scopes.values() if not scope.clock_free]
-    return max((one for one in found if one is not None), key=lambda one: one.lateness_ms, default=None)
+    suspects = [_suspect_in(scope, slots) for scope in window.scopes.values() if not scope.clock_free]
+    return max((one for one in suspects if one is not None), key=lambda one: one.lateness_ms, default=None)
 
 
 def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
@@ -154,25 +154,27 @@ def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
     window = detail.window
     if window is None or not detail.enough:
         return found
-    gain, hidden, both = (window.group.of(name, detail.slots) for name in ("recoverable", "hidden", "both"))
+    gain, hidden, gain_of_both = (
+        window.group.of(name, detail.slots) for name in ("recoverable", "hidden", "both")
+    )
     own_gain = (
         _flagged_gain(window, figures.world, straggler, detail.slots) if straggler is not None else None
     )
     if straggler is not None and own_gain is not None and straggler.pattern != "rotating":
         gain = own_gain
-        both = np.fmax(both, gain + hidden if straggler.ranks else gain)
+        gain_of_both = np.fmax(gain_of_both, gain + hidden if straggler.ranks else gain)
     step: Column = figures.steps.group.of("step", found.steps)
     p50 = known(median(step))
 
     def without(gain: Column) -> float | None:
         share = formulas.share(gain, window.group.of("step", detail.slots))
-        at = window.group.of("point", detail.slots)[~np.isnan(share)]
-        if not len(at):
+        points = window.group.of("point", detail.slots)[~np.isnan(share)]
+        if not len(points):
             return None
-        near = _nearest(at, figures.steps.group.of("point", found.steps).astype(np.int64))
+        near = _nearest(points, figures.steps.group.of("point", found.steps).astype(np.int64))
         return known(median(step * (1 - np.clip(share[~np.isnan(share)], 0.0, 1.0)[near])))
 
-    what_if = WhatIf(without(gain), without(hidden), without(np.fmax(both, np.fmax(gain, hidden))))
+    what_if = WhatIf(without(gain), without(hidden), without(np.fmax(gain_of_both, np.fmax(gain, hidden))))
     if detail.clock_free:
         what_if = WhatIf(None, what_if.no_exposed_comm_ms, None)
     even_ms = what_if.no_straggler_ms
@@ -305,8 +307,8 @@ CPU_LAST_SHARE, EARLY_CPU_LAST_SHARE = 0.75, 0.9
 def _waits_for_cpu(figures: Figures) -> tuple[int, Suspect] | None:
     """The slot since which a rank waits for a CPU, and the suspect, for less time than flagging takes."""
     sure = figures.flags.cpu_suspect
-    found = [_cpu_suspect(figures.steps, members, sure) for members in figures.flags.groups]
-    return max((one for one in found if one is not None), key=lambda one: one[1].lateness_ms, default=None)
+    suspects = [_cpu_suspect(figures.steps, members, sure) for members in figures.flags.groups]
+    return max((one for one in suspects if one is not None), key=lambda one: one[1].lateness_ms, default=None)
 
 
 def _cpu_suspect(steps: StepWindow, members: Indices, sure: CpuSuspect | None) -> tuple[int, Suspect] | None:
@@ -356,10 +358,10 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     excess = (steps.excess if flag.place == "cpu" else steps.work_excess)(slots, members)
     late, is_last = _late_in(flag, steps, slots, excess)
     rows = np.flatnonzero(np.isin(members, flag.ranks))
-    others = np.delete(np.arange(len(members)), rows)
-    if len(others) > COMPARED:
-        others = others[np.linspace(0, len(others) - 1, COMPARED).astype(np.int64)]
-    compared = np.concatenate([rows, others]) if flag.pattern != "rotating" else np.arange(len(members))
+    other_rows = np.delete(np.arange(len(members)), rows)
+    if len(other_rows) > COMPARED:
+        other_rows = other_rows[np.linspace(0, len(other_rows) - 1, COMPARED).astype(np.int64)]
+    compared = np.concatenate([rows, other_rows]) if flag.pattern != "rotating" else np.arange(len(members))
     late_rows, at = late[compared], members[compared]
     first = int(np.flatnonzero(at == flag.rank)[0])
 
@@ -370,10 +372,12 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         return np.asarray(values[first] - usual if rank else (values - usual)[late_rows])
 
     places = steps.places(slots, at)
-    each: dict[OwnPlace, Column] = {name: over(places[name]) for name in PLACES}
-    parts: dict[StepPhase, float] = {causes.PHASE_OF[name]: float(median(each[name])) for name in PLACES[:4]}
+    excess_in: dict[OwnPlace, Column] = {name: over(places[name]) for name in PLACES}
+    parts: dict[StepPhase, float] = {
+        causes.PHASE_OF[name]: float(median(excess_in[name])) for name in PLACES[:4]
+    }
     parts["other"] = float(median(over(sum((places[name] for name in PLACES[5:]), places[PLACES[4]]))))
-    place = causes.late_place(each)
+    place = causes.late_place(excess_in)
     if flag.place == "cpu":
         place, places["cpu"] = "cpu", steps.place("cpu", slots, at)
     persistent = flag.pattern == "persistent"
@@ -391,13 +395,13 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     if place != "cpu" and causes.carried(pauses, lateness):
         place, lateness = "gc", pauses
     sizes = steps.elements(slots, at)
-    more, ratio = over(sizes, persistent), None
+    more_elements, ratio = over(sizes, persistent), None
     if place not in ("cpu", "gc"):
         each_ms = uneven_work.ms_per_element(steps, slots, members)
-        if uneven_work.explains(lateness, more, each_ms):
+        if uneven_work.explains(lateness, more_elements, each_ms):
             place = "uneven_work"
             larger = sizes[first] if persistent else sizes[late_rows]
-            ratio = known(median(larger / (larger - more)))
+            ratio = known(median(larger / (larger - more_elements)))
     gain = flagged.own_gain(
         steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating"
     )
@@ -432,7 +436,7 @@ def slow_transfer(steps: StepWindow, slots: Indices, flag: StepFlag) -> Column:
     """
     before = np.arange(max(0, flag.since - OWN_STEPS), flag.since)
     before = before[before >= steps.for_maps(OWN_STEPS)[0]]
-    calm, transfer = (_transfer(steps, these, flag.members) for these in (before, slots))
+    calm, transfer = (_transfer(steps, some_slots, flag.members) for some_slots in (before, slots))
     calm = calm[~np.isnan(calm)]
     usual_ms = float(median(calm)) if len(calm) >= CALM_STEPS else float(quantile(transfer, 0.1))
     slow = transfer > max(SLOW_TRANSFER * usual_ms, usual_ms + SLOW_TRANSFER_MS)
@@ -493,10 +497,10 @@ def what_if(
     wall, several = steps.wall(slots), steps.world > 1
 
     def slowest_and_gain(slots: Indices) -> Column:
-        own = steps.own(slots)
+        own_ms = steps.own(slots)
         with np.errstate(invalid="ignore"):
-            slowest = np.fmax.reduce(own, axis=0)
-        unknown = steps.unknown(own, slots)
+            slowest = np.fmax.reduce(own_ms, axis=0)
+        unknown = steps.unknown(own_ms, slots)
         slowest = slowest if unknown is None else np.where(unknown.any(axis=0), np.nan, slowest)
         return np.stack([slowest, flagged.own_gain(steps, slots, ranks, members, place, rotating=rotating)])
 
@@ -509,11 +513,11 @@ def what_if(
     # Late ranks draw from the times of the others: those are fewer steps than all ranks' own.
     late = max(1, len(ranks)) if ranks or rotating else 0
     drawn = float(np.sqrt(len(members) / max(1, len(members) - late)))
-    found: list[float | None] = []
+    step_times: list[float | None] = []
     intervals: list[float | None] = []
     for values, wider in ((wall - gain, drawn), (slowest, 1.0), (slowest - gain, drawn)):
         values = values[~np.isnan(values)]
         enough = len(values) >= LEAST_BLOCK and several
-        found.append(float(median(values)) if enough else None)
+        step_times.append(float(median(values)) if enough else None)
         intervals += interval_of_median(values, wider) if enough else (None, None)
-    return WhatIf(*found, *intervals)
+    return WhatIf(*step_times, *intervals)

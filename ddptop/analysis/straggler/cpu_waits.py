@@ -91,8 +91,8 @@ class CpuWaits:
             return None
         over, wall = np.array([ms for ms, _, _ in self._blocks]), np.array([ms for _, ms, _ in self._blocks])
         row = int(over[-LEAST_SUSPECT_BLOCKS:].sum(axis=0).argmax())
-        each = formulas.share(over[:, row], wall)
-        short = np.flatnonzero(each < EACH_SHARE)
+        shares = formulas.share(over[:, row], wall)
+        short = np.flatnonzero(shares < EACH_SHARE)
         first = int(short[-1]) + 1 if len(short) else 0
         if len(wall) - first < LEAST_SUSPECT_BLOCKS or over[first:, row].sum() < SHARE * wall[first:].sum():
             return None
@@ -116,8 +116,8 @@ class CpuWaits:
         over, wall = np.array([ms for ms, _, _ in blocks]), wall[-needed:]
         total = over.sum(axis=0) / wall.sum()
         row = int(total.argmax())
-        each = formulas.share(over[:, row], wall)
-        if total[row] < SHARE or float(quantile(each, EACH)) < EACH_SHARE:
+        shares = formulas.share(over[:, row], wall)
+        if total[row] < SHARE or float(quantile(shares, EACH)) < EACH_SHARE:
             return None
         newest = np.arange(max(0, slot + 1 - own_time_rules.KEEP_STEPS), slot + 1)
         level_ms = float(median(place_excess(steps, "cpu", newest, self._members)[row]))
@@ -156,17 +156,19 @@ def throttled(
     rows = [row for row, rank in enumerate(members.tolist()) if used_up.get(rank) is not None]
     if not rows or 2 * len(rows) > len(members):
         return None
-    others = np.delete(members, rows)
-    others = others[np.linspace(0, len(others) - 1, min(len(others), OTHERS)).astype(np.int64)]
-    found = []
+    other_members = np.delete(members, rows)
+    other_members = other_members[
+        np.linspace(0, len(other_members) - 1, min(len(other_members), OTHERS)).astype(np.int64)
+    ]
+    late_rows = []
     for rank in members[rows[: own_time_rules.CANDIDATES]].tolist():
-        over = place_excess(steps, "cpu", window, np.array([rank, *others]))[0]
+        over = place_excess(steps, "cpu", window, np.array([rank, *other_members]))[0]
         begin, end = np.searchsorted(ends, used_up[rank] or ()).tolist()
         late = waits_by_quota(over, steps.wall(window), begin, end, held=rank == held)
         if late is not None:
             pattern, first, level_ms = late
-            found.append(StepFlag((rank,), pattern, int(window[first]), level_ms, members, "cpu"))
-    return max(found, key=lambda flag: flag.level_ms, default=None)
+            late_rows.append(StepFlag((rank,), pattern, int(window[first]), level_ms, members, "cpu"))
+    return max(late_rows, key=lambda flag: flag.level_ms, default=None)
 
 
 def _used_up(readings: Iterable[float], now_s: float, *, held: bool) -> tuple[float, float] | None:
@@ -202,7 +204,7 @@ def waits_by_quota(
         return None
     newest = max(late[0], len(over) - STILL)
     for first, share in ((late[0], WORTHWHILE), (newest, WORTHWHILE / 2 if held else WORTHWHILE)):
-        here = late[late >= first]
-        if over[here].sum() < share * wall[first:].sum() or len(here) < 2 - held:
+        late_since = late[late >= first]
+        if over[late_since].sum() < share * wall[first:].sum() or len(late_since) < 2 - held:
             return None
     return pattern, int(late[0]), level_ms

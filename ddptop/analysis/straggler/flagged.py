@@ -33,8 +33,8 @@ def excess(detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask
     parts: dict[StepPhase, float] = {}
     for phase, name in zip(PHASES, PARTS, strict=True):
         values = detail.ranks.of(name, slots)[window.members].T
-        others = median(np.where(late, np.nan, values))
-        over = np.where(late, values - others[:, None], np.nan)
+        median_of_others = median(np.where(late, np.nan, values))
+        over = np.where(late, values - median_of_others[:, None], np.nan)
         parts[phase] = float(median(over.ravel()))
     return parts
 
@@ -76,9 +76,9 @@ def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
 
     The rank flagged so far stays flagged while the rules still find it."""
     before = detail.flagged
-    found = [flag for window in detail.scopes.values() if (flag := _in(detail, window, slots)) is not None]
-    kept = [flag for flag in found if before is not None and flag[:2] == before[:2]]
-    detail.flagged = kept[0] if kept else max(found, key=lambda flag: flag.cost_ms, default=None)
+    flags = [flag for window in detail.scopes.values() if (flag := _in(detail, window, slots)) is not None]
+    kept = [flag for flag in flags if before is not None and flag[:2] == before[:2]]
+    detail.flagged = kept[0] if kept else max(flags, key=lambda flag: flag.cost_ms, default=None)
     if detail.flagged is None or not _is_confirmed(detail, detail.flagged, slots):
         detail.flagged = None
         return
@@ -91,26 +91,38 @@ def _in(detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Flagged | 
     """The rank to flag in one process group; None: no rank."""
     if window.clock_free:
         return None
-    held = detail.flagged if detail.flagged is not None and detail.flagged.scope == window.scope else None
-    rank = None if held is None else held.rank
+    held_flag = (
+        detail.flagged if detail.flagged is not None and detail.flagged.scope == window.scope else None
+    )
+    rank = None if held_flag is None else held_flag.rank
     measured = arrival_rules.persistent(
-        window, slots, rank if held is None or held.pattern == "persistent" else None
+        window, slots, rank if held_flag is None or held_flag.pattern == "persistent" else None
     )
     if measured is None:
         measured = arrival_rules.by_phase(detail, window)
     if measured is not None:
-        faded = held is not None and measured.lateness_ms < FADED * held.lateness_ms
-        first = held is None or held.rank != measured.ranks[0] or arrival_rules.meets_flag_threshold(measured)
+        faded = held_flag is not None and measured.lateness_ms < FADED * held_flag.lateness_ms
+        first = (
+            held_flag is None
+            or held_flag.rank != measured.ranks[0]
+            or arrival_rules.meets_flag_threshold(measured)
+        )
         if first or not faded:
-            lateness_ms = measured.lateness_ms if held is None or first else held.lateness_ms
+            lateness_ms = measured.lateness_ms if held_flag is None or first else held_flag.lateness_ms
             return Flagged(window.scope, measured.ranks[0], "persistent", measured.cost_ms, lateness_ms)
-    others: tuple[tuple[Pattern, arrival_rules.LatePattern | None], ...] = (
+    patterns: tuple[tuple[Pattern, arrival_rules.LatePattern | None], ...] = (
         ("intermittent", arrival_rules.intermittent(window)),
         ("rotating", arrival_rules.rotating(window, rank)),
     )
-    for pattern, found in others:
-        if found is not None:
-            return Flagged(window.scope, found.ranks[0], pattern, found.cost_ms, found.recoverable_ms)
+    for pattern, late_pattern in patterns:
+        if late_pattern is not None:
+            return Flagged(
+                window.scope,
+                late_pattern.ranks[0],
+                pattern,
+                late_pattern.cost_ms,
+                late_pattern.recoverable_ms,
+            )
     return None
 
 
@@ -118,8 +130,8 @@ def _is_confirmed(detail: DetailWindow, flag: Flagged, slots: Indices) -> bool:
     """Whether the lateness of a flagged rank shows in its own time as well."""
     window, newest = detail.scopes[flag.scope], detail.group.recent(arrival_rules.NEWEST)
     for steps in (newest, slots):
-        found = _figures_of(detail, flag, steps)
-        if found is not None and shows_in_own_time(detail, window, steps, flag.rank, found):
+        figures = _figures_of(detail, flag, steps)
+        if figures is not None and shows_in_own_time(detail, window, steps, flag.rank, figures):
             return True
     return False
 
@@ -138,10 +150,10 @@ def _figures_of(detail: DetailWindow, flag: Flagged, slots: Indices) -> Straggle
     if flag.pattern == "persistent":
         return _persistent(detail, window, slots, flag)
     if flag.pattern == "intermittent":
-        found = arrival_rules.intermittent(window)
+        late_pattern = arrival_rules.intermittent(window)
     else:
-        found = arrival_rules.rotating(window, flag.rank)
-    return None if found is None else _of_pattern(detail, window, slots, flag, found)
+        late_pattern = arrival_rules.rotating(window, flag.rank)
+    return None if late_pattern is None else _of_pattern(detail, window, slots, flag, late_pattern)
 
 
 def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged) -> Straggler | None:
@@ -207,8 +219,8 @@ def _waited_elsewhere(steps: StepWindow, flag: StepFlag, slot: int) -> bool:
     Then it is slow, and all ranks' buckets arrive on time."""
     is_flagged = np.zeros(steps.world, bool)
     is_flagged[[*flag.ranks]] = True
-    others = flag.members[~is_flagged[flag.members]]
-    waited = steps.waited(np.arange(max(0, slot + 1 - own_time_rules.NEWEST), slot + 1))[others]
+    other_ranks = flag.members[~is_flagged[flag.members]]
+    waited = steps.waited(np.arange(max(0, slot + 1 - own_time_rules.NEWEST), slot + 1))[other_ranks]
     return bool(float(median(waited.ravel())) >= ON_TIME * flag.level_ms)
 
 
@@ -295,12 +307,12 @@ def gain(own: Column, late: Mask, part: Column | None = None, *, rotating: bool 
         return np.full(own.shape[1], np.nan)
     part, slowest = own if part is None else part, np.fmax.reduce(own, axis=0)
     if rotating:
-        at = np.where(np.isnan(own), -np.inf, own).argmax(axis=0), np.arange(own.shape[1])
-        own, part = (np.concatenate([values, values[at][None]]) for values in (own, part))
-        own[at] = part[at] = np.nan
+        slowest_at = np.where(np.isnan(own), -np.inf, own).argmax(axis=0), np.arange(own.shape[1])
+        own, part = (np.concatenate([values, values[slowest_at][None]]) for values in (own, part))
+        own[slowest_at] = part[slowest_at] = np.nan
         late = np.arange(len(own)) == len(own) - 1
-    others = part[~late]
-    few = others[np.linspace(0, len(others) - 1, min(len(others), DRAWN)).astype(np.int64)]
+    other_parts = part[~late]
+    few = other_parts[np.linspace(0, len(other_parts) - 1, min(len(other_parts), DRAWN)).astype(np.int64)]
     pool = np.sort(few[~np.isnan(few)])
     if not late.any() or not len(pool):
         return np.asarray(slowest - median(own.T))
@@ -325,10 +337,10 @@ def own_gain(
         if not np.isnan(gained).all():
             return gained
         place = None
-    own = steps.own(slots, members)
-    unknown = steps.unknown(own, slots, members)
+    own_ms = steps.own(slots, members)
+    unknown = steps.unknown(own_ms, slots, members)
     if unknown is not None and unknown.any():
-        rest = [steps.place(name, slots, members) for name in PLACES if name != "backward"]
-        own = np.where(unknown.any(axis=0), sum(rest[1:], rest[0]), own)
+        other_places = [steps.place(name, slots, members) for name in PLACES if name != "backward"]
+        own_ms = np.where(unknown.any(axis=0), sum(other_places[1:], other_places[0]), own_ms)
     part = None if place is None else steps.place(place, slots, members)
-    return gain(own, np.isin(members, ranks), part, rotating=rotating)
+    return gain(own_ms, np.isin(members, ranks), part, rotating=rotating)

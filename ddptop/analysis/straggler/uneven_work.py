@@ -61,11 +61,11 @@ def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float
     if float((sizes - usual).std()) < VARIES * float(usual.mean()):
         return _of_constant_sizes(steps, slots, members, median(sizes))
     over, work = (formulas.lateness(values.T).T for values in (sizes, steps.work(slots, members)))
-    known = ~np.isnan(work)
-    if known.sum() < LEAST_STEPS:
+    is_known = ~np.isnan(work)
+    if is_known.sum() < LEAST_STEPS:
         return None
     work = work - mean(work)[:, None]
-    x, y = (over - mean(np.where(known, over, np.nan))[:, None])[known], work[known]
+    x, y = (over - mean(np.where(is_known, over, np.nan))[:, None])[is_known], work[is_known]
     limit = 2 * interpolated_quantile(np.abs(y), 0.8)
     y = np.clip(y, -limit, limit)  # a busy machine makes some steps late by several times that
     product, squares = float((x * y).sum()), float((x * x).sum())
@@ -76,24 +76,24 @@ def ms_per_element(steps: StepWindow, slots: Indices, members: Indices) -> float
 def _of_constant_sizes(steps: StepWindow, slots: Indices, members: Indices, size: Column) -> float | None:
     """Every rank always has the same size: time of forward and own backward for each element of it."""
     compute = median(steps.place("forward", slots, members) + steps.place("backward", slots, members))
-    others = median_of_others(size)
-    larger = size >= LARGER * others
+    sizes_of_others = median_of_others(size)
+    larger = size >= LARGER * sizes_of_others
     if not larger.any() or larger.all():
         return None
-    each = compute / size
-    usual = float(median(each[~larger]))
-    return usual if usual > 0 and (each[larger] <= ALIKE * usual).all() else None
+    element_ms = compute / size
+    usual = float(median(element_ms[~larger]))
+    return usual if usual > 0 and (element_ms[larger] <= ALIKE * usual).all() else None
 
 
 def gain(steps: StepWindow, slots: Indices, members: Indices) -> Column:
     """(n,) ms by which the slowest rank of each step had been faster had all ranks had as many elements."""
-    each = ms_per_element(steps, slots, members)
-    if each is None:
+    element_ms = ms_per_element(steps, slots, members)
+    if element_ms is None:
         return np.full(len(slots), np.nan)
-    own = steps.own(slots, members)
+    own_ms = steps.own(slots, members)
     sizes = steps.elements(slots, members)
-    even = np.fmax.reduce(own - each * (sizes - sizes.mean(axis=0)), axis=0)
-    return np.asarray(np.clip(np.fmax.reduce(own, axis=0) - even, 0.0, None))
+    even = np.fmax.reduce(own_ms - element_ms * (sizes - sizes.mean(axis=0)), axis=0)
+    return np.asarray(np.clip(np.fmax.reduce(own_ms, axis=0) - even, 0.0, None))
 
 
 def explains(lateness: Column, more: Column, each_ms: float | None) -> bool:

@@ -94,7 +94,7 @@ def epoch_progress(state: RunState, group: GroupFigures) -> EpochProgress | None
     assert beat is not None
     batches = beat.batches if beat.batches >= beat.batch else None
     micro_steps = max(1, int(state.table.micro_steps[rank]))
-    rate, left = group.steps_per_s, None
+    rate, left_s = group.steps_per_s, None
     if batches is not None and rate:
-        left = (batches - beat.batch) / micro_steps / rate
-    return EpochProgress(beat.epoch, max(0, beat.batch), batches, left)
+        left_s = (batches - beat.batch) / micro_steps / rate
+    return EpochProgress(beat.epoch, max(0, beat.batch), batches, left_s)

@@ -25,8 +25,8 @@ def cpu_wait_pct(steps: StepWindow, slots: Indices) -> float | None:
     if not steps.has_own or not len(slots):
         return None
     waited = steps.place("cpu", slots)
-    known = ~np.isnan(waited)
-    wall_ms = np.where(known, np.broadcast_to(steps.wall(slots), waited.shape), 0.0).sum(axis=1)
+    is_known = ~np.isnan(waited)
+    wall_ms = np.where(is_known, np.broadcast_to(steps.wall(slots), waited.shape), 0.0).sum(axis=1)
     if not (wall_ms > 0).any():
         return None
     shares = np.nansum(waited, axis=1)[wall_ms > 0] / wall_ms[wall_ms > 0]

@@ -301,7 +301,7 @@ def _largest_of_beats(state: RunState, name: str) -> Any:
 
 def _overhead(state: RunState) -> Overhead:
     failures = state.table.newest_values(Progress, "failures")
-    found = Overhead(
+    overhead = Overhead(
         budget_pct=state.hellos.budget_pct,
         measured_pct=_largest_of_beats(state, "cost_pct"),
         us_per_step=_largest_of_beats(state, "cost_us"),
@@ -313,9 +313,9 @@ def _overhead(state: RunState) -> Overhead:
     )
     if (failures >= MUTE_AFTER).any():
         reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"
-        return replace(found, detail_every=None, detail_reason=reason)
+        return replace(overhead, detail_every=None, detail_reason=reason)
     simulated = state.run is not None and state.run.simulated
-    return found if simulated else replace(found, detail_reason=_detail_reason(found))
+    return overhead if simulated else replace(overhead, detail_reason=_detail_reason(overhead))
 
 
 def _detail_reason(found: Overhead) -> str | None:

@@ -46,9 +46,9 @@ def host_figures(
 
     `clocks`: of the hosts with ranks, by `clocks_at`."""
     of_hosts, known_hosts = state.hellos.of_hosts, state.hosts.known
-    states, reported, own = host_states(state, now_ns), reports_of_hosts(state), find_own_host(state)
-    if own is None and len(of_hosts) == 1 and not known_hosts:
-        own = next(iter(of_hosts))
+    states, reported, own_host = host_states(state, now_ns), reports_of_hosts(state), find_own_host(state)
+    if own_host is None and len(of_hosts) == 1 and not known_hosts:
+        own_host = next(iter(of_hosts))
     spare = [name for name in known_hosts if name not in of_hosts and states[name] == "live"]
     clocks = {**clocks, **clocks_at(state, spare, now_ns)}
     names = [*of_hosts, *spare]
@@ -58,9 +58,9 @@ def host_figures(
         "name": names,
         "state": [*map(states.__getitem__, names)],
         "age_ms": [max(0, now_ns - reported[name]) / 1e6 for name in names],
-        "collector": [name == own for name in names],
+        "collector": [name == own_host for name in names],
         **_of_ranks(state, ranks, straggler, len(spare)),
-        **_of_clocks([clocks[name] for name in names], own),
+        **_of_clocks([clocks[name] for name in names], own_host),
         **_of_agents([known_hosts.get(name) for name in names]),
         **_of_links(state.hosts, names),
     }
@@ -98,14 +98,20 @@ def _of_ranks(
 
 def _of_clocks(clocks: Sequence[Clocks], own: str | None) -> dict[str, Sequence[Any]]:
     """Each host's clock, where it was compared with that of another host, the collector's."""
-    rows = [_NO_CLOCK if one.host == own or one.offset_ms is None else _OF_CLOCK(one) for one in clocks]
+    rows = [
+        _NO_CLOCK if host_clock.host == own or host_clock.offset_ms is None else _OF_CLOCK(host_clock)
+        for host_clock in clocks
+    ]
     return dict(zip([f"clock_{name}" for name in CLOCK], zip(*rows, strict=True), strict=True))
 
 
 def _of_agents(hosts: Sequence[KnownHost | None]) -> dict[str, Sequence[Any]]:
     """What the agent of each host reports of it; None: it has no agent."""
-    agents = [None if one is None else one.agent for one in hosts]
-    rows = [_NO_USAGE if one is None or one.usage is None else _OF_USAGE(one.usage) for one in hosts]
+    agents = [None if known_host is None else known_host.agent for known_host in hosts]
+    rows = [
+        _NO_USAGE if known_host is None or known_host.usage is None else _OF_USAGE(known_host.usage)
+        for known_host in hosts
+    ]
     *usage, round_trip_ns = zip(*rows, strict=True)
     return {
         **dict(zip((*USAGE, *COUNTS), usage, strict=True)),
@@ -138,8 +144,8 @@ def _largest(excess_ms: Column, hellos: HelloColumns) -> Indices:
 def _medians(step_ms: Column, hellos: HelloColumns) -> Column:
     """(hosts,) of each the median over its ranks of their step time; no finite number: not known."""
     most = hellos.members.shape[1]
-    there = np.arange(most) < hellos.counts[:, None]
-    values = np.where(there, step_ms[hellos.members], np.asarray(np.nan, step_ms.dtype))
+    is_rank = np.arange(most) < hellos.counts[:, None]
+    values = np.where(is_rank, step_ms[hellos.members], np.asarray(np.nan, step_ms.dtype))
     return median(values)
 
 
@@ -154,8 +160,10 @@ def clocks_at(state: RunState, hosts: Sequence[str], now_ns: int) -> dict[str, C
     bound_ms = state.clocks.of_hosts(hosts).bounds_at(t_ns + np.rint(passed_ns).astype(np.int64))
     offset_ms = (offset_ns + drift_ppb * passed_ns / 1e9) / 1e6
     columns = (offset_ms, bound_ms, drift_ppb / 1e3, age_s)
-    each = zip(hosts, compared.tolist(), *(column.tolist() for column in columns), strict=True)
+    rows = zip(hosts, compared.tolist(), *(column.tolist() for column in columns), strict=True)
     return {
-        host: Clocks(host, offset, bound, drift, age if at > 1 else None) if at else Clocks(host, None, None)
-        for host, at, offset, bound, drift, age in each
+        host: Clocks(host, offset, bound, drift, age if n_compared > 1 else None)
+        if n_compared
+        else Clocks(host, None, None)
+        for host, n_compared, offset, bound, drift, age in rows
     }

@@ -33,8 +33,8 @@ def sampled_stacks(state: RunState, straggler: Straggler | None) -> tuple[Sample
     place = None if straggler is None else place_to_sample(straggler.cause, straggler.place)
     flagged = [(rank, place or "", False) for rank in blamed(straggler) if place is not None]
     long_steps = sorted((key for key in newest if key[2]), key=lambda key: -newest[key].t_ns)
-    rest = sorted((key for key in newest if not key[2]), key=lambda key: -newest[key].t_ns)
-    keys = dict.fromkeys([*(key for key in flagged if key in newest), *long_steps, *rest])
+    keys_of_long_steps = sorted((key for key in newest if not key[2]), key=lambda key: -newest[key].t_ns)
+    keys = dict.fromkeys([*(key for key in flagged if key in newest), *long_steps, *keys_of_long_steps])
     return tuple(_sampled_stack(state, newest[key]) for key in [*keys][:MOST_SHOWN])
 
 

@@ -53,7 +53,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     hellos = state.hellos
     steps, slots, detail = state.figures.steps, shown.steps, shown.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
-    window, unknown, own = state.figures.detail, detail.unknown, detail.ranks("self")
+    window, unknown, self_ms = state.figures.detail, detail.unknown, detail.ranks("self")
     every = steps.own_medians(slots, walls) if steps.has_own and len(slots) else {}
     exposed, exposed_wait = _exposed(every, detail)
 
@@ -61,8 +61,8 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         """float32, as it is sent, so that a frame is the same before and after the credit link."""
         return column.astype(np.float32)
 
-    best = unknown if window is None else np.fmin(window.best_self, own)
-    individual = np.divide(best, own, out=np.full_like(own, np.nan), where=own > 0)
+    best = unknown if window is None else np.fmin(window.best_self, self_ms)
+    individual = np.divide(best, self_ms, out=np.full_like(self_ms, np.nan), where=self_ms > 0)
     if window is None or np.isnan(window.best_self).all():
         individual = unknown
     return Ranks(
@@ -83,7 +83,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         bound_ms=narrow(detail.bound),
         transfer_bound_ms=narrow(detail.transfer_bound),
         last_pct=narrow(detail.last_pct()),
-        relative_score=narrow(formulas.relative_scores(own)),
+        relative_score=narrow(formulas.relative_scores(self_ms)),
         individual_score=narrow(individual),
         **{f"own_{name}_ms": narrow(every.get(name, unknown)) for name in PHASES[:4]},
         **{f"{name}_ms": narrow(every.get(name, unknown)) for name in OWN_FIGURES},
@@ -113,13 +113,13 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
         name: np.full(len(slots), np.nan, np.float32) for name in ("wait", "transfer", "lateness")
     }
     if window is not None:
-        theirs = window.ranks.recent(len(slots))
-        at = window.group.of("point", theirs)
-        _, here, there = np.intersect1d(points, at, return_indices=True)
-        waited = window.ranks.of(detail.name("exposed_wait"), theirs[there])[rank]
-        waits["wait"][here] = waited
-        waits["transfer"][here] = window.ranks.of("exposed", theirs[there])[rank] - waited
-        waits["lateness"][here] = detail.lateness_of(rank, theirs[there])
+        detail_slots = window.ranks.recent(len(slots))
+        detail_points = window.group.of("point", detail_slots)
+        _, places, places_of_detail = np.intersect1d(points, detail_points, return_indices=True)
+        waited = window.ranks.of(detail.name("exposed_wait"), detail_slots[places_of_detail])[rank]
+        waits["wait"][places] = waited
+        waits["transfer"][places] = window.ranks.of("exposed", detail_slots[places_of_detail])[rank] - waited
+        waits["lateness"][places] = detail.lateness_of(rank, detail_slots[places_of_detail])
     exposed, waited = steps.exposed(slots)[rank], steps.exposed_wait(slots)[rank]
     for name, every in (("wait", waited), ("transfer", exposed - waited)):
         waits[name] = np.where(np.isnan(every), waits[name], every)
@@ -184,13 +184,15 @@ def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigure
     if window is not None and len(detail.slots):
         return tuple(bucket for scope in window.scopes.values() for bucket in _of_scope(state, detail, scope))
     sessions = ((rank, state.process(rank)) for rank in range(state.world))
-    found = next(((rank, s) for rank, s in sessions if s is not None and s.generation >= 0), None)
-    if found is None:
+    rank_and_session = next(((rank, s) for rank, s in sessions if s is not None and s.generation >= 0), None)
+    if rank_and_session is None:
         return ()
-    rank, session = found
+    rank, session = rank_and_session
     buckets = state.layouts.buckets(session.layouts.get(session.generation, -1)) or ()
     groups = {bucket.model: state.groups.of(rank, bucket.model) for bucket in buckets}
-    names = {model: known.group if known is not None else "" for model, known in groups.items()}
+    names = {
+        model: membership.group if membership is not None else "" for model, membership in groups.items()
+    }
     return tuple(_figures(bucket, session.generation, names[bucket.model]) for bucket in buckets)
 
 
@@ -281,12 +283,12 @@ def logged(state: RunState, focus: int | None) -> tuple[LoggedScalar, ...]:
 def _logged_scalar(name: str, of_ranks: Mapping[int, Mapping[str, float]], focus: int | None) -> LoggedScalar:
     values = {rank: logged[name] for rank, logged in of_ranks.items() if name in logged}
     finite = {rank: value for rank, value in values.items() if math.isfinite(value)}
-    own = finite.get(focus) if focus is not None else None
+    own_value = finite.get(focus) if focus is not None else None
     if not finite:
-        return LoggedScalar(name, len(values), None, None, None, None, None, own)
+        return LoggedScalar(name, len(values), None, None, None, None, None, own_value)
     low, high = min(finite, key=finite.__getitem__), max(finite, key=finite.__getitem__)
     mean = math.fsum(finite.values()) / len(finite)
-    return LoggedScalar(name, len(values), mean, finite[low], finite[high], low, high, own)
+    return LoggedScalar(name, len(values), mean, finite[low], finite[high], low, high, own_value)
 
 
 def heat(state: RunState, request: HeatRequest) -> Heat | None:
@@ -299,8 +301,12 @@ def heat(state: RunState, request: HeatRequest) -> Heat | None:
     part = values[request.first : request.first + count]
     edges = folds(count, request.rows)
     value, rank = fold(part, edges)
-    known = part[np.isfinite(part)]
-    spread = [float(f(known)) for f in (np.min, np.median, np.max)] if len(known) else [None, None, None]
+    known_values = part[np.isfinite(part)]
+    spread = (
+        [float(f(known_values)) for f in (np.min, np.median, np.max)]
+        if len(known_values)
+        else [None, None, None]
+    )
     return Heat(
         figure=request.figure,
         first=request.first,
@@ -358,15 +364,15 @@ def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]
 
 def _largest_lateness(detail: DetailMedians, world: int, slots: Indices) -> Column:
     """(ranks, n) lateness; for a rank in several process groups the one with the largest absolute value."""
-    found = np.full((world, len(slots)), np.nan)
+    lateness = np.full((world, len(slots)), np.nan)
     window = detail.window
     assert window is not None
     for scope in window.scopes.values():
         if scope.clock_free:
             continue
         values = scope.ranks.of("lateness", slots)
-        before = found[scope.members]
+        before = lateness[scope.members]
         with np.errstate(invalid="ignore"):
             larger = np.abs(values) > np.fmax(np.abs(before), -1.0)
-        found[scope.members] = np.where(larger, values, before)
-    return found
+        lateness[scope.members] = np.where(larger, values, before)
+    return lateness

@@ -49,25 +49,25 @@ def spans(
     if head["flags"] & Flag.SHADOW:
         return ()
     done = begin_ms + head["wall_us"] / 1e3
-    found: list[LaneSpan] = []
-    at = begin_ms
+    lane_spans: list[LaneSpan] = []
+    position_ms = begin_ms
     for name, since, until in _phases(head):
-        left, right = (min(max(begin_ms + us / 1e3, at), done) for us in (since, until))
-        if left - at > LEAST_MS:
-            found.append(LaneSpan("other", at, left))
-            at = left
-        if right - at <= 0:
+        begin, right = (min(max(begin_ms + us / 1e3, position_ms), done) for us in (since, until))
+        if begin - position_ms > LEAST_MS:
+            lane_spans.append(LaneSpan("other", position_ms, begin))
+            position_ms = begin
+        if right - position_ms <= 0:
             continue
         if name == "backward" and exposed is not None and since == head["backward_at_us"]:
-            found += _exposed_spans(at, right, *exposed)
+            lane_spans += _exposed_spans(position_ms, right, *exposed)
         elif name == "backward":
-            found += _backward(at, right, ready, start, arrival, end)
+            lane_spans += _backward(position_ms, right, ready, start, arrival, end)
         else:
-            found.append(LaneSpan(name, at, right))
-        at = right
-    if done - at > LEAST_MS:
-        found.append(LaneSpan("other", at, done))
-    return tuple(found)
+            lane_spans.append(LaneSpan(name, position_ms, right))
+        position_ms = right
+    if done - position_ms > LEAST_MS:
+        lane_spans.append(LaneSpan("other", position_ms, done))
+    return tuple(lane_spans)
 
 
 def _phases(head: Mapping[str, int]) -> Iterable[tuple[StepPhase, int, int]]:
@@ -92,12 +92,12 @@ def _phases(head: Mapping[str, int]) -> Iterable[tuple[StepPhase, int, int]]:
 def _exposed_spans(since: float, until: float, wait: float, transfer: float) -> list[LaneSpan]:
     """Backward that ends with exposed wait and exposed transfer."""
     computed, arrived = max(since, until - wait - transfer), max(since, until - transfer)
-    found = (
+    exposed_spans = (
         LaneSpan("backward", since, computed),
         LaneSpan("waiting", computed, arrived),
         LaneSpan("moving", arrived, until),
     )
-    return [span for span in found if span.end_ms > span.begin_ms]
+    return [span for span in exposed_spans if span.end_ms > span.begin_ms]
 
 
 def _backward(
@@ -105,23 +105,23 @@ def _backward(
 ) -> list[LaneSpan]:
     """Backward compute until the last bucket was ready; then exposed wait and exposed transfer."""
     computed = min(max(float(ready.max()), since), until) if len(ready) else until
-    found = [LaneSpan("backward", since, computed)] if computed > since else []
+    lane_spans = [LaneSpan("backward", since, computed)] if computed > since else []
     edges = np.concatenate([start, arrival, end])
     edges = edges[(edges > computed) & (edges < until)]
-    for left, right in itertools.pairwise((computed, *np.unique(edges).tolist(), until)):
-        middle = (left + right) / 2
-        if right - left <= 0:
+    for begin, right in itertools.pairwise((computed, *np.unique(edges).tolist(), until)):
+        middle = (begin + right) / 2
+        if right - begin <= 0:
             continue
         name: SpanName = "backward"
         if ((start <= middle) & (middle < arrival)).any():
             name = "waiting"
         elif ((arrival <= middle) & (middle < end)).any():
             name = "moving"
-        if found and found[-1].name == name:
-            found[-1] = LaneSpan(name, found[-1].begin_ms, right)
+        if lane_spans and lane_spans[-1].name == name:
+            lane_spans[-1] = LaneSpan(name, lane_spans[-1].begin_ms, right)
         else:
-            found.append(LaneSpan(name, left, right))
-    return found
+            lane_spans.append(LaneSpan(name, begin, right))
+    return lane_spans
 
 
 MOST_LANES = 16
@@ -243,17 +243,17 @@ def _waits(packed: Packed, worked: list[_GroupTimes]) -> bucket_times.Waits | No
         return None
     if len(worked) == 1 and len(worked[0].part.scope.ranks) == packed.head.shape[1]:
         return worked[0].found.waits
-    pieces = [(one.part.scope.ranks, one.timing, one.found.met) for one in worked]
+    pieces = [(group.part.scope.ranks, group.timing, group.found.met) for group in worked]
     return bucket_times.together(packed.head.shape[1], pieces)
 
 
 def _decided(worked: list[_GroupTimes]) -> tuple[int, float] | None:
     """The rank that came last at the all-reduce with the largest skew, and that skew in ms."""
     best: tuple[int, float] | None = None
-    for one in worked:
-        last, skew = int(one.found.last[0]), float(one.found.skew[0])
+    for group in worked:
+        last, skew = int(group.found.last[0]), float(group.found.skew[0])
         if last >= 0 and np.isfinite(skew) and (best is None or skew > best[1]):
-            best = (one.part.scope.ranks[last], skew)
+            best = (group.part.scope.ranks[last], skew)
     return best
 
 
@@ -263,12 +263,12 @@ def _bound(packed: Packed) -> float | None:
 
 
 def _reduces(worked: list[_GroupTimes]) -> list[Reduce]:
-    found = []
-    for one in worked:
-        for number in one.part.numbers:
-            bucket = one.part.buckets[number]
-            found.append(Reduce(bucket.model, bucket.index, bucket.wire_bytes, one.part.scope.group))
-    return found
+    reduces = []
+    for group in worked:
+        for number in group.part.numbers:
+            bucket = group.part.buckets[number]
+            reduces.append(Reduce(bucket.model, bucket.index, bucket.wire_bytes, group.part.scope.group))
+    return reduces
 
 
 def _chosen(
@@ -276,7 +276,7 @@ def _chosen(
 ) -> list[int]:
     """Ranks that have a lane: all if they are few, else last arriver, straggler and those near the focus."""
     world = packed.head.shape[1]
-    launches = max(1, sum(len(one.part.numbers) for one in worked))
+    launches = max(1, sum(len(group.part.numbers) for group in worked))
     most = min(world, MOST_LANES, max(2, MOST_CELLS // launches))
     if most == world:
         return list(range(world))
@@ -285,7 +285,7 @@ def _chosen(
     near = sorted(range(world), key=lambda rank: (abs(rank - focus), rank))
     about: list[int] = []
     for rank in near:
-        if len(about) + sum(one not in about for one in lead) >= most:
+        if len(about) + sum(group not in about for group in lead) >= most:
             break
         about.append(rank)
     return [*(rank for rank in lead if rank not in about), *sorted(about)]
@@ -310,33 +310,33 @@ def _lanes(
     lanes = []
     for rank in ranks:
         begin = float(begins[rank])
-        rows = [_row(one, rank, begin, packed) for one in worked if rank in one.part.scope.ranks]
+        rows = [_row(group, rank, begin, packed) for group in worked if rank in group.part.scope.ranks]
         columns = np.concatenate([np.zeros((6, 0)), *(np.stack(row) for row in rows)], axis=1)
         columns = columns[:, np.argsort(columns[1], kind="stable")]
         head = dict(zip(HEAD, packed.head[:, rank].tolist(), strict=True))
         wait, transfer = exposed[:, rank].tolist()
         alone = (wait, transfer) if not rows and np.isfinite(wait) else None
         ready, start, arrival, end = columns[1:5]
-        found = spans(head, begin, ready, start, arrival, end, alone)
-        lanes.append(Lane(rank, found, *columns.astype(np.float32)))
+        lane_spans = spans(head, begin, ready, start, arrival, end, alone)
+        lanes.append(Lane(rank, lane_spans, *columns.astype(np.float32)))
     return lanes
 
 
 def _row(one: _GroupTimes, rank: int, begin: float, packed: Packed) -> tuple[Column, ...]:
     """A rank's launches in one group, in ms on the common axis: place, ready, start, arrival, end, last."""
-    at = one.part.scope.ranks.index(rank)
+    row_number = one.part.scope.ranks.index(rank)
     # The group counts from the first begin of its own ranks.
-    move = begin - float(one.timing.shift[0, at]) / US
+    move = begin - float(one.timing.shift[0, row_number]) / US
     times = (one.timing.ready, one.found.met.start, one.found.met.arrival, one.timing.end)
-    ready, start, arrival, end = (column[:, 0, at] / US + move for column in times)
-    there = ~np.isnan(ready)
+    ready, start, arrival, end = (column[:, 0, row_number] / US + move for column in times)
+    is_known = ~np.isnan(ready)
     who = one.found.bucket_last[0]
     # No rank is marked as last where the skew is within the bound of the clocks.
     bound = one.part.compared.bound_ms(packed.begin_ns[list(one.part.scope.ranks)]).max()
     clear = (who >= 0) & (one.found.bucket_skew[0] > bound)
-    last = np.where(clear, (who == at).astype(float), np.nan)
+    last = np.where(clear, (who == row_number).astype(float), np.nan)
     places: Column = one.first + np.arange(len(ready), dtype=np.float64)
-    return tuple(column[there] for column in (places, ready, start, arrival, end, last))
+    return tuple(column[is_known] for column in (places, ready, start, arrival, end, last))
 
 
 def _known(value: float) -> float | None:

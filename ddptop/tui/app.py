@@ -50,6 +50,15 @@ FIRST_POLL_S, FIRST_POLLS = 0.05, 40
 """Interval and number of polls for the first frame: a user waits for it."""
 
 
+WITHOUT_EFFECT = {
+    Do.MOVE: "the list ends here",
+    Do.PAGE: "the list ends here",
+    Do.TO_END: "the list ends here",
+    Do.VIEW: "this view is open",
+    Do.LEAVE: "there is nothing to go back to",
+}
+"""What is said where one of these changes nothing on the screen: a key is always answered at once."""
+
 Guide: TypeAlias = Callable[[Frame], str]
 
 
@@ -101,6 +110,7 @@ class DdptopApp(Actions, App[None]):
         """The theme that was chosen on the screen itself."""
         self._last_seen: tuple[Frame | None, str | None, str | None] = (None, None, None)
         self._requested = ""
+        self._n_drawn = 0
         self._period_s = 1.0 / rate_hz
         self._ascii_only = ascii_only
         self._mouse = mouse
@@ -206,6 +216,7 @@ class DdptopApp(Actions, App[None]):
             page = self._draw_page(width, height)
             self.place.settle(page.layout)
             drawn = canvas.show_lines(page.lines, self._palette)
+            self._n_drawn += drawn
         if (want := self.view.requested_detail(self.place)) != self._requested:
             self._requested = want
             self.source.request(want)
@@ -238,6 +249,15 @@ class DdptopApp(Actions, App[None]):
             other=second_frame() if second_frame is not None else None,
             guide="" if self._guide is None else self._guide(self.shown),
         )
+
+    def action_key(self, name: str) -> None:
+        """As every screen's; of a key that has changed nothing, why."""
+        n_of_note, n_drawn = int(self.place.note != ""), self._n_drawn  # a note that goes is a line
+        key = VIEWS.meaning(name, self.place.view, replay=self.playback is not None)
+        super().action_key(name)
+        silent = self._n_drawn <= n_drawn + n_of_note and not (self.place.note or self.playback)
+        if key is not None and silent and key.action.do in WITHOUT_EFFECT:
+            self.show_note(WITHOUT_EFFECT[key.action.do])
 
     def finish(self) -> None:
         """Leave the screen."""

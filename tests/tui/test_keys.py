@@ -377,3 +377,14 @@ def test_w_opens_the_page_of_what_the_verdict_is_about() -> None:
     assert "rank 1 is missing" in Sketch(FakeSource(missing()), (80, 24)).press("w")
     assert "no rank is flagged" in Sketch(FakeSource(live()), (80, 24)).press("w")
     assert "2 ranks have not reported yet" in Sketch(FakeSource(waiting()), (80, 24)).press("w")
+
+
+def test_a_key_that_changes_nothing_says_why() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        assert "this view is open" in await stage.press("1")
+        assert "the list ends here" in await stage.press("end", "down")
+        assert "the list ends here" not in await stage.press("up")
+        assert "there is nothing to go back to" in await stage.press("escape", "escape")
+
+    on_stage(FakeSource(live()), SIZE, act)

@@ -156,30 +156,30 @@ class StartReport(threading.Thread):
         self.sender = sender
         reporter = EvidenceReporter(self._training_thread, lambda: (0, int(Phase.OTHER), -1))
         torch_version = str(getattr(sys.modules["torch"], "__version__", ""))
-        own = str(sys.modules["ddptop"].__version__)  # to import it would close a circle
+        version = str(sys.modules["ddptop"].__version__)  # to import it would close a circle
         versions: dict[str, Scalar] = {
             "torch": torch_version,
-            "ddptop": own,
+            "ddptop": version,
             "python": sys.version.split()[0],
         }
         sender.offer_message(encode(Card(versions | network_card())))
         beat, waits, since_ns = True, Activity.TRAINING, 0
         # Hosts find each other by the store, once rank 0 has made it: also those that do not come to it.
-        address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
-        probe = StoreProbe(address, port) if address and _exchanges() else None
+        meeting = StoreProbe(*_job_address) if _job_address[0] and _exchanges() else None
+        probe = None
         while not self._ends:
             for milestone in take_milestones(self.rank):
                 sender.offer_message(encode(milestone))
                 if milestone.fields.get("name") == "init":
-                    about = milestone.fields
-                    probe = StoreProbe(str(about.get("address")), str(about.get("port")))
-            if probe is not None and (_exchanges() or "store" not in _names) and (result := probe.poll()):
-                if "init" in _names and self.rank:
-                    reached = Milestone(REACH, time.monotonic_ns(), {"result": result})
-                    sender.offer_message(encode(reached.as_event(self.rank)))
-                if result == "reached" and _exchanges():
-                    _begin_exchange(probe.address, int(probe.port))
-                    probe = None
+                    own = str(milestone.fields.get("address")), str(milestone.fields.get("port"))
+                    probe = StoreProbe(*own)
+                    meeting = StoreProbe(*own) if meeting is None and _exchanges() else meeting
+            if meeting is not None and meeting.poll() == "reached":
+                _begin_exchange(meeting.address, int(meeting.port))
+                meeting = None
+            if probe is not None and self.rank and "store" not in _names and (result := probe.poll()):
+                reached = Milestone(REACH, time.monotonic_ns(), {"result": result})
+                sender.offer_message(encode(reached.as_event(self.rank)))
             if beat:
                 frame = sys._current_frames().get(self._training_thread)
                 before, waits = waits, collective_in(frame) or Activity.TRAINING
@@ -247,6 +247,8 @@ def _budget_pct() -> float:
 
 _current: StartReport | None = None
 _waiting: AwaitedNumber | None = None
+_job_address = ("", "")
+"""Of the job's store, as the launcher says; a script may set another one for itself."""
 _beginning = threading.Lock()
 """Held where a thread and the training thread may both begin the reports."""
 _loading = threading.Lock()
@@ -255,14 +257,15 @@ _watches_forks = False
 
 def begin_as_launched(_torch: Any) -> None:
     """torch has been imported: begin to report, where a launcher has started this process as a rank."""
+    global _job_address, _waiting
     note_milestone("torch")
+    _job_address = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     # Without its place on the host: variables of a pod or a node, in which a launcher starts the ranks.
     placed = "LOCAL_RANK" in os.environ or "SLURM_LOCALID" in os.environ
     if placed and rank.isdecimal() and world_size.isdecimal() and _is_own_process():
         begin_report(int(rank), int(world_size))
     elif siblings.is_numbered() and os.environ.get("DDPTOP_RUN_DIR"):
-        global _waiting
         _waiting = AwaitedNumber()
         with suppress(RuntimeError):  # no thread can be started: it reports from `init_process_group` on
             _waiting.start()
@@ -315,7 +318,9 @@ class AwaitedNumber(threading.Thread):
 
     def _ask_store(self, own: str | None) -> str | None:
         """The mark in the job's store, where there is none `own`; None: there is none, or no store yet."""
-        address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+        address, port = _job_address
+        if not address or not port.isdecimal():
+            address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
         if not address or not port.isdecimal():
             return None
         from ddptop.training.torch_compat.job_store import JobStore

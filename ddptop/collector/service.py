@@ -37,6 +37,7 @@ from ddptop.host.folders import RunDirectoryError
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasClient
 from ddptop.host.rank_processes import ProcessWatch
+from ddptop.host.rank_starts import count_initializing_ranks
 from ddptop.host.runs import (
     flight_folder,
     remove_run_directory,
@@ -123,15 +124,16 @@ class Collector:
             if self._is_replaced:
                 self._record.close()
                 return None
+        n_initialized = count_initializing_ranks(self._directory)  # the folder is gone in the end
         self._receive_last_messages(LAST_MESSAGES_NS, OTHER_HOSTS_NS)
         if missing := self._intake.hosts_missing(time.monotonic_ns()):
-            self._notify(self._make_summary() | {"missing": missing})
+            self._notify(self._make_summary(n_initialized) | {"missing": missing})
             self._receive_last_messages(BACKGROUND_NS, BACKGROUND_NS)
         self._host.report_unaccounted(time.monotonic_ns())
         self._intake.report_missing(time.monotonic_ns())
         self._send_last_acks()
         self._finish_run()
-        return self._make_summary()
+        return self._make_summary(n_initialized)
 
     def _build_parts(self, stack: ExitStack, recording: Path | None, *, resume: bool) -> None:
         arguments = self._arguments
@@ -415,7 +417,7 @@ class Collector:
         )
         self._intake.report_message(run, now_ns)
 
-    def _make_summary(self) -> dict[str, object]:
+    def _make_summary(self, n_initialized: int) -> dict[str, object]:
         members = self._reducer.state.ranks
         return {
             "steps": self._reducer.state.complete_step,
@@ -423,5 +425,7 @@ class Collector:
             "lost": sum(member.lost_records for member in members),
             "recording": self._record.existing_path,
             "recording_note": self._record.trouble_note,
-            "reached": reached_phrase(self._reducer.state),
+            # A rank that has ended within a second has left a mark alone.
+            "reached": reached_phrase(self._reducer.state)
+            or (f"{counted(n_initialized, 'rank')} came to init_process_group" if n_initialized else ""),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,15 @@ def kill_below(pid: int) -> None:
                 child.kill()
 
 
-def seen_in(home: Path, trouble: str) -> dict[str, Any]:
+def seen_in(home: Path, trouble: str, *, spawn: bool = False) -> dict[str, Any]:
     """The snapshot in which the trouble is explained."""
     env = environment(home)
     (home / "slow_module.py").write_text(SLOW_MODULE)
     options = ["--ddptop-name", "start", "--ddptop-stall", str(STALL_S), "--ddptop-record", "run.ddptop"]
-    words = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), trouble, str(free_port())]
+    script = [str(SCRIPT), trouble, str(free_port())]
+    words = ["--standalone", "--nproc-per-node", "2", *script]
+    if spawn:
+        words = ["--ddptop-exec", sys.executable, *script, "spawn"]
     looks: list[dict[str, Any]] = []
 
     def explained() -> bool:
@@ -48,7 +52,8 @@ def seen_in(home: Path, trouble: str) -> dict[str, Any]:
         stall = looks[-1]["stall"]
         return stall is not None and (trouble in WITHOUT_PLACE or "troubled_start.py" in stall["sentence"])
 
-    with started([*DDPTOP_RUN, *options, *words], env, home) as process:
+    # Cold: a child of multiprocessing is to import torch itself.
+    with started([*DDPTOP_RUN, *options, *words], env, home, cold=spawn) as process:
         try:
             try:
                 until(explained, "an explanation")
@@ -92,6 +97,13 @@ def test_a_rank_that_holds_up_the_others_before_the_first_step_is_named(tmp_path
     assert f"rank {1 - ranks[0]} waits for it in {where}" in stall["sentence"]
     assert place in start["ranks"][ranks[0]]["at"]
     assert stall["sentence"] in look["verdict"]["sentence"]
+
+
+@pytest.mark.slow
+def test_a_rank_of_mp_spawn_is_told_its_number_by_the_other(tmp_path: Path) -> None:
+    stall = seen_in(tmp_path, "hang_init", spawn=True)["stall"]
+    assert stall["ranks"] == [1]
+    assert "rank 1 is in troubled_start.py:" in stall["sentence"] and "wait_for_license" in stall["sentence"]
 
 
 @pytest.mark.slow

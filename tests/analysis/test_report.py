@@ -455,7 +455,8 @@ def test_the_event_of_a_pause_without_a_data_loader_names_the_place_as_the_verdi
     found = report_from_messages(chain(messages, [world.run("finished", 0)]), steps=400)
     assert found.stragglers[0].place == "between_steps"
     assert [one.message for one in found.events if one.kind == "straggler"] == [
-        "rank 1 became slow: between two steps (step 303)"
+        "rank 1 became slow in few steps: 1.5 s between two steps (step 99)",
+        "rank 1 became slow: between two steps (step 303)",
     ]
 
 

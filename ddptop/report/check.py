@@ -110,11 +110,12 @@ def measure_recording(recording: Recording, name: str) -> Measured:
     }
     world_size = report.run.world_size
     return Measured(
-        name, world_size, join_pieces("step"), series, _figures_of_report(report), _lost_error_pct(report)
+        name, world_size, join_pieces("step"), series, figures_of_report(report), _lost_error_pct(report)
     )
 
 
-def _figures_of_report(report: Report) -> Mapping[str, float | None]:
+def figures_of_report(report: Report) -> Mapping[str, float | None]:
+    """Those of a whole run, by name."""
     return {
         "lost_pct": None if report.ledger is None else report.ledger.run.lost_pct,
         "straggler_pct": report.cost.flagged_pct,

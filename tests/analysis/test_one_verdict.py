@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.cost import onset
+from ddptop.export.metrics import metric_families
 from ddptop.frames.detail import TimelineRequest
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.render.context import RenderContext
 from ddptop.render.plain import draw_frame, watch_line
 from ddptop.report.build import report_from_messages
+from ddptop.report.check import figures_of_report
 
 from .conftest import NS, START_NS, World, feed_together
 
@@ -262,3 +264,33 @@ def _adds_up(found: object, walls: list[int]) -> None:
     gain_pct = 100 * (1 - communication.no_straggler_ms / communication.step_ms)
     assert gain_pct == pytest.approx(cost.uneven_pct, abs=1e-6)
     assert 0 < communication.both_ms <= communication.no_straggler_ms + 1e-9
+
+
+@pytest.mark.parametrize("place", ["after_optimizer", "optimizer", "data"])
+def test_what_was_waited_is_one_figure_in_every_outlet(place: str) -> None:
+    world, fed = World(3, own=True), []
+    reducer = begun(world)
+    fed += [world.run(), *World(3, own=True).introduce()]
+    for step in range(160):
+        world.delays = {(1, "forward"): 3_000} | ({(2, place): 3_000_000} if step % 50 == 49 else {})
+        fed += (messages := [*world.steps(1)])
+        feed_together(reducer, messages)
+    fed.append(world.run("finished", 0))
+    feed_together(reducer, fed[-1:])
+    frame = frame_of(reducer, world)
+    report = report_from_messages(fed, steps=world.step)
+    assert frame.ledger is not None and report.ledger is not None
+    cost = frame.ledger.run
+    assert cost.lost_pct is not None
+    assert snapshot(frame)["ledger"]["lost_pct"] == pytest.approx(cost.lost_pct, abs=0.01)
+    metrics = {family.name: family for family in metric_families(frame)}
+    assert metrics["lost_to_skew"].samples[0].value == pytest.approx(cost.lost_pct / 100)
+    assert report.ledger.run.rank_seconds == pytest.approx(cost.rank_seconds)
+    assert report.cost.uneven_s == pytest.approx(cost.rank_seconds / 3)
+    assert figures_of_report(report)["lost_pct"] == report.ledger.run.lost_pct
+    (slow,) = [summary for summary in report.stragglers if summary.rare is not None]
+    first = cost.waited_for[0]
+    assert (first.rank, first.place) == (slow.rank, slow.place or slow.cause) == (2, place)
+    assert slow.lost_s <= first.rank_seconds
+    assert frame.straggler is not None
+    assert slow.cost_pct == pytest.approx(frame.straggler.cost_pct, rel=0.01)

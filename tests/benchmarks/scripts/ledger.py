@@ -8,6 +8,7 @@ situations that they stand for, shortened.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import sys
 import time
@@ -109,6 +110,9 @@ def evaluate_on_rank_0() -> Stamps:
     return training.stamps
 
 
+EPOCHS = 7
+
+
 class OpensFiles(Dataset):
     """Each new worker opens its files."""
 
@@ -126,16 +130,16 @@ class OpensFiles(Dataset):
 
 def workers_anew() -> Stamps:
     training = Training()
-    for epoch in range(7):
+    for epoch in range(EPOCHS):
         source = iter(DataLoader(OpensFiles(), 32, num_workers=2))
-        while True:
-            is_first = training.stamps.step % 40 == 0 and epoch > 0
+        for batch in itertools.count():
+            is_first = batch == 0 and epoch > 0
             begin = time.monotonic()
             x = next(source, None)
+            if is_first or (x is None and epoch < EPOCHS - 1):  # the end of a pass ends its workers
+                training.stamps.spans.append((training.stamps.step, begin, time.monotonic()))
             if x is None:
                 break
-            if is_first:
-                training.stamps.spans.append((training.stamps.step, begin, time.monotonic()))
             time.sleep(0.02)
             training.step(x)
             training.end_step()

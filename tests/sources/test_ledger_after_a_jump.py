@@ -10,6 +10,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.new_history import NewHistory
+from ddptop.frames.frame import Frame
 from ddptop.frames.ledger import Ledger
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Event, Flag, Phase, Received, Steps
@@ -71,6 +72,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+def rare_events(frame: Frame) -> list[tuple[float, str]]:
+    return [(event.unix_s, event.message) for event in frame.events if "in few steps" in event.message]
+
+
 def test_a_jump_has_the_ledger_of_the_whole_run(recorded: Path) -> None:
     with Recording.open(recorded) as recording:
         assert len(recording.ledgers_until(recording.end_ns, most_rows=GIB).sums) > 8  # type: ignore[union-attr]
@@ -88,8 +93,10 @@ def test_a_jump_has_the_ledger_of_the_whole_run(recorded: Path) -> None:
             assert repr(jumped.ledger) == repr(played.ledger), percent
             assert verdict(jumped).sentence == verdict(played).sentence
             assert jumped.straggler == played.straggler
+            assert {*rare_events(jumped)} <= {*rare_events(played)}, "the others are in the recorded log"
             seen |= {waited.place for waited in jumped.ledger.run.waited_for}
         assert {"evaluation", "phase", "forward"} <= seen
+        assert rare_events(played)
         assert jumped.ledger.run.steps == RESTART + LAST + 1
         assert (jumped.ledger.ranks.restart_s > 15).all()
 

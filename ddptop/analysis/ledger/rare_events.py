@@ -7,7 +7,7 @@ many steps are evaluated at once, nor on when somebody looks.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ from ddptop.analysis.ledger.rare import (
     cost_of_others_pct,
     is_dear_enough,
 )
+from ddptop.analysis.ledger.step_times import WAIT_PLACES
 from ddptop.analysis.ledger.sums import RECENT_BIN_S, RECENT_BINS, DearSum, WaitSum, add_dear
 from ddptop.frames.phrases import rare_size_phrase, which_hosts
 
@@ -80,7 +81,7 @@ class RareEvents:
             if wait.place in NOT_FLAGGED:
                 continue
             place = self._place_of(wait)
-            if place.is_flagged:
+            if place.is_flagged and place.recent:
                 self._end_before(place, numbers, end_s, wait.end_s)
             place.add(wait)
             if not place.is_flagged and self._is_dear_enough(place, wait):
@@ -93,7 +94,24 @@ class RareEvents:
     def _place_of(self, wait: DearWait) -> _DearPlace:
         if len(self._places) > MOST_PLACES:
             self._places = {key: place for key, place in self._places.items() if place.is_flagged}
-        return self._places.setdefault((wait.rank, wait.place), _DearPlace())
+        key = wait.rank, wait.place
+        if key not in self._places:
+            self._places[key] = _DearPlace(is_flagged=self._was_flagged(wait))
+        return self._places[key]
+
+    def _was_flagged(self, wait: DearWait) -> bool:
+        """Whether it was flagged by the dear steps in the sums with which the ledger began: the recorded log
+        has that event."""
+        ledger = self._state.ledger
+        if ledger.resumed is None:
+            return False
+        sums = ledger.waits.get(wait.rank * len(WAIT_PLACES) + WAIT_PLACES.index(wait.place))
+        before = WaitSum() if sums is None else sums
+        dear = replace(before.dearest)
+        dear.n_steps -= 1
+        dear.longest_ms -= wait.longest_ms
+        dear.rank_ms -= wait.rank_ms
+        return dear.n_steps > 0 and self._are_dear_enough(dear, wait.end_s)
 
     def _is_dear_enough(self, place: _DearPlace, wait: DearWait) -> bool:
         recent_s = min(RECENT_S, wait.end_s - (self._first_s or 0.0))

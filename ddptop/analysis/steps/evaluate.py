@@ -268,7 +268,7 @@ class StepEvaluation:
         if parts is not None:
             _divide_each_pass(batch, kinds, parts)
         dear = self._state.ledger.take(numbers, batch.runs_of_peers, block, columns, parts, end_s)
-        if figures.steps.has_own:  # else waits are known of sampled steps only
+        if parts is not None:  # else waits are known of sampled steps only
             self._rare_events.take(dear, numbers, end_s)
         exposed, budget = _budget(columns, parts)
         wall, known_phases = median(columns[0]), np.asarray(~shadow.any(axis=1))

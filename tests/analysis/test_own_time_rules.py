@@ -56,7 +56,7 @@ def test_a_persistent_delay_is_flagged_in_time_with_onset_and_size(delay_ms: flo
     assert late.ranks == (1,)
     assert after <= at_most
     assert begin + late.first == pytest.approx(120, abs=6)
-    assert late.excess_ms == pytest.approx(delay_ms, abs=0.15)
+    assert late.level_ms == pytest.approx(delay_ms, abs=0.15)
 
 
 def test_a_small_delay_that_is_alike_takes_fewer_steps_than_one_that_scatters() -> None:
@@ -115,7 +115,7 @@ def test_one_step_in_twenty_is_intermittent_within_150_steps() -> None:
     assert late is not None
     assert late.ranks == (1,)
     assert late.first == 7
-    assert late.excess_ms == pytest.approx(100.0, rel=0.03)
+    assert late.level_ms == pytest.approx(100.0, rel=0.03)
 
 
 def test_it_is_over_when_no_step_was_late_for_a_while() -> None:
@@ -151,7 +151,7 @@ def test_a_random_rank_late_in_each_step_is_rotating(ranks: int) -> None:
     found = own_time_rules.rotating(*own_time_rules.outstanding(excess), wall, ranks)
     assert found is not None
     assert sorted(found.ranks) == list(range(ranks))
-    assert found.excess_ms == pytest.approx(20.0, rel=0.1)
+    assert found.level_ms == pytest.approx(20.0, rel=0.1)
     assert own_time_rules.persistent(excess, wall) is None
 
 
@@ -187,7 +187,7 @@ def test_a_suspect_takes_fewer_steps_than_a_flag() -> None:
     late, last = found
     assert late.ranks == (1,)
     assert last == 14
-    assert late.excess_ms == pytest.approx(3.0, rel=0.1)
+    assert late.level_ms == pytest.approx(3.0, rel=0.1)
     assert own_time_rules.suspect(*case(noise(13, 2, 100))) is None
 
 

@@ -156,8 +156,8 @@ class CompleteStep:
     @property
     def cells_of_first(self) -> int:
         """How many integers the cells of the first rank are."""
-        at = self.at * self.ranks
-        return int(self.block.cells_at[at + 1] - self.block.cells_at[at])
+        first_row = self.at * self.ranks
+        return int(self.block.cells_at[first_row + 1] - self.block.cells_at[first_row])
 
     @property
     def detailed(self) -> bool:
@@ -192,8 +192,8 @@ class CompleteStep:
     @property
     def cells_at(self) -> Integers:
         """(ranks + 1,) where in `block.cells` those of each rank begin, and the last ones end."""
-        at = self.at * self.ranks
-        return self.block.cells_at[at : at + self.ranks + 1]
+        first_row = self.at * self.ranks
+        return self.block.cells_at[first_row : first_row + self.ranks + 1]
 
     def launches(self, numbers: int) -> Numbers:
         """(ranks, numbers, CELL) as of `StepBlock`."""
@@ -211,8 +211,8 @@ class CompleteStep:
             for rank, place in zip(ranks.tolist(), places, strict=True)
         ]
         cells_at = np.zeros(len(ranks) + 1, np.int64)
-        np.cumsum([len(one) for one in cells], out=cells_at[1:])
-        found = StepBlock(
+        np.cumsum([len(cells_of_rank) for cells_of_rank in cells], out=cells_at[1:])
+        block = StepBlock(
             whole.integers[:, :, ranks],
             whole.loss[:, ranks],
             whole.known[:, ranks],
@@ -223,20 +223,20 @@ class CompleteStep:
             cells_at,
             [],
         )
-        found.detailed.extend(_detailed(found))
-        return CompleteStep(self.step, found)
+        block.detailed.extend(_detailed(block))
+        return CompleteStep(self.step, block)
 
     def own_block(self) -> StepBlock:
         """A block of only this step."""
         block, begins = self.block, self.cells_at
-        at = slice(self.at, self.at + 1)
+        own_place = slice(self.at, self.at + 1)
         return StepBlock(
-            block.integers[:, at],
-            block.loss[at],
-            block.known[at],
-            block.own[:, at],
-            block.base_ns[at],
-            block.layout[at],
+            block.integers[:, own_place],
+            block.loss[own_place],
+            block.known[own_place],
+            block.own[:, own_place],
+            block.base_ns[own_place],
+            block.layout[own_place],
             block.cells[begins[0] : begins[-1]],
             begins - begins[0],
             [block.detailed[self.at]],
@@ -256,13 +256,15 @@ def keep_apart(steps: Sequence[CompleteStep]) -> None:
             for number, step in enumerate(steps):
                 step.block, step.at = whole, number
             return
-    own = [step.own_block() for step in steps]
-    if sum(block.integers.size + len(block.cells) for block in own) <= TOGETHER:  # of few ranks: one copy
-        whole = _joined(own)
+    own_blocks = [step.own_block() for step in steps]
+    if (
+        sum(block.integers.size + len(block.cells) for block in own_blocks) <= TOGETHER
+    ):  # of few ranks: one copy
+        whole = _joined(own_blocks)
         for number, step in enumerate(steps):
             step.block, step.at = whole, number
         return
-    for step, block in zip(steps, own, strict=True):
+    for step, block in zip(steps, own_blocks, strict=True):
         step.block, step.at = StepBlock._make(column.copy() for column in block), 0
 
 
@@ -288,12 +290,15 @@ def _picked_steps(block: StepBlock, numbers: Indices) -> StepBlock:
 
 def columns_of(steps: Sequence[CompleteSteps | CompleteStep]) -> StepBlock:
     """The rows of all these steps, of the same ranks, as columns."""
-    of_rows = [some for some in steps if isinstance(some, CompleteSteps)]
+    of_rows = [piece for piece in steps if isinstance(piece, CompleteSteps)]
     if len(of_rows) == len(steps):
         return _columns_of_rows(of_rows)
     # They were divided by process group, which takes columns.
     return _joined(
-        [_columns_of_rows([some]) if isinstance(some, CompleteSteps) else some.own_block() for some in steps]
+        [
+            _columns_of_rows([piece]) if isinstance(piece, CompleteSteps) else piece.own_block()
+            for piece in steps
+        ]
     )
 
 
@@ -345,8 +350,8 @@ def _runs_of(steps: Sequence[CompleteSteps]) -> list[_Run]:
     runs: list[_Run] = []
     newest: dict[int, tuple[_Run, int]] = {}
     first = 0
-    for some in steps:
-        for piece in some.pieces:
+    for some_steps in steps:
+        for piece in some_steps.pieces:
             run, end = newest.get(id(piece.rows), (None, -1))
             if run is None or piece.begin != end:
                 run = _Run(piece.rows, piece.begin, [], [])
@@ -354,13 +359,13 @@ def _runs_of(steps: Sequence[CompleteSteps]) -> list[_Run]:
             newest[id(piece.rows)] = run, piece.end
             run.steps.extend(range(first, first + piece.n_steps))
             run.sizes.extend([(piece.end - piece.begin) // piece.n_steps] * piece.n_steps)
-        first += some.n_steps
+        first += some_steps.n_steps
     return runs
 
 
 def _columns_of_rows(steps: Sequence[CompleteSteps]) -> StepBlock:
     """`columns_of` steps that only refer to their rows."""
-    ranks, n, runs = steps[0].n_ranks, sum([some.n_steps for some in steps]), _runs_of(steps)
+    ranks, n, runs = steps[0].n_ranks, sum([some_steps.n_steps for some_steps in steps]), _runs_of(steps)
     cells = [run.cells(ranks) for run in runs]
     alike: dict[int, list[int]] = {}
     for number, run in enumerate(runs):
@@ -388,25 +393,32 @@ def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ran
         """The rows of all sources at their places: reading twice is faster than writing to places."""
         return np.concatenate(rows, axis=-1).take(order, axis=-1)
 
-    integers = placed([columns.integers.take(at, axis=1) for columns, _, at in sources])
-    loss = placed([columns.loss[at] for columns, _, at in sources])
-    known = placed([columns.is_known[at] for columns, _, at in sources])
-    counts = placed([columns.cells_at[at + 1] - columns.cells_at[at] for columns, _, at in sources])
-    own = placed([columns.own.take(at, axis=1) for columns, _, at in sources])
+    integers = placed([columns.integers.take(row_numbers, axis=1) for columns, _, row_numbers in sources])
+    loss = placed([columns.loss[row_numbers] for columns, _, row_numbers in sources])
+    is_known = placed([columns.is_known[row_numbers] for columns, _, row_numbers in sources])
+    counts = placed(
+        [
+            columns.cells_at[row_numbers + 1] - columns.cells_at[row_numbers]
+            for columns, _, row_numbers in sources
+        ]
+    )
+    own_times = placed([columns.own.take(row_numbers, axis=1) for columns, _, row_numbers in sources])
     cells_at = np.zeros(total + 1, np.int64)
     np.cumsum(counts, out=cells_at[1:])
     cells = np.empty(int(cells_at[-1]), np.result_type(*(columns.cells for columns, _, _ in sources)))
-    for columns, to, at in sources:
-        if len(columns.cells) and (each := counts[to]).any():
-            inside = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-            from_ = np.repeat(columns.cells_at[at], each) + inside
-            cells[np.repeat(cells_at[to], each) + inside] = columns.cells[from_]
+    for columns, to, row_numbers in sources:
+        if len(columns.cells) and (counts_of_rows := counts[to]).any():
+            inside = np.arange(counts_of_rows.sum()) - np.repeat(
+                np.cumsum(counts_of_rows) - counts_of_rows, counts_of_rows
+            )
+            from_ = np.repeat(columns.cells_at[row_numbers], counts_of_rows) + inside
+            cells[np.repeat(cells_at[to], counts_of_rows) + inside] = columns.cells[from_]
     base_ns, layout = np.empty((2, n, ranks), np.int64)
     block = StepBlock(
         integers.reshape(LOSS, n, ranks),
         loss.reshape(n, ranks),
-        known.reshape(n, ranks),
-        own.reshape(OWN, n, ranks),
+        is_known.reshape(n, ranks),
+        own_times.reshape(OWN, n, ranks),
         base_ns,
         layout,
         cells,

@@ -185,8 +185,8 @@ class StepEvaluation:
             while begin < stop:
                 room = int(np.searchsorted(self._cells + np.cumsum(cells[begin:stop]), BATCH_CELLS)) + 1
                 end = min(stop, begin + room, begin + BATCH - self._n_steps)
-                some = steps.part(begin, end)
-                waiting = [*self._divided(some)] if only is None else [self._whole(some, only)]
+                some_steps = steps.part(begin, end)
+                waiting = [*self._divided(some_steps)] if only is None else [self._whole(some_steps, only)]
                 self._wait(waiting, unix_s[begin:end], int(cells[begin:end].sum()))
                 begin = end
                 if self._n_steps >= BATCH or self._cells >= BATCH_CELLS:
@@ -205,8 +205,8 @@ class StepEvaluation:
 
     def _divided(self, steps: CompleteSteps) -> Iterator[_Waiting]:
         """Steps that are divided among several process groups."""
-        for at, number in enumerate(steps.numbers.tolist()):
-            step = CompleteStep(number, columns_of([steps.part(at, at + 1)]))
+        for place, number in enumerate(steps.numbers.tolist()):
+            step = CompleteStep(number, columns_of([steps.part(place, place + 1)]))
             parts, of_parts = [], []
             for part, of_part in self._splitter.split(step):
                 parts.append(part)
@@ -225,7 +225,7 @@ class StepEvaluation:
             self._comparisons = {}
         elif before[0] != versions[0]:
             self._comparisons = {
-                scope: one.with_clocks(state.clocks) for scope, one in self._comparisons.items()
+                scope: comparison.with_clocks(state.clocks) for scope, comparison in self._comparisons.items()
             }
         elif len(parts) == 1 and parts[0].scope is self._last_scope:  # usually; a scope takes long to hash
             return self._last_compared
@@ -234,13 +234,13 @@ class StepEvaluation:
         return self._last_compared
 
     def _comparison(self, scope: Scope) -> Comparison:
-        found = self._comparisons.get(scope)
-        if found is None:
+        comparison = self._comparisons.get(scope)
+        if comparison is None:
             hellos = [self._state.hello(rank) for rank in scope.ranks]
             hosts = [hello.host if hello is not None else "" for hello in hellos]
-            found = self._state.timers.compare(scope.ranks, hosts, self._state.clocks)
-            self._comparisons[scope] = found
-        return found
+            comparison = self._state.timers.compare(scope.ranks, hosts, self._state.clocks)
+            self._comparisons[scope] = comparison
+        return comparison
 
     def settle(self) -> None:
         """Evaluate all steps that wait."""
@@ -255,10 +255,10 @@ class StepEvaluation:
         """Evaluate n steps; `completed_s`: (n,) when each became complete, in Unix seconds."""
         figures, block, numbers = self._figures, batch.block, batch.numbers
         shadow = block.shadow
-        losses, known = self._losses(block, int(numbers[-1]))
+        losses, is_known = self._losses(block, int(numbers[-1]))
         columns = _columns(block, shadow)
-        newest = len(numbers) - 1 - known[::-1].argmax(axis=0)
-        last, has = losses[newest, np.arange(known.shape[1])], np.asarray(known.any(axis=0))
+        newest = len(numbers) - 1 - is_known[::-1].argmax(axis=0)
+        last, has = losses[newest, np.arange(is_known.shape[1])], np.asarray(is_known.any(axis=0))
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
         end_s = self._end_s(block)
         self._state.loss_spread.take(numbers, block.loss, completed_s)
@@ -285,8 +285,8 @@ class StepEvaluation:
             self._evaluate_flags([batch.divisions[i] for i in at.tolist()], numbers[part], end_s[part])
             if self.for_views:
                 figures.minutes.add(end_s[part], None if own is None else own[1, part])
-        count, unknown = known.sum(axis=1), np.full(len(numbers), np.nan)
-        total = np.where(known, losses, 0.0).sum(axis=1)
+        count, unknown = is_known.sum(axis=1), np.full(len(numbers), np.nan)
+        total = np.where(is_known, losses, 0.0).sum(axis=1)
         points: dict[str, Column] = {
             "step": numbers,
             "time_s": end_s,
@@ -318,21 +318,21 @@ class StepEvaluation:
         """(n, ranks) losses, and whether they are known: of optimizers in turn only those of the first.
 
         `newest`: number of the newest step."""
-        figures, losses, known = self._figures, block.loss, block.known
+        figures, losses, is_known = self._figures, block.loss, block.known
         before = figures.turns.optimizers
         first_optimizers = block.own[FIRST_OPTIMIZER, :, 0]
-        counts = figures.turns.take(first_optimizers, mean(np.where(known, losses, np.nan)))
+        counts = figures.turns.take(first_optimizers, mean(np.where(is_known, losses, np.nan)))
         if not counts.all():
-            losses, known = np.where(counts[:, None], losses, np.nan), known & counts[:, None]
+            losses, is_known = np.where(counts[:, None], losses, np.nan), is_known & counts[:, None]
         if figures.turns.optimizers > max(1, before):
             now_s = self._state.started_ns / NS + float(self._end_s(block)[-1])
             text = say("optimizers", optimizers=figures.turns.optimizers)
             self._state.log.add(now_s, "optimizers", text, step=newest)
-        if len(at := np.flatnonzero(known[:, 0])):
-            flags, passes = block.integers[[FLAGS, MICRO_STEPS], at[-1], 0].tolist()
+        if len(places := np.flatnonzero(is_known[:, 0])):
+            flags, passes = block.integers[[FLAGS, MICRO_STEPS], places[-1], 0].tolist()
             as_given = not flags & int(Flag.LOSS_LOGGED | Flag.LOSS_UNDIVIDED)
             figures.loss_as_given = passes if as_given and passes > 1 else 0
-        return losses, known
+        return losses, is_known
 
     def _end_s(self, block: StepBlock) -> Column:
         """When rank 0 ended each step, in seconds since the run started."""
@@ -385,14 +385,14 @@ class StepEvaluation:
                 self._check_agreement(last, numbers[last], times[last])
                 self._check_clocks(window, numbers[last], times[last])
         for first, stop, clock_free, _ in added:
-            some = run[first:stop]
+            some_steps = run[first:stop]
             wait, transfer, busbw = evaluated.history(first, stop, clock_free=clock_free)
-            points["busbw_gbps"][some] = busbw
-            backward = columns[3, some].mean(axis=-1) - wait - transfer
-            less = np.isnan(points["wait_ms"][some])  # the last gradient is not known
+            points["busbw_gbps"][some_steps] = busbw
+            backward = columns[3, some_steps].mean(axis=-1) - wait - transfer
+            less = np.isnan(points["wait_ms"][some_steps])  # the last gradient is not known
             sampled = {"wait_ms": wait, "transfer_ms": transfer, "own_backward_ms": backward}
             for name, values in sampled.items():
-                points[name][some] = np.where(less, values, points[name][some])
+                points[name][some_steps] = np.where(less, values, points[name][some_steps])
         return [
             EvaluatedDetail(run[first:stop], evaluated, first, clock_free)
             for first, stop, clock_free, _ in added
@@ -410,17 +410,17 @@ class StepEvaluation:
         for n, i in enumerate(due.tolist()):
             if divisions[i].peers is not self._peers:
                 self._peers = divisions[i].peers
-                members = [np.arange(figures.world)[one.to] for one in self._peers]
+                members = [np.arange(figures.world)[peers.to] for peers in self._peers]
                 self._compared_ranks = [ranks for ranks in members if len(ranks) > 1]
             changed = self._flagging.evaluate(steps, first + due[n:], self._compared_ranks)
-            flag, stop, found = flags.flag, first + i + 1, None
+            flag, stop, flagged_figures = flags.flag, first + i + 1, None
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
                 continue
             if flag is not None:
                 judged = np.arange(max(0, flag.since, stop - OWN_STEPS), stop)
-                found = figures_of(steps, flag, judged)
-                found = replace(found, place=shown_place(steps, judged, found))
-            self._note_flag(None if flag is None else flag.rank, found, numbers[i], times[i])
+                flagged_figures = figures_of(steps, flag, judged)
+                flagged_figures = replace(flagged_figures, place=shown_place(steps, judged, flagged_figures))
+            self._note_flag(None if flag is None else flag.rank, flagged_figures, numbers[i], times[i])
 
     def _own_times_decide(self, at: int) -> bool:
         """Whether ranks are flagged by every step's own times, and not by arrivals; `at`: index of the step
@@ -436,10 +436,10 @@ class StepEvaluation:
         rank = None if window is None or window.flagged is None else window.flagged.global_rank
         if rank == figures.straggler:
             return
-        found = None
+        late_rank = None
         if rank is not None and window is not None:
-            found = straggler(window, window.group.recent(FLAG_STEPS))
-        self._note_flag(rank, found, step, time_s)
+            late_rank = straggler(window, window.group.recent(FLAG_STEPS))
+        self._note_flag(rank, late_rank, step, time_s)
 
     def _note_flag(self, rank: int | None, found: Straggler | None, step: float, time_s: float) -> None:
         """Log when the flag goes to another rank, or to none."""
@@ -479,24 +479,24 @@ class StepEvaluation:
         figures = self._figures
         if not figures.steps.has_own:
             return
-        now = arrivals_disagree(figures, slot := int(self._slots[at]))
-        figures.flags.disagreements += now
-        if now and not figures.flags.disagrees:
+        disagrees = arrivals_disagree(figures, slot := int(self._slots[at]))
+        figures.flags.disagreements += disagrees
+        if disagrees and not figures.flags.disagrees:
             now_s = self._state.started_ns / NS + float(time_s)
             flag = figures.flags.at(slot).flag
             who = "no rank" if flag is None else f"rank {flag.rank}"
             self._state.log.add(now_s, "disagreement", say("disagreement", who=who), step=int(step))
-        figures.flags.disagrees = now
+        figures.flags.disagrees = disagrees
 
     def _check_clocks(self, window: DetailWindow, step: float, time_s: float) -> None:
         """Log when the collectives begin to contradict the clocks: a rank stamped an end earlier than the
         last arrival, by more than the bound of offsets and timers."""
-        now = next((scope for scope in window.scopes.values() if scope.contradicted), None)
-        if now is not None and not self._figures.contradicted:
+        contradicted = next((scope for scope in window.scopes.values() if scope.contradicted), None)
+        if contradicted is not None and not self._figures.contradicted:
             now_s = self._state.started_ns / NS + float(time_s)
-            text = say("clocks", why=now.clock_reason(self._state.host_names))
+            text = say("clocks", why=contradicted.clock_reason(self._state.host_names))
             self._state.log.add(now_s, "clocks", text, step=int(step))
-        self._figures.contradicted = now is not None
+        self._figures.contradicted = contradicted is not None
 
 
 def _columns(block: StepBlock, shadow: Mask) -> Column:
@@ -631,12 +631,12 @@ def own_times(
     work = own if unknown.all() else own - np.where(unknown, 0.0, cpu)
     exposed_wait[:] = buffers_wait[:] = np.nan
     for run, peers in runs_of_peers:
-        for members, mine, to in peers:
+        for members, is_mine, to in peers:
             over = formulas.excess(own[run, members], without_backward[run, members])
-            excess[run, to] = over[:, mine]
+            excess[run, to] = over[:, is_mine]
             if work is not own:
                 over = formulas.excess(work[run, members], without_backward[run, members])
-            work_excess[run, to] = over[:, mine]
+            work_excess[run, to] = over[:, is_mine]
             least = formulas.transfer_of_step(exposed[run, members], counts[run, members])
             exposed_wait[run, to] = exposed[run, to] - least[:, None]
             least = formulas.transfer_of_step(buffers[run, members], counts[run, members])

@@ -86,7 +86,7 @@ def kinds_of(block: StepBlock, steps: Mapping[int, DividedStep]) -> dict[int, Ki
     launched = dict(zip(whole, bucket_times.launched(block, np.array(whole, np.int64)), strict=True))
     kinds = {}
     for number, step in steps.items():
-        found = []
+        launched_parts = []
         parts = zip(step.parts, step.of_parts, step.compared, strict=True)
         for i, (part, of_part, compared) in enumerate(parts):
             if of_part is step.step:
@@ -94,9 +94,9 @@ def kinds_of(block: StepBlock, steps: Mapping[int, DividedStep]) -> dict[int, Ki
             else:
                 (numbers,) = bucket_times.launched(of_part.block, np.array([of_part.at]))
             if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets):
-                found.append((i, numbers, part.layout, id(part.buckets), compared.comparable))
-        if found:
-            kinds[number] = Kind(step.division.version, tuple(found))
+                launched_parts.append((i, numbers, part.layout, id(part.buckets), compared.comparable))
+        if launched_parts:
+            kinds[number] = Kind(step.division.version, tuple(launched_parts))
     return kinds
 
 
@@ -125,16 +125,19 @@ def evaluate_detail(
     """
     world = columns.shape[-1]
     groups = [
-        _evaluate_group(window, steps, kind, at, backend, columns[0]) for at in range(len(kind.launched))
+        _evaluate_group(window, steps, kind, number, backend, columns[0])
+        for number in range(len(kind.launched))
     ]
     if len(groups) == 1 and len(groups[0].window.scope.ranks) == world:
         waits = groups[0].found.waits
         free = None if groups[0].free is None else groups[0].free.waits
     else:
-        united = [(one.window.scope.ranks, one.timing, one.found.met) for one in groups]
+        united = [(group.window.scope.ranks, group.timing, group.found.met) for group in groups]
         waits, free = bucket_times.together(world, united), None
-        if any(one.free is not None for one in groups):
-            apart = [(one.window.scope.ranks, one.timing, (one.free or one.found).met) for one in groups]
+        if any(group.free is not None for group in groups):
+            apart = [
+                (group.window.scope.ranks, group.timing, (group.free or group.found).met) for group in groups
+            ]
             free = bucket_times.together(world, apart)
     return figures_of_detail(window, groups, waits, free, columns, points, bare)
 
@@ -146,20 +149,20 @@ def _evaluate_group(
     part, compared = steps[0].parts[i], steps[0].compared[i]
     several = compared.several_hosts
     scope = window.scope(part.scope, part.layout, part.buckets, several_hosts=several)
-    each = [step.compared[i] for step in steps]
+    comparisons = [step.compared[i] for step in steps]
     timing = bucket_times.timing(
         [step.of_parts[i] for step in steps],
         numbers,
         lanes=formulas.lanes_of(part.backend or backend),
         aligned=compared.comparable,
-        compared=each if several else (),
+        compared=comparisons if several else (),
     )
-    found = bucket_times.figures(timing)
+    step_figures = bucket_times.figures(timing)
     free = None
     if several:
-        free = bucket_times.figures(bucket_times.apart(timing)) if compared.comparable else found
+        free = bucket_times.figures(bucket_times.apart(timing)) if compared.comparable else step_figures
     own_wall = wall if len(scope.members) == wall.shape[-1] else wall[:, scope.members]
-    return figures_of_group(scope, timing, found, free, own_wall, each)
+    return figures_of_group(scope, timing, step_figures, free, own_wall, comparisons)
 
 
 def figures_of_group(
@@ -176,7 +179,7 @@ def figures_of_group(
     the group); `compared`: one per step.
     """
     bound = _bounds(timing, compared)
-    late_end = np.stack([one.end_ms for one in compared])
+    late_end = np.stack([comparison.end_ms for comparison in compared])
     summed_bound = bound * (1 + timing.passes[-1])  # arrivals are sums over the backward passes
     ranks = np.stack([found.lateness, found.arrival, summed_bound, np.maximum(found.spread, late_end)])
     scalars = [median(wall), found.last, found.recoverable, found.half, found.skew]
@@ -195,10 +198,15 @@ def figures_of_group(
 def _bounds(timing: Timing, compared: Sequence[Comparison]) -> Column:
     """(n, ranks) bounds of the arrivals; `compared`: one per step."""
     if timing.begin_ns is not None:
-        return np.stack([one.bound_ms(t_ns) for one, t_ns in zip(compared, timing.begin_ns, strict=True)])
-    now = np.zeros(timing.shift.shape[1], np.int64)  # one clock: its bound is the same at all times
-    bounds = {id(one): one.bound_ms(now) for one in {id(one): one for one in compared}.values()}
-    return np.stack([bounds[id(one)] for one in compared])
+        return np.stack(
+            [comparison.bound_ms(t_ns) for comparison, t_ns in zip(compared, timing.begin_ns, strict=True)]
+        )
+    any_time_ns = np.zeros(timing.shift.shape[1], np.int64)  # one clock: its bound is the same at all times
+    bounds = {
+        id(comparison): comparison.bound_ms(any_time_ns)
+        for comparison in {id(comparison): comparison for comparison in compared}.values()
+    }
+    return np.stack([bounds[id(comparison)] for comparison in compared])
 
 
 def _per_bucket(
@@ -244,18 +252,29 @@ def figures_of_detail(
     computed = columns[3] - waits.exposed
     phases = [columns[1], columns[2], computed, columns[4], columns[5]]
     ranks = [*kept, columns[0] - waits.exposed_wait, *phases]
-    other = waits if free is None else free
+    free_waits = waits if free is None else free
     if window.several_hosts:
-        ranks += [other.wait, other.transfer, other.exposed_wait, columns[0] - other.exposed_wait]
-    busbw = free_busbw = _busbw([(one, one.found) for one in groups])
+        ranks += [
+            free_waits.wait,
+            free_waits.transfer,
+            free_waits.exposed_wait,
+            columns[0] - free_waits.exposed_wait,
+        ]
+    busbw = free_busbw = _busbw([(group_buckets, group_buckets.found) for group_buckets in groups])
     if free is not None:
-        free_busbw = _busbw([(one, one.free or one.found) for one in groups])
+        free_busbw = _busbw(
+            [(group_buckets, group_buckets.free or group_buckets.found) for group_buckets in groups]
+        )
     scalars = [points, median(columns[0]), overlap_pct(waits, bare), busbw, free_busbw]
-    recoverable = _gained(columns[0], [(one.window, one.found.recoverable) for one in groups])
+    recoverable = _gained(
+        columns[0], [(group_buckets.window, group_buckets.found.recoverable) for group_buckets in groups]
+    )
     hidden = np.fmin.reduce(waits.exposed, axis=-1)
-    both = _gained(columns[0], [(one.window, one.found.both) for one in groups])
-    group = np.stack([*scalars, recoverable, hidden, both])
-    return DetailFigures(tuple(groups), waits, other, np.stack(ranks), group)
+    gain_of_both = _gained(
+        columns[0], [(group_buckets.window, group_buckets.found.both) for group_buckets in groups]
+    )
+    group = np.stack([*scalars, recoverable, hidden, gain_of_both])
+    return DetailFigures(tuple(groups), waits, free_waits, np.stack(ranks), group)
 
 
 def _gained(wall: Column, groups: Sequence[tuple[ScopeWindow, Column]]) -> Column:
@@ -281,13 +300,15 @@ def overlap_pct(waits: Waits, bare: Column | None) -> Column:
 def _busbw(groups: Sequence[tuple[GroupBuckets, StepFigures]]) -> Column:
     """(n,) busbw: bytes of the step over its transfer time (mean over ranks), times the bus factor; mean over
     process groups."""
-    each = []
-    for one, found in groups:
-        sizes = [one.window.buckets[number].wire_bytes for number in one.timing.numbers]
+    busbw_of_groups = []
+    for group, step_figures in groups:
+        sizes = [group.window.buckets[number].wire_bytes for number in group.timing.numbers]
         total = sum(float("nan") if size is None else size for size in sizes)
-        transfer = mean(found.waits.transfer)
-        each.append(formulas.bandwidth_gbps(np.full_like(transfer, total), transfer) * one.window.factor)
-    return mean(np.stack(each, axis=-1))
+        transfer = mean(step_figures.waits.transfer)
+        busbw_of_groups.append(
+            formulas.bandwidth_gbps(np.full_like(transfer, total), transfer) * group.window.factor
+        )
+    return mean(np.stack(busbw_of_groups, axis=-1))
 
 
 class AddedDetail(NamedTuple):

@@ -178,12 +178,18 @@ class StepWindow:
         in collectives but DDP's: that saves a fourth of the work."""
         waited = any(self._parts.of(name, slots).any() for name in ("waited", "buffers"))  # also of NaN
         pauses = self._parts.of("gc", slots)
-        known = {} if waited else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
-        known["gc"] = np.zeros(self.world)
-        for at in range(0, self.world if pauses.any() else 0, 1024):  # in float64 all take too much memory
-            known["gc"][at : at + 1024] = mean(pauses[at : at + 1024].astype(np.float64))
-        parts = tuple(name for name in PART_COLUMNS if name not in (*known, "cpu", "elements"))
-        return self._own.medians(OWN_COLUMNS[:2], slots) | self._parts.medians(parts, slots) | known
+        known_columns = (
+            {} if waited else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
+        )
+        known_columns["gc"] = np.zeros(self.world)
+        for first_rank in range(
+            0, self.world if pauses.any() else 0, 1024
+        ):  # in float64 all take too much memory
+            known_columns["gc"][first_rank : first_rank + 1024] = mean(
+                pauses[first_rank : first_rank + 1024].astype(np.float64)
+            )
+        parts = tuple(name for name in PART_COLUMNS if name not in (*known_columns, "cpu", "elements"))
+        return self._own.medians(OWN_COLUMNS[:2], slots) | self._parts.medians(parts, slots) | known_columns
 
     def places(self, slots: Indices, ranks: Indices | None = None) -> dict[OwnPlace, Column]:
         """`place` for all of PLACES: they add up to `own`."""
@@ -296,7 +302,7 @@ class ScopeWindow:
         self.wrong_clocks = ()
         if self.contradicted:
             pair = usual_pair(np.stack([self.group.of(name, slots) for name in WRONG_CLOCKS]))
-            self.wrong_clocks = tuple(sorted({self.scope.ranks[at] for at in pair or ()}))
+            self.wrong_clocks = tuple(sorted({self.scope.ranks[rank_index] for rank_index in pair or ()}))
         self.clock_free = self.contradicted or not skew > bound
 
     def clock_reason(self, host_names: Sequence[str]) -> str | None:
@@ -373,8 +379,8 @@ class DetailWindow:
         """The window of a process group, which begins with its first detailed step."""
         if scope not in self.scopes:
             kept = {"before": self.count, "first": self._first}
-            found = ScopeWindow(scope, self._size, layout, buckets, several_hosts=several_hosts, **kept)
-            self.scopes[scope] = found
+            window = ScopeWindow(scope, self._size, layout, buckets, several_hosts=several_hosts, **kept)
+            self.scopes[scope] = window
         self.scopes[scope].buckets = buckets
         return self.scopes[scope]
 
@@ -391,7 +397,7 @@ class DetailWindow:
             within = len(self.since(int(group[0, -1]) + 1 - self._size)) + group.shape[1]
             if within > self._first or self.scopes.keys() - scopes.keys():
                 self._first = self._size
-                for ring in (self.ranks, *(one.ranks for one in self.scopes.values())):
+                for ring in (self.ranks, *(scope_window.ranks for scope_window in self.scopes.values())):
                     ring.hold(self._size)
         self.ranks.add(ranks)
         self.group.add(group)
@@ -402,8 +408,8 @@ class DetailWindow:
                 window.pass_over(group.shape[1])
         if self.count % DETAILED_BACK == 0:
             name = "free_self" if self.clock_free else "self"
-            own = self.ranks.medians((name,), self.ranks.recent(DETAILED_BACK))[name]
-            self.best_self = np.fmin(self.best_self, own)
+            self_ms = self.ranks.medians((name,), self.ranks.recent(DETAILED_BACK))[name]
+            self.best_self = np.fmin(self.best_self, self_ms)
 
     def evaluated(self, end: int) -> Indices:
         """Slots of the steps over which ranks are evaluated when the history has `end` points; oldest first.

@@ -107,10 +107,12 @@ class _Late(NamedTuple):
 
 def _late(window: ScopeWindow, slots: Indices) -> _Late:
     values = np.sort(window.ranks.of("lateness", slots), axis=-1)  # sorts NaN to the end
-    at, size = np.arange(len(values)), values.shape[-1]
-    known = size - np.isnan(values).sum(axis=-1)
-    low = values[at, np.minimum((CLEAR_QUARTILE * known).astype(np.int64), size - 1)]
-    middle = (values[at, np.maximum(known - 1, 0) // 2] + values[at, np.minimum(known // 2, size - 1)]) / 2
+    ranks, size = np.arange(len(values)), values.shape[-1]
+    n_known = size - np.isnan(values).sum(axis=-1)
+    low = values[ranks, np.minimum((CLEAR_QUARTILE * n_known).astype(np.int64), size - 1)]
+    middle = (
+        values[ranks, np.maximum(n_known - 1, 0) // 2] + values[ranks, np.minimum(n_known // 2, size - 1)]
+    ) / 2
     return _Late(middle.astype(np.float64), low.astype(np.float64), window.bound_ms(slots))
 
 
@@ -145,7 +147,7 @@ def _measure(window: ScopeWindow, slots: Indices, rank: int | None) -> Measureme
     beside = clear & (late.median >= TOGETHER_SHARE * late.median[rank])
     beside[rank] = False
     order = np.flatnonzero(beside)
-    ranks = (rank, *(int(one) for one in order[np.argsort(-late.median[order], kind="stable")]))
+    ranks = (rank, *(int(other_rank) for other_rank in order[np.argsort(-late.median[order], kind="stable")]))
     if 2 * len(ranks) > len(window.members):
         ranks = (rank,)
     is_last, gains = gain(window, slots, ranks)
@@ -177,8 +179,8 @@ def gain(window: ScopeWindow, slots: Indices, ranks: tuple[int, ...]) -> tuple[C
         is_last = window.group.of("last", slots) == ranks[0]
         return is_last, np.where(is_last, window.group.of("recoverable", slots), 0.0)
     arrival = window.ranks.of("arrival", slots)
-    others = np.delete(arrival, ranks, axis=0)
-    behind = np.fmax.reduce(arrival[list(ranks)], axis=0) - np.fmax.reduce(others, axis=0)
+    other_arrivals = np.delete(arrival, ranks, axis=0)
+    behind = np.fmax.reduce(arrival[list(ranks)], axis=0) - np.fmax.reduce(other_arrivals, axis=0)
     return behind > 0, np.clip(behind, 0.0, window.group.of("half", slots))
 
 
@@ -192,10 +194,10 @@ def persistent(window: ScopeWindow, slots: Indices, held: int | None) -> Measure
     if held is not None:
         measured = measure(window, slots, held)
         if measured is not None and meets_keep_threshold(measured):
-            now = measure(window, newest)
-            if now is None or held in now.ranks or not meets_flag_threshold(now):
+            measured_now = measure(window, newest)
+            if measured_now is None or held in measured_now.ranks or not meets_flag_threshold(measured_now):
                 return measured
-            return now
+            return measured_now
     if len(newest) < FLAG_STEPS:
         return None
     for steps in (slots, newest) if len(slots) > len(newest) else (newest,):
@@ -229,11 +231,11 @@ def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
         with np.errstate(invalid="ignore"):
             steady = (low > bound) & (low >= STEADY * high)
             steady &= (middle >= FLAG_MS) & (100 * middle >= FLAG_PCT * step)
-        for at in np.flatnonzero(steady).tolist():
-            if certainty(over[at] - bound[at]) < CERTAIN:
+        for rank_index in np.flatnonzero(steady).tolist():
+            if certainty(over[rank_index] - bound[rank_index]) < CERTAIN:
                 continue
-            measured = measure(window, slots, int(rank[at]))
-            if measured is not None and _arrivals_agree(measured, float(middle[at])):
+            measured = measure(window, slots, int(rank[rank_index]))
+            if measured is not None and _arrivals_agree(measured, float(middle[rank_index])):
                 return measured
     return None
 
@@ -251,11 +253,15 @@ def measure_while_late(window: ScopeWindow, slots: Indices, rank: int) -> tuple[
     A median over steps before and after it became slow would describe neither. None: it is not late any more.
     """
     measured = [
-        (found, steps)
+        (measurement, steps)
         for steps in (slots, window.newest(NEWEST), window.newest(FEWER))
-        if (found := measure(window, steps, rank)) is not None and meets_keep_threshold(found)
+        if (measurement := measure(window, steps, rank)) is not None and meets_keep_threshold(measurement)
     ]
-    alike = [one for one in measured if one[0].lateness_low_ms >= STEADY * one[0].lateness_ms]
+    alike = [
+        measured_steps
+        for measured_steps in measured
+        if measured_steps[0].lateness_low_ms >= STEADY * measured_steps[0].lateness_ms
+    ]
     return next(iter(alike or measured), None)
 
 
@@ -335,12 +341,12 @@ def intermittent(window: ScopeWindow) -> LatePattern | None:
         return None
     if not _lasting(begins[rank], len(slots)):
         return None
-    own = clear & (last == rank)
-    mean, cost = float(step.mean()), float(np.where(own, gain, 0.0).mean())
+    is_own = clear & (last == rank)
+    mean, cost = float(step.mean()), float(np.where(is_own, gain, 0.0).mean())
     if cost < FLAG_MS or mean <= 0 or 100 * cost / mean < FLAG_PCT:
         return None
-    recoverable = float(median(gain[own]))
-    return LatePattern((rank,), float(own.mean()), recoverable, cost, 100 * cost / mean, least)
+    recoverable = float(median(gain[is_own]))
+    return LatePattern((rank,), float(is_own.mean()), recoverable, cost, 100 * cost / mean, least)
 
 
 def _by_chance(count: int, total: int, members: int) -> float:

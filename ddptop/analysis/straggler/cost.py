@@ -264,7 +264,7 @@ def _own_suspect(figures: Figures) -> tuple[int, Suspect] | None:
             bound_ms = ERRORS * own_time_rules.error_of_median(over)
             rank = int(members[late.ranks[0]])
             return int(newest[late.first]), Suspect(
-                rank, late.excess_ms, bound_ms, last, len(over), basis="every_step"
+                rank, late.level_ms, bound_ms, last, len(over), basis="every_step"
             )
     return _waits_for_cpu(figures) or _last_in_most(figures)
 

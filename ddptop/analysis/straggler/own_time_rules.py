@@ -114,7 +114,7 @@ class Late(NamedTuple):
     """The one with the largest excess first."""
     first: int
     """Index of the first step in which the first of them was late."""
-    excess_ms: float
+    level_ms: float
     """Median excess of the first of them since then; of a pattern, over its late steps."""
 
 
@@ -323,30 +323,34 @@ def intermittent(
     if time_ms[rank] < worth:
         return None
     time_ms[rank] = -1.0
-    others = excess[np.argsort(-time_ms, kind="stable")[: min(RIVALS, len(excess) - 1)]]
-    noise = float(np.fmax.reduce(quantile(np.clip(others, 0.0, None), 0.95)))
+    other_excess = excess[np.argsort(-time_ms, kind="stable")[: min(RIVALS, len(excess) - 1)]]
+    noise = float(np.fmax.reduce(quantile(np.clip(other_excess, 0.0, None), 0.95)))
     large = excess[rank][excess[rank] > max(least, LARGE_NOISE * noise)]
     if len(large) < fewest or float(median(large)) < outstanding_by * noise:
         return None
     least = HALF * float(median(large))
     late = excess[rank] > least
-    mine = occurrences(late)
-    gaps = np.diff(mine)
-    for again in mine[1:][gaps > FRESH].tolist():  # the pattern was over: before it was another one
+    begins = occurrences(late)
+    gaps = np.diff(begins)
+    for again in begins[1:][gaps > FRESH].tolist():  # the pattern was over: before it was another one
         late[:again] = False
-        mine = mine[mine >= again]
-    if len(mine) < fewest or len(wall) - mine[-1] > silence(mine) or not (held or _spread(mine, len(wall))):
+        begins = begins[begins >= again]
+    if (
+        len(begins) < fewest
+        or len(wall) - begins[-1] > silence(begins)
+        or not (held or _spread(begins, len(wall)))
+    ):
         return None
-    if excess[rank, late].sum() < worth or late[mine[0] :].mean() > NOW_AND_THEN:
+    if excess[rank, late].sum() < worth or late[begins[0] :].mean() > NOW_AND_THEN:
         return None
     low, high = (float(quantile(excess[rank, late], share)) for share in (0.25, 0.75))
-    if len(mine) < MANY and not held and low < ALIKE * high:
+    if len(begins) < MANY and not held and low < ALIKE * high:
         return None
-    over = others > least
-    rivals = over[over.sum(axis=1) * times > len(mine)]  # the others have too few late steps
-    if any(len(occurrences(rival)) * times > len(mine) for rival in rivals):
+    over = other_excess > least
+    rivals = over[over.sum(axis=1) * times > len(begins)]  # the others have too few late steps
+    if any(len(occurrences(rival)) * times > len(begins) for rival in rivals):
         return None
-    return Late((rank,), int(mine[0]), float(median(excess[rank, late])))
+    return Late((rank,), int(begins[0]), float(median(excess[rank, late])))
 
 
 def occurrences(late: Mask) -> Indices:
@@ -354,11 +358,11 @@ def occurrences(late: Mask) -> Indices:
     within APART steps of the begin of the last occurrence."""
     begins: list[int] = []
     previous = counted = -APART
-    for at in np.flatnonzero(late).tolist():
-        if at - previous > 1 and at - counted >= APART:
-            begins.append(at)
-            counted = at
-        previous = at
+    for slot in np.flatnonzero(late).tolist():
+        if slot - previous > 1 and slot - counted >= APART:
+            begins.append(slot)
+            counted = slot
+        previous = slot
     return np.array(begins, np.int64)
 
 
@@ -434,18 +438,18 @@ def may_rotate(gain: Column, ends: Indices) -> Mask:
     """(k,) whether `rotating` may find anything in the steps up to the indices `ends`, (k,): the median gain
     of the newest ROTATING_STEPS is large enough. This costs less."""
     large = np.concatenate([[0], (gain >= 2 / 3 * FLAG_MS).cumsum()])
-    known = np.concatenate([[0], np.isfinite(gain).cumsum()])
+    n_known = np.concatenate([[0], np.isfinite(gain).cumsum()])
     begins = np.maximum(ends + 1 - ROTATING_STEPS, 0)
-    return np.asarray(2 * (large[ends + 1] - large[begins]) >= known[ends + 1] - known[begins])
+    return np.asarray(2 * (large[ends + 1] - large[begins]) >= n_known[ends + 1] - n_known[begins])
 
 
 def outstanding(excess: Column) -> tuple[Indices, Column]:
     """(n,) the rank with the largest excess, and by how much that is above the second largest, or above 0."""
-    rest = np.where(np.isnan(excess), -np.inf, excess).T.copy()
-    last = np.arange(len(rest)), rest.argmax(axis=1)
-    largest = rest[last] if len(excess) > 1 else np.full(len(rest), np.nan)
-    rest[last] = -np.inf
-    gain = largest - np.maximum(rest.max(axis=1), 0.0)
+    other_excess = np.where(np.isnan(excess), -np.inf, excess).T.copy()
+    last = np.arange(len(other_excess)), other_excess.argmax(axis=1)
+    largest = other_excess[last] if len(excess) > 1 else np.full(len(other_excess), np.nan)
+    other_excess[last] = -np.inf
+    gain = largest - np.maximum(other_excess.max(axis=1), 0.0)
     return last[1], np.where(np.isfinite(gain), gain, np.nan)
 
 

@@ -138,7 +138,7 @@ class _Group:
             self.most_paused_ms.append(added.most_paused_ms[number])
         if added.gone_ms is not None:
             oldest = max(self.first, added.begin - SUM_STEPS)
-            gone = [max(0, at - SUM_STEPS - oldest) for at in (fresh.start, fresh.stop)]
+            gone = [max(0, edge - SUM_STEPS - oldest) for edge in (fresh.start, fresh.stop)]
             self.large_ms -= added.gone_ms[:, gone[0] : gone[1]].sum(axis=1)
 
     def persistent(self, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
@@ -178,7 +178,7 @@ class _Group:
             return np.asarray(np.add.reduceat(values[..., :until], begins, axis=-1).T)
 
         over = place_excess(steps, "cpu", slots, rows)
-        known: Mask = ~np.isnan(over)
+        is_known: Mask = ~np.isnan(over)
         has_places = len(members) <= own_time_rules.PLACE_RANKS
         paused_ms = summed(np.nan_to_num(steps.place("gc", slots)[members])) if has_places else None
         judged = np.arange(max(0, begin - own_time_rules.ROTATING_STEPS), slots[-1] + 1)
@@ -191,8 +191,8 @@ class _Group:
             large_ms=summed(_large(excess, step_ms)),
             paused_ms=paused_ms,
             most_paused_ms=[] if paused_ms is None else paused_ms.max(axis=1).tolist(),
-            cpu_ms=summed(np.where(known, over, 0.0)),
-            knows_cpu=np.logical_or.reduceat(np.any(known, axis=0)[:until], begins).tolist(),
+            cpu_ms=summed(np.where(is_known, over, 0.0)),
+            knows_cpu=np.logical_or.reduceat(np.any(is_known, axis=0)[:until], begins).tolist(),
             gone_ms=gone_ms if gone_ms is not None and gone_ms.any() else None,
             wall=wall,
             first=first,
@@ -212,17 +212,19 @@ class _Group:
             return {}
         newest = np.arange(1 - own_time_rules.NEWEST, 1)
         slots = np.arange(ends[0] + newest[0], ends[-1] + 1)
-        at = (ends - slots[0])[:, None] + newest
-        wall = steps.wall(slots)[at]
+        window_places = (ends - slots[0])[:, None] + newest
+        wall = steps.wall(slots)[window_places]
         excess = steps.work_excess(slots, rows)
         # Of many ranks an array of all evaluations would be as large as all else that is kept.
         together = max(1, own_time_rules.PLACE_RANKS // len(self.members))
         parts = [slice(begin, begin + together) for begin in range(0, len(ends), together)]
-        each = [own_time_rules.late_often(excess[:, at[part]], wall[part]) for part in parts]
-        often: dict[OwnPlace | None, Mask] = {None: np.concatenate(each, axis=1).T}
+        late_in_parts = [
+            own_time_rules.late_often(excess[:, window_places[part]], wall[part]) for part in parts
+        ]
+        often: dict[OwnPlace | None, Mask] = {None: np.concatenate(late_in_parts, axis=1).T}
         if len(self.members) <= own_time_rules.PLACE_RANKS:
             over = _excess_in_places(steps, slots, self.members)
-            of_places = own_time_rules.late_often(over[..., at], wall)
+            of_places = own_time_rules.late_often(over[..., window_places], wall)
             often |= zip(STEADY, of_places.swapaxes(1, 2), strict=True)
         return {place: late for place, late in often.items() if late.any()}
 
@@ -235,8 +237,8 @@ def _large(excess: Column, wall: Column) -> Column:
 
 def _excess_in_places(steps: StepWindow, slots: Indices, members: Indices) -> Column:
     """(STEADY, members, n) of each place."""
-    own = np.stack([steps.place(place, slots)[members] for place in STEADY])
-    return np.asarray(formulas.lateness(own.swapaxes(1, 2)).swapaxes(1, 2), np.float64)
+    own_ms = np.stack([steps.place(place, slots)[members] for place in STEADY])
+    return np.asarray(formulas.lateness(own_ms.swapaxes(1, 2)).swapaxes(1, 2), np.float64)
 
 
 _NO_EXCESS: tuple[object, Mapping[int, int], own_time_rules.NewestExcess] = (
@@ -309,19 +311,23 @@ class StepFlagging:
 
     def _next(self, steps: StepWindow, slot: int) -> StepFlag | None:
         """The flag after this evaluation."""
-        found = self._persistent(steps, slot)
-        best = max(found, key=lambda flag: flag.level_ms, default=None)
-        held = self._flags.flag
-        if held is not None and held.pattern == "persistent":
-            if self._is_still_late(steps, slot, held):
-                again = next((flag for flag in found if flag.rank in held.ranks), None)
-                if best is None or best.rank in held.ranks or best.level_ms < SWITCH * held.level_ms:
-                    if again is None or (again.place is None and held.place is not None):
-                        return held
-                    return again.led_by(held.rank)
+        flags = self._persistent(steps, slot)
+        best = max(flags, key=lambda flag: flag.level_ms, default=None)
+        held_flag = self._flags.flag
+        if held_flag is not None and held_flag.pattern == "persistent":
+            if self._is_still_late(steps, slot, held_flag):
+                again = next((flag for flag in flags if flag.rank in held_flag.ranks), None)
+                if (
+                    best is None
+                    or best.rank in held_flag.ranks
+                    or best.level_ms < SWITCH * held_flag.level_ms
+                ):
+                    if again is None or (again.place is None and held_flag.place is not None):
+                        return held_flag
+                    return again.led_by(held_flag.rank)
                 return best
             self._patterns_from = slot + 1
-            if held.place is not None:
+            if held_flag.place is not None:
                 self._persistent_from = slot + 1 - own_time_rules.OVER_STEPS
                 best = max(self._persistent(steps, slot), key=lambda flag: flag.level_ms, default=None)
             for group in self._groups:
@@ -330,14 +336,14 @@ class StepFlagging:
             return best
         for group in self._groups:
             readings = self._flags.throttled
-            by_quota = held.rank if held is not None and held.place == "cpu" else None
+            by_quota = held_flag.rank if held_flag is not None and held_flag.place == "cpu" else None
             flag = throttled(steps, slot, group.members, readings, by_quota) if readings else None
             flag = flag or group.cpu_waits.flag(steps, slot)
             if flag is not None:
                 return flag
             flag = self._pattern_in(group, steps, slot)
             if flag is not None:
-                return flag if held is None else flag.led_by(held.rank)
+                return flag if held_flag is None else flag.led_by(held_flag.rank)
         return None
 
     def _is_still_late(self, steps: StepWindow, slot: int, flag: StepFlag) -> bool:
@@ -364,13 +370,13 @@ class StepFlagging:
 
     def _persistent(self, steps: StepWindow, slot: int) -> list[StepFlag]:
         """Of each process group the ranks that are late in most steps."""
-        found = (group.persistent(steps, slot, self._persistent_from) for group in self._groups)
-        return [flag for flag in found if flag is not None]
+        flags = (group.persistent(steps, slot, self._persistent_from) for group in self._groups)
+        return [flag for flag in flags if flag is not None]
 
     def _pattern_in(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
         """An intermittent or rotating straggler of a process group."""
         flag = self._flags.flag
-        held = flag is not None and flag.rank in group.members
+        is_held = flag is not None and flag.rank in group.members
         judged = range(max(self._patterns_from, group.first, slot + 1 - OWN_STEPS), slot + 1)
         if len(judged) < own_time_rules.LEAST_STEPS or len(group.members) < 2:
             return None
@@ -378,26 +384,26 @@ class StepFlagging:
         slots = np.arange(judged.start, judged.stop)
         for place, rows, over in _large_in(group, steps, slots, wall):
             share = own_time_rules.LARGE_SHARE if place != "gc" else own_time_rules.LARGE_PAUSE_SHARE
-            late = own_time_rules.intermittent(over, wall, held=held, large_share=share)
+            late = own_time_rules.intermittent(over, wall, held=is_held, large_share=share)
             if late is None:
                 continue
-            hits = slots[over[late.ranks[0]] > own_time_rules.HALF * late.excess_ms]
+            hits = slots[over[late.ranks[0]] > own_time_rules.HALF * late.level_ms]
             # A pause has what it waited for a CPU; and work is not late where the others have waited longer.
             total = steps.excess if place in (None, "gc") else steps.work_excess
             excess = total(hits, group.members[rows[list(late.ranks)]])
-            if median(excess[0]) >= own_time_rules.AGREES * late.excess_ms:
+            if median(excess[0]) >= own_time_rules.AGREES * late.level_ms:
                 return _flag(late, "intermittent", group, rows, slots, place)
         late = None
         if group.may_rotate:
-            turning = held and flag is not None and flag.pattern == "rotating"
+            turning = is_held and flag is not None and flag.pattern == "rotating"
             last, gain = group.added.late_until(slot)
             late = own_time_rules.rotating(last, gain, wall, len(group.members), held=turning)
         if late is None and group.added.sizes_vary:
-            late = _uneven(group, steps, slots, held)
+            late = _uneven(group, steps, slots, is_held)
         if late is None:
             return None
-        found = _flag(late, "rotating", group, np.arange(len(group.members)), slots)
-        return found if flag is None else found.led_by(flag.rank)
+        rotating_flag = _flag(late, "rotating", group, np.arange(len(group.members)), slots)
+        return rotating_flag if flag is None else rotating_flag.led_by(flag.rank)
 
 
 def _large_in(
@@ -448,21 +454,21 @@ def persistent_flags(
     `often`: as of `_Added`, of the evaluations that end with these."""
     windows = _Windows(steps, members, ends, begin)
     late = {place: windows.late_in(place, of_place[-len(ends) :]) for place, of_place in often.items()}
-    found: dict[int, StepFlag] = {}
-    for at, slot in enumerate(ends.tolist()):
-        whole = late.get(None, {}).get(at)
-        in_places = [flags[at] for place, flags in late.items() if place is not None and at in flags]
+    flag_of_slot: dict[int, StepFlag] = {}
+    for number, slot in enumerate(ends.tolist()):
+        whole = late.get(None, {}).get(number)
+        in_places = [flags[number] for place, flags in late.items() if place is not None and number in flags]
         in_places = [flag for flag in in_places if whole is None or flag.rank in whole.ranks]
         if whole is not None and len(members) <= own_time_rules.PLACE_RANKS:
-            share = float(formulas.share(whole.level_ms, windows.step_ms[at]))
+            share = float(formulas.share(whole.level_ms, windows.step_ms[number]))
             if share < own_time_rules.WHOLE_SHARE or (
                 share < own_time_rules.SLOW_CORE_SHARE and _brief(whole, steps, slot)
             ):
                 whole = None
         flag = max(in_places, key=lambda flag: flag.level_ms, default=whole)
         if flag is not None:
-            found[slot] = flag
-    return found
+            flag_of_slot[slot] = flag
+    return flag_of_slot
 
 
 class _Windows:
@@ -489,10 +495,10 @@ class _Windows:
     def _windows(self, values: Column, which: Indices) -> Column:
         """(k, OWN_STEPS) of values (n,) or (k, n) the window of an evaluation each, which are numbered
         `which`; NaN where a step is not judged."""
-        at = self._at[which]
+        places = self._at[which]
         if values.ndim > 1:  # as one row: to take along an axis takes twice as long
-            at = at + values.shape[1] * np.arange(len(which))[:, None]
-        picked = np.ravel(values).take(at)
+            places = places + values.shape[1] * np.arange(len(which))[:, None]
+        picked = np.ravel(values).take(places)
         return picked if self._all_judged else np.where(self._judged[which], picked, np.nan)
 
     def late_in(self, place: OwnPlace | None, often: Mask) -> dict[int, StepFlag]:
@@ -503,12 +509,12 @@ class _Windows:
         which, rows = np.nonzero(often & self._enough[:, None])
         if not len(which):
             return {}
-        some, row_of = np.unique(rows, return_inverse=True)
+        late_rows, row_of = np.unique(rows, return_inverse=True)
         row_of = row_of.reshape(-1)
         if place is None:
-            excess = steps.work_excess(slots, members[some])
+            excess = steps.work_excess(slots, members[late_rows])
         else:
-            excess = place_excess(steps, place, slots, members)[some]
+            excess = place_excess(steps, place, slots, members)[late_rows]
         over = self._windows(excess[row_of], which)
         few = np.flatnonzero(self._fewer(over, which, rows))
         which, rows, row_of, over = which[few], rows[few], row_of[few], over[few]
@@ -520,23 +526,25 @@ class _Windows:
         which, rows, row_of = which[late_at], rows[late_at], row_of[late_at]
         first, level = first[late_at], level[late_at]
         # Where all of own time is compared, the rank has to be late: not that others waited longer for a CPU.
-        total = (steps.excess if place is None else steps.work_excess)(slots, members[some])
+        total = (steps.excess if place is None else steps.work_excess)(slots, members[late_rows])
         agrees = level  # where nothing was waited for a CPU it is the same
         if not np.array_equal(total, excess, equal_nan=True):
             since = np.arange(OWN_STEPS) >= first[:, None]
             agrees = median(np.where(since, self._windows(total[row_of], which), np.nan))
-        found: dict[int, StepFlag] = {}
+        flag_of_evaluation: dict[int, StepFlag] = {}
         ranks, agrees = members[rows].tolist(), agrees.tolist()
         candidates = zip(which.tolist(), range(len(which)), first.tolist(), level.tolist(), strict=True)
         for evaluation, at_evaluation in groupby(candidates, key=itemgetter(0)):
             _, numbers, firsts, levels = zip(*at_evaluation, strict=True)
             late = own_time_rules.latest_of(numbers, firsts, levels, len(members))
-            if late is None or not agrees[late.ranks[0]] >= own_time_rules.AGREES * late.excess_ms:
+            if late is None or not agrees[late.ranks[0]] >= own_time_rules.AGREES * late.level_ms:
                 continue
             late_ranks = tuple([ranks[candidate] for candidate in late.ranks])
             begin = int(self._ends[evaluation]) + 1 - OWN_STEPS + late.first
-            found[evaluation] = StepFlag(late_ranks, "persistent", begin, late.excess_ms, members, place)
-        return found
+            flag_of_evaluation[evaluation] = StepFlag(
+                late_ranks, "persistent", begin, late.level_ms, members, place
+            )
+        return flag_of_evaluation
 
     @staticmethod
     def _fewer(over: Column, which: Indices, rows: Indices) -> Mask:
@@ -544,10 +552,10 @@ class _Windows:
         taken: Mask = np.ones(len(which), bool)
         numbers, counts = np.unique(which, return_counts=True)
         for number in numbers[counts > own_time_rules.CANDIDATES].tolist():
-            here = np.flatnonzero(which == number)
-            newest = over[here, -own_time_rules.NEWEST :]
-            taken[here] = False
-            taken[here[own_time_rules.candidates(newest, np.ones(len(here), bool))]] = True
+            candidates = np.flatnonzero(which == number)
+            newest = over[candidates, -own_time_rules.NEWEST :]
+            taken[candidates] = False
+            taken[candidates[own_time_rules.candidates(newest, np.ones(len(candidates), bool))]] = True
         return taken
 
 
@@ -567,4 +575,4 @@ def _flag(
 ) -> StepFlag:
     """`rows`: the members that the rule was given, `slots`: the steps."""
     ranks = tuple(int(group.members[rows[rank]]) for rank in late.ranks)
-    return StepFlag(ranks, pattern, int(slots[late.first]), late.excess_ms, group.members, place)
+    return StepFlag(ranks, pattern, int(slots[late.first]), late.level_ms, group.members, place)

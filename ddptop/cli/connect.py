@@ -157,7 +157,7 @@ def _connect_source(target: Target, wait_s: float) -> RemoteSource:
     while True:
         link = RemoteLink(target.remote, target.run)
         try:
-            hello = link.connect_first(_write_errors if sys.stderr.isatty() else None)
+            hello = link.connect_first(write_errors if sys.stderr.isatty() else None)
             again = partial(RemoteLink, target.remote, hello.run_id)
             return RemoteSource(hello.name, target.remote.where, link, again)
         except RemoteError as error:
@@ -187,7 +187,7 @@ def _exit_for(code: int) -> Exit:
     return Exit(code) if code in (Exit.USAGE, Exit.NOT_FOUND, Exit.REFUSED) else Exit.FAILED
 
 
-def _write_errors(data: bytes) -> None:
+def write_errors(data: bytes) -> None:
     """What ssh prints while it asks the user."""
     text = data.decode(errors="replace").replace("\r", "")
     print_text(text, file=sys.stderr, end="", flush=True)

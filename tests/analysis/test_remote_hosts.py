@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ddptop.analysis.health.links import LEAST_LINKS, _usual_us, explain, names_of_addresses
+from ddptop.analysis.health.links import LEAST_LINKS, explain, names_of_addresses, usual_round_trip_us
 from ddptop.analysis.hosts import BACK_NS
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.stall.current import MOST_CUT_OFF_NS
@@ -454,7 +454,7 @@ def test_links_are_compared_with_the_lower_quartile_of_all(count: int) -> None:
     parts = {"node1": links[: count // 2], "node2": links[count // 2 :]}
     hosts = SimpleNamespace(known={name: SimpleNamespace(links=part) for name, part in parts.items()})
     expected = np.quantile(all_us, 0.25, method="lower") if count >= LEAST_LINKS else 0
-    assert _usual_us(hosts) == expected
+    assert usual_round_trip_us(hosts) == expected
 
 
 @pytest.mark.parametrize(("world", "far_us"), [(3, 20_000), (2, 20_000), (3, 4_000), (2, 4_000)])

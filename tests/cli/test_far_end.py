@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.cli.connect import _write_errors
+from ddptop.cli.connect import write_errors
 from ddptop.cli.errors import Exit
 from ddptop.sources import live
 from ddptop.sources.live import RemoteSource
@@ -109,7 +109,7 @@ def test_a_sound_far_end_keeps_its_connection(
 
 def test_what_it_prints_is_cleaned(capsys: pytest.CaptureFixture[str]) -> None:
     """What ssh asks comes the same way."""
-    _write_errors(f"Password:\r\n{ESCAPES}".encode())
+    write_errors(f"Password:\r\n{ESCAPES}".encode())
     shown = capsys.readouterr().err
     assert all(line.isprintable() for line in shown.split("\n"))
     assert shown.startswith("Password:\n") and "title" in shown

@@ -127,7 +127,7 @@ class LinkLog:
             if self.has_read(known_host):
                 continue
             self._read[name] = known_host.links_ns
-            usual_us = _usual_us(hosts) if usual_us is None else usual_us
+            usual_us = usual_round_trip_us(hosts) if usual_us is None else usual_us
             before, read = self._newest.get(name, {}), {(name, link.peer): link for link in known_host.links}
             newest = {key: deque([*before.get(key, ()), read.get(key)], LONG) for key in {**before, **read}}
             self._newest[name] = newest = {key: kept for key, kept in newest.items() if any(kept)}
@@ -149,7 +149,7 @@ class LinkLog:
         return texts
 
 
-def _usual_us(hosts: Hosts) -> float:
+def usual_round_trip_us(hosts: Hosts) -> float:
     """Lower quartile of the links' least round trips, one that was measured: below those of one slow
     host, also of three, where four directions of six are slow. 0: not known."""
     all_us = sorted(link.least_us for known_host in hosts.known.values() for link in known_host.links)

@@ -166,6 +166,6 @@ def assert_columns_add_up(picture: str, *, ranks: int) -> None:
     names = re.split(r"\s{2,}", titles)
     for text in rows:
         row = dict(zip(names, re.split(r"\s{2,}", text.strip()), strict=True))
-        parts = [row[name] for name in ("data", "fwd", "bwd", "wait", "transfer", "opt", "other")]
+        parts = [row[name] for name in ("data", "fwd", "bwd", "lost", "transfer", "opt", "other")]
         total = sum(float(part.strip("~").replace(",", "")) for part in parts)
         assert abs(total - float(row["ms/step"].replace(",", ""))) <= 0.05 * (len(parts) + 1) + 1e-6, text

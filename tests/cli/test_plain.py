@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import fields, replace
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_a_picture_says_who_is_late_and_what_it_costs(frame: Frame) -> None:
 def test_tables_fit_the_width(frame: Frame, width: int) -> None:
     table = rank_table(frame, width)[:3]
     assert max(map(len, table)) <= width
-    for title in ("rank", "state", "step", "ms/step", "data", "fwd", "bwd", "wait", "transfer"):
+    for title in ("rank", "state", "step", "ms/step", "data", "fwd", "bwd", "lost", "transfer"):
         assert title in table[0].split()
 
 
@@ -246,7 +247,7 @@ def test_table_bars_and_screen_have_the_same_numbers() -> None:
     )
     parts = [f"{float(ms):.1f}" for ms in Breakdown(frame.ranks).ms[:7, 1]]
     assert any(once[at : at + 7] == parts for at in range(len(once)))
-    assert any(shown[at : at + 7] == parts for at in range(len(shown)))
+    assert Counter(parts) <= Counter(shown), "in an order of its own"
 
 
 def simulated_frame(world: int, step: int) -> Frame:

@@ -72,6 +72,7 @@ def test_a_recording_holds_the_run(stage):
         "lost": 0,
         "recording": str(stage.recording),
         "recording_note": None,
+        "reached": "",
     }
     recording = Recording.open(stage.recording)
     assert recording.damage is None

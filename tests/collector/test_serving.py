@@ -29,7 +29,14 @@ def test_a_run_is_served_from_its_first_step_to_its_last(stage, monkeypatch, tmp
     stage.wait_for(lambda: read_run_file(stage.directory).world_size == 2)
     assert all(said["left"] == said["dropped"] == 0 for said in stage.ended(ranks))
     summary = stage.finish(collector)
-    assert summary == {"steps": 399, "records": 800, "lost": 0, "recording": None, "recording_note": None}
+    assert summary == {
+        "steps": 399,
+        "records": 800,
+        "lost": 0,
+        "recording": None,
+        "recording_note": None,
+        "reached": "",
+    }
     last = stage.until(source, lambda frame: frame.run.state == "finished")
     assert last.group.step == 399
     np.testing.assert_array_equal(last.history.step, np.arange(400))

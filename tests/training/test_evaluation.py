@@ -220,6 +220,6 @@ def test_a_save_of_torch_distributed_checkpoint_is_one(
             seen.append(watched.activity())
             return super().prepare_local_plan(plan)
 
-    checkpoint.save({"weight": torch.zeros(1)}, storage_writer=Writer(tmp_path), no_dist=True)
+    checkpoint.save({"weight": torch.zeros(1)}, storage_writer=Writer(tmp_path))
     assert seen == [Activity.AFTER_OPTIMIZER, Activity.SAVE], "the stack is read where it lasts"
     assert watched.activity() == Activity.AFTER_OPTIMIZER

@@ -189,6 +189,7 @@ def _begin_group(state: RunState, t_ns: int) -> None:
     state.pairing = Pairing(world)
     state.figures = Figures(world, state.figures.size)
     state.ledger.begin_group(t_ns)
+    state.past_activities.begin_group()
     state.synchronisation.restart(world)
     state.replicas.restart(world)
     state.loss_spread.restart(world)

@@ -20,6 +20,7 @@ from ddptop.analysis.health.synchronisation import Synchronisation
 from ddptop.analysis.hosts import Hosts
 from ddptop.analysis.hot_calls import MOST_SAMPLES, ReceivedSamples
 from ddptop.analysis.ledger.sums import RunLedger
+from ddptop.analysis.past_activities import PastActivities
 from ddptop.analysis.rank_columns import hello_columns
 from ddptop.analysis.rank_table import RankTable, SessionTable
 from ddptop.analysis.ranks import ABSENT, RankSession
@@ -107,6 +108,7 @@ class RunState:
         self.history = HistoryStore(history_points)
         self.figures = Figures(0, window)
         self.ledger = RunLedger(self, is_known=not tail)
+        self.past_activities = PastActivities()
         self.settle: Callable[[], None] = lambda: None
         """Evaluates the complete steps that wait. To be called before `figures` or `history` are read. Set by
         the reducer."""

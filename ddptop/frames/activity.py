@@ -40,6 +40,16 @@ class LongActivity:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivitySpan:
+    """A time in which some rank evaluated or saved, as its heartbeats told."""
+
+    kind: ActivityKind
+    since_s: float
+    until_s: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class EpochProgress:
     """How far the run is in a pass over its DataLoader: of the lowest rank that trains on one."""
 

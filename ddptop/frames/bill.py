@@ -67,6 +67,14 @@ _PLACE_PHRASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+NOTHING_YET = "nothing to add up yet: the bill begins when the ranks report"
+
+NOT_KNOWN = (
+    "where the time went is not known: not all steps since the launch were read, and the recording has no "
+    "sums of them (earlier versions recorded none); `ddptop export` reads all steps"
+)
+"""Instead of the bill, where there are steps and no ledger."""
+
 MOST_LOSSES = 3
 
 LEAST_LOSS_PCT = 0.5

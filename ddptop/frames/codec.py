@@ -81,7 +81,7 @@ MAY_BE_INFINITE = {
 ALWAYS_KNOWN = frozenset({"time_s"})
 """Columns without NaN: the axis of a chart."""
 
-MOMENTS = frozenset({"unix_s", "started_at", "since_s", "at_s", "taken_s"})
+MOMENTS = frozenset({"unix_s", "started_at", "since_s", "until_s", "at_s", "taken_s"})
 """Unix seconds, between these two dates."""
 
 FIRST_MOMENT_S, LAST_MOMENT_S = -60_000_000_000.0, 250_000_000_000.0
@@ -185,6 +185,7 @@ PARTS: Mapping[str, Any] = {
     "Death": stall.Death,
     "GpuFacts": frame.GpuFacts,
     "LoggedScalar": frame.LoggedScalar,
+    "ActivitySpan": activity.ActivitySpan,
     "LongActivity": activity.LongActivity,
     "StackShare": sampled_stack.StackShare,
     "SampledStack": sampled_stack.SampledStack,

@@ -18,7 +18,7 @@ from ddptop.protocol.machine import GpuReading
 from ddptop.protocol.messages import Scalar
 
 if TYPE_CHECKING:
-    from ddptop.frames.activity import EpochProgress, LongActivity
+    from ddptop.frames.activity import ActivitySpan, EpochProgress, LongActivity
     from ddptop.frames.causes import Cause
     from ddptop.frames.columns import Column
     from ddptop.frames.conditions import AlertKind
@@ -367,10 +367,12 @@ class Frame:
     hosts: tuple[HostFigures, ...] = ()
     """In order of their lowest rank; empty: no host has been named yet."""
     ledger: Ledger | None = None
-    """None: no rank has reported yet."""
+    """None: no rank has reported yet, or not all steps since the launch were read, without recorded sums."""
     activities: tuple[LongActivity, ...] = ()
     """While a step lasts far longer than usual: what the ranks do in it, those first that the others wait
     for."""
+    past_activities: tuple[ActivitySpan, ...] = ()
+    """Since when and until when any rank evaluated or saved, in order of begin."""
     progress: EpochProgress | None = None
     """None: no rank trains on a DataLoader, as far as is known."""
     sampled: tuple[SampledStack, ...] = ()

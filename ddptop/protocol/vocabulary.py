@@ -105,7 +105,9 @@ SHARDED: frozenset[TrainingKind] = frozenset(("fsdp2", "fsdp", "deepspeed", "dte
 FrameSource: TypeAlias = Literal["live", "replay", "simulated"]
 """Where a frame comes from."""
 
-SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving", "optimizer", "other"]
+SpanName: TypeAlias = Literal[
+    "data", "forward", "backward", "waiting", "moving", "optimizer", "other", "evaluation", "saving"
+]
 """Pieces of a rank's step on the timeline; `waiting` and `moving` are exposed wait and exposed transfer."""
 
 NAMES = (

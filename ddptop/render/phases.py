@@ -48,6 +48,9 @@ PARTS = (
 """`wait` is waiting for others in DDP's own communication; `sync` is time in collectives of the script's own,
 in which waiting and moving are not told apart. It is shown only where there is any."""
 
+EVALUATION, SAVING = StepPart("evaluation", "◇", "e", "accent"), StepPart("saving", "▤", "S", "accent")
+"""What a rank does between steps, marked where its heartbeats told of it: in no breakdown of a usual step."""
+
 SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 """Titles of columns, where they are not the part's name."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from ddptop.frames.bill import bill_of, headline, skew_cost_phrase
+from ddptop.frames.bill import NOT_KNOWN, bill_of, headline, skew_cost_phrase
 from ddptop.frames.conditions import tone_of
 from ddptop.frames.figures import figures_shown
 from ddptop.frames.numbers import fixed
@@ -183,7 +183,9 @@ def _draw_verdict(report: Report) -> str:
 def _draw_bill(report: Report) -> str:
     """The same three parts as on the page of text, without the bar."""
     bill = _bill_of(report)
-    if report.ledger is None or bill is None:
+    if report.ledger is None:
+        return "" if report.communication.step_ms is None else _make_paragraphs([NOT_KNOWN])
+    if bill is None:
         return ""
     parts = ["<h2>Where the time went</h2>", _draw_table(class_columns(bill), len(bill.rows) + 1)]
     columns, n_rows = waited_columns(report.ledger, bill)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.frames.bill import NOT_KNOWN
 from ddptop.frames.verdict import SIGNS
 from ddptop.render.bill import draw_bill
 from ddptop.render.line import of_state, paint_text
@@ -143,7 +144,7 @@ def _verdict_lines(report: Report, width: int, color: bool) -> list[str]:
 
 def _bill_lines(report: Report, width: int, ascii_only: bool, color: bool) -> list[str]:
     if report.ledger is None:
-        return []
+        return [] if report.communication.step_ms is None else _wrap_text(NOT_KNOWN, width)
     lines = draw_bill(report.ledger, width, ascii_only, on_gpus=sentences.has_gpus(report))
     roles = {"strong": "head"}  # a title, as of the other blocks
     return [

@@ -49,6 +49,19 @@ def beat(
 EVALUATES, IN_BARRIER = beat(Activity.EVALUATE, Phase.EVALUATE), beat(Activity.BARRIER)
 
 
+def test_past_evaluations_and_saves_are_kept_for_the_charts(standing: Standing) -> None:
+    saves = beat(Activity.SAVE, Phase.OTHER, 6.0)
+    for after_s, of_first in ((1.0, EVALUATES), (5.0, EVALUATES), (8.0, saves), (9.0, EVALUATES)):
+        standing.beat(after_s, of_first, EVALUATES if after_s < 5 else IN_BARRIER, IN_BARRIER, IN_BARRIER)
+    frame = decode_frame(encode_frame(standing.beat(20.0, *[IN_BARRIER] * WORLD)))
+    began_s = (START_UNIX_NS + TRAINED_NS - START_NS) / NS
+    spans = [
+        (span.kind, round(span.since_s - began_s, 3), round(span.until_s - began_s, 3))
+        for span in frame.past_activities
+    ]
+    assert spans == [("evaluate", 0.1, 9.0), ("save", 6.0, 8.0)]
+
+
 @pytest.fixture
 def standing() -> Standing:
     return Standing()

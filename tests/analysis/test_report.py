@@ -170,6 +170,7 @@ def test_steps_left_out_are_counted_and_are_neither_lost_nor_a_stall(
     assert all(rank.lost_records == 0 for rank in part.ranks)
     assert not part.stalls
     assert not [one for one in part.events if one.kind.startswith("stall")]
+    assert part.ledger is None and "where the time went is not known" in text_page(part, 200)
 
 
 def test_no_share_of_a_span_is_above_100_per_cent(make_world: type[World]) -> None:

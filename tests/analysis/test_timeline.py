@@ -12,6 +12,7 @@ from ddptop.analysis.steps import kept
 from ddptop.analysis.to_frame.timeline import MOST_LANES
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.detail import Lane, Timeline
+from ddptop.protocol.messages import Activity
 from tests.analysis.conftest import World, feed_together
 
 
@@ -68,6 +69,25 @@ def test_pieces_of_a_lane_have_neither_holes_nor_overlaps() -> None:
             begins = [span.begin_ms for span in lane.spans]
             assert begins[1:] == pytest.approx(ends[:-1])
             assert all(end > begin for begin, end in zip(begins, ends, strict=True))
+
+
+def test_evaluations_and_saves_are_marked_outside_the_phases() -> None:
+    world = World(2, delays={(1, "data"): 20_000})
+    reducer, begin_us = fed(world, 9), world.begin_us[1]
+    for since_ms, until_ms, activity in ((2, 4, Activity.EVALUATE), (4, 10, Activity.SAVE)):
+        since_ns = world.host_ns(world.host(1), begin_us + 1000 * since_ms)
+        changes = {"step": 9, "phase": 0, "activity": int(activity), "since_ns": since_ns}
+        reducer.feed(world.progress(1, begin_us + 1000 * until_ms, **changes))
+    feed_together(reducer, world.steps(1))
+    found = shown(reducer)
+    assert parts(found.lanes[1])[:4] == [
+        ("data", 0.0, 2.0),
+        ("evaluation", 2.0, 4.0),
+        ("saving", 4.0, 10.0),
+        ("data", 10.0, 21.0),
+    ]
+    assert {name for name, *_ in parts(found.lanes[0])}.isdisjoint(("evaluation", "saving"))
+    assert "saving" not in [name for name, *_ in parts(shown(reducer, "timeline 8").lanes[1])]
 
 
 def test_a_step_can_be_picked_while_it_is_kept() -> None:

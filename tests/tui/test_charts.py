@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from ddptop.frames.activity import ActivitySpan
 from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.statistics import quantiles_of_bins
@@ -84,6 +85,19 @@ def test_ascii_charts_are_ascii() -> None:
     text = screen(FakeSource(with_losses()), (160, 50), "x", "l", ascii_only=True)
     assert text.isascii()
     check("charts-ascii-160x50", text)
+
+
+@pytest.mark.parametrize(("ascii_only", "signs"), [(False, "◇▤"), (True, "eS")])
+def test_the_axis_shows_when_ranks_evaluated_and_saved(ascii_only: bool, signs: str) -> None:
+    frame = live()
+    end_s = frame.run.started_at + float(frame.history.time_s[-1])
+    past = ActivitySpan("evaluate", end_s - 300, end_s - 200), ActivitySpan("save", end_s - 200, end_s - 190)
+    drawn = draw_charts(Scene(replace(frame, past_activities=past), Place(), ascii_only=ascii_only), 160, 26)
+    title, *_, axis = map(str, drawn.lines)
+    assert f"{signs[0]} evaluates {signs[1]} saves" in title
+    assert f"{signs[0] * 3}{signs[1]}" in axis
+    untouched = draw_charts(Scene(frame, Place(), ascii_only=ascii_only), 160, 26)
+    assert "evaluates" not in str(untouched.lines[0])
 
 
 def test_the_mouse_puts_the_crosshair_where_it_points() -> None:

@@ -180,6 +180,14 @@ def test_what_to_try_about_a_rank_is_whole_or_ends_with_an_ellipsis(height: int,
     assert (end[:15].rstrip() + " …" if end.endswith("…") else end) == last
 
 
+def test_a_ledger_that_is_not_known_is_not_one_that_begins() -> None:
+    assert "where the time went is not known" in sketch(
+        FakeSource(replace(live(), ledger=None)), (80, 24), "9"
+    )
+    young = replace(waiting(), ledger=None)
+    assert "nothing to add up yet" in sketch(FakeSource(young), (80, 24), "9")
+
+
 @pytest.mark.parametrize("size", [(80, 24), (160, 50), (50, 24)])
 def test_how_far_the_epoch_is_stands_above_the_charts(size: tuple[int, int]) -> None:
     frame = replace(live(), progress=EpochProgress(3, 120, 400, 41.0))

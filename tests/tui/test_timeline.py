@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from ddptop.analysis.to_frame.timeline import mark_activities
+from ddptop.frames.detail import LaneSpan
 from ddptop.tui.views.timeline_state import MAX_ZOOM, TimelineState
 from tests.tui import fake_views
 from tests.tui.drive import Stage, on_stage
@@ -45,6 +47,20 @@ def test_in_a_thinned_recording_at_a_step_that_is_no_longer_kept() -> None:
     place = place_at("timeline", timeline=TimelineState(step=7))
     frame = replace(replay(), timeline=fake_views.timeline(kept_every=8, micro_steps=4))
     check("lanes-replay-80x24", page(frame, place, SIZES["80x24"]))
+
+
+@pytest.mark.parametrize(("plain", "signs"), [(False, "◇▤"), (True, "eS")])
+def test_an_evaluation_and_a_save_have_signs_and_a_legend(plain: bool, signs: str) -> None:
+    usual = SHOWN["late"]
+    first = usual.lanes[1]
+    spans = mark_activities(first.spans, (LaneSpan("evaluation", 2.0, 8.0), LaneSpan("saving", 8.0, 20.0)))
+    shown = replace(usual, lanes=(usual.lanes[0], replace(first, spans=spans), *usual.lanes[2:]))
+    text = page(replace(straggler(), timeline=shown), place_at("timeline"), SIZES["80x24"], plain=plain)
+    lane = next(line for line in text.splitlines() if "r1" in line and " ph " in line)
+    assert f"{signs[0] * 2}{signs[1] * 2}" in lane
+    assert f"{signs[0]} evaluates  {signs[1]} saves" in text
+    usual_text = page(replace(straggler(), timeline=usual), place_at("timeline"), SIZES["80x24"], plain=plain)
+    assert "evaluates" not in usual_text
 
 
 def test_ascii() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from ddptop.analysis.ranks import PHASE_NAMES
-from ddptop.frames.activity import ActivityKind, EpochProgress, LongActivity
+from ddptop.frames.activity import ActivityKind, ActivitySpan, EpochProgress, LongActivity
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Activity, Phase, Progress
 
@@ -62,6 +62,15 @@ def long_activities(state: RunState, median_step_ms: float | None) -> tuple[Long
         LongActivity(kind, name, tuple(ranks), state.unix_s(int(here_ns[ranks].min())))
         for (kind, name), ranks in sorted(ranks_of.items(), key=lambda item: _ORDER[item[0][0]])
     )
+
+
+def past_activities(state: RunState) -> tuple[ActivitySpan, ...]:
+    """When any rank evaluated or saved, as far as heartbeats were read."""
+    spans = [
+        ActivitySpan(span.kind, state.unix_s(span.begin_ns), state.unix_s(span.end_ns))
+        for span in state.past_activities.of_run
+    ]
+    return tuple(sorted(spans, key=lambda span: span.since_s))
 
 
 def _kind_of(activity: int, phase: int, declared: bool) -> ActivityKind:

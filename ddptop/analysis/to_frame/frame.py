@@ -19,7 +19,7 @@ from ddptop.analysis.stall.start import start_of
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
-from ddptop.analysis.to_frame.activity import epoch_progress, long_activities
+from ddptop.analysis.to_frame.activity import epoch_progress, long_activities, past_activities
 from ddptop.analysis.to_frame.cpus import cpu_shortage, cpu_wait_pct
 from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
 from ddptop.analysis.to_frame.ledger import ledger_at
@@ -115,6 +115,7 @@ def build(
         hosts=host_figures(state, columns, straggler, clocks, now_ns) if hosts else (),
         ledger=ledger,
         activities=long_activities(state, group.step_ms_p50) if live else (),
+        past_activities=past_activities(state),
         progress=epoch_progress(state, group),
         sampled=sampled_stacks(state, straggler),
         start=start_of(state),
@@ -138,6 +139,7 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
         records=int(ranks.records.sum()),
         lost_records=int(ranks.lost_records.sum()),
         activities=long_activities(state, frame.group.step_ms_p50) if frame.run.state == "live" else (),
+        past_activities=past_activities(state),
         progress=epoch_progress(state, frame.group),
     )
 

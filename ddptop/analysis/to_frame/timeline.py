@@ -15,7 +15,7 @@ from ddptop.frames.statistics import mean, median
 from ddptop.protocol.messages import Flag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -68,6 +68,24 @@ def spans(
     if done - position_ms > LEAST_MS:
         lane_spans.append(LaneSpan("other", position_ms, done))
     return tuple(lane_spans)
+
+
+def mark_activities(lane_spans: Iterable[LaneSpan], activities: Sequence[LaneSpan]) -> tuple[LaneSpan, ...]:
+    """The same spans, with evaluations and saves (in order) in place of other time and of fetching."""
+    marked: list[LaneSpan] = []
+    for span in lane_spans:
+        position_ms = span.begin_ms
+        for activity in activities if span.name in ("other", "data") else ():
+            begin, end = max(activity.begin_ms, position_ms), min(activity.end_ms, span.end_ms)
+            if end - begin <= LEAST_MS:
+                continue
+            if begin > position_ms:
+                marked.append(LaneSpan(span.name, position_ms, begin))
+            marked.append(LaneSpan(activity.name, begin, end))
+            position_ms = end
+        if span.end_ms > position_ms:
+            marked.append(LaneSpan(span.name, position_ms, span.end_ms))
+    return tuple(marked)
 
 
 def _phases(head: Mapping[str, int]) -> Iterable[tuple[StepPhase, int, int]]:
@@ -185,7 +203,9 @@ def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -
         kept_every=state.kept_every,
         reduces=tuple(_reduces(worked)),
         lanes=tuple(
-            _lanes(packed, worked, begins, every, _chosen(packed, worked, last, straggler, request.rank))
+            _lanes(
+                state, packed, worked, begins, every, _chosen(packed, worked, last, straggler, request.rank)
+            )
         ),
     )
 
@@ -305,7 +325,12 @@ def _exposed(packed: Packed) -> Column:
 
 
 def _lanes(
-    packed: Packed, worked: list[_GroupTimes], begins: Column, exposed: Column, ranks: list[int]
+    state: RunState,
+    packed: Packed,
+    worked: list[_GroupTimes],
+    begins: Column,
+    exposed: Column,
+    ranks: list[int],
 ) -> list[Lane]:
     lanes = []
     for rank in ranks:
@@ -318,8 +343,25 @@ def _lanes(
         alone = (wait, transfer) if not rows and np.isfinite(wait) else None
         ready, start, arrival, end = columns[1:5]
         lane_spans = spans(head, begin, ready, start, arrival, end, alone)
+        lane_spans = mark_activities(lane_spans, _activities(state, packed, rank, begin, head["wall_us"]))
         lanes.append(Lane(rank, lane_spans, *columns.astype(np.float32)))
     return lanes
+
+
+_SPANS_OF_ACTIVITIES: Mapping[str, SpanName] = {"evaluate": "evaluation", "save": "saving"}
+
+
+def _activities(state: RunState, packed: Packed, rank: int, begin_ms: float, wall_us: int) -> list[LaneSpan]:
+    """Evaluations and saves of a rank in the step, in ms on the axis on which it begins at `begin_ms`."""
+    begin_ns = int(packed.begin_ns[rank])
+    return [
+        LaneSpan(
+            _SPANS_OF_ACTIVITIES[span.kind],
+            begin_ms + (span.begin_ns - begin_ns) / 1e6,
+            begin_ms + (span.end_ns - begin_ns) / 1e6,
+        )
+        for span in state.past_activities.of_rank(rank, begin_ns, begin_ns + 1000 * wall_us)
+    ]
 
 
 def _row(one: _GroupTimes, rank: int, begin: float, packed: Packed) -> tuple[Column, ...]:

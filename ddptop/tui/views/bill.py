@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.frames.bill import bill_of
+from ddptop.frames.bill import NOT_KNOWN, NOTHING_YET, bill_of
 from ddptop.frames.numbers import counted
 from ddptop.render.bill import draw_bill
 from ddptop.render.line import Line, draw_rule
@@ -17,8 +17,6 @@ from ddptop.tui.views.text_page import count_below, draw_text
 if TYPE_CHECKING:
     from ddptop.frames.bill import Bill
     from ddptop.frames.frame import Frame
-
-NOTHING_YET = "nothing to add up yet: the bill begins when the ranks report"
 
 
 class BillView(View):
@@ -54,5 +52,6 @@ def _has_gpus(frame: Frame) -> bool:
 
 def _draw_body(frame: Frame, width: int, ascii_only: bool) -> list[Line]:
     if frame.ledger is None:
-        return [Line(text, "dim") for text in wrap_lines(NOTHING_YET, width)]
+        words = NOTHING_YET if frame.group.step is None else NOT_KNOWN
+        return [Line(text, "dim") for text in wrap_lines(words, width)]
     return draw_bill(frame.ledger, width, ascii_only, on_gpus=_has_gpus(frame))

@@ -14,7 +14,7 @@ from ddptop.frames.phrases import loss_note
 from ddptop.frames.statistics import median
 from ddptop.render.chart import no_number, time_ticks
 from ddptop.render.line import Line, combine_roles, join_parts, of_severity, side_by_side
-from ddptop.render.phases import SHORT
+from ddptop.render.phases import EVALUATION, SAVING, SHORT
 from ddptop.render.rank_table import rank_mark
 from ddptop.render.trouble import as_of
 from ddptop.tui.scene import DrawnCharts, Plot, Scene
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.frames.history import History
+    from ddptop.render.line import Role
+    from ddptop.render.phases import StepPart
 
 RECENT_S = 1_800.0
 """What all charts but that of the loss show. A run that is no longer has the same time axis in all."""
@@ -41,6 +43,9 @@ SHARE_REACH = 10.0
 
 EPISODE = "═ straggler"
 """What the axis means where a rank was flagged; once, in the first title."""
+
+ACTIVITIES = {"evaluate": EVALUATION, "save": SAVING}
+"""How the axis is marked where some rank evaluated or saved; named in the first title."""
 
 NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
@@ -201,7 +206,16 @@ def find_happened(scene: Scene) -> Happened:
         for event in frame.events
         if event.severity != "info"
     )
-    return Happened(began, time_ticks, marks, tuple(episodes))
+    activities: tuple[tuple[float, float, str, Role], ...] = tuple(
+        (span.since_s - began, span.until_s - began, _sign_of(ACTIVITIES[span.kind], scene), "accent")
+        for span in frame.past_activities
+        if span.kind in ACTIVITIES
+    )
+    return Happened(began, time_ticks, marks, tuple(episodes), activities)
+
+
+def _sign_of(part: StepPart, scene: Scene) -> str:
+    return part.plain if scene.ascii_only else part.glyph
 
 
 def _draw_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
@@ -284,6 +298,10 @@ def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Hap
     parts = [figure_lines[0], *([Line(note, "dim")] if (note := loss_note(scene.frame.group)) else [])]
     parts.append(draw_look("area", scene.ascii_only, " mean"))
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
+    signs = [sign for _, _, sign, _ in happened.activities]
+    for part, words in zip(ACTIVITIES.values(), ("evaluates", "saves"), strict=True):
+        sign = _sign_of(part, scene)
+        parts += [Line(f"{sign} {words}", "accent")] if sign in signs else []
     parts += [Line("log", "dim")] if log else []
     newest = (0, len(parts), len(parts) + 1)
     parts += figure_lines[1:]

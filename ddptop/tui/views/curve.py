@@ -77,6 +77,8 @@ class Happened:
     """x, sign and role."""
     episodes: tuple[tuple[float, float], ...] = ()
     """From x to x a rank was a straggler: the axis is doubled there."""
+    activities: tuple[tuple[float, float, str, Role], ...] = ()
+    """From x to x some rank evaluated or saved: sign and role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,8 @@ def _draw_axis(curve: Curve, axis: Axis, width: int) -> Line:
     track.put(axis.begin_s, end, "─", "rule")
     for begin, until in happened.episodes:
         track.put(begin, until, "═", "warn", least=1)
+    for begin, until, sign, role in happened.activities:
+        track.put(begin, until, sign, role, least=1)
     for time_s, label in happened.ticks(axis.begin_s + origin, end + origin, width // TICKS_APART):
         if time_s - origin > newest:
             break

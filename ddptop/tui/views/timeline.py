@@ -16,7 +16,7 @@ from ddptop.frames.verdict import restart_phrase
 from ddptop.render.chart import TimeAxis, Track
 from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, combine_roles, draw_rule, join_parts
-from ddptop.render.phases import PARTS, StepPart, draw_legend
+from ddptop.render.phases import EVALUATION, PARTS, SAVING, StepPart, draw_legend
 from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.keys import ScreenKey, view_key
 from ddptop.tui.scene import Page, PageLayout
@@ -238,15 +238,21 @@ def _choose_detail(lanes: tuple[Lane, ...], chosen: int, every: bool, room: int)
 
 
 def _draw_legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
-    lines = [draw_legend(scene.ascii_only, (), width)]
+    lines, plain = [draw_legend(scene.ascii_only, (), width)], scene.ascii_only
+    drawn = {span.name for lane in shown.lanes for span in lane.spans}
+    texts: list[tuple[tuple[str, str], Role, str]] = [
+        ((part.glyph, part.plain), part.role, text)
+        for part, text in ((EVALUATION, "evaluates"), (SAVING, "saves"))
+        if part.name in drawn
+    ]
     if shown.detailed:
-        plain = scene.ascii_only
-        texts: tuple[tuple[tuple[str, str], Role, str], ...] = (
+        texts += [
             (READY, "dim", "bucket ready"),
             (WAIT, "wait", "waits for a rank"),
             (TRANSFER, "transfer", "moves"),
             (QUEUED, "faint", "is queued"),
-        )
+        ]
+    if texts:
         parts = [Line(signs[plain], role).add(f" {text}", "dim") for signs, role, text in texts]
         lines.append(join_parts(parts, width))
     return lines
@@ -260,7 +266,9 @@ apart."""
 _SPAN_NAMES = {"wait": "waiting", "transfer": "moving"}
 """Names of spans in a frame, where they are not the name of the part."""
 
-_PARTS: dict[str, StepPart] = {_SPAN_NAMES.get(part.name, part.name): part for part in PARTS}
+_PARTS: dict[str, StepPart] = {
+    _SPAN_NAMES.get(part.name, part.name): part for part in (*PARTS, EVALUATION, SAVING)
+}
 
 SIZE, TIME = 9, 8
 """Widths of the columns at the right: bytes, and a time."""
@@ -331,12 +339,8 @@ def _draw_phases(scene: Scene, shown: Timeline, lane: Lane, plan: LanePlan, chos
     exposed = {"waiting": 0.0, "moving": 0.0}
     for span in lane.spans:
         part = _PARTS[span.name]
-        track.put(
-            span.begin_ms,
-            span.end_ms,
-            part.plain if scene.ascii_only else part.glyph,
-            combine_roles(part.role, part.role),
-        )
+        role = part.role if part in (EVALUATION, SAVING) else combine_roles(part.role, part.role)
+        track.put(span.begin_ms, span.end_ms, part.plain if scene.ascii_only else part.glyph, role)
         if span.name in exposed:
             exposed[span.name] += span.end_ms - span.begin_ms
     line.extend(track.line())

@@ -1,0 +1,105 @@
+"""When ranks evaluated and saved, as their heartbeats told: for the timeline of a step and for the charts."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ddptop.protocol.messages import Activity, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from ddptop.protocol.message_run import Readings
+
+    Integers = NDArray[np.int64]
+
+PastKind = Literal["evaluate", "save"]
+
+SPANS_OF_RANKS = 8192
+"""Newest spans of single ranks: one evaluation of all of them has one for each."""
+
+SPANS_OF_RUN = 128
+"""Newest spans of the run, for the charts."""
+
+
+@dataclass(slots=True)
+class RankSpan:
+    """What one rank did from one moment to another; of the run, what any rank did."""
+
+    rank: int
+    """-1: of the run."""
+    kind: PastKind
+    step: int
+    begin_ns: int
+    """By the rank's own clock; of the run by the collector's."""
+    end_ns: int
+    """Of the last heartbeat that told of it: it ended before the next one."""
+
+
+class PastActivities:
+    """The newest evaluations and saves of the ranks."""
+
+    def __init__(self) -> None:
+        self.of_run: deque[RankSpan] = deque(maxlen=SPANS_OF_RUN)
+        self._spans: deque[RankSpan] = deque(maxlen=SPANS_OF_RANKS)
+        self._newest: dict[int, RankSpan] = {}
+        """By rank."""
+
+    def take(self, ranks: Integers, beats: Readings, t_ns: Integers) -> None:
+        """Take heartbeats in order; `ranks`, `t_ns`: (n,) whose they are and when they arrived."""
+        activity, phase = beats.field("activity"), beats.field("phase")
+        saves = activity == Activity.SAVE
+        evaluates = (activity == Activity.EVALUATE) | ((phase == Phase.EVALUATE) & ~saves)
+        told = np.flatnonzero(evaluates | saves)
+        if not len(told):
+            return
+        step, own_ns, since_ns = (beats.field(name) for name in ("step", "t_ns", "since_ns"))
+        # A wait within an evaluation has a begin of its own, and earlier versions tell none.
+        has_begin = (since_ns > 0) & (since_ns <= own_ns) & (saves | (activity == Activity.EVALUATE))
+        begin_ns = np.where(has_begin, since_ns, own_ns)
+        for i in told.tolist():
+            kind: PastKind = "save" if saves[i] else "evaluate"
+            own = int(own_ns[i])
+            begin = self._take_of_rank(int(ranks[i]), kind, int(step[i]), int(begin_ns[i]), own)
+            self._take_of_run(kind, int(step[i]), int(t_ns[i]) - (own - begin), int(t_ns[i]))
+
+    def begin_group(self) -> None:
+        """Ranks restart: their clocks may be others now."""
+        self._newest.clear()
+        self._spans.clear()
+        for span in self.of_run:
+            span.step = -1  # the same numbers come again
+
+    def of_rank(self, rank: int, since_ns: int, until_ns: int) -> Iterator[RankSpan]:
+        """What a rank did between two moments of its own clock, in order."""
+        for span in self._spans:
+            if span.rank == rank and span.begin_ns < until_ns and span.end_ns > since_ns:
+                yield span
+
+    def _take_of_rank(self, rank: int, kind: PastKind, step: int, begin_ns: int, own_ns: int) -> int:
+        """Returns when this span of the rank began."""
+        newest = self._newest.get(rank)
+        if newest is not None and newest.kind == kind and newest.step == step:
+            newest.end_ns = max(newest.end_ns, own_ns)
+            return newest.begin_ns
+        if newest is not None:  # an evaluation goes on after a save within it
+            begin_ns = min(max(begin_ns, newest.end_ns), own_ns)
+        self._newest[rank] = span = RankSpan(rank, kind, step, begin_ns, own_ns)
+        self._spans.append(span)
+        return begin_ns
+
+    def _take_of_run(self, kind: PastKind, step: int, begin_ns: int, t_ns: int) -> None:
+        for span in reversed(self.of_run):
+            if span.kind == kind:
+                if span.step == step or begin_ns <= span.end_ns:
+                    span.begin_ns, span.end_ns = min(span.begin_ns, begin_ns), max(span.end_ns, t_ns)
+                    span.step = step
+                    return
+                break
+        self.of_run.append(RankSpan(-1, kind, step, begin_ns, t_ns))

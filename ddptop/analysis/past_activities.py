@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 PastKind = Literal["evaluate", "save"]
 
+SAVES, EVALUATES, IN_EVALUATION = int(Activity.SAVE), int(Activity.EVALUATE), int(Phase.EVALUATE)
+"""As plain numbers: numpy compares with members of an enumeration far more slowly."""
+
 SPANS_OF_RANKS = 8192
 """Newest spans of single ranks: one evaluation of all of them has one for each."""
 
@@ -53,21 +56,23 @@ class PastActivities:
 
     def take(self, ranks: Integers, beats: Readings, t_ns: Integers) -> None:
         """Take heartbeats in order; `ranks`, `t_ns`: (n,) whose they are and when they arrived."""
-        activity, phase = beats.field("activity"), beats.field("phase")
-        saves = activity == Activity.SAVE
-        evaluates = (activity == Activity.EVALUATE) | ((phase == Phase.EVALUATE) & ~saves)
-        told = np.flatnonzero(evaluates | saves)
+        activity = beats.field("activity")
+        saves = activity == SAVES
+        evaluates = ~saves & ((activity == EVALUATES) | (beats.field("phase") == IN_EVALUATION))
+        told = np.flatnonzero(saves | evaluates)
         if not len(told):
             return
-        step, own_ns, since_ns = (beats.field(name) for name in ("step", "t_ns", "since_ns"))
+        own_ns, since_ns = beats.field("t_ns"), beats.field("since_ns")
         # A wait within an evaluation has a begin of its own, and earlier versions tell none.
-        has_begin = (since_ns > 0) & (since_ns <= own_ns) & (saves | (activity == Activity.EVALUATE))
+        has_begin = (since_ns > 0) & (since_ns <= own_ns) & (saves | (activity == EVALUATES))
         begin_ns = np.where(has_begin, since_ns, own_ns)
-        for i in told.tolist():
-            kind: PastKind = "save" if saves[i] else "evaluate"
-            own = int(own_ns[i])
-            begin = self._take_of_rank(int(ranks[i]), kind, int(step[i]), int(begin_ns[i]), own)
-            self._take_of_run(kind, int(step[i]), int(t_ns[i]) - (own - begin), int(t_ns[i]))
+        columns = (ranks, saves, beats.field("step"), begin_ns, own_ns, t_ns)
+        for rank, is_save, step, begin, own, arrived in zip(
+            *(c[told].tolist() for c in columns), strict=True
+        ):
+            kind: PastKind = "save" if is_save else "evaluate"
+            since = self._take_of_rank(rank, kind, step, begin, own)
+            self._take_of_run(kind, step, arrived - (own - since), arrived)
 
     def begin_group(self) -> None:
         """Ranks restart: their clocks may be others now."""

@@ -36,7 +36,7 @@ class StepPart:
 
 
 PARTS = (
-    StepPart("data", "▇", "d", "data"),
+    StepPart("data", "▪", "d", "data"),
     StepPart("forward", "█", "F", "forward"),
     StepPart("backward", "▓", "B", "backward"),
     StepPart("wait", "▒", "w", "wait"),

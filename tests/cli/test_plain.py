@@ -47,7 +47,7 @@ def test_a_picture_says_who_is_late_and_what_it_costs(frame: Frame) -> None:
     assert rows[1][:6] == ["1", "node0", "live", "12,481", "0.4119", "46.8"]
     assert "20.3" in rows[0]
     assert "2 ranks on node0 · gloo" in text
-    assert re.search(r"^   0 ▇+█+▓+▒+≈+▄+", text, re.MULTILINE)
+    assert re.search(r"^   0 ▪+█+▓+▒+≈+▄+", text, re.MULTILINE)
     assert "8.0 MB" in text
     assert "rank 1 in 96%" in text
     assert "▲ since" in text

@@ -16,7 +16,7 @@ from ddptop.frames.phrases import MAX_LISTED_RANKS, ranks_phrase
 from ddptop.render.line import Line, Role, combine_roles, join_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ddptop.frames.columns import Column, Mask
     from ddptop.frames.figures import Ranks
@@ -50,6 +50,8 @@ in which waiting and moving are not told apart. It is shown only where there is 
 
 EVALUATION, SAVING = StepPart("evaluation", "◇", "e", "accent"), StepPart("saving", "▤", "S", "accent")
 """What a rank does between steps, marked where its heartbeats told of it: in no breakdown of a usual step."""
+
+ALL_PARTS = frozenset(part.name for part in PARTS) | {"unknown"}
 
 SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 """Titles of columns, where they are not the part's name."""
@@ -105,11 +107,19 @@ class Breakdown:
             line.add((part.plain if ascii_only else part.glyph) * (end - begin), part.role)
         return line
 
-    def solid_bar(self, rank: int, width: int, ascii_only: bool, *, waits_for: str | None = None) -> Line:
+    def solid_bar(
+        self,
+        rank: int,
+        width: int,
+        ascii_only: bool,
+        *,
+        labelled: Collection[str] = (),
+        waits_for: str = "",
+    ) -> Line:
         """The bar of one rank in solid colours, its edges exact to an eighth of a cell.
 
-        `waits_for`: what is written into the parts that have room for it, besides their names and ms: whom
-        the rank waits for (may be empty); None: nothing is written.
+        `labelled`: parts into which their names and ms are written where they have room for it; `waits_for`:
+        whom the rank waits for.
         """
         if not self.known[rank]:
             return Line("–", "faint")
@@ -118,9 +128,11 @@ class Breakdown:
         eighths = np.rint(exact * (1 if ascii_only else EIGHTHS)).astype(int)
         eighths *= EIGHTHS if ascii_only else 1
         cells = _part_cells(np.diff(eighths).tolist(), parts, ascii_only)
-        for index, part in enumerate(parts) if waits_for is not None else ():
+        for index, part in enumerate(parts):
+            if part.name not in labelled:
+                continue
             first, stop = -(-int(eighths[index]) // EIGHTHS), int(eighths[index + 1]) // EIGHTHS
-            text = _part_label(part, float(self.ms[index, rank]), waits_for or "", stop - first - 2)
+            text = _part_label(part, float(self.ms[index, rank]), waits_for, stop - first - 2)
             if text:
                 begin = first + (stop - first - len(text)) // 2
                 cells[begin : begin + len(text)] = [

@@ -15,7 +15,7 @@ from ddptop.frames.hosts import without_domain
 from ddptop.frames.verdict import verdict
 from ddptop.render.chart import Axis, Scale, bin_values, join_holes, round_to_ladder
 from ddptop.render.line import Line, draw_rule, highlight_matches, join_parts
-from ddptop.render.phases import PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
+from ddptop.render.phases import ALL_PARTS, PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
 from ddptop.render.text import ASCII, clean_text, fit_tail, fit_text, text_width, to_ascii, wrap_lines
 from ddptop.tui.lines_widget import changed_spans
 from ddptop.tui.scene import Place, Scene, Scroll
@@ -155,7 +155,7 @@ def test_a_solid_bar_is_exact_to_an_eighth_of_a_cell_and_never_wider_than_its_ro
     slow = replace(ranks, own_data_ms=data_ms, step_ms=25.4 + data_ms)
     breakdown = Breakdown(slow)
     for rank in (0, 1):
-        bar = breakdown.solid_bar(rank, width, False, waits_for="1" if named else None)
+        bar = breakdown.solid_bar(rank, width, False, labelled=ALL_PARTS if named else (), waits_for="1")
         cells = [(sign, role) for text, role in bar.pieces for sign in text]
         assert len(cells) <= width
         last = cells[-1]
@@ -168,11 +168,13 @@ def test_a_solid_bar_is_exact_to_an_eighth_of_a_cell_and_never_wider_than_its_ro
 
 def test_a_bar_names_its_parts_where_they_have_room_and_whom_the_rank_waits_for() -> None:
     breakdown = Breakdown(late_ranks(2))
-    assert "waits 20.3 for 1" in str(breakdown.solid_bar(0, 60, False, waits_for="1"))
-    assert "data 21.5" in str(breakdown.solid_bar(1, 60, False, waits_for="1"))
-    narrow = str(breakdown.solid_bar(0, 30, False, waits_for="1"))
+    assert "waits 20.3 for 1" in str(breakdown.solid_bar(0, 60, False, labelled=ALL_PARTS, waits_for="1"))
+    assert "data 21.5" in str(breakdown.solid_bar(1, 60, False, labelled=ALL_PARTS, waits_for="1"))
+    narrow = str(breakdown.solid_bar(0, 30, False, labelled=ALL_PARTS, waits_for="1"))
     assert "wait 20.3" in narrow and " for " not in narrow
     assert not any(letter.isdigit() for letter in str(breakdown.solid_bar(0, 60, False)))
+    cause_alone = str(breakdown.solid_bar(1, 26, False, labelled={"data"}))
+    assert re.findall("[a-z]+ [0-9.]+", cause_alone) == ["data 21.5"]
 
 
 def test_backward_stays_whole_where_the_exposed_part_is_unknown() -> None:

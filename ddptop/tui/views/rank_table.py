@@ -20,6 +20,7 @@ from ddptop.render import table
 from ddptop.render.context import CALM, OF_STEP
 from ddptop.render.hosts import NOT_RUNNING, figures_by_name, host_troubles
 from ddptop.render.line import Line, Piece, Role, combine_roles, split_matches
+from ddptop.render.phases import ALL_PARTS
 from ddptop.render.rank_table import host_state_piece, rank_columns, rank_mark, widest_text
 from ddptop.render.text import fit_text, text_width
 from ddptop.render.trouble import as_of
@@ -29,7 +30,7 @@ from ddptop.tui.scene import Place, Scene, Scroll, TableRows, host_of, host_row
 from ddptop.tui.views.rank_order import COLUMNS, SORTS, is_moving, order_rows, worst_is_first
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from ddptop.frames.columns import Column
     from ddptop.frames.hosts import HostFigures
@@ -181,13 +182,23 @@ def _draw_row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.
     if rows.bar:
         line.add(*BAR_EDGE)
         if shows_rank:
-            numbered = len(scene.frame.ranks.state) <= FEW_RANKS and rows.bar >= NUMBERED_BAR // 2
-            line.extend(
-                scene.breakdown.solid_bar(
-                    rank, rows.bar, scene.ascii_only, waits_for=_waited_for(scene) if numbered else None
-                )
+            bar = scene.breakdown.solid_bar(
+                rank,
+                rows.bar,
+                scene.ascii_only,
+                labelled=_find_labelled(scene, rank, rows.bar),
+                waits_for=_waited_for(scene),
             )
+            line.extend(bar)
     return line
+
+
+def _find_labelled(scene: Scene, rank: int, bar: int) -> Collection[str]:
+    """The parts of a rank's bar that are labelled: of a short bar only the one that makes the rank slow."""
+    if len(scene.frame.ranks.state) <= FEW_RANKS and bar >= NUMBERED_BAR // 2:
+        return ALL_PARTS
+    late = scene.frame.straggler
+    return {str(late.cause)} if late is not None and rank in scene.stragglers else ()
 
 
 def _draw_bar_again(rows: RankRows, above: Line) -> Line:

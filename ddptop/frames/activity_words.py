@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,32 +14,24 @@ if TYPE_CHECKING:
     from ddptop.frames.activity import ActivityKind, EpochProgress, LongActivity
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    one: str
-    """Of one rank; `{name}` is the activity's."""
-    several: str
-
-
-_WORDS: Mapping[ActivityKind, _Words] = MappingProxyType(
+_WORDS: Mapping[ActivityKind, str] = MappingProxyType(
     {
-        "declared": _Words('is in "{name}"', 'are in "{name}"'),
-        "evaluate": _Words("evaluates", "evaluate"),
-        "save": _Words("saves (torch.save)", "save (torch.save)"),
-        "data": _Words("waits for its next batch", "wait for their next batch"),
-        "forward": _Words("is in forward", "are in forward"),
-        "backward": _Words("is in backward", "are in backward"),
-        "optimizer": _Words("is in the optimizer", "are in the optimizer"),
-        "before_forward": _Words("is between its batch and forward", "are between their batch and forward"),
-        "before_backward": _Words("is between forward and backward", "are between forward and backward"),
-        "before_optimizer": _Words(
-            "is between backward and the optimizer", "are between backward and the optimizer"
-        ),
-        "after_optimizer": _Words("is after its optimizer step", "are after their optimizer step"),
-        "wait": _Words("waits in {name}", "wait in {name}"),
-        "other": _Words("is outside all phases", "are outside all phases"),
+        "declared": 'in "{name}"',
+        "evaluate": "evaluating",
+        "save": "saving (torch.save)",
+        "data": "waiting for {its} next batch",
+        "forward": "in forward",
+        "backward": "in backward",
+        "optimizer": "in the optimizer",
+        "before_forward": "between {its} batch and forward",
+        "before_backward": "between forward and backward",
+        "before_optimizer": "between backward and the optimizer",
+        "after_optimizer": "after {its} optimizer step",
+        "wait": "waiting in {name}",
+        "other": "outside all phases",
     }
 )
+"""After `is` or `has been`; `{name}` is the activity's, `{its}` the rank's or the ranks'."""
 
 STATE_WORDS: Mapping[ActivityKind, str] = MappingProxyType({"evaluate": "EVALUATING", "save": "SAVING"})
 """In place of the run's state `LIVE`; others are a `LONG STEP`, a declared phase has its own name."""
@@ -58,16 +49,19 @@ MOST_NAMED = 3
 
 
 def activities_phrase(activities: Sequence[LongActivity], world: int, now_s: float) -> str:
-    """`rank 0 evaluates for 18s · ranks 1 to 3 wait in barrier`; the age is of what comes first."""
+    """`rank 0 has been evaluating for 18 s · ranks 1 to 3 are waiting in barrier`: the age of what comes
+    first."""
     parts = []
     for number, activity in enumerate(activities[:MOST_NAMED]):
-        words, ranks = _WORDS[activity.kind], activity.ranks
-        everybody = len(ranks) == world > 1
-        who = f"all {world:,} ranks" if everybody else ranks_range(ranks)
+        ranks, alone = activity.ranks, len(activity.ranks) == 1
+        who = f"all {world:,} ranks" if len(ranks) == world > 1 else ranks_range(ranks)
         name = activity.name or ("a collective" if activity.kind == "wait" else "")
-        does = (words.one if len(ranks) == 1 else words.several).format(name=name)
-        lasts = f" for {duration(max(0.0, now_s - activity.since_s))}" if number == 0 else ""
-        parts.append(f"{who} {does}{lasts}")
+        does = _WORDS[activity.kind].format(name=name, its="its" if alone else "their")
+        if number == 0:
+            lasts = duration(max(0.0, now_s - activity.since_s))
+            parts.append(f"{who} {'has' if alone else 'have'} been {does} for {lasts}")
+        else:
+            parts.append(f"{who} {'is' if alone else 'are'} {does}")
     return " · ".join(parts)
 
 

@@ -1891,7 +1891,7 @@ GROUP_FIGURES = (
         name="both_ms",
         scope="group",
         json_path="what_if.both_ms",
-        formula="both, counted once where they overlap; on the screen `with communication hidden too`",
+        formula="both, counted once where they overlap; on the screen `if communication were hidden too`",
         source="ddptop/analysis/straggler/cost.py",
     ),
     Figure(

@@ -277,6 +277,10 @@ def median_phrase(median_ms: float, steps_per_s: float | None) -> str:
     return f"median step {fixed(median_ms)} ms{mean}"
 
 
+IF_HIDDEN = "if communication were hidden too"
+"""After the step time without waiting for a slow rank and with all communication overlapped."""
+
+
 def what_if_phrase(
     ms: float | None, low_ms: float | None = None, high_ms: float | None = None, digits: int = 1
 ) -> str:

@@ -13,6 +13,7 @@ from ddptop.frames.causes import cause_phrase, words_of
 from ddptop.frames.conditions import GRAVE_STATES, STALLS, STATES, condition_of, kinds_of
 from ddptop.frames.numbers import duration, fixed, percent, signed
 from ddptop.frames.phrases import (
+    IF_HIDDEN,
     UNEVEN_PCT,
     blamed,
     cpu_shortage_phrase,
@@ -235,7 +236,7 @@ def _in_long_step(frame: Frame) -> Verdict:
 
 
 def step_line(frame: Frame) -> str:
-    """`median step 46.8 ms · 26.6 ±0.4 without the slow rank · 24.9 with communication hidden too`.
+    """`median step 46.8 ms · 26.6 ±0.4 without the slow rank · 24.9 if communication were hidden too`.
 
     Contains the number of steps where that is less than the window. Empty before the first step. The last
     figure has no error: it is shown beside the second, whose error it shares.
@@ -258,7 +259,7 @@ def step_line(frame: Frame) -> str:
         without = without if late is None or blamed(late) else "uneven work"
         even = what_if_phrase(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms)
         text += f" · {even} without {without}"
-        text += f" · {fixed(group.both_ms)} with communication hidden too"
+        text += f" · {fixed(group.both_ms)} {IF_HIDDEN}"
     return text
 
 

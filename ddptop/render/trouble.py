@@ -44,12 +44,9 @@ def stalled_for(stall: Stall, now_s: float) -> str:
 
 def shorten_detail(detail: str, width: int) -> str:
     """The second line in as many words as `width` cells hold: `step 46.8 ms, 26.6 ±0.4 without the slow
-    rank, 24.9 communication hidden` if that fits into one line and more does not."""
-    if len(detail) <= width:
-        return detail
-    brief = detail.replace("with communication hidden too", "communication hidden")
-    short = brief.replace("median step", "step").replace(" · ", ", ")
-    return short if len(short) <= width else brief
+    rank, 24.9 if communication were hidden too` if that fits into one line and more does not."""
+    short = detail.replace("median step", "step").replace(" · ", ", ")
+    return short if len(short) <= width < len(detail) else detail
 
 
 def trouble_brief(shown: Verdict, width: int) -> str:

@@ -19,7 +19,14 @@ from ddptop.frames.numbers import (
     fixed,
     percent,
 )
-from ddptop.frames.phrases import buffers_phrase, death_phrase, recording_stop, step_phrase, what_if_phrase
+from ddptop.frames.phrases import (
+    IF_HIDDEN,
+    buffers_phrase,
+    death_phrase,
+    recording_stop,
+    step_phrase,
+    what_if_phrase,
+)
 from ddptop.frames.training_kind import limits_phrase
 from ddptop.frames.verdict import SIGNS
 from ddptop.protocol.vocabulary import FAILED_STATES, NOT_ENDED
@@ -78,10 +85,7 @@ def communication_lines(report: Report) -> list[str]:
     step = f"step {fixed(comm.step_ms_p50)} ms (p95 {fixed(comm.step_ms_p95)}{longest})"
     if comm.no_straggler_ms is not None and report.run.world_size > 1:
         even = what_if_phrase(comm.no_straggler_ms, comm.no_straggler_low_ms, comm.no_straggler_high_ms)
-        step += (
-            f" · mean {fixed(comm.step_ms)}, {even} without waiting, "
-            f"{fixed(comm.both_ms)} with communication hidden too"
-        )
+        step += f" · mean {fixed(comm.step_ms)}, {even} without waiting, {fixed(comm.both_ms)} {IF_HIDDEN}"
     if comm.exposed_comm_ms is not None:
         parts = f"wait {fixed(comm.exposed_wait_ms)}, transfer {fixed(comm.exposed_transfer_ms)}"
         if (comm.buffers_ms or 0.0) >= LEAST_SHOWN_MS:

@@ -72,7 +72,7 @@ def test_who_evaluates_and_who_waits_where(standing: Standing) -> None:
     frame = standing.beat(18.1, EVALUATES, IN_BARRIER, IN_BARRIER, IN_BARRIER)
     shown = verdict(frame)
     assert shown.kind == "evaluating"
-    assert shown.sentence == "rank 0 evaluates for 18 s · ranks 1 to 3 wait in barrier"
+    assert shown.sentence == "rank 0 has been evaluating for 18 s · ranks 1 to 3 are waiting in barrier"
     assert shown.detail == "last complete step 99 · median step 20.0 ms"
     evaluates, waits = frame.activities
     assert evaluates.since_s == pytest.approx(START_UNIX_NS / NS + STEPS * STEP_US / 1e6 + 0.1)
@@ -84,7 +84,7 @@ def test_every_outlet_has_it_in_place_of_live_with_an_old_rate(standing: Standin
     frame = decode_frame(encode_frame(frame))
     head = draw_frame(frame, 100).splitlines()[0]
     assert "EVALUATING 18 s" in head and "LIVE" not in head and "/s" not in head
-    assert "rank 0 evaluates for 18 s" in watch_line(frame)
+    assert "rank 0 has been evaluating for 18 s" in watch_line(frame)
     assert snapshot(frame)["activities"] == [
         {"kind": "evaluate", "name": "", "since_s": 1700000002.1, "ranks": [0]},
         {"kind": "wait", "name": "barrier", "since_s": 1700000002.1, "ranks": [1, 2, 3]},
@@ -101,16 +101,20 @@ def test_how_far_it_is_in_its_data_loader(standing: Standing) -> None:
 @pytest.mark.parametrize(
     ("first", "kind", "sentence"),
     [
-        (beat(Activity.SAVE), "saving", "rank 0 saves (torch.save) for 4.9 s · ranks 1 to 3 wait in barrier"),
+        (
+            beat(Activity.SAVE),
+            "saving",
+            "rank 0 has been saving (torch.save) for 4.9 s · ranks 1 to 3 are waiting in barrier",
+        ),
         (
             beat(Activity.AFTER_OPTIMIZER),
             "long_step",
-            "rank 0 is after its optimizer step for 4.9 s · ranks 1 to 3 wait in barrier",
+            "rank 0 has been after its optimizer step for 4.9 s · ranks 1 to 3 are waiting in barrier",
         ),
         (
             beat(phase=Phase.DATA),
             "long_step",
-            "rank 0 waits for its next batch for 4.9 s · ranks 1 to 3 wait in barrier",
+            "rank 0 has been waiting for its next batch for 4.9 s · ranks 1 to 3 are waiting in barrier",
         ),
     ],
 )
@@ -123,7 +127,7 @@ def test_a_declared_phase_has_its_own_name(standing: Standing) -> None:
     for rank in range(WORLD):
         standing.declare(rank, "generate samples")
     shown = verdict(standing.beat(5.0, *[beat(since_s=1.0)] * WORLD))
-    assert shown.sentence == 'all 4 ranks are in "generate samples" for 4.0 s'
+    assert shown.sentence == 'all 4 ranks have been in "generate samples" for 4.0 s'
 
 
 def test_steps_that_go_on_are_no_long_one(standing: Standing) -> None:
@@ -147,4 +151,4 @@ def test_heartbeats_of_an_earlier_version_have_their_phase(standing: Standing) -
         Progress(0, STEPS, phase, -1, 9, 1, 25.0, 0.1, 0) for phase in (Phase.EVALUATE, *[Phase.BACKWARD] * 3)
     ]
     shown = verdict(standing.beat(5.0, *old))
-    assert shown.sentence == "rank 0 evaluates for 5.0 s · ranks 1 to 3 are in backward"
+    assert shown.sentence == "rank 0 has been evaluating for 5.0 s · ranks 1 to 3 are in backward"

@@ -420,7 +420,7 @@ def test_help_explains_every_word_that_is_ours() -> None:
         "excess",
         "skew",
         "overlapped",
-        "communication hidden",
+        "if communication were hidden",
         "overhead",
         "records lost",
         "thinned",

@@ -24,7 +24,7 @@ WORDS = {
     "wait, transfer": "the part of an all-reduce before its last rank joins, and after it",
     "overlapped": "communication while backward computes: it costs no time",
     "without waiting": "the step if no rank had to wait for a slower one",
-    "communication hidden": "the step if all communication were overlapped",
+    "if communication were hidden": "the step if all communication were overlapped",
     "overhead": "share of the step that ddptop itself takes",
     "records lost": "steps of a rank that never arrived, or had no room on the recording's disk",
     "thinned": "bucket detail, or steps of a recording, left out to save room",

@@ -39,20 +39,20 @@ CLASSES: Mapping[str, ClassWords] = MappingProxyType(
         "start": ClassWords("start-up, to the first step", "▫", "s", "dim", "the start-up"),
         "data": ClassWords("waiting for the next batch", "▪", "d", "data", "waiting for batches"),
         "first_batch": ClassWords(
-            "first batch of an epoch", "▨", "D", "data", "waiting for the first batch of each epoch"
+            "first batch of an epoch", "▨", "D", "heat3", "waiting for the first batch of each epoch"
         ),
         "forward": ClassWords("forward", "█", "F", "forward"),
         "own_backward": ClassWords("backward", "▓", "B", "backward"),
         "optimizer": ClassWords("optimizer", "▄", "o", "optimizer"),
-        "between": ClassWords("between the phases", "░", "x", "other"),
+        "between": ClassWords("other code in the training loop", "░", "x", "other"),
         "gc": ClassWords("garbage collection", "▒", "g", "sync", "garbage collection"),
         "transfer": ClassWords("transfer that nothing hides", "≈", "~", "transfer", "exposed transfer"),
         "waiting": ClassWords("waiting for a later rank", "·", ".", "wait"),
-        "evaluation": ClassWords("evaluation", "◇", "e", "accent"),
-        "phase": ClassWords("in declared phases", "◆", "p", "accent"),
+        "evaluation": ClassWords("evaluation", "◇", "e", "good"),
+        "phase": ClassWords("in declared phases", "◆", "p", "heat1"),
         "stalled": ClassWords("stalled", "■", "#", "bad", "its stalls"),
         "restart": ClassWords("restarts", "↻", "r", "warn", "its restarts"),
-        "end": ClassWords("after the last step", "▁", "_", "dim"),
+        "end": ClassWords("after the last step", "▁", "_", "text"),
         "unknown": ClassWords("not known", "?", "?", "faint"),
     }
 )

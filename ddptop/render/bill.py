@@ -1,4 +1,4 @@
-"""The bill of a run as lines: one bar and a table, what others waited for, and the run without its losses."""
+"""The bill of a run as lines: the run without its losses, one bar and a table, and what others waited for."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def draw_bill(ledger: Ledger, width: int, ascii_only: bool, *, on_gpus: bool = F
     if not bill.rows:
         return []
     lines = [Line(text, "strong") for text in wrap_lines(headline(bill), width)]
+    if bill.losses:
+        lines.append(Line(LOSSES_TITLE, "strong").cut(width))
+        for phrase in loss_phrases(bill):
+            first, *following = wrap_lines(phrase, width - 4)
+            lines += [Line(f"  {first}"), *(Line(f"    {part}") for part in following)]
     lines += [draw_bill_bar(bill, width, ascii_only), *_draw_classes(bill, width, ascii_only)]
     columns, n_rows = waited_columns(ledger, bill)
     if n_rows:
         title = f"What the others waited for: {skew_cost_phrase(ledger.run)}"
         lines += [Line(), *(Line(text, "strong") for text in wrap_lines(title, width))]
         lines += _draw_table(columns, n_rows, width)
-    if bill.losses:
-        lines += [Line(), Line(LOSSES_TITLE, "strong").cut(width)]
-        for phrase in loss_phrases(bill):
-            first, *following = wrap_lines(phrase, width - 2)
-            lines += [Line(first), *(Line(f"  {part}") for part in following)]
     return lines
 
 

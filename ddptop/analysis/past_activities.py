@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ddptop.protocol.messages import Activity, Phase
+from ddptop.protocol.step_columns import BEGIN, WALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.protocol.message_run import Readings
 
     Integers = NDArray[np.int64]
@@ -53,6 +55,8 @@ class PastActivities:
         self._spans: deque[RankSpan] = deque(maxlen=SPANS_OF_RANKS)
         self._newest: dict[int, RankSpan] = {}
         """By rank."""
+        self._pending: list[RankSpan] = []
+        """Those whose step is not complete."""
 
     def take(self, ranks: Integers, beats: Readings, t_ns: Integers) -> None:
         """Take heartbeats in order; `ranks`, `t_ns`: (n,) whose they are and when they arrived."""
@@ -78,8 +82,28 @@ class PastActivities:
         """Ranks restart: their clocks may be others now."""
         self._newest.clear()
         self._spans.clear()
+        self._pending.clear()
         for span in self.of_run:
             span.step = -1  # the same numbers come again
+
+    def take_steps(self, block: StepBlock) -> list[int]:
+        """In which of the next complete steps ranks evaluated or saved: their indices, ascending."""
+        if not self._pending:
+            return []
+        begin_ns = block.base_ns + 1000 * block.integers[BEGIN].astype(np.int64)
+        end_ns = begin_ns + 1000 * block.integers[WALL].astype(np.int64)
+        n_steps, n_ranks = end_ns.shape
+        found: set[int] = set()
+        pending, self._pending = self._pending, []
+        for span in pending:
+            if span.rank >= n_ranks:
+                continue
+            at = int(np.searchsorted(end_ns[:, span.rank], span.begin_ns, side="right"))
+            if at == n_steps:
+                self._pending.append(span)
+            elif begin_ns[at, span.rank] < span.end_ns:
+                found.add(at)
+        return sorted(found)
 
     def of_rank(self, rank: int, since_ns: int, until_ns: int) -> Iterator[RankSpan]:
         """What a rank did between two moments of its own clock, in order."""
@@ -97,6 +121,8 @@ class PastActivities:
             begin_ns = min(max(begin_ns, newest.end_ns), own_ns)
         self._newest[rank] = span = RankSpan(rank, kind, step, begin_ns, own_ns)
         self._spans.append(span)
+        if len(self._pending) < SPANS_OF_RANKS:
+            self._pending.append(span)
         return begin_ns
 
     def _take_of_run(self, kind: PastKind, step: int, begin_ns: int, t_ns: int) -> None:

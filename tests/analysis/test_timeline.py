@@ -88,6 +88,10 @@ def test_evaluations_and_saves_are_marked_outside_the_phases() -> None:
     ]
     assert {name for name, *_ in parts(found.lanes[0])}.isdisjoint(("evaluation", "saving"))
     assert "saving" not in [name for name, *_ in parts(shown(reducer, "timeline 8").lanes[1])]
+    feed_together(reducer, world.steps(kept.KEPT_STEPS + 1))
+    newest = shown(reducer)
+    assert newest.kept[:2] == (9, 11), "it is kept beyond the others"
+    assert "saving" in [name for name, *_ in parts(shown(reducer, "timeline 9").lanes[1])]
 
 
 def test_a_step_can_be_picked_while_it_is_kept() -> None:

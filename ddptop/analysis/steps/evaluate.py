@@ -20,7 +20,7 @@ from ddptop.analysis.steps.evaluate_buckets import (
     kinds_of,
     needs_new_window,
 )
-from ddptop.analysis.steps.kept import DividedStep, Division, Splitter
+from ddptop.analysis.steps.kept import DividedStep, Division, Kind, Splitter
 from ddptop.analysis.steps.pairing import begins_of_runs
 from ddptop.analysis.steps.windows import (
     BATCH,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.groups import Scope
-    from ddptop.analysis.steps.kept import Kind, Part, Peers
+    from ddptop.analysis.steps.kept import Part, Peers
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.step_columns import Numbers
@@ -306,7 +306,12 @@ class StepEvaluation:
             detail += self._add_detail([*run], batch, kind, columns, points, bare)
         if self.for_views and len(at):
             recorded = [(batch.divided(i), kind) for i, kind in kinds.items() if known_phases[i]]
-            figures.kept.take(batch.divided(int(at[-1])), recorded)
+            aside = [
+                (batch.divided(i), kinds.get(i, Kind(batch.divisions[i].version, ())))
+                for i in self._state.past_activities.take_steps(block)
+                if known_phases[i]
+            ]
+            figures.kept.take(batch.divided(int(at[-1])), recorded, aside)
         self._state.history.append(points)
         ends, even = end_s + self._state.started_s, figures.even(self._slots)
         figures.pace.take(self._state.log, numbers, wall, waited, ends, even)

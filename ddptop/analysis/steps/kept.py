@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 KEPT_STEPS = 64
 """Detailed steps that can be requested: as many as a person steps through."""
 
+KEPT_ASIDE = 8
+"""Steps in which ranks evaluated or saved, beside these: they are rare, and soon would be too old."""
+
 RAW_INTEGERS = 2**16
 """Most integers in steps that are kept as they arrived, some 3 MB. With few ranks, only steps that are
 requested are ever converted."""
@@ -275,7 +278,8 @@ def _narrow(times_us: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 class KeptSteps:
-    """The newest steps with bucket detail, and the newest step of all."""
+    """The newest steps with bucket detail, the newest in which ranks evaluated or saved, and the newest of
+    all."""
 
     def __init__(self) -> None:
         self._newest: tuple[DividedStep, Kind] | None = None
@@ -283,10 +287,18 @@ class KeptSteps:
         self._raw_integers = 0
         self._packed: deque[Packed] = deque()
         self._packed_bytes = 0
+        self._aside: deque[Packed] = deque(maxlen=KEPT_ASIDE)
         self._looked: Packed | None = None
 
-    def take(self, newest: DividedStep, detailed: Sequence[tuple[DividedStep, Kind]]) -> None:
-        """Take the newest of some steps, and those with bucket detail, oldest first."""
+    def take(
+        self,
+        newest: DividedStep,
+        detailed: Sequence[tuple[DividedStep, Kind]],
+        aside: Sequence[tuple[DividedStep, Kind]] = (),
+    ) -> None:
+        """Take the newest of some steps, those with bucket detail, and those in which ranks evaluated or
+        saved, oldest first."""
+        self._aside += [pack(divided, kind) for divided, kind in aside[-KEPT_ASIDE:]]
         self._newest = newest, Kind(newest.division.version, ())
         kept = {
             id(divided): divided
@@ -302,9 +314,9 @@ class KeptSteps:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The steps with bucket detail, ascending."""
-        packed = (packed_step.step for packed_step in self._packed)
-        return (*packed, *(divided.step.step for divided, _ in self._raw))
+        """The steps that can be requested, ascending."""
+        packed = (packed_step.step for packed_step in (*self._aside, *self._packed))
+        return (*sorted({*packed, *(divided.step.step for divided, _ in self._raw)}),)
 
     def find(self, step: int | None) -> Packed | None:
         """The step with this number, or None where it is not kept.
@@ -329,7 +341,8 @@ class KeptSteps:
         for divided, kind in (*self._raw, *newest):
             if divided.step.step == step:
                 return pack(divided, kind)
-        return next((packed_step for packed_step in self._packed if packed_step.step == step), None)
+        packed = (*self._packed, *self._aside)
+        return next((packed_step for packed_step in packed if packed_step.step == step), None)
 
     def _make_room(self) -> None:
         while self._raw_integers > RAW_INTEGERS and self._raw:

@@ -94,10 +94,10 @@ def test_the_axis_shows_when_ranks_evaluated_and_saved(ascii_only: bool, signs: 
     past = ActivitySpan("evaluate", end_s - 300, end_s - 200), ActivitySpan("save", end_s - 200, end_s - 190)
     drawn = draw_charts(Scene(replace(frame, past_activities=past), Place(), ascii_only=ascii_only), 160, 26)
     title, *_, axis = map(str, drawn.lines)
-    assert f"{signs[0]} evaluates {signs[1]} saves" in title
+    assert f"{signs[0]} eval {signs[1]} saves" in title
     assert f"{signs[0] * 3}{signs[1]}" in axis
     untouched = draw_charts(Scene(frame, Place(), ascii_only=ascii_only), 160, 26)
-    assert "evaluates" not in str(untouched.lines[0])
+    assert "eval" not in str(untouched.lines[0])
 
 
 def test_the_mouse_puts_the_crosshair_where_it_points() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from ddptop.frames.activity_words import SHORT_WORDS
 from ddptop.frames.detail import MOST_COLUMNS
 from ddptop.frames.numbers import RATIO, clock, count, fixed, known, loss, percent
 from ddptop.frames.phrases import loss_note
@@ -22,8 +23,9 @@ from ddptop.tui.views.curve import STACK, Cross, Curve, Happened, choose_looks, 
 from ddptop.tui.views.heat_figures import Shades, digits, least_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from ddptop.frames.activity import ActivityKind
     from ddptop.frames.columns import Column
     from ddptop.frames.history import History
     from ddptop.render.line import Role
@@ -44,7 +46,7 @@ SHARE_REACH = 10.0
 EPISODE = "═ straggler"
 """What the axis means where a rank was flagged; once, in the first title."""
 
-ACTIVITIES = {"evaluate": EVALUATION, "save": SAVING}
+ACTIVITIES: Mapping[ActivityKind, StepPart] = {"evaluate": EVALUATION, "save": SAVING}
 """How the axis is marked where some rank evaluated or saved; named in the first title."""
 
 NEWEST = 100
@@ -299,9 +301,9 @@ def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Hap
     parts.append(draw_look("area", scene.ascii_only, " mean"))
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
     signs = [sign for _, _, sign, _ in happened.activities]
-    for part, words in zip(ACTIVITIES.values(), ("evaluates", "saves"), strict=True):
+    for kind, part in ACTIVITIES.items():
         sign = _sign_of(part, scene)
-        parts += [Line(f"{sign} {words}", "accent")] if sign in signs else []
+        parts += [Line(f"{sign} {SHORT_WORDS[kind]}", "accent")] if sign in signs else []
     parts += [Line("log", "dim")] if log else []
     newest = (0, len(parts), len(parts) + 1)
     parts += figure_lines[1:]

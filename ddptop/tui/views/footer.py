@@ -54,9 +54,7 @@ def draw_views(scene: Scene | None, width: int) -> Line:
         last = _draw_key(_find_common_key("escape"), "back")
     room = width - last.width - 1
     if width < NAMES_FROM:
-        line = join_parts(
-            [_draw_range(), *(_draw_key(_find_common_key(name)) for name in ("slash", "colon"))], room
-        )
+        line = _draw_range().cut(room)
     else:
         shown = [view for view in VIEWS.numbered if view.short_name or view is opened]
         names = [_draw_view_key(view, scene, opened, width >= FULL_NAMES_FROM) for view in shown]

@@ -19,7 +19,7 @@ from ddptop.protocol.vocabulary import ENDED
 from ddptop.render import table
 from ddptop.render.context import CALM, OF_STEP
 from ddptop.render.hosts import NOT_RUNNING, figures_by_name, host_troubles
-from ddptop.render.line import Line, Piece, Role, combine_roles, split_matches
+from ddptop.render.line import Line, Piece, Role, combine_roles, join_parts, split_matches
 from ddptop.render.phases import ALL_PARTS
 from ddptop.render.rank_table import host_state_piece, rank_columns, rank_mark, widest_text
 from ddptop.render.text import fit_text, text_width
@@ -88,7 +88,7 @@ class RankRows:
         return tuple(column.title for column in self.columns if column.title in COLUMNS)
 
 
-LEAST_FOLD = 5
+LEAST_FOLD = 3
 """Lines of the table from which one of them tells of the ranks that have no row."""
 
 
@@ -143,7 +143,7 @@ def draw_rank_table(scene: Scene, rows: RankRows, width: int) -> list[Line]:
         line = _draw_row(scene, rows, row, chosen, pattern)
         lines += [line, *(_draw_bar_again(rows, line) for _ in range(rows.tall - 1))]
     if len(rows.shown) < len(rows.table.rows):
-        lines.append(_draw_hidden(scene, rows).cut(width))
+        lines.append(_draw_hidden(scene, rows, width))
     if not rows.table.rows:
         lines.append(Line("  ").add(_no_rank(scene), "dim"))
     return lines
@@ -218,24 +218,26 @@ def _draw_bar_again(rows: RankRows, above: Line) -> Line:
     return line
 
 
-def _draw_hidden(scene: Scene, rows: RankRows) -> Line:
-    """How many ranks have no row, from where to where their times go, and how many of them stand out."""
+def _draw_hidden(scene: Scene, rows: RankRows, width: int) -> Line:
+    """How many ranks have no row, how many of them stand out, and from where to where their times go: as much
+    of it as fits."""
     shown = [rows.table.rows[index] for index in rows.shown]
     order, of_rank = np.array(rows.table.order), host_index(scene.frame.ranks.host).of_rank
     of_hosts = [host for host in map(host_of, shown) if host is not None and host in rows.table.folded]
     hidden = order[~(np.isin(order, shown) | np.isin(of_rank[order], of_hosts))]
     own_ms = scene.frame.ranks.own_ms if scene.by_steps else scene.frame.ranks.step_ms
-    line = Line(f"{'':{GUTTER}}+ {counted(len(hidden), 'more rank')}", "dim")
+    clauses = [Line(f"{'':{GUTTER}}+ {counted(len(hidden), 'more rank')}", "dim")]
     n_unwell = int((scene.attention[0][hidden] < CALM).sum())
-    line.add(f", {n_unwell:,} of them stand out" if n_unwell else "", "warn")
+    clauses += [Line(f", {n_unwell:,} of them stand out", "warn")] if n_unwell else []
     unit = scene.frame.group.step_ms_p50 or 0.0
     own_span, lost_span = (
         _describe_span(values[hidden]) for values in (own_ms, scene.breakdown.column("wait"))
     )
     if own_span:
         alike = ", alike" if float(np.ptp(own_ms[hidden])) <= ALIKE * unit else ""
-        line.add(f"{alike}: {'own time' if scene.by_steps else 'step'} {own_span} ms", "dim")
-    line.add(f", lost {lost_span} ms" if own_span and lost_span else "", "dim")
+        clauses.append(Line(f"{alike}: {'own time' if scene.by_steps else 'step'} {own_span} ms", "dim"))
+        clauses += [Line(f", lost {lost_span} ms", "dim")] if lost_span else []
+    line = join_parts(clauses, width, 0)
     return line.spot(0, line.width, Do.PAGE(1))
 
 

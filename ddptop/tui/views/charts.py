@@ -19,7 +19,17 @@ from ddptop.render.phases import EVALUATION, SAVING, SHORT
 from ddptop.render.rank_table import rank_mark
 from ddptop.render.trouble import as_of
 from ddptop.tui.scene import DrawnCharts, Plot, Scene
-from ddptop.tui.views.curve import STACK, Cross, Curve, Happened, choose_looks, draw_chart, draw_look
+from ddptop.tui.views.curve import (
+    DASH,
+    STACK,
+    Cross,
+    Curve,
+    Happened,
+    choose_looks,
+    draw_chart,
+    draw_look,
+    without_dash,
+)
 from ddptop.tui.views.heat_figures import Shades, digits, least_range
 
 if TYPE_CHECKING:
@@ -79,7 +89,9 @@ def _renew_figures(scene: Scene, drawn: DrawnCharts) -> DrawnCharts:
     ):
         parts = [*drawn_parts]
         for part_index, figure in zip(newest, figure_lines, strict=False):
-            parts[part_index] = figure
+            # Whether its curve is drawn has not changed since then.
+            dashed = str(drawn_parts[part_index]).startswith(DASH)
+            parts[part_index] = figure if dashed else without_dash(figure)
         before = lines[row].cut(first_cell).pad(first_cell) if first_cell else Line()
         lines[row] = before.extend(join_parts(parts, width, 1))
     return replace(drawn, lines=lines)
@@ -225,12 +237,12 @@ def _draw_figures(scene: Scene) -> tuple[tuple[Line, ...], ...]:
     group, old = scene.frame.group, as_of(scene.frame)
     worst, rank = Line(), Line()
     if known(group.loss_max):
-        worst = Line(f"┄ worst {loss(group.loss_max)}", "faint")
+        worst = Line(f"{DASH}worst {loss(group.loss_max)}", "faint")
         rank = Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint")
     step_ms = _draw_title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim")
     return (
         (_draw_title("loss", loss(group.loss_mean), key=True), worst, rank),
-        (step_ms, Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint")),
+        (step_ms, Line(f"{DASH}p95 {fixed(group.step_ms_p95)}", "faint")),
         (),
         (_draw_title("busbw GB/s", fixed(group.busbw_gbps, RATIO)),),
     )

@@ -174,7 +174,10 @@ def draw_chart(
     cell_s = axis.bin_s * across
     room = max(1, width - gutter - 1)
     plot = Plot(1, gutter + 1, room, len(pictures), axis.begin_s, cell_s, float(curve.x[-1]))
-    title = [*curve.title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
+    faint = drawn.faint_dots(curve, len(pictures), across)
+    is_dashed = faint is not None and bool(np.isfinite(faint).any())
+    title = curve.title if is_dashed else _title_without_dash(curve)
+    title = [*title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
     if clipped:
         title.insert(
             max(curve.newest, default=-1) + 1, Line(f"{BEYOND} up to {drawn.scale.label(most)}", "dim")
@@ -193,6 +196,24 @@ def draw_chart(
     if below:
         lines.append(Line(" " * gutter).add("└", "rule").extend(_draw_axis(curve, axis, room)))
     return Chart(lines, plot, title, newest)
+
+
+DASH = "┄ "
+"""Before the name of a faint curve in a title."""
+
+
+def without_dash(part: Line) -> Line:
+    """A part of a title whose curve is not drawn: only its figure is left, where it was."""
+    is_dashed = str(part).startswith(DASH)
+    return part.mapped(lambda text: text.replace(DASH, " " * len(DASH), 1)) if is_dashed else part
+
+
+def _title_without_dash(curve: Curve) -> list[Line]:
+    """The title where the faint curve is not drawn: a name without a figure is left out."""
+    return [
+        without_dash(part) if index in curve.newest else Line() if str(part).startswith(DASH) else part
+        for index, part in enumerate(curve.title)
+    ]
 
 
 def _draw_axis(curve: Curve, axis: Axis, width: int) -> Line:
@@ -289,14 +310,10 @@ class _Drawn:
         width = (len(main) + 1) // 2
         if curve.behind_x is not None:  # two runs: an area would hide the other one's curve
             canvases.append((self._draw_line(main, width, height), curve.role))
-        # What lies nearer to the edge of the area than a cell says nothing there, and would be noise on it.
-        cell = (self.scale.high - self.scale.low) / max(1, height)
-        faint = self.high if self.high is not None else self.behind
+        faint = self.faint_dots(curve, height, across)
         if faint is not None:
-            line = _bin_dots(join_holes(faint), across)
-            if curve.behind_x is None:
-                line = np.where(line > main + cell, line, np.nan)
-            canvases.append((self._draw_line(line, width, height), "dim"))
+            canvases.append((self._draw_line(faint, width, height), "dim"))
+        cell = self.cell(height)
         for values in self.extremes or ():
             canvas = Canvas(width, height)
             dots = _bin_dots(values, across)
@@ -310,6 +327,23 @@ class _Drawn:
             return draw_areas(cells[None], self.scale, height, (full,), canvases)
         waits = np.clip(np.nan_to_num(_mean_of_pairs(_bin_dots(self.waste, across))), 0.0, cells)
         return draw_areas(np.stack([cells - waits, waits]), self.scale, height, (full, wait), canvases)
+
+    def cell(self, height: int) -> float:
+        """What a cell of `height` rows is high."""
+        return (self.scale.high - self.scale.low) / max(1, height)
+
+    def faint_dots(self, curve: Curve, height: int, across: int) -> Column | None:
+        """The faint curve, NaN where it is not drawn; None: there is none.
+
+        What lies nearer to the edge of the area than a cell says nothing there, and would be noise on it.
+        """
+        faint = self.high if self.high is not None else self.behind
+        if faint is None:
+            return None
+        dots = _bin_dots(join_holes(faint), across)
+        if curve.behind_x is not None:
+            return dots
+        return np.where(dots > _bin_dots(join_holes(self.main), across) + self.cell(height), dots, np.nan)
 
     def _draw_line(self, values: Column, width: int, height: int) -> Canvas:
         canvas = Canvas(width, height)

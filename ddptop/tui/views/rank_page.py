@@ -35,7 +35,7 @@ from ddptop.render.text import fit_text, text_width, wrap_lines
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.view import View
 from ddptop.tui.views.charts import RECENT_S, TWO_ABREAST, find_happened
-from ddptop.tui.views.curve import Curve, Happened, draw_chart, draw_look
+from ddptop.tui.views.curve import DASH, Curve, Happened, draw_chart, draw_look
 from ddptop.tui.views.why import draw_action, draw_changes, draw_own_time, draw_reason
 
 if TYPE_CHECKING:
@@ -248,7 +248,8 @@ def _draw_charts(scene: Scene, focus: RankSteps, width: int, height: int) -> lis
     x = _steps_as_axis(focus)
     chart_width = (width + 1) // 2 if width >= TWO_ABREAST else width
     span = Line(f"last {counted(len(focus.step), 'step')}", "faint")
-    steps, loss_title = [Line("step ms", "dim"), span, Line("┄ peak", "faint")], [Line("loss", "dim"), span]
+    steps = [Line("step ms", "dim"), span, Line(f"{DASH}peak", "faint")]
+    loss_title = [Line("loss", "dim"), span]
     loss_title += [Line(note, "faint")] if (note := loss_note(scene.frame.group)) else []
     happened = Happened(float(focus.step[0]) if len(focus.step) else 0.0)
     curves = [
@@ -275,7 +276,7 @@ def _make_excess_curve(scene: Scene, focus: RankSteps, span: Line, happened: Hap
         lasts_s = min(RECENT_S, float(minutes.time_s[-1] - minutes.time_s[0]))
         shown = Line(f"last {age(lasts_s)}", "faint")
         mean = draw_look("wait", scene.ascii_only, " mean")
-        title = [title[0], shown, mean, Line("┄ peak", "faint"), meaning]
+        title = [title[0], shown, mean, Line(f"{DASH}peak", "faint"), meaning]
         return Curve(
             title, minutes.time_s, minutes.mean_ms, "wait", behind=minutes.largest_ms, span_s=RECENT_S,
             zero=True, reach=reach, happened=find_happened(scene),

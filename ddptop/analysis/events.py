@@ -162,6 +162,7 @@ def _regroup(state: RunState, hello: Hello, t_ns: int) -> None:
         state.resize(hello.world_size)
     if newer:
         state.incarnation = state.log.incarnation = hello.incarnation
+        state.cards.clear()  # each process sends its own
     if newer or (resized and not empty):
         state.groups.restart()
         for rank_state in ranks:

@@ -212,8 +212,8 @@ class Figures:
         """As the event log has it: in words, and the rank; None: no rank is to blame."""
         self.straggler_since_s = 0.0
         self.shadow_cost = ShadowCost()
-        self.recorded_steps = RecordedSteps()
         """What the recorder costs, from the steps in which it stood aside."""
+        self.recorded_steps = RecordedSteps()
         self.pace = Pace()
         self.turns = OptimizerTurns()
         self.loss_as_given = 0

@@ -273,13 +273,14 @@ def progress_shown(doing: str, share: Callable[[], float | None] = lambda: None)
         if pause_s == RENEW_S:
             print_over("")
 
-    thread = threading.Thread(target=show, name="ddptop-progress")
-    thread.start()
-    try:
+    thread = threading.Thread(target=show, name="ddptop-progress", daemon=True)
+    try:  # a signal may come while it starts
+        thread.start()
         yield
     finally:
         done.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
 
 
 def _fit_progress(doing: str, state: str, columns: int) -> str:

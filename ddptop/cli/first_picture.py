@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from contextlib import suppress
+from types import FrameType
 
 from ddptop.protocol.outlets import safe_text
 
@@ -22,11 +25,12 @@ FOOT = 3
 """Lines of the screen's header and keys: the words stand where the screen has them while it waits."""
 
 _is_shown = False
+_picture = ""
 
 
 def begin(waits_for: str) -> None:
     """Show what is waited for, in the middle of the terminal."""
-    global _is_shown  # a process has one terminal
+    global _is_shown, _picture  # a process has one terminal
     stream = sys.__stderr__
     if stream is None or not stream.isatty():
         return
@@ -37,14 +41,18 @@ def begin(waits_for: str) -> None:
         f"\x1b[{top + row};{max(0, (size.columns - len(text)) // 2) + 1}H{look}{text}{_USUAL}"
         for row, (look, text) in enumerate(words)
     )
-    _write(f"{_OPEN}{''.join(lines)}\x1b[{size.lines};1H")  # a progress bar may come at the foot
-    _is_shown = True
+    _picture = f"{_OPEN}{''.join(lines)}\x1b[{size.lines};1H"  # a progress bar may come at the foot
+    _is_shown = True  # first: a signal may come while it is written
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTSTP, _suspend)
+    _write(_picture)
 
 
 def hand_over() -> None:
     """The screen draws over it, and leaves the page in the end."""
     global _is_shown
     _is_shown = False
+    _stop_handling()
 
 
 def end() -> None:
@@ -53,6 +61,19 @@ def end() -> None:
     if _is_shown:
         _write(_CLOSE)
         _is_shown = False
+        _stop_handling()
+
+
+def _suspend(_number: int, _frame: FrameType | None) -> None:
+    """Ctrl-Z: the shell has its page, and `fg` shows the picture again."""
+    _write(_CLOSE)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    _write(_picture)
+
+
+def _stop_handling() -> None:
+    if signal.getsignal(signal.SIGTSTP) is _suspend:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
 
 def _write(text: str) -> None:

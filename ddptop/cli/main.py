@@ -106,10 +106,12 @@ def _ended_by_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
     handled = [number for number in before if before[number] is not signal.SIG_IGN]
     hook_before = sys.unraisablehook
+    received: list[int] = []
 
     def leave(number: int, _frame: FrameType | None) -> None:
         for handled_number in handled:
             signal.signal(handled_number, signal.SIG_IGN)
+        received.append(number)
         raise SystemExit(128 + number)
 
     def handle() -> None:
@@ -132,6 +134,10 @@ def _ended_by_signals() -> Iterator[None]:
     sys.unraisablehook = note_dropped
     try:
         yield
+    except Exception:
+        if received:  # numpy's import makes an ImportError of what a handler raises
+            raise SystemExit(128 + received[0]) from None
+        raise
     finally:
         sys.unraisablehook = hook_before
         for number in handled:

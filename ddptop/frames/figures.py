@@ -705,7 +705,7 @@ FIGURES = (
         ),
         in_report=True,
         report=FigureColumn(place=10, keep=91, title="excess ms", shown=some_known),
-        line=LinePart(place=20, sentence="excess {value}", text=signed),
+        line=LinePart(place=20, sentence="excess {value}", text=_write_longer),
         formula=(
             "own time of the rank − median of the own times of the *other* ranks in the same step. "
             "Over all ranks, a group of two would show half the difference on each"

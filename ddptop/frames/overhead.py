@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ddptop.frames.numbers import RATIO, fixed
 
+RECORDED_TOGETHER = 16
+"""Steps of a block, where some blocks are recorded and others are not: the recorder's `BLOCK`."""
+
 WIDE_INTERVAL_PCT = 20.0
 """A wider interval, in percent of the step, says nothing about a cost of about 1 %."""
 
@@ -52,20 +55,25 @@ class Overhead:
     collector_pct: float | None = None
     """CPU time of the collector, or of the agent that takes most, in percent of one core; None: not known."""
 
-    record_every: int = 1
+    recorded_every: int = 1
     """One in so many steps is recorded, to keep the budget; of the others only the length is known."""
+
+    @property
+    def detail_distance(self) -> int | None:
+        """Steps from one with bucket detail to the next; None: not known, or none has it any more."""
+        every = self.detail_every
+        return None if every is None else max(every, min(every, RECORDED_TOGETHER) * self.recorded_every)
 
     @property
     def sampling_sentence(self) -> str:
         """`1 in 8 steps recorded`; empty: all are."""
-        return "" if self.record_every <= 1 else f"1 in {self.record_every:,} steps recorded"
+        return "" if self.recorded_every <= 1 else f"1 in {self.recorded_every:,} steps recorded"
 
     @property
     def detail_sentence(self) -> str | None:
         """The reason as a sentence: `bucket detail in 1 of 32 steps: more would exceed the 1% budget`."""
         if self.detail_reason is None:
             return None
-        every = self.detail_every
-        steps = "steps" if self.record_every == 1 else "recorded steps"
-        often = "no bucket detail" if every is None else f"bucket detail in 1 of {every:,} {steps}"
+        distance = self.detail_distance
+        often = "no bucket detail" if distance is None else f"bucket detail in 1 of {distance:,} steps"
         return f"{often}: {self.detail_reason}"

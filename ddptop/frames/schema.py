@@ -81,7 +81,7 @@ def schema() -> Node:
     )
     logged = _fields_of(frame.LoggedScalar, snapshot.LOGGED_FIELDS)
     alert = _fields_of(frame.Alert, ("kind", "severity", "rank", "step", "since_s", "message", "evidence"))
-    cost = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "record_every")
+    cost = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "recorded_every")
     stalled = _fields_of(stall.Stall, (*snapshot.STALL_FIELDS, "ranks", "waiting", "detail"))
     waited_for = _with_keys(
         _fields_of(ledger.WaitedFor, (*snapshot.WAITED_FIELDS, "dear_steps")),

@@ -212,7 +212,7 @@ def _sampled_as_json(stack: SampledStack) -> dict[str, object]:
 
 
 def _overhead_as_json(overhead: Overhead) -> dict[str, object]:
-    names = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "record_every")
+    names = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason", "recorded_every")
     measured = overhead.measured
     measured_cost = None if measured is None else _pick_fields(measured, ("pct", "low", "high", "blocks"))
     return {

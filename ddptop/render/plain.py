@@ -69,8 +69,8 @@ MIN_LEGEND = 60
 
 _STEPS = "last 100 complete steps"
 _LATE = "ms, medians over the last 100 complete steps; late: behind the other ranks;"
-_BY_STEPS = "ms, medians over the last 100 complete steps; excess: own time minus that of the other ranks;"
-_PARTS = "data + fwd + bwd + wait + transfer + opt + other = ms/step: wait and transfer that nothing hides"
+_BY_STEPS = "ms, medians over the last 100 complete steps; excess: by how much its own time is longer;"
+_PARTS = "data + fwd + bwd + lost + transfer + opt + other = ms/step; lost: waiting for others, not hidden"
 
 _CLOCK_FREE = (
     "ms, medians over the last 100 complete steps; clocks too inexact to say which rank is late, so",
@@ -266,7 +266,7 @@ def _write_events(frame: Frame, color: bool) -> list[str]:
 
 def _write_footing(frame: Frame) -> list[str]:
     cost, played = frame.overhead, frame.playback
-    every = "every step" if cost.detail_every == 1 else f"every {count(cost.detail_every)} steps"
+    every = "every step" if cost.detail_distance == 1 else f"every {count(cost.detail_distance)} steps"
     detail = cost.detail_sentence or f"bucket detail {every}"
     if frame.run.training not in (None, "ddp"):
         detail = "no buckets: DDP alone has them"

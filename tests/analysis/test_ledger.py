@@ -418,6 +418,26 @@ def test_the_log_says_when_rare_slowness_began_and_when_it_is_long_ago(every: in
     assert end.unix_s - begin.unix_s == pytest.approx(300.0)
 
 
+def test_the_log_has_short_rare_slowness_long_after_something_dearer() -> None:
+    """As the screen, which compares the last minutes with the last minutes."""
+    world = World(3, own=True)
+    reducer = begun(world)
+    run_world(world, reducer, 40)
+    world.delays = {(0, "after_optimizer"): 60_000_000}
+    run_world(world, reducer, 1)
+    world.delays = {(rank, "after_optimizer"): 310_000_000 for rank in range(3)}
+    run_world(world, reducer, 1)
+    for _ in range(12):
+        world.delays = {}
+        run_world(world, reducer, 39)
+        world.delays = {(1, "after_optimizer"): 500_000}
+        run_world(world, reducer, 1)
+    ledger_of(world, reducer)
+    assert straggler_after(world, reducer).rank == 1
+    begun_by = [event.rank for event in reducer.state.log.all() if event.kind == "straggler"]
+    assert begun_by == [0, 1]
+
+
 @pytest.mark.parametrize("place", ["before_optimizer", "optimizer"])
 @pytest.mark.parametrize("every", [1, 1000])
 def test_a_rank_that_is_slow_behind_backward_is_waited_for_in_the_next_step(place: str, every: int) -> None:

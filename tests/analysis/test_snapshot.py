@@ -41,7 +41,7 @@ ADDED = {
     "buffers_ms buffers_wait_ms",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms launches",
     "straggler": "throttle last_pct ranks place basis disagrees waits_for elements_ratio rare",
-    "overhead": "detail_reason measured collector_pct record_every",
+    "overhead": "detail_reason measured collector_pct recorded_every",
     "clocks": "drift_ppm age_s",
 }
 """Keys added to schema 1 since: a program written for the first ones finds all of them, in their order."""

@@ -115,7 +115,7 @@ def test_figures_of_every_step_are_shown_where_they_are_known(frame: Frame) -> N
     table = rank_table(replace(frame, ranks=replace(frame.ranks, **own)), 160)
     assert "excess" in table[0].split()
     assert "20.3" in table[2].split()
-    assert "excess: own time minus that of the other ranks" in table[3]
+    assert "excess: by how much its own time is longer" in table[3]
     free = replace(frame, ranks=replace(frame.ranks, **own), group=replace(frame.group, clock_free=True))
     assert "~" not in "".join(rank_table(free, 160)), "own times compare no clocks"
 

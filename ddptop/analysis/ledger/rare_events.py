@@ -69,6 +69,10 @@ class RareEvents:
         self._places: dict[tuple[int, str], _DearPlace] = {}
         self._dear_ms = 0.0
         """Waited in all dear steps, for whomever."""
+        self._recent: deque[DearWait] = deque()
+        """The dear steps of the last minutes, whoever was waited for."""
+        self._recent_ms = 0.0
+        """What was waited in them."""
         self._first_s: float | None = None
         """When the first step ended."""
 
@@ -78,6 +82,8 @@ class RareEvents:
             self._first_s = float(end_s[0])
         for wait in waits:
             self._dear_ms += wait.rank_ms
+            self._recent_ms += wait.rank_ms
+            self._recent.append(wait)
             if wait.place in NOT_FLAGGED:
                 continue
             place = self._place_of(wait)
@@ -111,17 +117,22 @@ class RareEvents:
         dear.n_steps -= 1
         dear.longest_ms -= wait.longest_ms
         dear.rank_ms -= wait.rank_ms
-        return dear.n_steps > 0 and self._are_dear_enough(dear, wait.end_s)
+        return dear.n_steps > 0 and self._are_dear_enough(dear, wait.end_s, self._dear_ms)
 
     def _is_dear_enough(self, place: _DearPlace, wait: DearWait) -> bool:
         recent_s = min(RECENT_S, wait.end_s - (self._first_s or 0.0))
+        while self._recent[0].end_s < wait.end_s - RECENT_S:
+            self._recent_ms -= self._recent.popleft().rank_ms
         of_recent, of_run = place.recent_sum().dearest, place.of_run.dearest
-        return self._are_dear_enough(of_recent, recent_s) or self._are_dear_enough(of_run, wait.end_s)
+        return self._are_dear_enough(of_recent, recent_s, self._recent_ms) or self._are_dear_enough(
+            of_run, wait.end_s, self._dear_ms
+        )
 
-    def _are_dear_enough(self, dear: DearSum, over_s: float) -> bool:
+    def _are_dear_enough(self, dear: DearSum, over_s: float, dear_ms: float) -> bool:
+        """`dear_ms`: waited in all dear steps of that time, for whomever."""
         cost_pct = cost_of_others_pct(dear.rank_ms / 1000.0, over_s, self._state.world)
         dear_s = dear.longest_ms / 1000.0 / max(1, dear.n_steps)
-        is_main = dear.rank_ms >= SHORT_SHARE * self._dear_ms
+        is_main = dear.rank_ms >= SHORT_SHARE * dear_ms
         return is_dear_enough(dear.n_steps, dear.steps, dear_s, cost_pct, is_main=is_main)
 
     def _log_begin(self, place: _DearPlace, wait: DearWait) -> None:

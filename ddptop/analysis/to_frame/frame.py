@@ -310,7 +310,7 @@ def _overhead(state: RunState) -> Overhead:
         detail_every=_largest_of_beats(state, "detail_every"),
         failures=int(np.nansum(failures)),
         measured=state.figures.shadow_cost.measured,
-        record_every=state.figures.recorded_steps.every,
+        recorded_every=state.figures.recorded_steps.every,
         collector_pct=_widest(state.table.newest_values(Usage, "watcher_pct")),
     )
     if (failures >= MUTE_AFTER).any():

@@ -44,7 +44,7 @@ def _count_buckets(scene: Scene) -> str:
         words.append(f"{sent} per step on the wire")
     if figures:
         words.append(f"layout {figures[0].generation}")
-    every = scene.frame.overhead.detail_every
+    every = scene.frame.overhead.detail_distance
     if every is not None and every > 1:
         words.append(f"timed every {every:,} steps")
     return " · ".join(words)

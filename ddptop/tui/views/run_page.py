@@ -221,7 +221,7 @@ def _list_run_facts(scene: Scene) -> list[Fact]:
 def _list_cost_facts(scene: Scene) -> list[Fact]:
     cost = scene.frame.overhead
     over = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has checked
-    every, beside = cost.detail_every, cost.collector_pct
+    every, beside = cost.detail_distance, cost.collector_pct
     timed = UNKNOWN if every is None else "every step" if every == 1 else f"1 step in {every:,}"
     first = scene.frame.run.card.get("first_failure")
     facts = [

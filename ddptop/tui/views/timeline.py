@@ -156,7 +156,7 @@ def _describe_step(scene: Scene, shown: Timeline, state: TimelineState) -> tuple
     if state.step is not None and state.step != shown.step:
         notes.append(f"step {state.step:,} is not kept, this is the newest")
     if not shown.detailed:
-        every = scene.frame.overhead.detail_every
+        every = scene.frame.overhead.detail_distance
         often = f" (one step in {every:,} is)" if every is not None and every > 1 else ""
         return (
             "▲",

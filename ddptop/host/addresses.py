@@ -46,7 +46,7 @@ def is_own_address(name: str) -> bool:
 
 def source_address(target: str) -> str:
     """The address of this host from which packets to `target` are sent; "" where there is no route."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UnicodeError):
         family, kind, protocol, _, address = socket.getaddrinfo(target, DISCARD_PORT, type=socket.SOCK_DGRAM)[
             0
         ]

@@ -43,7 +43,7 @@ from ddptop.training.evidence.sampler import StackSampler
 from ddptop.training.exit import ExitReason
 from ddptop.training.guard import guard, report_once
 from ddptop.training.join_run import collector_keeper
-from ddptop.training.network_used import network_card
+from ddptop.training.network_used import LOOKUP_THREAD, NetworkLookup
 from ddptop.training.packing import Identity, LayoutTracker, pack_steps
 from ddptop.training.recorder import Recorder
 from ddptop.training.replica import SHARE, ReplicaCheck
@@ -240,6 +240,7 @@ class Publisher(threading.Thread):
         self._last_ack_s = self._undrained_s = time.monotonic()
         self._drain_s = 0.0
         self._exit_reason = ExitReason(FINISHED, None)
+        self._network: NetworkLookup | None = None
         self._sender = sender
         if sender is not None:
             self._queue.append(self._beginning())
@@ -282,7 +283,8 @@ class Publisher(threading.Thread):
         finally:
             stop_reading()
         for thread in threading.enumerate():
-            if thread.name.startswith(OWN):  # this one, if it is late, or one that still gathers evidence
+            # This one, if it is late, or one that still gathers evidence.
+            if thread.name.startswith(OWN) and thread.name != LOOKUP_THREAD:
                 thread.join(LATE_S)
 
     def run(self) -> None:
@@ -296,8 +298,7 @@ class Publisher(threading.Thread):
             if self._sender is None:
                 self._sender = AckedSender(f"ipc://{self._folder}/ingest", self._encoded_hello)
             self._sender.greet_with(self._encoded_hello)
-            self._session.card.update(network_card())
-            self.card_changed = True
+            self._network = NetworkLookup()
             self._publish_until_closed(self._sender)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
@@ -493,6 +494,9 @@ class Publisher(threading.Thread):
             self._session.request_description()
         if guard.first is not None and "first_failure" not in self._session.card:
             self._session.card["first_failure"] = guard.first
+            self.card_changed = True
+        if self._network is not None and (entries := self._network.take_entries()):
+            self._session.card.update(entries)
             self.card_changed = True
         if self.card_changed:
             self.card_changed = False

@@ -147,27 +147,31 @@ class StartReport(threading.Thread):
             from ddptop.protocol.messages import REACH, Activity, Card, Phase, Progress
             from ddptop.training.collective_called import collective_in
             from ddptop.training.evidence.reporter import EvidenceReporter
-            from ddptop.training.network_used import network_card
+            from ddptop.training.network_used import NetworkLookup
             from ddptop.training.store_reach import StoreProbe
             from ddptop.training.torch_compat.process_groups import default_sequence
             from ddptop.transport.sender import AckedSender
+
+            network = NetworkLookup()
 
         sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._make_hello()))
         self.sender = sender
         reporter = EvidenceReporter(self._training_thread, lambda: (0, int(Phase.OTHER), -1))
         torch_version = str(getattr(sys.modules["torch"], "__version__", ""))
         version = str(sys.modules["ddptop"].__version__)  # to import it would close a circle
-        versions: dict[str, Scalar] = {
+        card: dict[str, Scalar] = {
             "torch": torch_version,
             "ddptop": version,
             "python": sys.version.split()[0],
         }
-        sender.offer_message(encode(Card(versions | network_card())))
+        sender.offer_message(encode(Card(card)))
         beat, waits, since_ns = True, Activity.TRAINING, 0
         # Hosts find each other by the store, once rank 0 has made it: also those that do not come to it.
         meeting = StoreProbe(*_job_address) if _job_address[0] and _exchanges() else None
         probe = None
         while not self._ends:
+            if entries := network.take_entries():
+                sender.offer_message(encode(Card(card | entries)))
             for milestone in take_milestones(self.rank):
                 sender.offer_message(encode(milestone))
                 if milestone.fields.get("name") == "init":

@@ -47,4 +47,5 @@ def test_where_no_way_leads_to_the_others_nothing_is_chosen(host: pytest.MonkeyP
 def test_the_way_to_this_host_leaves_from_the_loopback() -> None:
     assert setup.is_loopback(setup.source_address("127.0.0.1"))
     assert setup.source_address("no.such.host.invalid") == ""
+    assert setup.source_address("x" * 64) == ""  # no name is so long: Python does not even ask
     assert setup.is_loopback("fe80::1%eth0") is False

@@ -20,6 +20,8 @@ from ddptop.host.folders import NEW_FILE, open_regular
 
 MARK = "ddptop-numbered-"
 
+SLURM = "slurm"
+
 _MARK = re.compile(rf"{MARK}(\w+)-(m?\d+)-(\d+)")
 
 
@@ -27,7 +29,7 @@ class Number(NamedTuple):
     """The number that a process was started with."""
 
     numbering: str
-    """Which processes are numbered together: `slurm`, `mp4711`."""
+    """Which processes are numbered together: `SLURM`, all of the job; `mp4711`, those of one parent."""
     number: int
 
 
@@ -41,8 +43,16 @@ def own_number() -> Number | None:
             # A DataLoader's worker is a daemon, a rank hardly ever: it may start no workers then.
             is_worker = current_process().daemon
             return Number(f"mp{parent.pid}", identity[-1]) if identity and not is_worker else None
+        if getattr(current_process(), "_inheriting", False):
+            return None
     task = os.environ.get("SLURM_PROCID", "")
-    return Number("slurm", int(task)) if task.isdecimal() and "SLURM_STEP_ID" in os.environ else None
+    return Number(SLURM, int(task)) if task.isdecimal() and "SLURM_STEP_ID" in os.environ else None
+
+
+def is_numbered_by_job() -> bool:
+    """Whether other hosts know this process's number too. A parent's process id may be there twice."""
+    number = own_number()
+    return number is not None and number.numbering == SLURM
 
 
 def is_numbered() -> bool:

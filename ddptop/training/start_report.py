@@ -288,15 +288,15 @@ class AwaitedNumber(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        """Look for what siblings tell until this process has come to `init_process_group` itself; those of
-        other hosts tell it and are told in the job's store, once that is there."""
+        """Look for what siblings tell until this process has come to `init_process_group` itself. Tasks of
+        Slurm on other hosts tell it and are told in the job's store, once that is there."""
         try:
             while not self._ends.wait(REPORT_AFTER_S) and not _is_worker():
                 if self._own is not None:
-                    if not _exchanges() or self._ask_store(self._own) is not None:
+                    if not _asks_store() or self._ask_store(self._own) is not None:
                         return
                     continue
-                mark = self._ask_store(None) if _exchanges() else None
+                mark = self._ask_store(None) if _asks_store() else None
                 numbers = siblings.told_by_siblings() or siblings.told_by(mark or "")
                 if numbers is not None:
                     with _beginning:
@@ -347,6 +347,10 @@ class AwaitedNumber(threading.Thread):
 def _exchanges() -> bool:
     """Whether hosts that no launcher of ours has joined are to find each other by the job's store."""
     return os.environ.get("DDPTOP_EXCHANGE") == "1"
+
+
+def _asks_store() -> bool:
+    return _exchanges() and siblings.is_numbered_by_job()
 
 
 def _is_worker() -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ddptop.host.runs import create_run_directory, remove_run_directory
-from ddptop.training import siblings
+from ddptop.training import siblings, start_report
 from ddptop.training.siblings import Number
+from ddptop.training.start_report import AwaitedNumber
+from ddptop.training.torch_compat import job_store
+from tests.processes import until
 
 
 @pytest.mark.parametrize(
@@ -63,3 +68,68 @@ def test_a_task_of_slurm_has_a_number(
     assert (siblings.own_number(), siblings.is_numbered()) == (number, number is not None)
     monkeypatch.setenv("RANK", "0")  # its launcher numbers the ranks
     assert not siblings.is_numbered()
+
+
+def test_a_child_has_no_number_of_slurm_while_it_imports_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    assert siblings.own_number() is None
+
+
+class FakeStore:
+    """A job's store in this process, that counts its connections."""
+
+    values: dict[str, bytes]
+    connections: int
+
+    def __init__(self, _host: str, _port: int) -> None:
+        FakeStore.connections += 1
+
+    def get(self, key: str) -> bytes | None:
+        return self.values.get(key)
+
+    def set(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def awaited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AwaitedNumber]:
+    """A process that waits for its number beside a store without a mark; not begun."""
+    FakeStore.values, FakeStore.connections = {}, 0
+    monkeypatch.setattr(job_store, "JobStore", FakeStore)
+    monkeypatch.setattr(start_report, "REPORT_AFTER_S", 0.001)
+    monkeypatch.setenv("DDPTOP_EXCHANGE", "1")
+    monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    thread = AwaitedNumber()
+    yield thread
+    thread.end_thread()
+
+
+def test_tasks_of_slurm_tell_other_hosts(awaited: AwaitedNumber, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(siblings, "own_number", lambda: Number("slurm", 0))
+    awaited.start()
+    awaited.tell_others(0, 4)
+    until(lambda: not awaited.is_alive(), "the end")
+    (mark,) = FakeStore.values.values()
+    monkeypatch.setattr(siblings, "own_number", lambda: Number("slurm", 3))
+    assert siblings.told_by(mark.decode()) == (3, 4)
+
+
+def test_children_of_a_process_do_not_use_the_store(
+    awaited: AwaitedNumber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host may have a parent of the same process id: containers do."""
+    looks: list[None] = []
+    monkeypatch.setattr(siblings, "own_number", lambda: Number("mp47", 1))
+    monkeypatch.setattr(siblings, "told_by_siblings", lambda: looks.append(None))
+    awaited.start()
+    until(lambda: len(looks) > 2, "three looks")
+    awaited.tell_others(0, 4)
+    until(lambda: not awaited.is_alive(), "the end")
+    assert (FakeStore.connections, FakeStore.values) == (0, {})

@@ -267,7 +267,10 @@ def _make_next_data(recorder: Recorder, thread: int, original: Patched) -> Patch
 def _make_iterate(recorder: Recorder, thread: int, original: Patched) -> Patched:
     def __iter__(self: Any) -> Any:
         if get_ident() == thread:  # a pass over the data begins, or an evaluation: batches are to be counted
-            recorder.see_again()
+            try:
+                recorder.see_again()
+            except Exception as error:  # noqa: BLE001 - the training boundary
+                guard.caught(error)
         return original(self)
 
     return __iter__
@@ -428,7 +431,7 @@ class LastGradients:
 
     def take_out(self, out: bool) -> None:
         """Have no hook called until they are put back."""
-        for handle, hook in self._hooks.items():
+        for handle, hook in list(self._hooks.items()):  # one that is gone meanwhile is taken out of them
             if out:
                 handle.remove()
             elif (hooks_of_node := handle.hooks_dict_ref()) is not None:

@@ -34,9 +34,10 @@ from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import step_record
 from ddptop.training.cpu_wait import CpuWait
 from ddptop.training.gc_pauses import GcPauses
+from ddptop.training.guard import guard
 from ddptop.training.loader_position import LoaderPosition
 from ddptop.training.own_cost import RecorderCalls, cpu_now, is_clocked
-from ddptop.training.shadow import ShadowBlocks
+from ddptop.training.shadow import BLOCK, ShadowBlocks
 from ddptop.training.step_record import (
     EVENT,
     EVENT_BITS,
@@ -183,6 +184,8 @@ class Recorder:
         self.unseen_optimizer = 0
         """By its `id()` the optimizer that ends steps of which nothing else is seen; 0: the running one is
         no such step."""
+        self._unseen_from = 0
+        """The first of these steps."""
         self._begin_first()
 
     def _begin_first(self) -> None:
@@ -449,7 +452,10 @@ class Recorder:
             append((step, now()))
             self.step = self.counter[0] = step + 1
             if step == last:
-                self.see_again()
+                try:
+                    self.see_again()
+                except Exception as error:  # noqa: BLE001 - the training boundary
+                    guard.caught(error)
 
         return unseen_end
 
@@ -465,7 +471,7 @@ class Recorder:
             once()
 
     def see_again(self) -> None:
-        """See more of the coming steps than their ends."""
+        """See more of the coming steps than their ends. Soon no more, unless it was needed soon."""
         if not self.unseen_optimizer:
             return
         self.unseen_optimizer = self.asides = 0
@@ -473,11 +479,10 @@ class Recorder:
         self.elements.forget()
         self.cpu_wait.step_ends()
         self.passes += 1
-        for switch in self.on_unseen:
-            switch(False)
+        self._switch_unseen(False)
         if self.step == self.shadow.next:
             self._choose_what_is_seen()
-        else:
+        elif self.step - self._unseen_from >= BLOCK:
             self.shadow.decide_soon(self.step)
 
     def aside_step_ends(self) -> None:
@@ -643,9 +648,16 @@ class Recorder:
         self.aside = self.shadow.stands_aside_from(self.step, allowed, self.record_every)
         self.forget_gradients()
         if self.aside and self._alike_steps >= ALIKE_STEPS and self.marks is None:
-            self.unseen_optimizer = self._usual_end
-            for switch in self.on_unseen:
-                switch(True)
+            self.unseen_optimizer, self._unseen_from = self._usual_end, self.step
+            self._switch_unseen(True)
+
+    def _switch_unseen(self, unseen: bool) -> None:
+        """Call all of `on_unseen`, whatever one of them raises."""
+        for switch in self.on_unseen:
+            try:
+                switch(unseen)
+            except Exception as error:  # noqa: BLE001 - the training boundary
+                guard.caught(error)
 
 
 def _do_nothing() -> None:

@@ -267,6 +267,8 @@ class Session:
             value = float(value)
         if value is None:
             return
+        if name in ("loss", "tokens"):
+            self.recorder.see_again()  # else this step would be closed without them
         if name == "loss":
             self.recorder.losses.logged = value if isinstance(value, float) else (value,)
         else:

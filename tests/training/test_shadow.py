@@ -10,8 +10,11 @@ import torch
 from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import attach
 from ddptop.training import recorder as module
+from ddptop.training.guard import Guard
 from ddptop.training.packing import LayoutTracker, pack_steps
+from ddptop.training.publisher import LoggedScalars
 from ddptop.training.recorder import Recorder
+from ddptop.training.session import Session
 from ddptop.training.shadow import BLOCK, LENGTH, NEVER, PERIOD, ShadowBlocks
 from tests.training.test_recorder import Clock, records_of
 
@@ -171,6 +174,40 @@ def test_what_is_to_be_done_between_two_steps_is_not_put_off(clock: Clock) -> No
     recorder.once = lambda: done.append(recorder.step)
     train(recorder, clock, 1)
     assert done == [PERIOD + 4] and not recorder.unseen_optimizer
+
+
+def test_a_failure_where_steps_are_seen_again_stays_out_of_training(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "guard", Guard())
+    recorder = Recorder()
+    seen: list[bool] = []
+    recorder.on_unseen += [lambda unseen: 1 // unseen, seen.append]  # type: ignore[list-item]
+    train(recorder, clock, PERIOD + LENGTH + 1)
+    assert seen == [True, False], "one that fails leaves the others as they are"
+    monkeypatch.setattr(recorder, "see_again", lambda: 1 // 0)
+    train(recorder, clock, PERIOD)
+    assert module.guard.count == 2 and module.guard.first == (
+        "ZeroDivisionError: integer division or modulo by zero"
+    )
+
+
+def test_a_loss_that_is_logged_in_a_step_that_is_not_seen_has_it_seen(clock: Clock) -> None:
+    recorder = Recorder()
+    recorder.record_every = 8
+    session = SimpleNamespace(recorder=recorder, scalars=LoggedScalars())
+    train(recorder, clock, 4 * BLOCK)
+    assert recorder.unseen_optimizer
+    Session.log_scalar(session, "loss", 0.25)  # type: ignore[arg-type]
+    Session.log_scalar(session, "tokens", 100)  # type: ignore[arg-type]
+    train(recorder, clock, BLOCK + 1)
+    assert recorder.unseen_optimizer, "a script that logs rarely has few steps more of it seen"
+    Session.log_scalar(session, "loss", 0.5)  # type: ignore[arg-type]
+    train(recorder, clock, 2 * BLOCK)
+    assert not recorder.unseen_optimizer and recorder.aside, "a script that logs often has all of them seen"
+    recorder.finish_step()
+    logged = {r.step: (r.loss, r.elements) for r in records_of(recorder) if r.flags & Flag.LOSS_LOGGED}
+    assert logged == {4 * BLOCK: (0.25, 100), 5 * BLOCK + 1: (0.5, -1)}
 
 
 def test_steps_that_no_optimizer_ends_are_in_no_block(monkeypatch: pytest.MonkeyPatch) -> None:

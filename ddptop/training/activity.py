@@ -94,7 +94,7 @@ class EvaluationWatch:
 def newest_stamp(recorder: Recorder) -> tuple[int, int]:
     """The newest event that is a moment, and when it was; (-1, 0): none is left of the running step."""
     if recorder.unseen_optimizer:
-        return STAMP_ASIDE_END, 0
+        return -1, 0  # what is left is of a step before
     for stamp in reversed(recorder.stamps):
         event = stamp & EVENT
         if event == STAMP_LAST_GRADIENT or PHASES.get(event, Phase.OTHER) is not None:
@@ -129,6 +129,8 @@ class ActivityWatch:
         self._was_in_training_mode = False
         self._evaluates: tuple[int, int] | None = None
         """The step in which this rank evaluates, and since when."""
+        self._unseen_step = (-1, 0)
+        """The step of which only the end will be seen, and when this rank was first found in it."""
 
     def read(self) -> CurrentActivity:
         """What the training thread does now."""
@@ -145,11 +147,25 @@ class ActivityWatch:
             return CurrentActivity(phase, self._collective_of(wait_ns, phase), wait_ns)
         if evaluates:
             return CurrentActivity(phase, Activity.EVALUATE, evaluates)
+        if recorder.unseen_optimizer:
+            return self._read_unseen(phase, step)
         if phase == Phase.OTHER:
             if self._saves_in_parts(since_ns):
                 return CurrentActivity(phase, Activity.SAVE, since_ns)
             return CurrentActivity(phase, _AFTER.get(event, Activity.TRAINING), since_ns)
         return CurrentActivity(phase, Activity.TRAINING, since_ns)
+
+    def _read_unseen(self, phase: Phase, step: int) -> CurrentActivity:
+        """In a step of which only its end will be seen: only the stack says where the thread is."""
+        if step != self._unseen_step[0]:
+            self._unseen_step = step, time.monotonic_ns()
+        since_ns = self._unseen_step[1]
+        if self._saves_in_parts(since_ns):
+            return CurrentActivity(phase, Activity.SAVE, since_ns)
+        if time.monotonic_ns() - since_ns < NAMED_AFTER_NS:
+            return CurrentActivity(phase, Activity.TRAINING, since_ns)
+        collective = collective_in(sys._current_frames().get(self._thread))
+        return CurrentActivity(phase, collective or Activity.TRAINING, since_ns)
 
     def _evaluates_since(self, phase: Phase, step: int) -> int:
         """Since when this rank evaluates; 0: it does not. Once it does, it goes on until it trains: its

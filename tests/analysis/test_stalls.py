@@ -123,6 +123,15 @@ def test_a_rank_behind_by_a_step_is_missing_though_its_sequence_is_not_known(sta
     assert stall.sentence == "rank 3 is missing: still in step 40, the others in 41"
 
 
+def test_a_rank_that_counts_a_step_with_its_end_is_missing_where_it_launched_less(stage) -> None:
+    """Ranks that record fewer steps than others count some when the optimizer has stepped, the others with
+    the next forward: both are behind the same optimizer step here."""
+    in_barrier = {rank: {"step": 40, "bucket": -1, "sequence": 83} for rank in (0, 1, 2)}
+    stage.beat(17, {**in_barrier, 3: {"step": 41, "bucket": -1, "sequence": 82, "phase": Phase.OTHER}})
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("missing", (3,))
+
+
 def test_by_bucket_where_backends_do_not_count(stage) -> None:
     stage.beat(17, {rank: {"step": 41, "bucket": 1 + (rank != 2), "sequence": -1} for rank in range(4)})
     assert stage.frame().stall.ranks == (2,)

@@ -206,6 +206,23 @@ def test_a_long_wait_has_the_name_of_its_collective(
     assert read == [Activity.BARRIER]
 
 
+def test_of_a_step_that_is_not_seen_the_place_is_unknown_and_the_stack_is_read(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.recorder.unseen_optimizer = 1
+    began = watched.watch.read()
+    assert (began.phase, began.activity) == (Phase.OTHER, Activity.TRAINING)
+    assert activity.current_place(watched.recorder) == "", "not after the optimizer: that is not known"
+    monkeypatch.setattr(activity, "NAMED_AFTER_NS", 0)
+    assert watched.watch.read() == began
+    monkeypatch.setattr(activity, "collective_in", lambda _frame: Activity.BARRIER)
+    assert watched.watch.read() == (Phase.OTHER, Activity.BARRIER, began.since_ns)
+    monkeypatch.setattr(activity, "is_saving_in_parts", lambda _frame: True)
+    assert watched.watch.read() == (Phase.OTHER, Activity.SAVE, began.since_ns)
+    watched.recorder.step += 1
+    assert watched.watch.read().since_ns > began.since_ns
+
+
 def test_a_save_of_torch_distributed_checkpoint_is_one(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -136,6 +136,12 @@ def _behind(progress: Sequence[RankProgress]) -> list[RankProgress]:
     """The ranks that are behind; all if all are equal, none if they wait for each other in a circle."""
     least = min(p.step for p in progress)
     slowest = [p for p in progress if p.step == least]
+    if max(p.step for p in progress) == least + 1:
+        # Of ranks between two steps some may count the step that has ended already, others do with the next
+        # forward. How many collectives they have launched tells more.
+        all_waiting = _ahead(progress)
+        if all_waiting and len(all_waiting) < len(progress):
+            slowest = [p for p in progress if p.rank not in all_waiting]
     waiting = _ahead(slowest)
     slowest = [p for p in slowest if p.rank not in waiting]
     if 1 < len(slowest) == len(progress) and all(p.bucket is not None for p in slowest):

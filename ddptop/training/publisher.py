@@ -314,7 +314,7 @@ class Publisher(threading.Thread):
     def _stop_measuring(self) -> None:
         """Take as little time as possible: records are not read, or something is wrong for good."""
         self._recorder.detail_every = self._recorder.loss_every = self._recorder.check_every = 1 << 40
-        self._recorder.marks_every = 1 << 40
+        self._recorder.marks_every = self._recorder.record_every = 1 << 40
 
     def close_in_child(self) -> None:
         """In a forked child: close its copy of the connection, which would stay open when this rank ends."""

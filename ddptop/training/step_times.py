@@ -113,6 +113,8 @@ class StepTimes:
             for stamp in stamps:
                 events[stamp & EVENT](stamp >> EVENT_BITS)
             if closed is not None:
+                # Entries of steps of which only the end was seen have no number of their own.
+                self._known &= self._step < 0 or closed[0] == self._step + 1
                 record = self._close_step(Closed._make(closed))
                 if self._known:
                     records.append(record)

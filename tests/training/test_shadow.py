@@ -12,7 +12,7 @@ from ddptop.training import attach
 from ddptop.training import recorder as module
 from ddptop.training.guard import Guard
 from ddptop.training.packing import LayoutTracker, pack_steps
-from ddptop.training.publisher import LoggedScalars
+from ddptop.training.publisher import LoggedScalars, Publisher
 from ddptop.training.recorder import Recorder
 from ddptop.training.session import Session
 from ddptop.training.shadow import BLOCK, LENGTH, NEVER, PERIOD, ShadowBlocks
@@ -208,6 +208,27 @@ def test_a_loss_that_is_logged_in_a_step_that_is_not_seen_has_it_seen(clock: Clo
     recorder.finish_step()
     logged = {r.step: (r.loss, r.elements) for r in records_of(recorder) if r.flags & Flag.LOSS_LOGGED}
     assert logged == {4 * BLOCK: (0.25, 100), 5 * BLOCK + 1: (0.5, -1)}
+
+
+def test_a_step_before_which_steps_were_dropped_is_left_out(clock: Clock) -> None:
+    recorder = Recorder()
+    recorder.record_every = 8
+    train(recorder, clock, 8 * BLOCK + 3)
+    recorder.finish_step()
+    unseen = [entry for entry in recorder.records if len(entry) == 2]
+    assert len(unseen) > 20
+    for entry in unseen[10:]:  # as where the queue was full
+        recorder.records.remove(entry)
+    records = records_of(recorder)
+    assert {record.end - record.begin for record in records} == {100_000}
+    assert [record.step for record in records] == [*range(unseen[10][0]), *range(8 * BLOCK, 8 * BLOCK + 3)]
+
+
+def test_a_recorder_whose_publisher_has_failed_stands_aside(clock: Clock) -> None:
+    recorder = Recorder()
+    Publisher._stop_measuring(SimpleNamespace(_recorder=recorder))  # type: ignore[arg-type]
+    train(recorder, clock, 10 * BLOCK)
+    assert recorder.unseen_optimizer and recorder.step == 10 * BLOCK
 
 
 def test_steps_that_no_optimizer_ends_are_in_no_block(monkeypatch: pytest.MonkeyPatch) -> None:

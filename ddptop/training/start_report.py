@@ -46,6 +46,12 @@ CLOSE_S = 0.8
 HAND_OVER_S = 2.0
 """How long the session waits for this thread, which may be loading modules. Milliseconds are usual."""
 
+ASK_STORE_S = 600.0
+"""How long the job's store is asked for another rank's mark: some tasks are no ranks, and start them only."""
+
+LONGEST_PAUSE_S = 30.0
+"""Between two such questions, each of which is a connection to the store."""
+
 
 class Milestone(NamedTuple):
     """A place on the way to the first step that this rank has come to."""
@@ -276,6 +282,29 @@ def begin_as_launched(_torch: Any) -> None:
             atexit.register(_waiting.end_thread)
 
 
+class StoreAsks:
+    """When the job's store is asked for a mark that may never be there: after 1, 2, 4 ... 30 s."""
+
+    def __init__(self) -> None:
+        self._due_s = time.monotonic()
+        self._end_s = self._due_s + ASK_STORE_S
+        self._pause_s = 1.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is asked no more."""
+        return time.monotonic() > self._end_s
+
+    def take_due(self) -> bool:
+        """Whether it is to be asked now; the next time is later."""
+        now_s = time.monotonic()
+        if now_s < self._due_s or self.is_over:
+            return False
+        self._due_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return True
+
+
 class AwaitedNumber(threading.Thread):
     """Begins the reports of this process once a sibling has told it its rank."""
 
@@ -291,12 +320,12 @@ class AwaitedNumber(threading.Thread):
         """Look for what siblings tell until this process has come to `init_process_group` itself. Tasks of
         Slurm on other hosts tell it and are told in the job's store, once that is there."""
         try:
+            asks = StoreAsks()
             while not self._ends.wait(REPORT_AFTER_S) and not _is_worker():
                 if self._own is not None:
-                    if not _asks_store() or self._ask_store(self._own) is not None:
-                        return
-                    continue
-                mark = self._ask_store(None) if _asks_store() else None
+                    self._tell_other_hosts(self._own)
+                    return
+                mark = self._ask_store(None) if _asks_store() and asks.take_due() else None
                 numbers = siblings.told_by_siblings() or siblings.told_by(mark or "")
                 if numbers is not None:
                     with _beginning:
@@ -313,6 +342,14 @@ class AwaitedNumber(threading.Thread):
         with _beginning:
             self._own = siblings.mark_of(rank, world_size) or ""
         siblings.tell_siblings(rank, world_size)
+
+    def _tell_other_hosts(self, own: str) -> None:
+        asks = StoreAsks()
+        while _asks_store() and not asks.is_over:
+            if asks.take_due() and self._ask_store(own) is not None:
+                return
+            if self._ends.wait(REPORT_AFTER_S):
+                return
 
     def end_thread(self) -> None:
         """It may be in a call of torch, which must not last into the exit of the interpreter."""

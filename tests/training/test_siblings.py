@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ddptop.host.runs import create_run_directory, remove_run_directory
 from ddptop.training import siblings, start_report
 from ddptop.training.siblings import Number
-from ddptop.training.start_report import AwaitedNumber
+from ddptop.training.start_report import AwaitedNumber, StoreAsks
 from ddptop.training.torch_compat import job_store
 from tests.processes import until
 
@@ -133,3 +134,28 @@ def test_children_of_a_process_do_not_use_the_store(
     awaited.tell_others(0, 4)
     until(lambda: not awaited.is_alive(), "the end")
     assert (FakeStore.connections, FakeStore.values) == (0, {})
+
+
+def test_the_store_is_asked_ever_more_rarely_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(start_report, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    asks, asked = StoreAsks(), []
+    for second in range(2000):
+        now[0] = float(second)
+        if asks.take_due():
+            asked.append(second)
+    assert asked[:8] == [0, 1, 3, 7, 15, 31, 61, 91]
+    assert (asked[-1], asks.is_over) == (571, True)
+
+
+def test_a_task_that_is_no_rank_asks_the_store_rarely(
+    awaited: AwaitedNumber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has started the ranks, and never comes to a process group."""
+    looks: list[None] = []
+    monkeypatch.setattr(siblings, "own_number", lambda: Number("slurm", 0))
+    monkeypatch.setattr(siblings, "told_by_siblings", lambda: looks.append(None))
+    monkeypatch.setattr(StoreAsks, "take_due", lambda _: len(looks) == 2)
+    awaited.start()
+    until(lambda: len(looks) > 9, "ten looks")
+    assert FakeStore.connections == 1

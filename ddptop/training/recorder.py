@@ -140,6 +140,8 @@ class Recorder:
         """On a device: records an event at every border of a phase (`ddptop.training.device.PhaseMarks`)."""
         self.forwarded: Callable[[], Any] = lambda: None
         """The DDP model whose forward was the last one, while it exists."""
+        self.count_collectives: Callable[[], int] = lambda: -1
+        """How many collectives were launched in the group of the only DDP model; -1: not known."""
         self.several_models = False
         """Whether there is more than one DDP model: then any backward may wait for all-reduces."""
         self.stamp_due = False
@@ -443,15 +445,23 @@ class Recorder:
         """To be called when an optimizer has stepped while `unseen_optimizer` is not 0: a step ends of which
         nothing else is seen, and is closed. `seen_end`: what is to be called otherwise."""
         usual, last, append = self.unseen_optimizer, self.shadow.next - 1, self.records.append
+        count_collectives = self.count_collectives
+        n_at_begin = n_before = count_collectives()
 
         def unseen_end(optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
-            if id(optimizer) != usual or self.once is not None:
+            nonlocal n_before
+            n_collectives = count_collectives()
+            # It steps again in the step that it has ended, unless the group counts nothing at all.
+            again = n_collectives == n_before != n_at_begin
+            n_before = n_collectives
+            if id(optimizer) != usual or (self.once is not None and not again):
                 seen_end(optimizer, args, kwargs)
                 return
             step = self.step
-            append((step, now()))
-            self.step = self.counter[0] = step + 1
-            if step == last:
+            if not again:
+                append((step, now()))
+                self.step = self.counter[0] = step + 1
+            if again or step == last:
                 try:
                     self.see_again()
                 except Exception as error:  # noqa: BLE001 - the training boundary
@@ -603,7 +613,9 @@ class Recorder:
         if self.calls:
             self.calls = []
         if not self.aside:
-            alike = self._ended_by == self._usual_end != 0
+            # In a step that reduces nothing a second optimizer step would not be found (`make_unseen_end`).
+            reduced = self._synchronised or self.without_ddp
+            alike = reduced and self._ended_by == self._usual_end != 0
             self._alike_steps = self._alike_steps + 1 if alike else 0
             self._usual_end = self._ended_by
         self._ended_by = 0

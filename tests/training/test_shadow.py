@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -208,6 +209,42 @@ def test_a_loss_that_is_logged_in_a_step_that_is_not_seen_has_it_seen(clock: Clo
     recorder.finish_step()
     logged = {r.step: (r.loss, r.elements) for r in records_of(recorder) if r.flags & Flag.LOSS_LOGGED}
     assert logged == {4 * BLOCK: (0.25, 100), 5 * BLOCK + 1: (0.5, -1)}
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["", "a group that counts no collectives"])
+def test_an_optimizer_that_steps_twice_ends_an_unseen_step_once(clock: Clock, counts: bool) -> None:
+    recorder = Recorder()
+    recorder.record_every = 8
+    n_collectives = 5
+    recorder.count_collectives = lambda: n_collectives
+    train(recorder, clock, BLOCK + 1)
+    assert recorder.unseen_optimizer
+    end_step = recorder.make_unseen_end(lambda *_: None)
+    for _ in range(3):
+        n_collectives += counts
+        end_step(OPTIMIZERS[0], (), {})
+    assert recorder.step == BLOCK + 4 and recorder.unseen_optimizer
+    end_step(OPTIMIZERS[0], (), {})
+    if not counts:
+        assert recorder.step == BLOCK + 5 and recorder.unseen_optimizer
+        return
+    assert recorder.step == BLOCK + 4 and not recorder.unseen_optimizer and recorder.aside
+    train(recorder, clock, 1)
+    assert recorder.step == BLOCK + 4, "the next forward begins the step after it"
+    train(recorder, clock, 1)
+    assert recorder.step == BLOCK + 5
+
+
+def test_steps_that_reduce_nothing_are_seen(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    recorder.record_every = 8
+    monkeypatch.setattr(recorder, "forward_begins", partial(forward_in_no_sync, recorder))
+    train(recorder, clock, 4 * BLOCK)
+    assert recorder.aside and not recorder.unseen_optimizer
+
+
+def forward_in_no_sync(recorder: Recorder, _synchronises: bool) -> None:
+    Recorder.forward_begins(recorder, False)
 
 
 def test_a_step_before_which_steps_were_dropped_is_left_out(clock: Clock) -> None:

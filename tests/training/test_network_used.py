@@ -14,6 +14,9 @@ from ddptop.training.start_report import StartReport
 from tests.processes import until
 from tests.training.conftest import Ear
 
+FAILS_AFTER_S = 20.0
+"""Where something does wait for the name service."""
+
 
 @pytest.fixture
 def name_service(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
@@ -21,7 +24,7 @@ def name_service(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     answers = threading.Event()
 
     def network_card() -> dict[str, Scalar]:
-        answers.wait()
+        answers.wait(FAILS_AFTER_S)
         return {"mtu": 9000}
 
     monkeypatch.setattr(network_used, "network_card", network_card)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Activity, Phase
-from ddptop.training.collective_called import collective_in, is_saving_in_parts
+from ddptop.training.collective_called import collective_in, is_saving_in_parts, phase_in
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import (
     EVENT,
@@ -164,8 +164,9 @@ class ActivityWatch:
             return CurrentActivity(phase, Activity.SAVE, since_ns)
         if time.monotonic_ns() - since_ns < NAMED_AFTER_NS:
             return CurrentActivity(phase, Activity.TRAINING, since_ns)
-        collective = collective_in(sys._current_frames().get(self._thread))
-        return CurrentActivity(phase, collective or Activity.TRAINING, since_ns)
+        frame = sys._current_frames().get(self._thread)
+        phase = phase_in(frame) or phase
+        return CurrentActivity(phase, collective_in(frame) or Activity.TRAINING, since_ns)
 
     def _evaluates_since(self, phase: Phase, step: int) -> int:
         """Since when this rank evaluates; 0: it does not. Once it does, it goes on until it trains: its

@@ -1,10 +1,11 @@
-"""What a thread is in by its Python stack: a collective, or a save of `torch.distributed.checkpoint`."""
+"""What a thread is in by its Python stack: a collective, forward or backward, or a save of
+`torch.distributed.checkpoint`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ddptop.protocol.messages import Activity
+from ddptop.protocol.messages import Activity, Phase
 
 _COLLECTIVES = (
     ("all_reduce", Activity.ALL_REDUCE),
@@ -31,6 +32,24 @@ def collective_in(frame: Any) -> Activity | None:
             break
         frame = frame.f_back
     return next((activity for part, activity in _COLLECTIVES if part in name), None)
+
+
+_PHASES = (
+    ("torch/autograd/graph.py", "_engine_run_backward", Phase.BACKWARD),
+    ("torch/nn/parallel/distributed.py", "forward", Phase.FORWARD),
+)
+"""The file and the function of torch that a thread is in during a phase."""
+
+
+def phase_in(frame: Any) -> Phase:
+    """Whether a stack is within a forward of DDP or a backward; OTHER: in neither."""
+    while frame is not None:
+        code = frame.f_code
+        for file, function, phase in _PHASES:
+            if code.co_name == function and code.co_filename.endswith(file):
+                return phase
+        frame = frame.f_back
+    return Phase.OTHER
 
 
 SAVER = "state_dict_saver.py"

@@ -215,6 +215,11 @@ def test_of_a_step_that_is_not_seen_the_place_is_unknown_and_the_stack_is_read(
     assert activity.current_place(watched.recorder) == "", "not after the optimizer: that is not known"
     monkeypatch.setattr(activity, "NAMED_AFTER_NS", 0)
     assert watched.watch.read() == began
+    weight = torch.ones(1, requires_grad=True)
+    phases = []
+    weight.register_hook(lambda _gradient: phases.append(watched.watch.read().phase))
+    weight.sum().backward()
+    assert phases == [Phase.BACKWARD]
     monkeypatch.setattr(activity, "collective_in", lambda _frame: Activity.BARRIER)
     assert watched.watch.read() == (Phase.OTHER, Activity.BARRIER, began.since_ns)
     monkeypatch.setattr(activity, "is_saving_in_parts", lambda _frame: True)

@@ -15,10 +15,10 @@ from tests.processes import DDPTOP_RUN, environment, run
 SCRIPT = Path(__file__).parent / "scripts" / "slow_lines.py"
 KINDS = ("sleep", "loop", "read_file", "sort_array")
 PLACES = ("data", "forward", "before_optimizer", "before_forward", "after_optimizer", "before_backward")
-STEPS = 450
-"""Of a stretch: 12 s, in which a rank is flagged, asked, and takes its samples."""
+STEPS = 800
+"""Of a stretch: some 20 s, in which a rank is flagged, asked, and takes its samples within the budget."""
 
-WINDOWS = [(place, KINDS[(number + turn) % 4]) for turn in range(2) for number, place in enumerate(PLACES)]
+WINDOWS = [(place, KINDS[number % 4]) for number, place in enumerate(PLACES)]
 
 
 def sampled_in(recording: Path) -> list[SampledStack]:
@@ -50,7 +50,7 @@ def test_the_line_that_takes_the_time_is_named(tmp_path: Path) -> None:
         user = next(group.call for group in reversed(hot_path(stack)) if group.call.line)
         told.append(f"{stack.place}: {samples_phrase(stack)}")
         right += _kind_at(stack.step) == user.function
-    assert len(asked) >= 9, told
+    assert len(asked) >= 4, told
     assert right >= 0.9 * len(asked), told
 
 

@@ -177,13 +177,14 @@ class StackSampler:
     def _begin_series(self, request: int, now_ns: int) -> None:
         if self._is_cost_measured():
             return
+        if self._is_long(now_ns - self._step[1]) and self._is_rested(False, "", now_ns):
+            self._series = self._new_series(0, "", LONG_STEP_LOOK_NS, now_ns)
+            return
         if now_ns - max(self._ended_ns.values(), default=-LEAST_PAUSE_NS) < LEAST_PAUSE_NS:
             return
         is_asked, self._answered = request != self._answered, request
         if is_asked and self._is_rested(True, requested_place(request), now_ns):
             self._series = self._new_series(request, requested_place(request), LOOK_NS, now_ns)
-        elif self._is_long(now_ns - self._step[1]) and self._is_rested(False, "", now_ns):
-            self._series = self._new_series(0, "", LONG_STEP_LOOK_NS, now_ns)
 
     def _is_long(self, lasts_ns: int) -> bool:
         usual_ns = self._step_ns()
@@ -238,7 +239,10 @@ class StackSampler:
     def _is_over(self, series: _Series, now_ns: int) -> bool:
         if series.tree.n_samples >= SAMPLES or now_ns - series.began_ns >= LONGEST_NS:
             return True
-        return not series.number and self._recorder.step != series.counter
+        if series.number:  # a step that lasts very long somewhere else has a series of its own
+            elsewhere = current_place(self._recorder) != series.place
+            return elsewhere and self._is_long(now_ns - self._step[1])
+        return self._recorder.step != series.counter
 
     def _make_message(self, series: _Series) -> StackSamples:
         held_ns = series.late_ns - (_cpu_wait_ns() - series.cpu_wait_ns)

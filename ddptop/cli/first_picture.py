@@ -43,7 +43,8 @@ def begin(waits_for: str) -> None:
     )
     _picture = f"{_OPEN}{''.join(lines)}\x1b[{size.lines};1H"  # a progress bar may come at the foot
     _is_shown = True  # first: a signal may come while it is written
-    if threading.current_thread() is threading.main_thread():
+    # A shell without job control has it ignored, and would wait for a stopped process for ever.
+    if _is_main_thread() and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
         signal.signal(signal.SIGTSTP, _suspend)
     _write(_picture)
 
@@ -72,8 +73,13 @@ def _suspend(_number: int, _frame: FrameType | None) -> None:
 
 
 def _stop_handling() -> None:
-    if signal.getsignal(signal.SIGTSTP) is _suspend:
+    if _is_main_thread() and signal.getsignal(signal.SIGTSTP) is _suspend:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+
+def _is_main_thread() -> bool:
+    """Python handles signals there alone."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _write(text: str) -> None:

@@ -70,11 +70,11 @@ def is_numbered() -> bool:
 
 def mark_of(rank: int, world_size: int) -> str | None:
     """The mark that says that this process is that rank; None: it has no number."""
-    own = own_number()
-    if own is None:
+    numbered = own_number()
+    if numbered is None:
         return None
-    difference = str(own.number - rank).replace("-", "m")
-    return f"{MARK}{own.numbering}-{difference}-{world_size}"
+    difference = str(numbered.number - rank).replace("-", "m")
+    return f"{MARK}{numbered.numbering}-{difference}-{world_size}"
 
 
 def tell_siblings(rank: int, world_size: int) -> None:
@@ -97,8 +97,8 @@ def told_by_siblings() -> tuple[int, int] | None:
 
 def told_by(name: str) -> tuple[int, int] | None:
     """The same by one mark; None: it is none, or of other processes."""
-    mark, own = _MARK.fullmatch(name), own_number()
-    if mark is None or own is None or mark[1] != own.numbering:
+    mark, numbered = _MARK.fullmatch(name), own_number()
+    if mark is None or numbered is None or mark[1] != numbered.numbering:
         return None
-    rank, world_size = own.number - int(mark[2].replace("m", "-")), int(mark[3])
+    rank, world_size = numbered.number - int(mark[2].replace("m", "-")), int(mark[3])
     return (rank, world_size) if 0 <= rank < world_size else None

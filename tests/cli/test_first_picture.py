@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import pty
+import select
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -73,3 +76,38 @@ def test_the_screen_leaves_the_page_by_itself(terminal: int) -> None:
     written(terminal)
     first_picture.end()
     assert written(terminal) == ""
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN])
+def test_ctrl_z_is_as_before_once_it_is_gone(terminal: int, before: signal.Handlers) -> None:
+    usual = signal.signal(signal.SIGTSTP, before)
+    try:
+        first_picture.begin("waiting")
+        ignored = signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN
+        assert ignored == (before is signal.SIG_IGN)
+        first_picture.end()
+        assert signal.getsignal(signal.SIGTSTP) is before
+    finally:
+        signal.signal(signal.SIGTSTP, usual)
+
+
+def test_ctrl_z_gives_the_shell_its_page_and_fg_shows_the_picture_again(terminal: int) -> None:
+    program = "import signal; from ddptop.cli import first_picture as p; p.begin('waiting'); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", program], stderr=sys.__stderr__) as process:
+        try:
+            read_until(terminal, "waiting")
+            process.send_signal(signal.SIGTSTP)
+            read_until(terminal, "\x1b[?1049l")
+            assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+            process.send_signal(signal.SIGCONT)
+            read_until(terminal, "waiting")
+        finally:
+            process.kill()
+
+
+def read_until(reader: int, text: str) -> None:
+    """Read what the terminal gets until this is there."""
+    deadline_s, shown = time.monotonic() + 60, ""
+    while text not in shown:
+        assert select.select([reader], [], [], deadline_s - time.monotonic())[0], shown
+        shown += os.read(reader, 4096).decode()

@@ -77,5 +77,11 @@ MAX_OPERATIONS = 256
 MAX_MEMBERS = 4096
 """Ranks that a process group names one by one; the whole world is not named."""
 
+MAX_ARRIVALS = 4096
+"""Collectives of one group in one message: two full buffers of torch's flight recorder."""
+
+MAX_COLLECTIVE_KINDS = 64
+"""Kinds of collectives that such a message tells apart."""
+
 MAX_CHECKSUMS = 1024
 """Pieces of the parameters in one message."""

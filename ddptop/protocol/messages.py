@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 from ddptop.protocol import limits
+from ddptop.protocol.arrivals import Arrivals
 from ddptop.protocol.evidence import Ask, Evidence, StackSamples
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
@@ -74,6 +75,7 @@ class Type(IntEnum):
     HOSTUSAGE = 22
     ABOUT = 23
     STACKSAMPLES = 24
+    ARRIVALS = 25
 
 
 class Phase(IntEnum):
@@ -454,7 +456,7 @@ class State:
 Message: TypeAlias = (
     "Hello | Card | Layout | Steps | Event | Progress | Usage | Bye | Ack | Run | Credit | State"
     " | Ask | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged | Host | HostUsage | About"
-    " | StackSamples"
+    " | StackSamples | Arrivals"
 )
 
 
@@ -464,7 +466,7 @@ KINDS: dict[int, type[Message]] = {
     for kind in (
         *(Hello, Steps, Event, Ack, Layout, Card, Progress, Bye, Run, Credit, State, Usage, Ask, Evidence),
         *(Replica, Clock, Membership, Gpu, Memory, Logged, Host, HostUsage, About),
-        StackSamples,
+        *(StackSamples, Arrivals),
     )
 }
 """By the first element of a message, its class."""

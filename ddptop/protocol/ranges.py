@@ -38,6 +38,7 @@ Interval: TypeAlias = Annotated[int, Range(1, limits.MAX_STEP)]
 """One step in so many."""
 Nanoseconds: TypeAlias = Annotated[int, Range(0, limits.MAX_NS)]
 """A clock reading, or a duration."""
+Microseconds: TypeAlias = Annotated[int, Range(0, limits.MAX_US)]
 Offset: TypeAlias = Annotated[int, Range(-limits.MAX_NS, limits.MAX_NS)]
 """Nanoseconds between two clocks."""
 Drift: TypeAlias = Annotated[int, Range(-(10**9), 10**9)]

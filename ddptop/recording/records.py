@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias, cast
 import msgpack
 import msgspec
 
+from ddptop.protocol.arrivals import Arrivals
 from ddptop.protocol.decoding import UNDECODABLE, decode
 from ddptop.protocol.errors import ProtocolError
 from ddptop.protocol.hosts import HostUsage
@@ -52,7 +53,7 @@ from ddptop.recording.format import (
     walk_frames,
 )
 
-PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage)
+PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage, Arrivals)
 """Messages that matter for a moment only; others are lasting: they hold until a later one replaces them."""
 PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
 

@@ -135,6 +135,9 @@ class Budget:
         self.tight = False
         """Whether steps are short and what is not bucket detail takes most of the budget: then the publisher
         runs less often."""
+        self.reading_share = 0.0
+        """Of a core that reads of torch's flight recorder take, on average: a median of batches would show
+        nothing of one that comes every 8 s. Set by the publisher."""
         self.cost_us = 0.0
         """Per step: training threads and publisher."""
         self.cost_pct = 0.0
@@ -213,7 +216,7 @@ class Budget:
         recording = in_cold_caches(plain) + checks_ns
         if self.marks_every > 1:  # detailed steps are marked, which is in their cost
             recording += MARKS_NS * max(0.0, 1 / self.marks_every - 1 / self.detail_every)
-        published = median(self._publishing) * step
+        published = (median(self._publishing) + self.reading_share) * step
         base = published + self._recording_ns(recording, self.record_every)
         own_ns = base + extra / self._detail_distance(self.detail_every)
         self.cost_us = own_ns / 1e3

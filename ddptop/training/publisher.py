@@ -38,6 +38,7 @@ from ddptop.training.activity import ActivityWatch
 from ddptop.training.bucket_timing import TimerBoundsReporter
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, memory_of
+from ddptop.training.evidence.arrivals import ArrivalReader
 from ddptop.training.evidence.reporter import OWN, EvidenceReporter
 from ddptop.training.evidence.sampler import StackSampler
 from ddptop.training.exit import ExitReason
@@ -222,6 +223,7 @@ class Publisher(threading.Thread):
             lambda: budget.step_ns,
             lambda: budget.sampling_share,
         )
+        self._arrivals = ArrivalReader(self._timed_groups)
         self._memberships_sent: dict[int, Message] = {}
         self._described = 0
         self._epoch: int | None = None
@@ -334,6 +336,7 @@ class Publisher(threading.Thread):
             launchers = self._take_notices()
             records = self._take_steps(None if self._ending is None else ENDING_DEVICE_S)
             self._offer_messages(sender, records)
+            self._read_arrivals(records)
             if beat or self._budget.tight or launchers:
                 sender.set_heartbeat(encode(self._make_progress()))
             beat = not beat
@@ -354,7 +357,7 @@ class Publisher(threading.Thread):
             if self._session.device is not None:
                 self._budget.device_waits = self._session.device.resolver.device_waits
             before, cpu = cpu, time.thread_time_ns()
-            unseen = self._recorder.gc_pauses.take_cost()
+            unseen = self._recorder.gc_pauses.take_cost() - self._arrivals.take_spent_ns()
             self._budget.account_for(records, cpu - before + unseen, self._session.replicas.step_ns)
             if ack is not None:
                 self._last_ack_s = time.monotonic()
@@ -527,6 +530,22 @@ class Publisher(threading.Thread):
                 sender.offer_message(encode(message))
             except (ValueError, TypeError, OverflowError) as error:  # costs one message, not the rank
                 guard.caught(error)
+
+    def _read_arrivals(self, records: list[StepRecord]) -> None:
+        """Read when collectives were launched that no hook times; a failure ends this for good."""
+        self._arrivals.note_steps(records)
+        # Where the rest is over budget, as in steps of a few ms, nothing is left for it.
+        has_room = self._budget.cost_pct - 100 * self._arrivals.share < self._budget.budget_pct
+        try:
+            for message in self._arrivals.read_if_due(self._budget.budget_pct if has_room else 0.0):
+                self.send(message)
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        self._budget.reading_share = self._arrivals.share
+
+    def _timed_groups(self) -> set[str]:
+        """The process groups of DDP's models."""
+        return {membership.group for membership in list(self._session.memberships.values())}
 
     def _device_news(self, device: DeviceTiming) -> list[Message]:
         """What has changed in the device's timing."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
+from ddptop.protocol.arrivals import Arrivals
 from ddptop.protocol.codec import encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError
@@ -57,7 +58,7 @@ _STEPS = bytes([Type.STEPS])
 
 NUMBERED = (
     *(Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership, Memory, Logged),
-    StackSamples,
+    *(StackSamples, Arrivals),
 )
 
 

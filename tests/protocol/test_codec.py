@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.protocol import limits
+from ddptop.protocol.arrivals import Arrivals, CollectiveKind
 from ddptop.protocol.codec import decode_answer, encode
 from ddptop.protocol.decoding import decode
 from ddptop.protocol.errors import ProtocolError, UnknownType
@@ -118,6 +119,10 @@ MESSAGES: list[Message] = [
         2_100,
         0,
         (SampledCall("train.py", 88, "main", -1, 50), SampledCall("dataset.py", 31, "__getitem__", 0, 41)),
+    ),
+    Arrivals(
+        *(10**15, "1", "mesh_dp_shard", "gloo", (0, 2), 0, 131, 10**15, (0, 900), 40, (0, 1)),
+        *((CollectiveKind("all_reduce", 1 << 20),), (0, 0)),
     ),
 ]
 

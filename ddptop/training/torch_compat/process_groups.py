@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,29 @@ def group_states(completed: Mapping[str, int]) -> tuple[GroupState, ...]:
         )
         for group, name in names
     )
+
+
+class SharedGroup(NamedTuple):
+    """A process group of several ranks."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    """Ascending; empty: all, or too many to name."""
+    group: Any
+
+
+def shared_groups() -> list[SharedGroup]:
+    """The process groups of this process that have several ranks, at most MAX_GROUPS; from any thread."""
+    world = distributed_c10d._world
+    groups = []
+    for group, name in list(world.pg_names.items())[:MAX_GROUPS]:
+        ranks = tuple(sorted(world.pg_group_ranks.get(group, ())))
+        if len(ranks) > 1:
+            whole = len(ranks) == dist.get_world_size() or len(ranks) > MAX_MEMBERS
+            description = str(getattr(group, "group_desc", ""))
+            groups.append(SharedGroup(str(name), description, () if whole else ranks, group))
+    return groups
 
 
 _reading = True

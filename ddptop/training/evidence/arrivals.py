@@ -1,0 +1,221 @@
+"""When this rank launched its collectives: small windows of torch's flight recorder, read now and then.
+
+For what no hook of ours times: training without DistributedDataParallel, and process groups beside DDP's. A
+read of a full buffer (2,000 collectives) takes some 25 ms, in which Python runs at half its speed, so it is
+repeated every 8 s; a small buffer is read every second. What it costs is counted in the budget.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+
+from ddptop.protocol.arrivals import Arrivals, CollectiveKind
+from ddptop.protocol.limits import MAX_ARRIVALS, MAX_COLLECTIVE_KINDS, NS
+from ddptop.training.device.events import ignore_captures
+from ddptop.training.step_record import StepRecord
+from ddptop.training.torch_compat.process_groups import (
+    SharedGroup,
+    flight_dumps,
+    sequence_of,
+    shared_groups,
+)
+
+SHARE = 0.4
+"""Of the budget, which reads may take at most."""
+
+LEAST_S, MOST_S = 1, 64
+"""Between two reads; a power of two. Ranks read at multiples of it in Unix time, so that one that reads more
+rarely reads when the others do."""
+
+KEPT_STEPS = 4096
+"""Newest steps in which a collective may have been launched that is still in the buffer."""
+
+MOST_RUNS = 8
+"""Messages of one group from one read: each has consecutive collectives."""
+
+Entry = Mapping[str, Any]
+
+
+class _Step(NamedTuple):
+    number: int
+    end_ns: int
+
+
+class ArrivalReader:
+    """Reads the flight recorder when that is due. On the publisher's thread."""
+
+    def __init__(
+        self,
+        timed_groups: Callable[[], Iterable[str]],
+        read_dumps: Callable[[], Sequence[Mapping[str, Any]]] | None = None,
+        groups: Callable[[], list[SharedGroup]] = shared_groups,
+    ) -> None:
+        """`timed_groups`: names of the groups whose collectives are timed elsewhere, those of DDP's models.
+        The others are for tests."""
+        self.every_s = LEAST_S
+        self.share = 0.0
+        """Of a core that reads take at present."""
+        self._timed_groups = timed_groups
+        self._read_dumps = read_dumps or _read_recorders
+        self._groups = groups
+        self._steps: deque[_Step] = deque(maxlen=KEPT_STEPS)
+        self._begin_ns: int | None = None
+        """When the first step ended: what came before it is the start, in which ranks differ for long."""
+        self._due_s = 0
+        self._sent: dict[str, int] = {}
+        """By group, the number of the last collective that was sent."""
+        self._seen: dict[str, int] = {}
+        """By group, how many collectives there were at the last read."""
+        self._wall_offset_ns: int | None = None
+        self._spent_ns = 0
+        self._failed = False
+
+    def note_steps(self, records: Sequence[StepRecord]) -> None:
+        """Steps have finished."""
+        if self._begin_ns is None:
+            self._begin_ns = next((record.end for record in records), None)
+        self._steps.extend(_Step(record.step, record.end) for record in records)
+
+    def take_spent_ns(self) -> int:
+        """CPU time of the reads since the last call."""
+        spent, self._spent_ns = self._spent_ns, 0
+        return spent
+
+    def read_if_due(self, budget_pct: float) -> list[Arrivals]:
+        """What was launched since the last read, where the next one is due and there is anything new.
+
+        Raises what torch raises; then there is no further read."""
+        unix_s = time.time()
+        if self._failed or not budget_pct or unix_s < self._due_s or not self._steps:
+            return []
+        self._due_s = (int(unix_s) // self.every_s + 1) * self.every_s
+        began_ns = time.thread_time_ns()
+        try:
+            return self._read_groups()
+        except Exception:
+            self._failed = True
+            raise
+        finally:
+            spent_ns = time.thread_time_ns() - began_ns
+            self._spent_ns += spent_ns
+            self._choose_interval(spent_ns, budget_pct)
+
+    def _choose_interval(self, spent_ns: int, budget_pct: float) -> None:
+        """So that a read like this one keeps to its share; of a power of two, one step back at a time."""
+        least_s = spent_ns / NS / (SHARE * budget_pct / 100)
+        needed = 2 ** math.ceil(math.log2(max(LEAST_S, least_s)))
+        self.every_s = min(MOST_S, max(needed, self.every_s // 2))
+        self.share = spent_ns / NS / self.every_s
+
+    def _read_groups(self) -> list[Arrivals]:
+        timed = frozenset(self._timed_groups())
+        groups = {group.name: group for group in self._groups() if group.name not in timed}
+        launched = {name: sequence_of(group.group) for name, group in groups.items()}
+        before, self._seen = self._seen, launched
+        if not any(number > before.get(name, 0) for name, number in launched.items()):
+            return []
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        was, self._wall_offset_ns = self._wall_offset_ns, offset_ns
+        bound_ns = 0 if was is None else abs(offset_ns - was)
+        messages: list[Arrivals] = []
+        for name, entries in self._new_entries(groups).items():
+            for run in list(_consecutive_runs(entries))[-MOST_RUNS:]:
+                messages.append(self._message(groups[name], run, offset_ns, bound_ns))
+        return messages
+
+    def _new_entries(self, groups: Mapping[str, SharedGroup]) -> dict[str, list[Entry]]:
+        """By group, the collectives of finished steps that were not sent yet, each number once."""
+        offset_ns, begin_ns, end_ns = self._wall_offset_ns or 0, self._begin_ns or 0, self._steps[-1].end_ns
+        entries: dict[str, list[Entry]] = {}
+        newest = dict(self._sent)
+        for dump in self._read_dumps():
+            for entry in dump.get("entries", ()):
+                name = entry["process_group"][0]
+                number = entry["collective_seq_id"]
+                is_old = number <= newest.get(name, 0)
+                if name not in groups or entry["is_p2p"] or is_old:
+                    continue
+                if not begin_ns < entry["time_created_ns"] - offset_ns < end_ns:
+                    continue  # before the first step, or in the one that runs: next time
+                newest[name] = number
+                entries.setdefault(name, []).append(entry)
+        self._sent = {name: number for name, number in newest.items() if name in groups}
+        return entries
+
+    def _message(self, group: SharedGroup, run: list[Entry], offset_ns: int, bound_ns: int) -> Arrivals:
+        launched_ns = [entry["time_created_ns"] - offset_ns for entry in run]
+        base_ns = max(0, min(launched_ns))
+        steps = self._steps_of(launched_ns)
+        kinds: dict[tuple[str, str], int] = {}
+        of_kind = [
+            kinds.setdefault((entry["profiling_name"], str(entry["input_sizes"])), len(kinds))
+            for entry in run
+        ]
+        samples = dict(zip(reversed(of_kind), reversed(run), strict=True))
+        return Arrivals(
+            t_ns=time.monotonic_ns(),
+            group=group.name,
+            description=group.description,
+            backend=str(run[0]["profiling_name"]).partition(":")[0],
+            ranks=group.ranks,
+            bound_ns=bound_ns,
+            first=run[0]["collective_seq_id"],
+            base_ns=base_ns,
+            launched_us=tuple(max(0, ns - base_ns) // 1000 for ns in launched_ns),
+            first_step=min(steps),
+            steps=tuple(step - min(steps) for step in steps),
+            kinds=tuple(_kind_of(samples[kind]) for kind in range(min(len(kinds), MAX_COLLECTIVE_KINDS))),
+            of_kind=tuple(of_kind),
+        )
+
+    def _steps_of(self, launched_ns: Sequence[int]) -> list[int]:
+        """The step in which each was launched; they are in order but for threads that launch at once."""
+        steps, place = [], 0
+        of_steps = list(self._steps)
+        for ns in launched_ns:
+            while place + 1 < len(of_steps) and of_steps[place].end_ns < ns:
+                place += 1
+            steps.append(of_steps[place].number)
+        return steps
+
+
+def _read_recorders() -> Sequence[Mapping[str, Any]]:
+    if torch.cuda.is_initialized():
+        ignore_captures()  # a dump of NCCL's queries its events, in this thread
+    return flight_dumps()
+
+
+def _consecutive_runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """The entries divided where a number is left out, and where there are too many for a message."""
+    run = list(entries[:1])
+    for before, entry in pairwise(entries):
+        if entry["collective_seq_id"] != before["collective_seq_id"] + 1 or len(run) == MAX_ARRIVALS:
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
+
+
+ELEMENT_BYTES = (
+    dict.fromkeys(("Double", "Long", "ComplexFloat"), 8)
+    | dict.fromkeys(("Float", "Int"), 4)
+    | dict.fromkeys(("Half", "BFloat16", "Short"), 2)
+    | dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1)
+)
+"""By torch's names of data types in a flight recorder."""
+
+
+def _kind_of(entry: Entry) -> CollectiveKind:
+    sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
+    n_bytes = sum(
+        math.prod(size) * ELEMENT_BYTES.get(dtype, 0) for size, dtype in zip(sizes, dtypes, strict=False)
+    )
+    return CollectiveKind(str(entry["profiling_name"]).rpartition(":")[2], n_bytes)

@@ -39,6 +39,7 @@ def encode(message: Message) -> bytes:
     refuses those out of range.
     """
     if isinstance(message, Steps):
+        # Rows are only for steps that do not fit in columns, as those with a number of more than 32 bits.
         plain: object = step_words.in_columns(message) or _in_rows(message)
     else:
         kind = type(message)
@@ -68,6 +69,7 @@ def _cut_texts(value: object) -> object:
 
 def _first_that_fit(items: Iterable[_Item]) -> Iterator[_Item]:
     """The first items of a list or map, as many as have room in a message."""
+    # Half of a message, so that its other fields fit beside the list.
     room = limits.MAX_RANK_MESSAGE_BYTES // 2
     for item in islice(items, limits.MAX_CARD):
         room -= len(msgpack.packb(item, unicode_errors="replace"))

@@ -25,6 +25,7 @@ from ddptop.protocol.messages import CODES, KINDS, NAMES, Hello, Message, State,
 from ddptop.protocol.ranges import MostItems, Range
 from ddptop.protocol.texts import printable
 
+# RecursionError: msgspec raises it for values that are nested too deep.
 UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
 """What msgspec raises for bytes that are not as a type says; a text may be no UTF-8."""
 
@@ -35,6 +36,8 @@ _STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), Type.STATE))
 # -- from the declarations of messages.py to msgspec's types --------------------------------------
 
 
+# Structs are made from the messages, and not the messages structs: a rank only encodes, and never imports
+# msgspec.
 def _wire_type(declared: Any) -> Any:
     """The type that msgspec checks: with its constraints in place of ours, and structs for tuples."""
     origin, arguments = get_origin(declared), get_args(declared)
@@ -47,6 +50,7 @@ def _wire_type(declared: Any) -> Any:
     if origin in (tuple, dict):
         return origin[tuple(argument if argument is ... else _wire_type(argument) for argument in arguments)]
     if isinstance(declared, type) and issubclass(declared, tuple):
+        # A NamedTuple travels as an array; `array_like` makes msgspec check its length and each of its items.
         return _define_struct(declared, declared._field_defaults, tag=None)  # type: ignore[attr-defined]
     return declared
 
@@ -95,6 +99,7 @@ _Width = Annotated[int, msgspec.Meta(ge=FIRST_WIDTH, le=limits.MAX_RANK_MESSAGE_
 _OwnTimes = Annotated[tuple[int, ...], msgspec.Meta(max_length=step_words.HEAD + limits.MAX_CELLS)]
 
 
+# By hand, not from `messages.py`: the fields on the wire are not those of `Steps`, and have two forms.
 class StepsStruct(msgspec.Struct, array_like=True, tag=int(Type.STEPS), forbid_unknown_fields=True):
     """STEPS in either form: in columns, whose words `rows` are, with their count and width; or in rows, with
     the own times of all of them. Once decoded, those of earlier versions have all fields of this one."""
@@ -134,6 +139,7 @@ class StepsStruct(msgspec.Struct, array_like=True, tag=int(Type.STEPS), forbid_u
         return cast("tuple[int, ...]", self.count_or_own)
 
 
+# The type alone tells a message of a later version, which is skipped, from damaged bytes, which are an error.
 class _Head(msgspec.Struct, array_like=True):
     """The type of any message; what follows is skipped."""
 
@@ -174,6 +180,7 @@ def decode(data: bytes) -> Message:
 
 def decode_structs(kind: type[Message], bodies: Sequence[bytes]) -> list[Any]:
     """The structs of these messages, which are all of one kind. Raises ProtocolError."""
+    # The smaller limit holds here: a STATE, the only large message, is never decoded with others.
     if max(map(len, bodies), default=0) > limits.MAX_RANK_MESSAGE_BYTES:
         raise ProtocolError("a message is too long")
     try:
@@ -203,6 +210,7 @@ def _refusal(data: bytes, error: Exception) -> ProtocolError:
         return ProtocolError(f"no message: {error}")
     if code not in KINDS:
         return UnknownType(f"message of type {code}")
+    # msgspec names a place in the array (`$[3]`), which tells a reader of the log nothing.
     wrong_place = re.search(r"\$\[(\d+)\]", str(error))
     names = ("type", *NAMES[KINDS[code]])
     name = (
@@ -244,6 +252,7 @@ def _as_shown(value: Any) -> Any:
 def _message_maker(kind: Any) -> Callable[[Any], Any]:
     as_tuple, places = msgspec.structs.astuple, _TEXTS[kind]
 
+    # Two functions, not a test in one: this runs for each message, and few kinds of message have texts.
     def make_message(struct: Any) -> Any:
         return kind(*as_tuple(struct))
 

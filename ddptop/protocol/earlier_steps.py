@@ -11,6 +11,7 @@ from ddptop.protocol.messages import MEASURED_TOGETHER
 from ddptop.protocol.step_words import OWN, WIDTH, WORD
 
 FIRST_WIDTH = 25
+# `OwnTime` ended with `cpu_wait` then.
 """Columns of the first version that sent STEPS in columns."""
 
 
@@ -19,6 +20,7 @@ def fill_own_times(own: tuple[int, ...], n_rows: int) -> tuple[int, ...]:
 
     Returned as they are if this version sends them, or no version."""
     n_fields, remainder = divmod(len(own), n_rows)
+    # What fits no version is left alone: the checks behind this refuse it, and say why.
     if remainder or n_fields >= OWN or 0 < n_fields < MEASURED_TOGETHER:
         return own
     unknown = (-1,) * (OWN - n_fields)
@@ -34,6 +36,8 @@ def widen_words(words: bytes, n_rows: int, width: int) -> tuple[bytes, int]:
     is_earlier = FIRST_WIDTH <= width < WIDTH and 0 < n_rows <= limits.MAX_ROWS
     if not is_earlier or len(words) % WORD or len(words) < WORD * width * n_rows:
         return words, width
+    # Four bytes of 0xff are -1, so that unknown columns are inserted plane by plane, without decoding any
+    # number.
     plane_bytes, unknown = len(words) // WORD, b"\xff" * ((WIDTH - width) * n_rows)
     # The first bytes of all words come first, then the second ones: each part gets its bytes of the columns.
     planes = [words[begin : begin + plane_bytes] for begin in range(0, len(words), plane_bytes)]

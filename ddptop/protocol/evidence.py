@@ -77,6 +77,7 @@ class Ask:
 
 
 _SAMPLES = 1 << 62
+# A bit of the number, not a new message: agents of earlier versions pass it on like any other ASK.
 """Set in the number of an ASK for samples. Other numbers are Unix nanoseconds, which reach it in 2116."""
 
 _PLACE_BITS = 4
@@ -93,6 +94,7 @@ def samples_request(unix_ms: int, place: str) -> int:
     """The number of an ASK for samples of a rank while it is in a place. One that has no samples of its own
     (`cpu`) stands for all places."""
     index = SAMPLED_PLACES.index(place) if place in SAMPLED_PLACES else 0
+    # With the time in it, two ASKs for the same place have different numbers.
     return _SAMPLES | (unix_ms << _PLACE_BITS) % _SAMPLES | index
 
 
@@ -104,6 +106,7 @@ def asks_for_samples(number: int) -> bool:
 def requested_place(number: int) -> str:
     """The place that an ASK for samples names: one of SAMPLED_PLACES."""
     index = number & ((1 << _PLACE_BITS) - 1)
+    # A collector of a later version may ask for a place that this version does not have.
     return SAMPLED_PLACES[index] if index < len(SAMPLED_PLACES) else ""
 
 

@@ -16,6 +16,7 @@ DEFAULT_STALL_S = 15.0
 DEFAULT_RECORD_LIMIT_BYTES = 1 << 30
 """After which a recording thins itself, unless `--ddptop-record-limit` says otherwise."""
 
+# Fields that are added at the end of a message do not raise it: the decoder fills them in.
 VERSION = 1
 """Raised when a message changes meaning; a reader refuses a HELLO or a recording of another version."""
 

@@ -45,10 +45,12 @@ OF_RANKS = (Progress, Memory, Usage, Gpu)
 COLUMNS = (*OF_RANKS, *OF_AGENTS)
 """Readings that a run may hold as columns."""
 
+# NaN stands for None in a float64 column, which would round larger integers.
 _EXACT_IN_FLOAT = 2**53
 """Up to here every integer is a float."""
 
 
+# The codes are read from the bytes, since messages are decoded by kind, all of a kind at once.
 def message_codes(bodies: Sequence[bytes]) -> NDArray[np.uint8]:
     """(n,) `message_code` of each of these encoded messages."""
     lengths = np.fromiter(map(len, bodies), np.int64, len(bodies))
@@ -70,6 +72,8 @@ class FieldType(NamedTuple):
     def values(self, column: NDArray[Any]) -> list[Any]:
         """What was sent."""
         values, restore = column.tolist(), self.restore
+        # Objects are the last choice: numpy has no fast operation on them. Only texts and integers above
+        # 2**53 need them.
         return values if restore is None else [None if n != n else restore(n) for n in values]
 
 
@@ -143,15 +147,16 @@ class Readings(NamedTuple):
         """(n,) the values of a field."""
         return self.values[NAMES[self.kind].index(name)]
 
-    def merged(self, more: Readings) -> Readings:
+    def merged(self, added: Readings) -> Readings:
         """These and more of the same kind."""
-        pairs = zip(self.values, more.values, strict=True)
-        places = np.concatenate([self.places, more.places])
+        pairs = zip(self.values, added.values, strict=True)
+        places = np.concatenate([self.places, added.places])
         return Readings(self.kind, places, tuple(map(np.concatenate, pairs))).sorted()
 
     def sorted(self) -> Readings:
         """The same with ascending places."""
         ascending = (self.places[1:] > self.places[:-1]).all()
+        # Most often they are sorted already, and the test costs less than sorting.
         return self if ascending else self.at(np.argsort(self.places, kind="stable"))
 
     def messages(self) -> Iterator[Message]:
@@ -180,6 +185,8 @@ class StepMessages(NamedTuple):
                 return None
             structs = decode_structs(Steps, bodies)
             heads, words = zip_fields(structs)
+            # Then all of them become single rows: only steps that do not fit in columns are sent so, which is
+            # rare.
             if words is None:  # one of them is in rows
                 return cls.of(steps_of(structs))
             generation, first, base_ns = heads
@@ -200,6 +207,7 @@ class StepMessages(NamedTuple):
 
     def part(self, messages: slice | Integers | NDArray[np.bool_]) -> StepMessages:
         """Some of them."""
+        # `columns` is not cut: `begin` and `counts` say which of its rows belong to these messages.
         return StepMessages._make([*(column[messages] for column in self[:5]), self.columns])
 
     def message(self, number: int) -> Steps:
@@ -213,6 +221,7 @@ class StepMessages(NamedTuple):
 
 
 _IN_COLUMNS = frozenset({Steps, *OF_RANKS})
+# Also a single heartbeat becomes a column, so that whatever takes messages has one way to take them.
 """Messages that are never among the others of a run."""
 
 
@@ -263,9 +272,11 @@ class MessageRun:
         for kind, placed in single.items():
             places, messages = zip(*placed, strict=True)
             if kind is Steps:
+                # STEPS of a rank stay in the order of their places: a step that comes before its turn would
+                # count as a loss.
                 if self.steps is not None:
-                    both = [*zip(self.places.tolist(), self.steps.messages(), strict=True), *placed]
-                    places, messages = zip(*sorted(both, key=itemgetter(0)), strict=True)
+                    all_steps = [*zip(self.places.tolist(), self.steps.messages(), strict=True), *placed]
+                    places, messages = zip(*sorted(all_steps, key=itemgetter(0)), strict=True)
                 self.places, self.steps = np.array(places, np.int64), StepMessages.of(messages)
             else:
                 readings = Readings.of(kind, places, messages)
@@ -301,9 +312,9 @@ class MessageRun:
 
     def received(self, place: int) -> Received:
         """The message at a place."""
-        at = bisect_left(self._other_places, place)
-        if at < len(self.others) and self._other_places[at] == place:
-            return self.others[at][1]
+        index = bisect_left(self._other_places, place)
+        if index < len(self.others) and self._other_places[index] == place:
+            return self.others[index][1]
         t_ns, rank, session, seq = self.heads[:, place].tolist()
         for readings in self.readings:
             for message in readings.within(place, place + 1).messages():
@@ -354,6 +365,7 @@ class EncodedRun(MessageRun):
         """The messages at some places as a recording holds them, msgpack [t_ns, rank, session, seq, body] one
         after the other; and (n,) where each ends."""
         bodies = [self._bodies[place] for place in places.tolist()]
+        # One by one only where a message was replaced: of hosts that are renamed.
         if self._replaced:
             bodies = [*map(self.body, places.tolist())]
         records = [*map(_encode, zip(*self.heads[:, places].tolist(), bodies, strict=True))]
@@ -366,21 +378,26 @@ class EncodedRun(MessageRun):
         order = np.argsort(key, kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        others = [(int(place[at]), received) for at, received in self.others]
+        others = [(int(place[old_place]), received) for old_place, received in self.others]
         others.sort(key=itemgetter(0))
-        readings = [one._replace(places=place[one.places]).sorted() for one in self.readings]
+        moved_readings = [
+            readings._replace(places=place[readings.places]).sorted() for readings in self.readings
+        ]
         steps = place[self.places], self.steps
-        bodies = [self._bodies[at] for at in order.tolist()]
-        moved = EncodedRun(self.heads[:, order], *steps, others, bodies, readings)
-        moved._replaced = {int(place[at]): body for at, body in self._replaced.items()}
+        bodies = [self._bodies[old_place] for old_place in order.tolist()]
+        moved = EncodedRun(self.heads[:, order], *steps, others, bodies, moved_readings)
+        moved._replaced = {int(place[old_place]): body for old_place, body in self._replaced.items()}
         return moved
 
     def take_apart(self, kind: type[Message]) -> None:
         """Put the readings of a kind into `others`."""
-        apart = [place for one in self.readings if one.kind is kind for place in one.places.tolist()]
-        others = [*self.others, *((place, self.received(place)) for place in apart)]
-        self.readings = [one for one in self.readings if one.kind is not kind]
+        places = [
+            place for readings in self.readings if readings.kind is kind for place in readings.places.tolist()
+        ]
+        others = [*self.others, *((place, self.received(place)) for place in places)]
+        self.readings = [readings for readings in self.readings if readings.kind is not kind]
         self.others = sorted(others, key=itemgetter(0))
+        # Both were derived from `others`, which has just changed.
         self._other_places, self._unusual = [place for place, _ in self.others], None
 
     def step_ranges(self, begin: int, stop: int) -> Integers:

@@ -81,6 +81,7 @@ class Type(IntEnum):
 class Phase(IntEnum):
     """What a rank's training thread is in at this moment."""
 
+    # The numbers are in recordings: none may change its meaning.
     OTHER = 0
     DATA = 1
     FORWARD = 2
@@ -107,6 +108,8 @@ class Activity(IntEnum):
     BEFORE_BACKWARD = 4
     BEFORE_OPTIMIZER = 5
     AFTER_OPTIMIZER = 6
+    # 7 to 15 are left free: whoever reads a number from 16 on knows that the rank waits, also one it does not
+    # know.
     WAIT = 16
     """In a collective whose name is not known."""
     ALL_REDUCE = 17
@@ -477,6 +480,7 @@ NAMES: dict[type[Message], tuple[str, ...]] = {kind: tuple(kind.__dataclass_fiel
 
 def message_code(body: bytes) -> int:
     """Type of a message without decoding it: an array of at most 15 fields begins with one byte of length."""
+    # 0 is no `Type`: bytes that are no message are equal to none.
     return body[1] if len(body) > 1 and body[0] & 0xF0 == 0x90 else 0
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ANSI_COLOURS = {"good": "32", "warn": "33", "bad": "1;31", "head": "1"}
 """By what a text means: the only escape sequences that a text may have, with the one that ends them."""
 
+# Whole sequences of ours only: an escape character that begins any other one is removed.
 _COLOUR = re.compile(rf"(\x1b\[(?:0|{'|'.join(ANSI_COLOURS.values())})m)")
 
 
@@ -59,6 +60,8 @@ def print_text(
     flush: bool = False,
     color: bool = False,
 ) -> None:
+    # The end is part of the text, so that a line is one write: two processes on one terminal do not mix
+    # theirs.
     """As `print`, of one text, by default to stdout. `color`: as of `safe_text`. Raises OSError."""
     cleaned, stream = safe_text(f"{text}{end}", color=color), file or sys.stdout
     if stream is sys.stderr:
@@ -88,9 +91,11 @@ def _print_on_stderr(text: str) -> None:
         print(text, end="", file=stream, flush=True)
         return
     descriptor = stream.fileno()
+    # What others have printed leaves first, or the lines would change places.
     stream.flush()
     unwritten = text.encode(stream.encoding, stream.errors or "backslashreplace")
     while unwritten:
+        # The system may write only a part, as to a pipe that is nearly full.
         unwritten = unwritten[os.write(descriptor, unwritten) :]
 
 

@@ -21,6 +21,7 @@ _ANYWHERE = (
 _PARTS = frozenset({"auth", "oauth", "oauth2", "authorization", "bearer", "cookie", "pwd", "pw"})
 """As a whole part of a name: `--auth`, but not `--author`."""
 
+# Not looked for within a name, as those above: they are parts of harmless ones (`--keyboard`, `--bypass`).
 _WHOLE = frozenset({"key", "pass", "pat", "sas"})
 
 _OF_A_VOCABULARY = frozenset(

@@ -96,6 +96,7 @@ class SinceStart(NamedTuple):
 
 def pack_since_start(since_start: SinceStart) -> list[object]:
     """The same for msgpack."""
+    # The reader refuses longer lists, and with them the whole state.
     limited = since_start._replace(
         bad_losses=since_start.bad_losses[:MAX_ENTRIES],
         drifts=since_start.drifts[:MAX_ENTRIES],
@@ -122,6 +123,7 @@ def unpack_since_start(packed: object) -> SinceStart:
     drifts, equal, logged, pauses = last_fields
     flagged = None if straggler is None else _check_fields(straggler, 2)
     steps, shares = _unpack_numbers("q", shadow_steps), _unpack_numbers("d", shadow_shares)
+    # Read as two rows of numbers, they could have different lengths, and `zip` would drop some silently.
     if len(steps) != len(shares):
         raise ProtocolError("shadow blocks of different lengths")
     return SinceStart(
@@ -206,6 +208,7 @@ def _read_logged_values(value: object) -> LoggedValues:
     of_ranks, newest = tuple(map(_RANK, _unpack_numbers("q", ranks))), _unpack_numbers("d", values)
     if len(of_ranks) != len(newest):
         raise ProtocolError("logged values of different lengths")
+    # The name is a script's own, and the file may come from anybody.
     return LoggedValues(printable(_NAME(name)), of_ranks, newest)
 
 

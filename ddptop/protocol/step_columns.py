@@ -87,10 +87,11 @@ class StepColumns:
 
     def _with_known(self, losses: Sequence[float | None]) -> StepColumns:
         unknown = np.isnan(self.loss)
+        # A second array is kept only if a script reported NaN: None and NaN are both NaN in `loss`.
         if unknown.any():
-            known = np.array([loss is not None for loss in losses], bool)
-            if (known & unknown).any():
-                self.known = known
+            is_reported = np.array([loss is not None for loss in losses], bool)
+            if (is_reported & unknown).any():
+                self.known = is_reported
         return self
 
     @property
@@ -115,21 +116,22 @@ class StepColumns:
         counts: list[int] = np.diff(self.cells_at).tolist()
         return counts
 
-    def row(self, at: int) -> StepRow:
+    def row(self, index: int) -> StepRow:
         """One row as it was encoded."""
-        cells = self.cells[self.cells_at[at] : self.cells_at[at + 1]].tolist()
-        loss = float(self.loss[at]) if self.is_known_at(at) else None
-        own = OwnTime._make(self.own[:, at].tolist())
-        return StepRow._make((*self.integers[:, at].tolist(), loss, tuple(cells), own))
+        cells = self.cells[self.cells_at[index] : self.cells_at[index + 1]].tolist()
+        loss = float(self.loss[index]) if self.is_known_at(index) else None
+        own = OwnTime._make(self.own[:, index].tolist())
+        return StepRow._make((*self.integers[:, index].tolist(), loss, tuple(cells), own))
 
-    def is_known_at(self, at: int) -> bool:
+    def is_known_at(self, index: int) -> bool:
         """Whether the loss of a row was reported."""
-        return bool(self.known[at] if self.known is not None else self.loss[at] == self.loss[at])
+        return bool(self.known[index] if self.known is not None else self.loss[index] == self.loss[index])
 
 
 def concatenate_columns(parts: Sequence[StepColumns]) -> StepColumns:
     """The rows of several columns, one after the other."""
     ends = accumulate((len(part.cells) for part in parts), initial=0)
+    # Only where some part has it: `None` is the usual case, and stays without memory.
     begins = [part.cells_at[:-1] + end for part, end in zip(parts, ends, strict=False)]
     cells = np.concatenate([part.cells for part in parts])
     joined = StepColumns(
@@ -158,18 +160,19 @@ class StepRows(Sequence[StepRow]):
         return self.size
 
     @overload
-    def __getitem__(self, at: int) -> StepRow: ...
+    def __getitem__(self, index: int) -> StepRow: ...
     @overload
-    def __getitem__(self, at: slice) -> StepRows: ...
-    def __getitem__(self, at: int | slice) -> StepRow | StepRows:
-        if isinstance(at, slice):
-            begin, stop, step = at.indices(self.size)
+    def __getitem__(self, index: slice) -> StepRows: ...
+    def __getitem__(self, index: int | slice) -> StepRow | StepRows:
+        if isinstance(index, slice):
+            begin, stop, step = index.indices(self.size)
             if step != 1:
+                # Columns are shared with the message, and a span of them has no step.
                 raise ValueError("rows are taken without gaps")
             return StepRows(self.columns, self.first + begin, max(0, stop - begin))
-        if not -self.size <= at < self.size:
-            raise IndexError(at)
-        return self.columns.row(self.first + at % self.size)
+        if not -self.size <= index < self.size:
+            raise IndexError(index)
+        return self.columns.row(self.first + index % self.size)
 
     def __iter__(self) -> Iterator[StepRow]:
         return map(self.columns.row, range(self.first, self.first + self.size))
@@ -188,18 +191,23 @@ class StepRows(Sequence[StepRow]):
 
 def columns_of_rows(rows: Sequence[Sequence[StepRow]]) -> tuple[StepColumns, list[int]]:
     """Columns with the rows of n messages; and where those of each begin."""
-    in_columns = {id(some.columns): some.columns for some in rows if isinstance(some, StepRows)}
-    single = [row for some in rows if not isinstance(some, StepRows) for row in some]
+    # By identity: messages that were decoded together share their columns, which are then taken once.
+    in_columns = {
+        id(message_rows.columns): message_rows.columns
+        for message_rows in rows
+        if isinstance(message_rows, StepRows)
+    }
+    single = [row for message_rows in rows if not isinstance(message_rows, StepRows) for row in message_rows]
     parts = [*in_columns.values(), *([StepColumns.of(single)] if single or not in_columns else [])]
     ends = [*accumulate(map(len, parts), initial=0)]
     begin_of = dict(zip(in_columns, ends, strict=False))
     begins, next_single = [], ends[len(in_columns)]
-    for some in rows:
-        if isinstance(some, StepRows):
-            begins.append(begin_of[id(some.columns)] + some.first)
+    for message_rows in rows:
+        if isinstance(message_rows, StepRows):
+            begins.append(begin_of[id(message_rows.columns)] + message_rows.first)
         else:
             begins.append(next_single)
-            next_single += len(some)
+            next_single += len(message_rows)
     return parts[0] if len(parts) == 1 else concatenate_columns(parts), begins
 
 
@@ -225,6 +233,7 @@ def zip_fields(messages: Sequence[StepsStruct]) -> tuple[Integers, Words | None]
         return columns, None
     words = Words(planes, np.array(rows, np.int64), np.array(width, np.int64))
     sizes = np.array([*map(len, planes)], np.int64)
+    # Checked for all messages at once: `StepsStruct.words` checks the same for a single one.
     if (sizes % WORD).any() or (sizes < WORD * words.rows * words.width).any():
         raise ProtocolError("the words of STEPS are not as many columns")
     return columns, words
@@ -250,6 +259,7 @@ def steps_of(messages: Sequence[StepsStruct]) -> list[Steps]:
     if words is not None:
         rows = _rows_of_words(words)
     else:
+        # Two forms in one batch are rare; each is decoded by its own way, and put back in its place.
         is_words = [message.words is not None for message in messages]
         of_words = iter(steps_of([*compress(messages, is_words)]))
         of_rows = iter(_rows_of_rows([*compress(messages, map(not_, is_words))]))
@@ -270,6 +280,7 @@ def columns_of_messages(words: Words) -> tuple[StepColumns, Integers]:
     """The rows of messages; and where those of each begin.
 
     Those of the same size are read together: each size has a cost. Raises ProtocolError."""
+    # Messages of a group mostly have as many rows, so that there are few sizes.
     sizes = np.array([*map(len, words.planes)], np.int64)
     alike, which = np.unique(np.stack([words.rows, words.width, sizes]), axis=1, return_inverse=True)
     which = which.reshape(-1)  # numpy 2.0 has another shape
@@ -299,16 +310,19 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         begin = to.stop
         planes = data.reshape(count, WORD, size // WORD)  # of all words the first bytes came first
         words = planes[:, WORD - 1].astype("<i4")
-        for at in reversed(range(WORD - 1)):
+        for byte_index in reversed(range(WORD - 1)):
             words <<= 8
-            words |= planes[:, at]
+            words |= planes[:, byte_index]
         # A message's numbers in a column are moved together.
+        # A void type moves the numbers of a message in a column as one value: fewer assignments than single
+        # integers.
         table = words[:, : rows * width].view(f"V{WORD * rows}")
         integers[:, to].view(table.dtype)[:] = table[:, :LOSS].T
         losses = words[:, LOSS * rows : COUNT_AT * rows]
         loss[to] = np.ascontiguousarray(losses).view("<f8").reshape(-1)
         counts = words[:, COUNT_AT * rows : (COUNT_AT + 1) * rows]
         last = words[:, rows * width :]
+        # Before the counts are added: a sum of hostile ones would be a wrong place, or a very large array.
         if counts.min() < 0 or int(counts.max()) * CELL > limits.MAX_CELLS:
             raise ProtocolError("a row has too many cells")
         ends = cells_at[to.start : to.stop + 1]
@@ -320,13 +334,15 @@ def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> Ste
         if last.shape[1]:
             cells.append(np.stack(np.split(last, CELL, axis=1), axis=2).reshape(-1))
     columns = StepColumns(integers, loss, own, np.concatenate(cells), cells_at)
+    # -1 is allowed here and refused below where a field cannot be unknown: one pass finds nearly everything.
     if integers.min() < -1 or columns.cells.min(initial=0) < -1:
         raise ProtocolError("a row's number is out of range")
     _check_unknowns(integers, columns.cells)
     _check_own(own)
-    known = loss.view(np.int64) != UNKNOWN_LOSS
-    if (np.isnan(loss) & known).any():
-        columns.known = known
+    # The bits, not the value: the loss of a diverged model is a NaN, too.
+    is_reported = loss.view(np.int64) != UNKNOWN_LOSS
+    if (np.isnan(loss) & is_reported).any():
+        columns.known = is_reported
     return columns
 
 
@@ -349,13 +365,14 @@ def _columns(rows: Sequence[Any], own: Integers) -> StepColumns:
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     if ((lengths - HEAD) % CELL).any():
         raise ProtocolError("a row is no row")
+    # A loss is no integer: it is taken out, with 0 in its place, so that the rest is converted in one call.
     losses = [row[LOSS] for row in rows]
     if not set(map(type, losses)) <= {float, type(None)}:
         raise ProtocolError("loss: no float")
     flat = [*chain.from_iterable(rows)]
     begins = np.cumsum(lengths) - lengths
-    for at in (begins + LOSS).tolist():
-        flat[at] = 0
+    for loss_index in (begins + LOSS).tolist():
+        flat[loss_index] = 0
     values = _integers(flat)
     head = begins[:, None] + np.arange(HEAD)
     integers = np.ascontiguousarray(values[head[:, :LOSS]].T)
@@ -371,6 +388,7 @@ def _columns(rows: Sequence[Any], own: Integers) -> StepColumns:
 
 
 def _integers(values: Sequence[Any]) -> Integers:
+    # `bool` is refused by its exact type: numpy would take it for 0 or 1.
     if set(map(type, values)) != {int}:
         raise ProtocolError("a row holds something else than integers")
     try:
@@ -394,6 +412,7 @@ def _check_unknowns(integers: Numbers, cells: Numbers) -> None:
 def _check_own(times: Numbers) -> None:
     if times.max() > limits.MAX_US or times.min() < -1:
         raise ProtocolError("an own time is out of range")
+    # `exposed` alone may be unknown in a row whose other own times are known: see `OwnTime`.
     exposed, *measured_with_it = times[:MEASURED_TOGETHER]
     if min(field.min() for field in measured_with_it) < 0:
         unknown = np.min(measured_with_it, axis=0) < 0
@@ -403,11 +422,14 @@ def _check_own(times: Numbers) -> None:
 
 def _own(times_of_messages: Sequence[tuple[int, ...]], counts: Sequence[int]) -> Integers:
     """(OWN, rows) own times of the rows of all messages; of a later version's integers the first ones."""
+    # Only whole rows: with a remainder, the numbers of one row would be read as another one's.
     for values, rows in zip(times_of_messages, counts, strict=True):
         if len(values) % rows or len(values) < OWN * rows:
             raise ProtocolError("the rows' own times are not as many integers of each row")
-    each = zip(times_of_messages, counts, strict=True)
-    parts = [_integers(values).reshape(rows, -1)[:, :OWN] for values, rows in each]
+    parts = [
+        _integers(values).reshape(rows, -1)[:, :OWN]
+        for values, rows in zip(times_of_messages, counts, strict=True)
+    ]
     times = np.ascontiguousarray(np.concatenate(parts).T)
     _check_own(times)
     return times

@@ -40,6 +40,7 @@ def _own_times(values: Sequence[int], n_rows: int) -> list[OwnTime]:
     lowest = min(map(min, times))
     if max(map(max, times)) > limits.MAX_US or lowest < -1:
         raise ProtocolError("an own time is out of range")
+    # Rare, so that the rows are looked at one by one only where some number is -1.
     if lowest < 0 and any(_is_known_in_part(row[:MEASURED_TOGETHER]) for row in times):
         raise ProtocolError("an own time is negative")
     return times
@@ -85,6 +86,7 @@ def valid_parts(data: bytes) -> tuple[list[Steps], list[int]]:
     """
     generation, first, base_ns, rows, own = _unpack_fields(data)
     heads = ((generation, limits.MAX_STEP), (first, limits.MAX_STEP), (base_ns, limits.MAX_NS))
+    # Not a row but the whole message is wrong: nothing of it can be placed.
     if any(type(number) is not int or not 0 <= number <= highest for number, highest in heads):
         return [], []
     if type(rows) is not tuple or not 0 < len(rows) <= limits.MAX_ROWS:
@@ -122,6 +124,7 @@ def _unpack_fields(data: bytes) -> tuple[Any, Any, Any, Any, Any]:
     """Generation, first step, base, rows and own times of STEPS, unchecked."""
     try:
         fields = msgpack.unpackb(
+            # Tuples, because the checks that follow compare rows with slices of tuples.
             data,
             use_list=False,
             max_str_len=4 * limits.MAX_TEXT,
@@ -142,5 +145,6 @@ def _unpack_fields(data: bytes) -> tuple[Any, Any, Any, Any, Any]:
         words, width = widen_words(words, rows, width)
         step_words.check_size(len(words), rows, width)
         return generation, first, base_ns, *step_words.rows_of(words, rows, width)
+    # Ranks of 0.1.0 send no own times.
     rows, own = row_fields if len(row_fields) == 2 else (*row_fields, ())
     return generation, first, base_ns, rows, own

@@ -72,6 +72,7 @@ def in_columns(steps: Steps) -> tuple[object, ...] | None:
     return int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, planes, n, WIDTH
 
 
+# `width` may be larger: a later version adds columns at the end, which this one skips.
 def check_size(size: int, rows: int, width: int) -> None:
     """Raise ProtocolError where so many bytes are not the words of so many rows and columns."""
     if not 0 < rows <= limits.MAX_ROWS:
@@ -93,6 +94,7 @@ def rows_of(planes: bytes, n: int, width: int) -> tuple[tuple[tuple[Any, ...], .
     # Before anything is built of them: the counts come from outside.
     if min(counts) < 0 or max(counts) * CELL > limits.MAX_CELLS or sum(counts) * CELL != len(cells):
         raise ProtocolError("the cells of STEPS are not as many as its rows have")
+    # Read a second time as integers, since a float cannot be compared by its bits.
     bits = struct.unpack_from(f"<{n}q", data, WORD * LOSS * n)
     values = struct.unpack_from(f"<{n}d", data, WORD * LOSS * n)
     # The bits are compared, not the values: the loss of a diverged model is NaN as well.

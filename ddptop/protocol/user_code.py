@@ -24,6 +24,7 @@ _OWN_DEMO = re.compile(r"[/\\]ddptop[/\\](training|runtime)[/\\]demo\.py$")
 """The training of `ddptop demo` counts as the user's code."""
 
 
+# Asked for every call of every stack, mostly about the same few files.
 @lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
     """Whether a file is the user's own code."""

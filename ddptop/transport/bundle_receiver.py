@@ -38,6 +38,8 @@ from ddptop.transport.curve import AGENTS, KeyPair, make_server
 from ddptop.transport.session_columns import SessionColumns
 from ddptop.transport.sockets import Refusals, bind_router, receive_frames, send_frames
 
+# Few, so that a collector that falls behind makes the agents keep what they have, where it is acked or
+# written.
 HIGH = 16
 """Bundles and replies per connection that wait in the socket; the rest stays with the agents."""
 
@@ -69,6 +71,7 @@ DRAIN_BYTES = 2 << 20
 FEWEST_TOGETHER = 100
 """So many entries that are read at a time take less CPU time together."""
 
+# The two messages of which only the newest counts, so that they need neither a number nor an ack.
 _NOT_NUMBERED = {int(Type.PROGRESS), int(Type.HOSTUSAGE)}
 
 
@@ -121,6 +124,7 @@ class BundleReceiver(Refusals):
             max_bytes=MAX_WIRE_BYTES,
             prepare=lambda socket: make_server(socket, keys, AGENTS),
         )
+        # Without it libzmq drops a reply to a connection that is gone without a word.
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         bound = self.socket.get(zmq.LAST_ENDPOINT)
         assert isinstance(bound, bytes)
@@ -146,6 +150,8 @@ class BundleReceiver(Refusals):
         A rank's messages are as from `AckedReceiver`; an agent's own have rank -1 and the agent's session.
         """
         self._read_bundles(now_ns, limit)
+        # Bundles that compare clocks were answered already while reading: holding the others costs no
+        # accuracy.
         if now_ns < self.held_until_ns and not at_once and self._waiting_bytes <= DRAIN_BYTES:
             return NOTHING
         self._take_ns = now_ns + TOGETHER_NS
@@ -155,6 +161,8 @@ class BundleReceiver(Refusals):
         arrived, entries = valid_entries(waiting, self._note_refusal)
         if not arrived:
             return NOTHING
+        # The usual way first: it refuses as a whole, and changes nothing, where any entry needs a closer
+        # look.
         accepted = self._accept_usual(arrived, entries, now_ns)
         accepted = accepted or self._accept_each(arrived, entries, now_ns)
         del waiting, arrived, entries  # their messages are in one piece now
@@ -188,6 +196,7 @@ class BundleReceiver(Refusals):
             if len(missing):
                 nacks.setdefault(route, []).extend(missing.tolist())
         routes = acks.keys() | nacks.keys()
+        # Without an ack the echo waits: most replies would then hold nothing else.
         if safe or now_ns >= self._echo_due_ns:
             routes |= self._to_echo
         asks, self._to_ask = self._to_ask, set()
@@ -210,11 +219,13 @@ class BundleReceiver(Refusals):
         self.emptied, receive = False, self.socket.recv
         for _ in range(limit):
             if self._waiting_bytes > DRAIN_BYTES:
+                # `emptied` stays False: the caller comes back without waiting for the socket.
                 return
             try:
                 route, frame = receive(zmq.NOBLOCK), receive(zmq.NOBLOCK, copy=False)  # two frames at least
                 read_ns = time.monotonic_ns()
                 if frame.more:
+                    # Read, though it is refused: the frames left would be taken for the next message's.
                     raise ProtocolError(f"{2 + len(receive_frames(self.socket))} frames")
                 if len(frame) > HEAD_BYTES:
                     self._waiting.append((route, read_ns, frame))
@@ -224,6 +235,7 @@ class BundleReceiver(Refusals):
             except zmq.Again:
                 self.emptied = True
                 return
+            # The socket itself is broken or closed, which no further message mends.
             except zmq.ZMQError:
                 raise
             except Exception as error:  # noqa: BLE001  # no message may end the collector
@@ -253,6 +265,7 @@ class BundleReceiver(Refusals):
         """All these entries, together; None where they are few, or one of them is an introduction or not the
         next message of its session."""
         routes = [arrival[0] for arrival in arrived]
+        # An agent that has not said HOST on this connection takes the way that asks for it.
         if len(entries) < FEWEST_TOGETHER or not self._agents.keys() >= {*routes}:
             return None
         sessions, bodies = self._sessions, entries.bodies
@@ -327,6 +340,8 @@ class BundleReceiver(Refusals):
             agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, sent, read_ns
             if not to_echo:
                 few = len(agents) <= MANY_AGENTS
+                # With many agents acks come once a second, and carry the echo: a reply of its own would cost
+                # as much again.
                 self._echo_due_ns = read_ns + (ECHO_NS if few else ECHO_NS + HELD_NS)
             to_echo.add(route)
 
@@ -341,6 +356,7 @@ class BundleReceiver(Refusals):
             if isinstance(message, Host) and rank == -1:
                 self._introduce_agent(route, message, name, now_ns)
             elif route not in self._agents:
+                # A rank cannot be let in before it is known through whose agent it comes.
                 self._note_nack(route, INTRODUCE)
                 return None
             elif isinstance(message, Hello):
@@ -355,6 +371,7 @@ class BundleReceiver(Refusals):
         except Exception as error:  # noqa: BLE001  # an entry costs that entry
             self._note_refusal(error)
             return None
+        # A repeated HELLO changes nothing and is not recorded a second time.
         return message if known_rank is None else None
 
     def _note_nack(self, route: bytes, session: int) -> None:
@@ -368,6 +385,7 @@ class BundleReceiver(Refusals):
             raise ProtocolError(f"version {host.version}")
         if host.session != name:
             raise ProtocolError("HOST does not belong to its head")
+        # Hosts are never forgotten while the run lasts, so that their number has a limit.
         if host.name not in self._hosts and len(self._hosts) >= MAX_SHOWN_WORLD:
             raise ProtocolError(f"more than {MAX_SHOWN_WORLD:,} hosts")
         known_rank = self._sessions.rank_of(name)
@@ -398,6 +416,7 @@ class BundleReceiver(Refusals):
         if known_rank is not None and known_rank != rank:
             raise ProtocolError("session of another rank")
         if self._admit is not None:
+            # The agent's host is given, so that a rank cannot claim to be on another one.
             self._admit(hello, self._agents[route].host)
         if known_rank is None:
             self._sessions.begin_session(name, rank, route, owner=rank)

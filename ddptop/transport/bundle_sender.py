@@ -98,6 +98,7 @@ class BundleSender:
         self._own_session = host.session
         self._interval_ns = interval_ns
         self._unacked = Unacked(memory_bytes, leave)
+        # The agent's own reports are a session like any rank's, so that one rule acks both.
         self._unacked.begin_session(host.session, -1, encode(host))
         self._numbered = 0
         self._socket: zmq.Socket[bytes] | None = None
@@ -166,6 +167,7 @@ class BundleSender:
 
         Raises zmq.ZMQError, ValueError for an address or key that is none.
         """
+        # A new address has a new socket: the old one would go on trying the old address.
         self._disconnect()
         self._target = (endpoint, server_key, keys)
         self._renew_ns = time.monotonic_ns() + RENEW_NS
@@ -194,6 +196,7 @@ class BundleSender:
     def report_message(self, message: Message, *, urgent: bool = False) -> None:
         """Number a message of the agent's own (ABOUT, CLOCK, EVENT) and keep it until it is acked."""
         body = encode(message)
+        # The collector refuses a bundle with a longer message as a whole, and would at each resend.
         if len(body) > MAX_RANK_MESSAGE_BYTES:
             self._too_large += 1
             return
@@ -231,12 +234,15 @@ class BundleSender:
         if self._monitor.connections != self._connections:
             self._connections = self._monitor.connections
             self._is_new = True
+            # A new connection may lead to a collector that knows nothing: all that is not acked is sent
+            # again.
             self._window_bytes = WINDOW_BYTES[0]
             self._rewind_all(now_ns)
         self._read_replies()
         answers, self._answers = self._answers, Answers()
         if self._nacked:
             self._rewind_nacked(now_ns)
+        # With nothing in flight there is nothing whose ack could be late.
         if not self._unacked.in_flight_bytes:
             self._advanced_ns = now_ns
         elif now_ns - self._advanced_ns > RESEND_NS:
@@ -256,6 +262,7 @@ class BundleSender:
 
         The next `exchange_messages` returns what has come. Both times are then those of the socket, not of a
         round."""
+        # A collector that does not know this agent on this connection answers no empty bundle.
         if self._socket is None or self._is_new or not self.connected:
             return
         end_s = time.monotonic() + within_s
@@ -318,6 +325,7 @@ class BundleSender:
             if self._unacked.note_ack(name, seq):
                 answers.acked.append((name, seq))
                 self._advanced_ns = self.acked_ns = back_ns
+                # At once, because the window that was full has room again.
                 self._urgent |= self._waits_for_ack
         answers.asked += reply.asks
         if restarted:
@@ -370,12 +378,14 @@ class BundleSender:
             entries.append(BundleEntry(self._own_session, -1, 0, 0, self._usage))
             self._usage = None
         size = sum(len(entry.body) for entry in entries)
+        # These go out whatever the window has room for: they are a sign of life, and nobody acks them.
         self._waits_for_ack = self._unacked.in_flight_bytes >= self._window_bytes
         if self._waits_for_ack:
             return entries, False
         for entry in self._unacked.take_unsent():
             entries.append(entry)
             size += len(entry.body)
+            # Room for one more message of any size, so that no bundle exceeds MAX_BUNDLE_BYTES.
             if size >= MAX_BUNDLE_BYTES - MAX_RANK_MESSAGE_BYTES or len(entries) >= MAX_ENTRIES:
                 return entries, True
             if self._unacked.in_flight_bytes >= self._window_bytes:

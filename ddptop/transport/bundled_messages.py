@@ -111,6 +111,7 @@ def entries_of(frames: Sequence[bytes | zmq.Frame]) -> Entries:
 
     Raises ProtocolError where those of any bundle are not right.
     """
+    # All or none: the error names no bundle, and the caller halves the list until it has found it.
     bundles = [*map(_decode_bundle, frames)]
     sizes = np.array([len(bundle.heads) for bundle in bundles], np.int64)
     counts, remainder = np.divmod(sizes, HEAD_BYTES)
@@ -126,9 +127,12 @@ def entries_of(frames: Sequence[bytes | zmq.Frame]) -> Entries:
         width = int(kind[-1])
         numbers: NDArray[Any] = np.ndarray(max(0, len(data) - width + 1), kind, data.data, 0, (1,))
         columns.append(numbers[column_at + width * place].astype(np.int64, copy=False))
+        # Columns follow one another within a bundle, so that the next one begins behind all entries of this
+        # one.
         column_at += width * count
     sessions, seqs, ranks, backs, lengths = columns
     if len(sessions):
+        # 0 is INTRODUCE in a nack, and so names no session.
         if sessions.min() <= 0 or seqs.min() < 0 or seqs.max() >= MAX_STEP:
             raise ProtocolError("a session or number is out of range")
         if ranks.min() < -1 or ranks.max() >= MAX_WORLD:
@@ -155,6 +159,7 @@ def valid_entries(
 ) -> tuple[list[Arrived], Entries]:
     """These bundles without those that are not valid, and their entries. `refuse` is called for each of the
     others, while the exception is handled."""
+    # Nearly always all are valid: the search for one that is not begins only after an error.
     with suppress(ProtocolError):
         return arrived, entries_of([arrival[2] for arrival in arrived])
     valid = _drop_invalid(arrived, refuse)
@@ -201,6 +206,7 @@ def decode_accepted(
     accepted: AcceptedEntries, now_ns: int, refuse: Callable[[Exception], None]
 ) -> EncodedRun:
     """The messages. `refuse` is called for those that are not valid, while the exception is handled."""
+    # First, so that a reading inside an ABOUT is in a column with those of other hosts.
     accepted, of_kind = _unwrap_abouts(accepted, _places_of_usual(accepted))
     heads, bodies, ready = accepted
     alone = np.ones(heads.shape[1], bool)
@@ -216,11 +222,13 @@ def decode_accepted(
             alone[places] = False
     valid = np.ones(len(alone), bool)
     alone_messages: list[tuple[int, Received]] = []
+    # Their type fits their sender already, by `_USUAL`: they are alone because another one was not valid.
     usual = {place for kind, places in of_kind.items() for place in places[alone[places]].tolist()}
     for index in np.flatnonzero(alone).tolist():
         rank, session, seq = heads[:, index].tolist()
         try:
             message = ready.get(index)
+            # Introductions were decoded where they were accepted.
             if message is None:
                 message = decode(bodies[index])
                 if index not in usual:
@@ -230,6 +238,7 @@ def decode_accepted(
             valid[index] = False
             continue
         alone_messages.append((index, Received(now_ns, rank, session, seq, message)))
+    # Places move up where a message before them was refused.
     place = np.cumsum(valid) - 1
     kept_places = slice(None) if valid.all() else np.flatnonzero(valid)
     kept_bodies = bodies if valid.all() else [bodies[place] for place in np.flatnonzero(valid).tolist()]
@@ -300,9 +309,11 @@ def _check_sender(rank: int, seq: int, message: Message) -> None:
     """Raise ProtocolError for what a rank, or an agent, does not send."""
     if rank == -1:
         allowed: tuple[type, ...] = OF_AN_AGENT
+        # What an ABOUT wraps is taken as of the rank: an agent may not send a rank's STEPS in it.
         if isinstance(message, About) and not isinstance(decode(message.body), ABOUT_A_RANK):
             raise ProtocolError("ABOUT is not about a rank's process")
     else:
+        # Without a number only heartbeats: nobody would ever miss anything else that got lost.
         allowed = NUMBERED if seq else (Progress,)
     if not isinstance(message, allowed):
         raise ProtocolError(f"{type(message).__name__} is not to be sent here")

@@ -148,6 +148,7 @@ def _unpack_fields(data: bytes, kind: int, n_fields: int, most_bytes: int) -> li
     if len(data) > most_bytes:
         raise ProtocolError(f"frame of {len(data)} bytes")
     try:
+        # Limits before anything is made of the bytes: a few of them may claim a gigabyte.
         fields = msgpack.unpackb(
             data, max_bin_len=len(data), max_array_len=n_fields, max_str_len=0, max_map_len=0, max_ext_len=0
         )

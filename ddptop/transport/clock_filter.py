@@ -94,6 +94,7 @@ class ClockFilter:
         low, high = self._limits_of_drift()
         for old in self._kept:
             highest = old.upper + (t3 - old.t0) * high
+            # With a negative time between them the highest drift gives the lowest limit.
             lowest = old.lower + (t0 - old.t3) * (low if t0 >= old.t3 else high)
             # The limits contradict each other: the rate of a clock has changed by more than WANDER.
             if new.lower > highest or new.upper < lowest:
@@ -101,6 +102,8 @@ class ClockFilter:
                 return
         if self._kept and t3 < self._period_end:
             last, drift = self._kept[-1], sum(self._drift) / 2
+            # The earlier one loses in sharpness by what the drift is uncertain: a new one that is longer by
+            # more is worse.
             longest_allowed = last.round_trip(drift) + (high - low) * (t3 - last.t3)
             if new.round_trip(drift) > longest_allowed:
                 return
@@ -128,14 +131,17 @@ class ClockFilter:
             self._begin_anew(self._newest)
             lower, upper = self._limits_at(now_ns)
         low, high = self._limits_of_drift()
+        # WANDER is part of the width of the limits, but says nothing about how well the mean is known.
         drift = (low + high) / 2 if (high - low) / 2 <= DRIFT_KNOWN + WANDER else 0.0
         drift_ppb = round(drift * 1e9)
+        # The drift is sent as an integer, so that its rounding is a part of the error.
         error = max(high - drift_ppb / 1e9, drift_ppb / 1e9 - low)
         return Estimate(
             t_ns=now_ns,
             offset_ns=self._newest.lower + round((lower + upper) / 2),
             bound_ns=ceil((upper - lower) / 2 + error * HORIZON_NS) + 1,
             drift_ppb=drift_ppb,
+            # At least 1: a 0 stands for no exchange.
             round_trip_ns=max(1, round(min(exchange.round_trip(drift) for exchange in self._kept))),
         )
 
@@ -164,8 +170,10 @@ class ClockFilter:
         than the limits of both permit."""
         low, high = -MAX_DRIFT, MAX_DRIFT
         kept = self._kept
+        # All pairs: there are at most KEPT exchanges, and this runs once a second.
         for index, old in enumerate(kept):
             for new in kept[index + 1 :]:
+                # Only where one exchange ends before the other begins is the order of their limits known.
                 if new.t0 > old.t3:
                     low = max(low, (new.lower - old.upper) / (new.t3 - old.t0) - WANDER)
                     high = min(high, (new.upper - old.lower) / (new.t0 - old.t3) + WANDER)

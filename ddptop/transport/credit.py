@@ -72,9 +72,11 @@ class _Viewer:
 def _encode_state(state: State) -> bytes:
     """As `encode`, which copies a large frame three times."""
     size = len(state.frame)
+    # Below this msgpack's mark for bytes is another one than 0xc6, and copies cost little.
     if size < 1 << 16:
         return encode(state)
     before = encode(replace(state, frame=b"")).removesuffix(msgpack.packb(b""))
+    # 0xc6: msgpack's bytes with a length of four bytes.
     return b"".join((before, b"\xc6", size.to_bytes(4, "big"), state.frame))
 
 
@@ -89,11 +91,14 @@ class CreditServer:
         self.refused = 0
         """Messages that were no credit, and credits of viewers beyond the limit."""
         self.socket = bind_router(context, endpoint, high=HIGH_SERVER, max_bytes=MAX_RANK_MESSAGE_BYTES)
+        # The only way to notice that a viewer is gone, see `_forget_closed`.
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         self._port: ViewerPort | None = None
         self.remark: str | None = None
         """Why viewers are not let in over TCP, for a person."""
         if listen is not None:
+            # A port that cannot be bound is no reason to record nothing: the run goes on, and the remark is
+            # shown.
             try:
                 self._port = ViewerPort(listen)
             except (OSError, ValueError, RunDirectoryError, zmq.ZMQError) as error:
@@ -177,12 +182,14 @@ class CreditServer:
             return False
         if not isinstance(credit, Credit):
             return False
+        # Only where the limit is reached: asking each connection costs a message.
         if name not in self._viewers and len(self._viewers) >= MAX_VIEWERS:
             self._forget_closed()
             if len(self._viewers) >= MAX_VIEWERS and not self._forget_stopped(now_ns):
                 return False
         viewer = self._viewers.setdefault(name, _Viewer(now_ns))
         if viewer.credit is None:
+            # The first ask counts: a viewer that repeats its credit must not lose its turn.
             viewer.since_ns = now_ns
         viewer.credit, viewer.received_ns = credit, now_ns
         return True
@@ -220,6 +227,7 @@ class ViewerPort:
     def __init__(self, listen: str) -> None:
         """Bind HOST:PORT. Raises OSError, ValueError, RunDirectoryError, zmq.ZMQError."""
         host, _, port = listen.rpartition(":")
+        # libzmq binds numeric addresses only.
         addresses = sockets.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)
         address = str(addresses[0][4][0])
         self._keys = load_viewer_keys(state_directory())
@@ -247,8 +255,10 @@ class ViewerPort:
         if now_s - self._read_s > KEYS_AGAIN_S:
             self._read_s = now_s
             try:
+                # The server's own key stays: it is bound to the socket, and a new file may have another.
                 self._keys = load_viewer_keys(state_directory())._replace(collector=self._keys.collector)
             except (OSError, RunDirectoryError):
+                # A file that cannot be read admits nobody, rather than those that were admitted before.
                 self._keys = self._keys._replace(admitted={})
             self.gate.admit_keys(VIEWERS, self._keys.admitted)
         self.gate.answer_questions()

@@ -67,6 +67,7 @@ def load_keys(folder: Path) -> RunKeys:
     """The keys in a run folder, made if there are none. Raises RunDirectoryError, OSError."""
     try:
         return _read_keys(folder)
+    # Also where the file is damaged: these keys are of one run, unlike those of viewers, which people hold.
     except (OSError, ValueError, RunDirectoryError):
         keys = RunKeys(KeyPair.new(), KeyPair.new(), 0)
         save_keys(folder, keys)
@@ -83,6 +84,7 @@ def _read_keys(folder: Path) -> RunKeys:
     with open_private(folder) as inside:
         descriptor = open_regular(KEYS_FILE, inside=inside)
         with os.fdopen(descriptor, "rb") as file:
+            # Checked on the open descriptor: the name may lead to another file a moment later.
             check_private(descriptor, folder / KEYS_FILE)
             data = file.read(MAX_BYTES + 1)
     match json.loads(data) if len(data) <= MAX_BYTES else None:
@@ -127,6 +129,7 @@ def load_viewer_keys(folder: Path) -> ViewerKeys:
                 return ViewerKeys(KeyPair(*collector), {key: str(name) for key, name in admitted.items()})
     except ValueError:
         pass
+    # Never replaced silently: every viewer's key in it would be lost.
     raise RunDirectoryError(f"{folder / VIEWERS_FILE} does not hold keys; remove it to make new ones")
 
 
@@ -146,6 +149,7 @@ class ViewerKey(NamedTuple):
     @classmethod
     def read_file(cls, path: Path) -> ViewerKey:
         """Raises OSError, RunDirectoryError where others may read the file, ValueError where it is no key."""
+        # `follow`: a user may keep the file behind a link of their own.
         with os.fdopen(open_regular(path, follow=True), "rb") as file:
             check_private(file.fileno(), path)
             data = file.read(MAX_BYTES + 1)
@@ -165,6 +169,7 @@ def make_server(socket: zmq.Socket[bytes], keys: KeyPair, domain: str) -> None:
     socket.curve_publickey = keys.public.encode()
     socket.curve_secretkey = keys.secret.encode()
     socket.set(zmq.ZAP_DOMAIN, domain.encode())
+    # With it libzmq refuses everybody while nobody answers for the domain; without it, it admits every key.
     socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
@@ -203,6 +208,7 @@ class Gate:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            # REP answers in turn: a question without an answer would stop all later ones.
             self.socket.send_multipart(self._answer_question(frames))
 
     def close(self) -> None:
@@ -213,9 +219,11 @@ class Gate:
         """RFC 27: version, request, domain, address, identity, mechanism, credentials (CURVE: the key)."""
         request = frames[1] if len(frames) > 1 else b""
         is_curve = len(frames) == 7 and frames[0] == ZAP_VERSION and frames[5] == b"CURVE"
+        # CURVE has proved by now that the client holds the secret half of this key.
         if is_curve and frames[6] in self._allowed.get(frames[2], ()):
             return [ZAP_VERSION, request, b"200", b"OK", b"", b""]
         self.refused += 1
+        # Cut and decoded: these texts are the client's, and appear in the log.
         parts = [part[:64].decode("ascii", "replace") for part in frames[2:6]]
         if len(parts) == 4:
             self.refused_why = f"{parts[0]}: {parts[3]} from {parts[1]} with a key that is not admitted"
@@ -259,6 +267,7 @@ class ConnectionMonitor:
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self.trouble, self.refused = "the collector does not admit our key", True
             elif event == zmq.EVENT_CONNECTED:
+                # A reason that was given before stays: this event only says that TCP itself was reached.
                 if not self.trouble or self.trouble == "no connection yet":
                     self.trouble = "what answers there does not speak as a collector"
             else:

@@ -54,6 +54,7 @@ MAX_HEAD_BYTES = 48
 
 _HEAD_LIMITS = {f"max_{kind}_len": 0 for kind in ("map", "str", "bin", "ext")} | {"max_array_len": 4}
 
+# The second byte of a message of one array: its type, without decoding it.
 _STEPS = bytes([Type.STEPS])
 
 NUMBERED = (
@@ -161,6 +162,7 @@ class AckedReceiver(Refusals):
                 continue
             if entry is not None:
                 entries.append(entry)
+        # After all were read, so that many STEPS can be decoded together.
         steps, accepted = self._decode_steps(entries), []
         for index, ((session, rank, seq, _), body, message) in enumerate(entries):
             try:
@@ -237,6 +239,8 @@ class AckedReceiver(Refusals):
         """The STEPS among these, where they are many and all valid; by place."""
         places = [i for i, (_, body, message) in enumerate(entries) if not message and body[1:2] == _STEPS]
         if not self.one_part and len(places) >= FEWEST_TOGETHER:
+            # Otherwise one rank that always sends a damaged row would have all be decoded twice, in each
+            # round.
             places = [i for i in places if not self._is_wrong(entries[i])]
             with suppress(Exception):  # no message may end the collector: each is decoded alone
                 return dict(zip(places, decode_steps([entries[i].body for i in places]), strict=True))
@@ -258,6 +262,7 @@ class AckedReceiver(Refusals):
         except ProtocolError as error:
             if body[1:2] != _STEPS:
                 raise
+            # Cut to the sessions that are known, so that processes that come and go take no memory.
             self._doubted = (self._doubted | {session}) & self._sessions.by_id.keys()
             return [(part, encode(part)) for part in self._valid_parts(rank, body, error)]
 
@@ -276,6 +281,7 @@ class AckedReceiver(Refusals):
         self, route: bytes, head: MessageHead, session: ReceivedSession | None, body: bytes, frame: zmq.Frame
     ) -> Message | None:
         if session is None and head.seq:
+            # seq 0 in the ack: the rank begins at its oldest message, with its HELLO.
             self._send_ack(route, 0, True)  # it has not sent HELLO to this collector
             return None
         message = _check_allowed(decode(body), (Hello, Progress))
@@ -288,11 +294,13 @@ class AckedReceiver(Refusals):
             self._sessions.note_route(head.session, route)
             return message
         self._check_hello(message, head)
+        # The kernel's word about the sender, which the sender cannot forge.
         if self._admit is not None:
             self._admit(message, peer_pid(frame))
         if session is None:
             self._sessions.begin_session(head.session, head.rank, route, owner=head.rank)
         self._sessions.note_route(head.session, route)
+        # A repeated HELLO is no news: it would begin the rank a second time in the recording.
         return message if session is None else None
 
     def _check_hello(self, hello: Hello, head: MessageHead) -> None:

@@ -31,6 +31,7 @@ RESEND_CLOSING_S = 0.25
 REWIND_S = 0.1
 """Least time between two rewinds: a burst of NACKs about one hole answers one resend."""
 
+# A rank's end waits for acks in steps of this: the process that exits has at most 0.8 s.
 CLOSE_POLL_S = 0.005
 
 
@@ -49,6 +50,7 @@ class AckedSender:
         self._bytes = 0
         self._base = 1
         self._next = 1
+        # A position in the window, not a queue of what is unsent: a rewind only moves it back.
         self._cursor = 1
         self._head = (0, 0)
         self._greeted = False
@@ -56,6 +58,7 @@ class AckedSender:
         self._epoch: int | None = None
         self._advanced = self._rewound = time.monotonic()
         self._resend_s = RESEND_S
+        # A forked child has this object, too, and must not send on the connection of its parent.
         self._pid = os.getpid()
         self.asked = 0
         """Number of the collector's newest ASK for evidence; 0: none came."""
@@ -84,6 +87,7 @@ class AckedSender:
         self._window[self._next] = body
         self._next += 1
         self._bytes += len(body)
+        # The newest message stays in any case: with one alone there is nothing older to give up.
         while self._bytes > self._window_bytes and self.pending > 1:
             self._forget_oldest()
             self.dropped += 1
@@ -108,9 +112,11 @@ class AckedSender:
                 newest = ack
                 self._note_ack(ack)
         now = time.monotonic()
+        # A new connection may lead to a collector that has seen nothing.
         if self._connections != self._dealer.connections:
             self._connections = self._dealer.connections
             self._rewind_to_oldest(now)
+        # Counted from the later of the two: an ack that is on its way shall have the time to come.
         elif self._window and now - max(self._advanced, self._rewound) > self._resend_s:
             self._rewind_to_oldest(now)
         self._send_due()
@@ -136,6 +142,7 @@ class AckedSender:
 
         In a forked child it only closes the child's copy of the connection.
         """
+        # From `close` on nothing may be sent: the descriptor may belong to something else by then.
         if os.getpid() == self._pid and not self._closed:
             self.drain_unacked(drain_s)
         self._closed = True
@@ -161,6 +168,7 @@ class AckedSender:
 
     def _note_ack(self, ack: Ack) -> None:
         now = time.monotonic()
+        # A late ack for what is acked already is no progress.
         if self._base <= ack.seq:
             self._advanced = now
         while self._window and self._base <= ack.seq:
@@ -168,6 +176,7 @@ class AckedSender:
         restarted = self._epoch is not None and ack.epoch != self._epoch
         self._epoch = ack.epoch
         # A collector that has restarted knows nothing: all is sent again, from the HELLO on.
+        # Not for each NACK: several about one hole are on their way at a time.
         if restarted or (ack.nack and now - self._rewound > REWIND_S):
             self._rewind_to_oldest(now)
 
@@ -182,7 +191,9 @@ class AckedSender:
         self._greeted = False  # the collector that misses something may have missed the HELLO
 
     def _send_due(self) -> None:
+        # Taken out before it is sent: one that cannot be sent now would be old next time.
         beat, self._beat = self._beat, None
+        # First of all: whatever comes before the HELLO is nacked.
         if not self._greeted:
             if not self._dealer.is_ready:
                 return
@@ -195,6 +206,7 @@ class AckedSender:
             if not self._send_frames(self._cursor, self._window[self._cursor]):
                 return
             self._cursor += 1
+        # Last, since it says what the rank is at now, after these steps.
         if beat is not None:
             self._send_frames(0, beat)
 

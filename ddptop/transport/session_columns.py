@@ -30,6 +30,8 @@ class SessionColumns:
     """
 
     def __init__(self, seen: Mapping[int, int] | None = None, *, of_an_owner: int) -> None:
+        # What was recorded before this collector began; it moves into the columns when the session says
+        # HELLO.
         self._before = dict(seen or {})
         self._of_an_owner = of_an_owner
         self.slot_by_id: dict[int, int] = {}
@@ -44,6 +46,7 @@ class SessionColumns:
         self._route_numbers: dict[bytes, int] = {}
         """Connections, and the place of each in `_routes`."""
         self._most_routes = _LEAST_ROUTES
+        # One array for the numbers and one for the flags, so that growing and clearing is one call each.
         self._numbers: Integers = np.zeros((5, 0), np.int64)
         """(5, slots) session, rank, highest number accepted or given up, highest number that is kept for
         good, number of the connection that the last message came over."""
@@ -52,6 +55,7 @@ class SessionColumns:
         to be answered; messages are not safe yet."""
         self._name_columns()
 
+    # Views into the arrays: made again whenever these grow.
     def _name_columns(self) -> None:
         self._name, self.rank, self._seen, self._safe, self._route = self._numbers
         self._nack, self._advanced, self._to_answer, self._waiting = self._flags
@@ -70,6 +74,7 @@ class SessionColumns:
             self._add_slots()
         (number,), seen = self._number_routes([route]), self._before.pop(name, 0)
         slot = self.slot_by_id[name] = self._free.pop()
+        # What an earlier collector has recorded counts as seen and as safe.
         self._numbers[:, slot] = name, rank, seen, seen, number
         self._flags[:, slot] = False
         self._sorted = None
@@ -93,6 +98,7 @@ class SessionColumns:
     def mark_safe(self, name: int, seq: int) -> None:
         """This session is kept for good up to `seq`: its sender is to be answered."""
         slot = self.slot_by_id.get(name)
+        # Never beyond what was seen: an agent's own file may hold more than has arrived here.
         if slot is not None and self._safe[slot] < min(seq, self._seen[slot]):
             self._safe[slot] = min(seq, self._seen[slot])
             self._advanced[slot] = self._to_answer[slot] = True
@@ -105,11 +111,13 @@ class SessionColumns:
         if after <= seen < seq:
             self._seen[slot] = seq
             return True
+        # As in `ReceivedSession.accept_next`: only a message that lies ahead shows a hole.
         self._nack[slot] |= seq > seen
         return False
 
     def find_slots(self, names: Integers) -> Integers | None:
         """(n,) the slots of these sessions; None where one of them is not known."""
+        # Sorted once, and used until a session comes or goes, which is rare beside messages.
         if self._sorted is None:
             slots = np.fromiter(self.slot_by_id.values(), np.int64, len(self.slot_by_id))
             order = slots[np.argsort(self._name[slots])]
@@ -117,6 +125,7 @@ class SessionColumns:
         ascending, slots = self._sorted
         if not len(ascending):
             return None
+        # A session that is not known finds a neighbour, which the comparison then shows.
         nearest = slots[np.minimum(np.searchsorted(ascending, names), len(slots) - 1)]
         return nearest if (self._name[nearest] == names).all() else None
 
@@ -129,6 +138,7 @@ class SessionColumns:
             return True
         # Stable: messages of one session stay in their order, which the rule is about.
         order = np.argsort(slots, kind="stable")
+        # The rule compares each message with the one before it of its session: those are now neighbours.
         slot, seq = slots[order], seqs[order]
         first = np.flatnonzero(np.diff(slot, prepend=-1))
         seen = np.empty_like(seq)
@@ -138,6 +148,8 @@ class SessionColumns:
         seen[first] = self._seen[slot[first]]
         if not ((after[order] <= seen) & (seen < seq)).all():
             return False
+        # Only the last message of a session has a say: `accept_all` has made sure that those before it are in
+        # order.
         last = np.append(first[1:], len(slot)) - 1
         self._seen[slot[last]] = seq[last]
         self._route[slot[last]] = np.array(self._number_routes(routes))[which[order[last]]]
@@ -151,6 +163,7 @@ class SessionColumns:
         Without, sessions with messages that are not yet safe wait, unless part of them has become safe.
         """
         slots = np.flatnonzero(self._to_answer | self._waiting if safe else self._to_answer)
+        # Cleared for all, also those that go on waiting: `_waiting` remembers these.
         self._to_answer[slots] = False
         if safe:
             self._waiting[slots] = False
@@ -158,9 +171,11 @@ class SessionColumns:
         else:
             wait = self._safe[slots] < self._seen[slots]
             self._waiting[slots[wait]] = True
+            # A nack does not wait: the sender can fill the hole meanwhile.
             slots = slots[~wait | self._nack[slots] | self._advanced[slots]]
         if not len(slots):  # most of the times, where acks are held back
             return []
+        # By connection, because one reply answers all sessions of an agent.
         slots = slots[np.argsort(self._route[slots], kind="stable")]
         route, missing = self._route[slots], self._nack[slots]
         pairs = np.stack([self._name[slots], self._safe[slots]], axis=1)
@@ -184,6 +199,7 @@ class SessionColumns:
             self._leave_out_routes()
         numbers = self._route_numbers
         try:
+            # Nearly always all of them are known: one map in C, and no test of each.
             return [*map(numbers.__getitem__, routes)]
         except KeyError:
             return [numbers[route] if route in numbers else self._new_route(route) for route in routes]
@@ -219,6 +235,9 @@ class SessionColumns:
         self._flags[:, slot] = False
         self._free.append(slot)
         if self._seen[slot]:
+            # What is remembered of a session is its last number: if it comes back, none of its messages
+            # counts twice.
             self._before[name] = int(self._seen[slot])
+        # The first key is the one that was put in first.
         if len(self._before) > FORGOTTEN:
             del self._before[next(iter(self._before))]

@@ -84,6 +84,7 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
     Raises OSError where this process has hardly a file descriptor left, or can hardly start a thread.
     """
     _need_descriptors()
+    # Before the context, because a failure inside libzmq aborts the process and cannot be caught.
     need_threads(THREADS)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
@@ -94,6 +95,7 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
 def _need_descriptors() -> None:
     with ExitStack() as stack:
         for _ in range(DESCRIPTORS):
+            # Opened and closed again: a limit of open files shows only when one is opened.
             stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
@@ -111,6 +113,8 @@ def connect_dealer(
     `prepare` sets further options before it connects.
     """
     socket = context.socket(zmq.DEALER)
+    # Linger 0 everywhere: libzmq's default waits without end for a peer that does not read. The link has
+    # acks.
     socket.linger = 0
     socket.sndhwm = send_high
     socket.rcvhwm = receive_high
@@ -121,12 +125,14 @@ def connect_dealer(
     socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
     if endpoint.startswith("tcp:"):
         socket.set(zmq.IPV6, not _IPV4.match(endpoint))
+        # Only over TCP: a unix socket is there at once, or not at all.
         socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
         _limit_silence(socket)
     try:
         if prepare is not None:
             prepare(socket)
         socket.connect(endpoint)
+    # The socket is closed by whoever made it: the caller has no name for it yet.
     except (zmq.ZMQError, ValueError):
         socket.close()
         raise
@@ -183,6 +189,7 @@ def peer_pid(frame: zmq.Frame) -> int | None:
     None: not over ipc, a libzmq without SO_PEERCRED, or a process of another pid namespace.
     libzmq gives `NAME:UID:GID:PID`.
     """
+    # The last part of what libzmq gives; a name may contain colons itself.
     try:
         pid = int(str(frame.get("Peer-Address")).rpartition(":")[2])
     except (zmq.ZMQError, ValueError):
@@ -219,6 +226,7 @@ def receive_messages(socket: zmq.Socket[bytes]) -> Iterator[Message]:
             return
         try:
             message = decode(frames[0])
+        # A frame that cannot be read costs that frame: the next one replaces it.
         except ProtocolError:
             continue
         yield message
@@ -229,4 +237,5 @@ def _limit_silence(socket: zmq.Socket[bytes]) -> None:
     socket.set(zmq.TCP_KEEPALIVE, 1)
     socket.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S[0])
     socket.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S[1])
+    # The kernel's count of questions until the connection is closed after SILENT_MS.
     socket.set(zmq.TCP_KEEPALIVE_CNT, SILENT_MS // 1000 // KEEPALIVE_S[1])

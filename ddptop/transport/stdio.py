@@ -99,6 +99,7 @@ def from_json(kind: type[_Part], payload: bytes) -> _Part:
     checked: dict[str, Any] = {}
     for field in fields(kind):
         value = values.get(field.name)
+        # The exact type, because `True` is an `int`.
         if field.type == "int" and type(value) is int and abs(value) < 2**31:
             checked[field.name] = value
         elif field.type == "str" and isinstance(value, str) and len(value) <= MAX_TEXT:
@@ -153,6 +154,7 @@ class FrameReader:
             return None
         kind, length = _HEAD.unpack_from(self._data)
         max_length = self._accepted.get(kind)
+        # Before the payload is awaited: a length of 4 GiB would otherwise be collected.
         if max_length is None or length > max_length:
             raise ProtocolError(f"a frame of kind {kind!r} and {length} bytes")
         end = _HEAD.size + length
@@ -176,6 +178,7 @@ class FramePipe:
         """The other end has closed one of them."""
         self.received_bytes = 0
         self._unsent = bytearray()
+        # A pipe whose far end has stopped must not stop the thread that reads keys or frames.
         for descriptor in (read_fd, write_fd):
             os.set_blocking(descriptor, False)
 
@@ -192,6 +195,7 @@ class FramePipe:
                 data = os.read(self.read_fd, _READ_BYTES)
             except BlockingIOError:
                 break
+            # A closed pipe and one that fails mean the same here: the other end is gone.
             except OSError:
                 data = b""
             if not data:
@@ -212,6 +216,7 @@ class FramePipe:
 
     def flush(self) -> None:
         """Write what the pipe has room for."""
+        # A part is written as far as the pipe has room; the rest waits here, not in a blocked thread.
         while self._unsent:
             try:
                 written = os.write(self.write_fd, self._unsent)

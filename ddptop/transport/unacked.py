@@ -101,6 +101,7 @@ class Unacked:
             outgoing.hello = hello
             return
         self.sessions[name] = OutgoingSession(rank, hello)
+        # Insertion order is order of time: the earliest processes of a rank are forgotten.
         of_rank = [name for name, session in self.sessions.items() if session.rank == rank]
         for older in of_rank[:-SESSIONS_OF_A_RANK]:
             self.forget_session(older)
@@ -108,6 +109,7 @@ class Unacked:
     def forget_session(self, name: int) -> None:
         """Forget a session, unless messages of it are kept."""
         outgoing = self.sessions.get(name)
+        # With messages kept, the session is needed to send them.
         if outgoing is not None and not outgoing.kept:
             del self.sessions[name]
 
@@ -175,6 +177,7 @@ class Unacked:
         for name, session in self.sessions.items():
             session.greeted = True
             reports = session.cursor < len(session.kept)
+            # Alone, a heartbeat is the only sign of life: it is then sent at once.
             if session.beat is not None and now_ns - session.beat_ns >= (BEAT_NS if reports else 0):
                 entries.append(BundleEntry(name, session.rank, 0, 0, session.beat))
                 session.beat, session.beat_ns = None, now_ns
@@ -184,6 +187,7 @@ class Unacked:
         """The messages that are not sent, by arrival over all sessions: the collector puts the ranks' steps
         together. Those that are taken count as sent."""
         heap = [
+            # Only the first message of each session is in the heap: the others follow it in their own order.
             (session.kept[session.cursor].order, name)
             for name, session in self.sessions.items()
             if session.cursor < len(session.kept) and not (session.probes and session.cursor)

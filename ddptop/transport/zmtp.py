@@ -106,12 +106,14 @@ def take_frame(data: bytearray, max_bytes: int) -> ZmtpFrame | None:
     if len(data) < 2:
         return None
     flags = data[0]
+    # No command has MORE; reserved bits mean another protocol or a lost border.
     if flags > MORE | LONG | COMMAND or (flags & COMMAND and flags & MORE):
         raise ProtocolError(f"flags {flags:#x}")
     begin = 9 if flags & LONG else 2
     if len(data) < begin:
         return None
     size = int.from_bytes(data[1:begin], "big")
+    # Before the body is collected: the size comes from outside.
     if size > max_bytes:
         raise ProtocolError(f"a frame of {size} bytes")
     if len(data) < begin + size:
@@ -132,6 +134,7 @@ class Dealer:
         self._path = endpoint.removeprefix("ipc://")
         self._max_bytes = max_bytes
         self._socket: socket.socket | None = None
+        # Kept to be compared with: a number alone says nothing about what it stands for.
         self._opened: os.stat_result
         """What the socket's descriptor stands for."""
         self._unread = bytearray()
@@ -169,6 +172,7 @@ class Dealer:
         """Send a message with the next `flush`; False where it cannot be sent now: nothing of it is kept."""
         if len(self._unsent) >= QUEUE_BYTES:
             self.flush()
+        # Nothing is kept for later here: the window of `AckedSender` has it, and is bounded.
         if not self.is_ready or len(self._unsent) >= QUEUE_BYTES:
             return False
         *all_but_last, last = frames
@@ -191,8 +195,11 @@ class Dealer:
     def wait_until_ready(self, timeout_s: float) -> None:
         """Wait until something has arrived, or what waits can be written; at most so long."""
         if self._socket is None:
+            # Without a socket there is nothing to poll; the caller's pause between attempts is kept all the
+            # same.
             time.sleep(timeout_s)
             return
+        # `poll`, since `select` fails with a descriptor above 1023.
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         poll.poll(timeout_s * 1000)
@@ -248,6 +255,7 @@ class Dealer:
         if self._is_ours(connected):
             connected.close()
         else:
+            # `close` would close the script's own file; `detach` only forgets the number.
             connected.detach()
 
     def _disconnect(self) -> None:
@@ -255,6 +263,7 @@ class Dealer:
             self._close_or_detach(self._socket)
         self._socket = None
         self._greeted = self.is_ready = False
+        # Half a message of the old connection must not come before the first one of the next.
         for buffer in (self._unread, self._unsent, self._frames):
             buffer.clear()
         self._due_s = time.monotonic() + self._pause_s
@@ -267,6 +276,7 @@ class Dealer:
             for data in _read_pieces(self._socket):
                 self._unread += data
                 self._take_frames(messages)
+        # Whatever the other end did wrong: the connection is closed, and made again after a pause.
         except (OSError, ProtocolError):
             self._disconnect()
 

@@ -263,7 +263,7 @@ class Reducer:
     def _on_complete(self, steps: CompleteSteps, t_ns: NDArray[np.int64]) -> None:
         state = self._state
         state.complete_step = int(steps.numbers[-1])
-        self.evaluation.take(steps, np.array([*map(state.unix_s, t_ns.tolist())]))
+        self.evaluation.take(steps, t_ns)
         if state.synchronisation.waits:
             for step in steps.numbers.tolist():
                 state.synchronisation.complete(step, state.present)

@@ -115,16 +115,32 @@ def test_losses_are_kept_as_float32_until_one_is_another_number(other) -> None:
     losses[5, 1] = np.nan
     spread = LossSpread(log)
 
-    numbers, unix_s = np.arange(64.0), np.zeros(64)
+    numbers, unix_s = np.arange(64.0), float
     for part in (slice(0, 40), slice(40, 41), slice(41, 64)):  # however many steps are taken at once
-        spread.take(numbers[part], losses[part], unix_s[part])
+        spread.take(numbers[part], losses[part], unix_s)
     assert spread._losses.dtype == np.float32
     assert spread._apart == apart_of(losses) != []
     before = [*losses.copy()]
     losses[0, 0] = other
-    spread.take(numbers[:1], losses[:1], unix_s[:1])
+    spread.take(numbers[:1], losses[:1], unix_s)
     assert spread._losses.dtype == (np.float32 if np.isinf(other) else np.float64)
     np.testing.assert_array_equal(spread._losses[:65], [*before, losses[0]])
+
+
+def test_many_steps_at_once_say_the_same_as_single_ones() -> None:
+    rng, logs = np.random.default_rng(7), []
+    losses = falling(rng, 3, steps=2000)
+    losses[300:900, 1] *= 1.5
+    losses[1200:, 2] *= 1.5
+    losses[1500, 0] = np.nan
+    for size in (1, 50, 2000):
+        spread = LossSpread(log := EventLog())
+        for begin in range(0, 2000, size):
+            part = slice(begin, begin + size)
+            spread.take(np.arange(2000.0)[part], losses[part], begin.__add__)
+        logs.append([(event.kind, event.step) for event in log.all()])
+    assert logs[0] == logs[1] == logs[2]
+    assert [kind for kind, _ in logs[0]] == ["loss_spread", "loss_spread_end", "loss_spread"]
 
 
 def test_losses_of_many_ranks_are_compared_in_parts_in_little_memory() -> None:

@@ -44,6 +44,24 @@ def test_repeated_rows_count_once() -> None:
     assert add(pairing, 0, 0) == []
 
 
+def test_messages_of_any_length_make_the_same_steps_complete() -> None:
+    """Rows that others wait for are kept together where they came together."""
+    rng, next_step, sent, orders = np.random.default_rng(4), [0, 0, 0], [], []
+    while min(next_step) < 200:
+        rank, count = int(rng.integers(3)), int(rng.integers(1, 20))
+        if next_step[rank] < min(next_step) + 40:
+            sent.append((rank, next_step[rank], count))
+            next_step[rank] += count
+    for in_single_rows in (False, True):
+        pairing, complete = Pairing(3), []
+        for rank, first, count in sent:
+            for row in range(count if in_single_rows else 1):
+                complete += add(pairing, rank, first + row, 1 if in_single_rows else count)
+        orders.append((complete, pairing.held))
+    assert orders[0] == orders[1]
+    assert orders[0][0] == [*range(min(next_step))]
+
+
 def test_a_rank_that_is_never_heard_does_not_fill_the_memory() -> None:
     pairing = Pairing(2)
     for step in range(0, 3 * MAX_HELD, 64):

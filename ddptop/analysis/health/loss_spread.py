@@ -29,8 +29,10 @@ from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddptop.analysis.event_log import EventLog
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
 
 STEPS = 100
 """Newest complete steps that are compared."""
@@ -147,10 +149,10 @@ class LossSpread:
         """Steps since the last evaluation."""
         return (self._newest + 1) % EVERY
 
-    def take(self, numbers: Column, losses: Column, unix_s: Column) -> None:
+    def take(self, numbers: Column, losses: Column, unix_s: Callable[[int], float]) -> None:
         """Add the next n complete steps, whose numbers are `numbers`.
 
-        `losses`: (n, ranks), NaN where unknown; `unix_s`: (n,) when each step became complete."""
+        `losses`: (n, ranks), NaN where unknown; `unix_s`: when a step, by its place, became complete."""
         if not len(self._losses):
             self._losses = np.full((STEPS, losses.shape[1]), np.nan, np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300
@@ -160,16 +162,40 @@ class LossSpread:
         # By the steps' numbers: whoever begins to read in the middle evaluates after the same steps.
         previous = np.concatenate([[self._newest], numbers[:-1]])
         due = np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY) + 1
+        may = self._may_stand_apart(losses, medians, due)
         begin = 0
-        for end in sorted({*due.tolist(), len(numbers)}):
-            first = max(begin, end - STEPS)
-            rows = (self._count + np.arange(first - begin, end - begin)) % STEPS
-            self._losses[rows], self._medians[rows] = losses[first:end], medians[first:end]
-            self._count += end - begin
-            self._newest = int(numbers[end - 1])
-            if end in due:
-                self._evaluate(self._newest, float(unix_s[end - 1]))
-            begin = end
+        for end, may_stand_apart in zip(due.tolist(), may, strict=True):
+            if may_stand_apart or self._apart:
+                self._add(losses[begin:end], medians[begin:end])
+                begin = end
+                self._evaluate(int(numbers[end - 1]), unix_s(end - 1))
+        self._add(losses[begin:], medians[begin:])
+        self._newest = int(numbers[-1])
+
+    def _add(self, losses: Column, medians: Column) -> None:
+        """Keep the last steps."""
+        first = max(0, len(losses) - STEPS)
+        rows = (self._count + np.arange(first, len(losses))) % STEPS
+        self._losses[rows], self._medians[rows] = losses[first:], medians[first:]
+        self._count += len(losses)
+
+    def _may_stand_apart(self, losses: Column, medians: Column, due: Indices) -> list[bool]:
+        """Whether `stands_apart` can find a rank after so many of n steps, `due`: that is ruled out for all
+        evaluations together."""
+        if len(due) < 2:
+            return [True] * len(due)
+        newest = (self._count + np.arange(-min(self._count, STEPS), 0)) % STEPS
+        losses = np.concatenate([self._losses[newest], losses])
+        medians = np.concatenate([self._medians[newest], medians])
+        ends = due + len(newest)
+        rows = np.maximum(ends[:, None] + np.arange(-STEPS, 0), 0)
+        losses, medians = losses[rows], medians[rows]
+        middle = losses[..., ::-1] if losses.shape[-1] == 2 else medians[..., None]
+        apart = np.abs(median((losses - middle).swapaxes(1, 2))).max(axis=-1)
+        is_level = apart <= HYSTERESIS * (SHARE * median(np.abs(losses).reshape(len(due), -1)))
+        is_whole = (ends >= STEPS) & ~np.isnan(medians).any(axis=-1)
+        may: list[bool] = (~(is_level & is_whole)).tolist()
+        return may
 
     def _evaluate(self, step: int, unix_s: float) -> None:
         before = frozenset(rank_loss.rank for rank_loss in self._apart)

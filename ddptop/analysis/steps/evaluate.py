@@ -47,6 +47,8 @@ from ddptop.protocol.step_columns import BEFORE_FORWARD, BEGIN, FIRST_OPTIMIZER,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import StepBlock
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.step_columns import Numbers
+
+    Integers = NDArray[np.int64]
 
 
 class EvaluatedSteps(NamedTuple):
@@ -148,22 +152,22 @@ class StepEvaluation:
         self._slots: Indices = np.arange(0)
         """Of the steps of this batch the slot in the window; of one that is not in it the slot before."""
         self._waiting: list[_Waiting] = []
-        self._completed_s: list[Column] = []
-        """Unix seconds at which each of them became complete."""
+        self._completed_ns: list[Integers] = []
+        """When each of them became complete, on the collector's clock."""
         self._n_steps = self._cells = 0
         """Of those that wait."""
 
-    def take(self, steps: CompleteSteps, unix_s: Column) -> None:
-        """Add the next complete steps; `unix_s`: (n,) when each became complete."""
+    def take(self, steps: CompleteSteps, t_ns: Integers) -> None:
+        """Add the next complete steps; `t_ns`: (n,) when each became complete, on the collector's clock."""
         state = self._state
         after = state.ledger.resumes_after
         if after is not None:
             n_before = int(np.searchsorted(steps.numbers, after, side="right"))
             if n_before < steps.n_steps:  # a batch that is evaluated lies before it or behind it
                 if n_before:
-                    self.take(steps.part(0, n_before), unix_s[:n_before])
+                    self.take(steps.part(0, n_before), t_ns[:n_before])
                 self.settle()
-                steps, unix_s = steps.part(n_before, steps.n_steps), unix_s[n_before:]
+                steps, t_ns = steps.part(n_before, steps.n_steps), t_ns[n_before:]
         if self._figures is not state.figures:  # ranks restarted; no step from before is waiting
             self._figures = state.figures
             self._splitter.restart(state.figures.world)
@@ -176,7 +180,7 @@ class StepEvaluation:
             layout = int(steps.largest_layout[0])
             only = self._splitter.only_part(layout)
             if only is not None and (steps.largest_layout == layout).all():  # usually
-                self._wait([self._whole(steps, only)], unix_s, n_cells)
+                self._wait([self._whole(steps, only)], t_ns, n_cells)
                 return
         edges = [*begins_of_runs(steps.largest_layout).tolist(), steps.n_steps]
         for first, stop in pairwise(edges):
@@ -187,16 +191,16 @@ class StepEvaluation:
                 end = min(stop, begin + room, begin + BATCH - self._n_steps)
                 some_steps = steps.part(begin, end)
                 waiting = [*self._divided(some_steps)] if only is None else [self._whole(some_steps, only)]
-                self._wait(waiting, unix_s[begin:end], int(cells[begin:end].sum()))
+                self._wait(waiting, t_ns[begin:end], int(cells[begin:end].sum()))
                 begin = end
                 if self._n_steps >= BATCH or self._cells >= BATCH_CELLS:
                     self.settle()
 
-    def _wait(self, waiting: list[_Waiting], unix_s: Column, n_cells: int) -> None:
+    def _wait(self, waiting: list[_Waiting], t_ns: Integers, n_cells: int) -> None:
         """Keep steps until they are evaluated."""
         self._waiting += waiting
-        self._completed_s.append(unix_s)
-        self._n_steps += len(unix_s)
+        self._completed_ns.append(t_ns)
+        self._n_steps += len(t_ns)
         self._cells += n_cells
 
     def _whole(self, steps: CompleteSteps, part: Part) -> _Waiting:
@@ -247,12 +251,12 @@ class StepEvaluation:
         if not self._waiting:
             return
         waiting, self._waiting, self._n_steps, self._cells = self._waiting, [], 0, 0
-        completed_s, self._completed_s = np.concatenate(self._completed_s), []
+        completed_ns, self._completed_ns = np.concatenate(self._completed_ns), []
         with np.errstate(over="ignore", invalid="ignore"):  # a loss of 1e300 is infinite in float32
-            self._evaluate(_Batch(waiting), completed_s)
+            self._evaluate(_Batch(waiting), completed_ns)
 
-    def _evaluate(self, batch: _Batch, completed_s: Column) -> None:
-        """Evaluate n steps; `completed_s`: (n,) when each became complete, in Unix seconds."""
+    def _evaluate(self, batch: _Batch, completed_ns: Integers) -> None:
+        """Evaluate n steps; `completed_ns`: (n,) when each became complete, on the collector's clock."""
         figures, block, numbers = self._figures, batch.block, batch.numbers
         shadow = block.shadow
         losses, is_known = self._losses(block, int(numbers[-1]))
@@ -261,7 +265,9 @@ class StepEvaluation:
         last, has = losses[newest, np.arange(is_known.shape[1])], np.asarray(is_known.any(axis=0))
         figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
         end_s = self._end_s(block)
-        self._state.loss_spread.take(numbers, block.loss, completed_s)
+        self._state.loss_spread.take(
+            numbers, block.loss, lambda at: self._state.unix_s(int(completed_ns[at]))
+        )
         own, parts = own_times(block, columns, batch.runs_of_peers)
         detailed = np.flatnonzero(block.detailed).tolist()
         kinds = kinds_of(block, {at: batch.divided(at) for at in detailed}) if detailed else {}

@@ -48,17 +48,43 @@ def stable_order(numbers: Integers) -> Integers:
 
 
 class _Pending:
-    """A step that some ranks have reported."""
+    """Steps that some ranks have reported, all by as many; (n,) each."""
 
-    __slots__ = ("cells_of_first", "largest_layout", "n_ranks", "pieces", "weight")
+    __slots__ = ("cells_of_first", "largest_layout", "n_ranks", "numbers", "pieces", "weights")
 
-    def __init__(self) -> None:
-        self.pieces: list[Piece] = []
-        self.n_ranks = 0
-        """How many have reported it."""
-        self.weight = 0
-        self.largest_layout = self.cells_of_first = -1
+    def __init__(
+        self,
+        numbers: Integers,
+        pieces: list[Piece],
+        n_ranks: int,
+        weights: Integers,
+        largest_layout: Integers,
+        cells_of_first: Integers,
+    ) -> None:
+        self.numbers = numbers
+        self.pieces = pieces
+        self.n_ranks = n_ranks
+        """How many have reported them."""
+        self.weights = weights
+        self.largest_layout, self.cells_of_first = largest_layout, cells_of_first
         """As in `CompleteSteps`."""
+
+    def add(self, more: _Pending) -> None:
+        """Add rows of other ranks in the same steps."""
+        self.pieces += more.pieces
+        self.n_ranks += more.n_ranks
+        self.weights = self.weights + more.weights
+        self.largest_layout = np.maximum(self.largest_layout, more.largest_layout)
+        self.cells_of_first = np.maximum(self.cells_of_first, more.cells_of_first)
+
+    def part(self, begin: int, stop: int) -> _Pending:
+        """Some of the steps."""
+        if stop - begin == len(self.numbers):
+            return self
+        some = slice(begin, stop)
+        pieces = [piece.part(begin, stop) for piece in self.pieces]
+        facts = self.weights[some], self.largest_layout[some], self.cells_of_first[some]
+        return _Pending(self.numbers[some], pieces, self.n_ranks, *facts)
 
 
 class _Rows(NamedTuple):
@@ -188,47 +214,72 @@ class Pairing:
         edges = [*begins_of_runs(is_whole).tolist(), len(steps)]
         for first, stop in pairwise(edges):
             chunk = slice(first, stop)
-            facts = largest_layout[chunk], cells_of_first[chunk]
             if is_whole[first]:
                 piece = Piece(paired, int(begins[first]), int(ends[stop - 1]), stop - first)
-                done.append((last[chunk], CompleteSteps(self._world, steps[chunk], [piece], *facts)))
+                facts = steps[chunk], [piece], largest_layout[chunk], cells_of_first[chunk]
+                done.append((last[chunk], CompleteSteps(self._world, *facts)))
                 self._forget_through(int(steps[stop - 1]))
                 continue
             weights = np.add.reduceat(rows.weight[: ends[stop - 1]], begins[chunk])
-            columns = (*(column[chunk] for column in spans), *facts, weights)
-            for step in zip(*(column.tolist() for column in columns), strict=True):
-                done += self._add_rows(paired, *step)
+            n_ranks = ends[chunk] - begins[chunk]
+            for low, high in pairwise([*begins_of_runs(n_ranks).tolist(), stop - first]):
+                some = slice(first + low, first + high)
+                pending = _Pending(
+                    steps[some],
+                    [Piece(paired, int(begins[some][0]), int(ends[some][-1]), high - low)],
+                    int(n_ranks[low]),
+                    weights[low:high],
+                    largest_layout[some],
+                    cells_of_first[some],
+                )
+                done += self._add_pending(pending, last[some])
         return done
 
-    def _add_rows(
-        self,
-        paired: PairedRows,
-        step: int,
-        begin: int,
-        end: int,
-        last: int,
-        largest_layout: int,
-        n_cells: int,
-        weight: int,
-    ) -> list[tuple[Integers, CompleteSteps]]:
-        """Add the rows of one step, of which others may have come before; returns what `add` does."""
-        if step <= self._floor:  # it was passed over, or forgotten just now
-            return []
-        pending = self._steps.get(step)
-        if pending is None:
-            pending = self._steps[step] = _Pending()
-        pending.pieces.append(Piece(paired, begin, end, 1))
-        pending.largest_layout = max(pending.largest_layout, largest_layout)
-        pending.cells_of_first = max(pending.cells_of_first, n_cells)
-        self.held += weight
-        pending.weight += weight
-        pending.n_ranks += end - begin
-        if pending.n_ranks != self._world:
-            return []
-        self._forget_through(step)
-        facts = [np.array([number]) for number in (pending.largest_layout, pending.cells_of_first)]
-        complete = CompleteSteps(self._world, np.array([step]), pending.pieces, *facts)
-        return [(np.array([last]), complete)]
+    def _add_pending(self, added: _Pending, last: Integers) -> list[tuple[Integers, CompleteSteps]]:
+        """Add rows of steps, of which others may have come before; returns what `add` does.
+
+        `last`: (n,) the number of the last message that has a row of each."""
+        done: list[tuple[Integers, CompleteSteps]] = []
+        numbers, stop = added.numbers.tolist(), len(last)
+        # Steps up to the floor were passed over, or forgotten just now.
+        begin = int(np.searchsorted(added.numbers, self._floor, side="right"))
+        while begin < stop:
+            before, end = self._steps.get(numbers[begin]), begin + 1
+            while end < stop and self._steps.get(numbers[end]) is before:
+                end += 1
+            if before is None:
+                pending = added.part(begin, end)
+                self._steps.update(dict.fromkeys(numbers[begin:end], pending))
+                self.held += int(pending.weights.sum())
+            else:
+                pending = self._cut_out(before, added.numbers[begin:end])
+                end = begin + len(pending.numbers)
+                more = added.part(begin, end)
+                pending.add(more)
+                self.held += int(more.weights.sum())
+            if pending.n_ranks == self._world:
+                self._forget_through(numbers[end - 1])
+                facts = pending.largest_layout, pending.cells_of_first
+                complete = CompleteSteps(self._world, pending.numbers, pending.pieces, *facts)
+                done.append((last[begin:end], complete))
+            begin = end
+        return done
+
+    def _cut_out(self, pending: _Pending, numbers: Integers) -> _Pending:
+        """Divide pending steps so that the first of these, or all, are by themselves; returns them.
+
+        Ranks send their steps in messages of different lengths."""
+        first = int(np.searchsorted(pending.numbers, numbers[0]))
+        stop = first + len(numbers)
+        if not np.array_equal(pending.numbers[first:stop], numbers):
+            stop = first + 1
+        for begin, end in ((0, first), (stop, len(pending.numbers))):
+            if begin < end:
+                part = pending.part(begin, end)
+                self._steps.update(dict.fromkeys(part.numbers.tolist(), part))
+        picked = pending.part(first, stop)
+        self._steps.update(dict.fromkeys(picked.numbers.tolist(), picked))
+        return picked
 
     def _n_reported(self, step: int) -> int:
         """How many ranks have reported a step that is not complete."""
@@ -238,12 +289,15 @@ class Pairing:
     def _forget_through(self, last: int) -> None:
         """Drop the steps up to `last`: every rank is past it, so rows that they still lack are lost."""
         self._floor = last
-        if not self._steps or min(self._steps) >= last:  # usually: steps become complete in order
-            if last in self._steps:
-                self.held -= self._steps.pop(last).weight
-            return
-        for step in [step for step in self._steps if step <= last]:
-            self.held -= self._steps.pop(step).weight
+        old = {step: pending for step, pending in self._steps.items() if step <= last}
+        for pending in {id(pending): pending for pending in old.values()}.values():
+            n_old = int(np.searchsorted(pending.numbers, last, side="right"))
+            self.held -= int(pending.weights[:n_old].sum())
+            if n_old < len(pending.numbers):
+                newer = pending.part(n_old, len(pending.numbers))
+                self._steps.update(dict.fromkeys(newer.numbers.tolist(), newer))
+        for step in old:
+            del self._steps[step]
 
     def _forget_oldest(self) -> None:
         """Drop the oldest eighth of the steps: a rank that never reports must not fill the memory."""

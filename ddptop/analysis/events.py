@@ -375,6 +375,12 @@ def _on_phase(state: RunState, event: Event, rank_state: RankState, t_ns: int) -
     state.excused_ns = t_ns
 
 
+def _on_saved(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    saved_ns = event.fields.get("ns")
+    if isinstance(saved_ns, int) and saved_ns > 0:
+        state.ledger.note_saved(rank_state.row, event.t_ns, saved_ns, t_ns)
+
+
 def _on_timer(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     ready_us, end_us = event.fields.get("ready_us"), event.fields.get("end_us")
     if isinstance(ready_us, (int, float)) and isinstance(end_us, (int, float)):
@@ -546,6 +552,7 @@ _OF_RANKS = {
     "warning": _on_warned,
     "phase_begins": _on_phase,
     "phase_ends": _on_phase,
+    "saved": _on_saved,
     "timer": _on_timer,
 }
 

@@ -18,7 +18,7 @@ _WORDS: Mapping[ActivityKind, str] = MappingProxyType(
     {
         "declared": 'in "{name}"',
         "evaluate": "evaluating",
-        "save": "saving (torch.save)",
+        "save": "saving",
         "data": "waiting for {its} next batch",
         "forward": "in forward",
         "backward": "in backward",

@@ -49,6 +49,7 @@ CLASSES: Mapping[str, ClassWords] = MappingProxyType(
         "transfer": ClassWords("transfer that nothing hides", "≈", "~", "transfer", "exposed transfer"),
         "waiting": ClassWords("waiting for a later rank", "·", ".", "wait"),
         "evaluation": ClassWords("evaluation", "◇", "e", "good"),
+        "saving": ClassWords("saving checkpoints", "▤", "S", "area", "saving checkpoints"),
         "phase": ClassWords("in declared phases", "◆", "p", "heat1"),
         "stalled": ClassWords("stalled", "■", "#", "bad", "its stalls"),
         "restart": ClassWords("restarts", "↻", "r", "warn", "its restarts"),
@@ -62,6 +63,7 @@ _PLACE_PHRASES: Mapping[str, str] = MappingProxyType(
         "start": "until its first step",
         "first_batch": "in the first batch of an epoch",
         "evaluation": "in evaluation",
+        "saving": "saving checkpoints",
         "phase": "in a declared phase",
         "unknown": "in no place longer than the others",
     }

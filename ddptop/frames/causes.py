@@ -195,6 +195,12 @@ PLACES: Mapping[OwnPlace, PlaceWords] = MappingProxyType(
             remedy="Evaluate on all ranks, each a part of the data, or in a process of its own on saved "
             "weights: the other ranks wait for {ranks}.",
         ),
+        "saving": PlaceWords(
+            title="saving checkpoints",
+            short="saving",
+            remedy="Save in a thread or process of its own (torch.distributed.checkpoint.async_save), in "
+            "parts on all ranks, or less often: the other ranks wait for {ranks}.",
+        ),
         "phase": PlaceWords(
             title="in a phase that the script declares",
             short="declared phase",

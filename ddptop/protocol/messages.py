@@ -103,7 +103,7 @@ class Activity(IntEnum):
     """Since the last training forward it has fetched batches, run forwards without gradients, or put its
     model in evaluation mode."""
     SAVE = 2
-    """It is in `torch.save`."""
+    """It is in `torch.save`, or in a save of `torch.distributed.checkpoint`."""
     BEFORE_FORWARD = 3
     BEFORE_BACKWARD = 4
     BEFORE_OPTIMIZER = 5

@@ -59,6 +59,7 @@ _BY_PLACE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "start": ("start_up", f"Look at what {{who}} does before its first step. {SHORTER_START}"),
         "first_batch": ("persistent_workers", KEEP_WORKERS),
         "evaluation": ("evaluate_together", ONE_RANK_WORK + EVALUATE_TOGETHER),
+        "saving": ("one_rank_work", ONE_RANK_WORK + SAVE_ASIDE),
         "phase": ("one_rank_work", ONE_RANK_WORK + SAVE_ASIDE),
     }
 )
@@ -70,7 +71,7 @@ def step_losses(ledger: Ledger) -> tuple[WaitedFor, ...]:
     return tuple(row for row in ledger.run.waited_for if not is_rare(row, ledger) and row.place not in ALONE)
 
 
-ALONE = frozenset({"evaluation", "phase", "first_batch", "start", "unknown"})
+ALONE = frozenset({"evaluation", "saving", "phase", "first_batch", "start", "unknown"})
 """Places with a suggestion of their own, or none."""
 
 

@@ -162,7 +162,9 @@ STALL = "stall"
 MAX_MARKS = 500
 """More than a bar has cells."""
 
-QUIET = frozenset(("rebuild", "joined", "timer", "phase_begins", "phase_ends", "device", "analyser", "ras"))
+QUIET = frozenset(
+    ("rebuild", "joined", "timer", "phase_begins", "phase_ends", "saved", "device", "analyser", "ras")
+)
 """Kinds of events that every healthy run has, or that belong to a stall, which has its mark."""
 
 SAME_STALL_S = 90.0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Activity, Phase
-from ddptop.training.collective_called import collective_in, is_saving_in_parts, phase_in
+from ddptop.training.collective_called import collective_in, phase_in
 from ddptop.training.recorder import Recorder
 from ddptop.training.step_record import (
     EVENT,
@@ -141,17 +141,15 @@ class ActivityWatch:
         if event == STAMP_LAST_GRADIENT and phase == Phase.BACKWARD:
             wait_ns = since_ns
         evaluates = self._evaluates_since(phase, step)
+        if wait_ns:  # also within a save in which all ranks take part
+            return CurrentActivity(phase, self._collective_of(wait_ns, phase), wait_ns)
         if saving_ns:
             return CurrentActivity(phase, Activity.SAVE, saving_ns)
-        if wait_ns:
-            return CurrentActivity(phase, self._collective_of(wait_ns, phase), wait_ns)
         if evaluates:
             return CurrentActivity(phase, Activity.EVALUATE, evaluates)
         if recorder.unseen_optimizer:
             return self._read_unseen(phase, step)
         if phase == Phase.OTHER:
-            if self._saves_in_parts(since_ns):
-                return CurrentActivity(phase, Activity.SAVE, since_ns)
             return CurrentActivity(phase, _AFTER.get(event, Activity.TRAINING), since_ns)
         return CurrentActivity(phase, Activity.TRAINING, since_ns)
 
@@ -160,8 +158,6 @@ class ActivityWatch:
         if step != self._unseen_step[0]:
             self._unseen_step = step, time.monotonic_ns()
         since_ns = self._unseen_step[1]
-        if self._saves_in_parts(since_ns):
-            return CurrentActivity(phase, Activity.SAVE, since_ns)
         if time.monotonic_ns() - since_ns < NAMED_AFTER_NS:
             return CurrentActivity(phase, Activity.TRAINING, since_ns)
         frame = sys._current_frames().get(self._thread)
@@ -195,13 +191,6 @@ class ActivityWatch:
             if stamp & EVENT in _TRAINED:
                 return stamp >> EVENT_BITS
         return 0
-
-    def _saves_in_parts(self, since_ns: int) -> bool:
-        """Whether the training thread is in a save of `torch.distributed.checkpoint`, whose module is mostly
-        loaded after training began; the stack is read where nothing else happens for long."""
-        if not since_ns or time.monotonic_ns() - since_ns < NAMED_AFTER_NS:
-            return False
-        return is_saving_in_parts(sys._current_frames().get(self._thread))
 
     def _collective_of(self, since_ns: int, phase: Phase) -> Activity:
         """The collective that the training thread waits in; the stack is read where it waits for long."""

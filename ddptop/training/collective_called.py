@@ -50,16 +50,3 @@ def phase_in(frame: Any) -> Phase:
                 return phase
         frame = frame.f_back
     return Phase.OTHER
-
-
-SAVER = "state_dict_saver.py"
-"""The file of `torch.distributed.checkpoint` with `save` and `async_save`."""
-
-
-def is_saving_in_parts(frame: Any) -> bool:
-    """Whether a stack is within a save of `torch.distributed.checkpoint`."""
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(SAVER):
-            return True
-        frame = frame.f_back
-    return False

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from ctypes import c_float
 from functools import partial
 from threading import get_ident
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,10 +35,12 @@ from ddptop.training.recorder import Recorder, now
 from ddptop.training.synchronisation import SynchronisationWatch
 from ddptop.training.torch_compat.ddp import (
     AVERAGERS,
+    SAVER,
     Function,
     averagers,
     end_of_gradients,
     reduces_itself,
+    save_functions,
     step_functions,
 )
 from ddptop.training.torch_compat.divisors import divisors_of
@@ -62,9 +65,11 @@ def install_wrappers(
     gradients: SynchronisationWatch,
     read_later: Callable[[Any], Any] | None = None,
     note_optimizer: Callable[[Any], None] = lambda _optimizer: None,
+    note_saved: Callable[[int], None] = lambda _saved_ns: None,
 ) -> None:
     """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU;
-    `note_optimizer` the optimizers of the first steps without a DDP model."""
+    `note_optimizer` the optimizers of the first steps without a DDP model; `note_saved` how long this thread
+    has saved, at the end of a save."""
     scaled = _ScaledLoss(read_later)
     functions = step_functions()
     switched = SwitchedWrappers(last_gradients, scaled)
@@ -84,7 +89,9 @@ def install_wrappers(
     switched.wrap_meanwhile(functions.iterate, partial(_make_iterate, recorder, get_ident()))
     recorder.on_unseen.append(switched.take_out)
     _wrap_function(functions.join_step, partial(_shadow_step, recorder))
-    _wrap_function(functions.save, partial(_make_save, recorder, get_ident()))
+    make_save = partial(_make_save, recorder, get_ident(), note_saved)
+    _wrap_function(functions.save, make_save)
+    when_imported(SAVER, partial(_wrap_saver, make_save))
     watch_collector(recorder.gc_pauses)
     _hook_optimizers(recorder, gradients, note_optimizer)
     when_imported(AVERAGERS, averagers.watch_module)
@@ -104,6 +111,11 @@ def optimizer_exists() -> bool:
 def _wrap_function(function: Function, make: Callable[[Patched], Patched]) -> None:
     original = getattr(*function)
     setattr(*function, seen_through(make(original), original))
+
+
+def _wrap_saver(make: Callable[[Patched], Patched], saver: ModuleType) -> None:
+    for function in save_functions(saver):
+        _wrap_function(function, make)
 
 
 class SwitchedWrappers:
@@ -301,7 +313,13 @@ def _make_wait(
     return wait
 
 
-def _make_save(recorder: Recorder, thread: int, original: Patched) -> Patched:
+SAVED_NS = 10_000_000
+"""Saves are reported once they have lasted so long together: a script may save many small files."""
+
+
+def _make_save(
+    recorder: Recorder, thread: int, note_saved: Callable[[int], None], original: Patched
+) -> Patched:
     def save(*args: Any, **kwargs: Any) -> Any:
         training = get_ident() == thread and not recorder.saving_since
         if training:
@@ -313,7 +331,14 @@ def _make_save(recorder: Recorder, thread: int, original: Patched) -> Patched:
             raise
         finally:
             if training:
+                recorder.saved_ns += now() - recorder.saving_since
                 recorder.saving_since = 0
+                if recorder.saved_ns >= SAVED_NS:
+                    try:
+                        note_saved(recorder.saved_ns)
+                    except Exception as error:  # noqa: BLE001 - the training boundary
+                        guard.caught(error)
+                    recorder.saved_ns = 0
 
     return save
 

@@ -154,7 +154,9 @@ class Recorder:
         self.own_waits = 0
         """Waits in collectives of the script's own so far."""
         self.waiting_since = self.saving_since = 0
-        """When the training thread entered such a collective, or `torch.save`; 0: it is in none."""
+        """When the training thread entered such a collective, or a save; 0: it is in none."""
+        self.saved_ns = 0
+        """How long it has saved since that was last reported."""
         self.loader = LoaderPosition()
         self.after_backward: Callable[[], None] = _do_nothing
         """Called at the end of the outermost backward. It must not raise."""

@@ -94,7 +94,12 @@ class Session:
         read_later = None if self.device is None else self.device.take_scalar
         self.gradients = SynchronisationWatch(self.recorder, self._report_before_step)
         phases.install_wrappers(
-            self.recorder, self.last_gradients, self.gradients, read_later, self._note_training_kind
+            self.recorder,
+            self.last_gradients,
+            self.gradients,
+            read_later,
+            self._note_training_kind,
+            self._note_saved,
         )
         dynamo.keep_dynamo_out()
         os.register_at_fork(after_in_child=self._after_fork)
@@ -290,6 +295,10 @@ class Session:
             yield
         finally:
             self._report_event("phase_ends", self.recorder.step, {"name": str(name)})
+
+    def _note_saved(self, saved_ns: int) -> None:
+        """The training thread has saved for so long in the running step, until now."""
+        self._report_before_step("saved", self.recorder.step, {"ns": saved_ns})
 
     def _send_warning(self, text: str) -> None:
         self._report_event("warning", self.recorder.step, {"message": text})

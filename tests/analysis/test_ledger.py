@@ -12,7 +12,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.ledger import LEDGER_CLASSES, Ledger
 from ddptop.frames.numbers import percent
 from ddptop.frames.verdict import verdict
-from ddptop.protocol.messages import Flag, Phase, Received, Steps
+from ddptop.protocol.messages import Activity, Event, Flag, Phase, Received, Steps
 from ddptop.recording.reader import Recording
 from ddptop.sources.player import Player
 from tests.analysis.conftest import NS, START_NS, World, feed_together
@@ -205,6 +205,60 @@ def test_evaluations_and_declared_phases_have_classes_and_are_places() -> None:
     assert ledger.ranks.evaluation_s[1] == 0
     assert (ledger.run.waited_for[0].rank, ledger.run.waited_for[0].place) == (0, "evaluation")
     assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def saved(world: World, rank: int, at_us: int, us: int) -> Received:
+    """The event of a rank that has saved for so long until `at_us`."""
+    event = Event("saved", world.host_ns("node0", at_us), rank, world.step, {"ns": us * 1000})
+    return world.received(rank, event, at_us)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_saves_are_a_class_and_a_place(seen: bool) -> None:
+    """Also within a declared phase, of which the rest is one, and in a step without phases."""
+    world = World(2, own=True)
+    reducer = begun(world)
+    run_world(world, reducer, 40)
+    for _ in range(2):
+        world.delays = {(0, "after_optimizer"): 4_000_000}
+        begin_us = world.now_us
+        for at_us, kind in ((500_000, "phase_begins"), (3_500_000, "phase_ends")):
+            event = Event(kind, world.host_ns("node0", begin_us + at_us), 0, world.step, {"name": "save"})
+            reducer.feed(world.received(0, event, begin_us + at_us))
+        reducer.feed(saved(world, 0, begin_us + 2_000_000, 700_000))
+        reducer.feed(saved(world, 0, begin_us + 3_000_000, 900_000))
+        for message in world.steps(1):
+            reducer.feed(message if seen else shadowed(message))
+        world.delays = {}
+        run_world(world, reducer, 40)
+    ledger = ledger_of(world, reducer)
+    assert ledger.ranks.saving_s.tolist() == pytest.approx([2 * 1.6, 0.0], rel=1e-3)
+    assert ledger.ranks.phase_s.tolist() == pytest.approx([2 * 1.4, 0.0], rel=1e-3)
+    if seen:
+        first = ledger.run.waited_for[0]
+        assert (first.rank, first.place, first.n_dear) == (0, "phase", 2), "saves were less than half of it"
+    assert_adds_up(ledger, world.now_us / 1e6)
+
+
+def test_a_rank_that_saves_now_and_then_is_flagged_for_it() -> None:
+    world = World(3, own=True)
+    reducer = begun(world)
+    for step in range(130):
+        saves = step % 50 == 49
+        world.delays = {(0, "after_optimizer"): 6_000_000} if saves else {}
+        if saves:
+            reducer.feed(saved(world, 0, world.now_us + 5_900_000, 5_800_000))
+        run_world(world, reducer, 1)
+    found = straggler_after(world, reducer)
+    assert found is not None and (found.rank, found.pattern, found.place) == (0, "rare", "saving")
+    ledger = ledger_of(world, reducer)
+    assert (ledger.run.waited_for[0].rank, ledger.run.waited_for[0].place) == (0, "saving")
+    assert ledger.ranks.saving_s.tolist() == pytest.approx([2 * 5.8, 0.0, 0.0], rel=1e-3)
+    sentence = verdict(reducer.frame(START_NS + world.now_us * 1000)).sentence
+    assert "6.0 s saving checkpoints" in sentence, sentence
+    reducer.feed(world.progress(0, world.now_us + 2_000_000, activity=int(Activity.SAVE)))
+    world.now_us += 3_000_000
+    assert ledger_of(world, reducer).ranks.saving_s[0] == pytest.approx(2 * 5.8 + 3.0, rel=0.02)
 
 
 def with_flag(message: Received, flag: Flag) -> Received:

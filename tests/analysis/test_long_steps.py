@@ -104,7 +104,7 @@ def test_how_far_it_is_in_its_data_loader(standing: Standing) -> None:
         (
             beat(Activity.SAVE),
             "saving",
-            "rank 0 has been saving (torch.save) for 4.9 s · ranks 1 to 3 are waiting in barrier",
+            "rank 0 has been saving for 4.9 s · ranks 1 to 3 are waiting in barrier",
         ),
         (
             beat(Activity.AFTER_OPTIMIZER),

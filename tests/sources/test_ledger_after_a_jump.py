@@ -39,9 +39,11 @@ def run_messages() -> Iterator[Received]:
                 yield world.progress(0, at_us, phase=int(Phase.EVALUATE))
             if step % 170 == 165:
                 world.delays[1, "after_optimizer"] = 700_000
-                for us, kind in ((100_000, "phase_begins"), (650_000, "phase_ends")):
+                phase = {"name": "save"}
+                marks = ((100_000, "phase_begins", phase), (650_000, "phase_ends", phase))
+                for us, kind, fields in (*marks, (640_000, "saved", {"ns": 200_000_000})):
                     at_ns = world.host_ns("node0", world.now_us + us)
-                    event = Event(kind, at_ns, 1, step, {"name": "save"})
+                    event = Event(kind, at_ns, 1, step, fields)
                     yield world.received(1, event, world.now_us + us)
             for received in world.steps(1):
                 yield first_batch(received) if step % 100 == 0 else received
@@ -99,6 +101,7 @@ def test_a_jump_has_the_ledger_of_the_whole_run(recorded: Path) -> None:
         assert rare_events(played)
         assert jumped.ledger.run.steps == RESTART + LAST + 1
         assert (jumped.ledger.ranks.restart_s > 15).all()
+        assert jumped.ledger.ranks.saving_s[1] > 1 and jumped.ledger.ranks.phase_s[1] > 1
 
 
 def test_without_recorded_sums_a_jump_far_into_a_run_has_no_ledger(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Activity, Phase
 from ddptop.training import activity
 from ddptop.training.activity import FRESH_S, ActivityWatch, EvaluationWatch
@@ -222,26 +220,5 @@ def test_of_a_step_that_is_not_seen_the_place_is_unknown_and_the_stack_is_read(
     assert phases == [Phase.BACKWARD]
     monkeypatch.setattr(activity, "collective_in", lambda _frame: Activity.BARRIER)
     assert watched.watch.read() == (Phase.OTHER, Activity.BARRIER, began.since_ns)
-    monkeypatch.setattr(activity, "is_saving_in_parts", lambda _frame: True)
-    assert watched.watch.read() == (Phase.OTHER, Activity.SAVE, began.since_ns)
     watched.recorder.step += 1
     assert watched.watch.read().since_ns > began.since_ns
-
-
-def test_a_save_of_torch_distributed_checkpoint_is_one(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
-    seen = []
-
-    class Writer(checkpoint.FileSystemWriter):
-        def prepare_local_plan(self, plan: object) -> object:
-            monkeypatch.setattr(activity, "NAMED_AFTER_NS", 3600 * NS)
-            seen.append(watched.activity())
-            monkeypatch.setattr(activity, "NAMED_AFTER_NS", 0)
-            seen.append(watched.activity())
-            return super().prepare_local_plan(plan)
-
-    checkpoint.save({"weight": torch.zeros(1)}, storage_writer=Writer(tmp_path))
-    assert seen == [Activity.AFTER_OPTIMIZER, Activity.SAVE], "the stack is read where it lasts"
-    assert watched.activity() == Activity.AFTER_OPTIMIZER

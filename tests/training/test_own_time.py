@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.protocol.messages import Flag, StepRow, Steps
+from ddptop.protocol.messages import Event, Flag, StepRow, Steps
 from ddptop.recording.reader import Recording
 from ddptop.training.torch_compat.divisors import READS
 from tests.processes import DDPTOP_RUN, environment, run
@@ -90,7 +90,24 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ways(home: Path) -> Rows:
-    return trained(home, *KNOWN, *UNKNOWN, "metric")
+    return trained(home, *KNOWN, *UNKNOWN, "metric", "saves")
+
+
+def test_saves_are_reported_with_their_step_before_it(ways: Rows, home: Path) -> None:
+    saved: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+    with Recording.open(home / "run.ddptop") as opened:
+        for message in (received.message for received in opened.records()):
+            if isinstance(message, Event) and message.kind == "saved":
+                saved[message.rank].append((message.step, message.fields["ns"]))
+    (first, _end) = json.loads((home / "steps-0.json").read_text())["saves"]
+    assert {step - first for each in saved.values() for step, _ in each} <= {5, 6}, (
+        "between the two trainings"
+    )
+    (in_parts,) = saved[0]
+    assert in_parts[1] >= LATE_US * 1000
+    *small, last = saved[1]
+    assert sum(ns for _, ns in small) >= 9 * 6_000_000 and len(small) >= 2
+    assert last[1] >= LATE_US * 1000
 
 
 @pytest.mark.parametrize("way", ["default", "no_sync", "every_micro_step", "scaler"])

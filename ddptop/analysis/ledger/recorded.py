@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgpack
 import numpy as np
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.ledger.step_times import AsidePlace
     from ddptop.analysis.ledger.sums import RunLedger, WaitSums
     from ddptop.frames.columns import Column
     from ddptop.protocol.since_start import SinceStart
@@ -51,7 +52,7 @@ WAIT_NUMBERS, WAIT_COUNTS = ("usual_ms", "other_ms", "longest_ms"), ("n_steps", 
 DEAR_NUMBERS = ("longest_ms", "rank_ms", "since_s", "until_s")
 """Floats of a DearSum."""
 
-PLACES_OF_MARKS: tuple[Literal["evaluation", "phase"], ...] = ("evaluation", "phase")
+PLACES_OF_MARKS: tuple[AsidePlace, ...] = ("evaluation", "phase", "saving")
 
 
 def pack_ledger(ledger: RunLedger, since_bin: int) -> bytes:

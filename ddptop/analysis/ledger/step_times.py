@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 STEP_CLASSES: tuple[LedgerClass, ...] = (
     *("data", "forward", "own_backward", "optimizer", "between", "gc"),
-    *("transfer", "waiting", "evaluation", "phase", "first_batch"),
+    *("transfer", "waiting", "evaluation", "phase", "first_batch", "saving"),
 )
 """The classes of a complete step. What is in none of them is not known."""
 
-DATA, _, _, _, BETWEEN, GC, TRANSFER, WAITING, _, _, FIRST_BATCH = range(len(STEP_CLASSES))
+DATA, _, _, _, BETWEEN, GC, TRANSFER, WAITING, _, _, FIRST_BATCH, _ = range(len(STEP_CLASSES))
 
 WAIT_PLACES: tuple[OwnPlace, ...] = (
     *PLACES,
@@ -40,6 +40,7 @@ WAIT_PLACES: tuple[OwnPlace, ...] = (
     "start",
     "first_batch",
     "evaluation",
+    "saving",
     "phase",
     "between_steps",
     "unknown",
@@ -48,7 +49,10 @@ WAIT_PLACES: tuple[OwnPlace, ...] = (
 a DataLoader: nothing parts it from the end of the optimizer then."""
 
 OUTSIDE = frozenset(map(WAIT_PLACES.index, ("data", "first_batch", *PLACES[4:], "between_steps")))
-"""The places in which an evaluation or a declared phase lies."""
+"""The places in which an evaluation, a save or a declared phase lies."""
+
+AsidePlace = Literal["evaluation", "phase", "saving"]
+"""What a rank does beside training."""
 
 EXPLAINED_SHARE = 0.25
 """Least share of the longest wait that the last rank's place has to explain. Below it, the wait comes from
@@ -56,6 +60,10 @@ the transport or from work that has no stamps."""
 
 GC_SHARE = 0.8
 """Least share of the last rank's excess that garbage collection has to be, to be its place."""
+
+
+SAVE_SHARE = 0.5
+"""Least share of the longest wait that a save has to last, to be its place: small ones come in any step."""
 
 
 class StepWaits(NamedTuple):
@@ -74,12 +82,12 @@ class StepWaits(NamedTuple):
 
 
 class AsideTime(NamedTuple):
-    """Time of a rank in one step that lies in an evaluation or in a declared phase."""
+    """Time of a rank in one step that lies in an evaluation, in a save or in a declared phase."""
 
     step: int
     """Index in the batch."""
     rank: int
-    place: Literal["evaluation", "phase"]
+    place: AsidePlace
     ms: float
     """It is at most so long."""
 
@@ -286,7 +294,7 @@ def _places_of_last(excess: Column, longest: Column, fetches: Mask) -> Indices:
 
 
 def _move_aside(by_class: Column, time: AsideTime) -> None:
-    """Time outside the phases, and in fetching, becomes that of an evaluation or a declared phase."""
+    """Time outside the phases, and in fetching, becomes that of an evaluation, a save or a declared phase."""
     of_step = by_class[:, time.step, time.rank]
     to_move = time.ms
     for name in (BETWEEN, DATA):
@@ -297,11 +305,12 @@ def _move_aside(by_class: Column, time: AsideTime) -> None:
 
 
 def _with_aside(wait: StepWaits, aside: Sequence[AsideTime]) -> StepWaits:
-    """The waits, with the place of ranks that evaluated or were in a declared phase."""
+    """The waits, with the place of ranks that evaluated, saved or were in a declared phase."""
     place = wait.place.copy()
     for time in aside:
         for number in np.flatnonzero((wait.steps == time.step) & (wait.last == time.rank)).tolist():
-            if int(place[number]) in OUTSIDE:
+            is_long = time.place != "saving" or time.ms >= SAVE_SHARE * wait.longest_ms[number]
+            if is_long and int(place[number]) in OUTSIDE:
                 place[number] = WAIT_PLACES.index(time.place)
     return wait._replace(place=place)
 

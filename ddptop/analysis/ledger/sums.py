@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ddptop.analysis.ledger.step_times import (
     STEP_CLASSES,
     TAIL,
     WAIT_PLACES,
+    AsidePlace,
     AsideTime,
     divide_steps,
     exact,
@@ -217,13 +218,13 @@ class DearWait(NamedTuple):
 
 
 class MarkedSpan(NamedTuple):
-    """A rank is known to evaluate at a moment, or to be in a declared phase between two."""
+    """A rank is known to evaluate at a moment, or to save or be in a declared phase between two."""
 
     rank: int
     begin_ns: int
     """By its own clock."""
     end_ns: int
-    place: Literal["evaluation", "phase"]
+    place: AsidePlace
 
 
 class Resumed(NamedTuple):
@@ -303,6 +304,11 @@ class RunLedger:
         elif (begin_ns := self.declared.pop(rank, None)) is not None:
             self._add_mark(MarkedSpan(rank, begin_ns, own_ns, "phase"))
 
+    def note_saved(self, rank: int, own_ns: int, saved_ns: int, t_ns: int) -> None:
+        """A rank has saved for so long until `own_ns` of its own clock; `t_ns`: when that arrived."""
+        if not self._has_recorded(t_ns):
+            self._add_mark(MarkedSpan(rank, own_ns - saved_ns, own_ns, "saving"))
+
     def is_restarting(self) -> Mask:
         """(ranks,) whether its present process has ended no complete step, while one before it has."""
         sessions = self._state.table.session[: len(self.session)]
@@ -367,6 +373,11 @@ class RunLedger:
         left_out = exact(
             np.where(block.shadow, np.minimum(wall, LEFT_OUT * usual_ms[:, None]), 0.0) + scaled_ms
         )
+        for time in aside:  # in a step without phases they are known all the same
+            step = time.step, time.rank
+            if block.shadow[step]:
+                beyond_ms = float(wall[step] - left_out[step])
+                times.by_class[STEP_CLASSES.index(time.place)][step] = min(time.ms, max(0.0, beyond_ms))
         self._add_steps(times, block, wall, left_out, between_ms, begins_group=begins_group)
         self._add_usual(times, wall, is_usual)
         ranks = slice(0, wall.shape[1])
@@ -554,10 +565,11 @@ class RunLedger:
             self.marks.append(mark)
 
     def _take_marks(self, begin_ns: Integers, end_ns: Integers) -> list[AsideTime]:
-        """Evaluations and declared phases in these steps, (n, ranks) by the clocks of the ranks."""
+        """Evaluations, saves and declared phases in these steps, (n, ranks) by the clocks of the ranks."""
         marks, self.marks = self.marks, []
-        aside: dict[tuple[int, int, str], AsideTime] = {}
-        for mark in marks:
+        saves = [mark for mark in marks if mark.place == "saving"]
+        aside: dict[tuple[int, int, AsidePlace], float] = {}
+        for mark in [*saves, *(mark for mark in marks if mark.place != "saving")]:
             if mark.rank >= begin_ns.shape[1]:
                 continue
             begins, ends = begin_ns[:, mark.rank], end_ns[:, mark.rank]
@@ -566,10 +578,19 @@ class RunLedger:
             for step in range(int(np.searchsorted(ends, mark.begin_ns, side="right")), len(ends)):
                 if begins[step] > mark.end_ns:
                     break
-                within_ns = min(mark.end_ns, int(ends[step])) - max(mark.begin_ns, int(begins[step]))
-                ms = round(within_ns / NS_PER_MS) if mark.place == "phase" else np.inf
-                aside[step, mark.rank, mark.place] = AsideTime(step, mark.rank, mark.place, ms)
-        return [*aside.values()]
+                within = max(mark.begin_ns, int(begins[step])), min(mark.end_ns, int(ends[step]))
+                ns = within[1] - within[0]
+                if mark.place == "phase":  # a save within it is a save
+                    ns -= sum(_overlap_ns(save, within) for save in saves if save.rank == mark.rank)
+                key = step, mark.rank, mark.place
+                aside[key] = aside.get(key, 0.0) + (
+                    np.inf if mark.place == "evaluation" else round(ns / NS_PER_MS)
+                )
+        return [AsideTime(*key, ms) for key, ms in aside.items()]
+
+
+def _overlap_ns(mark: MarkedSpan, within: tuple[int, int]) -> int:
+    return max(0, min(mark.end_ns, within[1]) - max(mark.begin_ns, within[0]))
 
 
 _ROW: dict[LedgerClass, int] = {name: row for row, name in enumerate(LEDGER_CLASSES)}

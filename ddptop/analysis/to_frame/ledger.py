@@ -11,7 +11,7 @@ import numpy as np
 from ddptop.analysis.ledger.step_times import STEP_CLASSES, WAIT_PLACES
 from ddptop.analysis.ledger.sums import NOT_BEGUN, NS_PER_MS, TimeBin, WaitSum
 from ddptop.frames.ledger import LEDGER_CLASSES, MAX_WAITED_FOR, Ledger, LedgerRanks, SkewCost, WaitedFor
-from ddptop.protocol.messages import Phase, Progress
+from ddptop.protocol.messages import Activity, Phase, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -194,6 +194,7 @@ def _present_classes(state: RunState, has_steps: Mask) -> Indices:
         "start": ~has_steps,
         "end": has_ended,
         "restart": restarts,
+        "saving": newest.is_known & (newest.field("activity") == int(Activity.SAVE)),
         "phase": state.table.declared > 0,
         "evaluation": evaluates,
     }

@@ -227,6 +227,18 @@ averagers = ModelAveragers()
 
 AVERAGERS = "torch.distributed.algorithms.model_averaging.averagers"
 
+SAVER = "torch.distributed.checkpoint.state_dict_saver"
+
+
+def save_functions(saver: Any) -> list[Function]:
+    """The functions that save a distributed checkpoint, in SAVER and in the package that offers them.
+
+    With `_save_state_dict`, also a `save` that the script imported by name before is seen.
+    """
+    owners = (saver, sys.modules.get(SAVER.rpartition(".")[0]))
+    names = ("save", "async_save", "_save_state_dict")
+    return [Function(owner, name) for owner in owners for name in names if name in vars(owner or object)]
+
 
 def set_reducer_group(reducer: Any, group: Any) -> None:
     """Have the reducer all-reduce in `group` from now on: 0.3 us, between two steps."""
@@ -279,6 +291,8 @@ def remove_wrappers(folder: str) -> None:
     wrapped = [owner for owner, _name in _flat_functions(step_functions())]
     if AVERAGERS in sys.modules:
         wrapped.append(sys.modules[AVERAGERS].ModelAverager)
+    if SAVER in sys.modules:
+        wrapped += [owner for owner, _name in save_functions(sys.modules[SAVER])]
     for owner in (model, distributed, dist, dist.distributed_c10d, BaseProcess, warnings, *wrapped):
         for name, value in list(vars(owner).items()):
             plain = value

@@ -5,6 +5,7 @@ Writes for each way the numbers of the steps that it was recorded as, and losses
 
 import contextlib
 import gc
+import io
 import json
 import sys
 import time
@@ -197,6 +198,32 @@ def metric() -> None:
         dist.monitored_barrier()
 
 
+class Slow:
+    """Takes a while to be saved, less than is reported by itself."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        time.sleep(0.006)
+        return Slow, ()
+
+
+def saves() -> None:
+    """Rank 1 saves ten small files; all ranks save in parts."""
+    model = build()
+    train(model)
+    if dist.get_rank() == 1:
+        for _ in range(10):
+            torch.save([Slow()], io.BytesIO())
+    import torch.distributed.checkpoint as dcp  # as late as scripts import it
+
+    class Writer(dcp.FileSystemWriter):
+        def prepare_local_plan(self, plan: object) -> object:
+            time.sleep(LATE_S)
+            return super().prepare_local_plan(plan)
+
+    dcp.save({"model": model.state_dict()}, storage_writer=Writer(Path(sys.argv[1]) / "parts"))
+    train(model)
+
+
 def unsynchronised() -> None:
     """Every rank alone: nothing is waited for."""
     train(build(process_group=[dist.new_group([rank]) for rank in range(2)][dist.get_rank()]))
@@ -225,6 +252,7 @@ WAYS: dict[str, Callable[[], None]] = {
     "scaler": lambda: train(build(), scaler=torch.amp.GradScaler("cpu")),
     "compiled": compiled,
     "metric": metric,
+    "saves": saves,
     "compiled_backward": compiled_backward,
 }
 

@@ -61,3 +61,5 @@ class EpochProgress:
     """Batches in all; None: not known."""
     epoch_left_s: float | None
     """At the present rate; None: not known."""
+    samples_per_s: float | None = None
+    """Samples that all ranks train on, by the size of a full batch; None: not known of every rank."""

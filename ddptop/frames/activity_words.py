@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ddptop.frames.numbers import count, duration
+from ddptop.frames.numbers import count, duration, fixed
 from ddptop.frames.phrases import ranks_range
 
 if TYPE_CHECKING:
@@ -74,8 +74,18 @@ def state_word(activities: Sequence[LongActivity]) -> str:
 
 
 def epoch_phrase(progress: EpochProgress, *, short: bool = False) -> str:
-    """`epoch 3 · batch 120/400 · 41s left in it`; `short`: without the time."""
+    """`epoch 3 · batch 120/400 · 41s left in it · 2,400 samples/s`; `short`: epoch and batch alone."""
     of_batches = "" if progress.batches is None else f"/{count(progress.batches)}"
     left_s = progress.epoch_left_s
     left_in_it = "" if short or left_s is None else f" · {duration(left_s)} left in it"
-    return f"epoch {progress.epoch} · batch {count(progress.batch)}{of_batches}{left_in_it}"
+    rate = "" if short or progress.samples_per_s is None else f" · {samples_phrase(progress.samples_per_s)}"
+    return f"epoch {progress.epoch} · batch {count(progress.batch)}{of_batches}{left_in_it}{rate}"
+
+
+def samples_phrase(samples_per_s: float) -> str:
+    """`2,400 samples/s`, of all ranks together."""
+    return f"{fixed(samples_per_s, 0 if samples_per_s >= FEW_SAMPLES else 1)} samples/s"
+
+
+FEW_SAMPLES = 10.0
+"""Below so many samples a second the rate has a decimal."""

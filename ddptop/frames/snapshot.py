@@ -49,7 +49,7 @@ SUSPECT_FIELDS = (
 
 LOSS_FIELDS = ("what", "rank", "key", "gives_back_s", "elapsed_s")
 
-PROGRESS_FIELDS = ("epoch", "batch", "batches", "epoch_left_s")
+PROGRESS_FIELDS = ("epoch", "batch", "batches", "epoch_left_s", "samples_per_s")
 
 LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
 

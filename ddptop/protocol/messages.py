@@ -508,6 +508,9 @@ process may kill it from now on (Ray does, once its train function has returned)
 LAUNCHER_SIGNAL = "launcher_signal"
 """Kind of an event: the launcher of a host has received a signal that ends its ranks."""
 
+BATCH_SIZE = "batch_size"
+"""Entry of a CARD: how many samples a full batch of the rank's DataLoader has."""
+
 REACH = "reach"
 """Name of the milestone with which a rank in `init_process_group` says, anew where it changes, whether it
 reaches the address of the store."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, NamedTuple
 
-from ddptop.training.torch_compat.loader import batches_in_all, batches_taken
+from ddptop.training.torch_compat.loader import batch_size_of, batches_in_all, batches_taken
 
 
 class Position(NamedTuple):
@@ -30,6 +30,8 @@ class LoaderPosition:
         self._trained: weakref.ref[Any] | None = None
         self._of_pass: tuple[Any, int] = None, -1
         self._last = Position()
+        self.batch_size: int | None = None
+        """Samples in a full batch of the pass that began last, as far as it was read; None: not known."""
 
     def note_batch(self, iterator: Any) -> None:
         """The training thread asks this iterator for a batch."""
@@ -55,6 +57,8 @@ class LoaderPosition:
             return self._last
         epoch = self._epoch
         if self._of_pass[0] != (self._trained, epoch):
+            if epoch != self._last.epoch:  # not each time where two loaders take turns
+                self.batch_size = batch_size_of(iterator)
             self._of_pass = (self._trained, epoch), batches_in_all(iterator)
         self._last = Position(epoch, batches_taken(iterator), self._of_pass[1])
         return self._last

@@ -19,6 +19,7 @@ from ddptop.host.step_counters import leave_step_count, note_step_count
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import REPORT_S
 from ddptop.protocol.messages import (
+    BATCH_SIZE,
     FINISHED,
     LEFT,
     MILESTONE,
@@ -500,6 +501,9 @@ class Publisher(threading.Thread):
             self.card_changed = True
         if self._network is not None and (entries := self._network.take_entries()):
             self._session.card.update(entries)
+            self.card_changed = True
+        if (batch_size := self._recorder.loader.batch_size) != self._session.card.get(BATCH_SIZE):
+            self._session.card[BATCH_SIZE] = batch_size
             self.card_changed = True
         if self.card_changed:
             self.card_changed = False

@@ -12,7 +12,7 @@ from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Activity, Event, Phase, Progress, Received
+from ddptop.protocol.messages import BATCH_SIZE, Activity, Card, Event, Phase, Progress, Received, Scalar
 from ddptop.render.plain import draw_frame, watch_line
 from tests.analysis.conftest import feed_together
 from tests.recording.made_up import START_NS, START_UNIX_NS, STEP_US, a_run
@@ -33,6 +33,9 @@ class Standing:
         for rank, beat in enumerate(beats):
             self.reducer.feed(Received(now_ns, rank, 1000 + rank, 0, replace(beat, t_ns=now_ns)))
         return self.reducer.frame(now_ns)
+
+    def card(self, rank: int, entries: dict[str, Scalar]) -> None:
+        self.reducer.feed(Received(TRAINED_NS, rank, 1000 + rank, 1_000, Card(entries)))
 
     def declare(self, rank: int, name: str) -> None:
         event = Event("phase_begins", TRAINED_NS, rank, STEPS, {"name": name})
@@ -94,8 +97,19 @@ def test_every_outlet_has_it_in_place_of_live_with_an_old_rate(standing: Standin
 def test_how_far_it_is_in_its_data_loader(standing: Standing) -> None:
     assert standing.reducer.frame(TRAINED_NS).progress is None, "not known before a rank says it"
     frame = standing.beat(0.1, beat())
-    assert snapshot(frame)["progress"] == {"epoch": 3, "batch": 120, "batches": 400, "epoch_left_s": 5.6}
+    progress = {"epoch": 3, "batch": 120, "batches": 400, "epoch_left_s": 5.6, "samples_per_s": None}
+    assert snapshot(frame)["progress"] == progress
     assert "epoch 3 · batch 120/400 · 5.6 s left in it" in draw_frame(frame, 100)
+
+
+def test_samples_a_second_are_of_all_ranks(standing: Standing) -> None:
+    for rank, size in enumerate((32, 32, 32)):
+        standing.card(rank, {BATCH_SIZE: size})
+    assert snapshot(standing.beat(0.1, beat()))["progress"]["samples_per_s"] is None, "one rank says nothing"
+    standing.card(3, {BATCH_SIZE: 24})
+    frame = decode_frame(encode_frame(standing.beat(0.1, beat())))
+    assert snapshot(frame)["progress"]["samples_per_s"] == 120 / 20e-3
+    assert "5.6 s left in it · 6,000 samples/s" in draw_frame(frame, 100)
 
 
 @pytest.mark.parametrize(

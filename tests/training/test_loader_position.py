@@ -103,6 +103,21 @@ def test_the_iterator_of_an_epoch_that_has_ended_is_not_kept(position: LoaderPos
     assert position.read() == Position(1, 2, BATCHES), "the last that was read"
 
 
+def test_the_batch_size_is_that_of_the_pass_that_began_last(position: LoaderPosition) -> None:
+    by_four = iter(loader())
+    train(position, by_four)
+    position.read()
+    assert position.batch_size == 4
+    one_by_one = iter(DataLoader(torch.zeros(5, 1), batch_size=None))
+    train(position, one_by_one)
+    position.read()
+    assert position.batch_size is None, "not known"
+    endless = iter(DataLoader(Endless(), 8))
+    train(position, endless)
+    position.read()
+    assert position.batch_size == 8
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         while True:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ddptop.frames.activity import EpochProgress
 from ddptop.frames.figures import Ranks
 from ddptop.frames.frame import (
     Alert,
@@ -82,6 +83,12 @@ class FakeSource:
         """Nothing to end."""
 
 
+def epoch(world: int, steps_per_s: float | None) -> EpochProgress:
+    """A third of an epoch; `steps_per_s`: None where no steps are made."""
+    rates = (None, None) if steps_per_s is None else (280 / steps_per_s, 32 * world * steps_per_s)
+    return EpochProgress(3, 120, 400, *rates)
+
+
 def live(world: int = 4, **changes: Any) -> Frame:
     """Even ranks on two hosts, moving."""
     frame = Frame(
@@ -95,6 +102,7 @@ def live(world: int = 4, **changes: Any) -> Frame:
         alerts=(),
         events=(LoggedEvent(NOW - 580, "join", "info", None, None, f"{world:,} ranks joined"),),
         overhead=Overhead(1.0, 0.62, 132.0, 4, 0, collector_pct=2.4),
+        progress=epoch(world, 37.6),
         history=history(end_s=ELAPSED_S),
         focus=None,
         records=12_480 * world,
@@ -124,6 +132,7 @@ def straggler(world: int = 4) -> Frame:
             no_straggler_high_ms=27.0,
         ),
         ranks=late_ranks(world),
+        progress=epoch(world, 21.4),
         straggler=Straggler(
             1,
             "persistent",
@@ -204,6 +213,7 @@ def lost() -> Frame:
     return replace(
         frame,
         run=replace(frame.run, state="lost"),
+        progress=epoch(4, None),
         ranks=replace(
             frame.ranks,
             state=("live", "live", "lost", "live"),
@@ -236,6 +246,7 @@ def waiting(world: int = 4) -> Frame:
         frame,
         run=replace(frame.run, state="waiting", elapsed_s=3.2),
         group=GroupFigures(**blank),
+        progress=None,
         ranks=replace(
             ranks,
             state=("live", "live", *["waiting"] * (world - 2)),

@@ -194,4 +194,4 @@ def test_how_far_the_epoch_is_stands_above_the_charts(size: tuple[int, int]) -> 
     line = next(line for line in sketch(FakeSource(frame), size).splitlines() if line.startswith("── epoch"))
     assert "── epoch 3 · batch 120/400 · 41 s left in it ──" in line
     assert len(line) == size[0]
-    assert "epoch" not in sketch(FakeSource(live()), size)
+    assert "epoch" not in sketch(FakeSource(replace(live(), progress=None)), size)

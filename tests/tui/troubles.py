@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
-from tests.tui.fake import NOW, column, live, replay
+from tests.tui.fake import NOW, column, epoch, live, replay
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 
@@ -113,6 +113,7 @@ def died() -> Frame:
     return replace(
         frame,
         run=replace(frame.run, state="failed", exit_code=1),
+        progress=epoch(4, None),
         ranks=replace(
             frame.ranks,
             state=("failed",) * 4,
@@ -164,6 +165,7 @@ def _stalled(stall: Stall) -> Frame:
     return replace(
         frame,
         run=replace(frame.run, state="stalled"),
+        progress=epoch(4, None),
         ranks=replace(frame.ranks, state=("stalled",) * 4),
         alerts=(Alert("stall", "critical", stall.ranks[0], 12_480, NOW - 17, stall.sentence, evidence),),
         events=(

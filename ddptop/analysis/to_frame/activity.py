@@ -9,13 +9,12 @@ import numpy as np
 from ddptop.analysis.ranks import PHASE_NAMES
 from ddptop.frames.activity import ActivityKind, ActivitySpan, EpochProgress, LongActivity
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Activity, Phase, Progress
+from ddptop.protocol.messages import BATCH_SIZE, Activity, Phase, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddptop.analysis.state import RunState
-    from ddptop.frames.frame import GroupFigures
 
 LONG_STEP_NS = NS
 """Below this no step is called long: a person would not notice it."""
@@ -92,8 +91,10 @@ def _name_of(state: RunState, rank: int, kind: ActivityKind, activity: int) -> s
     return ""
 
 
-def epoch_progress(state: RunState, group: GroupFigures) -> EpochProgress | None:
-    """Of the lowest rank that trains on a DataLoader; None: none does, or it is not known."""
+def epoch_progress(state: RunState, steps_per_s: float | None) -> EpochProgress | None:
+    """Of the lowest rank that trains on a DataLoader; None: none does, or it is not known.
+
+    `steps_per_s`: None where no steps are made now."""
     epochs = state.table.newest_values(Progress, "epoch")
     ranks = np.flatnonzero(epochs >= 0)
     if not len(ranks):
@@ -103,7 +104,17 @@ def epoch_progress(state: RunState, group: GroupFigures) -> EpochProgress | None
     assert beat is not None
     batches = beat.batches if beat.batches >= beat.batch else None
     micro_steps = max(1, int(state.table.micro_steps[rank]))
-    rate, left_s = group.steps_per_s, None
-    if batches is not None and rate:
-        left_s = (batches - beat.batch) / micro_steps / rate
-    return EpochProgress(beat.epoch, max(0, beat.batch), batches, left_s)
+    left_s = samples_per_s = None
+    if steps_per_s:
+        if batches is not None:
+            left_s = (batches - beat.batch) / micro_steps / steps_per_s
+        if (samples := _samples_of_all_ranks(state)) is not None:
+            samples_per_s = samples * micro_steps * steps_per_s
+    return EpochProgress(beat.epoch, max(0, beat.batch), batches, left_s, samples_per_s)
+
+
+def _samples_of_all_ranks(state: RunState) -> int | None:
+    """Samples in one full batch of every rank; None: not known of all."""
+    sizes = [card.get(BATCH_SIZE) for card in state.cards.values()]
+    known = [size for size in sizes if isinstance(size, int) and size > 0]
+    return sum(known) if len(known) == state.world else None

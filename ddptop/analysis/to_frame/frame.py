@@ -91,6 +91,7 @@ def build(
     in_world = focus is not None and 0 <= focus < figures.world
     group = _group(state, shown, buckets := bucket_figures(state, detail))
     live = outcome == "live" and diagnosis is None and kept is None
+    activities = long_activities(state, group.step_ms_p50) if live else ()
     return Frame(
         source="simulated" if simulated else source,
         unix_s=state.unix_s(now_ns),
@@ -114,9 +115,9 @@ def build(
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
         hosts=host_figures(state, columns, straggler, clocks, now_ns) if hosts else (),
         ledger=ledger,
-        activities=long_activities(state, group.step_ms_p50) if live else (),
+        activities=activities,
         past_activities=past_activities(state),
-        progress=epoch_progress(state, group),
+        progress=epoch_progress(state, group.steps_per_s if live and not activities else None),
         sampled=sampled_stacks(state, straggler),
         start=start_of(state),
     )
@@ -128,6 +129,8 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
     The history ends with the last step that is evaluated, which may come before the newest complete one."""
     unix_s = state.unix_s(now_ns)
     columns: dict[str, Any] = reported_columns(state.table, state.hellos, now_ns)
+    live = frame.run.state == "live"
+    activities = long_activities(state, frame.group.step_ms_p50) if live else ()
     ranks = replace(frame.ranks, phase=phase_names(state.table), **columns)
     return replace(
         frame,
@@ -138,9 +141,9 @@ def with_reports(state: RunState, frame: Frame, now_ns: int, *, cursor: int) -> 
         history=state.history.since(cursor),
         records=int(ranks.records.sum()),
         lost_records=int(ranks.lost_records.sum()),
-        activities=long_activities(state, frame.group.step_ms_p50) if frame.run.state == "live" else (),
+        activities=activities,
         past_activities=past_activities(state),
-        progress=epoch_progress(state, frame.group),
+        progress=epoch_progress(state, frame.group.steps_per_s if live and not activities else None),
     )
 
 

@@ -34,6 +34,16 @@ def batches_taken(iterator: Any) -> int:
     return taken
 
 
+def batch_size_of(iterator: Any) -> int | None:
+    """Samples in a full batch of this iterator, as its batch sampler has it; None: not known.
+
+    Read from the sampler's own attributes, which runs no code of the script."""
+    attributes = getattr(getattr(iterator, "_index_sampler", None), "__dict__", {})
+    size = attributes.get("batch_size")
+    # accelerate may have each rank take a part of the batch.
+    return size if type(size) is int and size > 0 and not attributes.get("split_batches") else None
+
+
 def batches_in_all(iterator: Any) -> int:
     """Batches of a pass over a DataLoader, which its iterator takes by a sampler; -1: not known, as of an
     iterable dataset."""

@@ -135,8 +135,13 @@ class Scale:
             top = max(0.0, min(top, 2.0 * usual) if usual > 0 else top)
         # A flat series has no span; its own size then gives the unit.
         unit = _round_unit((top - low) or abs(top) or 1.0)
-        low, high = math.floor(low / unit) * unit, math.ceil(top / unit * (1 + 1e-9)) * unit
-        return cls(low, high if high > low else low + unit)
+        while True:  # the range in whole units may be so much larger that its own unit is coarser
+            ends = math.floor(low / unit) * unit, math.ceil(top / unit * (1 + 1e-9)) * unit
+            if ends[1] <= ends[0]:
+                return cls(ends[0], ends[0] + unit)
+            if (coarser := _round_unit(ends[1] - ends[0])) <= unit * (1 + 1e-9):
+                return cls(*ends)
+            unit = coarser
 
     def label(self, value: float) -> str:
         """A value of this scale with the decimals that it needs and no more."""

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
     "data", "forward", "backward", "wait", "transfer", "optimizer", "other",
-    "sync", "area", "ink", "heat0", "heat1", "heat2", "heat3",
+    "sync", "area", "edge", "ink", "heat0", "heat1", "heat2", "heat3",
 ]  # fmt: skip
 """What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone. `area`: below a
-curve. `heat0` to `heat3`: levels of a heat map below a warning. `ink`: letters on a
+curve; `edge`: the curve. `heat0` to `heat3`: levels of a heat map below a warning. `ink`: letters on a
 coloured ground, which take the ground's opposite."""
 
 _SEEN_WHEN_BLANK = frozenset(("badge", "match"))

@@ -191,6 +191,17 @@ def test_parts_lie_on_top_of_each_other_and_the_unknown_is_a_gap() -> None:
 COLUMNS_OF_PARTS = arrays(np.float64, (7, 5), elements=st.floats(0.0, 30.0))
 
 
+def test_the_upper_edge_of_an_area_has_its_own_colour_down_to_a_lower_neighbour() -> None:
+    values = np.array([[4.0, 4.0, 1.5, 1.5, np.nan, 3.0]])
+    lines = draw_areas(values, Scale(0.0, 4.0), 4, [("█", "area")], (), "edge")
+    roles = [
+        ["." if not text.strip() else role[0] for text, role in line.pieces for _ in text] for line in lines
+    ]
+    assert ["".join(row).ljust(6, ".") for row in roles] == ["ee....", "ae...e", "aeee.a", "aaaa.a"]
+    plain = draw_areas(values, Scale(0.0, 4.0), 4, [("█", "area")])
+    assert [str(line) for line in plain] == [str(line) for line in lines], "the same signs"
+
+
 @given(COLUMNS_OF_PARTS, st.integers(3, 30))
 def test_in_ascii_every_part_has_its_rows_and_none_more_than_a_larger_one(parts: Column, height: int) -> None:
     """A row of *other* once stood where optimizer and data are: edges were rounded."""

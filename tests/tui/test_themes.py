@@ -40,8 +40,9 @@ def test_phases_differ_from_the_ground_and_from_their_neighbours_by_lightness(na
         assert between(name, part.role, "background") >= 3.0, part.name
     for one, other in itertools.pairwise(PARTS):
         assert between(name, one.role, other.role) >= 3.0, (one.name, other.name)
-    assert between(name, "area", "background") >= 3.0
-    assert between(name, "area", "wait") >= 3.0
+    assert between(name, "edge", "background") >= 4.5, "an area has its upper edge: the area itself is quiet"
+    assert between(name, "edge", "area") >= 3.0
+    assert between(name, "area", "wait") >= 2.5
 
 
 @OURS

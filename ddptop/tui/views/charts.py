@@ -15,7 +15,7 @@ from ddptop.frames.phrases import loss_note
 from ddptop.frames.statistics import median
 from ddptop.render.chart import no_number, time_ticks
 from ddptop.render.line import Line, combine_roles, join_parts, of_severity, side_by_side
-from ddptop.render.phases import EVALUATION, SAVING, SHORT
+from ddptop.render.phases import EVALUATION, PARTS, SAVING, SHORT
 from ddptop.render.rank_table import rank_mark
 from ddptop.render.trouble import as_of
 from ddptop.tui.scene import DrawnCharts, Plot, Scene
@@ -255,7 +255,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
     loss_now, step_now, _, speed_now = _draw_figures(scene)
     steps = [
         step_now[0],
-        draw_look("area", scene.ascii_only, " p50"),
+        draw_look("edge", scene.ascii_only, " p50"),
         draw_look("wait", scene.ascii_only, " waiting"),
         step_now[1],
         shown,
@@ -273,7 +273,7 @@ def _make_curves(scene: Scene, happened: Happened) -> list[Curve]:
         ),
         _make_parts_curve(scene, shown),
         Curve(
-            speed, x, history.busbw_gbps, "transfer", span_s=RECENT_S, zero=True, step=history.step,
+            speed, x, history.busbw_gbps, "area", span_s=RECENT_S, zero=True, step=history.step,
             read=lambda index: fixed(history.busbw_gbps[index], RATIO, " GB/s"),
         ),
     ]  # fmt: skip
@@ -293,7 +293,8 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
             reach=SHARE_REACH, read=lambda index: percent(share[index]),
         )  # fmt: skip
     title, signs = [Line("mean ms", "dim")], dict(zip(STACK, choose_looks(scene.ascii_only), strict=True))
-    for name in ("wait", "backward", "forward", "data", "transfer", "optimizer", "other"):
+    # Waiting is on top, and comes first: the others are left out where there is no room.
+    for name in ("wait", *(part.name for part in PARTS if part.name in STACK and part.name != "wait")):
         usual = fixed(_newest_median(getattr(history, STACK[name])))
         sign, role = signs[name]
         title.append(
@@ -310,7 +311,7 @@ def _make_parts_curve(scene: Scene, shown: Line) -> Curve:
 def _make_loss_curve(scene: Scene, figure_lines: tuple[Line, ...], happened: Happened) -> Curve:
     history, log = scene.frame.history, is_logarithmic(scene)
     parts = [figure_lines[0], *([Line(note, "dim")] if (note := loss_note(scene.frame.group)) else [])]
-    parts.append(draw_look("area", scene.ascii_only, " mean"))
+    parts.append(draw_look("edge", scene.ascii_only, " mean"))
     parts += [Line(EPISODE, "warn")] if happened.episodes else []
     signs = [sign for _, _, sign, _ in happened.activities]
     for kind, part in ACTIVITIES.items():

@@ -27,7 +27,7 @@ from ddptop.render.text import text_width
 from ddptop.tui.scene import Plot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ddptop.frames.columns import Column, Indices
 
@@ -46,8 +46,14 @@ _MARKS: dict[Mark, tuple[str, Role, str]] = {
 BEYOND = "↑"
 """In the top row where a series goes on above the scale, and in the title before its largest value."""
 
+CONTOURS: Mapping[Role, Role] = {"area": "edge"}
+"""By the role of an area, that of its upper edge: a line over a quiet ground, also where nothing happens."""
+
 AXIS_FROM = 5
 """Lines of a chart, with its title, from which one of them is worth an axis."""
+
+MIDDLE_FROM = 7
+"""Rows of a chart from which the middle of its scale is labelled."""
 
 TICKS_APART = 10
 """Cells between two labels of the axis."""
@@ -190,7 +196,7 @@ def draw_chart(
             title = [curve.title[0], *_draw_reading(curve, cross, axis, column, cell_s)]
             newest = curve.newest[:1]
     lines = [join_parts(title, width - apart, 1)]
-    labels = {0: drawn.scale.label(drawn.scale.high), len(pictures) - 1: drawn.scale.label(drawn.scale.low)}
+    labels = drawn.labels(len(pictures))
     for row, picture in enumerate(pictures):
         lines.append(Line(labels.get(row, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
     if below:
@@ -321,12 +327,23 @@ class _Drawn:
             canvases.append((canvas, "dim"))
         cells = _mean_of_pairs(main)
         full, wait = choose_area(curve.role, ascii_only), choose_area("wait", ascii_only)
+        contour: Role = CONTOURS.get(curve.role, curve.role)
         if curve.behind_x is not None:
             cells = np.full(width, np.nan)
         if self.waste is None:
-            return draw_areas(cells[None], self.scale, height, (full,), canvases)
+            return draw_areas(cells[None], self.scale, height, (full,), canvases, contour)
         waits = np.clip(np.nan_to_num(_mean_of_pairs(_bin_dots(self.waste, across))), 0.0, cells)
-        return draw_areas(np.stack([cells - waits, waits]), self.scale, height, (full, wait), canvases)
+        parts = np.stack([cells - waits, waits])
+        return draw_areas(parts, self.scale, height, (full, wait), canvases, contour)
+
+    def labels(self, height: int) -> dict[int, str]:
+        """By row, from the top, what the scale has there: both ends, and the middle where a row lies on it
+        and it is as short."""
+        scale, labels = self.scale, {}
+        middle = scale.label((scale.low + scale.high) / 2)
+        if height >= MIDDLE_FROM and height % 2 and text_width(middle) <= self.gutter:
+            labels[height // 2] = middle
+        return labels | {0: scale.label(scale.high), height - 1: scale.label(scale.low)}
 
     def cell(self, height: int) -> float:
         """What a cell of `height` rows is high."""

@@ -55,6 +55,7 @@ def main(
         ended = agent.serve_run()
         collects = not ended and agent.is_to_collect
     if collects and collector:
+        # What this process has printed must leave before another program takes its place.
         sys.stdout.flush()
         os.execv(collector[0], list(collector))
     return 0 if ended else AGAIN

@@ -44,6 +44,8 @@ class _Process:
 
     @property
     def _is_there(self) -> bool:
+        # The start beside the pid, since the kernel gives a pid to another process after the first one has
+        # ended.
         return self.pid is not None and self.start is not None and process_start(self.pid) == self.start
 
 
@@ -71,6 +73,7 @@ class Admission:
         self.check_world(hello)
         if self._simulated:
             return
+        # A child may have sent it; and the pid that a HELLO from a container has is one of another namespace.
         if peer is not None and not belongs_to(peer, hello.pid) and innermost_pid(peer) != hello.pid:
             raise ProtocolError(f"HELLO of process {hello.pid} was sent by process {peer}")
         before, holder = self._before.get(hello.rank), self._holders.get(hello.rank)
@@ -85,6 +88,8 @@ class Admission:
     def recall_hello(self, hello: Hello) -> None:
         """Take over a HELLO that an earlier collector admitted; its pid counts if it is of this user."""
         if not self._simulated:
+            # Only of this user, and not a process that has begun since: its pid may belong to another one by
+            # now.
             ours = is_own_process(hello.pid) and start_after(hello.pid, hello.unix_ns / 1e9) is False
             self._make_holder(self._describe_process(hello, hello.pid if ours else None))
 
@@ -102,6 +107,7 @@ class Admission:
         before, holder = self._before.get(rank), self._holders.get(rank)
         if before is None or holder is None or before.hello.session != session or not holder.has_ended:
             return None
+        # A process of an earlier restart does not get the rank of a later one.
         if not before.is_alive or before.hello.incarnation < holder.hello.incarnation:
             return None
         self._make_holder(before)
@@ -117,6 +123,7 @@ class Admission:
 
     def _check_starter(self, newcomer: _Process) -> None:
         """Raise ProtocolError where a rank that runs has started this process, for another world."""
+        # Looked up once, not for each rank: the chain of parents is read from /proc.
         above = set() if newcomer.pid is None else ancestor_pids(newcomer.pid)
         for holder in self._holders.values() if above else ():
             other_world = holder.hello.world_size != newcomer.hello.world_size
@@ -129,6 +136,7 @@ class Admission:
             return
         if belongs_to(newcomer.pid, holder.pid) or belongs_to(holder.pid, newcomer.pid):
             return
+        # Whatever the launcher has started has the better claim: the other one was started by hand.
         if newcomer.of_launcher and not holder.of_launcher:
             return
         rank = holder.hello.rank

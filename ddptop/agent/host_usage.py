@@ -62,6 +62,7 @@ def describe_host(name: str, run_id: str, session: int, clocks: Callable[[], tup
         memory_bytes=_read_memory()[1],
         boot_id=boot_and_namespace(),
         addresses=tuple(
+            # A loopback address means another machine on each host.
             [address for address in own_addresses(also_down=True) if not is_loopback(address)][
                 :MOST_ADDRESSES
             ]
@@ -81,18 +82,22 @@ class HostSampler:
 
     def read_usage(self, now_ns: int) -> HostReading:
         """Read now. Never raises."""
+        # Both are replaced before anything can fail, so that the next reading has a base in any case.
         before_ns, self._before_ns = self._before_ns, now_ns
         before, self._counters = self._counters, _network_counters()
         cpu_pct = _cpu_pct()
         used = _read_memory()[0]
         links = self._links.sample_links([process.pid for process in self._processes()], now_ns)
+        # The first reading has no base, and psutil's CPU counter says 0 at its first call.
         if before_ns is None or now_ns <= before_ns:
             return HostReading(None, used, None, None, links)
         if before is None or self._counters is None:
             return HostReading(cpu_pct, used, None, None, links)
         seconds = (now_ns - before_ns) / NS
         received, sent = (
-            max(0, new - old) / seconds for new, old in zip(self._counters, before, strict=True)
+            # Counters begin anew where an interface was removed and added: no negative rate.
+            max(0, new - old) / seconds
+            for new, old in zip(self._counters, before, strict=True)
         )
         return HostReading(cpu_pct, used, received, sent, links)
 
@@ -112,6 +117,7 @@ class HostClock:
         """Whether the clocks are to be compared by themselves now; then not again for COMPARE_NS."""
         if now_ns < self._compare_ns:
             return False
+        # Without a pause at first: the clocks of a host are known after these exchanges.
         self._compare_ns = now_ns + (0 if self.is_new else COMPARE_NS)
         return True
 
@@ -126,6 +132,7 @@ class HostClock:
             self._filter.add_exchange(*sample)
             self._exchanges += 1
             sent_ns, received_ns, replied_ns, back_ns = sample
+            # Without the time for which the collector held the reply back.
             self.round_trip_ns = max(0, back_ns - sent_ns - (replied_ns - received_ns))
         if not self.is_new and now_ns < self._due_ns:
             return None
@@ -146,6 +153,7 @@ class HostClock:
 def _count_cores() -> int:
     """Processors that this process, and so the run, may use."""
     if hasattr(os, "sched_getaffinity"):
+        # A run in a container or under Slurm may use fewer processors than the machine has.
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
@@ -163,6 +171,7 @@ def _read_memory() -> tuple[int | None, int]:
         memory = psutil.virtual_memory()
     except (psutil.Error, OSError):
         return None, 0
+    # `available`, not `free`: the page cache is given back when a program needs it.
     return int(memory.total - memory.available), int(memory.total)
 
 

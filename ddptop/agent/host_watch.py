@@ -115,7 +115,11 @@ class HostWatch:
         # First the signal that the launcher has received: it may be why the ranks exit.
         self._report_launcher_signal(now_ns)
         for rank_exit in self._processes.take_exits(now_ns):
+            # Once for each process: `reported` ones come a second time, with an exit code that was found
+            # later.
             if not rank_exit.reported:
+                # The crash file and the counter are read before the exit is reported: the report says what is
+                # missing.
                 self._report_crash(rank_exit.process, now_ns)
                 self._report_unsent(rank_exit, now_ns)
                 remove_step_count(self._directory, rank_exit.process.session)
@@ -124,6 +128,7 @@ class HostWatch:
                     self._ranks.report_message(rank_exit.to_event("exit"), now_ns, about=rank_exit.process)
                 continue
             self._ranks.report_message(rank_exit.to_event("lost_rank"), now_ns, about=rank_exit.process)
+            # At once: their launcher ends them some 0.2 s later, and what they were doing would be lost.
             self._ranks.note_death(now_ns)
 
     def _report_launcher_signal(self, now_ns: int) -> None:
@@ -151,6 +156,7 @@ class HostWatch:
         """Take the HELLOs of processes that were killed before they were read, and the failures of ranks that
         never reported: their exits are reported."""
         for hello, count in unread_counts(self._directory, self._run_id, self._ranks.known_sessions):
+            # A pid with a later start is another process: the one that wrote the file has ended.
             runs = process_start(hello.pid) is not None and not start_after(hello.pid, hello.unix_ns / NS)
             if not count.ended and not runs:
                 self._ranks.take_unread(hello, now_ns)
@@ -165,6 +171,7 @@ class HostWatch:
         if now_ns < self._due_ns:
             return False
         self._due_ns = now_ns + PERIOD_NS
+        # First, so that a process that was found only now is in the reports below.
         self.take_unread(now_ns)
         self._report_late(now_ns)
         self._report_stopped(now_ns)
@@ -191,6 +198,7 @@ class HostWatch:
     def _report_unsent(self, rank_exit: RankExit, now_ns: int) -> None:
         """How many steps the process had finished, where some of them have not arrived and never will."""
         process = rank_exit.process
+        # Its failure came before its first step: there is nothing that could be missing.
         if process.session in self._without_steps:
             return
         arrived, at_least = self._ranks.steps_of(process.session)
@@ -199,7 +207,9 @@ class HostWatch:
         count = None if exact else read_step_count(self._directory, process.session)
         if not exact:
             steps, exact = (0, False) if count is None else (count.steps, count.exact)
+        # Without an exact number the last heartbeat says how far it was at least.
         steps = steps if exact else max(steps, at_least)
+        # Of a killed process without a counter it is reported that the number is not known.
         if steps > arrived or (not exact and not rank_exit.said_bye):
             fields: dict[str, Scalar] = {"session": process.session, "steps": steps, "exact": exact}
             if not exact:
@@ -228,11 +238,13 @@ class HostWatch:
             event = Event("not_initialized", now_ns, late.rank, -1, fields)
             process = RankProcess(0, late.rank, late.view.pid)
             self._ranks.report_message(event, now_ns, about=process)
+            # A rank that has not come so far cannot be asked: its calls are read from outside.
             self._calls.request_calls(process, [late.view.pid], now_ns)
 
     def _report_asked(self, now_ns: int) -> None:
         """What the kernel shows of the processes that were asked, and of those that they have started."""
         asked = {*self._ranks.asked}
+        # Emptied before the reports: a session that is asked meanwhile is reported the next time.
         self._ranks.asked.clear()
         for process in self._processes.living_processes() if asked else ():
             view = kernel_view(process.pid) if process.session in asked else None
@@ -242,6 +254,7 @@ class HostWatch:
             workers = workers_of(process.pid)
             # Those that sleep as an idle one does come last.
             ordered = sorted(workers, key=lambda worker: "poll" in worker.waits_in)
+            # Only ranks that send no heartbeats are read from outside: the others answer themselves.
             silent = [process.pid] if self._is_silent(process, now_ns) else []
             self._calls.request_calls(process, (*silent, *(worker.pid for worker in ordered)), now_ns)
             self._calls.request_calls(process, silent if view.state not in "Tt" else [], now_ns, native=True)
@@ -275,6 +288,7 @@ class HostWatch:
                 name: path for process in living for name, path in folders_of(process.pid).items()
             }
 
+        # A full disk is looked for only while ranks run: they fill it, and an event needs one of them.
         for name, full in self._disks.check_folders(folders, now_ns) if living else ():
             fields: dict[str, Scalar] = {"session": living[0].session, "folder": name, "full": full}
             self._ranks.report_message(
@@ -284,6 +298,7 @@ class HostWatch:
     def _report_gpus(self, now_ns: int, keep: bool) -> None:
         """The newest NVML readings of the GPUs that the ranks of this host use."""
         used = {process: self._ranks.bus_id_of(process) for process in self._processes.living_processes()}
+        # All at once: NVML is read by a thread of its own, and the newest reading is taken here.
         self._gpus.request_gpus(bus_id for bus_id in used.values() if bus_id)
         for process, bus_id in used.items():
             reading = self._gpus.newest_reading(bus_id)

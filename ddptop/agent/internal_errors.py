@@ -21,6 +21,7 @@ class InternalErrors:
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        # Not BaseException: KeyboardInterrupt and SystemExit are not ours to keep.
         if isinstance(error, Exception):
             self.note_exception()
         return isinstance(error, Exception)
@@ -28,5 +29,6 @@ class InternalErrors:
     def note_exception(self) -> None:
         """Count the exception that is being handled."""
         self.count += 1
+        # The first only: one that repeats in every round would fill the disk with its traceback.
         if self.count == 1:
             print_text(traceback.format_exc(), file=sys.stderr, end="")

@@ -128,6 +128,7 @@ def ranks_started(run_id: str) -> list[tuple[int, int]]:
     """
     ranks = []
     for process in psutil.process_iter():
+        # A process may end, or be another user's, while it is looked at.
         with suppress(psutil.Error, OSError):
             # torchrun starts each rank as leader of a session; children of ranks have the variables too.
             if os.getsid(process.pid) == process.pid:
@@ -149,6 +150,7 @@ class RunWithoutLauncher:
         self._launcher = launcher
         self._ranks_well = ranks_well
         self._linger = Linger()
+        # A pipe with nobody to write: pollers need a descriptor for every source.
         self.descriptor, self._silent = os.pipe()
         """For a poller; never readable."""
         self.ended = False
@@ -165,9 +167,14 @@ class RunWithoutLauncher:
     def check_end(self, now_ns: int) -> None:
         """Check whether the run has ended; to be called once a second."""
         pid, start = self._launcher
+        # A pid alone may be another process by now; with its start it is the same one.
         present = has_members(self._folder) or (pid > 0 and process_start(pid) == start)
         self.ended = self._linger.is_over(
-            present, now_ns, 0 if pid or end_requested(self._folder) else LINGER_NS
+            # Where the launcher itself is watched, or the end is requested, nobody is waited for who may be
+            # late.
+            present,
+            now_ns,
+            0 if pid or end_requested(self._folder) else LINGER_NS,
         )
 
     def read_lines(self) -> None:
@@ -218,6 +225,7 @@ class LauncherPipe:
         """Exit code of the run; None: not reported."""
         self._data = b""
         self._exits: list[tuple[int, int]] = []
+        # The loop must not wait for a launcher that has nothing to say.
         os.set_blocking(descriptor, False)
 
     @property
@@ -272,6 +280,7 @@ class LauncherPipe:
             self.ended = True
         exits = fields.get("exits")
         for entry in exits if isinstance(exits, list) else ():
+            # Whatever the pipe holds: a wrong line costs itself, not the run.
             pid, code = (
                 (entry.get("pid"), _exit_code_in(entry.get("exit_code")))
                 if isinstance(entry, dict)

@@ -149,6 +149,7 @@ class LocalRanks:
     def note_remote(self, hello: Hello) -> None:
         """Note that this process has its rank; another host's agent watches it."""
         self.world_size = hello.world_size
+        # The process that had the rank before is not watched any more: its exit is no news.
         self._watch.forget_session(self.session_of(hello.rank))
         self._session_of[hello.rank] = hello.session
 
@@ -163,6 +164,7 @@ class LocalRanks:
         self._receiver.note_recorded(session, seq)
 
     def admit_unread(self, hello: Hello) -> bool:
+        # No peer: nobody sent it, the process had left it in a file.
         """Whether the HELLO of a process that exited before it was read is admitted."""
         try:
             self._admission(hello, None)

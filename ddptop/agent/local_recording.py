@@ -52,6 +52,7 @@ class LocalRecording:
         """
         self._writer = _open_writer(path, limit_bytes, resume=resume)
         self.path = self._writer.path
+        # A descriptor of its own for reading: it keeps the file also where somebody deletes it.
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._read_to = len(MAGIC)
         """Up to where the file has been read."""
@@ -119,6 +120,7 @@ class LocalRecording:
         for frame in walk_frames(self._descriptor, self._read_to, self.size_bytes):
             self._read_to = frame.end
             if frame.kind == BLOCK:
+                # A block that is damaged is passed; the next one is behind it.
                 with suppress(RecordingError):
                     return list(_messages_of_block(block_records(frame.payload)))
         return None
@@ -139,6 +141,7 @@ class LocalRecording:
     def delete_file(self) -> None:
         """Delete it: the collector has all of it."""
         with suppress(OSError):
+            # Not a file that somebody has put in its place meanwhile.
             if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
                 self.path.unlink()
         self._writer.abandon()
@@ -146,6 +149,7 @@ class LocalRecording:
 
 
 def _open_writer(path: Path, limit_bytes: int, *, resume: bool) -> Writer:
+    # An earlier run of the same name may have left one.
     for name in numbered_paths(path):
         with suppress(FileExistsError):
             return Writer(name, limit_bytes=limit_bytes, resume=resume)

@@ -43,9 +43,7 @@ if TYPE_CHECKING:
 OUTAGE_NS = 5 * NS
 """The agent begins a local recording when messages have waited this long for an ack."""
 
-MEMORY_BYTES = 64 << 20
-"""Limit of messages in memory. Beyond it the oldest are dropped and counted, unless a file has them."""
-
+# Below the limit of `BundleSender`: messages go to the file before any of them is dropped.
 OVERFLOW_BYTES = 48 << 20
 """Beyond it messages go to the local recording alone, until memory holds at most REFILL_BYTES."""
 
@@ -156,6 +154,7 @@ class Outbox:
         except (OSError, RecordingError) as error:
             print_text(f"ddptop agent: {path}: {error}", file=sys.stderr)
             return
+        # All that is in the file counts as on its way, and is read back before anything new is relayed.
         self._overflows = True
         self._numbered = FIRST_NUMBER
 
@@ -166,22 +165,26 @@ class Outbox:
         if isinstance(message, Steps):
             self.rows += len(message.rows)
         elif isinstance(message, Progress):
+            # A heartbeat must not overtake the steps before it, which are in the file alone.
             if not self._overflows:
                 self._sender.relay_message(received, body)
             self._record_beat(kept)
             return
         elif isinstance(message, LASTING):
+            # Of each layout generation and each model the newest one.
             key = (type(message), *(getattr(message, name, 0) for name in ("generation", "model")))
             self._lasting.setdefault(received.session, {})[key] = kept
         self._keep_message(received, kept)
 
     def report_message(self, message: About | Clock | Event, now_ns: int, *, urgent: bool = False) -> int:
         """A message of the agent's own; returns its number, 0 where it is too large to be sent."""
+        # Such a message would be refused with the whole bundle.
         body = encode(message)
         if len(body) > MAX_RANK_MESSAGE_BYTES:
             return 0
         self._numbered += 1
         kept = Kept(now_ns, -1, self._session, self._numbered, body)
+        # The newest clock only: a local recording that begins later needs one to place its times.
         if isinstance(message, Clock):
             self._clock = kept
         self._keep_message(Received(*kept[:4], message), kept)
@@ -199,6 +202,7 @@ class Outbox:
             self._end_number = 0
         if self.is_delivered:
             self._waiting_ns = None
+        # Each ack starts the wait anew: a slow collector that goes on is no outage.
         elif answers.acked or self._waiting_ns is None:
             self._waiting_ns = now_ns
         if self._local is None:
@@ -212,6 +216,7 @@ class Outbox:
             self._begin_overflow()
         if self._overflows and self._sender.memory_bytes <= self._refill_bytes:
             self._read_back()
+        # Not before all was read back: what is in the file alone would go with it.
         if self.is_delivered and not self._overflows:
             self._local.delete_file()
             self._local = None
@@ -225,6 +230,7 @@ class Outbox:
         if self._local.trouble_note is not None:
             self._notify(self._local.trouble_note, self._local.trouble_note)
         if self._local.is_removed:
+            # What was in it alone is lost, which the collector sees as a gap.
             self._local.delete_file()
             self._local, self._retry_ns, self._overflows, self.in_file = None, None, False, 0
 
@@ -252,6 +258,7 @@ class Outbox:
             return
         local.add_run(self._run, now_ns)
         waiting = self._sender.unacked_messages()
+        # A reader of the file needs the HELLO of a session before its messages.
         in_order = {(message.session, message.seq) for message in waiting}
         for session, rank, hello in self._sender.session_hellos():
             local.add_message(Kept(now_ns, rank, session, 0, hello))
@@ -263,7 +270,9 @@ class Outbox:
             local.add_message(self._clock)
         for message in waiting:
             local.add_message(Kept(now_ns, *message))
+        # Written at once: only then may the ranks be acked for what was waiting.
         local.write_all()
+        # These messages are still in memory, and need not be read back.
         local.skip_to_end()
         self._local, self._missing, self._bare = local, local.missing_rows, local.without_detail
         self._notify(
@@ -284,6 +293,7 @@ class Outbox:
         if self._local is not None:
             self._local.add_message(kept)
             self._count_missing()
+        # A HELLO is always relayed: without it the collector would refuse what is read back later.
         if isinstance(received.message, Hello) or not self._overflows:
             self._sender.relay_message(received, kept.body)
         else:
@@ -293,6 +303,7 @@ class Outbox:
         """Count what the local recording leaves out, where nothing else has it."""
         assert self._local is not None
         missing, bare = self._local.missing_rows, self._local.without_detail
+        # Only while nothing else has the rows: what is in memory as well is not lost.
         if self._overflows:
             self.lost_rows += missing - self._missing
             self.without_detail += bare - self._bare
@@ -307,6 +318,7 @@ class Outbox:
     def _begin_overflow(self) -> None:
         assert self._local is not None
         self._local.write_all()
+        # Not before the file has all of it: what is not written must not leave memory.
         if self._local.is_safe:
             self._local.skip_to_end()
             self._overflows = True
@@ -317,6 +329,8 @@ class Outbox:
         while self._sender.memory_bytes <= self._refill_bytes:
             messages = self._local.read_next()
             if messages is None:
+                # Where the disk takes nothing, the newest messages are not in the file yet: they are read
+                # back later.
                 self._overflows = self._local.is_failing
                 self.in_file = self.in_file if self._overflows else 0
                 return
@@ -328,6 +342,7 @@ class Outbox:
             message = decode(kept.body)
         except ProtocolError:
             return
+        # Of the agent before this one: its numbers belong to its session, and the collector knows this one.
         if kept.rank == -1 and kept.session != self._session:
             if not _is_about_once(message):
                 return

@@ -131,8 +131,11 @@ class RankRelay:
         """
         if about is None:
             assert isinstance(message, Event)
+            # Events are rare, and what they tell ends a wait of somebody: they do not wait for the next
+            # bundle.
             self._outbox.report_message(message, now_ns, urgent=True)
             return
+        # A reading for a live screen is worthless by the time at which the link is back.
         if not keep and not self._sender.connected:
             return
         urgent = keep and isinstance(message, Event)
@@ -169,6 +172,7 @@ class RankRelay:
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
         """Take the HELLO of a process that exited before it was read; False where its rank is another's."""
         holder = self._sessions.get(self._ranks.session_of(hello.rank))
+        # The rank belongs to a process that still runs and has not said goodbye.
         if holder is not None and holder.reported == 0 and not holder.said_bye:
             return False
         if not self._ranks.admit_unread(hello):
@@ -212,6 +216,7 @@ class RankRelay:
         self._changed = True
 
     def _note_message(self, session: _RelayedSession, message: Message) -> None:
+        # Steps after a BYE: it has begun to train again, in another process group.
         if isinstance(message, Steps):
             session.said_bye = False
             session.next_step = max(session.next_step, message.first_step + len(message.rows))
@@ -248,6 +253,7 @@ class RankRelay:
             for relayed in self._sessions.values()
             if relayed.reported >= 0
         ]
+        # The file only helps the next agent: without it that one knows fewer processes, and goes on.
         with suppress(OSError, RunDirectoryError), open_private(self._directory) as folder:
             write_private(folder, RANKS_FILE, msgpack.packb(hellos))
 

@@ -44,6 +44,7 @@ class RunFolder:
         if not self._can_make_again:
             return False
         try:
+            # The next call tries it again: the folder around it may be back by then.
             if hold_folder_again(self._directory, self._lock):
                 fill()
         except (OSError, RunDirectoryError, zmq.ZMQError):

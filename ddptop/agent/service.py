@@ -18,7 +18,7 @@ from ddptop.agent.host_usage import HostClock, HostSampler, describe_host
 from ddptop.agent.host_watch import HostWatch
 from ddptop.agent.launcher import Arguments, open_launcher
 from ddptop.agent.local_ranks import LocalRanks
-from ddptop.agent.outbox import MEMORY_BYTES, Outbox
+from ddptop.agent.outbox import Outbox
 from ddptop.agent.rank_relay import RankRelay
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.agent.run_folder import RunFolder
@@ -60,6 +60,7 @@ LAST_MESSAGES_NS = 2 * NS
 QUIET_NS = NS // 10
 """Without a message for this long, and with no rank to wait for, everything has arrived."""
 
+# A file system takes 255 bytes of a name, and the name of the host and a number come behind it.
 MAX_NAME = 100
 """Characters of the run's name in that of a file."""
 
@@ -127,6 +128,7 @@ class Agent:
         if self._relay.any_ends(now_ns):
             pause_s = LAST_PAUSE_S
         elif self._watch and self._clock.is_due(now_ns):
+            # The wait for the next round is used: comparing clocks needs no time of its own.
             self._sender.compare_clocks(pause_s)
         time.sleep(max(0.0, now_ns / NS + pause_s - time.monotonic()))
 
@@ -146,16 +148,18 @@ class Agent:
         self._watch = watch
         gpus = GpuSampler()
         stack.callback(gpus.close)
+        # An agent does not know how the run ended; the collector does.
         self._pipe = open_launcher(arguments, watch.any_present, lambda: True)
         stack.callback(self._pipe.close)
+        # Never 0, which is the collector's own session.
         session = random.SystemRandom().getrandbits(62) + 1
         self._session = session
+        # Read together, so that both are of the same moment.
         clocks = (time.monotonic_ns(), time.time_ns())
         host = describe_host(self._host, arguments.run_id, session, lambda: clocks)
         self._sender = BundleSender(
             context,
             host,
-            memory_bytes=MEMORY_BYTES,
             leave=lambda messages: self._outbox.note_dropped(messages),
         )
         stack.callback(self._sender.close)
@@ -191,6 +195,7 @@ class Agent:
         )
         for source in (self._pipe.descriptor, self._ranks.socket):
             self._poller.register(source, zmq.POLLIN)
+        # Only an agent's run file: a collector that was here before has a recording of the whole run.
         if before is not None and before.recording is not None and before.collector_host is not None:
             self._outbox.resume_recording(Path(before.recording))
         self._relay.recall_ranks(now_ns)
@@ -216,6 +221,7 @@ class Agent:
         arrived = self._relay.relay_arrived(now_ns)
         if self._pipe.descriptor in ready:
             self._read_launcher(now_ns)
+        # After the messages: a BYE that has just arrived explains an exit.
         self._own_watch.report_exits(now_ns)
         if not self._pipe.ended:  # nothing is reported any more that would have to be acked, too
             self._own_watch.check_each_second(now_ns)
@@ -235,14 +241,17 @@ class Agent:
             self._update_run_file(now_ns)
         for session, seq in answers.acked:
             self._ranks.mark_safe(session, seq)
+            # Acks of the ranks' sessions say nothing about the agent's own reports.
             self._relay.note_acked(seq if session == self._session else 0)
         for session, number in answers.asked:
             self._ranks.ask_rank(session, number)
         # Not after the run has ended: the collector needs no clock then, and may have ended too.
+        # A host without ranks needs no clock but at its start, where the first ranks may report any moment.
         if answers.clock and not self._pipe.ended and (self._watch or self._clock.is_new):
             clock = self._clock.note_exchanges(answers.clock, time.monotonic_ns())
             if clock is not None:
                 self._outbox.report_message(clock, now_ns)
+        # Last: all that was received in this round is in the outbox, or in the file.
         self._ranks.acknowledge(safe=self._outbox.is_safe, detail_every=self._sender.detail_every)
 
     def _check_second(self, now_ns: int) -> None:
@@ -280,8 +289,10 @@ class Agent:
         address = read_address(self._directory)
         if address is None or address == self._address:
             return
+        # Another host has another clock: exchanges with both do not belong together.
         if self._address is None or address.host != self._address.host:
             self._clock = HostClock(self._host)
+        # Before `connect_to`, which closes the socket that the poller has.
         self._forget_link()
         try:
             self._sender.connect_to(
@@ -312,6 +323,7 @@ class Agent:
         self._pipe.read_lines()
         for pid, code in self._pipe.take_exits():
             self._watch.note_exit_code(pid, code, now_ns)
+        # A pipe at its end is readable for ever: polling would not sleep any more.
         if self._pipe.ended or self._pipe.killed:
             self._poller.unregister(self._pipe.descriptor)
 
@@ -326,6 +338,7 @@ class Agent:
         while (now_ns := time.monotonic_ns()) - begun_ns < DELIVERY_NS:
             if self._work_round():
                 received_ns = now_ns
+            # A last message of a rank must not wait for the next bundle, as ranks end now.
             self._sender.flush()
             quiet = not self._watch and now_ns - received_ns > QUIET_NS
             if not accounted and (quiet or now_ns - begun_ns > LAST_MESSAGES_NS):
@@ -340,6 +353,7 @@ class Agent:
                     self._outbox.report_end(now_ns)
                 elif not self._outbox.n_kept:
                     break
+            # The launcher waits for this line, a second at most; delivery may take longer.
             if not self._summary_sent and now_ns - begun_ns > SUMMARY_NS:
                 self._outbox.begin_local_recording(now_ns)
                 self._exchange_with_collector(now_ns)
@@ -347,9 +361,11 @@ class Agent:
             time.sleep(LAST_PAUSE_S)
         state: RunOutcome = "failed" if self._pipe.exit_code else "finished"
         now_ns = time.monotonic_ns()
+        # What the collector has not acked by now is kept here, for `ddptop merge`.
         self._outbox.begin_local_recording(now_ns)
         self._outbox.close_recording(self._run_message(state, now_ns), now_ns)
         self._send_summary()
+        # Last of all: a next process must find nothing of a run that has ended.
         remove_run_directory(self._directory)
 
     def _send_summary(self) -> None:
@@ -377,6 +393,7 @@ class Agent:
             script=arguments.script[:MAX_TEXT],
             argv=tuple(word[:MAX_TEXT] for word in arguments.argv[:MAX_CARD]),
             unix_ns=unix_ns,
+            # When the run began on CLOCK_MONOTONIC, which cannot be read of the past.
             monotonic_ns=max(0, now_ns - (time.time_ns() - unix_ns)),
             state=state,
             exit_code=self._pipe.exit_code,

@@ -49,6 +49,7 @@ def main(
     except (RunDirectoryError, OSError, RuntimeError, zmq.ZMQError) as error:
         print_text(f"ddptop collector: {error}", file=sys.stderr)
         return 1
+    # Never freed, so that no search for cycles needs to look at them.
     gc.freeze()  # modules stay
     gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])
     with collector:

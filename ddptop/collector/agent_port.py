@@ -94,12 +94,15 @@ def bind_port(
     keys = load_keys(folder)
     written = f"[{address}]" if ":" in address else address
     receiver = None
+    # The port of the collector before this one first: agents that know it reach this one without a new
+    # address.
     for port in dict.fromkeys((listen.port or keys.port or "*", listen.port or "*")):
         try:
             receiver = BundleReceiver(
                 context, f"tcp://{written}:{port}", keys.collector, epoch=epoch, admit=admit
             )
         except zmq.ZMQError:  # another process has taken the port since the collector before this one died
+            # A port that the user named, or any port at all, cannot be had: there is no other to try.
             if port in (listen.port, "*"):
                 raise
         else:
@@ -107,6 +110,7 @@ def bind_port(
     assert receiver is not None
     if receiver.port != keys.port:
         keys = keys._replace(port=receiver.port)
+        # Kept for a next collector, which is to have the same port.
         save_keys(folder, keys)
     return receiver, keys, written, remark
 

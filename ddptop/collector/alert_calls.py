@@ -120,6 +120,7 @@ class AlertCalls:
             while self._called_ns and now_ns - self._called_ns[0] > WITHIN_NS:
                 self._called_ns.popleft()
             if len(self._called_ns) >= MOST_CALLS:
+                # Counted, and said in the next call: its receiver then knows that something is missing.
                 self._left_out += 1
                 self._report_failure(
                     f"more than {MOST_CALLS} calls in {WITHIN_NS // NS // 60} minutes", now_ns
@@ -131,6 +132,7 @@ class AlertCalls:
             except OSError as error:
                 self._report_failure(str(error), now_ns)
                 continue
+            # The call that has just left has told of those that were left out.
             self._left_out = 0
             alert = change.alert
             fields: dict[str, Scalar] = {
@@ -181,6 +183,7 @@ class AlertCalls:
                 stdout=subprocess.PIPE,
                 env=processes.child_environment() | {VARIABLE: self._target},
             )
+            # Neither pipe may block the collector, whose ranks wait for acks.
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)
@@ -226,11 +229,14 @@ def _close_process(process: subprocess.Popen[bytes]) -> None:
 
 def main() -> int:
     """Make one call for each line of standard input; print a line for each that fails."""
+    # Out of the environment, which the command would inherit: a URL may hold a secret.
     target = os.environ.pop(VARIABLE)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # the collector ignores them, which the command would inherit
     calls: queue.SimpleQueue[tuple[float, bytes] | None] = queue.SimpleQueue()
     caller = Caller(target)
+    # Read by a thread of its own, so that the time at which a call was passed on is known while another one
+    # runs.
     threading.Thread(target=_queue_lines, args=(sys.stdin.buffer, calls, caller), daemon=True).start()
     too_late = 0
 
@@ -264,6 +270,7 @@ def _queue_lines(
         calls.put((time.monotonic(), line))
     calls.put(None)
     time.sleep(LAST_S)
+    # Nothing of ours is left LAST_S after the run.
     caller.kill_process()
     # The one that is called now is not in the queue, and None is.
     print_text(f"{calls.qsize()} alerts are not sent {LAST_S:g} s after the run", file=sys.stderr, flush=True)
@@ -281,6 +288,7 @@ class Caller:
         if self._is_url:
             self._environment = dict(os.environ)
             self._words = [sys.executable, "-m", "ddptop.collector.post_alert"]
+            # A line break would end the first line, which is the URL.
             self._prefix = os.fsencode(target.replace("\n", "")) + b"\n"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -301,11 +309,13 @@ class Caller:
             answer, _ = process.communicate(self._prefix + body, most_s)
         except subprocess.TimeoutExpired:
             self.kill_process()
+            # After the kill, to collect the process and close its pipes.
             process.communicate()
             late = "receiver did not answer" if self._is_url else "command did not end"
             return f"the {late} within {most_s:g} s"
         if process.returncode:
             return f"the command ended with exit code {process.returncode}"
+        # In one line, since each line that is printed is a failure of its own.
         return " ".join((answer or b"").decode(errors="replace").split())[:MAX_TEXT]
 
     def kill_process(self) -> None:

@@ -73,6 +73,7 @@ class Backlog:
             self._emptied_ns = begun_ns
         if self.behind_ns > BEHIND_NS:
             self._calm_since_ns = None
+            # Not before the last change has had its effect: what waits now was sent before it.
             return now_ns - self._changed_ns >= EFFECT_NS and self._ask_for_less(now_ns)
         if self.behind_ns > KEEPS_UP_NS:
             self._calm_since_ns = None
@@ -88,6 +89,7 @@ class Backlog:
     def recall_message(self, message: Message) -> None:
         """An earlier collector of the run has recorded this message."""
         thin = message.fields.get("thin") if isinstance(message, Event) and message.kind == KIND else None
+        # Only levels that this version knows; anything else would be asked of all agents.
         if type(thin) is int and (0 <= thin <= MOST_HALVINGS or thin == MAX_THIN):
             self.thin = thin
 
@@ -109,6 +111,7 @@ class Backlog:
     def _ask_for_less(self, now_ns: int) -> bool:
         if self.thin == MAX_THIN:
             return False
+        # More was asked for, and was too much: the next try comes later.
         if self._more_ns is not None and now_ns - self._more_ns < self._calm_ns:
             self._calm_ns = min(MOST_CALM_NS, 2 * self._calm_ns)
         self.thin = MAX_THIN if self.thin >= MOST_HALVINGS else self.thin + 1
@@ -117,5 +120,6 @@ class Backlog:
 
     def _ask_for_more(self, now_ns: int) -> bool:
         self.thin = MOST_HALVINGS if self.thin == MAX_THIN else self.thin - 1
+        # The wait begins anew, so that one step up at a time is tried.
         self._changed_ns = self._more_ns = self._calm_since_ns = now_ns
         return True

@@ -70,6 +70,7 @@ class FlightAnalyser:
         """
         if self._process is not None:
             self._poll_process(self._process, now_ns)
+        # Only with dumps on this host: without any there is nothing to analyse.
         if answered is not None and self._has_dumps():
             # A newer answer replaces the analysis under way: the stall may have changed.
             self._end_process()
@@ -121,6 +122,7 @@ class FlightAnalyser:
             try:
                 self._kept = _make_folder(self._recording.with_name(self._recording.name + _SUFFIX))
             except (OSError, RunDirectoryError) as error:
+                # Not tried again: what prevents it, such as a folder of another user, does not go away.
                 self._recording = None
                 self._print_trouble_once(f"dumps are not kept: {error}")
         return [] if self._kept is None else [self._kept]
@@ -134,6 +136,7 @@ class FlightAnalyser:
         assert process.stdout is not None
         try:
             lines = _result_lines(process.stdout.read()) if process.returncode == 0 else None
+        # The output is another program's: anything but a result is taken for none.
         except (ValueError, KeyError, TypeError):
             lines = None
         if lines is None:
@@ -162,9 +165,11 @@ def _make_folder(path: Path) -> int:
 
     Raises OSError; RunDirectoryError where another user could replace it.
     """
+    # By descriptor from here on, so that nobody can put another folder in its place meanwhile.
     parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         status = os.fstat(parent)
+        # Others may write there only with the sticky bit, as in /tmp: then they cannot replace what is ours.
         open_to_others = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
         if status.st_uid not in (0, os.geteuid()) or open_to_others:
             raise RunDirectoryError(f"other users can replace what is in {path.parent}")
@@ -181,5 +186,6 @@ def _make_folder(path: Path) -> int:
 
 def _result_lines(output: str) -> list[str]:
     """The lines of a printed result. Raises ValueError, KeyError or TypeError for anything else."""
+    # The last line only: torch prints lines of its own before it.
     result = json.loads(output.strip().rpartition("\n")[2])
     return [str(line)[:LINE_CHARACTERS] for line in result["lines"]][:MAX_LINES]

@@ -51,6 +51,7 @@ class AlertIncidents:
 
     def recall_change(self, change: IncidentChange) -> None:
         """An earlier collector has reported this change."""
+        # Numbers go on where the earlier collector had come: an incident keeps its number in the run.
         self._count = max(self._count, change.number)
         key = _incident_key(change.alert)
         if change.begins:
@@ -75,6 +76,7 @@ class AlertIncidents:
             # A collector that was just started cannot know whether the alert is over.
             if seen.last_ns == RECALLED:
                 seen.last_ns = now_ns
+            # What never lasted long enough is forgotten at once: a later one begins to count anew.
             if now_ns - seen.last_ns >= OVER_NS or (not seen.number and seen.last_ns < now_ns):
                 del self._seen[key]
                 if seen.number:
@@ -93,4 +95,6 @@ class AlertIncidents:
 
 
 def _incident_key(alert: Alert) -> Key:
+    # An alert of one rank is another incident for each rank; of the group there is one, whoever is named in
+    # it.
     return alert.kind, alert.rank if condition_of(alert.kind).of_one_rank else None

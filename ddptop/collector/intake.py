@@ -84,6 +84,7 @@ class Intake:
         # Other hosts first: the clocks are compared by the moment at which their bundles are read.
         relayed = None if self._hosts is None else self._hosts.receive_relayed(now_ns, at_once=at_once)
         arrived = self._ranks.receive_messages(now_ns)
+        # Fewer than the limit means that the socket had no more.
         self.emptied = len(arrived) < MOST_DRAINED
         if len(arrived) < FEWEST_TOGETHER:
             self._take_each(arrived, now_ns)
@@ -113,12 +114,14 @@ class Intake:
 
     def acknowledge_written(self, now_ns: int, *, at_once: bool = False) -> None:
         """Let the recording write what is due, and ack what it has written; `at_once`: as the run ends."""
+        # Written before it is acked: an ack means that the record survives this process.
         self._record.write_due(now_ns)
         safe, detail_every = self._record.is_safe, self._reducer.state.detail_every
         self._ranks.acknowledge(safe=safe, detail_every=detail_every)
         if self._hosts is not None:
             self._hosts.receiver.detail_every = detail_every
             self._hosts.receiver.acknowledge(safe=safe, at_once=at_once or self._awaited)
+            # Kept until an ack could go out: what they wait for may not be written yet.
             self._awaited &= not safe
 
     def report_message(
@@ -139,6 +142,7 @@ class Intake:
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
         """Take the HELLO that a process has left in a file, since no collector read it; whether it fits."""
         ranks = self._reducer.state.ranks
+        # A rank that runs has a process: this HELLO is of one that was before it.
         if hello.rank < len(ranks) and ranks[hello.rank].running:
             return False
         if not self._ranks.admit_unread(hello):
@@ -189,6 +193,7 @@ class Intake:
     def _members_missing(self) -> list[RankState]:
         if self._hosts is None:
             return []
+        # Processes that are watched here end with their exit; only those of other hosts can be missing.
         local_sessions = self._watch.sessions
         return [m for m in self._reducer.state.ranks if m.running and m.session not in local_sessions]
 
@@ -210,6 +215,7 @@ class Intake:
         note = self._record.take_new_note()
         if note is not None:
             event = Event("recording", now_ns, -1, -1, {"note": note})
+            # Not written where the disk takes nothing: the note is about just that.
             self.report_message(event, now_ns, keep=not self._record.is_failing)
         for event in self._record.take_missing():
             self.report_message(event, now_ns, keep=False)
@@ -241,6 +247,7 @@ class Intake:
         hello = self._ranks.find_returning(received)
         if hello is not None:
             rank, session = received.rank, received.session
+            # The HELLO again: whatever follows is of a process that the admission had replaced.
             self._ranks.note_sender(Received(now_ns, rank, session, 0, hello), now_ns)
             self.report_message(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
         self._keep_message(self._note_message(received, now_ns), body)
@@ -259,6 +266,7 @@ class Intake:
         """Messages of each session in their order; first introductions, last what agents report themselves.
         Those that need nothing else are taken in columns."""
         # What an agent reports of a process comes after what that process has sent itself.
+        # Order within a session stays, since `sorted_by` is stable.
         order = np.where(relayed.heads[1] < 0, 2, 1)
         order[self._find_introductions(relayed)] = 0
         relayed, begin = relayed.sorted_by(order), 0
@@ -283,6 +291,7 @@ class Intake:
         )
         fresh = [hello for hello in hellos if hello.rank >= len(ranks) or ranks[hello.rank].hello is None]
         sessions = {*{hello.rank: hello.session for hello in reversed(fresh)}.values()}
+        # Only what comes before a session's first other message: later ones depend on its steps.
         places_of_unusual = {place for place, received in unusual if received.session in sessions}
         of_each = [np.flatnonzero(run.heads[2] == session).tolist() for session in sessions]
         return [place for places in of_each for place in takewhile(places_of_unusual.__contains__, places)]
@@ -291,6 +300,7 @@ class Intake:
         """STEPS, heartbeats and measurements: nearly all that comes."""
         if begin == stop:
             return
+        # The recording first: an error in the analysis must not lose a message.
         self._record.add_run(relayed, begin, stop, self._errors)
         with self._errors:
             self._reducer.feed_run(relayed, begin, self._errors.note_exception, stop=stop)
@@ -304,6 +314,7 @@ class Intake:
             about = decode(message.body)
             if isinstance(about, Event):
                 self._awaited = True  # an agent waits for these at its end
+                # The exit is recorded before the others are asked: their answers then follow it in a replay.
                 if about.kind == "lost_rank":
                     self._keep_message(received, body)
                     self.note_death(now_ns)
@@ -329,6 +340,7 @@ class Intake:
         if hosts is not None:
             hosts.recall_message(received)
         if hosts is not None and isinstance(message, Hello) and hosts.is_remote(message):
+            # Its process is on another host, whose agent watches it.
             self._ranks.note_remote(message)
         else:
             self._ranks.recall_sender(received, now_ns)
@@ -351,6 +363,7 @@ class Intake:
         if not isinstance(session, int):
             return
         if event.kind in ("lost_rank", "exit"):
+            # Its exit is recorded: it is not to be reported a second time.
             self._watch.forget_session(session)
         elif event.kind == "process":
             self._watch.recall_stopped(session, event.fields.get("state") == "stopped")

@@ -33,6 +33,7 @@ class InterruptionWatch:
         """`report` takes an event and the time; `stall_s`: the run's stall timeout."""
         self._report = report
         self._gap_ns = min(GAP_NS, max(LEAST_GAP_NS, int(stall_s * NS / 2)))
+        # Begun now: the time before the first round is the start of this process, and no interruption.
         self._round_ns, self._suspended_ns = time.monotonic_ns(), _suspended_ns()
 
     def check_round(self, now_ns: int) -> bool:

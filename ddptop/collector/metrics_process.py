@@ -40,6 +40,7 @@ class MetricsProcess:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
+                # Its output is for a shell; what it says to people is on stderr.
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env=variables,
@@ -50,6 +51,7 @@ class MetricsProcess:
             notify({"news": f"metrics {kind}", "text": f"no metrics: {error}"})
             return
         arguments = (self._process, kind, notify)
+        # A thread, since a pipe that nobody reads would stop the process once it is full.
         threading.Thread(target=_pass_on, args=arguments, name="ddptop-metrics", daemon=True).start()
 
     def __enter__(self) -> MetricsProcess:
@@ -68,8 +70,10 @@ def _pass_on(
     """Notify the launcher of what it prints: where it listens, or why it cannot; until its exit."""
     assert process.stderr is not None
     with suppress(OSError, ValueError):
+        # Read on after the last line that is passed on, so that the pipe never fills.
         for number, line in enumerate(process.stderr):
             if number < MOST_LINES and line.strip():
                 text = line.strip().removeprefix("ddptop: ")
                 notify({"news": f"metrics {kind} {number}", "text": text})
+    # Collected, or it would stay a zombie while the collector lives.
     process.wait()

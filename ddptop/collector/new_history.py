@@ -83,6 +83,7 @@ class NewHistory:
     def _take_ledger(self) -> bytes | None:
         """The sums of the ledger; None: not known, or too early to write those of all ranks again."""
         state = self._reducer.state
+        # Steps that wait for their evaluation are not in the sums yet.
         state.settle()
         ledger = state.ledger
         if not ledger.is_known or ledger.n_steps < self._ledger_steps + LEDGER_STEPS:

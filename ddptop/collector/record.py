@@ -49,6 +49,7 @@ class Record:
             except (OSError, RecordingError, RuntimeError) as error:  # the last: no thread can be started
                 reason = error.strerror if isinstance(error, OSError) else str(error)
                 self._error = f"not recorded: {self.path}: {reason}"
+            # Also after an error that is not about the name: the next number would fail as well.
             return
 
     def set_history(self, past: HistorySource) -> None:
@@ -93,11 +94,13 @@ class Record:
             return
         together, added = np.empty(0, np.int64), 0
         alone: Sequence[int] = range(begin, stop)
+        # The usual messages in one call; whatever it could not add is added one by one below.
         with errors:
             together, alone = self._divide_run(run, begin, stop)
         if len(together):
             with errors:
                 self._writer.add_passing(run, together)
+            # An exception may have come in the middle: nothing is added twice.
             added = self._writer.added
         for place in together[added:].tolist():
             with errors:
@@ -188,10 +191,12 @@ class KeptBeats:
             self._sessions = np.insert(recent_sessions, places, new)
             columns = self._sessions.searchsorted(sessions)
         undecided = np.arange(len(columns))
+        # A session may have several heartbeats in one run: the first one decides about the next.
         while len(
             undecided := undecided[t_ns[undecided] - self._kept_ns[columns[undecided]] >= PROGRESS_EVERY_NS]
         ):
             first = np.empty(len(self._sessions), np.int64)
+            # Written in reverse, so that the earliest of each session is the one that stays.
             first[columns[undecided[::-1]]] = undecided[::-1]
             newly_kept = undecided[
                 first[columns[undecided]] == undecided
@@ -263,6 +268,8 @@ class EarlierRun:
         """The end of its recording: everything that the reducer needs, oldest first. The ledger of its state
         begins with the sums that the earlier collector has recorded."""
         if self.recording is None:
+            # Without its recording the sums of an earlier collector are lost, and the totals would be too
+            # small.
             state.ledger.is_known = self.started_at is None
             return
         recorded = self.recording.ledgers_until(self.recording.end_ns, most_rows=ROWS)
@@ -304,12 +311,15 @@ def open_earlier(directory: Path, path: Path | None, run_id: str) -> Iterator[Ea
     started_at = None if run is None else run.started_at
     if run is not None and run.recording is not None:
         recorded = Path(run.recording)
+        # A collector's run file names the run's recording. An agent's is of a time before the collector was
+        # here.
         if run.collector_host is None or path is None:
             path = recorded
         else:
             _take_over(recorded, path)
     recording = _open_recording(path)
     try:
+        # Of another run with the same name: it stays as it is.
         if recording is not None and recording.run.run_id == run_id:
             yield EarlierRun(path, started_at, recording)
         else:
@@ -323,6 +333,7 @@ def _take_over(recorded: Path, path: Path) -> None:
     """Give the recording of this host's agent the collector's name: a rank has reported before it was decided
     that the collector is to be here. Nothing is replaced."""
     with suppress(OSError):
+        # A hard link and then a removal: unlike a rename, it never replaces a file of this name.
         path.hardlink_to(recorded)
         recorded.unlink()
 

@@ -139,8 +139,10 @@ class RemoteHosts:
 
     def receive_relayed(self, now_ns: int, *, at_once: bool = False) -> EncodedRun:
         """As `BundleReceiver.drain_bundles`. What agents report of a rank's process is as of that rank."""
+        # Questions first: who is let in now may send in this round.
         self._gate.answer_questions()
         arrived = self.receiver.drain_bundles(now_ns, BUNDLES, at_once=at_once)
+        # Hosts that share a name are rare, so that messages are looked at one by one only with them.
         if len(arrived) and any(self._names.values()):
             arrived.take_apart(Clock)
             for number, (place, received) in enumerate(arrived.others):
@@ -220,6 +222,8 @@ class RemoteHosts:
             return
         if holder.session == hello.session or holder.host == host:  # a host decides about its own processes
             return
+        # A host whose agent is silent cannot say that its process has ended, and must not keep the rank for
+        # ever.
         if self._silence_ns(holder.heard_ns, time.monotonic_ns()) < UNREACHABLE_NS:
             raise ProtocolError(f"rank {hello.rank} of host {host} is a process on host {holder.host}")
 
@@ -245,6 +249,7 @@ class RemoteHosts:
             if self._silence_ns(agent.heard_ns, now_ns) > LOST_NS and self._name_of(agent.host) in running
         }
         before, self._lost = self._lost, lost
+        # Lost ones that come back leave the set, and are news when they are lost again.
         return not lost <= before
 
     def close(self) -> None:
@@ -264,6 +269,8 @@ class RemoteHosts:
             if name_before is None:
                 self._note_agent(message.session, self._name_of(message))
         elif host is not None:
+            # Which process is the rank is decided by its agent; here only its world, and that no other host
+            # has it.
             self._admission.check_world(message)
             self.check_rank(message, self._name_of(host))
 
@@ -290,9 +297,11 @@ class RemoteHosts:
         return "" if number == 1 else name
 
     def _is_another_machine(self, name: str, host: Host) -> bool:
+        # This host has no agent at this port, and is compared by itself.
         if name == self._own_name and host.boot_id != self._own_boot:
             return True
         now_ns = time.monotonic_ns()
+        # A lost host does not keep its name: the same machine may come back, with another boot id.
         return any(
             self._name_of(agent.host) == name
             and agent.host.boot_id != host.boot_id
@@ -304,6 +313,7 @@ class RemoteHosts:
         message = received.message
         if not isinstance(message, (Host, Hello, Clock)):
             return received, body
+        # By the connection: a HELLO says the name that the rank's own host gives itself.
         agent = self.receiver.agent_of(received.session)
         name = "" if agent is None else self._names.get(agent.host.session, "")
         if not name:
@@ -331,6 +341,7 @@ class OwnHost:
         self._report = report
         self._sampler = HostSampler(processes)
         self._due_ns = 0
+        # Read once, so that the message's time is that of its clocks.
         clocks = (time.monotonic_ns(), time.time_ns())
         report(describe_host(socket.gethostname(), run_id, 0, lambda: clocks), clocks[0])
 

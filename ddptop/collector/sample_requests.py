@@ -73,6 +73,7 @@ class SampleRequests:
         with self._errors:
             straggler = self._reducer.straggler()
             self._note_answers()
+            # Such a rank is sampled by itself, in its long steps.
             if straggler is None or straggler.pattern == RARE:
                 return
             place = place_to_sample(straggler.cause, straggler.place)
@@ -86,22 +87,26 @@ class SampleRequests:
                 question = self._question(state.ranks[received.rank].session, received.samples.place)
                 question.unanswered, question.due_ns = 0, received.t_ns + question.refresh_ns
                 question.refresh_ns = min(2 * question.refresh_ns, LONGEST_REFRESH_NS)
+        # Only what is newer the next time: an answer must count once.
         self._answered_ns = max((received.t_ns for received in state.stack_samples), default=0)
 
     def _ask_slow(self, straggler: Straggler, place: str, now_ns: int) -> None:
         ranks = self._reducer.state.ranks
         sessions = [ranks[rank].session for rank in blamed(straggler)[:MOST_RANKS] if rank < len(ranks)]
         due = [name for name in sessions if now_ns >= self._question(name, place).due_ns]
+        # Looked up only where something is due, as it goes through all ranks.
         askable = self._askable(now_ns) if due else []
         for session in due:
             question = self._question(session, place)
             if session in askable and question.unanswered < MOST_UNANSWERED:
                 question.unanswered += 1
                 question.due_ns = now_ns + ASK_AGAIN_NS
+                # Unix time, which a collector that is started again does not repeat.
                 unix_ms = int(self._reducer.state.unix_s(now_ns) * 1000)
                 self._ask(session, samples_request(unix_ms, place))
 
     def _question(self, session: int, place: str) -> _Asked:
+        # All at once: it only means that some ranks are asked again.
         if len(self._asked) > MOST_QUESTIONS:
             self._asked.clear()
         return self._asked.setdefault((session, place), _Asked())

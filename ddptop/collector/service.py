@@ -126,6 +126,7 @@ class Collector:
                 return None
         n_initialized = count_initializing_ranks(self._directory)  # the folder is gone in the end
         self._receive_last_messages(LAST_MESSAGES_NS, OTHER_HOSTS_NS)
+        # The launcher gets its summary now and ends, without waiting for other hosts.
         if missing := self._intake.hosts_missing(time.monotonic_ns()):
             self._notify(self._make_summary(n_initialized) | {"missing": missing})
             self._receive_last_messages(BACKGROUND_NS, BACKGROUND_NS)
@@ -181,6 +182,7 @@ class Collector:
         self._frames = LiveFrames(self._reducer, self._record, "simulated" if arguments.simulated else "live")
         self._viewers = Viewers(self._server, self._frames, epoch=epoch)
         self._watch = watch
+        # A lambda, since the intake is made only below, with this object.
         self._stalls = StallWatch(lambda session, number: self._intake.ask_rank(session, number))
         self._intake = Intake(ranks, self._record, self._reducer, watch, self._stalls, hosts)
         self._hosts = hosts
@@ -276,6 +278,7 @@ class Collector:
             continue  # no conclusions before everything that waits has been read
         if self._pipe.descriptor in ready:
             self._read_launcher(now_ns)
+        # After the messages: what a process has sent last is taken before its exit is reported.
         self._host.report_exits(now_ns)
         if self._host.check_each_second(now_ns):
             self._intake.report_recording(now_ns)
@@ -285,6 +288,7 @@ class Collector:
             for event in self._counts.new_events(self._reducer.state, now_ns):
                 self._intake.report_message(event, now_ns)
             self._notify_losses()
+            # After exits and losses were reported, which explain a stall.
             self._stall_check.check_stall(now_ns)
             self._samples.ask_due(now_ns)
             self._introduce_only_host()
@@ -293,16 +297,20 @@ class Collector:
         self._server.drain_credits(now_ns)
         if self._pipe.ended:
             self._intake.acknowledge_written(now_ns, at_once=True)  # senders wait for these
+        # A frame right before held messages are taken would show them a whole interval late.
         taken = now_ns >= held_until_ns or self._intake.held_until_ns > held_until_ns
         sent = taken and self._viewers.serve_due(now_ns)  # directly after the newest messages were taken
         if not self._pipe.ended:
+            # After the frame, which a viewer waits for; ranks go on meanwhile.
             self._intake.acknowledge_written(now_ns)
         if sent:
+            # While nobody waits: the frame has just left.
             self._frames.prepare_next()
         if self._hosts is not None:
             self._hosts.check_hosts(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
         elif self._only_host is not None:
             self._only_host.report_if_due(now_ns)
+        # Otherwise the next round begins at once: more has arrived than one round reads.
         if self._intake.emptied:
             ended_ns = time.monotonic_ns()
             left_ns = self._intake.held_until_ns - ended_ns
@@ -326,6 +334,7 @@ class Collector:
         """Report of this host from now on, where all ranks that are known are on it."""
         if self._only_host is not None or self._hosts is not None or self._arguments.simulated:
             return
+        # Of a run over several hosts each agent reports its own.
         if {*self._reducer.state.hellos.of_hosts} == {socket.gethostname()}:
             self._only_host = OwnHost(self._arguments.run_id, self._intake.report_message, tuple)
 
@@ -348,6 +357,7 @@ class Collector:
         self._pipe.read_lines()
         for pid, code in self._pipe.take_exits():
             self._watch.note_exit_code(pid, code, now_ns)
+        # A pipe at its end is readable for ever: polling would not sleep any more.
         if self._pipe.ended or self._pipe.killed:
             self._poller.unregister(self._pipe.descriptor)
         if self._pipe.killed:
@@ -372,19 +382,24 @@ class Collector:
         """Where agents have not reported their end: ack what they sent well before the connections close."""
         self._record.write_all()
         end_ns = time.monotonic_ns() + LAST_ACKS_NS
+        # Rounds go on: acks that were held back leave in them.
         while (now_ns := time.monotonic_ns()) < end_ns and self._intake.hosts_missing(now_ns):
             self._work_round()
 
     def _finish_run(self) -> None:
         """Report how the run ended: to the recording and to the viewers."""
         now_ns = time.monotonic_ns()
+        # The analyser would otherwise report into a recording that is closed.
         self._stall_check.close()
         self._intake.report_refused(now_ns, final=True)
         self._calls.call_at_end(now_ns, well=self._pipe.ended_well)
+        # Last of all messages, so that a recording that has it is complete.
         self._report_run("finished" if self._pipe.ended_well else "failed", now_ns)
         self._record.close()
+        # Acked after the file is closed: only now is its end safe, too.
         self._intake.acknowledge_written(now_ns, at_once=True)
         self._intake.report_recording(now_ns)
+        # Only those that have asked lately: a stopped viewer would hold up the end.
         watching = self._server.active_since(now_ns - 2 * NS)
         served: set[bytes] = set()
         while watching - served and time.monotonic_ns() - now_ns < LAST_FRAME_NS:

@@ -20,6 +20,7 @@ class SimulatedHosts:
         """By session of the rank on whose link it is sent."""
 
     def of_agent(self, received: Received) -> Received | None:
+        # A rank may send these for its host in a simulated run only.
         """The message as one of the agent; None: it is one of the rank."""
         message = received.message
         if not isinstance(message, MESSAGES):
@@ -27,4 +28,5 @@ class SimulatedHosts:
         if isinstance(message, Host):
             self._sessions[received.session] = message.session
         session = self._sessions.get(received.session, 0)
+        # Its number belongs to the session of the rank.
         return received._replace(rank=-1, session=session, seq=0)

@@ -63,6 +63,7 @@ class StallCheck:
             self._errors.note_exception()
             return
         if self._hosts is not None and self._hosts.newly_lost(now_ns):
+            # A lost host counts like a death: the others are asked while they still wait.
             self._intake.note_death(now_ns)
         asks = since_ns is not None or self._stalls.is_asking
         sessions = self._intake.askable_sessions(now_ns) if asks else ()
@@ -89,6 +90,7 @@ class StallCheck:
             self._exited_ns, self._ask_finished_ns = exited_ns, exited_ns + LEFT_NS
         if exited_ns and now_ns >= self._ask_finished_ns:
             self._ask_finished_ns = now_ns + ASK_LATER * (now_ns - exited_ns)
+            # Only where one of them stands still: ranks that go on are not waiting for anybody.
             if any(rank.running and rank.moved_ns < now_ns - LEFT_NS for rank in state.ranks):
                 self._intake.note_death(now_ns)
 

@@ -68,6 +68,7 @@ class StallWatch:
         current = self._round
         if stalled_since_ns != self._stalled_since_ns:
             self._stalled_since_ns, self._quick = stalled_since_ns, 0
+        # A round after a death began without positions: those of now are its first.
         if current is not None and current.positions is None:
             current.positions = positions
         moved = current is not None and current.positions != positions
@@ -83,6 +84,7 @@ class StallWatch:
     def note_death(self, now_ns: int, sessions: Collection[int]) -> None:
         """A rank has died or failed: ask the others at once, unless that was just done for another one."""
         current = self._round
+        # Several ranks die within moments: one round explains all of them.
         if current is None or now_ns - current.began_ns >= ASK_AGAIN_NS:
             current = self._begin_round(now_ns, now_ns + DEATH_NS)
             self._ask_those_due(current, sessions, now_ns)
@@ -126,6 +128,7 @@ class StallWatch:
         return current is not None and (current.until_ns is None or now_ns >= current.until_ns)
 
     def _begin_round(self, now_ns: int, until_ns: int | None) -> _Round:
+        # Ascending also where the clock was set back, so that no number is used twice.
         self._newest = max(self._clock(), self._newest + 1)
         self._round = _Round(self._newest, now_ns, until_ns)
         return self._round

@@ -115,6 +115,7 @@ class CollectorSupervisor:
         try:
             self._thread.start()
         except RuntimeError:
+            # Without the thread nobody would read its pipe or start it again.
             self._process.kill()
             self._process.communicate()
             raise
@@ -130,6 +131,7 @@ class CollectorSupervisor:
             for first in range(0, len(exits), EXITS_A_LINE):
                 part = exits[first : first + EXITS_A_LINE]
                 line = json.dumps({"exits": [{"pid": pid, "exit_code": code} for pid, code in part]}) + "\n"
+                # All are kept: a collector that is started again has not seen the earlier ones.
                 self._exits.append(line.encode())
                 self._write_lines(self._exits[-1:])
 
@@ -140,6 +142,7 @@ class CollectorSupervisor:
         receives from other hosts goes on by itself, and ends within half a minute. With `most_s`, one that
         has not answered by then is not killed, and goes on likewise (`goes_on`).
         """
+        # First, so that the thread does not start another one.
         self._ending.set()
         end_s = None if most_s is None else time.monotonic() + most_s
         with self._lock:
@@ -147,6 +150,7 @@ class CollectorSupervisor:
         if process is not None:
             _end_process(process, exit_code, self._goes_on, FINISH_S, end_s)
         if not self._goes_on.is_set():
+            # The thread has to read the last lines, which have the summary.
             self._thread.join(1.0)
             if process is not None and not self._thread.is_alive():  # it reads one of them
                 _close_pipes(process)
@@ -194,6 +198,7 @@ class CollectorSupervisor:
         with contextlib.ExitStack() as stack:
             log: IO[bytes] | int = subprocess.DEVNULL
             with contextlib.suppress(OSError, RunDirectoryError):  # there is a recording without a log, too
+                # The folder may have been removed, as by a cleaner of /tmp.
                 ensure_run_directory(self._log.parent)
                 log = stack.enter_context(self._log.open("ab"))
             return subprocess.Popen(
@@ -221,10 +226,12 @@ class CollectorSupervisor:
                 self._pass_on(
                     "restarts", f"its {what} keeps ending ({self._why_ended()}); it is started again"
                 )
+            # The pause ends at once with the run: it may be MOST_PAUSE_S long.
             if self._ending.wait(pause_s):
                 return
             pause_s = min(MOST_PAUSE_S, 2 * pause_s)
             with self._lock:
+                # Once more under the lock: `finish_run` may have set it since.
                 if self._ending.is_set():
                     return
                 if self._process is not None:
@@ -241,6 +248,7 @@ class CollectorSupervisor:
         assert process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
             for line in process.stdout:
+                # The last line is the summary, if it ends well.
                 self._last_line = line
                 summary = summary_in(line)
                 if summary is not None and (summary.missing or self._goes_on_always):
@@ -257,6 +265,7 @@ class CollectorSupervisor:
             return f"killed by {signal_name(-code)}"
         lines: list[str] = []
         with contextlib.suppress(OSError), self._log.open("rb") as file:
+            # The end only: a log may be long.
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_END_BYTES))
             lines = file.read().decode(errors="replace").split("\n")
         last_line = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
@@ -284,6 +293,7 @@ def _end_process(
             process.stdin.write(json.dumps({"exit_code": exit_code}) + "\n")
             process.stdin.close()
     end = time.monotonic() + patience_s
+    # Polled: a process that goes on is no reason to wait, and one that hangs is killed.
     while process.poll() is None and not goes_on.wait(POLL_S):
         if leave_s is not None and time.monotonic() > leave_s:
             goes_on.set()

@@ -62,6 +62,7 @@ class LiveFrames:
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
+        # Only a plain frame can be made of the last one: a rank's page and details have parts of their own.
         if plain and self._last is not None and now_ns - self._made_ns < FIGURES_NS:
             state = self._reducer.state
             if self._still_fits(self._last, state, now_ns):
@@ -137,6 +138,7 @@ class Viewers:
                 self._send_frame(viewer, now_ns)
             except Exception:  # noqa: BLE001 - an error costs one frame, not the collector
                 self._errors.note_exception()
+                # Its credit is used up, or it would be tried again in every round.
                 self._server.deny_frame(viewer.name, now_ns)
         return bool(due)
 
@@ -146,6 +148,7 @@ class Viewers:
             (self._due_ns(viewer) for viewer in self._server.waiting_viewers()),
             default=now_ns + most * 1_000_000,
         )
+        # Rounded up: waking a moment too early would be a round for nothing.
         return max(0, min(most, -((now_ns - due) // 1_000_000)))
 
     def _due_ns(self, viewer: WaitingViewer) -> int:
@@ -154,13 +157,16 @@ class Viewers:
     def _send_frame(self, viewer: WaitingViewer, now_ns: int) -> None:
         skipped = 0 if viewer.sent_ns is None else (viewer.since_ns - viewer.sent_ns) // INTERVAL_NS
         credit = viewer.credit
+        # The cursor counts points of one collector; another one has counted anew.
         cursor = credit.cursor if credit.epoch == self._epoch else 0
         focus = credit.focus if credit.focus >= 0 else None
         frame = self._frame(cursor=cursor, focus=focus, want=credit.want)
+        # Parts that have not changed since the last frame are not packed again.
         data = encode_frame(frame, self._packed)
         if len(data) > LARGEST_FRAME_BYTES:
             raise ValueError(f"a frame of {len(data)} bytes does not fit the link")
         self._behind.discard(viewer.name)
         sent = self._server.send_frame(viewer.name, State(self._epoch, skipped, data), now_ns)
+        # A frame holds at most POINTS points, so that a new viewer has more to come.
         if sent and len(frame.history.step) > POINTS:
             self._behind.add(viewer.name)

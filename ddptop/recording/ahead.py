@@ -79,6 +79,7 @@ def _start_python(code: str, descriptors: tuple[int, int]) -> subprocess.Popen[b
         pickle.dump(descriptors, file, pickle.HIGHEST_PROTOCOL)
         file.seek(0)
         return subprocess.Popen(
+            # The same paths in the same order, so that it imports exactly what this process has.
             [sys.executable, "-c", f"import sys; sys.path[:] = sys.argv[1:]; {code}", *sys.path],
             stdin=file,
             stdout=subprocess.DEVNULL,
@@ -92,6 +93,7 @@ def _start_python(code: str, descriptors: tuple[int, int]) -> subprocess.Popen[b
 def start_ahead(reader: BlockReader, size: int) -> Decoder | None:
     """The second process for a file of so many bytes, if it is to have one, before it is known what it will
     decode: meanwhile the first one imports what it needs."""
+    # With a single core the two processes would only take turns.
     if size >= LEAST_BYTES and len(os.sched_getaffinity(0)) > 1:
         with suppress(OSError):
             return Decoder(reader)
@@ -128,6 +130,7 @@ def runs_ahead(
         while decoder is not None and (run := decoder.take_run()) is not None:
             taken += 1
             yield run
+        # Its runs are the same as ours, so that those that were taken are simply left out.
         if decoder is None or not decoder.finished:
             yield from islice(read_runs(reader, later_entries, selects, before_ns=before_ns), taken, None)
 
@@ -146,6 +149,8 @@ class Decoder:
         self.finished = False
         """Whether it has decoded everything."""
         self._reader = reader
+        # SEQPACKET keeps the borders of messages and passes descriptors, and its end is noticed when one
+        # process ends.
         self._socket, far_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(ANSWER_S)
         self._receiver = _Receiver(self._socket)
@@ -153,12 +158,14 @@ class Decoder:
             descriptors = (reader.descriptor, far_socket.fileno())
             try:
                 self._process = _start_python(_CODE, descriptors)
+            # Also at Ctrl-C, or the socket would stay open.
             except BaseException:
                 self._socket.close()
                 raise
 
     def request_blocks(self, entries: Sequence[BlockEntry], selects: Selector, before_ns: int) -> None:
         """Let it decode these blocks, as `runs` does. Raises OSError where it has ended."""
+        # The list of blocks may be larger than a message of a socket may be.
         with os.fdopen(os.memfd_create("ddptop-request"), "wb") as file:
             pickle.dump((entries, selects, before_ns), file, pickle.HIGHEST_PROTOCOL)
             file.flush()
@@ -174,6 +181,7 @@ class Decoder:
                 return None
             run: MessageRun
             run, reader = content
+            # Damage that it has found is counted as if this process had read the blocks.
             self._reader.add_noted_by(reader)
             return run
         return None
@@ -222,6 +230,7 @@ class _Sender:
         buffers: list[pickle.PickleBuffer] = []
         body = io.BytesIO()
 
+        # Arrays of less than LARGE_BYTES stay in the pickle.
         def is_copied(buffer: pickle.PickleBuffer) -> bool:
             large = buffer.raw().nbytes >= LARGE_BYTES
             if large:
@@ -240,6 +249,7 @@ class _Sender:
                 self._areas[number][begin : begin + len(part)] = part
             self._waiting.append(end)
             socket.send_fds(self._connection, [pickle.dumps((number, sizes))], descriptors)
+        # The receiver has them by now, as descriptors of its own.
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -251,6 +261,7 @@ class _Sender:
                 self._free.remove(number)
                 return number, []
         descriptor = os.memfd_create("ddptop-run")
+        # Larger than needed, so that a later and larger run fits in as well.
         os.ftruncate(descriptor, 2 * size)  # what is not written takes no memory
         self._areas.append(mmap.mmap(descriptor, 2 * size))
         return len(self._areas) - 1, [descriptor]
@@ -258,12 +269,14 @@ class _Sender:
     def read_answers(self) -> bool:
         """Take the receiver's answers, and wait for some while much is not received. False: it has ended."""
         while True:
+            # Without a bound a fast decoder would fill the memory with runs that nobody has taken.
             wait = sum(self._waiting) > MOST_AHEAD_BYTES
             try:
                 answer = self._connection.recv(_ANSWER_BYTES, 0 if wait else socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return True
             if not answer:
+                # An empty message: the other process has closed its end.
                 return False
             if answer == _TAKEN:
                 self._waiting.popleft()
@@ -294,6 +307,7 @@ class _Receiver:
                 self._areas[number] = mmap.mmap(descriptor, 0)
             finally:
                 os.close(descriptor)
+        # A descriptor may be missing where this process may open no more files: the kernel then drops it.
         area = self._areas.get(number)
         if area is None:
             raise OSError(errno.EMFILE, "an area of memory came without its descriptor")
@@ -329,9 +343,11 @@ def decode_for_first_process() -> None:
         entries, selects, before_ns = pickle.load(request)
     sender = _Sender(connection)
     for run in read_runs(reader, entries, selects, before_ns=before_ns):
+        # Before the next run is sent, so that free areas are used again.
         if not sender.read_answers():
             return
         sender.send_content((run, reader))
+        # What was noted has gone with the run, and is to be counted once.
         reader.begin_anew()
     connection.send(_END)
     while connection.recv(_ANSWER_BYTES):  # what is unread at its end would take the last messages with it

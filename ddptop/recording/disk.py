@@ -82,6 +82,7 @@ class KeptRoom:
     def take_room(self, size: int) -> None:
         """Take all of the room, or as much of it as there is, behind the first `size` bytes of the file."""
         self.bytes = END_ROOM_BYTES
+        # By halves, so that a nearly full disk still keeps some room for the end.
         while self.bytes:
             with suppress(OSError):
                 self.allocate_room(size, 0)
@@ -99,6 +100,7 @@ class KeptRoom:
         needed = more + self.bytes
         if size + needed <= self._allocated_to:
             return
+        # First ahead; if the disk has not so much, at least what is needed now.
         for ahead in (ALLOCATED_AHEAD_BYTES, 0):
             try:
                 allocate_blocks(self._descriptor, size, needed + ahead)
@@ -107,6 +109,8 @@ class KeptRoom:
                     continue
                 if error.errno in NO_ROOM:
                     raise
+                # Any other error means that this file system has no such call: a spare file then holds the
+                # room.
                 self._can_allocate = False
                 self._fill_spare()
             else:
@@ -135,6 +139,7 @@ class KeptRoom:
             if self._spare < 0:
                 name = self._path.with_name(f".{self._path.name}.{os.getpid()}")
                 self._spare = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                # Without a name nobody sees it, and the system removes it with this process.
                 name.unlink()
             while self._spare_bytes < self.bytes:
                 # Random bytes: a file system that compresses would keep no room for zeros.
@@ -178,6 +183,7 @@ class AppendFile:
         Raises OSError, and RecordingError for a file that is not ours to write. A file that is there is never
         written over: FileExistsError, unless there is nothing in it yet and nobody else is writing it.
         """
+        # Opened before it is looked at, so that what is checked is what is written.
         self.descriptor, is_new = _open_or_create(path)
         self._room = KeptRoom(self.descriptor, path)
         try:
@@ -200,16 +206,20 @@ class AppendFile:
         if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
             raise RecordingError(f"{path} is no regular file")
         try:
+            # Before its content is looked at: another writer may just be at it.
             _lock_for_writing(self.descriptor, path)
         except RecordingError as error:
+            # A new run takes another name then; a run that goes on must not.
             if resume:
                 raise
             raise FileExistsError(errno.EEXIST, str(error), str(path)) from None
         self.size = os.fstat(self.descriptor).st_size
         head = os.pread(self.descriptor, len(MAGIC), 0)
+        # A file that is shorter than MAGIC is one whose writer has only just begun.
         if not MAGIC.startswith(head):
             # A mistake in --ddptop-record must not overwrite another file.
             raise RecordingError(f"{path} exists and is not a recording of this version: not overwritten")
+        # A file with MAGIC alone holds nothing of a run, and is begun anew.
         if not resume and self.size > len(MAGIC):
             raise FileExistsError(errno.EEXIST, "exists already", str(path))
         # The user's arguments and paths are in it: nobody else may read it.
@@ -229,6 +239,7 @@ class AppendFile:
 
     def append_frame(self, data: bytes) -> None:
         """Write all of it or, on an OSError, nothing: the file is cut back to where it was."""
+        # Blocks first: a disk that is full then says so before half a frame is written.
         self._room.allocate_room(self.size, len(data))
         self._write_whole(data)
 
@@ -261,6 +272,7 @@ class AppendFile:
         Raises OSError, also where there is another file by now, and RecordingError.
         """
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # O_EXCL: another run may have begun a file of this name meanwhile.
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         try:
@@ -271,6 +283,7 @@ class AppendFile:
             # The number stays: the thread that syncs the file uses it, too.
             os.dup2(descriptor, self.descriptor, inheritable=False)
             self._room.forget_blocks(self.size)
+        # Half a copy would be taken for the recording.
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -287,6 +300,7 @@ class AppendFile:
 
     def close(self) -> None:
         """Sync it to the disk and close it."""
+        # Set before the join, so that the thread wakes at once and syncs what is left.
         self._closing.set()
         self._thread.join()
         with suppress(OSError):
@@ -360,11 +374,13 @@ def _check_is_recording(descriptor: int, path: Path) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(21, "Is a directory", str(path))
     head = os.read(descriptor, len(MAGIC)) if stat.S_ISREG(mode) else b"?"
+    # One flipped bit in the first eight bytes would otherwise make all of the file unreadable.
     if head == MAGIC or _has_wrong_bit(descriptor, head):
         return
     if not head:
         raise RecordingError(f"{path} is empty")
     if head[:-1] == MAGIC[:-1]:
+        # The last byte is the version.
         raise RecordingError(f"{path} has format {head[-1]}, this ddptop reads format {MAGIC[-1]}")
     raise RecordingError(f"{path} is not a ddptop recording")
 

@@ -44,6 +44,7 @@ SYNC = b"\xd7DR1"
 """Begins with a byte that no msgpack and no text begins with."""
 
 HEADER = struct.Struct("<4sBBHIII")
+# Of the header, what the crc covers besides the payload.
 _CHECKED = HEADER.size - 4
 
 BLOCK, INDEX, FOOTER, HISTORY, COPY = 1, 2, 3, 4, 5
@@ -94,15 +95,16 @@ ENTRY_FIELDS = (
 )
 """An entry of an INDEX: its offset and its BlockSummary, as numpy names them."""
 
-_SUMMARY = struct.Struct("<qqqqII")
+SUMMARY = struct.Struct("<qqqqII")
 _ENTRY = struct.Struct("<QqqqqII")
 _OFFSET = struct.Struct("<Q")
 FOOTER_BYTES = HEADER.size + _OFFSET.size
-SUMMARY_BYTES = _SUMMARY.size
+SUMMARY_BYTES = SUMMARY.size
 
 
 def pack_frame(kind: int, sequence: int, payload: bytes) -> bytes:
     """A whole frame."""
+    # The number is cut to 32 bits: a file with more frames begins again at 0.
     head = HEADER.pack(SYNC, kind, 0, 0, len(payload), sequence & 0xFFFFFFFF, 0)[:_CHECKED]
     return head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))) + payload
 
@@ -114,12 +116,12 @@ def is_whole(header: bytes, payload: bytes, crc: int) -> bool:
 
 def block_payload(summary: BlockSummary, records: bytes | memoryview) -> bytes:
     """Payload of a BLOCK. zlib at level 1: higher levels cost twice the CPU for a tenth of the size."""
-    return _SUMMARY.pack(*summary) + zlib.compress(records, 1)
+    return SUMMARY.pack(*summary) + zlib.compress(records, 1)
 
 
 def block_summary(payload: bytes) -> BlockSummary:
     """The summary in front of a BLOCK's payload."""
-    return BlockSummary._make(_SUMMARY.unpack_from(payload))
+    return BlockSummary._make(SUMMARY.unpack_from(payload))
 
 
 def is_possible(entry: BlockEntry) -> bool:
@@ -130,6 +132,7 @@ def is_possible(entry: BlockEntry) -> bool:
         len(MAGIC) <= entry.offset < MAX_OFFSET
         and 0 <= s.first_ns <= s.last_ns <= MAX_NS
         and (steps == (NO_STEP, NO_STEP) or 0 <= s.first_step <= s.last_step <= MAX_STEP + MAX_ROWS)
+        # Each lasting record counts 1 and each CLOCK CLOCKS, so that both together are at most all records.
         and sum(divmod(s.lasting, CLOCKS)) <= s.records <= MAX_RAW
     )
 
@@ -150,13 +153,14 @@ def copy_content(payload: bytes) -> tuple[BlockEntry, bytes]:
     return entry, block_records(payload, _ENTRY.size)
 
 
-def block_records(payload: bytes, begin: int = _SUMMARY.size) -> bytes:
+def block_records(payload: bytes, begin: int = SUMMARY.size) -> bytes:
     """The records of a BLOCK, decompressed. Raises RecordingError for what no writer of ours has made."""
     inflate = zlib.decompressobj()
     try:
         raw = inflate.decompress(payload[begin:], MAX_RAW)
     except zlib.error as error:
         raise RecordingError(f"a block does not decompress: {error}") from error
+    # MAX_RAW was reached before the end: a few bytes may claim gigabytes.
     if not inflate.eof:
         raise RecordingError("a block is too large")
     return raw
@@ -243,12 +247,14 @@ def walk_frames(descriptor: int, offset: int, end: int) -> Iterator[FileFrame]:
     A block with a single wrong bit is corrected. A caller finds other damage by comparing each frame's offset
     with the end of the one before it.
     """
+    # Linear in the size of the damage: each false sync costs a read of up to MAX_PAYLOAD.
     bytes_to_search = SEARCHED_TIMES * (end - offset) + SEARCH_BYTES
     while offset < end:
         frame = read_frame(descriptor, offset)
         if frame is None:
             following, spent = _next_whole(descriptor, offset + 1, end, bytes_to_search)
             bytes_to_search -= spent
+            # The next whole frame says where the damaged one ends.
             frame = correct_frame(descriptor, offset, end if following is None else following.offset)
             if frame is not None:
                 yield frame
@@ -281,6 +287,7 @@ def _next_whole(descriptor: int, offset: int, end: int, most: int) -> tuple[File
             return frame, spent
         head = os.pread(descriptor, HEADER.size, sync_offset)
         claimed = HEADER.unpack(head)[4] if len(head) == HEADER.size else 0
+        # Counted by what it claims: that is what was read for nothing.
         spent += READ_AHEAD + min(claimed, MAX_PAYLOAD)
         offset = sync_offset + 1
     return None, spent
@@ -300,6 +307,7 @@ def correct_frame(descriptor: int, offset: int, end: int) -> FileFrame | None:
         return None
     sync, *_, claimed, _, crc = HEADER.unpack_from(data)
     wrong = (int.from_bytes(sync, "little") ^ int.from_bytes(SYNC, "little")).bit_count() + (
+        # One wrong bit in all is allowed, in the sync, in the length, or behind them.
         claimed ^ length
     ).bit_count()
     # Where the frame begins and ends is known, and with it these two fields.
@@ -314,6 +322,7 @@ def correct_frame(descriptor: int, offset: int, end: int) -> FileFrame | None:
         places = np.flatnonzero(_crc_changes_by_bit()[: 8 * checked] == difference)
         if not len(places):
             return None
+        # The table counts from the last byte; the crc's own four bytes are not part of the message.
         back, bit = divmod(int(places[0]), 8)
         byte_index = checked - 1 - back
         data[byte_index if byte_index < HEADER.size - 4 else byte_index + 4] ^= 1 << bit
@@ -377,6 +386,7 @@ def _next_sync(descriptor: int, offset: int, end: int) -> int | None:
 
 def last_of_kind(descriptor: int, kind: int, end: int) -> FileFrame | None:
     """The last whole frame of a kind that begins before `end`, found backwards from there."""
+    # Kind and sync together: fewer places to look at than the sync alone.
     pattern = SYNC + bytes([kind])
     while end > len(MAGIC):
         start = max(len(MAGIC), end - SEARCH_BYTES)

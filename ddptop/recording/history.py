@@ -88,6 +88,7 @@ def history_payload(past: HistoryPiece) -> bytes:
     columns += [past.points[name].astype("<f4").tobytes() for name in NARROW]
     best = past.best_ms.astype("<f4").tobytes()
     content = [columns, best, list(past.marks[:MOST_MARKS])]
+    # In this order, each only with those before it: a reader knows them by their place.
     if past.events is not None:
         events = past.events[:MOST_MARKS]
         content.append([event._replace(message=event.message[:MOST_CHARACTERS]) for event in events])
@@ -109,6 +110,7 @@ def history_content(payload: bytes) -> HistoryPiece:
 
 def _decompress_piece(payload: bytes) -> bytes:
     try:
+        # MAX_RAW bounds what a small payload may unpack to; what is cut off there is no msgpack any more.
         return zlib.decompressobj().decompress(payload, MAX_RAW)
     except zlib.error as error:
         raise RecordingError(f"a history does not decompress: {error}") from error
@@ -123,11 +125,13 @@ def _unpack_piece(raw: bytes) -> HistoryPiece:
         narrow = [np.frombuffer(column, "<f4") for column in columns[len(WIDE) :]]
         points: dict[str, Any] = dict(zip((*WIDE, *NARROW), [*wide, *narrow], strict=True))
         points |= {name: np.frombuffer(column, "<f4") for name, column in zip(ADDED, added, strict=False)}
+        # `zip` would leave a missing column out silently.
         if len(points) != len(WIDE) + len(NARROW) + len(ADDED):
             raise ValueError("columns are missing")
         # The checksum of a frame does not detect a file that was forged.
         if len({len(column) for column in points.values()}) != 1:
             raise ValueError("columns of different lengths")
+        # NaN or times that go back would keep whoever draws the history in a loop.
         if not np.isfinite(points["time_s"]).all() or (np.diff(points["time_s"]) < 0).any():
             raise ValueError("times that are not in order")
         if len(points["time_s"]) and not 0 <= points["time_s"][-1] < MAX_NS / 1e9:
@@ -185,8 +189,10 @@ def pick_points(points: Columns) -> dict[str, NDArray[np.float64]]:
         return {name: np.asarray(column, np.float64) for name, column in points.items()}
     order = np.argsort(points["step_ms"], kind="stable")
     slow = count - 1 - (count - 1) // 20  # the slowest but for one step in twenty: the group's p95
+    # A sixth, a half, five sixths: usual steps, evenly spread by their time; and the slow one.
     places = np.unique([order[count // 6], order[count // 2], order[(5 * count) // 6], order[slow]])
     chosen = {name: np.asarray(column, np.float64)[places] for name, column in points.items()}
+    # Losses of a diverged run are infinite, which is no reason to warn.
     with np.errstate(invalid="ignore", over="ignore"):
         for name in SAMPLED:
             finite_values = points[name][np.isfinite(points[name])]
@@ -232,6 +238,7 @@ class HistoryPieces:
         `offsets`: where in the file they are, as far as that is known by now; `began_ns`: when the run began.
         Raises TooMuchUnpacked.
         """
+        # A recording that grows is asked again: only what is new is read.
         for offset in offsets[self._read :]:
             frame = read_frame(self._descriptor, offset)
             if frame is None or frame.kind != HISTORY:

@@ -58,6 +58,7 @@ class Blocks:
         """`rows` as `of_bytes` makes them; None: no block."""
         self._rows = np.empty(0, _ROW) if rows is None else rows
         self.first_ns: NDArray[np.int64] = self._rows["first_ns"]
+        # Searched often, so that these are contiguous.
         self.last_ns: NDArray[np.int64] = np.ascontiguousarray(self._rows["last_ns"])
         self.first_step: NDArray[np.int64] = np.ascontiguousarray(self._rows["first_step"])
         self.last_step: NDArray[np.int64] = np.ascontiguousarray(self._rows["last_step"])
@@ -118,46 +119,49 @@ class Contents(NamedTuple):
 
 def load_contents(descriptor: int, size: int) -> Contents:
     """The contents of a file of this size; reads little of it, unless an INDEX is damaged. Raises OSError."""
+    # From the end: a recording of a day has hundreds of thousands of blocks, and only its indices are read.
     last = _footer_index(descriptor, size) or last_of_kind(descriptor, INDEX, size)
     if last is None:
+        # No INDEX yet, or none that is whole: all of it is found by walking.
         return extend_contents(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, size)
     blocks, damaged, histories, broken = _read_index_chain(descriptor, last)
     indexed = Contents(blocks, 0, last.offset, last.end, last.sequence + 1, False, damaged, histories, broken)
     return extend_contents(indexed, descriptor, size)
 
 
-def extend_contents(known: Contents, descriptor: int, size: int) -> Contents:
-    """The contents of a file that has grown to this size since `known` was read."""
+def extend_contents(earlier: Contents, descriptor: int, size: int) -> Contents:
+    """The contents of a file that has grown to this size since `earlier` was read."""
     added: list[BlockEntry] = []
-    unindexed, last_index, end = known.unindexed, known.last_index, known.end
-    sequence, closed, damaged = known.next_sequence, False, known.damaged
-    histories = list(known.histories)
-    for frame in walk_frames(descriptor, known.end, size):
+    unindexed, last_index, end = earlier.unindexed, earlier.last_index, earlier.end
+    sequence, closed, damaged = earlier.next_sequence, False, earlier.damaged
+    histories = list(earlier.histories)
+    for frame in walk_frames(descriptor, earlier.end, size):
         damaged += frame.offset - end
         # A writer that continues a closed file cuts the FOOTER off first: nothing follows it.
         if frame.kind == FOOTER:
             closed = True
             break
         if frame.kind == INDEX:
+            # The INDEX names all blocks before it, so that none of them is unindexed.
             unindexed, last_index = 0, frame.offset
         elif frame.kind == HISTORY:
             histories += [frame.offset] if frame.offset not in histories[-1:] else []
         elif (entry := _entry_of_frame(frame)) is None:
             damaged += frame.end - frame.offset if frame.kind in (BLOCK, COPY) else 0
-        elif frame.kind == BLOCK or _is_missing(entry, added, known):
+        elif frame.kind == BLOCK or _is_missing(entry, added, earlier):
             added.append(entry)
             unindexed += 1
         end, sequence = frame.end, frame.sequence + 1
     # A COPY stands behind later blocks than the one that it is of.
     added.sort()
-    blocks = known.blocks + Blocks.of_entries(added) if added else known.blocks
-    fields = (unindexed, last_index, end, sequence, closed, damaged, tuple(histories), known.broken)
+    blocks = earlier.blocks + Blocks.of_entries(added) if added else earlier.blocks
+    fields = (unindexed, last_index, end, sequence, closed, damaged, tuple(histories), earlier.broken)
     return Contents(blocks, *fields)
 
 
-def _is_missing(entry: BlockEntry, added: list[BlockEntry], known: Contents) -> bool:
+def _is_missing(entry: BlockEntry, added: list[BlockEntry], earlier: Contents) -> bool:
     """Whether the block that a COPY is of was not found: it is damaged, and read from there."""
-    last = known.blocks[len(known.blocks) - 1].offset if len(known.blocks) else 0
+    last = earlier.blocks[len(earlier.blocks) - 1].offset if len(earlier.blocks) else 0
     return entry.offset > last and all(
         near_entry.offset != entry.offset for near_entry in added[-COPY_WITHIN:]
     )
@@ -165,6 +169,7 @@ def _is_missing(entry: BlockEntry, added: list[BlockEntry], known: Contents) -> 
 
 def _footer_index(descriptor: int, size: int) -> FileFrame | None:
     """The last INDEX of a file that was closed."""
+    # The FOOTER has a fixed size, so that it is found from the end of the file.
     footer = read_frame(descriptor, size - FOOTER_BYTES) if size >= len(MAGIC) + FOOTER_BYTES else None
     if footer is None or footer.kind != FOOTER:
         return None
@@ -220,17 +225,17 @@ def _of_index(index: FileFrame, end: int) -> tuple[int, bytes] | None:
     return (before, packed) if in_order and all(map(is_possible, entries)) else None
 
 
-def _entry_of_frame(found: FileFrame) -> BlockEntry | None:
+def _entry_of_frame(frame: FileFrame) -> BlockEntry | None:
     """The block that a frame is, or is a copy of; None for other frames, and for what cannot be."""
-    if found.kind == COPY:
+    if frame.kind == COPY:
         try:
-            entry, _ = copy_content(found.payload)
+            entry, _ = copy_content(frame.payload)
         except RecordingError:
             return None
-        return entry if entry.offset < found.offset else None
-    if found.kind != BLOCK or len(found.payload) < SUMMARY_BYTES:
+        return entry if entry.offset < frame.offset else None
+    if frame.kind != BLOCK or len(frame.payload) < SUMMARY_BYTES:
         return None
-    entry = BlockEntry(found.offset, block_summary(found.payload))
+    entry = BlockEntry(frame.offset, block_summary(frame.payload))
     return entry if is_possible(entry) else None
 
 
@@ -251,11 +256,13 @@ def steps_back(blocks: Blocks, stop: int, steps: int) -> int:
     back, lowest = 0, None
     while stop > 0:
         begin = max(0, stop - BACK_AT_ONCE)
+        # As lists of numbers: numpy has a cost for each single access.
         firsts, lasts = blocks.first_step[begin:stop].tolist(), blocks.last_step[begin:stop].tolist()
         for index in range(stop - begin - 1, -1, -1):
             first, last = firsts[index], lasts[index]
             if first == NO_STEP:
                 continue
+            # Steps above later ones are of a run before its restart: then all of the block counts.
             back += last - first + 1 if lowest is None or first > lowest else lowest - first
             lowest = first
             if back >= steps:

@@ -47,7 +47,7 @@ class AddedMessage(NamedTuple):
     t_ns: int
     """Where it is put, on the collector's clock."""
     order: int
-    other: Recording
+    recording: Recording
     block: int
     place: int
     """In which recording, in which block of it, and where in that."""
@@ -91,6 +91,7 @@ def merge_recordings(
         for local_recording in local_recordings:
             rows = _take_new_messages(local_recording, run, base, added)
             n_new, n_known = n_new + rows[0], n_known + rows[1]
+        # By time, and at equal times as they were read.
         added.sort(key=lambda item: item[:2])
         writer = Writer(out, limit_bytes=UNLIMITED)
         writer.history = history
@@ -132,17 +133,18 @@ def _note_message(received: Received, base: _Base) -> None:
 
 
 def _take_new_messages(
-    other: Recording, run: Recording, base: _Base, added: list[AddedMessage]
+    local_recording: Recording, run: Recording, base: _Base, added: list[AddedMessage]
 ) -> tuple[int, int]:
-    """Put into `added` what only `other` has. Returns how many step records are new, and how many were known.
+    """Put into `added` what only `local_recording` has.
 
+    Returns how many step records are new, and how many were known.
     Raises RecordingError where it is not of the same run.
     """
     n_new = n_known = 0
     ordered: dict[int, list[int]] = {}
-    clocks = _clocks_of(other, base)
-    wall_ns = _wall_ns(other) - _wall_ns(run)
-    for block, place, received in _messages_with_places(other):
+    clocks = _clocks_of(local_recording, base)
+    wall_ns = _wall_ns(local_recording) - _wall_ns(run)
+    for block, place, received in _messages_with_places(local_recording):
         message = received.message
         if isinstance(message, Hello) and base.worlds.get(message.incarnation, message.world_size) != (
             message.world_size
@@ -153,6 +155,7 @@ def _take_new_messages(
         if _is_known(received, base):
             n_known += _count_rows(received)
             continue
+        # Never before the run begins: a clock that is badly known must not put messages before its RUN.
         t_ns = max(run.start_ns, _on_collectors_clock(received.t_ns, clocks, wall_ns))
         if received.seq:
             numbers = base.numbered.setdefault(received.session, {})
@@ -163,7 +166,9 @@ def _take_new_messages(
             numbers[received.seq] = t_ns
         _note_message(received, base)
         n_new += _count_rows(received)
-        added.append(AddedMessage(t_ns, len(added), other, block, place, received.session, received.seq))
+        added.append(
+            AddedMessage(t_ns, len(added), local_recording, block, place, received.session, received.seq)
+        )
     return n_new, n_known
 
 
@@ -183,6 +188,7 @@ def _is_known(received: Received, base: _Base) -> bool:
         return True  # the agent's own notes about its file
     if isinstance(message, (Hello, Host)):
         return session in base.introduced
+    # Of readings only the newest counts, and the collector has later ones; heartbeats tell of silences.
     if not seq:
         return not isinstance(message, Progress)
     numbers = base.numbered.get(session, {})
@@ -190,14 +196,16 @@ def _is_known(received: Received, base: _Base) -> bool:
     return seq in numbers or (isinstance(message, About) and seq <= max(numbers, default=0))
 
 
-def _clocks_of(other: Recording, base: _Base) -> list[Clock]:
+def _clocks_of(local_recording: Recording, base: _Base) -> list[Clock]:
     """Comparisons of the clock of the host that made a recording, in order of time; none where unknown."""
-    lasting = [item.message for item in other.lasting_messages()]
+    lasting = [item.message for item in local_recording.lasting_messages()]
     hosts = [message.name for message in lasting if isinstance(message, Host)]
-    own_clocks = [item.message for item in other.records() if isinstance(item.message, Clock)]
-    of_base = base.clocks.get(hosts[0], []) if hosts else []
+    recorded_clocks = [item.message for item in local_recording.records() if isinstance(item.message, Clock)]
+    # Those that reached the collector, and those that the agent measured meanwhile.
+    collected_clocks = base.clocks.get(hosts[0], []) if hosts else []
     return sorted(
-        {clock.t_ns: clock for clock in [*of_base, *own_clocks]}.values(), key=lambda clock: clock.t_ns
+        {clock.t_ns: clock for clock in [*collected_clocks, *recorded_clocks]}.values(),
+        key=lambda clock: clock.t_ns,
     )
 
 
@@ -209,7 +217,8 @@ def _wall_ns(recording: Recording) -> int:
 def _on_collectors_clock(t_ns: int, clocks: Sequence[Clock], wall_ns: int) -> int:
     if not clocks:
         return t_ns + wall_ns
-    clock = clocks[max(0, bisect_right(clocks, t_ns, key=lambda one: one.t_ns) - 1)]
+    # The last comparison before, or the first one for what is older.
+    clock = clocks[max(0, bisect_right(clocks, t_ns, key=lambda clock: clock.t_ns) - 1)]
     return t_ns + clock.offset_ns + round(clock.drift_ppb * (t_ns - clock.t_ns) / 1e9)
 
 
@@ -218,6 +227,7 @@ def _time_in_order(t_ns: int, seq: int, numbers: dict[int, int], ordered: Sequen
     recording has."""
     index = bisect_left(ordered, seq)
     if index > 0:
+        # Between its neighbours: a reader takes a session's messages by their order.
         t_ns = max(t_ns, numbers[ordered[index - 1]])
     return min(t_ns, numbers[ordered[index]]) if index < len(ordered) else t_ns
 
@@ -233,6 +243,7 @@ def _write_result(writer: Writer, messages: Iterator[Received], feed: Callable[[
         writer.path.unlink(missing_ok=True)
         raise
     if writer.note is not None:
+        # An error of the disk is in the note, since a writer raises none: half a result is no result.
         writer.path.unlink(missing_ok=True)
         raise RecordingError(writer.note)
 
@@ -256,6 +267,7 @@ def _messages_in_order(run: Recording, added: Sequence[AddedMessage]) -> Iterato
                 written[next_number] = True
             next_number += 1
         waiting = of_session.get(received.session) if received.seq else None
+        # Before a later number of its session, also where the clock would put it behind.
         while waiting and added[waiting[0]].seq < received.seq:
             number = waiting.popleft()
             if not written[number]:
@@ -273,12 +285,13 @@ class _Blocks:
 
     def read_message(self, item: AddedMessage) -> Received:
         """An added message, at its time by the collector's clock."""
-        key = (id(item.other), item.block)
+        key = (id(item.recording), item.block)
         block = self._read.get(key)
         if block is None:
             if len(self._read) >= KEPT_BLOCKS:
+                # The one that was read first: messages come about in the order of time.
                 del self._read[next(iter(self._read))]
-            block = self._read[key] = item.other.read_block(item.block) or []
+            block = self._read[key] = item.recording.read_block(item.block) or []
         return block[item.place]._replace(t_ns=item.t_ns)
 
 

@@ -38,6 +38,7 @@ def divide_into_blocks(
     steps = of_steps.searchsorted(edges)
     least, last = np.full((2, len(begins)), NO_STEP)
     with_steps = np.flatnonzero(np.diff(steps))
+    # Blocks without steps keep NO_STEP: `reduceat` has no result for an empty part.
     if len(with_steps):
         least[with_steps] = np.minimum.reduceat(first, steps[with_steps])
         last[with_steps] = np.maximum.reduceat(first + count, steps[with_steps]) - 1

@@ -58,6 +58,7 @@ class Cursor:
             if block is None:
                 return None
             self._block += 1
+            # The first block may begin before the moment that was asked for.
             self._ready.extend(received for received in block if received.t_ns >= self._from_ns)
         return self._ready[0]
 
@@ -67,10 +68,12 @@ class Cursor:
 
     def take_runs(self, t_ns: int) -> Iterator[MessageRun]:
         """The next messages, up to the end of the last block that holds only such as arrived by a moment."""
+        # Single messages were read before: only if all of them are due can the rest come as runs.
         if self.peek_message() is None or max(received.t_ns for received in self._ready) > t_ns:
             return
         ready, self._ready = [*self._ready], deque()
         yield MessageRun.of(ready)
+        # Never back: what was given one by one must not come a second time.
         first, self._block = self._block, max(self._block, self._recording.blocks_until(t_ns))
         yield from self._recording.runs(first, self._block)
 
@@ -184,6 +187,7 @@ class Recording:
         self._ahead = start_ahead(self._reader, self.bytes)
 
     def _taken_ahead(self) -> Decoder | None:
+        # Only the first reading uses it: it was started for what is read first.
         started, self._ahead = self._ahead, None
         return started
 
@@ -252,6 +256,7 @@ class Recording:
     @property
     def stop_note(self) -> str | None:
         """Why its disk took nothing any more; None: the recording did not end so."""
+        # A recording that stopped has its note in the last block with lasting messages.
         for index in self._lasting_blocks(clocks=False)[-1:]:
             for received in self._read_messages(index, is_of_type(Type.EVENT)):
                 event = received.message
@@ -311,6 +316,7 @@ class Recording:
     def lasting_messages(self, *, from_ns: int = 0) -> Iterator[Received]:
         """Messages that hold from then on (all but readings and STEPS), in order, without CLOCK."""
         for index in self._lasting_blocks(self.block_at(from_ns), clocks=False):
+            # The block reaches further back than the moment.
             yield from (r for r in self._reader.lasting_messages(self._blocks[index]) if r.t_ns >= from_ns)
 
     def lasting_with(self, type_: Type) -> Iterator[Received]:
@@ -352,6 +358,7 @@ class Recording:
         from_steps = lookup.steps_back(self._blocks, self.block_at(before_ns), steps)
         if from_ns is not None:
             from_steps = min(from_steps, self.block_at(from_ns))
+        # Heartbeats of the last seconds: without them every rank would look silent.
         from_beats = min(from_steps, self.block_at(before_ns - TAIL_NS))
         numbers = {*self._lasting_blocks(0, from_beats, clocks=False)}
         numbers.update(self._lasting_blocks(0, from_beats)[-TAIL_CLOCKS:])
@@ -361,6 +368,7 @@ class Recording:
             for part in ((from_beats, from_steps), (from_steps, stop))
         )
         with runs_ahead(self._reader, newest, is_any_type, before_ns, self._taken_ahead()) as with_steps:
+            # Older parts first, while the second process decodes the newest.
             yield from read_runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
             yield from read_runs(self._reader, beats, is_no_steps, before_ns=before_ns)
             yield from with_steps
@@ -449,6 +457,7 @@ class Recording:
     def _lasting_blocks(self, first: int = 0, stop: int | None = None, *, clocks: bool = True) -> list[int]:
         """Numbers of the blocks that hold lasting messages; `clocks`: also those that hold only CLOCK."""
         lasting = self._blocks.lasting[first:stop]
+        # CLOCKS is larger than the records of a block: the remainder is what lasts besides CLOCK.
         numbers: list[int] = (np.flatnonzero(lasting if clocks else lasting % CLOCKS) + first).tolist()
         return numbers
 

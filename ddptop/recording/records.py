@@ -100,6 +100,7 @@ class BlockBuilder:
     def add(self, received: Received, body: bytes) -> None:
         """Add a record."""
         if not self._parts:
+            # Messages of other hosts are read together, and so may be taken after one that arrived later.
             self._first_ns = self._last_ns = received.t_ns
         self._last_ns = max(self._last_ns, received.t_ns)
         message = received.message
@@ -138,6 +139,7 @@ class BlockBuilder:
     def build_block(self) -> tuple[BlockSummary, bytes | memoryview]:
         """The block's summary and its records."""
         times, steps = (self._first_ns, self._last_ns), (self._first_step, self._last_step)
+        # One part needs no copy: many messages that arrived together are a single view.
         records = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         return BlockSummary(*times, *steps, self._records, self._lasting), records
 
@@ -166,6 +168,7 @@ def read_copy(descriptor: int, entry: BlockEntry) -> bytes:
                 copied_entry, records = copy_content(frame.payload)
             except RecordingError:
                 continue
+            # By all of its entry: a file that was cut off and continued may have had another block there.
             if copied_entry == entry:
                 return records
     return b""
@@ -178,10 +181,14 @@ def parse_records(raw: bytes, selects: Selector, most: int = MAX_RAW) -> Iterato
     of ours has made, and where there are more records.
     """
     records, damage = _unpack_records(raw, most)
-    whole = records if _are_records(records) else [*takewhile(lambda one: _are_records((one,)), records)]
+    # Nearly always all are valid, which is checked by columns; else up to the first that is not.
+    whole = (
+        records if _are_records(records) else [*takewhile(lambda record: _are_records((record,)), records)]
+    )
     kinds = [message_code(record[-1]) for record in whole]
     selected = {kind for kind in set(kinds) if selects(kind)}
     yield from decode_messages([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
+    # After the valid ones were given: a damaged block is worth what comes before the damage.
     if len(whole) < len(records):
         raise RecordingError("a record is no record, or a number of it is out of range")
     if damage is not None:
@@ -212,6 +219,7 @@ def _unpack_records(raw: bytes, most: int = MAX_RAW) -> tuple[list[tuple[Any, ..
         records.extend(islice(unpacker, most))
     except (ValueError, msgpack.UnpackException) as error:
         return records, RecordingError(f"a block holds something else than records: {error}")
+    # A file may claim few records in its index and hold millions in a block.
     if len(records) == most and unpacker.tell() < len(raw):
         return records, RecordingError("a block holds more records than its summary says")
     return records, None
@@ -234,9 +242,11 @@ _decode_records = msgspec.msgpack.Decoder(list[_CheckedRecord]).decode
 
 def whole_records(raw: bytes, count: int) -> list[Record] | None:
     """The records of a block; None where these are not so many, or one of them is none."""
+    # Before msgspec makes a list of that length: the number comes from the file.
     if count > len(raw) // _LEAST_BYTES:
         return None
     try:
+        # Records stand one after the other; with this head they are one array, which is decoded in C.
         return _decode_records(b"\xdd" + count.to_bytes(4, "big") + raw)  # as one msgpack array
     except UNDECODABLE:
         return None
@@ -280,6 +290,7 @@ def _are_records(records: Sequence[Any]) -> bool:
     """Whether each is [t_ns, rank, session, seq, body] with numbers in their range."""
     if not records:
         return True
+    # Types by columns: `bool` is an `int` for isinstance, and not for `type`.
     if set(map(type, records)) != {tuple} or set(map(len, records)) != {len(RECORD_LIMITS) + 1}:
         return False
     *head, bodies = zip(*records, strict=True)
@@ -362,8 +373,10 @@ class BlockReader:
         """As `read_block`; None where more than a bit is wrong."""
         try:
             records, whole, size = read_block(self.descriptor, entry)
+        # Errors of the disk count as damage: the other blocks may still be readable.
         except (RecordingError, OSError):
             return None
+        # Here, where every block passes: no way of reading avoids the bound.
         self.unpacked.note_part(entry.offset, size, len(records))
         return records, whole
 
@@ -395,12 +408,14 @@ class BlockReader:
         """The highest number of each session in a block; no message is decoded. Of a damaged block none."""
         block = self._read_records(entry)
         records, _ = _unpack_records(b"" if block is None else block[0])
+        # The last number of a session in a block is its highest: they ascend.
         return {record[2]: record[3] for record in records if record[3]} if _are_records(records) else {}
 
     def read_raw(self, entry: BlockEntry) -> bytes | None:
         """The records of a block, unchecked; None where it is damaged."""
         self.offset = entry.offset
         block = self._read_records(entry)
+        # A corrected block is not passed on raw, since its correction has to be counted.
         return block[0] if block is not None and block[1] else None
 
     def may_hold(self, entry: BlockEntry, type_: Type) -> bool:
@@ -408,6 +423,7 @@ class BlockReader:
         damaged block may hold any."""
         raw = self.read_raw(entry)
         kind = KINDS[type_]
+        # May be wrong where the same bytes are in another message: it then only costs the decoding.
         return raw is None or bytes((0x90 + 1 + len(NAMES[kind]), type_)) in raw
 
     def read_messages(self, entry: BlockEntry, selects: Selector) -> list[Received]:
@@ -423,6 +439,7 @@ class BlockReader:
         try:
             messages.extend(parse_records(records, selects, entry.summary.records))
         except RecordingError:
+            # Nothing of the block could be read: its copy may have more.
             if not messages:
                 return self._read_copied_messages(entry, selects)
             self._unreadable.setdefault(entry.offset, max(0, entry.summary.records - len(messages)))

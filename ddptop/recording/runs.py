@@ -38,6 +38,7 @@ def read_runs(
 
     `newest_clocks`: of the CLOCK messages only the last one of each session, behind all others.
     """
+    # A lookup for each possible type, so that many records are selected at once.
     selected = np.array([selects(kind) for kind in range(256)])
     clocks: dict[int, Record] | None = {} if newest_clocks else None
     blocks: list[tuple[BlockEntry, bytes]] = []
@@ -107,6 +108,7 @@ def _run_of_blocks(
     if not any(raw for _, raw in blocks):
         return
     unpacked = _unpack_blocks(blocks)
+    # Some record is not valid: read block by block, so that damage is counted where it is.
     if unpacked is None:
         for entry, _ in blocks:
             messages = reader.read_messages(entry, lambda kind: bool(selected[kind]))
@@ -117,6 +119,7 @@ def _run_of_blocks(
     if clocks is not None:
         of_clocks = records.kinds == int(Type.CLOCK)
         for record in records.single_records(np.flatnonzero(taken & of_clocks)):
+            # Removed first, so that the order of the dictionary is that of the newest ones.
             clocks.pop(record[2], None)
             clocks[record[2]] = record
         taken &= ~of_clocks
@@ -127,6 +130,7 @@ def _run_of_blocks(
         whole = len(run) == len(records.kinds)  # none was left out
         spans = zip(blocks, begins.tolist(), begins[1:].tolist(), strict=False)
         for (entry, _), begin, end in spans if whole else ():
+            # Messages after that moment are missing from the run, and so would be from what is kept.
             if entry.summary.last_ns < before_ns:
                 lasting = run.others_within(begin, end) if entry.summary.lasting else ()
                 reader.keep_lasting(entry, [received for _, received in lasting])
@@ -141,6 +145,7 @@ def _unpack_blocks(blocks: Sequence[tuple[BlockEntry, bytes]]) -> tuple[_Records
     for entry, raw in blocks:
         of_block = whole_records(raw, entry.summary.records)
         if of_block is None:
+            # One bad block sends all of these to the slow way, which counts it.
             return None
         records += of_block
         begins.append(len(records))
@@ -163,6 +168,7 @@ def _run_of(records: _Records) -> Iterator[MessageRun]:
     single_places = np.flatnonzero(is_single)
     pairs = [*zip(kinds[single_places].tolist(), records.single_records(single_places), strict=True)]
     messages = [*decode_messages(pairs)]
+    # Some message was not valid: places would be wrong, so that all are decoded once more, one by one.
     if len(messages) < len(pairs):
         every = records.single_records(np.arange(len(kinds)))
         yield from _run_of_messages([*decode_messages([*zip(kinds.tolist(), every, strict=True)])])

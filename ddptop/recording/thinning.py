@@ -86,15 +86,18 @@ class Thinner:
         if isinstance(message, Steps):
             for steps in self.thin_steps(message) if self.thins else (message,):
                 yield received if steps is message else received._replace(message=steps)
+        # RUN is always kept: it says how the run ended.
         elif (self._is_due(received) if passing else self._keeps_event(received)) or isinstance(message, Run):
             yield received
 
     def thin_steps(self, steps: Steps) -> Iterator[Steps]:
         """Yield the steps that are kept, without bucket detail."""
+        # Without the flag as well: a row that says DETAIL must have all of its cells.
         bare = [row._replace(cells=(), flags=row.flags & ~Flag.DETAIL) for row in steps.rows]
         if self.every == 1:
             yield Steps(steps.generation, steps.first_step, steps.base_ns, tuple(bare))
             return
+        # Each step is a message of its own, since one STEPS holds consecutive ones.
         for step, row in enumerate(bare, steps.first_step):
             if step % self.every == 0:
                 yield Steps(steps.generation, step, steps.base_ns, (row,))
@@ -122,6 +125,7 @@ class Thinner:
         rank = message.rank if isinstance(message, Event) else received.rank
         if len(self._counts) >= MOST_KEYS:
             self._counts.clear()
+        # By rank, so that one rank's events do not take the room of another's.
         self._counts[type(message), kind, rank] += 1
         count = self._counts[type(message), kind, rank]
         # Powers of two have a single bit.

@@ -133,6 +133,7 @@ class Writer:
         self._stop_is_recorded = False
         """The file says why it stopped."""
         self._retry_ns = 0
+        # Past `ulimit -f` no write succeeds, not even that of the file's end.
         self._limit = limit_bytes = min(limit_bytes, file_size_limit())
         self._flush_bytes = min(FLUSH_BYTES, max(1, limit_bytes // FLUSH_SHARE))
         self._thinner = Thinner(limit_bytes)
@@ -174,6 +175,7 @@ class Writer:
         self._indexed_to = contents.last_index
         steps = contents.blocks.last_step
         self._last_step = int(steps[steps != NO_STEP][-1]) if (steps != NO_STEP).any() else NO_STEP
+        # Where it stood is not in the file: its size decides anew.
         if self._thinner.update_size(file.size):
             self.note = self._thinner.note
 
@@ -194,6 +196,7 @@ class Writer:
 
     def note_recorded(self, received: Received) -> None:
         """Remember that the file holds this message, so that it is not written a second time."""
+        # Ranks and agents send lasting messages again to a new collector; the collector's own come once.
         message = received.message
         if received.session and not isinstance(message, PASSING):
             self._is_new(received.session, encode(message))
@@ -214,6 +217,7 @@ class Writer:
         if not passing and received.session and not self._is_new(received.session, body):
             return
         if isinstance(message, Run):
+            # A later RUN has to fit at the end, when all other room is used.
             self._end_bytes = max(self._end_bytes, END_BYTES + len(body))
         elif self._thinner.full or self._has_no_room(passing):
             if self._failing is not None:
@@ -264,6 +268,7 @@ class Writer:
     def _is_new(self, session: int, body: bytes) -> bool:
         """From this process: a rank sends some messages again to every new collector."""
         # The body itself may be 64 kB.
+        # The hash alone is kept: two that collide cost one message in 2**64.
         key = hash((session, body))
         if key in self._recorded:
             return False
@@ -273,6 +278,7 @@ class Writer:
         return True
 
     def _has_no_room(self, passing: bool) -> bool:
+        # What passes is given up first: what lasts is needed by all that follows.
         bound = WAITING_BYTES if passing else 2 * WAITING_BYTES
         return self._failing is not None and self._waiting_bytes + self._block.bytes > bound
 
@@ -281,6 +287,7 @@ class Writer:
         if self._failing is not None and now_ns - self._retry_ns >= RETRY_NS:
             self._retry_ns = now_ns
             self._write_waiting()
+        # By the arrival of the oldest record, so that no message waits longer than FLUSH_NS.
         if self._block.bytes and now_ns - self._block.first_ns >= FLUSH_NS:
             self.flush()
         if self._file is not None and self._file.sync_error is not None:
@@ -321,6 +328,7 @@ class Writer:
         """Write the rest, INDEX and FOOTER, and close the file. May be called twice."""
         self.restore_if_deleted()
         self.flush()
+        # Once more at the end, whatever the pause: there is no later try.
         if self._failing is not None:
             self._write_waiting()
         if self._file is None:
@@ -344,6 +352,7 @@ class Writer:
                     self._note_missing(received)
                 elif not isinstance(received.message, (Clock, *PASSING)):
                     lasting.append(received)
+        # RUN last: it says how the run ended, and a reader takes the last one.
         end = [received for received in lasting if isinstance(received.message, Run)]
         lasting = [received for received in lasting if not isinstance(received.message, Run)]
         end_ns = lasting[-1].t_ns if lasting else self._retry_ns
@@ -399,6 +408,7 @@ class Writer:
 
     def _write_waiting(self) -> None:
         """Write the blocks that wait, oldest first, as far as the disk takes them."""
+        # Assumed to be over: the first block that fails sets it again.
         failed, self._failing = self._failing, None
         while self._waiting and self._file is not None:
             summary, records, rows, essential = self._waiting[0]
@@ -423,6 +433,7 @@ class Writer:
                 self._write_index()
             if self._thinner.update_size(self._file.size):
                 self._record_thinning(summary.last_ns)
+        # The disk takes something again: say what is missing in between, and keep room for the end anew.
         if failed is not None and self._failing is None:
             what = "step record is" if self.unwritten == 1 else "step records are"
             missing = f": {self.unwritten:,} {what} missing" if self.unwritten else ""
@@ -449,6 +460,7 @@ class Writer:
         assert self._file is not None
         if last_step != NO_STEP:
             self._indexed_step = min(self._indexed_step, last_step)  # a restarted run counts from 0 again
+            # Fewer steps are kept near the limit, and the distance grows with them.
             if last_step - self._indexed_step >= INDEX_STEPS * self._thinner.every:
                 return True
         return len(self._unindexed) >= INDEX_BLOCKS or self._file.size - self._indexed_to >= INDEX_BYTES
@@ -456,6 +468,7 @@ class Writer:
     def _leaves_end_room(self, payload_bytes: int) -> bool:
         """Whether a frame leaves room for what ends the file. The end itself may take that room."""
         assert self._file is not None
+        # The INDEX that ends the file names every block that none names yet.
         end = FOOTER_BYTES + EMPTY_INDEX_BYTES + ENTRY_BYTES * (len(self._unindexed) + 1)
         if not self._thinner.full:
             end += self._end_bytes
@@ -469,6 +482,7 @@ class Writer:
         if not self._thinner.full:
             self._thinner.full = True
             self._record_thinning(summary.last_ns)
+            # Written at once: the next block would not fit either.
             self.flush()
 
     def _write_copy(self) -> None:
@@ -521,6 +535,7 @@ class Writer:
             else:
                 self._file.append_frame(data)
         except OSError as error:
+            # In the room for the end a failure is no news: why the disk takes nothing is in the note already.
             if not in_end_room:
                 self._failing = describe_disk_error(error)
                 where = (

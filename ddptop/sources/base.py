@@ -75,6 +75,7 @@ def is_over(run: RunInfo) -> bool:
 
 def error_line(error: BaseException) -> str:
     """An internal error in one line: its type and text, and the line of code that raised it."""
+    # In one line: it stands where a screen has room for one.
     text = " ".join(str(error).split())
     calls = traceback.extract_tb(error.__traceback__)
     place = f" at {calls[-1].filename.rsplit('/', 1)[-1]}:{calls[-1].lineno}" if calls else ""

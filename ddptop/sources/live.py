@@ -76,10 +76,12 @@ class CpuAllowance:
         self._left_s = at_once_s
         self._now_s, self._taken_s = time.monotonic(), time.thread_time()
 
+    # `thread_time`, because other threads of the viewer draw meanwhile, which is not the reader's cost.
     def rest_s(self) -> float:
         """How long the thread has to rest now; 0 while it may go on."""
         now_s, taken_s = time.monotonic(), time.thread_time()
         earned_s = self._share * (now_s - self._now_s)
+        # May become negative: a single long history takes more than is left, and is rested for afterwards.
         self._left_s = min(self._most_s, self._left_s + earned_s) - (taken_s - self._taken_s)
         self._now_s, self._taken_s = now_s, taken_s
         return min(max(0.0, -self._left_s / self._share), LONGEST_REST_S)
@@ -125,6 +127,7 @@ class CollectorSource(WithoutPlayback, Source):
         self._cursor = 0
         self._focus = -1
         self._want = ""
+        # Compared with what is to be asked for now: a key that changes it makes a frame due at once.
         self._asked_for = (self._focus, self._want)
         self._frame: Frame | None = None
         self._taken: Frame | None = None
@@ -160,6 +163,7 @@ class CollectorSource(WithoutPlayback, Source):
 
     def latest(self) -> Frame | None:
         """The newest frame; None while there is none yet."""
+        # Noted as taken, so that the next frame is asked for: nobody needs frames that nobody draws.
         self._taken = self._frame
         return self._taken
 
@@ -186,6 +190,7 @@ class CollectorSource(WithoutPlayback, Source):
 
     def _run_thread(self) -> None:
         """Read; after an internal error show it, and start over with a new connection."""
+        # Made anew in this thread: it measures the CPU time of the thread that it was made in.
         self._allowance = CpuAllowance()
         while not self._stop.is_set():
             try:
@@ -195,8 +200,10 @@ class CollectorSource(WithoutPlayback, Source):
                 self._stop.wait(self._next_pause_s())
             except Exception as error:  # noqa: BLE001  # shown; the last frame is no longer the present
                 self._failure = self._status = error_line(error)
+                # What is shown is no longer the present, and must not look as if it were.
                 if self._live is not None and self._live.run.state not in ENDED:
                     self._frame = aged_frame(self._live, time.monotonic() - self._received_s, "stale")
+                # The decoder keeps parts of the frames before: after an error nobody knows which.
                 self._decoder, self._owed, self._cursor = FrameDecoder(), False, 0
                 self._history.clear()
                 self._stop.wait(ASK_AGAIN_S)
@@ -210,6 +217,7 @@ class CollectorSource(WithoutPlayback, Source):
         self._credits, self._owed, self._began_s = 0, False, time.monotonic()
         try:
             self._link = link = self._open_link()
+        # No connection can be made at all, such as without a file descriptor: another try would fail as well.
         except zmq.ZMQError as error:
             self._status = f"cannot reach the collector of {self._name}: {error}"
             self._stop.set()
@@ -222,6 +230,7 @@ class CollectorSource(WithoutPlayback, Source):
                     POLL_MS if self._owed or left_s < 0 else min(POLL_MS, 1 + int(1000 * left_s))
                 )
                 self._receive_frames(link)
+                # Also without a new frame, so that a silence shows.
                 self._age_last_frame()
                 # A far end that sends without pause must not take a whole core of this machine.
                 if rest_s := self._allowance.rest_s():
@@ -233,6 +242,7 @@ class CollectorSource(WithoutPlayback, Source):
     def _grant_credit(self, link: Link) -> None:
         # What is asked for may change with any key: then a frame is due at once.
         asked_for, now_s = (self._focus, self._want), time.monotonic()
+        # Nothing follows after the end; a request would only bring the same frame.
         if self._live is not None and is_over(self._live.run):
             return
         # A frame that nobody has taken yet is not replaced: with few ranks there would be more than pictures.
@@ -248,6 +258,7 @@ class CollectorSource(WithoutPlayback, Source):
         """Take the frames that have arrived. Raises FarEndError for frames that nobody asked for: without a
         limit they would take a whole core."""
         newest = None
+        # All that have arrived: only the newest is shown, but each extends the history.
         while (state := link.receive_frame()) is not None:
             self._credits -= 1
             if self._credits < 0:
@@ -266,6 +277,7 @@ class CollectorSource(WithoutPlayback, Source):
         except FrameError as error:
             self._refused = f"cannot read the collector's frames ({error}): is it another version of ddptop?"
             self._status = self._refused
+            # Slower, or each refresh would transfer and refuse another frame.
             self._pause_s = min(2 * max(self._pause_s, PAUSE_S[0]), PAUSE_S[1])
             return None
         if time.monotonic() - self._began_s > GOOD_FOR_S:
@@ -278,6 +290,7 @@ class CollectorSource(WithoutPlayback, Source):
             self._history.clear()
         history = self._history.extend(frame.history)
         self._cursor = self._history.end
+        # Part of the history is missing yet: ask for the rest at once.
         if has_more(frame):
             self._pause_s = 0.0
             return None
@@ -297,6 +310,7 @@ class CollectorSource(WithoutPlayback, Source):
         last = self._live
         if last is not None and last.run.state in ENDED:
             return  # the final frame of a run is shown until the viewer closes
+        # The collector has ended without sending its last frame; the recording says how the run ended.
         if not running and (end := self._final_frame(last)) is not None:
             self._live = self._frame = end
             self._status = f"the run has {end.run.state}"
@@ -350,6 +364,7 @@ class RemoteSource(CollectorSource):
         self._first: Link | None = link
         self._connect = connect
 
+    # The first connection was made before the screen opened, as ssh may have asked for a password.
     def _open_link(self) -> Link:
         link, self._first = self._first, None
         return link or self._connect()
@@ -368,6 +383,7 @@ class LocalLink:
         """Raises zmq.ZMQError."""
         self._directory = run.directory
         self._client = CreditClient(view_endpoint(run.directory))
+        # The client has exactly these methods: no call in between for each frame.
         self.grant_credit, self.receive_frame = self._client.grant_credit, self._client.receive_frame
         self.close = self._client.close
 
@@ -425,6 +441,7 @@ class TcpLink:
 
     def close(self) -> None:
         """See Link."""
+        # The monitor belongs to the socket, and must be closed before it; `close` may be called twice.
         if not self._client.socket.closed:
             self._monitor.close()
         self._client.close()
@@ -441,6 +458,7 @@ def _span_s(history: History) -> float:
 
 def ended_frame(recording: str | None) -> Frame | None:
     """The last frame of a run that has ended, as it was live; None where its recording has no end."""
+    # Imported here: a viewer of a live run needs no reader, and starts sooner without.
     from ddptop.recording.reader import Recording, RecordingError
     from ddptop.sources.replay import frame_of
 
@@ -461,6 +479,7 @@ def aged_frame(frame: Frame, silent_s: float, state: RankStatus) -> Frame:
     run = replace(frame.run, state=state, elapsed_s=frame.run.elapsed_s + silent_s)
     ranks = replace(
         frame.ranks,
+        # A rank that has ended stays ended, whatever is silent now.
         state=tuple(state if was in ("live", "stalled", "stale") else was for was in frame.ranks.state),
         age_ms=frame.ranks.age_ms + silent_s * 1000,
     )

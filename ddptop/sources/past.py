@@ -57,14 +57,17 @@ class Backfill:
     def read_on(self, seconds: float) -> None:
         """Read for at most `seconds` seconds."""
         if self._player is None:
+            # `sys.maxsize` rows: read from the start and in order, as only that gives the history.
             self._player = Player(self._recording, whole_rows=sys.maxsize)
             pasts = self._recording.history_pieces()
             if pasts:
+                # Steps before the last recorded piece are in the pieces.
                 self._player.jump_to(pasts[-1][0])
         self._player.read_on(self._recording.end_ns, until=time.monotonic() + seconds)
 
     def prepend_history(self, history: History) -> History:
         """The earlier history that is known by now, followed by `history`."""
+        # No step is complete yet, so that there is nothing to complete.
         if not len(history.step):
             return history
         begin_s = float(history.time_s[0])
@@ -105,6 +108,7 @@ def _join_history(pieces: list[Mapping[str, Column]], history: History, begin_s:
     starts = [float(piece["time_s"][0]) if len(piece["time_s"]) else begin_s for piece in pieces]
     columns: dict[str, list[Column]] = {name: [] for name in COLUMNS}
     for number, piece in enumerate(pieces):
+        # A later piece is more exact, as it was read and not recorded in groups.
         until = min([begin_s, *starts[number + 1 :]])
         count = int(np.searchsorted(piece["time_s"], until))
         for name, kept in columns.items():
@@ -124,11 +128,12 @@ class RecordedEvents:
     def add_events(self, events: Iterable[PastEvent], started_s: float, until_s: float) -> None:
         """Events up to `until_s`; `started_s`: when the run began. Seconds since 1970."""
         self._events += [LoggedEvent(started_s + event.at_s, *event[1:]) for event in events]
+        # An event may be logged after one that happened later.
         self._events.sort(key=_event_time_s)
         self._until_s = until_s
 
-    def events_until(self, now_s: float, own: Sequence[LoggedEvent]) -> tuple[LoggedEvent, ...]:
-        """The last events at `now_s`, oldest first; `own`: those of a reducer that began shortly before.
+    def events_until(self, now_s: float, logged: Sequence[LoggedEvent]) -> tuple[LoggedEvent, ...]:
+        """The last events at `now_s`, oldest first; `logged`: those of a reducer that began shortly before.
 
         Such a reducer reports again what began long before, and nothing that had ended by then. So the
         collector's events are taken for the time that it has recorded, the reducer's for the time after it.
@@ -137,7 +142,7 @@ class RecordedEvents:
         """
         recorded = self._events[: bisect_right(self._events, now_s, key=_event_time_s)]
         keys = {_event_key(event) for event in recorded}
-        own_events = [event for event in own if event.unix_s > self._until_s or _event_key(event) in keys]
+        own_events = [event for event in logged if event.unix_s > self._until_s or _event_key(event) in keys]
         # An event that both have is taken from the reducer: it may cover more ranks.
         replaced = {_event_key(event) for event in own_events}
         return tuple(
@@ -176,6 +181,7 @@ def mark_of(received: Received) -> str | None:
     message = received.message
     if isinstance(message, Event):
         return None if message.kind in QUIET or _is_well(message) else message.kind
+    # Number 0 is what a rank sends at its exit, which has a mark of its own.
     if isinstance(message, Evidence) and message.number > 0:
         return STALL
     if isinstance(message, Hello) and message.incarnation > 0:
@@ -230,6 +236,7 @@ class RecordedPast:
         recorded_s = unix_s(self._recorded_ns)
         fresh = [event for event in frame.events if event.unix_s > recorded_s]
         self.marks.add_events(fresh, unix_s(self._recording.start_ns))
+        # A reducer that has seen everything has all events itself.
         if player.from_start:
             return frame
         events = self._events.events_until(frame.unix_s, frame.events)
@@ -246,6 +253,7 @@ def _since_begin(alert: Alert, events: Sequence[LoggedEvent]) -> Alert:
     if not condition_of(alert.kind).begin_is_event:
         return alert
     kinds = (alert.kind, f"{alert.kind}_end")
+    # The newest begin or end of this kind: an end means that the alert has begun again since.
     last = next((event for event in reversed(events) if event.kind in kinds), None)
     if last is None or last.kind != alert.kind or last.unix_s >= alert.since_s:
         return alert
@@ -255,6 +263,7 @@ def _since_begin(alert: Alert, events: Sequence[LoggedEvent]) -> Alert:
     if alert.kind == "replica_drift":
         return replace(alert, step=last.step, message=last.message)
     if alert.kind == "nan" and alert.step is not None and last.step is not None:
+        # The sentence has the step that this reducer saw first; the recorded one is earlier.
         until, begin = f" {alert.step:,}", f" {last.step:,}"
         message = alert.message.replace(f"since step{until}", f"since step{begin}")
         message = message.replace(f"from step{until} to", f"from step{begin} to")
@@ -305,11 +314,13 @@ class Marks:
             for second in self._stalls[max(0, place - 1) : place + 1]
             if abs(second - at_s) < SAME_STALL_S
         ]
+        # Kept in order, since the next sign is compared with its neighbours only.
         if at_s not in near:
             self._stalls.insert(place, at_s)
         return not near
 
     def marks_by_share(self, duration_s: float) -> tuple[tuple[float, str], ...]:
         """(share of the duration, kind), in order of time."""
+        # A recording of a single moment has no length.
         whole = max(duration_s, 1e-9)
         return tuple((min(1.0, max(0.0, mark_s / whole)), kind) for mark_s, kind in sorted(self._moments))

@@ -61,6 +61,7 @@ class HeldSteps:
         message = received.message
         if step is None or not isinstance(message, Steps):
             return received
+        # May be negative where the whole message is later.
         seen = max(0, step + 1 - message.first_step)
         if seen >= len(message.rows):
             return received
@@ -70,6 +71,7 @@ class HeldSteps:
 
     def release_until(self, step: int | None) -> Iterator[Received]:
         """What may be seen at `step` now, in order."""
+        # What stays held back is put into the new queue by `pass_up_to`, in the same order.
         waiting, self._waiting = self._waiting, deque()
         for received in waiting:
             passed = self.pass_up_to(step, received)
@@ -160,6 +162,7 @@ class Player:
 
     def read_on(self, t_ns: int, *, until: float | None = None) -> None:
         """Go on to a moment ahead, or as far as one comes before `until` (time.monotonic)."""
+        # Whatever was held back for a step is due: a moment has no such border.
         self._see_held(None)
         feed = self.reducer.feed
         # Whole runs of messages cost less, but the clock cannot be read between their messages.
@@ -188,9 +191,11 @@ class Player:
         """Go some complete steps on or back."""
         before = self.step
         if before is None:
+            # Nothing is complete yet: steps are counted from the first one.
             self.go_to_step((self.recording.first_step or 0) + max(0, steps - 1))
             return
         if steps < 0:
+            # Before the position: the same step may come again after a restart.
             back = self.recording.span_of_step(before + steps, before_ns=self.position_ns)
             self._go_to_span(before + steps, back)
             return
@@ -268,6 +273,7 @@ class Player:
     def _is_small(self) -> bool:
         """Whether it is read from its start: few rows, or no more steps than the tail has."""
         world = self.recording.world_size or 1
+        # Without a limit of rows (`whole_rows` 0) nothing is small.
         most = max(self._whole_rows // world, self._tail_steps if self._whole_rows else -1)
         return self.recording.count_steps() <= most
 
@@ -285,6 +291,7 @@ class Player:
         if since_start is None:
             return None
         rows = self.recording.count_steps(since_start.at_ns, t_ns) * (self.recording.world_size or 1)
+        # Further back, steps in between that are not read may have changed it.
         return since_start if rows <= max(RECALLED_ROWS, LEAST_TAIL_ROWS) else None
 
     def _resume_ledger(self, t_ns: int) -> int:
@@ -302,13 +309,16 @@ class Player:
         be a minute.
         """
         recorded = [(end_ns, past) for end_ns, past in self.recording.history_pieces() if end_ns <= t_ns]
+        # Steps that wait for their evaluation may still change the window.
         self.reducer.state.settle()
         window = self.reducer.state.figures.detail
         if window is None:
             return
+        # Of as many ranks: after a restart with another world these are other ranks.
         if recorded and len(recorded[-1][1].best_ms) == len(window.best_self):
             end_ns, past = recorded[-1]
             later = (r.message for r in self.recording.lasting_messages(from_ns=end_ns) if r.t_ns <= t_ns)
+            # New processes or buckets since: the best times of the earlier ones do not hold for them.
             if not any(isinstance(message, (Hello, Layout, Membership)) for message in later):
                 window.best_self = np.fmin(window.best_self, past.best_ms)
                 return
@@ -318,6 +328,7 @@ class Player:
     def _recall_excess(self, t_ns: int) -> None:
         """The ranks' excess in the minutes before the tail, as recorded since the last restart."""
         state, began_ns = self.reducer.state, 0
+        # After a restart the minutes before it are those of other processes.
         if state.incarnation:
             messages = ((r.t_ns, r.message) for r in self.recording.lasting_messages() if r.t_ns <= t_ns)
             hellos = (
@@ -345,6 +356,7 @@ class Player:
         begin_ns, end_ns = span
         incarnation = self._incarnation_of(step, end_ns)
         position = (self.reducer.state.incarnation, -1 if self.step is None else self.step)
+        # By incarnation and step: a restarted run counts its steps from 0 again.
         ahead = position < (incarnation, step) and self.position_ns <= end_ns
         if not ahead or self.step is None or begin_ns > self.position_ns + READ_ON_NS:
             self._start_over(begin_ns - 1)
@@ -352,6 +364,7 @@ class Player:
             self.read_on(begin_ns - 1)
         if self.reducer.state.incarnation < incarnation:
             self._see_held(None)
+        # Up to the restart whole messages are taken: its steps are what matters.
         while self.reducer.state.incarnation < incarnation and self._cursor.peek_message() is not None:
             self._see_next(None)
         self._read_to_step(step, end_ns)
@@ -365,6 +378,7 @@ class Player:
         incarnation_of = {hello.session: hello.incarnation for hello in hellos if isinstance(hello, Hello)}
         block = self.recording.read_block(self.recording.block_at(end_ns)) or []
         steps = [(incarnation_of.get(r.session, 0), r.message) for r in block if isinstance(r.message, Steps)]
+        # Whoever holds the step counts; else who has come nearest to it.
         holding = [number for number, m in steps if 0 <= step - m.first_step < len(m.rows)]
         return max(holding or [number for number, m in steps if m.first_step <= step], default=0)
 
@@ -381,6 +395,7 @@ class Player:
             passed = self._held.n_sessions >= max(1, len(self.reducer.state.ranks))
             if passed or (complete and (self._held or _goes_past(received, step))):
                 return
+            # Nobody can complete the step any more: the block of the slowest rank has passed.
             if received.t_ns > end_ns and not complete and _goes_past(received, step):
                 return
             self._see_next(step)

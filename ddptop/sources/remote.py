@@ -97,6 +97,7 @@ class Remote:
     @property
     def started_program(self) -> str:
         """Name of the program that is started there."""
+        # Of `python -m ddptop` it is `python`, which a shell names where it is missing.
         return shlex.split(self.program)[0].rpartition("/")[2]
 
     def command_words(self, run: str | None, *, first: bool) -> list[str]:
@@ -104,6 +105,7 @@ class Remote:
         relay = ["relay"] if run is None else ["relay", run]
         begin = self.first if first else self.again
         if self.shell:
+            # ssh joins its arguments with spaces for a shell: they are quoted here.
             return [*begin, f"{self.program} {shlex.join(relay)}"]
         return [*begin, *shlex.split(self.program), *relay]
 
@@ -154,6 +156,7 @@ class RemoteLink:
 
     def grant_credit(self, credit: Credit) -> bool:
         """See Link."""
+        # Unsent bytes: the pipe is full, and another credit would only wait behind the first.
         if self._pipe is None or self._hello is None or self._pipe.unsent:
             return False
         self._pipe.send_frame(stdio.CREDIT, encode(credit))
@@ -169,6 +172,7 @@ class RemoteLink:
         if self._process is None and not self._closed and now_s >= self._retry_s:
             try:
                 self._start_command(first=False)
+            # A command that cannot be started is tried again as a broken connection is.
             except RemoteError as error:
                 self._drop_connection(str(error))
         if self._process is None:
@@ -201,6 +205,7 @@ class RemoteLink:
     def close(self) -> None:
         """See Link. The command ends by itself when its stdin is closed, or it is ended."""
         self._closed = True
+        # A quarter each: the command is waited for up to three times.
         self._end_process(LEAVE_S / 4)
 
     # -- inside ------------------------------------------------------------------------
@@ -223,6 +228,7 @@ class RemoteLink:
         except OSError as error:
             raise RemoteError(f"{words[0]}: {error.strerror}") from None
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        # Read when something is there, and never waited for.
         os.set_blocking(process.stderr.fileno(), False)
         reader = FrameReader(stdio.FROM_FAR, greeted=False)
         self._process = process
@@ -234,6 +240,7 @@ class RemoteLink:
         assert pipe is not None and process is not None and process.stderr is not None
         poll = select.poll()
         poll.register(pipe.read_fd, select.POLLIN)
+        # Not looked at in between: output without end would make every wait return at once.
         if time.monotonic() >= self._errors_due_s:
             poll.register(process.stderr, select.POLLIN)
         if pipe.unsent:
@@ -287,12 +294,14 @@ class RemoteLink:
             if not isinstance(state, State):
                 raise ProtocolError("no frame of the group")
             self._states.append(state)
+            # A frame shows that the connection works: the next pause is short again.
             self._pause_s = PAUSE_S[0]
 
     def _read_errors(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
         with suppress(OSError):
             data = os.read(process.stderr.fileno(), MAX_ERROR_BYTES)
+            # Its end says why it failed.
             self._errors = (self._errors + data)[-MAX_ERROR_BYTES:]
 
     def _why_ended(self, process: subprocess.Popen[bytes]) -> str:
@@ -301,6 +310,7 @@ class RemoteLink:
         last = next((line for line in reversed(lines) if line), "")
         code, where = process.returncode, self._remote.where
         if self._hello is not None:
+            # Connected before: what is wrong is the connection, not the command.
             return last or f"{self._remote.first[0]} ended"
         if _REFUSED.search(last):
             self._code = REFUSED_CODE
@@ -328,6 +338,7 @@ class RemoteLink:
         with suppress(OSError):
             process.stdin.close()
         # The end of its stdin ends the relay; ssh may hang in a dead connection.
+        # By itself, then asked, then forced.
         for end in (None, process.terminate, process.kill):
             if end is not None:
                 end()

@@ -70,6 +70,7 @@ class ReplaySource:
         self._failure: str | None = None
         self._thread: threading.Thread | None = None
         if at is not None:
+            # Queued before the thread starts: the first frame is of that place.
             self.seek(step=at)
         elif follow:
             self.seek(share=1.0)
@@ -130,6 +131,7 @@ class ReplaySource:
         self.end_thread()
         thread, self._thread = self._thread, None
         if thread is None or wait_for_ends([thread]):
+            # Only then: a thread that still reads would read from whatever gets this descriptor next.
             self._recording.close()
 
     def _run_thread(self) -> None:
@@ -139,6 +141,7 @@ class ReplaySource:
             try:
                 showing = Showing(self._recording, self._controls, self._publish_frame)
                 showing.run_until_closed()
+            # The file is gone or unreadable: starting over cannot help.
             except (OSError, RecordingError) as error:
                 self._trouble = f"{self._recording.path}: {error}"
                 return
@@ -146,8 +149,10 @@ class ReplaySource:
                 self._controls.set_playing(False)
                 self._controls.wake.clear()
                 self._failure = error_line(error)
+                # Held until a person asks for something: it would fail again by itself.
                 self._controls.wake.wait()
                 if showing is not None:
+                    # Where it was, unless what was asked for goes somewhere else.
                     self._controls.return_to(showing.position_ns)
 
     def _publish_frame(self, frame: Frame) -> None:
@@ -169,6 +174,7 @@ class PairSource(Source):
 
     def start(self) -> None:
         """See Source."""
+        # The second one only follows the first.
         self._second.play(False)
         self._first.start()
         self._second.start()
@@ -181,6 +187,7 @@ class PairSource(Source):
             self._second.seek(step=self._asked)
         seen = (frame, self._second.latest())
         if seen[0] is not self._seen[0] or seen[1] is not self._seen[1]:
+            # A new object, since a screen draws only when the object has changed.
             self._shown = frame if frame is None or frame is not self._seen[0] else replace(frame)
             self._seen = seen
         return self._shown
@@ -221,6 +228,7 @@ class PairSource(Source):
 
     def close(self) -> None:
         """See Source."""
+        # Told first, so that both end at the same time.
         self._second.end_thread()
         self._first.close()
         self._second.close()

@@ -55,6 +55,7 @@ class Controls:
         """Set the speed, the rank (None: none) with single steps, or the requested part of frames."""
         if speed is not None:
             self.speed = speed if speed == math.inf else min(MAX_SPEED, max(MIN_SPEED, speed))
+        # -1 stands for "not given", as None means no rank.
         if focus != -1:
             self.focus = focus
         if want is not None:
@@ -70,6 +71,7 @@ class Controls:
     def add_order(self, order: Order, *, instead: bool) -> None:
         """Queue an order, or replace the queued ones (`instead`)."""
         with self._lock:
+            # An absolute place stays one with relative moves behind it.
             self._absolute = instead or (self._absolute and bool(self._orders))
             self._orders = [order] if instead else [*self._orders, order]
         self.wake.set()
@@ -134,6 +136,7 @@ class Showing:
             return
         self._advance_clock(self._clock_s - before, self._controls.speed)
         if self._player.at_end and not self._recording.may_grow:
+            # At the end it holds, so that going back and playing works as from any place.
             self._controls.playing = False
 
     def _advance_clock(self, passed_s: float, speed: float) -> None:
@@ -148,6 +151,7 @@ class Showing:
             player.read_on(self._recording.end_ns, until=until)
             return
         goal_ns = min(player.position_ns + int(passed_s * speed * NS), self._recording.end_ns)
+        # A speed that was too fast once is taken to be so until it changes.
         if self._skip_speed != speed or not player.skip_saves_reading(goal_ns):
             self._skip_speed = None
             player.read_on(goal_ns, until=until)
@@ -168,6 +172,7 @@ class Showing:
         frame = player.make_frame(focus=controls.focus, want=controls.want)
         frame = self._past.complete_frame(frame, player)
         if not player.from_start:
+            # Made at the first jump only: whoever plays from the start needs none.
             if self._backfill is None:
                 self._backfill = Backfill(self._recording)
             frame = replace(frame, history=self._backfill.prepend_history(frame.history))
@@ -192,6 +197,7 @@ class Showing:
             backfill.read_on(BACKFILL_S)
             if self._controls.wake.wait(BACKFILL_S):
                 return
+        # Without anything that moves it sleeps until a control is set.
         self._controls.wake.wait(max(0.0, end_s - time.monotonic()) if busy else None)
 
 

@@ -26,6 +26,7 @@ def wait_for_ends(threads: Sequence[threading.Thread]) -> bool:
     """Wait for threads that were told to end, LEAVE_S for all of them; whether all have ended."""
     deadline = time.monotonic() + LEAVE_S
     for thread in threads:
+        # A thread that was never started cannot be joined.
         if thread.ident is not None:
             thread.join(max(0.0, deadline - time.monotonic()))
     busy = [thread for thread in threads if thread.is_alive()]
@@ -40,6 +41,7 @@ def leave_process(code: int) -> None:
     """
     if not any(thread.is_alive() for thread in _abandoned):
         return
+    # `os._exit` flushes nothing.
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -40,6 +40,7 @@ EMPTY_NS = NS // 2
 """A bundle goes out this often even if it is empty: it carries the clock exchange, and is a sign of life."""
 
 MEMORY_BYTES = 64 << 20
+"""Limit of messages in memory. Beyond it the oldest are dropped and counted, unless a file has them."""
 
 SEND_HIGH, RECEIVE_HIGH = 4, 64
 """Bundles and replies in the socket. Few: a bundle that waits there delays all behind it, and its clock

@@ -15,7 +15,6 @@ import numpy as np
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Progress
-from ddptop.recording.format import _SUMMARY as SUMMARY
 from ddptop.recording.format import (
     BLOCK,
     FOOTER,
@@ -25,6 +24,7 @@ from ddptop.recording.format import (
     MAGIC,
     MAX_RAW,
     NO_STEP,
+    SUMMARY,
     BlockEntry,
     BlockSummary,
     footer_payload,

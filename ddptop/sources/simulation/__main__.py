@@ -24,10 +24,12 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=0.0, help="steps a second; 0: by the number of ranks")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="process without which it ends")
     options = parser.parse_args()
+    # A descriptor for each simulated host, and the soft limit is often 1024.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     rate = options.rate or usual_rate(options.ranks)
+    # With many ranks one step in four, as real ranks would sample under the budget.
     story = Story(options.ranks, rate, detail_every=1 if options.ranks <= 64 else 4)
     ranks = SimulatedRanks(story, ingest_endpoint(options.directory), options.run_id, steps=options.steps)
     try:

@@ -42,11 +42,13 @@ class SimulatedHost:
     @property
     def agent_session(self) -> int:
         """Of its agent; 0: the collector is the agent of its own host."""
+        # `and`: 0 for host 0.
         return self.number and 2**61 + self.number
 
     @property
     def drift_ppb(self) -> int:
         """How much faster the collector's clock runs."""
+        # From the number, so that a run looks the same every time; 7,919 is a prime, which spreads them.
         return self.number and (self.number * 7_919) % (2_000 * MOST_DRIFT_PPM) - 1_000 * MOST_DRIFT_PPM
 
     def clock_ns(self, t_ns: int) -> int:
@@ -64,6 +66,7 @@ class SimulatedHost:
     def compare_clocks(self, now_ns: int) -> Clock:
         """An exchange with the collector: the offset is wrong by less than its bound."""
         t_ns = self.clock_ns(now_ns)
+        # Within the bound, and different for each host and moment.
         wrong_ns = round(0.3 * BOUND_NS * math.sin(self.number + now_ns / 7e9))
         offset_ns = now_ns - t_ns + wrong_ns
         return Clock(t_ns, self.name, offset_ns, BOUND_NS, self.drift_ppb, ROUND_TRIP_NS)

@@ -109,13 +109,16 @@ class Node:
     def _send_hellos(self) -> None:
         for place, hello in enumerate(self._hellos):
             self._queue_body(place, 0, hello)
+            # The first rank's link carries what the host's agent would send.
             if place == 0:
                 now_ns = time.monotonic_ns()
                 self._queue_numbered(0, encode(self.host.introduction(self._run_id, now_ns, time.time_ns())))
                 self._host_due_ns = 0
             if self.ranks.start + place == 0:
                 self._queue_numbered(
-                    place, encode(Card({"script": "simulated", "host": socket.gethostname()}))
+                    # Who simulates is said by the real host's name: the others are made up.
+                    place,
+                    encode(Card({"script": "simulated", "host": socket.gethostname()})),
                 )
             self._queue_numbered(place, encode(Membership(0, "0", "nccl", ())))
             self._queue_numbered(place, encode(Layout(1, self._story.buckets)))
@@ -159,15 +162,17 @@ class Node:
             self.asked = message.number
         elif isinstance(message, Ack) and message.epoch != self._epoch:
             before, self._epoch = self._epoch, message.epoch
+            # The first answer tells only which collector it is; a new one knows nobody.
             if before is not None:
                 self._send_hellos()
 
-    def _queue_numbered(self, at: int, body: bytes) -> None:
-        self._queue_body(at, self._next[at], body)
-        self._next[at] += 1
+    def _queue_numbered(self, place: int, body: bytes) -> None:
+        self._queue_body(place, self._next[place], body)
+        self._next[place] += 1
 
-    def _queue_body(self, at: int, number: int, body: bytes) -> None:
-        head = msgpack.packb((self._sessions[at], self.ranks.start + at, number, max(1, number)))
+    def _queue_body(self, place: int, number: int, body: bytes) -> None:
+        # The oldest kept is the message itself: see above.
+        head = msgpack.packb((self._sessions[place], self.ranks.start + place, number, max(1, number)))
         self._due.append((head, body))
 
 
@@ -230,11 +235,13 @@ class SimulatedRanks:
         done = self._left == 0
         for place, node in enumerate(self._nodes):
             if now_ns >= self._due_ns[place] or done:
+                # From the time that was due, so that delays do not add up; never in the past.
                 self._due_ns[place] = max(self._due_ns[place] + self._report_ns, now_ns)
                 self._report_step(place, node, now_ns)
             if node.asked != self._answered[place]:
                 self._answered[place] = node.asked
                 self._answer_asks(node, now_ns)
+            # What is queued meanwhile arrives all at once afterwards, as after a real cut.
             if place != self._story.cut_host or now_ns >= self._cut_until_ns:
                 node.work_link()
         return not done
@@ -244,6 +251,7 @@ class SimulatedRanks:
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             for rank in node.ranks:
+                # By its host's clock, as all times of a rank.
                 node.offer_message(rank, Bye(node.host.clock_ns(now_ns), "finished"))
         end = time.monotonic() + patience_s
         while any(node.n_pending for node in self._nodes) and time.monotonic() < end:
@@ -285,6 +293,7 @@ class SimulatedRanks:
                 self._ahead = self._story.make_rows(self._step, 0)
             wall_us, rows = self._ahead
             end_ns = self._end_ns + wall_us * 1000
+            # Not ended yet: it is taken when its time has come.
             if end_ns > now_ns:
                 return
             self._rows.append((self._step, self._end_ns, rows))
@@ -299,12 +308,15 @@ class SimulatedRanks:
 
     def _forget_past(self) -> None:
         reported = min(self._reported)
+        # Rows that all have reported are needed by nobody.
         self._rows = [entry for entry in self._rows if entry[0] >= reported]
 
     def _fail_rank(self, now_ns: int) -> None:
         """Let one rank fail. The others wait for it in the next step, until all are restarted."""
         self._restart_ns = now_ns + int(RESTART_AFTER_S * NS)
+        # The last node has the failing rank.
         node = self._nodes[-1]
+        # What it has done is reported first: after its BYE nothing is expected.
         self._report_step(len(self._nodes) - 1, node, now_ns)
         stack = Stack("traceback", True, _FAILED)
         now_ns = node.host.clock_ns(now_ns)
@@ -316,15 +328,16 @@ class SimulatedRanks:
         dead = self._story.failing_rank if self._restart_ns is not None else -1
         return [rank for rank in node.ranks if rank != dead]
 
-    def _report_step(self, at: int, node: Node, now_ns: int) -> None:
+    def _report_step(self, place: int, node: Node, now_ns: int) -> None:
         node.report_host(now_ns)
-        entries = [entry for entry in self._rows if entry[0] >= self._reported[at]]
+        entries = [entry for entry in self._rows if entry[0] >= self._reported[place]]
         for begin in range(0, len(entries), MOST_ROWS):
             self._offer_steps(node, entries[begin : begin + MOST_ROWS])
         if entries:
-            self._reported[at] = entries[-1][0] + 1
+            self._reported[place] = entries[-1][0] + 1
         self._reports += 1
-        if not entries or self._reports // len(self._nodes) % BEAT_EVERY == at % BEAT_EVERY:
+        # In turn, so that heartbeats of all ranks do not come in the same round.
+        if not entries or self._reports // len(self._nodes) % BEAT_EVERY == place % BEAT_EVERY:
             for rank in self._living_ranks(node):
                 node.send_heartbeat(rank, self._make_progress(node.host.clock_ns(now_ns)))
 

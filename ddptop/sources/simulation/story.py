@@ -119,6 +119,7 @@ class Story:
     def make_rows(self, step: int, begin_us: int) -> tuple[int, list[StepRow]]:
         """Length of a step in microseconds and the row of every rank; it begins `begin_us` after the base."""
         unit, late = self.step_us, self.late_us(step)
+        # By the number of the step: the same run every time, whatever was asked for before.
         noise = np.abs(np.random.default_rng(step).normal(0.0, JITTER, (2, self.world)))
         data = ((DATA + noise[0]) * unit).astype(np.int64)
         data[self.slow_rank] += late
@@ -156,6 +157,7 @@ class Story:
         cells: Times = np.empty((self.world, count, 3), np.int64)
         end = 0
         for bucket in range(count):
+            # One stream: a bucket waits for the one before it, and for its last rank.
             end = max(end, int(ready[:, bucket].max())) + transfer
             cells[:, bucket] = np.stack(
                 [np.full(self.world, bucket), ready[:, bucket], end - ready[:, bucket]], axis=1

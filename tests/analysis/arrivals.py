@@ -9,7 +9,12 @@ import numpy as np
 
 from ddptop.analysis.steps.bucket_times import Timing, figures
 from ddptop.analysis.steps.clocks import ONE_CLOCK, SAME_HOST_BOUND_MS, Comparison
-from ddptop.analysis.steps.evaluate_buckets import add_detail, figures_of_detail, figures_of_group
+from ddptop.analysis.steps.evaluate_buckets import (
+    add_detail,
+    figures_of_detail,
+    figures_of_group,
+    rules_are_due,
+)
 from ddptop.analysis.steps.groups import Flagged, Scope
 from ddptop.analysis.steps.windows import DetailWindow
 from ddptop.analysis.straggler import flagged
@@ -76,7 +81,7 @@ def looks(
     compared = [one_host(world, bound) for bound in bounds.tolist()]
     group = figures_of_group(part, timing, found, None, wall, compared)
     evaluated = figures_of_detail(window, [group], found.waits, None, columns, points)
-    for part in add_detail(window, evaluated, points, points):
+    for part in add_detail(window, evaluated, points, rules_are_due(points, window.newest)):
         if part.is_judged:
             flagged.evaluate_flag(window, window.evaluated(int(points[part.stop - 1]) + 1))
             yield part.stop, window.flagged, window

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.straggler import flagged, own_time_rules
+from ddptop.analysis.straggler import agreement, flagged, own_time_rules
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.statistics import interval_of_median
 from tests.analysis.conftest import feed_together
@@ -341,7 +341,7 @@ def test_a_rank_that_is_a_little_late_between_the_pauses_of_another_contradicts_
     figures = reducer.state.figures
     slot = figures.steps.ranks.count - 1
     assert figures.flags.at(slot).flag.pattern == "intermittent"
-    assert not flagged.arrivals_disagree(figures, slot)
+    assert not agreement.arrivals_disagree(figures, slot)
 
 
 def test_figures_describe_the_steps_since_the_onset_and_since_it_has_recovered(make_world) -> None:
@@ -450,3 +450,27 @@ def test_stamped_pauses_are_large_from_a_tenth_of_the_step() -> None:
     assert late is not None and late.ranks == (1,)
     excess, wall = gc_excess(1.5)
     assert own_time_rules.intermittent(excess, wall, large_share=own_time_rules.LARGE_PAUSE_SHARE) is None
+
+
+@pytest.mark.parametrize("blinded", ["own_time_rules.FLAG_MS", "agreement.ON_TIME"])
+def test_arrivals_disagree_alike_however_many_steps_are_evaluated_at_once(
+    make_world, monkeypatch, blinded: str
+) -> None:
+    """Own times flag no rank where arrivals do, or the flagged rank is taken to arrive on time."""
+    monkeypatch.setattr(f"ddptop.analysis.straggler.{blinded}", 1e6)
+    world = make_world(2, own=True)
+    received = [world.run(), *world.introduce()]
+    for delay_us in (0, 5_000, 0, 5_000):
+        world.delays = {(1, "forward"): delay_us}
+        received += world.steps(150)
+    found = []
+    for n_messages in (len(received), 20):
+        reducer = Reducer()
+        for begin in range(0, len(received), n_messages):
+            feed_together(reducer, received[begin : begin + n_messages])
+            reducer.state.settle()
+        events = [(event.step, event.message) for event in reducer.state.log.all()]
+        found.append((reducer.state.figures.flags.disagreements, events))
+    assert found[0] == found[1]
+    assert found[0][0] > 10
+    assert sum("contradict" in text for _, text in found[0][1]) == 2

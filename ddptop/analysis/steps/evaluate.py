@@ -19,21 +19,24 @@ from ddptop.analysis.steps.evaluate_buckets import (
     evaluate_detail,
     kinds_of,
     needs_new_window,
+    rules_are_due,
 )
 from ddptop.analysis.steps.kept import DividedStep, Division, Kind, Splitter
 from ddptop.analysis.steps.pairing import begins_of_runs
 from ddptop.analysis.steps.windows import (
     BATCH,
     BATCH_CELLS,
+    MANY_RANKS,
     OWN_COLUMNS,
     OWN_STEPS,
     PART_COLUMNS,
     ROW_INTEGERS,
     DetailWindow,
 )
+from ddptop.analysis.straggler.agreement import agreements, arrivals_disagree
 from ddptop.analysis.straggler.arrival_rules import FLAG_STEPS
 from ddptop.analysis.straggler.cost import figures_of, shown_place
-from ddptop.analysis.straggler.flagged import arrivals_disagree, evaluate_flag, straggler
+from ddptop.analysis.straggler.flagged import evaluate_flag, straggler
 from ddptop.analysis.straggler.own_time_rules import EVERY
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.causes import cause_phrase
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import StepBlock
+    from ddptop.analysis.steps.evaluate_buckets import DetailFigures
     from ddptop.analysis.steps.groups import Scope
     from ddptop.analysis.steps.kept import Part, Peers
     from ddptop.frames.columns import Column, Indices, Mask
@@ -379,8 +383,13 @@ class StepEvaluation:
         places = self._state.history.end + np.array(run)
         of_run = columns[:, run], places, None if bare is None else bare[run]
         evaluated = evaluate_detail(window, steps, kind, backend, *of_run)
+        due = rules_are_due(numbers[run], window.newest)
+        window.newest = int(numbers[run[-1]])
+        settled = self._settled(window, evaluated, places, run, due)
         added: list[AddedDetail] = []
-        for part in add_detail(window, evaluated, places, numbers[run]):
+        for part in add_detail(window, evaluated, places, due[~settled]):
+            if np.any((part.first <= due[settled]) & (due[settled] < part.stop)):
+                window.flagged, figures.flags.disagrees = None, False
             # Of several groups the rows are in the order of the parts.
             if added and added[-1].clock_free == part.clock_free and len(kind.launched) == 1:
                 added[-1] = added[-1]._replace(stop=part.stop)
@@ -408,6 +417,21 @@ class StepEvaluation:
             EvaluatedDetail(run[first:stop], evaluated, first, clock_free)
             for first, stop, clock_free, _ in added
         ]
+
+    def _settled(
+        self, window: DetailWindow, evaluated: DetailFigures, points: Column, run: list[int], due: Indices
+    ) -> Mask:
+        """(k,) after which of the detailed steps `due`, (k,), the own times decide and the arrivals agree for
+        certain, so that nothing else is to be found out. `points`: as of `add_detail`; `run`: of the detailed
+        steps the indices in the batch."""
+        figures, settled = self._figures, np.zeros(len(due), bool)
+        is_simple = len(window.scopes) == len(evaluated.groups) == 1 and not window.several_hosts
+        if len(due) < 2 or not is_simple or not figures.steps.has_own or figures.world >= MANY_RANKS:
+            return settled
+        verdicts = [figures.flags.at(int(self._slots[run[place]])) for place in due.tolist()]
+        group = evaluated.groups[0]
+        settled |= agreements(figures, (group.ranks, group.group), points, due + 1, verdicts)
+        return settled & [verdict.flag is not None or not verdict.blind for verdict in verdicts]
 
     def _evaluate_flags(self, divisions: list[Division], numbers: Column, times: Column) -> None:
         """Evaluate the rules over every step's own times, and log when the flag changes."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.kept import DividedStep
     from ddptop.analysis.steps.windows import ScopeWindow
-    from ddptop.frames.columns import Column, Mask
+    from ddptop.frames.columns import Column, Indices
 
 BUSBW, BUSBW_FREE = DETAIL_SCALARS.index("busbw"), DETAIL_SCALARS.index("free_busbw")
 
@@ -323,14 +323,14 @@ class AddedDetail(NamedTuple):
 
 
 def add_detail(
-    window: DetailWindow, figures: DetailFigures, points: Column, steps: Column
+    window: DetailWindow, figures: DetailFigures, points: Column, judged: Indices
 ) -> Iterator[AddedDetail]:
-    """Add evaluated steps to the window. Gives those that were added up to each evaluation of the flag rules.
+    """Add n evaluated steps to the window. Gives those that were added up to each evaluation of the rules.
 
-    `points`, `steps`: (n,) history points and step numbers."""
-    due, first = _rules_are_due(steps, window.newest), 0
-    ends = {*(np.flatnonzero(due) + 1).tolist(), len(steps)}
-    ends.update(range(DETAILED_BACK - window.count % DETAILED_BACK, len(steps), DETAILED_BACK))
+    `points`: (n,) history points; `judged`: (k,) after which of the steps the rules are to be evaluated."""
+    n_steps, first = len(points), 0
+    ends = {*(judged + 1).tolist(), n_steps}
+    ends.update(range(DETAILED_BACK - window.count % DETAILED_BACK, n_steps, DETAILED_BACK))
     for stop in sorted(ends):
         chunk, clock_free = slice(first, stop), window.clock_free
         scopes = {
@@ -338,8 +338,7 @@ def add_detail(
             for group in figures.groups
         }
         window.add(figures.ranks[:, chunk], figures.group[:, chunk], scopes)
-        window.newest = int(steps[stop - 1])
-        is_judged = bool(due[stop - 1])
+        is_judged = stop - 1 in judged
         if is_judged and any(scope.several_hosts for scope in window.scopes.values()):
             slots = window.evaluated(int(points[stop - 1]) + 1)
             for scope in window.scopes.values():
@@ -348,12 +347,12 @@ def add_detail(
         first = stop
 
 
-def _rules_are_due(steps: Column, before: int) -> Mask:
-    """(n,) whether the rules are evaluated after these detailed steps; `before`: the detailed step before.
+def rules_are_due(steps: Column, before: int) -> Indices:
+    """(k,) after which of n detailed steps the rules are evaluated; `before`: the detailed step before.
 
     This depends on step numbers, not on how many steps were read, so that a replay from any position
     evaluates at the same steps.
     """
     previous = np.concatenate([[before], steps[:-1]])
     every = steps // np.maximum(steps - previous, 1) % EVERY == EVERY - 1
-    return np.asarray(every | (steps // EVERY_STEPS > previous // EVERY_STEPS))
+    return np.flatnonzero(every | (steps // EVERY_STEPS > previous // EVERY_STEPS))

@@ -16,7 +16,15 @@ from ddptop.analysis.figures import place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
 from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
-from ddptop.analysis.straggler import arrival_rules, causes, cpu_waits, flagged, own_time_rules, uneven_work
+from ddptop.analysis.straggler import (
+    agreement,
+    arrival_rules,
+    causes,
+    cpu_waits,
+    flagged,
+    own_time_rules,
+    uneven_work,
+)
 from ddptop.frames.frame import Straggler, Suspect
 from ddptop.frames.statistics import LEAST_BLOCK, interval_of_median, mean, median, quantile
 
@@ -247,7 +255,7 @@ def _from_every_step(figures: Figures) -> FrameSteps:
         place=shown_place(all_steps, judged, straggler),
         cost_pct=cost_pct,
         pattern="rotating" if flags.rotates(int(steps[-1])) else flag.pattern,
-        disagrees=flagged.arrivals_disagree(figures, int(steps[-1])),
+        disagrees=agreement.arrivals_disagree(figures, int(steps[-1])),
     )
     return shown._replace(straggler=straggler, what_if=gained)
 

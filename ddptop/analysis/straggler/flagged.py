@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.figures import MOVES_WITHIN, place_excess
+from ddptop.analysis.figures import MOVES_WITHIN
 from ddptop.analysis.steps.groups import Flagged
-from ddptop.analysis.steps.windows import FEW_DETAILED, MOVES, PARTS, PHASES, PLACES
+from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, PLACES
 from ddptop.analysis.straggler import arrival_rules, own_time_rules, uneven_work
 from ddptop.frames.frame import Straggler
-from ddptop.frames.statistics import median, quantile
+from ddptop.frames.statistics import median
 
 if TYPE_CHECKING:
-    from ddptop.analysis.figures import Figures, StepFlag
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
     from ddptop.frames.causes import Cause
     from ddptop.frames.columns import Column, Indices, Mask
@@ -79,7 +78,7 @@ def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
     flags = [flag for window in detail.scopes.values() if (flag := _in(detail, window, slots)) is not None]
     kept = [flag for flag in flags if before is not None and flag[:2] == before[:2]]
     detail.flagged = kept[0] if kept else max(flags, key=lambda flag: flag.cost_ms, default=None)
-    if detail.flagged is None or not _is_confirmed(detail, detail.flagged, slots):
+    if detail.flagged is None or not is_confirmed(detail, detail.flagged, slots):
         detail.flagged = None
         return
     if detail.last_flagged is not None and detail.last_flagged[:2] != detail.flagged[:2]:
@@ -126,7 +125,7 @@ def _in(detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Flagged | 
     return None
 
 
-def _is_confirmed(detail: DetailWindow, flag: Flagged, slots: Indices) -> bool:
+def is_confirmed(detail: DetailWindow, flag: Flagged, slots: Indices) -> bool:
     """Whether the lateness of a flagged rank shows in its own time as well."""
     window, newest = detail.scopes[flag.scope], detail.group.recent(arrival_rules.NEWEST)
     for steps in (newest, slots):
@@ -206,87 +205,6 @@ def _of_pattern(
         parts_ms=parts,
         ranks=ranks if len(ranks) > 1 else (),
     )
-
-
-ON_TIME = 0.5
-"""Arrivals contradict a flagged rank when it arrives earlier than this share of its excess in four of five
-detailed steps."""
-
-
-def _waited_elsewhere(steps: StepWindow, flag: StepFlag, slot: int) -> bool:
-    """Whether the other ranks wait for the flagged one in collectives of the script's own.
-
-    Then it is slow, and all ranks' buckets arrive on time."""
-    is_flagged = np.zeros(steps.world, bool)
-    is_flagged[[*flag.ranks]] = True
-    other_ranks = flag.members[~is_flagged[flag.members]]
-    waited = steps.waited(np.arange(max(0, slot + 1 - own_time_rules.NEWEST), slot + 1))[other_ranks]
-    return bool(float(median(waited.ravel())) >= ON_TIME * flag.level_ms)
-
-
-def _waits_for_cpu(steps: StepWindow, late: Flagged, slot: int) -> bool:
-    """Whether the rank that arrives late has waited for a CPU: then it is not slow by itself."""
-    slots, members = (
-        np.arange(max(0, slot + 1 - own_time_rules.KEEP_STEPS), slot + 1),
-        np.array(late.scope.ranks),
-    )
-    waited = place_excess(steps, "cpu", slots, members)[late.rank]
-    return bool(float(median(waited)) >= ON_TIME * late.lateness_ms)
-
-
-def _another_is_late(
-    steps: StepWindow, detail: DetailWindow, slots: Indices, ranks: tuple[int, ...], slot: int
-) -> bool:
-    """Whether the arrivals in these detailed steps flag a rank that is none of `ranks`, and that is slow by
-    itself. `slot`: of the newest step."""
-    for scope in detail.scopes.values() if len(slots) >= arrival_rules.FLAG_STEPS else ():
-        if scope.clock_free:
-            continue
-        detailed = scope.with_detail(slots)
-        few = len(detailed) < arrival_rules.FLAG_STEPS
-        if few or scope.most_lost_pct(detailed) < arrival_rules.FLAG_PCT:
-            continue
-        measured = arrival_rules.measure(scope, detailed)
-        if measured is None or not arrival_rules.meets_flag_threshold(measured):
-            continue
-        late = Flagged(scope.scope, measured.ranks[0], "persistent", measured.cost_ms, measured.lateness_ms)
-        if late.global_rank in ranks or _waits_for_cpu(steps, late, slot):
-            continue
-        if _is_confirmed(detail, late, slots):
-            return True
-    return False
-
-
-def _point(steps: StepWindow, slot: int) -> int:
-    """The point of a step in the history; at least that, where it is not kept any more."""
-    oldest = int(steps.slots()[0])
-    return int(steps.group.of("point", np.array([max(slot, oldest)]))[0]) - max(0, oldest - slot)
-
-
-def arrivals_disagree(figures: Figures, slot: int) -> bool:
-    """Whether the bucket arrivals contradict the verdict at a step with certainty, since it last changed.
-
-    They do when they flag another rank, or show the flagged one on time. `slot`: of the step. Of a rank that
-    is slow now and then they are no proof: another one may arrive a little late in the steps between.
-    """
-    window, (since, flag, blind) = figures.detail, figures.flags.at(slot)
-    if window is None or window.clock_free or blind or (flag is not None and flag.pattern == "intermittent"):
-        return False
-    slots = window.since(_point(figures.steps, since))
-    if _another_is_late(figures.steps, window, slots, () if flag is None else flag.ranks, slot):
-        return True
-    if flag is None or flag.pattern != "persistent":
-        return False
-    for scope in window.scopes.values():
-        if flag.rank not in scope.scope.ranks or scope.clock_free:
-            continue
-        rank, detailed = scope.scope.ranks.index(flag.rank), scope.with_detail(slots)
-        lateness = scope.ranks.of("lateness", detailed)[rank]
-        if len(detailed) >= FEW_DETAILED and not np.isnan(lateness).all():
-            latest_ms = float(quantile(lateness, 0.8)) + float(scope.bound_ms(detailed)[rank])
-            is_on_time = latest_ms < ON_TIME * flag.level_ms
-            return is_on_time and not _waited_elsewhere(figures.steps, flag, slot)
-    return False
 
 
 DRAWN = 8

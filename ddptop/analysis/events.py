@@ -194,6 +194,7 @@ def _begin_group(state: RunState, t_ns: int) -> None:
     state.synchronisation.restart(world)
     state.replicas.restart(world)
     state.loss_spread.restart(world)
+    state.group_arrivals.restart()
     state.complete_step = None
 
 

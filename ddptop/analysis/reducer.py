@@ -18,10 +18,12 @@ from ddptop.analysis.rank_messages import RankMessages
 from ddptop.analysis.stall.at_exit import keep_stall, stall_at_end
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.evaluate import StepEvaluation
+from ddptop.analysis.straggler.late_in_group import evaluate_group, note_late_rank
 from ddptop.analysis.to_frame.frame import active_alerts, build, present_straggler, with_requested
 from ddptop.frames.calls import compiling
 from ddptop.frames.history import KEPT_POINTS
 from ddptop.frames.phrases import exit_phrase
+from ddptop.protocol.arrivals import Arrivals
 from ddptop.protocol.evidence import Evidence, StackSamples
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import DEFAULT_STALL_S, MAX_NS, MAX_STEP
@@ -277,10 +279,20 @@ class Reducer:
             state.take_replica(rank, message, t_ns)
         elif isinstance(message, Evidence):
             self._on_evidence(message, rank, rank_state, t_ns)
+        elif isinstance(message, Arrivals):
+            self._on_arrivals(message, rank, t_ns)
         elif isinstance(message, StackSamples):
             state.stack_samples.append(ReceivedSamples(rank, t_ns, message))
         elif isinstance(message, Bye):
             self._on_bye(message, rank, rank_state, t_ns)
+
+    def _on_arrivals(self, arrivals: Arrivals, rank: int, t_ns: int) -> None:
+        state = self._state
+        compare = self.evaluation.compare_ranks
+        group = state.group_arrivals.take(rank, arrivals, state.world, t_ns, compare)
+        if group is not None:
+            evaluate_group(group)
+            note_late_rank(state, t_ns)
 
     def _on_bye(self, bye: Bye, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self._state

@@ -26,6 +26,7 @@ from ddptop.analysis.rank_table import RankTable, SessionTable
 from ddptop.analysis.ranks import ABSENT, RankSession
 from ddptop.analysis.stall.start_watch import StartWatch
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
+from ddptop.analysis.steps.group_arrivals import GroupArrivals
 from ddptop.analysis.steps.groups import Groups, Layouts
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
@@ -116,6 +117,7 @@ class RunState:
         self.replicas = Replicas(self.log, self.synchronisation, self._comm_hook)
         self.loss_spread = LossSpread(self.log)
         self.preflight = Preflight()
+        self.group_arrivals = GroupArrivals()
 
         self.start = StartWatch()
         self.has_milestones = False

@@ -29,6 +29,7 @@ from ddptop.frames import (
     hosts,
     ledger,
     overhead,
+    process_groups,
     sampled_stack,
     stall,
     start,
@@ -151,6 +152,12 @@ def _read_integers(value: Any) -> tuple[int, ...] | None:
     return tuple(value) if all(abs(item) <= MOST for item in value) else None
 
 
+def _read_floats_of_list(value: Any) -> tuple[float, ...] | None:
+    if not isinstance(value, list) or not SCALARS["float"].issuperset(map(type, value)):
+        return None
+    return tuple(value) if all(abs(item) <= MOST for item in value) else None
+
+
 def _text_list(value: Any) -> tuple[str, ...] | None:
     return tuple(map(_clean_text, value)) if _is_list_of(str)(value) else None
 
@@ -164,6 +171,7 @@ COLUMN_WORDS = {f"tuple[{name}, ...]": WORDS[name] for name in ("RankStatus", "R
 COMPOUNDS: Mapping[str, Callable[[Any], Any]] = {
     "tuple[str, ...]": _text_list,
     "tuple[int, ...]": _read_integers,
+    "tuple[float, ...]": _read_floats_of_list,
     "tuple[tuple[float, str], ...]": _read_marks,
     "Mapping[str, Scalar]": _read_scalar_map,
     "Mapping[StepPhase, float]": _phase_times,
@@ -194,6 +202,7 @@ PARTS: Mapping[str, Any] = {
     "SkewCost": ledger.SkewCost,
     "WaitedFor": ledger.WaitedFor,
     "RankStart": start.RankStart,
+    "ProcessGroupFigures": process_groups.ProcessGroupFigures,
 }
 """Dataclasses whose fields are values or other parts, by name."""
 

@@ -358,6 +358,8 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             sentences={
                 "every_step": "{who} {take} {late} ms longer{often}, costs {cost} of the step time",
                 "arrivals": "{who} {arrive} {late} ms late{often}, costs {cost} of the step time",
+                "in_group": "{who} {arrive} {late} ms late at the collectives of {group}, costs at least "
+                "{cost} of the step time",
                 "event": "{who} became slow{cause} (step {step:,})",
                 "event_in_turn": "ranks are slow in turn{cause} (step {step:,})",
             },

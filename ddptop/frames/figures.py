@@ -1,8 +1,9 @@
 """What every figure is, declared once. What shows figures iterates over the declarations.
 
-`FIGURES` has those of a rank, `HOST_FIGURES`, `BUCKET_FIGURES` and `GROUP_FIGURES` those of a host, of a
-bucket and of the whole group. Frames as bytes, JSON and its schema, tables and their order, the heat map,
-the comparison of ranks, metrics, the exported ranks, the report, F1 and METRICS.md are derived from them.
+`FIGURES` has those of a rank, `HOST_FIGURES`, `BUCKET_FIGURES`, `PROCESS_GROUP_FIGURES` and `GROUP_FIGURES`
+those of a host, of a bucket, of a process group and of the whole group. Frames as bytes, JSON and its schema,
+tables and their order, the heat map, the comparison of ranks, metrics, the exported ranks, the report, F1 and
+METRICS.md are derived from them.
 
 To add a figure, declare it here, give `Ranks` (`HostFigures`, `BucketFigures`, `GroupFigures`) a field of its
 name, and measure it.
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
     from ddptop.protocol.vocabulary import RankPhase, RankStatus
 
-Scope: TypeAlias = Literal["rank", "gpu", "computed", "host", "bucket", "group"]
+Scope: TypeAlias = Literal["rank", "gpu", "computed", "host", "bucket", "process_group", "group"]
 """What has the values: `Ranks`, `GpuFacts` of the rank, or a formula over `Ranks`; `HostFigures`,
-`BucketFigures`, `GroupFigures`."""
+`BucketFigures`, `ProcessGroupFigures`, `GroupFigures`."""
 
 Emphasis: TypeAlias = Literal["text", "dim", "faint"]
 """How loud the values of a column are."""
@@ -1601,6 +1602,185 @@ BUCKET_FIGURES = (
     ),
 )
 """Of a bucket: all fields of `BucketFigures`, in the order of the JSON snapshot, and `best%` of tables."""
+
+PROCESS_GROUP_FIGURES = (
+    Figure(
+        name="name",
+        scope="process_group",
+        is_text=True,
+        formula="torch's name of the group (`0`: the default group)",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="description",
+        scope="process_group",
+        title="group",
+        is_text=True,
+        screen=FigureColumn(place=10, keep=99, most=24),
+        plain=FigureColumn(place=10, keep=99),
+        formula="what a library calls it (`mesh_dp_shard`); tables have the name where it has none",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="backend",
+        scope="process_group",
+        title="backend",
+        is_text=True,
+        screen=FigureColumn(place=30, keep=40, most=8),
+        plain=FigureColumn(place=30, keep=40),
+        formula="`gloo`, `nccl`",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="size",
+        scope="process_group",
+        integer=True,
+        formula="how many ranks it has",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="ranks",
+        scope="process_group",
+        title="ranks",
+        is_text=True,
+        screen=FigureColumn(place=20, keep=85, most=20),
+        plain=FigureColumn(place=20, keep=85),
+        formula="its ranks, ascending; empty: all",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="collectives",
+        scope="process_group",
+        title="seen",
+        text=count,
+        integer=True,
+        screen=FigureColumn(place=40, keep=60),
+        plain=FigureColumn(place=40, keep=60),
+        formula="collectives that all ranks have reported and that were compared, over the whole run",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="seen_pct",
+        scope="process_group",
+        title="seen%",
+        text=whole,
+        screen=FigureColumn(place=50, keep=70),
+        plain=FigureColumn(place=50, keep=70),
+        formula="their share of all collectives of the group since the first one",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="steps",
+        scope="process_group",
+        integer=True,
+        formula="the newest steps that the medians below are over, 128 at most",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="per_step",
+        scope="process_group",
+        title="per step",
+        text=times_a_step,
+        screen=FigureColumn(place=60, keep=75),
+        plain=FigureColumn(place=60, keep=75),
+        formula="collectives in a step, mean over the steps of the last report",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="step_bytes",
+        scope="process_group",
+        title="bytes",
+        text=size,
+        screen=FigureColumn(place=70, keep=65),
+        plain=FigureColumn(place=70, keep=65),
+        formula="bytes that a rank gives to them; null where the size of one is not known",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="operations",
+        scope="process_group",
+        title="collectives",
+        is_text=True,
+        screen=FigureColumn(place=130, keep=30, most=44),
+        plain=FigureColumn(place=130, keep=30),
+        formula="which they are, the most frequent first",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="skew_ms",
+        scope="process_group",
+        title="skew",
+        text=ratio,
+        bound="bound_ms",
+        screen=FigureColumn(place=80, keep=80),
+        plain=FigureColumn(place=80, keep=80, title="skew ms"),
+        formula="last launch − first at the deciding collective of a step, median over steps",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="bound_ms",
+        scope="process_group",
+        title="±",
+        text=_plus_minus_ratio,
+        screen=FigureColumn(place=90, keep=78),
+        plain=FigureColumn(place=90, keep=78),
+        formula=(
+            "how far the comparison of two launches may be wrong: the bound of the clocks, and what a "
+            "host's wall clock was set by"
+        ),
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="last_arriver",
+        scope="process_group",
+        title="last",
+        words="comes last",
+        is_text=True,
+        integer=True,
+        screen=FigureColumn(place=100, keep=95),
+        plain=FigureColumn(place=100, keep=95, title="comes last"),
+        formula=(
+            "the rank that launches the deciding collective last in most steps; null where the bounds "
+            "of the clocks are wider than the skew"
+        ),
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="last_arriver_pct",
+        scope="process_group",
+        formula="share of the steps in which it does",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="lateness_ms",
+        scope="process_group",
+        title="late",
+        text=ratio,
+        bound="bound_ms",
+        screen=FigureColumn(place=110, keep=94),
+        plain=FigureColumn(place=110, keep=94, title="late ms"),
+        formula="its lateness there: launch − median of the other ranks, median over steps",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="rank_lateness_ms",
+        scope="process_group",
+        is_text=True,
+        formula="the same of each of its ranks, in their order; empty as `last_arriver` is null",
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+    Figure(
+        name="on_host",
+        scope="process_group",
+        is_text=True,
+        formula=(
+            "whether launches are moments of the host only (NCCL), which runs ahead of the GPU: then "
+            "no rank is flagged by them"
+        ),
+        source="ddptop/analysis/to_frame/process_groups.py",
+    ),
+)
+"""Of a process group whose collectives no hook times: all fields of `ProcessGroupFigures`."""
 
 GROUP_FIGURES = (
     Figure(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
     from ddptop.frames.ledger import Ledger, RareSlowness
     from ddptop.frames.overhead import Overhead
+    from ddptop.frames.process_groups import ProcessGroupFigures
     from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import Death, Stall
     from ddptop.frames.start import StartStatus
@@ -203,6 +204,9 @@ class Straggler:
     rare: RareSlowness | None = None
     """Of pattern `rare`: its slow steps. `lateness_ms` is what the others waited in such a step, `cost_pct`
     is of the time in which they are."""
+    group: str = ""
+    """In whose collectives it is late, where only these tell (`frames/process_groups.py`): `the default
+    group`, `group mesh_dp_shard (ranks 0 and 1)`. Empty: its own time or its buckets tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +381,8 @@ class Frame:
     """None: no rank trains on a DataLoader, as far as is known."""
     sampled: tuple[SampledStack, ...] = ()
     """Which line takes the time: of flagged ranks in their place first, then of long steps."""
+    process_groups: tuple[ProcessGroupFigures, ...] = ()
+    """Whose collectives no hook times, and all ranks report; in order of their lowest rank."""
     start: StartStatus | None = None
     """None: every rank has finished its first step, or no rank has reported how far it has come."""
 

@@ -10,6 +10,7 @@ from ddptop.frames.calls import place
 from ddptop.frames.causes import blamed_ranks, cause_phrase, place_phrase, words_of
 from ddptop.frames.hosts import host_index, without_domain
 from ddptop.frames.numbers import FEW_PCT, bounded, duration, fixed, loss, percent, size
+from ddptop.frames.process_groups import DEFAULT_GROUP, OTHER_DESCRIPTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,6 +111,14 @@ def first_ranks(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:MAX_LISTED_RANKS])) + ", ..."
 
 
+def group_phrase(name: str, description: str, ranks: Sequence[int]) -> str:
+    """`the default group`, `group mesh_dp_shard (ranks 0 and 1)`, `group 3 (ranks 0, 2)`."""
+    if description == DEFAULT_GROUP:
+        return "the default group"
+    known = description if description not in ("", OTHER_DESCRIPTION) else name
+    return f"group {known} (ranks {first_ranks(ranks)})"
+
+
 def missing_phrase(missing: Sequence[int], host_of: Sequence[str], here: str) -> str:
     """`waiting for ranks 2 and 3 (node1): 2 of 4 are here`; of more than four ranks first how many: `77 ranks
     missing, 4,019 of 4,096 are here · waiting for ranks 12, 13, 14, 20, ... (gpu-001, gpu-002, ...)`."""
@@ -156,6 +165,8 @@ def straggler_phrase(s: Straggler, where: str = "", *, short: bool = False) -> s
     often = f"in {percent(s.last_pct)} of steps"
     verb = ("take" if by_steps else "arrive") + ("" if many else "s")
     sentence = f"{who} {verb} {size} {often}"
+    if s.group:
+        sentence = f"{who} {verb} {size} at the collectives of {s.group} {often}"
     if s.pattern == "intermittent" and by_steps:
         sentence = f"{who} now and then {verb} {size}, {often}"
     elif s.pattern == "intermittent":

@@ -21,6 +21,7 @@ from ddptop.frames import (
     hosts,
     ledger,
     overhead,
+    process_groups,
     sampled_stack,
     snapshot,
     stall,
@@ -77,6 +78,7 @@ def schema() -> Node:
         ),
         throttle=text,
         waits_for=text,
+        group=text,
         rare=_or_null(_fields_of(ledger.RareSlowness, (*snapshot.RARE_FIELDS, "steps"))),
     )
     logged = _fields_of(frame.LoggedScalar, snapshot.LOGGED_FIELDS)
@@ -101,6 +103,12 @@ def schema() -> Node:
         group=group,
         ranks=_list_of(ranks),
         buckets=_list_of(_fields_of(frame.BucketFigures, snapshot.BUCKET_FIELDS)),
+        process_groups=_list_of(
+            _fields_of(
+                process_groups.ProcessGroupFigures,
+                (*snapshot.PROCESS_GROUP_FIELDS, "ranks", "rank_lateness_ms"),
+            )
+        ),
         verdict=_fields_of(verdict.Verdict, ("kind", "sign", "sentence", "detail")),
         straggler=_or_null(straggler),
         suspect=_or_null(_fields_of(frame.Suspect, snapshot.SUSPECT_FIELDS)),

@@ -8,7 +8,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ddptop.frames.bill import bill_of
-from ddptop.frames.figures import BUCKET_FIGURES, GROUP_FIGURES, HOST_FIGURES, RANK_FIGURES
+from ddptop.frames.figures import (
+    BUCKET_FIGURES,
+    GROUP_FIGURES,
+    HOST_FIGURES,
+    PROCESS_GROUP_FIGURES,
+    RANK_FIGURES,
+)
 from ddptop.frames.ledger import LEDGER_CLASSES
 from ddptop.frames.phrases import blamed
 from ddptop.frames.sampled_stack import hot_line, hot_share_pct
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Alert, Frame, GpuFacts
     from ddptop.frames.ledger import Ledger, RareSlowness, SkewCost, WaitedFor
     from ddptop.frames.overhead import Overhead
+    from ddptop.frames.process_groups import ProcessGroupFigures
     from ddptop.frames.sampled_stack import SampledStack
     from ddptop.frames.stall import RankPosition
     from ddptop.frames.start import StartStatus
@@ -41,6 +48,10 @@ RANK_COLUMNS = tuple(name for name, figure in RANK_FIGURES.items() if figure.in_
 HOST_FIELDS = tuple(figure.name for figure in HOST_FIGURES)
 
 BUCKET_FIELDS = tuple(figure.name for figure in BUCKET_FIGURES if figure.in_json)
+
+PROCESS_GROUP_FIELDS = tuple(
+    figure.name for figure in PROCESS_GROUP_FIGURES if figure.name not in ("ranks", "rank_lateness_ms")
+)
 
 SUSPECT_FIELDS = (
     *("rank", "lateness_ms", "bound_ms", "last", "steps", "basis"),
@@ -114,6 +125,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
         "group": _group_as_json(frame),
         "ranks": _ranks_as_json(frame),
         "buckets": [_pick_fields(bucket, BUCKET_FIELDS) for bucket in frame.buckets],
+        "process_groups": [_process_group_as_json(group) for group in frame.process_groups],
         "verdict": _pick_fields(verdict(frame), ("kind", "sign", "sentence", "detail")),
         "straggler": _straggler_as_json(frame),
         "suspect": None if frame.suspect is None else _pick_fields(frame.suspect, SUSPECT_FIELDS),
@@ -333,6 +345,16 @@ def _straggler_as_json(frame: Frame) -> dict[str, object] | None:
         "waits_for": straggler.waits_for or None,
         "elements_ratio": straggler.elements_ratio,
         "rare": None if straggler.rare is None else _rare_as_json(straggler.rare),
+        "group": straggler.group or None,
+    }
+
+
+def _process_group_as_json(group: ProcessGroupFigures) -> dict[str, object]:
+    lateness = [tidy("lateness_ms", ms) for ms in group.rank_lateness_ms]
+    return {
+        **_pick_fields(group, PROCESS_GROUP_FIELDS),
+        "ranks": list(group.ranks),
+        "rank_lateness_ms": lateness,
     }
 
 

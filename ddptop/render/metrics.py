@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddptop.frames.figures import BUCKET_FIGURES, FIGURES, HOST_FIGURES, TEXT_FIGURES, figures_shown
+from ddptop.frames.figures import (
+    BUCKET_FIGURES,
+    FIGURES,
+    HOST_FIGURES,
+    PROCESS_GROUP_FIGURES,
+    TEXT_FIGURES,
+    figures_shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +30,11 @@ HOST_FIELDS = {figure.title: figure for figure, _ in figures_shown(lambda one: o
 
 BUCKET_FIELDS = {figure.title: figure for figure, _ in figures_shown(lambda one: one.screen, BUCKET_FIGURES)}
 """The same of the table of buckets."""
+
+PROCESS_GROUP_FIELDS = {
+    figure.title: figure for figure, _ in figures_shown(lambda one: one.screen, PROCESS_GROUP_FIGURES)
+}
+"""The same of the table of process groups."""
 
 
 class Meaning(NamedTuple):

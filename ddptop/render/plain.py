@@ -34,6 +34,7 @@ from ddptop.render.host_table import plain_host_table
 from ddptop.render.hosts import by_host, worst_first
 from ddptop.render.line import of_severity, of_state, paint_text
 from ddptop.render.phases import draw_legend
+from ddptop.render.process_group_table import ON_HOST, process_group_columns
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean_text, to_ascii
@@ -103,6 +104,7 @@ def draw_frame(frame: Frame, width: int, ascii: bool = False, color: bool = Fals
         rank_table(frame, width),
         rank_bars(frame, width, ascii),
         bucket_table(frame, width),
+        process_group_table(frame, width),
         [*_write_alerts(frame, color), *_write_events(frame, color)],
         _write_footing(frame),
     ]
@@ -338,6 +340,18 @@ def bucket_table(frame: Frame, width: int) -> list[str]:
         why = frame.group.clock_reason or "the clocks are not compared yet"
         lines.append(f"~ without clocks, arrivals are not shown: {why}")
     return lines
+
+
+def process_group_table(frame: Frame, width: int) -> list[str]:
+    """A line per process group whose collectives no hook times; nothing when none is known."""
+    groups = frame.process_groups
+    if not groups:
+        return []
+    columns = process_group_columns(RenderContext(frame), plain=True, most=MAX_BUCKET_ROWS)
+    lines = text_lines(columns, min(len(groups), MAX_BUCKET_ROWS), width)
+    if len(groups) > MAX_BUCKET_ROWS:
+        lines.append(f"and {len(groups) - MAX_BUCKET_ROWS:,} more process groups (--json has them)")
+    return [*lines, *([ON_HOST] if any(group.on_host for group in groups) else [])]
 
 
 def _worth_showing(context: RenderContext) -> list[int]:

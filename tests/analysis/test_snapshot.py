@@ -31,7 +31,7 @@ KEYS = {
 }
 
 ADDED = {
-    "": "logged stall deaths verdict suspect hosts ledger activities progress sampled start",
+    "": "logged stall deaths verdict suspect hosts ledger activities progress sampled start process_groups",
     "run": "card training",
     "group": "bound_ms transfer_bound_ms clock_free clock_reason incarnation window_steps "
     "exposed_wait_ms exposed_transfer_ms exposed_comm_pct all_reduces wire_bytes late_no_sync "
@@ -40,7 +40,7 @@ ADDED = {
     "exposed_wait_ms before_forward_ms before_backward_ms before_optimizer_ms after_optimizer_ms gc_ms "
     "buffers_ms buffers_wait_ms",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms launches",
-    "straggler": "throttle last_pct ranks place basis disagrees waits_for elements_ratio rare",
+    "straggler": "throttle last_pct ranks place basis disagrees waits_for elements_ratio rare group",
     "overhead": "detail_reason measured collector_pct recorded_every",
     "clocks": "drift_ppm age_s",
 }

@@ -10,6 +10,7 @@ from ddptop.frames.figures import (
     FIGURES,
     GROUP_FIGURES,
     HOST_FIGURES,
+    PROCESS_GROUP_FIGURES,
     TEXT_FIGURES,
     Figure,
 )
@@ -19,6 +20,7 @@ TABLES: tuple[tuple[str, tuple[Figure, ...], bool], ...] = (
     (r"\| figure of a rank \|", (*TEXT_FIGURES, *FIGURES), True),
     (r"\| field of `hosts` \|", HOST_FIGURES, True),
     (r"\| field of `buckets` \|", BUCKET_FIGURES, True),
+    (r"\| field of `process_groups` \|", PROCESS_GROUP_FIGURES, True),
     (r"\| figure of `group` \|", GROUP_FIGURES, False),
     (r"\| other figure of `group` \|", GROUP_FIGURES, True),
 )

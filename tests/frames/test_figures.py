@@ -14,6 +14,7 @@ from ddptop.frames.figures import (
     FIGURES,
     GROUP_FIGURES,
     HOST_FIGURES,
+    PROCESS_GROUP_FIGURES,
     RANK_FIGURES,
     Figure,
     Ranks,
@@ -21,6 +22,7 @@ from ddptop.frames.figures import (
 )
 from ddptop.frames.frame import BucketFigures, GpuFacts, GroupFigures
 from ddptop.frames.hosts import HostFigures
+from ddptop.frames.process_groups import ProcessGroupFigures
 from tests.frames.metrics_document import metrics_document
 
 
@@ -33,10 +35,15 @@ def test_every_column_of_the_ranks_is_declared_and_every_declared_one_is_there()
 
 @pytest.mark.parametrize(
     ("figures", "kind"),
-    [(HOST_FIGURES, HostFigures), (BUCKET_FIGURES, BucketFigures), (GROUP_FIGURES, GroupFigures)],
+    [
+        (HOST_FIGURES, HostFigures),
+        (BUCKET_FIGURES, BucketFigures),
+        (PROCESS_GROUP_FIGURES, ProcessGroupFigures),
+        (GROUP_FIGURES, GroupFigures),
+    ],
 )
 def test_every_field_of_a_host_a_bucket_and_the_group_is_declared(
-    figures: tuple[Figure, ...], kind: type[HostFigures | BucketFigures | GroupFigures]
+    figures: tuple[Figure, ...], kind: type[HostFigures | BucketFigures | ProcessGroupFigures | GroupFigures]
 ) -> None:
     names = [figure.name for figure in figures]
     assert len(names) == len(set(names))

@@ -352,10 +352,11 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
     ending = "" if len(ranks) > 1 else "s"
     message = say(
         "straggler",
-        s.basis,
+        "in_group" if s.group else s.basis,
         who=ranks_phrase(ranks, state.world) + which_hosts(state.host_names, ranks) if ranks else "one rank",
         take=f"take{ending}",
         arrive=f"arrive{ending}",
+        group=s.group,
         late=fixed(s.lateness_ms),
         often=HOW_OFTEN.get(s.pattern or "", "") if ranks else IN_TURN,
         cost=percent(s.cost_pct),
@@ -367,7 +368,9 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
     }
     if s.place is not None:
         evidence["place"] = s.place
-    since_s = state.figures.straggler_since_s
+    if s.group:
+        evidence["group"] = s.group
+    since_s = state.group_arrivals.late_since_s if s.group else state.figures.straggler_since_s
     return Alert.declared("straggler", s.rank if ranks else None, None, since_s, message, evidence)
 
 

@@ -244,11 +244,14 @@ class StepEvaluation:
     def _comparison(self, scope: Scope) -> Comparison:
         comparison = self._comparisons.get(scope)
         if comparison is None:
-            hellos = [self._state.hello(rank) for rank in scope.ranks]
-            hosts = [hello.host if hello is not None else "" for hello in hellos]
-            comparison = self._state.timers.compare(scope.ranks, hosts, self._state.clocks)
-            self._comparisons[scope] = comparison
+            self._comparisons[scope] = comparison = self.compare_ranks(scope)
         return comparison
+
+    def compare_ranks(self, scope: Scope) -> Comparison:
+        """How the ranks of a process group can be compared now."""
+        hellos = [self._state.hello(rank) for rank in scope.ranks]
+        hosts = [hello.host if hello is not None else "" for hello in hellos]
+        return self._state.timers.compare(scope.ranks, hosts, self._state.clocks)
 
     def settle(self) -> None:
         """Evaluate all steps that wait."""

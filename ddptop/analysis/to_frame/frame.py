@@ -19,10 +19,12 @@ from ddptop.analysis.stall.start import start_of
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
+from ddptop.analysis.straggler.late_in_group import straggler_in_group
 from ddptop.analysis.to_frame.activity import epoch_progress, long_activities, past_activities
 from ddptop.analysis.to_frame.cpus import cpu_shortage, cpu_wait_pct
 from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
 from ddptop.analysis.to_frame.ledger import ledger_at
+from ddptop.analysis.to_frame.process_groups import process_groups
 from ddptop.analysis.to_frame.sampled_stacks import sampled_stacks
 from ddptop.analysis.to_frame.tables import (
     bucket_figures,
@@ -119,6 +121,7 @@ def build(
         past_activities=past_activities(state),
         progress=epoch_progress(state, group.steps_per_s if live and not activities else None),
         sampled=sampled_stacks(state, straggler),
+        process_groups=process_groups(state),
         start=start_of(state),
     )
 
@@ -162,12 +165,15 @@ def present_straggler(state: RunState) -> Straggler | None:
 
 def _flagged(state: RunState, shown: FrameSteps, ledger: Ledger | None) -> Straggler | None:
     """The straggler, by the rules for a window of steps or by the sums of the ledger, whichever costs more;
-    None also where a link between hosts explains why it is late."""
+    where neither has one, by the collectives of process groups. None also where a link between hosts explains
+    why it is late."""
     late = shown.straggler
     late = None if explain(state.hosts, late, state.host_names) else late
     rare = None
     if ledger is not None and state.figures.steps.has_own:  # else waits are known of sampled steps only
         rare = rare_straggler(ledger)
+    if late is None and rare is None:
+        return straggler_in_group(state.group_arrivals, state.newest_ns)
     if late is None or rare is None:
         return late or rare
     of_both = late.pattern == "intermittent" and late.rank == rare.rank

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ddptop.frames.buckets import launches_of, sent_phrase
+from ddptop.frames.figures import Figure
 from ddptop.frames.numbers import counted, known
 from ddptop.render import table
 from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
 from ddptop.render.line import Line, draw_rule
-from ddptop.render.metrics import BUCKET_FIELDS
+from ddptop.render.metrics import BUCKET_FIELDS, PROCESS_GROUP_FIELDS
+from ddptop.render.process_group_table import LAUNCHES, ON_HOST, process_group_columns
 from ddptop.render.text import wrap_lines
 from ddptop.tui.page_figures import PageFigures
 from ddptop.tui.scene import Page, PageLayout, Place, Scene
@@ -68,16 +71,36 @@ def _explain_empty(scene: Scene) -> str:
     return "No rank has reported a bucket layout: there are no all-reduce times of this run."
 
 
+def _draw_process_groups(scene: Scene, width: int, height: int) -> Page:
+    """A row per process group whose collectives no hook times; a legend where there is room."""
+    groups = scene.frame.process_groups
+    lines = [draw_rule(width, f"{counted(len(groups), 'process group')} · no bucket is timed")]
+    columns = table.fit_columns(process_group_columns(scene), width - 1)
+    lines.append(Line(" ").extend(table.draw_head(columns)))
+    texts = (LAUNCHES, *([ON_HOST] if any(group.on_host for group in groups) else []))
+    legend = [Line(part, "faint") for text in texts for part in wrap_lines(text, width)] if height > 9 else []
+    scroll, shown = scene.place.scroll.fitted(len(groups), height - len(lines) - len(legend))
+    for index in shown:
+        chosen = index == scroll.cursor
+        line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
+        line.extend(table.draw_row(columns, index))
+        line.target = index
+        lines.append(line)
+    lines += [Line()] * (height - len(lines) - len(legend))
+    return Page(lines + legend, PageLayout(scroll))
+
+
 class BucketColumns(PageFigures):
     """The columns of the table of buckets, which cannot be chosen."""
 
-    fields = BUCKET_FIELDS
+    fields: Mapping[str, Figure] = {**PROCESS_GROUP_FIELDS, **BUCKET_FIELDS}
     hint = ""
     chooses_columns = False
 
     def titles(self, scene: Scene) -> tuple[str, ...]:
         """All columns that there can be."""
-        return tuple(BUCKET_FIELDS)
+        has_groups_only = scene.frame.process_groups and not scene.frame.buckets
+        return tuple(PROCESS_GROUP_FIELDS if has_groups_only else BUCKET_FIELDS)
 
     def is_on_screen(self, place: Place, title: str) -> bool:
         """Always: no title stands out, because no column can be chosen."""
@@ -99,6 +122,8 @@ class BucketsView(View):
     def body(self, scene: Scene, width: int, height: int) -> Page:
         """A row per bucket; a legend where there is room."""
         figures = scene.frame.buckets
+        if scene.frame.process_groups and not figures:
+            return _draw_process_groups(scene, width, height)
         lines = [draw_rule(width, _count_buckets(scene))]
         if not figures:
             words = wrap_lines(_explain_empty(scene), width - 4)

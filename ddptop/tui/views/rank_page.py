@@ -15,6 +15,7 @@ from ddptop.frames.numbers import (
     RATIO,
     UNKNOWN,
     age,
+    bounded,
     count,
     counted,
     fixed,
@@ -24,7 +25,7 @@ from ddptop.frames.numbers import (
     significant,
     size,
 )
-from ddptop.frames.phrases import death_phrase, loss_note
+from ddptop.frames.phrases import death_phrase, group_phrase, loss_note
 from ddptop.frames.sampled_stack import stack_of_straggler
 from ddptop.render import table
 from ddptop.render.evidence import draw_position
@@ -39,11 +40,16 @@ from ddptop.tui.views.curve import DASH, Curve, Happened, draw_chart, draw_look
 from ddptop.tui.views.why import draw_action, draw_changes, draw_own_time, draw_reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ddptop.frames.columns import Column
     from ddptop.frames.figures import Figure
     from ddptop.frames.frame import GpuFacts, LoggedScalar
     from ddptop.frames.history import RankSteps
     from ddptop.tui.screen import Screen
+
+MAX_GROUPS = 3
+"""Process groups on a rank's page."""
 
 MAX_LOGGED = 4
 """Names on a rank's page: what was measured comes first there."""
@@ -53,8 +59,27 @@ def draw_extras(scene: Scene, rank: int, width: int) -> list[Line]:
     """A line or two of the GPU, one of the logged values; nothing where nothing was reported."""
     gpus = [facts for facts in scene.frame.gpus if facts.rank == rank]
     lines = [join_parts(parts, width) for facts in gpus for parts in _draw_gpu(scene, facts)]
+    lines += [join_parts(parts, width) for parts in _draw_groups(scene, rank)]
     lines += [_draw_all_logged(scene, rank, width)] if scene.frame.logged else []
     return [line for line in lines if line.width]
+
+
+def _draw_groups(scene: Scene, rank: int) -> Iterator[list[Line]]:
+    """How late it is at the collectives of its process groups, of those in which it is the latest."""
+    of_rank = []
+    for group in scene.frame.process_groups:
+        members = group.ranks or range(group.size)
+        if rank in members and group.rank_lateness_ms:
+            of_rank.append((group.rank_lateness_ms[members.index(rank)], group))
+    for late_ms, group in sorted(of_rank, key=lambda of_group: -of_group[0])[:MAX_GROUPS]:
+        name = scene.clean(group_phrase(group.name, group.description, group.ranks))
+        often = group.last_arriver_pct if group.last_arriver == rank else None
+        yield [
+            Line("late ", "dim").add(scene.clean(bounded(late_ms, group.bound_ms)) + " ms"),
+            Line(f"at {fixed(group.per_step, 0)} collectives a step of {name}"),
+            Line("comes last ", "dim").add(percent(often)) if often is not None else Line(),
+            Line("launches are the host's", "faint") if group.on_host else Line(),
+        ]
 
 
 def _draw_all_logged(scene: Scene, rank: int, width: int) -> Line:

@@ -1,0 +1,127 @@
+"""The rank that comes late to the collectives of a process group, where no own time and no bucket shows one.
+
+The rules are those for bucket arrivals (`arrival_rules.persistent`). NCCL's collectives are not judged: their
+launches are moments of the host, which runs ahead of the GPU, by another time on each rank.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddptop.analysis.straggler import arrival_rules
+from ddptop.frames.conditions import say
+from ddptop.frames.frame import Straggler
+from ddptop.frames.phrases import group_phrase, which_hosts
+from ddptop.frames.statistics import median
+from ddptop.protocol.limits import NS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ddptop.analysis.state import RunState
+    from ddptop.analysis.steps.group_arrivals import GroupArrivals, GroupCollectives
+    from ddptop.analysis.straggler.arrival_rules import Measurement
+
+OLD_NS = 200 * NS
+"""A verdict lapses when nothing was reported for so long: three times the longest interval of reads."""
+
+FOLLOWS_SHARE = 0.5
+"""A rank is late because it waited itself, where in another group it is early by so much of its lateness."""
+
+
+class LateRank(NamedTuple):
+    """A rank that is late in a group."""
+
+    group: GroupCollectives
+    measured: Measurement
+
+    @property
+    def rank(self) -> int:
+        """Its global rank."""
+        return self.group.scope.ranks[self.measured.ranks[0]]
+
+
+def launches_are_arrivals(group: GroupCollectives) -> bool:
+    """Whether a collective begins when its last rank launches it, and the clocks say when that was."""
+    return "nccl" not in group.backend and not group.window.clock_free
+
+
+def evaluate_group(group: GroupCollectives) -> None:
+    """Flag the rank that is late in a group, or none; steps were added to its window."""
+    measured = None
+    if launches_are_arrivals(group):
+        window = group.window
+        measured = arrival_rules.persistent(window, window.newest(arrival_rules.NEWEST), group.flagged)
+    group.flagged = None if measured is None else measured.ranks[0]
+
+
+def latest_rank(arrivals: GroupArrivals, now_ns: int) -> LateRank | None:
+    """The flagged rank that costs most and is not late for another's sake; None: there is none."""
+    flagged = [*_flagged_ranks(arrivals.groups.values(), now_ns)]
+    causes = [late for late in flagged if not any(_follows(late, other) for other in flagged)]
+    return max(causes, key=lambda late: late.measured.cost_ms, default=None)
+
+
+def _flagged_ranks(groups: Iterable[GroupCollectives], now_ns: int) -> Iterator[LateRank]:
+    for group in groups:
+        if group.flagged is None or now_ns - group.newest_ns > OLD_NS:
+            continue
+        steps = group.window.newest(arrival_rules.NEWEST)
+        result = arrival_rules.measure_while_late(group.window, steps, group.flagged)
+        if result is not None:
+            yield LateRank(group, result[0])
+
+
+def _follows(late: LateRank, other: LateRank) -> bool:
+    """Whether a rank has waited for the late rank of another group: in a mesh the replicas of a slow rank's
+    neighbours wait for those, in turn."""
+    ranks = other.group.scope.ranks
+    if other.group is late.group or late.rank not in ranks or late.rank == other.rank:
+        return False
+    window = other.group.window
+    lateness = window.ranks.of("lateness", window.newest(arrival_rules.NEWEST))[ranks.index(late.rank)]
+    return float(median(lateness)) <= -FOLLOWS_SHARE * late.measured.lateness_ms
+
+
+def note_late_rank(state: RunState, t_ns: int) -> None:
+    """Log when the flag goes to another rank, or to none, where own times and buckets flag none."""
+    arrivals = state.group_arrivals
+    late = latest_rank(arrivals, t_ns)
+    rank = None if late is None else late.rank
+    state.settle()
+    if state.figures.straggler is not None:  # its begin and end are logged
+        arrivals.late_rank = None
+        return
+    if rank == arrivals.late_rank:
+        return
+    now_s, step = state.unix_s(t_ns), state.complete_step or 0
+    if arrivals.late_rank is not None:
+        text = say("straggler_end", who=f"rank {arrivals.late_rank}", be="is")
+        state.log.add(now_s, "straggler_end", text, rank=arrivals.late_rank, step=step)
+    arrivals.late_rank, arrivals.late_since_s = rank, now_s
+    if rank is not None:
+        who = f"rank {rank}{which_hosts(state.host_names, (rank,))}"
+        text = say("straggler", "event", who=who, cause="", step=step)
+        state.log.add(now_s, "straggler", text, rank=rank, step=step)
+
+
+def straggler_in_group(arrivals: GroupArrivals, now_ns: int) -> Straggler | None:
+    """The figures of `latest_rank`: what is between its collectives is not divided, so it has no cause."""
+    late = latest_rank(arrivals, now_ns)
+    if late is None:
+        return None
+    group, measured = late.group, late.measured
+    ranks = tuple(group.scope.ranks[place] for place in measured.ranks)
+    return Straggler(
+        rank=late.rank,
+        pattern="persistent",
+        lateness_ms=measured.lateness_ms,
+        bound_ms=measured.bound_ms,
+        recoverable_ms=measured.recoverable_ms,
+        cost_pct=measured.cost_pct,
+        last_pct=100 * measured.share,
+        cause=None,
+        parts_ms={},
+        ranks=ranks if len(ranks) > 1 else (),
+        group=group_phrase(group.scope.group, group.description, group.scope.ranks),
+    )

@@ -153,6 +153,7 @@ def starting_run() -> Iterator[ExitStack]:
             root = run_roots()[0]
             with open_private(root, create=True):
                 pass
+            # With the pid, so that several launchers may start at a time.
             path = root / f"{STARTING}{os.getpid()}"
             descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, descriptor)
@@ -175,6 +176,8 @@ def launcher_is_starting() -> bool:
     for root in run_roots():
         with suppress(OSError, RunDirectoryError), open_private(root):
             for path in root.glob(f"{STARTING}*"):
+                # By the lock, not by the pid: a launcher that was killed has left its file, and pids come
+                # again.
                 if _is_locked(path):
                     starting = True
                 else:
@@ -184,6 +187,7 @@ def launcher_is_starting() -> bool:
 
 def is_alive(run: RunFile) -> bool:
     """Whether the run's collector runs."""
+    # After a reboot no process of before lives, whatever has its pid.
     if run.boot_id != boot_id():
         return False
     if run.pid_namespace == pid_namespace():
@@ -196,6 +200,7 @@ def _is_locked(path: Path) -> bool:
         descriptor = open_regular(path)
     except OSError:
         return False
+    # A shared lock: several that look do not hinder each other.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -223,6 +228,7 @@ def _parse_run_file(data: object, directory: Path) -> RunFile:
     for key, kind in kinds.items():
         if not isinstance(data.get(key), kind):
             raise ValueError(f"run file without a proper {key}")
+    # An earlier version has written no collector_host.
     run = RunFile(**{key: data[key] for key in kinds}, directory=directory)
     host, reached = data.get("collector_host"), data.get("collector_reached", True)
     if not isinstance(host, (str, type(None))) or not isinstance(reached, bool):
@@ -245,7 +251,8 @@ HELD = ("agent", "members")
 _MADE_HERE = re.compile(
     r"lock|agent|launcher-(signal|failed)|agent-ranks(\.\d+)?|members|ingest|view|collector\.log|"
     r"(run|script|collector|keys)\.json(\.\d+)?|role(\.\d+)?|exchange|end-[0-9a-f]{8}|"
-    r"crash-\d+\.txt|ddptop-(steps|init|met)-\d+|ddptop-numbered-[\w-]+|flight|ddptop_\w+_rank_\d+(\.\d+)?"
+    r"crash-\d+\.txt|ddptop-(steps|init|met)-\d+|\.?ddptop-failed-\d+|ddptop-numbered-[\w-]+|flight|"
+    r"ddptop_\w+_rank_\d+(\.\d+)?"
 )
 """What ddptop makes in a run's folder. Anything else there is not removed, nor is its folder."""
 
@@ -346,6 +353,8 @@ def hold_folder_again(directory: Path, lock: int) -> bool:
 def remove_run_directory(directory: Path) -> None:
     """Remove a run's folder and what ddptop has made in it; nothing happens if it is gone or not ours."""
     for _ in range(REMOVALS):
+        # The parent's descriptor is held, so that nobody can put another folder there between check and
+        # removal.
         with suppress(OSError, RunDirectoryError), open_private(directory.parent) as root:
             with open_private(directory.name, inside=root) as descriptor:
                 _empty_folder(descriptor)
@@ -380,8 +389,11 @@ def remove_stale(root: Path, *, but: str = "") -> None:
         if folder.name == but or (run is not None and is_alive(run)):
             continue
         with suppress(RunDirectoryError, OSError):
+            # Without a run file it is new, unless ranks that start their collector themselves have been in
+            # it.
             if run is None and not (folder / HELD[0]).exists():
                 continue  # it is just being made
+            # A process that holds a lock in it still serves it, or is about to.
             with _all_locks(folder):
                 remove_run_directory(folder)
 

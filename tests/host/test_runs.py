@@ -14,6 +14,7 @@ import pytest
 
 from ddptop.host import collector_start
 from ddptop.host import folders as roots_module
+from ddptop.host.early_failures import leave_failure
 from ddptop.host.folders import RunDirectoryError, open_log, run_roots, state_directory, state_path
 from ddptop.host.processes import current_process, process_start
 from ddptop.host.runs import (
@@ -27,6 +28,11 @@ from ddptop.host.runs import (
     remove_run_directory,
     write_run_file,
 )
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.limits import VERSION
+from ddptop.protocol.messages import Hello
+
+HELLO = Hello(VERSION, "abc", 5, 0, 1, 0, 0, "host", 1, "cpu", "gloo", "", 0, 0, 1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +62,7 @@ def test_a_run_is_made_found_and_removed(places):
     write_run_file(directory, run)
     flight_folder(directory).mkdir(mode=0o700)
     (flight_folder(directory) / "ddptop_gloo_rank_0").touch()
+    leave_failure(directory, HELLO, Evidence(0, 0, 0, 0, -1, "ValueError", (), (), ()))
     assert (directory / "run.json").stat().st_mode & 0o777 == 0o600
     assert live_runs() == [run]
     remove_run_directory(directory)
